@@ -1,0 +1,1 @@
+//! Protocol codecs without I/O: no socket, no clock, no task.
