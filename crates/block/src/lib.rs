@@ -1,5 +1,28 @@
 //! The vocabulary of Cairn and the contract of a device. No I/O, no clock, no runtime.
+//!
+//! A [`Device`] answers [`Request`]s on one address space of bytes. It reaches the devices below
+//! through [`Lower`], and the world through [`Env`]. What the words promise is on [`Device`].
 
+mod buf;
+mod check;
+mod control;
+mod device;
+pub mod env;
+mod error;
+mod info;
+mod lower;
 mod range;
+mod range_lock;
+mod request;
 
+pub use buf::{BUF_ALIGN, BUF_MAX_BYTES, Buf, BufPool, Ref, RefMut};
+pub use check::check;
+pub use control::{Control, Handled, Health, Member, Report};
+pub use device::{Device, Hooks, Place, Push};
+pub use env::{Env, Mono};
+pub use error::{Error, ErrorKind, Result};
+pub use info::{Info, Needs};
+pub use lower::{Child, ChildId, Core, Done, Lower};
 pub use range::ByteRange;
+pub use range_lock::{Locked, Locking, Mode, RangeLock};
+pub use request::{Copies, EXTENTS_MAX, Extent, Op, Request, State, Verb, push_extent};

@@ -1,0 +1,325 @@
+//! The buffer pool: aligned memory, counted handles, a bound.
+//!
+//! A [`Buf`] is a handle to a run of bytes in a block of the pool. Handles are cheap to clone and to
+//! slice, and the block goes back to the pool when the last handle is gone. So a request that the
+//! kernel still works on keeps its bytes, whoever has stopped waiting for it.
+//!
+//! One of the named places of unsafe code: it turns the pool's raw memory into slices. The rule that
+//! makes this sound is counted at run time: any number of [`Ref`]s or one [`RefMut`] per block.
+#![allow(unsafe_code)]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+use crate::{Error, ErrorKind, Result};
+
+/// Every block begins at a multiple of this many bytes: enough for O_DIRECT on any disk.
+pub const BUF_ALIGN: usize = 4096;
+
+/// The longest buffer, and so the longest single read or write: what NBD clients may assume.
+pub const BUF_MAX_BYTES: usize = 32 << 20;
+
+const CLASSES: usize = (BUF_MAX_BYTES / BUF_ALIGN).ilog2() as usize + 1;
+
+/// A bounded store of aligned blocks, in sizes of powers of two, shared by one core.
+#[derive(Clone)]
+pub struct BufPool(Rc<Pool>);
+
+struct Pool {
+    limit_bytes: usize,
+    keep_bytes: usize,
+    used_bytes: Cell<usize>,
+    kept_bytes: Cell<usize>,
+    kept: [RefCell<Vec<Rc<Block>>>; CLASSES],
+}
+
+struct Block {
+    memory: NonNull<u8>,
+    class: usize,
+    // -1: one writer; 0: nobody; n: n readers.
+    borrows: Cell<isize>,
+}
+
+/// A handle to a run of bytes of the pool.
+pub struct Buf {
+    // `None` only inside `drop`.
+    block: Option<Rc<Block>>,
+    pool: Rc<Pool>,
+    start: u32,
+    len: u32,
+}
+
+impl BufPool {
+    /// A pool of at most `limit_bytes` in use at once, which keeps up to `keep_bytes` of what comes
+    /// back for the next request and gives the rest back to the system.
+    pub fn new(limit_bytes: usize, keep_bytes: usize) -> Self {
+        Self(Rc::new(Pool {
+            limit_bytes,
+            keep_bytes,
+            used_bytes: Cell::new(0),
+            kept_bytes: Cell::new(0),
+            kept: [const { RefCell::new(Vec::new()) }; CLASSES],
+        }))
+    }
+
+    /// A buffer of `len` bytes. Its contents are those of an earlier request of this process, or
+    /// zeros: whoever hands it on fills it first.
+    ///
+    /// # Errors
+    /// `Limit` if the pool is exhausted, `Invalid` if `len` is zero or above [`BUF_MAX_BYTES`].
+    pub fn take(&self, len: usize) -> Result<Buf> {
+        if len == 0 || len > BUF_MAX_BYTES {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("a buffer of {len} bytes; 1 to {BUF_MAX_BYTES} are possible"),
+            ));
+        }
+        let class = class_of(len);
+        let bytes = class_bytes(class);
+        if self.0.used_bytes.get() + bytes > self.0.limit_bytes {
+            return Err(Error::new(
+                ErrorKind::Limit,
+                format!("{bytes} bytes more of buffers pass the limit of {}", self.0.limit_bytes),
+            ));
+        }
+        self.0.used_bytes.set(self.0.used_bytes.get() + bytes);
+        let kept = self.0.kept[class].borrow_mut().pop();
+        let block = match kept {
+            Some(block) => {
+                self.0.kept_bytes.set(self.0.kept_bytes.get() - bytes);
+                block
+            }
+            None => Rc::new(Block::new(class)),
+        };
+        Ok(Buf { block: Some(block), pool: self.0.clone(), start: 0, len: len as u32 })
+    }
+
+    /// Bytes that are in somebody's hands now.
+    pub fn used_bytes(&self) -> usize {
+        self.0.used_bytes.get()
+    }
+
+    /// The most bytes that may be in use at once.
+    pub fn limit_bytes(&self) -> usize {
+        self.0.limit_bytes
+    }
+}
+
+fn class_of(len: usize) -> usize {
+    len.div_ceil(BUF_ALIGN).next_power_of_two().ilog2() as usize
+}
+
+fn class_bytes(class: usize) -> usize {
+    BUF_ALIGN << class
+}
+
+impl Block {
+    fn layout(class: usize) -> Layout {
+        Layout::from_size_align(class_bytes(class), BUF_ALIGN).expect("classes are small")
+    }
+
+    fn new(class: usize) -> Self {
+        let layout = Self::layout(class);
+        // SAFETY: the layout's size is at least BUF_ALIGN, so not zero.
+        let memory = unsafe { alloc_zeroed(layout) };
+        let memory = NonNull::new(memory).unwrap_or_else(|| handle_alloc_error(layout));
+        Self { memory, class, borrows: Cell::new(0) }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this very layout, and nobody holds a handle any more.
+        unsafe { dealloc(self.memory.as_ptr(), Self::layout(self.class)) };
+    }
+}
+
+impl Buf {
+    fn block(&self) -> &Rc<Block> {
+        self.block.as_ref().expect("a live buffer has its block")
+    }
+
+    /// Length in bytes.
+    #[allow(clippy::len_without_is_empty, reason = "a buffer is never empty")]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// A handle to part of the same bytes.
+    ///
+    /// # Panics
+    /// If `part` is empty or not inside.
+    pub fn slice(&self, part: Range<usize>) -> Self {
+        assert!(
+            part.start < part.end && part.end <= self.len(),
+            "bytes {part:?} of a buffer of {}",
+            self.len
+        );
+        Self {
+            block: self.block.clone(),
+            pool: self.pool.clone(),
+            start: self.start + part.start as u32,
+            len: (part.end - part.start) as u32,
+        }
+    }
+
+    /// The bytes, to read.
+    ///
+    /// # Panics
+    /// If somebody holds a [`RefMut`] of the same block.
+    pub fn read(&self) -> Ref<'_> {
+        let block = self.block();
+        let borrows = block.borrows.get();
+        assert!(borrows >= 0, "a buffer is read while somebody writes it");
+        block.borrows.set(borrows + 1);
+        Ref(self)
+    }
+
+    /// The bytes, to change. Only for whoever made the buffer: a payload is immutable below the export.
+    ///
+    /// # Panics
+    /// If somebody holds a [`Ref`] or [`RefMut`] of the same block.
+    pub fn write(&self) -> RefMut<'_> {
+        let block = self.block();
+        assert!(block.borrows.get() == 0, "a buffer is written while somebody uses it");
+        block.borrows.set(-1);
+        RefMut(self)
+    }
+
+    /// Whether both are handles to the very same bytes.
+    pub fn same(&self, other: &Self) -> bool {
+        self.as_ptr() == other.as_ptr() && self.len == other.len
+    }
+
+    /// Where the bytes are, for the kernel. They stay there as long as a handle lives.
+    pub fn as_ptr(&self) -> *mut u8 {
+        // SAFETY: `start` lies inside the block: `take` and `slice` see to it.
+        unsafe { self.block().memory.as_ptr().add(self.start as usize) }
+    }
+}
+
+impl Clone for Buf {
+    fn clone(&self) -> Self {
+        Self {
+            block: self.block.clone(),
+            pool: self.pool.clone(),
+            start: self.start,
+            len: self.len,
+        }
+    }
+}
+
+impl Drop for Buf {
+    fn drop(&mut self) {
+        let Some(block) = self.block.take() else { return };
+        if Rc::strong_count(&block) > 1 {
+            return;
+        }
+        let pool = &self.pool;
+        let bytes = class_bytes(block.class);
+        pool.used_bytes.set(pool.used_bytes.get() - bytes);
+        if pool.kept_bytes.get() + bytes <= pool.keep_bytes {
+            pool.kept_bytes.set(pool.kept_bytes.get() + bytes);
+            pool.kept[block.class].borrow_mut().push(block);
+        }
+    }
+}
+
+impl fmt::Debug for Buf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buf({} bytes)", self.len)
+    }
+}
+
+/// Read access to the bytes of a [`Buf`].
+pub struct Ref<'a>(&'a Buf);
+
+/// Write access to the bytes of a [`Buf`].
+pub struct RefMut<'a>(&'a Buf);
+
+impl Deref for Ref<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: inside the block, initialised by `alloc_zeroed`, and the count forbids a writer.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr(), self.0.len()) }
+    }
+}
+
+impl Deref for RefMut<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: as for `Ref`; this is the only borrow.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr(), self.0.len()) }
+    }
+}
+
+impl DerefMut for RefMut<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `&mut self` makes this the only slice made from it.
+        unsafe { std::slice::from_raw_parts_mut(self.0.as_ptr(), self.0.len()) }
+    }
+}
+
+impl Drop for Ref<'_> {
+    fn drop(&mut self) {
+        let borrows = &self.0.block().borrows;
+        borrows.set(borrows.get() - 1);
+    }
+}
+
+impl Drop for RefMut<'_> {
+    fn drop(&mut self) {
+        self.0.block().borrows.set(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comes_back_and_is_bounded() {
+        let pool = BufPool::new(3 * BUF_ALIGN, BUF_ALIGN);
+        let a = pool.take(1).unwrap();
+        let part = a.slice(0..1);
+        let b = pool.take(BUF_ALIGN + 1).unwrap();
+        assert_eq!(pool.take(1).unwrap_err().kind(), ErrorKind::Limit);
+        drop(a);
+        assert_eq!(pool.used_bytes(), 3 * BUF_ALIGN, "a slice keeps its block");
+        drop(part);
+        drop(b);
+        assert_eq!(pool.used_bytes(), 0);
+        assert!(pool.take(2 * BUF_ALIGN).is_ok());
+    }
+
+    #[test]
+    fn slices_see_the_same_bytes() {
+        let pool = BufPool::new(1 << 20, 0);
+        let whole = pool.take(8192).unwrap();
+        whole.slice(4096..8192).write().fill(7);
+        assert_eq!(whole.read()[4095..4097], [0, 7]);
+        assert_eq!(whole.as_ptr() as usize % BUF_ALIGN, 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "while somebody writes it")]
+    fn never_read_and_written_at_once() {
+        let pool = BufPool::new(1 << 20, 0);
+        let buf = pool.take(16).unwrap();
+        let _writing = buf.write();
+        let _reading = buf.slice(0..8).read().len();
+    }
+
+    #[test]
+    fn refuses_sizes_that_no_block_has() {
+        let pool = BufPool::new(usize::MAX, 0);
+        assert_eq!(pool.take(0).unwrap_err().kind(), ErrorKind::Invalid);
+        assert_eq!(pool.take(BUF_MAX_BYTES + 1).unwrap_err().kind(), ErrorKind::Invalid);
+    }
+}

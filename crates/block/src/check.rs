@@ -1,0 +1,58 @@
+//! The seam: every request is checked once, before any device sees it.
+
+use crate::{Error, ErrorKind, Info, Op, Result};
+
+/// Whether `op` may be given to a device with these facts. A device may then take for granted that
+/// ranges are inside and aligned, that buffers have the range's length, and that it may write.
+///
+/// # Errors
+/// `OutOfRange`, `Invalid` or `ReadOnly`, with the value and the limit.
+#[inline]
+pub fn check(info: &Info, op: &Op) -> Result<()> {
+    let Some(range) = op.range() else { return Ok(()) };
+    let writes = op.writes();
+    if range.end() > info.size || !range.is_aligned(info.block_size) || (writes && info.read_only) {
+        return Err(refuse(info, op));
+    }
+    match op {
+        Op::Read { into: buf, .. } | Op::Write { data: buf, .. } => {
+            assert_eq!(buf.len() as u64, range.len(), "a buffer has the length of its range");
+            if range.len() > u64::from(info.max_transfer) {
+                return Err(refuse(info, op));
+            }
+            Ok(())
+        }
+        Op::WriteZeroes { .. } | Op::Discard { .. } | Op::Status { .. } | Op::Flush => Ok(()),
+    }
+}
+
+#[cold]
+fn refuse(info: &Info, op: &Op) -> Error {
+    let range = op.range().expect("only ranges are refused");
+    let verb = op.verb();
+    if range.end() > info.size {
+        let kind = if op.writes() { ErrorKind::NoSpace } else { ErrorKind::OutOfRange };
+        return Error::new(
+            kind,
+            format!("{verb} of {} bytes at {} ends past {}", range.len(), range.start(), info.size),
+        );
+    }
+    if op.writes() && info.read_only {
+        return Error::new(ErrorKind::ReadOnly, format!("{verb} to a read-only device"));
+    }
+    if !range.is_aligned(info.block_size) {
+        return Error::new(
+            ErrorKind::Invalid,
+            format!(
+                "{verb} of {} bytes at {}: both must be multiples of {}",
+                range.len(),
+                range.start(),
+                info.block_size
+            ),
+        );
+    }
+    Error::new(
+        ErrorKind::Invalid,
+        format!("{verb} of {} bytes; at most {} at once", range.len(), info.max_transfer),
+    )
+}

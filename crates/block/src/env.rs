@@ -1,0 +1,395 @@
+//! The doors to the world: disks, network, clock and timers, randomness. Nothing else of Cairn may
+//! touch time, threads, files or sockets. `runtime` is the real side, `sim` the seeded one.
+
+use std::fmt;
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use crate::{Buf, BufPool, ByteRange, Error, ErrorKind, Extent, Result};
+
+/// A future of one core, boxed; for what happens once, not once per request.
+pub type LocalFuture<T> = Pin<Box<dyn Future<Output = T>>>;
+
+/// The world, as a handle that is cheap to clone.
+#[derive(Clone)]
+pub struct Env(Rc<dyn World>);
+
+/// A point on the monotonic clock: time since some fixed past.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Mono(pub Duration);
+
+impl Mono {
+    /// The time from `earlier` to this, zero if it is not later.
+    pub fn since(self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// The point `delay` later.
+    #[must_use]
+    pub fn after(self, delay: Duration) -> Self {
+        Self(self.0.saturating_add(delay))
+    }
+}
+
+/// One side of the doors. Implemented twice.
+pub trait World {
+    /// Now, read once per turn of the core.
+    fn now(&self) -> Mono;
+    /// The wall clock since 1970: for labels and messages, never for decisions.
+    fn wall(&self) -> Duration;
+    /// Wakes `waker` at `at` or soon after.
+    fn set_timer(&self, at: Mono, waker: &Waker) -> TimerId;
+    /// Forgets a timer.
+    fn clear_timer(&self, timer: TimerId);
+    /// A random number from the stream of that name.
+    fn random(&self, stream: &'static str) -> u64;
+    /// Runs a task on this core until it ends.
+    fn spawn(&self, name: &'static str, task: LocalFuture<()>);
+    /// Runs a job that may hold a core for long on another thread; resolves when it has run.
+    fn work(&self, job: Box<dyn FnOnce() + Send>) -> LocalFuture<()>;
+    /// The buffers of this core.
+    fn pool(&self) -> &BufPool;
+    /// Opens a disk.
+    ///
+    /// # Errors
+    /// `NotFound`, `Denied`, `InUse` with the holder if it can be known, `Unsupported`.
+    fn open(&self, open: &Open) -> Result<Rc<dyn Storage>>;
+    /// Listens for connections.
+    ///
+    /// # Errors
+    /// `InUse`, `Denied`, and what else the kernel says.
+    fn listen(&self, at: &Address) -> Result<Rc<dyn Listener>>;
+    /// Connects.
+    fn connect(&self, to: &Address) -> LocalFuture<Result<Rc<dyn Socket>>>;
+}
+
+/// A timer that was set.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct TimerId(pub Mono, pub u64);
+
+impl Env {
+    /// A handle to `world`.
+    pub fn new(world: Rc<dyn World>) -> Self {
+        Self(world)
+    }
+
+    /// See [`World::now`].
+    pub fn now(&self) -> Mono {
+        self.0.now()
+    }
+
+    /// See [`World::wall`].
+    pub fn wall(&self) -> Duration {
+        self.0.wall()
+    }
+
+    /// See [`World::random`].
+    pub fn random(&self, stream: &'static str) -> u64 {
+        self.0.random(stream)
+    }
+
+    /// See [`World::spawn`].
+    pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + 'static) {
+        self.0.spawn(name, Box::pin(task));
+    }
+
+    /// See [`World::work`].
+    pub fn work(&self, job: impl FnOnce() + Send + 'static) -> LocalFuture<()> {
+        self.0.work(Box::new(job))
+    }
+
+    /// A buffer of `len` bytes from this core's pool.
+    ///
+    /// # Errors
+    /// As [`BufPool::take`].
+    pub fn buf(&self, len: usize) -> Result<Buf> {
+        self.0.pool().take(len)
+    }
+
+    /// See [`World::pool`].
+    pub fn pool(&self) -> &BufPool {
+        self.0.pool()
+    }
+
+    /// See [`World::open`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open(&self, open: &Open) -> Result<Rc<dyn Storage>> {
+        self.0.open(open)
+    }
+
+    /// See [`World::listen`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn listen(&self, at: &Address) -> Result<Rc<dyn Listener>> {
+        self.0.listen(at)
+    }
+
+    /// See [`World::connect`].
+    ///
+    /// # Errors
+    /// `NotFound`, `Denied`, and what else the kernel says.
+    pub async fn connect(&self, to: &Address) -> Result<Rc<dyn Socket>> {
+        self.0.connect(to).await
+    }
+
+    /// Waits for `delay`.
+    pub fn sleep(&self, delay: Duration) -> Sleep {
+        self.sleep_until(self.now().after(delay))
+    }
+
+    /// Waits until `at`.
+    pub fn sleep_until(&self, at: Mono) -> Sleep {
+        Sleep { env: self.clone(), at, timer: None }
+    }
+
+    /// What `future` answers within `limit`; `None` past it. Work below that the future has started
+    /// goes on: only the waiting ends.
+    pub async fn within<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
+        let mut future = std::pin::pin!(future);
+        let mut sleep = std::pin::pin!(self.sleep(limit));
+        std::future::poll_fn(|cx| {
+            if let Poll::Ready(output) = future.as_mut().poll(cx) {
+                return Poll::Ready(Some(output));
+            }
+            sleep.as_mut().poll(cx).map(|()| None)
+        })
+        .await
+    }
+}
+
+/// A wait for a point in time.
+pub struct Sleep {
+    env: Env,
+    at: Mono,
+    timer: Option<TimerId>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(timer) = self.timer.take() {
+            self.env.0.clear_timer(timer);
+        }
+        if self.env.now() >= self.at {
+            return Poll::Ready(());
+        }
+        self.timer = Some(self.env.0.set_timer(self.at, cx.waker()));
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(timer) = self.timer.take() {
+            self.env.0.clear_timer(timer);
+        }
+    }
+}
+
+/// How to open a disk.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Open {
+    /// Where it is.
+    pub path: PathBuf,
+    /// A file (`false`) or a block device (`true`).
+    pub device: bool,
+    /// Whether writes will be refused.
+    pub read_only: bool,
+    /// Makes a file of this size if there is none.
+    pub create: Option<u64>,
+    /// Past the page cache or through it.
+    pub cache: CacheMode,
+}
+
+/// Whether the kernel's page cache takes part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CacheMode {
+    /// O_DIRECT; an open that cannot have it fails.
+    Direct,
+    /// Through the page cache.
+    Buffered,
+}
+
+/// An open disk. Locked against every other opener for as long as one of its requests is in flight.
+pub trait Storage {
+    /// The facts.
+    fn facts(&self) -> &StorageFacts;
+    /// Begins one operation, aligned as the facts say.
+    fn start(&self, io: DiskIo) -> Ticket;
+    /// What is allocated in `range`: at most `max` extents from its start.
+    ///
+    /// # Errors
+    /// `Unsupported` where the file system cannot say.
+    fn extents(&self, range: ByteRange, max: usize) -> Result<Vec<Extent>>;
+}
+
+/// Facts about an open disk.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StorageFacts {
+    /// Bytes.
+    pub size: u64,
+    /// What offsets and lengths are multiples of.
+    pub block_size: u32,
+    /// Whether O_DIRECT is in force.
+    pub direct: bool,
+    /// Whether ranges can be zeroed without sending zeros.
+    pub zeroes: bool,
+    /// Whether a discard gives space back.
+    pub discard: bool,
+    /// Whether it reads as zeros afterwards.
+    pub discard_zeroes: bool,
+    /// Whether this open created it.
+    pub created: bool,
+    /// In words: `O_DIRECT`, `through the page cache`.
+    pub words: String,
+}
+
+/// An operation on an open disk.
+#[derive(Debug)]
+pub enum DiskIo {
+    /// Fills the buffer from `offset`.
+    Read {
+        /// First byte.
+        offset: u64,
+        /// Where to.
+        into: Buf,
+    },
+    /// Stores the buffer at `offset`.
+    Write {
+        /// First byte.
+        offset: u64,
+        /// From where.
+        data: Buf,
+        /// Durable at completion.
+        fua: bool,
+    },
+    /// Makes the range read as zeros; gives the space back if `unmap`.
+    Zero {
+        /// Which bytes.
+        range: ByteRange,
+        /// Whether the space may be given back.
+        unmap: bool,
+    },
+    /// Gives the space back.
+    Discard {
+        /// Which bytes.
+        range: ByteRange,
+    },
+    /// Makes durable what completed before.
+    Flush,
+}
+
+/// Where to listen or connect.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Address {
+    /// A unix socket, made with mode 0600.
+    Unix(PathBuf),
+    /// Host and port.
+    Tcp(String, u16),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Tcp(host, port) if host.contains(':') => write!(f, "tcp:[{host}]:{port}"),
+            Self::Tcp(host, port) => write!(f, "tcp:{host}:{port}"),
+        }
+    }
+}
+
+/// An open listener.
+pub trait Listener {
+    /// The next connection.
+    fn accept(&self) -> LocalFuture<Result<Rc<dyn Socket>>>;
+    /// Where it listens; the port that the kernel chose, if it was asked to.
+    fn address(&self) -> Address;
+    /// Stops; a waiting accept answers `Stopped`.
+    fn close(&self);
+}
+
+/// A connection: bytes both ways, one receive and one send in flight at most.
+pub trait Socket {
+    /// Receives up to the buffer's length; the outcome's count is 0 at the end.
+    fn recv(&self, into: Buf) -> Ticket;
+    /// Sends from the parts in order; the outcome's count may be less than all.
+    fn send(&self, parts: Vec<Buf>) -> Ticket;
+    /// Ends both directions; what is in flight completes with an error or a short count.
+    fn shutdown(&self);
+    /// Who is at the other end, in words.
+    fn peer(&self) -> String;
+}
+
+/// Somebody who owns operations in flight.
+pub trait Tickets {
+    /// The outcome, once.
+    fn poll(&self, id: u64, cx: &mut Context<'_>) -> Poll<Outcome>;
+    /// Nobody waits any more; the operation keeps its buffers until the kernel has answered.
+    fn abandon(&self, id: u64);
+}
+
+/// What became of an operation. The buffers come back with it.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Bytes moved, or why not.
+    pub result: Result<usize>,
+    /// The buffer of a disk operation or a receive.
+    pub buf: Option<Buf>,
+    /// The buffers of a send, emptied of nothing: the same vector, to be used again.
+    pub parts: Vec<Buf>,
+}
+
+impl Outcome {
+    /// An outcome without buffers.
+    pub fn bare(result: Result<usize>) -> Self {
+        Self { result, buf: None, parts: Vec::new() }
+    }
+}
+
+/// An operation in flight. Await it; drop it and only the waiting ends.
+#[must_use = "the outcome tells whether it worked"]
+pub struct Ticket {
+    owner: Option<Rc<dyn Tickets>>,
+    id: u64,
+}
+
+impl Ticket {
+    /// The operation `id` of `owner`.
+    pub fn new(owner: Rc<dyn Tickets>, id: u64) -> Self {
+        Self { owner: Some(owner), id }
+    }
+}
+
+impl Future for Ticket {
+    type Output = Outcome;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+        let owner = self.owner.as_ref().expect("a ticket is not polled after its outcome");
+        let polled = owner.poll(self.id, cx);
+        if polled.is_ready() {
+            self.owner = None;
+        }
+        polled
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if let Some(owner) = self.owner.take() {
+            owner.abandon(self.id);
+        }
+    }
+}
+
+/// The error of whatever is asked of a core that is going down.
+pub fn stopped() -> Error {
+    Error::new(ErrorKind::Stopped, "the graph is going down")
+}

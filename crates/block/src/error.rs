@@ -1,0 +1,174 @@
+//! Errors: a kind, a place and a cause. Callers match on the kind; the words carry the numbers.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// The result of anything that can fail here.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What sort of failure it was. Few, stable, and each with one errno ([`ErrorKind::errno`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A value that nobody could carry out: a length, an offset, an option.
+    Invalid,
+    /// A range that is not inside the device.
+    OutOfRange,
+    /// The device, the kernel or the file system cannot do this.
+    Unsupported,
+    /// A write to something that may only be read.
+    ReadOnly,
+    /// No room: the disk below is full.
+    NoSpace,
+    /// The disk answered with an error.
+    Io,
+    /// The bytes are not what was written.
+    Corrupt,
+    /// The device failed earlier; what it may have lost is not known, so it does nothing more.
+    Faulted,
+    /// No answer within a named deadline.
+    TimedOut,
+    /// There is no such file, device or export.
+    NotFound,
+    /// Somebody else holds it.
+    InUse,
+    /// The permission, or the key, is missing.
+    Denied,
+    /// The graph is going down.
+    Stopped,
+    /// A named limit is reached.
+    Limit,
+}
+
+impl ErrorKind {
+    /// The errno that stands for this kind at every edge: NBD, FUSE, vhost-user.
+    pub const fn errno(self) -> i32 {
+        match self {
+            Self::Invalid => 22,                                            // EINVAL
+            Self::OutOfRange => 22,                                         // EINVAL
+            Self::Unsupported => 95,                                        // ENOTSUP
+            Self::ReadOnly | Self::Denied => 1,                             // EPERM
+            Self::NoSpace => 28,                                            // ENOSPC
+            Self::Io | Self::Corrupt | Self::Faulted | Self::TimedOut => 5, // EIO
+            Self::NotFound => 2,                                            // ENOENT
+            Self::InUse => 16,                                              // EBUSY
+            Self::Stopped => 108,                                           // ESHUTDOWN
+            Self::Limit => 12,                                              // ENOMEM
+        }
+    }
+}
+
+/// A failure: cheap to pass on (one word), cheap to clone (a flush that many wait for).
+#[derive(Clone)]
+pub struct Error(Arc<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    place: Option<String>,
+    os: Option<i32>,
+}
+
+impl Error {
+    /// An error with one sentence that names the value and the limit.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Arc::new(Inner { kind, message: message.into(), place: None, os: None }))
+    }
+
+    /// What the kernel answered, with what was tried.
+    pub fn os(errno: i32, tried: impl fmt::Display) -> Self {
+        let kind = match errno {
+            2 | 6 | 19 => ErrorKind::NotFound, // ENOENT, ENXIO, ENODEV
+            1 | 13 => ErrorKind::Denied,       // EPERM, EACCES
+            11 | 16 => ErrorKind::InUse,       // EAGAIN, EBUSY
+            22 => ErrorKind::Invalid,          // EINVAL
+            28 | 122 => ErrorKind::NoSpace,    // ENOSPC, EDQUOT
+            30 => ErrorKind::ReadOnly,         // EROFS
+            38 | 95 => ErrorKind::Unsupported, // ENOSYS, EOPNOTSUPP
+            62 | 110 => ErrorKind::TimedOut,   // ETIME, ETIMEDOUT
+            12 | 23 | 24 => ErrorKind::Limit,  // ENOMEM, ENFILE, EMFILE
+            _ => ErrorKind::Io,
+        };
+        let cause = std::io::Error::from_raw_os_error(errno);
+        Self(Arc::new(Inner {
+            kind,
+            message: format!("{tried}: {cause}"),
+            place: None,
+            os: Some(errno),
+        }))
+    }
+
+    /// [`Error::os`] from a standard I/O error.
+    pub fn io(error: &std::io::Error, tried: impl fmt::Display) -> Self {
+        match error.raw_os_error() {
+            Some(errno) => Self::os(errno, tried),
+            None => Self::new(ErrorKind::Io, format!("{tried}: {error}")),
+        }
+    }
+
+    /// The same error, with where it happened; the innermost place is kept.
+    pub fn at(self, place: impl fmt::Display) -> Self {
+        if self.0.place.is_some() {
+            return self;
+        }
+        let mut inner = Arc::unwrap_or_clone(self.0);
+        inner.place = Some(place.to_string());
+        Self(Arc::new(inner))
+    }
+
+    /// What sort of failure it was.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The number that the kernel gave, if it was the kernel.
+    pub fn os_code(&self) -> Option<i32> {
+        self.0.os
+    }
+
+    /// The number to answer a client with.
+    pub fn errno(&self) -> i32 {
+        self.0.kind.errno()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(place) = &self.0.place {
+            write!(f, "{place}: ")?;
+        }
+        f.write_str(&self.0.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}({self})", self.0.kind)
+    }
+}
+
+impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_innermost_place_stays() {
+        let error = Error::new(ErrorKind::Io, "read of 4096 bytes").at("a").at("mirror");
+        assert_eq!(error.to_string(), "a: read of 4096 bytes");
+        assert_eq!(error.errno(), 5);
+    }
+
+    #[test]
+    fn a_full_disk_is_told_from_a_broken_one() {
+        assert_eq!(Error::os(28, "write").kind(), ErrorKind::NoSpace);
+        assert_eq!(Error::os(5, "write").kind(), ErrorKind::Io);
+    }
+
+    #[test]
+    fn a_result_is_one_word() {
+        assert_eq!(size_of::<Result<()>>(), 8);
+    }
+}

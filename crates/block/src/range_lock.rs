@@ -1,0 +1,176 @@
+//! The range lock: overlapping requests one after the other, in the order of their arrival.
+//!
+//! A device with copies, derived data or a move in progress takes it around every write; otherwise
+//! two legal orders on two members leave a mirror different for ever.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use crate::ByteRange;
+
+/// Whether others may hold the same bytes at the same time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// With others that share.
+    Shared,
+    /// Alone.
+    Exclusive,
+}
+
+/// A lock over the bytes of one device. Fair: who comes later and overlaps, waits.
+#[derive(Clone, Default)]
+pub struct RangeLock(Rc<RefCell<Queue>>);
+
+#[derive(Default)]
+struct Queue {
+    // In order of arrival. Short: the requests in flight on one device.
+    entries: Vec<Entry>,
+    next: u64,
+}
+
+struct Entry {
+    ticket: u64,
+    range: ByteRange,
+    mode: Mode,
+    waker: Option<Waker>,
+}
+
+impl Queue {
+    fn blocked(&self, at: usize) -> bool {
+        let me = &self.entries[at];
+        self.entries[..at].iter().any(|other| {
+            other.range.overlaps(me.range)
+                && (me.mode == Mode::Exclusive || other.mode == Mode::Exclusive)
+        })
+    }
+
+    fn find(&self, ticket: u64) -> usize {
+        self.entries.binary_search_by_key(&ticket, |e| e.ticket).expect("a held lock is queued")
+    }
+}
+
+impl RangeLock {
+    /// A lock that nobody holds.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Queues for `range`. The place in the queue is taken now, not at the first poll.
+    pub fn lock(&self, range: ByteRange, mode: Mode) -> Locking {
+        let mut queue = self.0.borrow_mut();
+        let ticket = queue.next;
+        queue.next += 1;
+        queue.entries.push(Entry { ticket, range, mode, waker: None });
+        Locking(Some(Locked { lock: self.0.clone(), ticket }))
+    }
+
+    /// How many hold or wait.
+    pub fn len(&self) -> usize {
+        self.0.borrow().entries.len()
+    }
+
+    /// Whether nobody holds or waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A wait for a range.
+#[must_use = "a lock is held only once it has been awaited"]
+pub struct Locking(Option<Locked>);
+
+/// A held range; let go when dropped.
+#[must_use = "the range is let go when this is dropped"]
+pub struct Locked {
+    lock: Rc<RefCell<Queue>>,
+    ticket: u64,
+}
+
+impl Future for Locking {
+    type Output = Locked;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Locked> {
+        let held = self.0.as_ref().expect("not polled after it was granted");
+        let mut queue = held.lock.borrow_mut();
+        let at = queue.find(held.ticket);
+        if queue.blocked(at) {
+            queue.entries[at].waker = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        drop(queue);
+        Poll::Ready(self.0.take().expect("looked at above"))
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        let mut queue = self.lock.borrow_mut();
+        let at = queue.find(self.ticket);
+        let gone = queue.entries.remove(at);
+        for entry in queue.entries[at..].iter_mut().filter(|e| e.range.overlaps(gone.range)) {
+            if let Some(waker) = entry.waker.take() {
+                waker.wake();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::pin::pin;
+
+    fn range(start: u64, len: u64) -> ByteRange {
+        ByteRange::new(start, len).unwrap()
+    }
+
+    fn ready(locking: Pin<&mut Locking>) -> Option<Locked> {
+        match locking.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(locked) => Some(locked),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn later_overlaps_wait_in_order() {
+        let lock = RangeLock::new();
+        let mut first = pin!(lock.lock(range(0, 10), Mode::Exclusive));
+        let mut second = pin!(lock.lock(range(5, 10), Mode::Exclusive));
+        let mut apart = pin!(lock.lock(range(20, 1), Mode::Exclusive));
+        assert!(ready(second.as_mut()).is_none(), "its place is behind the first");
+        let held = ready(first.as_mut()).unwrap();
+        assert!(ready(apart.as_mut()).is_some());
+        assert!(ready(second.as_mut()).is_none());
+        drop(held);
+        assert!(ready(second.as_mut()).is_some());
+    }
+
+    #[test]
+    fn sharers_share_but_do_not_pass_a_waiting_writer() {
+        let lock = RangeLock::new();
+        let mut read = pin!(lock.lock(range(0, 8), Mode::Shared));
+        let held = ready(read.as_mut()).unwrap();
+        let mut write = pin!(lock.lock(range(0, 8), Mode::Exclusive));
+        let mut late = pin!(lock.lock(range(0, 8), Mode::Shared));
+        assert!(ready(write.as_mut()).is_none());
+        assert!(ready(late.as_mut()).is_none());
+        drop(held);
+        assert!(ready(late.as_mut()).is_none());
+        drop(ready(write.as_mut()).unwrap());
+        drop(ready(late.as_mut()).unwrap());
+        assert!(lock.is_empty());
+    }
+
+    #[test]
+    fn giving_up_lets_the_next_one_in() {
+        let lock = RangeLock::new();
+        let first = lock.lock(range(0, 8), Mode::Exclusive);
+        let mut second = pin!(lock.lock(range(0, 8), Mode::Exclusive));
+        assert!(ready(second.as_mut()).is_none());
+        drop(first);
+        assert!(ready(second.as_mut()).is_some());
+    }
+}
