@@ -1,5 +1,10 @@
 //! The vocabulary of Cairn and the contract of a device. No I/O, no clock, no runtime.
 
 mod range;
+mod table;
 
 pub use range::ByteRange;
+pub use table::{
+    Origin, ParseError, ParseProblem, Place, Port, Run, Runs, Segment, Stripe, StripeTable, Table,
+    TableError, TableId,
+};
