@@ -5,6 +5,6 @@ mod table;
 
 pub use range::ByteRange;
 pub use table::{
-    Origin, ParseError, ParseProblem, Place, Port, Run, Runs, Segment, Stripe, StripeTable, Table,
-    TableError, TableId,
+    Fused, Origin, ParseError, ParseProblem, Place, Port, PortPath, Run, Runs, Segment, Stripe,
+    StripeTable, Table, TableError, TableId,
 };

@@ -11,12 +11,14 @@
 //! | `stripe.rs` | the arithmetic of striping |
 //! | `build.rs` | the constructors |
 //! | `map.rs` | from above to below and back |
+//! | `fuse.rs` | a table substituted into another |
 //! | `text.rs` | printing and parsing |
 
 #![forbid(unsafe_code)]
 
 mod build;
 mod error;
+mod fuse;
 mod map;
 mod stripe;
 mod text;
@@ -29,6 +31,7 @@ use crate::ByteRange;
 
 pub use build::StripeTable;
 pub use error::TableError;
+pub use fuse::{Fused, PortPath};
 pub use map::{Run, Runs};
 pub use stripe::Stripe;
 pub use text::{ParseError, ParseProblem};
