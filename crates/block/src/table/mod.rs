@@ -19,6 +19,8 @@
 mod build;
 mod error;
 mod fuse;
+#[cfg(test)]
+mod laws;
 mod map;
 mod stripe;
 mod text;
