@@ -38,7 +38,7 @@ pub trait Device: 'static {
     ///
     /// # Errors
     /// `Unsupported` if no simple answer exists.
-    fn resolve(&self, range: ByteRange) -> Result<Vec<Place>> {
+    fn resolve(&self, range: ByteRange) -> Result<Vec<Below>> {
         let _ = range;
         Ok(Vec::new())
     }
@@ -52,7 +52,7 @@ pub trait Device: 'static {
 
 /// A place below a device that holds part of its bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct Below {
     /// Which lower, by its number.
     pub lower: usize,
     /// Where the part begins in the asked range's own address space.

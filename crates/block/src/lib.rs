@@ -14,11 +14,12 @@ mod lower;
 mod range;
 mod range_lock;
 mod request;
+mod table;
 
 pub use buf::{BUF_ALIGN, BUF_MAX_BYTES, Buf, BufPool, Ref, RefMut};
 pub use check::check;
 pub use control::{Control, Handled, Health, Member, Report};
-pub use device::{Device, Hooks, Place, Push};
+pub use device::{Below, Device, Hooks, Push};
 pub use env::{Env, Mono};
 pub use error::{Error, ErrorKind, Result};
 pub use info::{Info, Needs};
@@ -26,3 +27,7 @@ pub use lower::{Child, ChildId, Core, Done, Lower};
 pub use range::ByteRange;
 pub use range_lock::{Locked, Locking, Mode, RangeLock};
 pub use request::{Copies, EXTENTS_MAX, Extent, Op, Request, State, Verb, push_extent};
+pub use table::{
+    Fused, Origin, ParseError, ParseProblem, Place, Port, PortPath, Run, Runs, Segment, Stripe,
+    StripeTable, Table, TableError, TableId,
+};

@@ -1,0 +1,158 @@
+//! The constructors: each pure kind of device is one function.
+
+use super::{MAX_COLUMNS, Origin, Path, Place, Port, Row, Stripe, Table, TableError, stripe};
+
+/// A striped table, and what it could not use.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StripeTable {
+    /// The mapping.
+    pub table: Table,
+    /// Bytes of the lower devices that lie behind the last whole chunk of the smallest.
+    pub unused_bytes: u64,
+}
+
+impl Table {
+    /// The `len` bytes from `start` of a lower device of `lower_size` bytes.
+    pub fn linear(port: Port, lower_size: u64, start: u64, len: u64) -> Result<Self, TableError> {
+        let end = start.checked_add(len).ok_or(TableError::TooLarge)?;
+        if end > lower_size {
+            return Err(TableError::BeyondLower { port, end, size: lower_size });
+        }
+        Self::from_rows([linear_row(port, start, len)])
+    }
+
+    /// A partition of `size` bytes at `start`. It maps as [`Table::linear`] does; the name says that
+    /// the numbers come from a partition table.
+    pub fn partition(
+        port: Port,
+        lower_size: u64,
+        start: u64,
+        size: u64,
+    ) -> Result<Self, TableError> {
+        Self::linear(port, lower_size, start, size)
+    }
+
+    /// Whole lower devices, each given with its size, one after the other.
+    pub fn concat(lowers: &[(Port, u64)]) -> Result<Self, TableError> {
+        Self::from_rows(lowers.iter().map(|&(port, size)| linear_row(port, 0, size)))
+    }
+
+    /// Lower devices, each given with its size, filled in turn with chunks. All are used as far as
+    /// the smallest reaches in whole chunks.
+    pub fn stripe(lowers: &[(Port, u64)], chunk: u32) -> Result<StripeTable, TableError> {
+        stripe::check_chunk(chunk)?;
+        let smallest = lowers.iter().min_by_key(|(_, size)| *size);
+        let Some(&(port, size)) = smallest.filter(|_| lowers.len() <= MAX_COLUMNS) else {
+            return Err(TableError::Columns { count: lowers.len() });
+        };
+        let column_bytes = size - size % u64::from(chunk);
+        if column_bytes == 0 {
+            return Err(TableError::SmallerThanChunk { port, size, chunk });
+        }
+        let len = column_bytes.checked_mul(lowers.len() as u64).ok_or(TableError::TooLarge)?;
+        let unused = lowers.iter().map(|(_, size)| size - column_bytes);
+        let unused_bytes = unused.reduce(u64::saturating_add).unwrap_or(0);
+        let place = striped(lowers.iter().map(|(port, _)| *port), chunk)?;
+        let table = Self::from_rows([Row { len, place, path: Path::default() }])?;
+        Ok(StripeTable { table, unused_bytes })
+    }
+}
+
+fn linear_row(port: Port, start: u64, len: u64) -> Row {
+    Row { len, place: Place::Linear(Origin { port, start }), path: Path::default() }
+}
+
+/// Columns from the start of each port; a single one is just linear.
+fn striped(ports: impl Iterator<Item = Port>, chunk: u32) -> Result<Place, TableError> {
+    let columns: Vec<_> = ports.map(|port| Origin { port, start: 0 }).collect();
+    if let [only] = columns[..] {
+        return Ok(Place::Linear(only));
+    }
+    Ok(Place::Striped(Box::new(Stripe::new(chunk, 0, columns)?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ByteRange;
+
+    const P0: Port = Port(0);
+    const P1: Port = Port(1);
+
+    #[test]
+    fn linear_stays_within_its_lower() {
+        assert_eq!(
+            Table::linear(P0, 8192, 4096, 4096).unwrap().to_string(),
+            "0+4096 linear p0 4096"
+        );
+        let error = Table::linear(P0, 8192, 4096, 4097).unwrap_err();
+        assert_eq!(error.to_string(), "byte 8193 is beyond the end of p0, which has 8192 bytes");
+        assert_eq!(Table::linear(P0, 8192, 0, 0), Err(TableError::Empty));
+        assert_eq!(Table::linear(P0, 8192, u64::MAX, 1), Err(TableError::TooLarge));
+        assert_eq!(Table::partition(P0, 8192, 512, 512), Table::linear(P0, 8192, 512, 512));
+    }
+
+    #[test]
+    fn concat_appends() {
+        let table = Table::concat(&[(P1, 100), (P0, 50)]).unwrap();
+        assert_eq!(table.to_string(), "0+100 linear p1 0\n100+50 linear p0 0");
+        assert_eq!((table.size(), table.port_count()), (150, 2));
+        assert_eq!(Table::concat(&[]), Err(TableError::Empty));
+        assert_eq!(Table::concat(&[(P0, u64::MAX), (P1, 1)]), Err(TableError::TooLarge));
+    }
+
+    #[test]
+    fn a_device_cannot_be_joined_to_itself() {
+        let error = Table::concat(&[(P0, 100), (P0, 50)]).unwrap_err();
+        let [first, second] = [50, 100].map(|len| ByteRange::new(0, len).unwrap());
+        assert_eq!(error, TableError::Overlap { port: P0, first, second });
+    }
+
+    #[test]
+    fn stripe_reports_what_is_left_over() {
+        // The smallest holds 2 chunks and 100 bytes; the other 3 chunks.
+        let striped = Table::stripe(&[(P0, 2 * 4096 + 100), (P1, 3 * 4096)], 4096).unwrap();
+        assert_eq!(striped.table.to_string(), "0+16384 striped 4096 skip 0 p0:0 p1:0");
+        assert_eq!(striped.unused_bytes, 100 + 4096);
+    }
+
+    #[test]
+    fn stripe_of_one_is_linear() {
+        let striped = Table::stripe(&[(P0, 4096 + 1)], 4096).unwrap();
+        assert_eq!(striped.table.to_string(), "0+4096 linear p0 0");
+        assert_eq!(striped.unused_bytes, 1);
+    }
+
+    #[test]
+    fn stripe_refuses_with_the_number() {
+        let error = |lowers: &[(Port, u64)], chunk| Table::stripe(lowers, chunk).unwrap_err();
+        assert_eq!(error(&[], 512).to_string(), "0 columns; 2 to 64 are allowed");
+        let many: Vec<_> = (0..65).map(|port| (Port(port), 4096)).collect();
+        assert_eq!(error(&many, 512).to_string(), "65 columns; 2 to 64 are allowed");
+        let small = [(P0, 4096), (P1, 511)];
+        assert_eq!(error(&small, 512).to_string(), "p1 has 511 bytes; one chunk is 512");
+        let huge = [(P0, u64::MAX), (P1, u64::MAX)];
+        assert_eq!(error(&huge, 512), TableError::TooLarge);
+    }
+
+    #[test]
+    fn ports_and_segments_have_limits() {
+        let error = Table::linear(Port(1024), 10, 0, 10).unwrap_err();
+        assert_eq!(error.to_string(), "port p1024; the highest is p1023");
+        let row = |number: u64| linear_row(P0, (4096 - number) * 2, 1);
+        assert!(Table::from_rows((0..4096).map(row)).is_ok());
+        let error = Table::from_rows((0..4097).map(row)).unwrap_err();
+        assert_eq!(error.to_string(), "4097 segments; at most 4096 are allowed");
+    }
+
+    #[test]
+    fn block_size_divides_every_boundary() {
+        let table = Table::concat(&[(P0, 4096), (P1, 1536)]).unwrap();
+        assert_eq!(table.check_block_size(512), Ok(()));
+        let error = table.check_block_size(4096).unwrap_err();
+        assert_eq!(error.to_string(), "segment 1: 5632 is not a multiple of 4096");
+        let striped = Table::stripe(&[(P0, 4096), (P1, 4096)], 512).unwrap().table;
+        let error = striped.check_block_size(1024).unwrap_err();
+        assert_eq!(error.to_string(), "segment 0: 512 is not a multiple of 1024");
+    }
+}

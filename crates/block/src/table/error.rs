@@ -1,0 +1,117 @@
+//! Why a table was refused.
+
+use std::error::Error;
+use std::fmt;
+
+use super::{MAX_COLUMNS, MAX_NAME_BYTES, MAX_PORTS, MAX_SEGMENTS, Port, stripe};
+use crate::ByteRange;
+
+/// Why a table was refused, with the value and what it would have had to be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum TableError {
+    /// A table, or a segment of it, would hold no byte.
+    Empty,
+    /// An address would pass the last that 64 bits can name.
+    TooLarge,
+    /// More segments than [`MAX_SEGMENTS`].
+    Segments {
+        /// How many there are.
+        count: usize,
+    },
+    /// A port number of [`MAX_PORTS`] or more.
+    Ports {
+        /// The port.
+        port: Port,
+    },
+    /// A stripe of too few or of more than [`MAX_COLUMNS`] columns.
+    Columns {
+        /// How many there are.
+        count: usize,
+    },
+    /// A chunk that is no multiple of 512 bytes, or is empty, or above 1 GiB.
+    Chunk {
+        /// Its length.
+        bytes: u32,
+    },
+    /// A lower device smaller than one chunk cannot be a column.
+    SmallerThanChunk {
+        /// The lower device.
+        port: Port,
+        /// Its size.
+        size: u64,
+        /// The chunk.
+        chunk: u32,
+    },
+    /// A place ends behind the end of its lower device.
+    BeyondLower {
+        /// The lower device.
+        port: Port,
+        /// Where the place ends.
+        end: u64,
+        /// The size of the device.
+        size: u64,
+    },
+    /// Two places share bytes of a lower device.
+    Overlap {
+        /// The lower device.
+        port: Port,
+        /// One place in it.
+        first: ByteRange,
+        /// The other.
+        second: ByteRange,
+    },
+    /// A boundary or a place is not a multiple of the block size.
+    Misaligned {
+        /// The number of the segment, from 0.
+        segment: usize,
+        /// The address.
+        bytes: u64,
+        /// The block size.
+        block: u32,
+    },
+    /// A name that is empty, too long, or holds blanks or control characters.
+    Name {
+        /// The name.
+        name: String,
+    },
+}
+
+impl fmt::Display for TableError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => write!(f, "a length of 0 bytes; at least 1 is needed"),
+            Self::TooLarge => write!(f, "an address passes {}", u64::MAX),
+            Self::Segments { count } => {
+                write!(f, "{count} segments; at most {MAX_SEGMENTS} are allowed")
+            }
+            Self::Ports { port } => write!(f, "port {port}; the highest is p{}", MAX_PORTS - 1),
+            Self::Columns { count } => {
+                let min = stripe::MIN_COLUMNS;
+                write!(f, "{count} columns; {min} to {MAX_COLUMNS} are allowed")
+            }
+            Self::Chunk { bytes } => {
+                let (unit, max) = (stripe::CHUNK_UNIT_BYTES, stripe::MAX_CHUNK_BYTES);
+                write!(f, "a chunk of {bytes} bytes; it is a multiple of {unit} up to {max}")
+            }
+            Self::SmallerThanChunk { port, size, chunk } => {
+                write!(f, "{port} has {size} bytes; one chunk is {chunk}")
+            }
+            Self::BeyondLower { port, end, size } => {
+                write!(f, "byte {end} is beyond the end of {port}, which has {size} bytes")
+            }
+            Self::Overlap { port, first, second } => {
+                write!(f, "bytes {first} and {second} of {port} overlap")
+            }
+            Self::Misaligned { segment, bytes, block } => {
+                write!(f, "segment {segment}: {bytes} is not a multiple of {block}")
+            }
+            Self::Name { name } => write!(
+                f,
+                "the name {name:?} has {} bytes; 1 to {MAX_NAME_BYTES} without blanks are allowed",
+                name.len()
+            ),
+        }
+    }
+}
+
+impl Error for TableError {}

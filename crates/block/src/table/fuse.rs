@@ -1,0 +1,404 @@
+//! Tables substituted into tables.
+//!
+//! What lies below a table may be a table itself. Fusing replaces the ports that lead to such lowers
+//! by the ports of the lowers, so that one lookup does the work of two. Repeated from the bottom up
+//! it turns a stack of any height into one table.
+//!
+//! A port is fused wholly or not at all, so that all requests of a device go one way. It is left
+//! alone if a column of a stripe would come to lie in several segments, or in a stripe, for that has
+//! no short form; and if the result could pass a limit.
+
+use std::collections::BTreeMap;
+
+use super::{MAX_PORTS, MAX_SEGMENTS, Origin, Path, Place, Port, Row, Segment, Table, TableError};
+use crate::ByteRange;
+
+/// What a port of a fused table leads to.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PortPath {
+    /// The port of the upper table.
+    pub upper: Port,
+    /// The port of the table below it; `None` if the port was left as it was.
+    pub lower: Option<Port>,
+}
+
+/// Two levels of tables in one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fused {
+    /// The mapping, over ports of its own.
+    pub table: Table,
+    /// What each of these ports leads to.
+    pub ports: Vec<PortPath>,
+}
+
+impl Table {
+    /// This table with the table below port `p`, if `lowers[p]` holds one, in the place of that port.
+    ///
+    /// # Errors
+    /// If this table reaches beyond the end of a lower one.
+    pub fn fuse(&self, lowers: &[Option<&Table>]) -> Result<Fused, TableError> {
+        let mut fuser = Fuser { lowers: choose(self, lowers)?, ports: Ports::default() };
+        let mut rows = Vec::new();
+        for (segment, path) in self.segments().zip(&self.paths) {
+            fuser.substitute(segment, path, &mut rows);
+        }
+        Ok(Fused { table: Table::from_rows(rows)?, ports: fuser.ports.list })
+    }
+}
+
+/// The lowers, by port, that are fused: those that can be, in the order of ports, until the result
+/// could pass a limit. Segments are counted before neighbours are merged.
+fn choose<'t>(
+    upper: &Table,
+    lowers: &[Option<&'t Table>],
+) -> Result<Vec<Option<&'t Table>>, TableError> {
+    let mut segments = upper.places.len();
+    let mut ports = upper.port_count();
+    let mut chosen = vec![None; upper.port_count()];
+    for (port, more) in more_segments(upper, lowers)?.into_iter().enumerate() {
+        let Some((lower, more)) = lowers.get(port).copied().flatten().zip(more) else {
+            continue;
+        };
+        // The port itself goes.
+        let more_ports = lower.port_count() - 1;
+        if segments + more <= MAX_SEGMENTS && ports + more_ports <= MAX_PORTS {
+            segments += more;
+            ports += more_ports;
+            chosen[port] = Some(lower);
+        }
+    }
+    Ok(chosen)
+}
+
+/// How many segments fusing each port would add; `None` for a port that cannot be fused.
+fn more_segments(
+    upper: &Table,
+    lowers: &[Option<&Table>],
+) -> Result<Vec<Option<usize>>, TableError> {
+    let mut more = vec![Some(0); upper.port_count()];
+    for segment in upper.segments() {
+        for (index, origin) in segment.place.origins().iter().enumerate() {
+            let port = usize::from(origin.port.0);
+            let Some(lower) = lowers.get(port).copied().flatten() else {
+                continue;
+            };
+            let extent = segment.place.extent(index, segment.range.len());
+            check_within(origin.port, extent, lower)?;
+            let cost = match segment.place {
+                Place::Linear(_) => extent.map(|extent| lower.segments_within(extent).count() - 1),
+                Place::Striped(_) => lower.column(*origin, extent).map(|_| 0),
+            };
+            more[port] = more[port].zip(cost).map(|(sum, cost)| sum + cost);
+        }
+    }
+    Ok(more)
+}
+
+fn check_within(port: Port, extent: Option<ByteRange>, lower: &Table) -> Result<(), TableError> {
+    match extent {
+        Some(extent) if extent.end() > lower.size() => {
+            Err(TableError::BeyondLower { port, end: extent.end(), size: lower.size() })
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Table {
+    /// The segments that hold `range`, and what of it lies in each.
+    fn segments_within(&self, range: ByteRange) -> impl Iterator<Item = (usize, ByteRange)> {
+        let first = self.segment_at(range.start());
+        (first..self.places.len())
+            .map_while(move |index| Some((index, self.segment_range(index).intersect(range)?)))
+    }
+
+    /// Where a column that begins at `origin` and of which `extent` is used begins below this table,
+    /// and in which segment that is. `None` if it lies in several segments or in a stripe, would
+    /// begin before the first byte, or is not used at all, so that there is no telling.
+    fn column(&self, origin: Origin, extent: Option<ByteRange>) -> Option<(Origin, usize)> {
+        let extent = extent?;
+        let index = self.segment_at(extent.start());
+        let segment = self.segment_range(index);
+        match self.places[index] {
+            Place::Linear(below) if segment.contains(extent) => {
+                let start = below.start.checked_add(origin.start)?.checked_sub(segment.start())?;
+                Some((Origin { port: below.port, start }, index))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The work of one fusion.
+struct Fuser<'t> {
+    lowers: Vec<Option<&'t Table>>,
+    ports: Ports,
+}
+
+impl Fuser<'_> {
+    fn substitute(&mut self, segment: Segment, path: &Path, rows: &mut Vec<Row>) {
+        match segment.place {
+            Place::Linear(origin) => self.linear(*origin, segment.range.len(), path, rows),
+            Place::Striped(_) => rows.push(self.striped(segment, path)),
+        }
+    }
+
+    /// A linear segment takes over the segments below it, clipped.
+    fn linear(&mut self, origin: Origin, len: u64, path: &Path, rows: &mut Vec<Row>) {
+        let Some(lower) = self.lowers[usize::from(origin.port.0)] else {
+            let place = Place::Linear(self.unfused(origin));
+            rows.push(Row { len, place, path: path.clone() });
+            return;
+        };
+        let range = ByteRange::new(origin.start, len).expect("segments end within u64");
+        for (index, part) in lower.segments_within(range) {
+            let skipped = part.start() - lower.bounds[index];
+            let place = lower.places[index].advanced(skipped);
+            let place = place.with_ports(|port| self.ports.number(origin.port, Some(port)));
+            rows.push(Row { len: part.len(), place, path: join(path, &lower.paths[index]) });
+        }
+    }
+
+    /// A striped segment keeps its shape; each column moves to where it lies below.
+    fn striped(&mut self, segment: Segment, path: &Path) -> Row {
+        let len = segment.range.len();
+        let mut path = path.clone();
+        let mut index = 0;
+        let place = segment.place.with_origins(|origin| {
+            let extent = segment.place.extent(index, len);
+            index += 1;
+            let Some(lower) = self.lowers[usize::from(origin.port.0)] else {
+                return self.unfused(origin);
+            };
+            let (below, at) = lower.column(origin, extent).expect("chosen for being foldable");
+            path = join(&path, &lower.paths[at]);
+            Origin { port: self.ports.number(origin.port, Some(below.port)), ..below }
+        });
+        Row { len, place, path }
+    }
+
+    fn unfused(&mut self, origin: Origin) -> Origin {
+        Origin { port: self.ports.number(origin.port, None), ..origin }
+    }
+}
+
+/// The ports of a fused table, numbered as they are met.
+#[derive(Default)]
+struct Ports {
+    list: Vec<PortPath>,
+    numbers: BTreeMap<PortPath, Port>,
+}
+
+impl Ports {
+    fn number(&mut self, upper: Port, lower: Option<Port>) -> Port {
+        let path = PortPath { upper, lower };
+        *self.numbers.entry(path).or_insert_with(|| {
+            let number = u16::try_from(self.list.len()).expect("MAX_PORTS fits 16 bits");
+            self.list.push(path);
+            Port(number)
+        })
+    }
+}
+
+/// The tables of both paths, each once: two columns may pass through the same one.
+fn join(upper: &Path, lower: &Path) -> Path {
+    let new = lower.iter().filter(|id| !upper.contains(id));
+    upper.iter().chain(new).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::TableId;
+    use super::*;
+
+    const P0: Port = Port(0);
+    const P1: Port = Port(1);
+    const KIB: u64 = 1024;
+
+    fn path(upper: u16, lower: u16) -> PortPath {
+        PortPath { upper: Port(upper), lower: Some(Port(lower)) }
+    }
+
+    fn table(text: &str) -> Table {
+        text.parse().unwrap()
+    }
+
+    fn named(table: Table, name: &str) -> Table {
+        table.named(TableId::new(name, 1).unwrap())
+    }
+
+    #[test]
+    fn linear_shifts_and_clips() {
+        let upper = Table::linear(P0, 300, 50, 200).unwrap();
+        let lower = Table::concat(&[(P0, 100), (P1, 200)]).unwrap();
+        let fused = upper.fuse(&[Some(&lower)]).unwrap();
+        assert_eq!(fused.table.to_string(), "0+50 linear p0 50\n50+150 linear p1 0");
+        assert_eq!(fused.ports, [path(0, 0), path(0, 1)]);
+    }
+
+    #[test]
+    fn an_opaque_lower_keeps_its_port() {
+        let upper = Table::concat(&[(P0, 100), (P1, 100)]).unwrap();
+        let lower = Table::linear(P0, 500, 7, 100).unwrap();
+        let fused = upper.fuse(&[None, Some(&lower)]).unwrap();
+        assert_eq!(fused.table.to_string(), "0+100 linear p0 0\n100+100 linear p1 7");
+        assert_eq!(fused.ports, [PortPath { upper: P0, lower: None }, path(1, 0)]);
+        assert_eq!(upper.fuse(&[]).unwrap().table, upper);
+    }
+
+    #[test]
+    fn a_partition_of_a_stripe_skips() {
+        let upper = Table::partition(P0, 16384, 1536, 8192).unwrap();
+        let lower = Table::stripe(&[(P0, 8192), (P1, 8192)], 1024).unwrap().table;
+        let fused = upper.fuse(&[Some(&lower)]).unwrap();
+        assert_eq!(fused.table.to_string(), "0+8192 striped 1024 skip 1536 p0:0 p1:0");
+    }
+
+    #[test]
+    fn a_stripe_takes_over_the_offsets_of_its_columns() {
+        let upper = Table::stripe(&[(P0, 8192), (P1, 8192)], 1024).unwrap().table;
+        let one = Table::linear(P0, 100_000, 4096, 8192).unwrap();
+        let two = Table::concat(&[(P0, 8192), (P1, 4096)]).unwrap();
+        let fused = upper.fuse(&[Some(&one), Some(&two)]).unwrap();
+        assert_eq!(fused.table.to_string(), "0+16384 striped 1024 skip 0 p0:4096 p1:0");
+        assert_eq!(fused.ports, [path(0, 0), path(1, 0)]);
+    }
+
+    #[test]
+    fn a_column_in_two_segments_or_in_a_stripe_stays() {
+        let upper = Table::stripe(&[(P0, 8192), (P1, 8192)], 1024).unwrap().table;
+        let joined = Table::concat(&[(P0, 4096), (P1, 4096)]).unwrap();
+        let striped = Table::stripe(&[(P0, 4096), (P1, 4096)], 512).unwrap().table;
+        let fused = upper.fuse(&[Some(&joined), Some(&striped)]).unwrap();
+        assert_eq!(fused.table, upper);
+        let unfused = |port| PortPath { upper: port, lower: None };
+        assert_eq!(fused.ports, [unfused(P0), unfused(P1)]);
+    }
+
+    #[test]
+    fn a_port_is_fused_wholly_or_not_at_all() {
+        // The linear segment of p0 could be fused, the column of p0 could not.
+        let upper = table("0+2048 striped 512 skip 0 p0:0 p1:0\n2048+100 linear p0 1024");
+        let lower = table("0+512 linear p0 0\n512+1000 linear p1 0");
+        assert_eq!(upper.fuse(&[Some(&lower)]).unwrap().table, upper);
+    }
+
+    #[test]
+    fn a_port_that_would_pass_the_limit_stays() {
+        let rows = (0..4096).map(|n| format!("{n}+1 linear p0 {}", (4096 - n) * 2));
+        let full = table(&rows.collect::<Vec<_>>().join("\n"));
+        let upper = Table::concat(&[(P0, 4096), (P1, 100)]).unwrap();
+        let small = Table::linear(P0, 500, 7, 100).unwrap();
+        let fused = upper.fuse(&[Some(&full), Some(&small)]).unwrap();
+        assert_eq!(fused.table.to_string(), "0+4096 linear p0 0\n4096+100 linear p1 7");
+        assert_eq!(fused.ports, [PortPath { upper: P0, lower: None }, path(1, 0)]);
+    }
+
+    #[test]
+    fn ports_are_filled_to_the_limit_and_no_further() {
+        let wide = |count| (0..count).map(|port| (Port(port), 1)).collect::<Vec<_>>();
+        let full = Table::concat(&wide(1024)).unwrap();
+        let upper = Table::linear(P0, 1024, 0, 1024).unwrap();
+        assert_eq!(upper.fuse(&[Some(&full)]).unwrap().table, full);
+        let upper = Table::concat(&[(P0, 1024), (P1, 1)]).unwrap();
+        assert_eq!(upper.fuse(&[Some(&full)]).unwrap().table, upper);
+        let nearly = Table::concat(&wide(1023)).unwrap();
+        let upper = Table::concat(&[(P0, 1023), (P1, 1)]).unwrap();
+        assert_eq!(upper.fuse(&[Some(&nearly)]).unwrap().table.port_count(), 1024);
+    }
+
+    #[test]
+    fn a_lower_that_is_too_small_is_refused() {
+        let upper = Table::linear(P0, 300, 50, 200).unwrap();
+        let lower = Table::linear(P0, 249, 0, 249).unwrap();
+        let error = upper.fuse(&[Some(&lower)]).unwrap_err();
+        assert_eq!(error.to_string(), "byte 250 is beyond the end of p0, which has 249 bytes");
+    }
+
+    #[test]
+    fn segments_name_the_tables_they_pass_through() {
+        let upper = named(Table::concat(&[(P0, 100), (P1, 100)]).unwrap(), "both");
+        let lower = named(Table::linear(P0, 500, 7, 100).unwrap(), "part");
+        let fused = upper.fuse(&[Some(&lower)]).unwrap().table;
+        let expected = "0+100 linear p0 7 via both@1 part@1\n100+100 linear p1 0 via both@1";
+        assert_eq!(fused.to_string(), expected);
+        assert_eq!(fused.sources().len(), 2);
+    }
+
+    #[test]
+    fn a_stripe_names_what_all_its_columns_pass_through() {
+        let upper = named(Table::stripe(&[(P0, 512), (P1, 512)], 512).unwrap().table, "fast");
+        let lower = |name| named(Table::linear(P0, 512, 0, 512).unwrap(), name);
+        let fused = upper.fuse(&[Some(&lower("a")), Some(&lower("b"))]).unwrap().table;
+        let expected = "0+1024 striped 512 skip 0 p0:0 p1:0 via fast@1 a@1 b@1";
+        assert_eq!(fused.to_string(), expected);
+    }
+
+    #[test]
+    fn halves_make_a_whole_again() {
+        let halves = [0, 512].map(|start| Table::linear(P0, 1024, start, 512).unwrap());
+        let joined = Table::concat(&[(P0, 512), (P1, 512)]).unwrap();
+        let fused = joined.fuse(&halves.each_ref().map(Some)).unwrap();
+        assert_eq!(fused.ports, [path(0, 0), path(1, 0)]);
+        let whole = fused.table.renumber(&[P0, P0]).unwrap();
+        assert_eq!(whole, Table::linear(P0, 1024, 0, 1024).unwrap());
+    }
+
+    #[test]
+    fn renumbering_finds_bytes_that_are_reached_twice() {
+        let joined = Table::concat(&[(P0, 512), (P1, 512)]).unwrap();
+        let error = joined.renumber(&[P0, P0]).unwrap_err();
+        assert_eq!(error.to_string(), "bytes 0+512 and 0+512 of p0 overlap");
+    }
+
+    #[test]
+    fn sixteen_linears_are_one() {
+        // Each leaves out the first (2 k + 1) * 4 KiB of the one below: 4 KiB * 16 * 16 in all.
+        let mut size = 8192 * KIB;
+        let mut stack = Table::linear(P0, size, 0, size).unwrap();
+        for k in 0..16 {
+            let shift = (2 * k + 1) * 4 * KIB;
+            let upper = Table::linear(P0, size, shift, size - shift).unwrap();
+            size -= shift;
+            stack = upper.fuse(&[Some(&stack)]).unwrap().table;
+        }
+        assert_eq!(stack.to_string(), "0+7340032 linear p0 1048576");
+    }
+
+    /// The table `below` of `size` bytes in two parts, the one from `cut` on before the other.
+    fn swapped(below: &Table, size: u64, cut: u64, name: Option<&str>) -> Table {
+        let parts = [(cut, size - cut), (0, cut)];
+        let parts = parts.map(|(start, len)| Table::linear(P0, size, start, len).unwrap());
+        let mut joined = Table::concat(&[(P0, size - cut), (P1, cut)]).unwrap();
+        if let Some(name) = name {
+            joined = named(joined, name);
+        }
+        let parts = parts.map(|part| part.fuse(&[Some(below)]).unwrap().table);
+        let fused = joined.fuse(&parts.each_ref().map(Some)).unwrap();
+        fused.table.renumber(&vec![P0; fused.ports.len()]).unwrap()
+    }
+
+    #[test]
+    fn sixteen_swaps_are_one_rotation() {
+        // Swap k rotates by (2 k + 1) * 4 KiB: 4 KiB * 16 * 16 = 1 MiB of the 4 MiB in all.
+        let size = 4096 * KIB;
+        let mut stack = Table::linear(P0, size, 0, size).unwrap();
+        for k in 0..16 {
+            stack = swapped(&stack, size, (2 * k + 1) * 4 * KIB, None);
+        }
+        let expected = "0+3145728 linear p0 1048576\n3145728+1048576 linear p0 0";
+        assert_eq!(stack.to_string(), expected);
+    }
+
+    #[test]
+    fn names_of_whole_tables_cost_no_segments() {
+        // As before, but each concat is named. All bytes pass through all of them.
+        let size = 4096 * KIB;
+        let mut stack = Table::linear(P0, size, 0, size).unwrap();
+        for k in 0..16 {
+            stack = swapped(&stack, size, (2 * k + 1) * 4 * KIB, Some(&format!("swap{k}")));
+        }
+        assert_eq!(stack.segments().len(), 2);
+        assert_eq!(stack.sources().len(), 16);
+        assert_eq!(stack.segment(1).path[0].name(), "swap15");
+    }
+}

@@ -1,0 +1,350 @@
+//! What holds for every table, tried on random ones.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::{Origin, Place, Port, Row, Run, Stripe, Table, TableId};
+use crate::ByteRange;
+
+const MAX_WIDTH: usize = 3;
+
+/// The recipe of a segment. Numbers are brought into bounds when it is laid out.
+#[derive(Clone, Debug)]
+struct Piece {
+    port: usize,
+    gap: u64,
+    len: u64,
+    chunk: Option<u32>,
+    skip: u64,
+}
+
+fn piece() -> impl Strategy<Value = Piece> {
+    let chunk = prop::option::of(prop::sample::select(vec![512, 1024, 1536, 2560]));
+    let numbers = (0..MAX_WIDTH, prop_oneof![Just(0), 1..2000_u64], 1..9000_u64, 0..5000_u64);
+    (numbers, chunk).prop_map(|((port, gap, len, skip), chunk)| Piece {
+        port,
+        gap,
+        len,
+        chunk,
+        skip,
+    })
+}
+
+/// A table over lowers of these sizes: the pieces take their bytes one behind the other, so that
+/// none is reached twice, and are then put in the order of `keys`.
+fn lay_out(pieces: &[Piece], keys: &[u32], sizes: &[u64]) -> Table {
+    let mut free = vec![0; sizes.len()];
+    let rows = pieces.iter().filter_map(|piece| match piece.chunk {
+        Some(chunk) => striped(piece, chunk, sizes, &mut free),
+        None => linear(piece, sizes, &mut free),
+    });
+    let mut rows: Vec<_> = rows.zip(keys).collect();
+    rows.sort_by_key(|(_, key)| **key);
+    let table = Table::from_rows(rows.into_iter().map(|(row, _)| row));
+    table.unwrap_or_else(|_| Table::linear(Port(0), sizes[0], 0, sizes[0]).unwrap())
+}
+
+fn linear(piece: &Piece, sizes: &[u64], free: &mut [u64]) -> Option<Row> {
+    let port = piece.port % sizes.len();
+    let start = free[port] + piece.gap;
+    let len = piece.len.min(sizes[port].checked_sub(start)?);
+    free[port] = start + len;
+    let place = Place::Linear(Origin { port: Port(port as u16), start });
+    (len > 0).then(|| Row { len, place, path: Default::default() })
+}
+
+/// A stripe over all ports but the one that the piece names, if three or more, else over all.
+fn striped(piece: &Piece, chunk: u32, sizes: &[u64], free: &mut [u64]) -> Option<Row> {
+    let ports = (0..sizes.len()).filter(|port| sizes.len() < 3 || *port != piece.port);
+    let columns: Vec<_> = ports
+        .map(|port| Origin { port: Port(port as u16), start: free[port] + piece.gap })
+        .collect();
+    let stripe = Stripe::new(chunk, piece.skip, columns).ok()?;
+    let place = Place::Striped(Box::new(stripe));
+    let ends: Vec<_> = place.extents(piece.len).collect();
+    if ends.iter().any(|(port, extent)| extent.end() > sizes[usize::from(port.0)]) {
+        return None;
+    }
+    for (port, extent) in ends {
+        free[usize::from(port.0)] = extent.end();
+    }
+    Some(Row { len: piece.len, place, path: Default::default() })
+}
+
+/// A device: storage, or a table over devices.
+#[derive(Clone, Debug)]
+enum Node {
+    Leaf { number: usize, size: u64 },
+    Table { table: Table, lowers: Vec<Node> },
+}
+
+impl Node {
+    fn size(&self) -> u64 {
+        match self {
+            Self::Leaf { size, .. } => *size,
+            Self::Table { table, .. } => table.size(),
+        }
+    }
+
+    fn table(&self) -> Option<&Table> {
+        match self {
+            Self::Leaf { .. } => None,
+            Self::Table { table, .. } => Some(table),
+        }
+    }
+
+    fn lower(&self, port: Port) -> &Node {
+        match self {
+            Self::Leaf { .. } => panic!("a leaf has no lowers"),
+            Self::Table { lowers, .. } => &lowers[usize::from(port.0)],
+        }
+    }
+
+    /// Gives every leaf and every table a number of its own.
+    fn number(&mut self, next: &mut usize) {
+        *next += 1;
+        match self {
+            Self::Leaf { number, .. } => *number = *next,
+            Self::Table { table, lowers } => {
+                *table = table.clone().named(TableId::new("t", *next as u64).unwrap());
+                lowers.iter_mut().for_each(|lower| lower.number(next));
+            }
+        }
+    }
+
+    /// The same device with all tables fused, from the bottom up.
+    fn fused(&self) -> Node {
+        let Self::Table { table, lowers } = self else {
+            return self.clone();
+        };
+        let below: Vec<_> = lowers.iter().map(Node::fused).collect();
+        let tables: Vec<_> = below.iter().map(Node::table).collect();
+        let fused = table.fuse(&tables).unwrap();
+        let reached = fused.ports.iter().map(|path| {
+            let node = &below[usize::from(path.upper.0)];
+            path.lower.map_or(node, |port| node.lower(port)).clone()
+        });
+        Node::Table { table: fused.table, lowers: reached.collect() }
+    }
+
+    /// The runs of `range` in the leaves, whose numbers stand for ports; `start` is its address at
+    /// the top.
+    fn resolve(&self, range: ByteRange, start: u64) -> Vec<Run> {
+        match self {
+            Self::Leaf { number, .. } => vec![Run { port: Port(*number as u16), range, start }],
+            Self::Table { table, lowers } => table
+                .map(range)
+                .flat_map(|run| {
+                    let lower = &lowers[usize::from(run.port.0)];
+                    lower.resolve(run.range, start + run.start - range.start())
+                })
+                .collect(),
+        }
+    }
+}
+
+fn table_over(lowers: Vec<Node>) -> impl Strategy<Value = Node> {
+    (vec(piece(), 1..12), vec(any::<u32>(), 12)).prop_map(move |(pieces, keys)| {
+        let sizes: Vec<_> = lowers.iter().map(Node::size).collect();
+        Node::Table { table: lay_out(&pieces, &keys, &sizes), lowers: lowers.clone() }
+    })
+}
+
+/// A table over leaves and tables, three levels at most.
+fn stack() -> impl Strategy<Value = Node> {
+    let leaf = (1..30_000_u64).prop_map(|size| Node::Leaf { number: 0, size });
+    let levels = leaf.prop_recursive(3, 24, MAX_WIDTH as u32, |lower| {
+        vec(lower, 1..=MAX_WIDTH).prop_flat_map(table_over)
+    });
+    vec(levels, 1..=MAX_WIDTH).prop_flat_map(table_over).prop_map(|mut node| {
+        node.number(&mut 0);
+        node
+    })
+}
+
+/// A table and the sizes of its lowers.
+fn any_table() -> impl Strategy<Value = (Table, Vec<u64>)> {
+    stack().prop_map(|node| match node {
+        Node::Table { table, lowers } => (table, lowers.iter().map(Node::size).collect()),
+        Node::Leaf { .. } => panic!("a stack begins with a table"),
+    })
+}
+
+/// A range within `size` bytes, from two numbers of any size.
+fn within(size: u64, (start, len): (u64, u64)) -> ByteRange {
+    let start = start % size;
+    ByteRange::new(start, 1 + len % (size - start)).unwrap()
+}
+
+fn whole(table: &Table) -> ByteRange {
+    ByteRange::new(0, table.size()).unwrap()
+}
+
+/// Neighbours that lie together both above and below, as one.
+fn normal(runs: Vec<Run>) -> Vec<Run> {
+    let mut joined: Vec<Run> = Vec::new();
+    for run in runs {
+        match joined.last_mut() {
+            Some(last)
+                if last.port == run.port
+                    && last.range.end() == run.range.start()
+                    && last.start + last.range.len() == run.start =>
+            {
+                last.range = ByteRange::between(last.range.start(), run.range.end()).unwrap();
+            }
+            _ => joined.push(run),
+        }
+    }
+    joined
+}
+
+/// Words of the language and near it, in any order.
+fn near_text() -> impl Strategy<Value = String> {
+    let words = [
+        "0+4096",
+        "4096+512",
+        "0+18446744073709551615",
+        "0+1",
+        "linear",
+        "striped",
+        "512",
+        "4096",
+        "skip",
+        "p0",
+        "p1",
+        "p0:0",
+        "p1:0",
+        "p0:18446744073709551615",
+        "0",
+        "18446744073709551615",
+        "via",
+        "a@1",
+        "\n",
+        "+",
+        "@",
+        ":",
+        "p",
+    ];
+    vec(prop::sample::select(words.to_vec()), 0..24).prop_map(|words| words.join(" "))
+}
+
+/// Segments and places with numbers up to the limits of 64 bits, most of them refused.
+fn extreme_text() -> impl Strategy<Value = String> {
+    let number = || prop_oneof![0..10_000_u64, any::<u64>(), u64::MAX - 10_000..=u64::MAX];
+    let chunk = prop_oneof![Just(512_u32), Just(1536), Just(1 << 30)];
+    (number(), number(), number(), number(), chunk).prop_map(|(len, skip, one, two, chunk)| {
+        format!("0+{len} striped {chunk} skip {skip} p0:{one} p1:{two}")
+    })
+}
+
+proptest! {
+    #[test]
+    fn runs_cover_the_range_in_order((table, _) in any_table(), numbers: (u64, u64)) {
+        let range = within(table.size(), numbers);
+        let runs: Vec<_> = table.map(range).collect();
+        let mut at = range.start();
+        for run in &runs {
+            prop_assert_eq!(run.start, at);
+            at += run.range.len();
+        }
+        prop_assert_eq!(at, range.end());
+        prop_assert_eq!(normal(runs.clone()), runs, "neighbours that go on are one run");
+    }
+
+    #[test]
+    fn runs_stay_within_the_lowers_and_never_meet((table, sizes) in any_table()) {
+        let mut runs: Vec<_> = table.map(whole(&table)).map(|run| (run.port, run.range)).collect();
+        runs.sort_unstable();
+        for (port, range) in &runs {
+            prop_assert!(range.end() <= sizes[usize::from(port.0)]);
+        }
+        for pair in runs.windows(2) {
+            prop_assert!(pair[0].0 != pair[1].0 || !pair[0].1.overlaps(pair[1].1));
+        }
+    }
+
+    #[test]
+    fn a_part_maps_as_in_the_whole((table, _) in any_table(), numbers: (u64, u64)) {
+        let range = within(table.size(), numbers);
+        let clipped = table.map(whole(&table)).filter_map(|run| {
+            let above = ByteRange::new(run.start, run.range.len()).unwrap().intersect(range)?;
+            let start = run.range.start() + (above.start() - run.start);
+            Some(Run { range: above.at(start), start: above.start(), ..run })
+        });
+        prop_assert_eq!(table.map(range).collect::<Vec<_>>(), clipped.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_fast_path_agrees((table, _) in any_table(), start: u64, len in 0..600_u64) {
+        let range = within(table.size(), (start, len));
+        let runs: Vec<_> = table.map(range).collect();
+        let one_segment = table.segment_at(range.start()) == table.segment_at(range.end() - 1);
+        let expected = (runs.len() == 1 && one_segment).then(|| runs[0]);
+        prop_assert_eq!(table.map_one(range), expected);
+    }
+
+    #[test]
+    fn the_way_back_leads_to_the_start((table, _) in any_table(), byte: u64) {
+        let byte = byte % table.size();
+        let run = table.map_one(ByteRange::new(byte, 1).unwrap()).unwrap();
+        prop_assert_eq!(table.upper_of(run.port, run.range.start()), Some(byte));
+    }
+
+    #[test]
+    fn the_way_back_exists_only_where_a_run_is((table, sizes) in any_table(), byte: u64) {
+        let port = Port((byte % sizes.len() as u64) as u16);
+        let byte = ByteRange::new(byte % sizes[usize::from(port.0)], 1).unwrap();
+        let run = table.map(whole(&table)).find(|run| run.port == port && run.range.contains(byte));
+        let above = run.map(|run| run.start + byte.start() - run.range.start());
+        prop_assert_eq!(table.upper_of(port, byte.start()), above);
+    }
+
+    #[test]
+    fn fused_and_unfused_agree(node in stack(), numbers in vec(any::<(u64, u64)>(), 8)) {
+        let fused = node.fused();
+        prop_assert_eq!(fused.size(), node.size());
+        for range in numbers.into_iter().map(|numbers| within(node.size(), numbers)) {
+            let [above, below] = [&node, &fused].map(|node| normal(node.resolve(range, range.start())));
+            prop_assert_eq!(above, below);
+        }
+    }
+
+    #[test]
+    fn a_fused_table_without_paths_maps_the_same(node in stack()) {
+        let fused = node.fused();
+        let table = fused.table().unwrap();
+        let plain = table.without_paths();
+        prop_assert!(plain.sources().is_empty());
+        prop_assert!(plain.segments().len() <= table.segments().len());
+        let [with, without] = [table, &plain].map(|table| table.map(whole(table)).collect::<Vec<_>>());
+        prop_assert_eq!(with, without);
+    }
+
+    #[test]
+    fn what_is_printed_parses_back(node in stack()) {
+        let fused = node.fused();
+        let table = fused.table().unwrap();
+        prop_assert_eq!(&table.to_string().parse::<Table>().unwrap(), table);
+    }
+
+    #[test]
+    fn two_halves_are_the_whole(size in 2..u64::MAX, cut: u64) {
+        let cut = 1 + cut % (size - 1);
+        let halves = [(0, cut), (cut, size - cut)];
+        let lowers = halves.map(|(start, len)| Table::linear(Port(0), size, start, len).unwrap());
+        let joined = Table::concat(&[(Port(0), cut), (Port(1), size - cut)]).unwrap();
+        let fused = joined.fuse(&lowers.each_ref().map(Some)).unwrap().table;
+        let whole = Table::linear(Port(0), size, 0, size).unwrap();
+        prop_assert_eq!(fused.renumber(&[Port(0), Port(0)]).unwrap(), whole);
+    }
+
+    #[test]
+    fn any_text_is_a_table_or_an_error(text in prop_oneof![".*", near_text(), extreme_text()]) {
+        if let Ok(table) = text.parse::<Table>() {
+            prop_assert_eq!(&table.to_string().parse::<Table>().unwrap(), &table);
+            let last = ByteRange::new(table.size() - 1, 1).unwrap();
+            let run = table.map_one(last).unwrap();
+            prop_assert_eq!(table.upper_of(run.port, run.range.start()), Some(table.size() - 1));
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! From above to below, and back.
+
+use super::{Origin, Place, Port, Table};
+use crate::ByteRange;
+
+/// Bytes that lie together above and below.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Run {
+    /// The lower device.
+    pub port: Port,
+    /// The bytes in it.
+    pub range: ByteRange,
+    /// The byte above to which the first of them belongs.
+    pub start: u64,
+}
+
+impl Run {
+    /// The two as one, if `next` goes on where this run ends, above and below.
+    fn joined(self, next: Self) -> Option<Self> {
+        let goes_on = self.port == next.port
+            && self.range.end() == next.range.start()
+            && self.start + self.range.len() == next.start;
+        let range = ByteRange::between(self.range.start(), next.range.end())?;
+        goes_on.then_some(Self { range, ..self })
+    }
+}
+
+impl Table {
+    /// Where `range` lies, if all of it is one run of one segment: the path of nearly every request.
+    /// `None` means to go through [`Table::map`], or that the range passes the end of the table.
+    #[inline]
+    pub fn map_one(&self, range: ByteRange) -> Option<Run> {
+        self.map_in(self.segment_at(range.start()), range)
+    }
+
+    /// [`Table::map_one`] for a caller that has the number of the segment already, from
+    /// [`Table::segment_at`], because it counts requests by segment.
+    ///
+    /// # Panics
+    /// If there is no such segment.
+    #[inline]
+    pub fn map_in(&self, segment: usize, range: ByteRange) -> Option<Run> {
+        let offset = range.start().checked_sub(self.bounds[segment])?;
+        if range.end() > self.bounds[segment + 1] {
+            return None;
+        }
+        let (Origin { port, start }, together) = self.places[segment].locate(offset);
+        if range.len() > together {
+            return None;
+        }
+        Some(Run { port, range: range.at(start), start: range.start() })
+    }
+
+    /// The number of the segment that holds byte `start`; of the last, if `start` is past the end.
+    #[inline]
+    pub fn segment_at(&self, start: u64) -> usize {
+        // Only the bounds between segments: with one segment there is nothing to search.
+        self.bounds[1..self.places.len()].partition_point(|bound| *bound <= start)
+    }
+
+    /// The runs of `range` in the order of the bytes above, which they cover exactly. Neighbours that
+    /// go on in the same lower are one run.
+    ///
+    /// # Panics
+    /// If `range` passes the end of the table; requests are checked before they are mapped.
+    pub fn map(&self, range: ByteRange) -> Runs<'_> {
+        let size = self.size();
+        assert!(range.end() <= size, "{range} passes the end of a table of {size} bytes");
+        let segment = self.segment_at(range.start());
+        Runs { table: self, segment, at: range.start(), end: range.end(), ahead: None }
+    }
+
+    /// The byte above that lies at byte `lower_byte` of `port`; `None` if no byte does.
+    ///
+    /// It walks the segments: it answers people who look for a byte, not requests.
+    pub fn upper_of(&self, port: Port, lower_byte: u64) -> Option<u64> {
+        let place = Origin { port, start: lower_byte };
+        self.segments().find_map(|segment| {
+            let offset = segment.place.offset_of(place, segment.range.len())?;
+            Some(segment.range.start() + offset)
+        })
+    }
+}
+
+impl Place {
+    /// Where byte `offset` lies, and how many bytes lie together from there on.
+    #[inline]
+    fn locate(&self, offset: u64) -> (Origin, u64) {
+        match self {
+            Self::Linear(origin) => (Origin { start: origin.start + offset, ..*origin }, u64::MAX),
+            Self::Striped(stripe) => stripe.locate(offset),
+        }
+    }
+
+    /// The byte of the first `len` that lies at `place`.
+    fn offset_of(&self, place: Origin, len: u64) -> Option<u64> {
+        match self {
+            Self::Linear(origin) if origin.port == place.port => {
+                place.start.checked_sub(origin.start).filter(|offset| *offset < len)
+            }
+            Self::Linear(_) => None,
+            Self::Striped(stripe) => stripe.offset_of(place, len),
+        }
+    }
+}
+
+/// The runs of a range; see [`Table::map`].
+#[derive(Clone, Debug)]
+pub struct Runs<'t> {
+    table: &'t Table,
+    /// The segment that holds `at`.
+    segment: usize,
+    at: u64,
+    end: u64,
+    /// A piece that was looked at and did not join the run before it.
+    ahead: Option<Run>,
+}
+
+impl Runs<'_> {
+    /// The next bytes that lie together within one segment.
+    fn piece(&mut self) -> Option<Run> {
+        let segment = self.table.segment_range(self.segment);
+        let end = self.end.min(segment.end());
+        let rest = ByteRange::between(self.at, end)?;
+        let place = &self.table.places[self.segment];
+        let (Origin { port, start }, together) = place.locate(self.at - segment.start());
+        let run =
+            Run { port, range: ByteRange::new(start, rest.len().min(together))?, start: self.at };
+        self.at += run.range.len();
+        if self.at == segment.end() && self.at < self.end {
+            self.segment += 1;
+        }
+        Some(run)
+    }
+}
+
+impl Iterator for Runs<'_> {
+    type Item = Run;
+
+    fn next(&mut self) -> Option<Run> {
+        let mut run = self.ahead.take().or_else(|| self.piece())?;
+        while let Some(piece) = self.piece() {
+            match run.joined(piece) {
+                Some(longer) => run = longer,
+                None => {
+                    self.ahead = Some(piece);
+                    break;
+                }
+            }
+        }
+        Some(run)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const P0: Port = Port(0);
+    const P1: Port = Port(1);
+
+    fn range(start: u64, len: u64) -> ByteRange {
+        ByteRange::new(start, len).unwrap()
+    }
+
+    fn run(port: Port, lower: u64, len: u64, start: u64) -> Run {
+        Run { port, range: range(lower, len), start }
+    }
+
+    #[test]
+    fn one_run_or_none() {
+        let table = Table::concat(&[(P0, 100), (P1, 50)]).unwrap();
+        assert_eq!(table.map_one(range(90, 10)), Some(run(P0, 90, 10, 90)));
+        assert_eq!(table.map_one(range(100, 50)), Some(run(P1, 0, 50, 100)));
+        assert_eq!(table.map_one(range(90, 11)), None, "two segments");
+        assert_eq!(table.map_one(range(149, 2)), None, "past the end");
+        assert_eq!(table.map_one(range(1000, 1)), None, "past the end");
+        assert_eq!(table.map_in(1, range(90, 10)), None, "another segment");
+    }
+
+    #[test]
+    fn one_chunk_or_none() {
+        let table = Table::stripe(&[(P0, 4096), (P1, 4096)], 1024).unwrap().table;
+        assert_eq!(table.map_one(range(3072, 1024)), Some(run(P1, 1024, 1024, 3072)));
+        assert_eq!(table.map_one(range(3072, 1025)), None);
+    }
+
+    #[test]
+    fn runs_of_a_concat() {
+        let table = Table::concat(&[(P0, 100), (P1, 50)]).unwrap();
+        let runs: Vec<_> = table.map(range(90, 20)).collect();
+        assert_eq!(runs, [run(P0, 90, 10, 90), run(P1, 0, 10, 100)]);
+    }
+
+    #[test]
+    fn runs_of_a_stripe() {
+        let table = Table::stripe(&[(P0, 4096), (P1, 4096)], 1024).unwrap().table;
+        let runs: Vec<_> = table.map(range(512, 3000)).collect();
+        let expected = [
+            run(P0, 512, 512, 512),
+            run(P1, 0, 1024, 1024),
+            run(P0, 1024, 1024, 2048),
+            run(P1, 1024, 440, 3072),
+        ];
+        assert_eq!(runs, expected);
+    }
+
+    #[test]
+    fn runs_of_neighbours_join() {
+        // Kept apart as segments by their paths, one run below.
+        let text = "0+10 linear p0 5 via a@1\n10+10 linear p0 15 via b@1";
+        let table: Table = text.parse().unwrap();
+        assert_eq!(table.map(range(0, 20)).collect::<Vec<_>>(), [run(P0, 5, 20, 0)]);
+        assert_eq!(table.map_one(range(5, 10)), None);
+        assert_eq!(table.without_paths().map_one(range(5, 10)), Some(run(P0, 10, 10, 5)));
+    }
+
+    #[test]
+    #[should_panic(expected = "100+51 passes the end of a table of 150 bytes")]
+    fn a_range_past_the_end_is_our_own_mistake() {
+        Table::concat(&[(P0, 100), (P1, 50)]).unwrap().map(range(100, 51));
+    }
+
+    #[test]
+    fn the_way_back() {
+        let table = Table::concat(&[(P1, 100), (P0, 50)]).unwrap();
+        assert_eq!(table.upper_of(P0, 49), Some(149));
+        assert_eq!(table.upper_of(P0, 50), None);
+        assert_eq!(table.upper_of(Port(2), 0), None);
+    }
+}

@@ -1,0 +1,394 @@
+//! Tables: pure mappings as data.
+//!
+//! A table says where every byte of an address space lies in the devices below. Linear, concat,
+//! stripe and partition are constructors of it, not code that runs per request, so a stack of them
+//! fuses into one table and one lookup, and the result can be printed, compared, granted and
+//! revoked like any other value.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `mod.rs` | the type, and the one place where its invariants are checked |
+//! | `stripe.rs` | the arithmetic of striping |
+//! | `build.rs` | the constructors |
+//! | `map.rs` | from above to below and back |
+//! | `fuse.rs` | a table substituted into another |
+//! | `text.rs` | printing and parsing |
+
+#![forbid(unsafe_code)]
+
+mod build;
+mod error;
+mod fuse;
+#[cfg(test)]
+mod laws;
+mod map;
+mod stripe;
+mod text;
+
+use std::fmt;
+use std::slice;
+use std::sync::Arc;
+
+use crate::ByteRange;
+
+pub use build::StripeTable;
+pub use error::TableError;
+pub use fuse::{Fused, PortPath};
+pub use map::{Run, Runs};
+pub use stripe::Stripe;
+pub use text::{ParseError, ParseProblem};
+
+/// Segments in one table. A lookup among them is a dozen steps in 32 KiB, which stays in cache.
+pub const MAX_SEGMENTS: usize = 4096;
+
+/// Ports of one table.
+pub const MAX_PORTS: usize = 1024;
+
+/// Columns of one stripe.
+pub const MAX_COLUMNS: usize = 64;
+
+/// Bytes in the name of a table.
+pub const MAX_NAME_BYTES: usize = 255;
+
+/// The index of a lower device in a table's own list of them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Port(pub u16);
+
+impl fmt::Display for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "p{}", self.0)
+    }
+}
+
+/// The byte of a lower device at which a mapping begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Origin {
+    /// The lower device.
+    pub port: Port,
+    /// The byte in it.
+    pub start: u64,
+}
+
+/// Where the bytes of one segment lie.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// One after the other from the origin.
+    Linear(Origin),
+    /// Dealt out in chunks over several columns. Boxed, for most segments are linear.
+    Striped(Box<Stripe>),
+}
+
+/// One table at one moment of its life. A change to a table gives it a new generation, which is how
+/// a fused table is known to be stale.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct TableId {
+    name: Arc<str>,
+    generation: u64,
+}
+
+impl TableId {
+    /// A name of 1 to [`MAX_NAME_BYTES`] bytes without blanks or control characters, which would
+    /// break the text form.
+    pub fn new(name: &str, generation: u64) -> Result<Self, TableError> {
+        let broken = |c: char| c.is_whitespace() || c.is_control();
+        if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains(broken) {
+            return Err(TableError::Name { name: name.to_owned() });
+        }
+        Ok(Self { name: name.into(), generation })
+    }
+
+    /// The name, the same through all generations.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How often the table had changed.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+}
+
+impl fmt::Display for TableId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.name, self.generation)
+    }
+}
+
+/// The tables that a segment stands for, the uppermost first.
+type Path = Arc<[TableId]>;
+
+/// One row of a table, as seen from outside.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Segment<'t> {
+    /// The bytes above.
+    pub range: ByteRange,
+    /// Where they lie below.
+    pub place: &'t Place,
+    /// The named tables they pass through, the uppermost first. Empty for a table without a name.
+    pub path: &'t [TableId],
+}
+
+/// A pure mapping from `[0, size)` to bytes of lower devices.
+///
+/// Invariants: there is a segment; segments cover `[0, size)` exactly; neighbours that continue each
+/// other and have the same path are one segment; no lower byte is reached twice; the named limits
+/// hold and no address passes `u64::MAX`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Table {
+    /// Where segments begin, and the size as the last: one more entry than there are segments. Apart
+    /// from the places, so that a search touches nothing else.
+    bounds: Vec<u64>,
+    places: Vec<Place>,
+    paths: Vec<Path>,
+    port_count: usize,
+}
+
+impl Table {
+    /// The number of bytes above.
+    pub fn size(&self) -> u64 {
+        self.bounds[self.places.len()]
+    }
+
+    /// The number of ports: one more than the highest that a segment names.
+    pub fn port_count(&self) -> usize {
+        self.port_count
+    }
+
+    /// The rows, from the lowest address up.
+    pub fn segments(&self) -> impl ExactSizeIterator<Item = Segment<'_>> {
+        (0..self.places.len()).map(|index| self.segment(index))
+    }
+
+    /// Row `index`.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn segment(&self, index: usize) -> Segment<'_> {
+        Segment {
+            range: self.segment_range(index),
+            place: &self.places[index],
+            path: &self.paths[index],
+        }
+    }
+
+    /// Every table that this one was made from, sorted, each once.
+    pub fn sources(&self) -> Vec<TableId> {
+        let mut sources: Vec<_> = self.paths.iter().flat_map(|path| path.iter().cloned()).collect();
+        sources.sort();
+        sources.dedup();
+        sources
+    }
+
+    /// The same mapping, every path of which begins with `id`.
+    pub fn named(mut self, id: TableId) -> Self {
+        for path in &mut self.paths {
+            *path = std::iter::once(id.clone()).chain(path.iter().cloned()).collect();
+        }
+        self
+    }
+
+    /// The same mapping without paths, in the fewest segments: neighbours that were kept apart only
+    /// because they stand for different tables become one.
+    pub fn without_paths(&self) -> Self {
+        let rows = self.rows().map(|row| Row { path: Path::default(), ..row });
+        Self::from_rows(rows).expect("fewer segments of a valid table are valid")
+    }
+
+    /// The same mapping with port `p` called `to[p]`. Ports that turn out to be one device may be
+    /// given one number; if bytes of it are then reached twice, that is an error.
+    ///
+    /// # Panics
+    /// If `to` is shorter than [`Table::port_count`].
+    pub fn renumber(&self, to: &[Port]) -> Result<Self, TableError> {
+        let rename = |port: Port| to[usize::from(port.0)];
+        Self::from_rows(self.rows().map(|row| Row { place: row.place.with_ports(rename), ..row }))
+    }
+
+    /// Checks that every boundary and every place below is a multiple of `block` bytes, so that a
+    /// request in whole blocks above is one below.
+    pub fn check_block_size(&self, block: u32) -> Result<(), TableError> {
+        for (index, segment) in self.segments().enumerate() {
+            let bounds = [segment.range.start(), segment.range.end()];
+            let numbers = bounds.into_iter().chain(segment.place.numbers());
+            for bytes in numbers {
+                if !bytes.is_multiple_of(u64::from(block)) {
+                    return Err(TableError::Misaligned { segment: index, bytes, block });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn segment_range(&self, index: usize) -> ByteRange {
+        ByteRange::between(self.bounds[index], self.bounds[index + 1])
+            .expect("a segment is not empty")
+    }
+
+    fn rows(&self) -> impl Iterator<Item = Row> {
+        self.segments().zip(&self.paths).map(|(segment, path)| Row {
+            len: segment.range.len(),
+            place: segment.place.clone(),
+            path: path.clone(),
+        })
+    }
+
+    fn from_rows(rows: impl IntoIterator<Item = Row>) -> Result<Self, TableError> {
+        let mut builder = Builder::new();
+        for row in rows {
+            builder.push(row)?;
+        }
+        builder.finish()
+    }
+}
+
+/// A segment that does not know yet where it begins.
+struct Row {
+    len: u64,
+    place: Place,
+    path: Path,
+}
+
+/// The only maker of tables: whatever comes out of it satisfies the invariants.
+struct Builder {
+    table: Table,
+}
+
+impl Builder {
+    fn new() -> Self {
+        Self { table: Table { bounds: vec![0], places: vec![], paths: vec![], port_count: 0 } }
+    }
+
+    /// The bytes covered so far.
+    fn size(&self) -> u64 {
+        self.table.size()
+    }
+
+    fn push(&mut self, row: Row) -> Result<(), TableError> {
+        if row.len == 0 {
+            return Err(TableError::Empty);
+        }
+        let end = self.size().checked_add(row.len).ok_or(TableError::TooLarge)?;
+        row.place.check(row.len)?;
+        let table = &mut self.table;
+        if let Some(last) = table.places.len().checked_sub(1)
+            && table.paths[last] == row.path
+            && table.places[last].continues(table.segment_range(last).len(), &row.place)
+        {
+            table.bounds[last + 1] = end;
+            return Ok(());
+        }
+        if table.places.len() == MAX_SEGMENTS {
+            return Err(TableError::Segments { count: MAX_SEGMENTS + 1 });
+        }
+        let ports = row.place.origins().iter().map(|origin| usize::from(origin.port.0) + 1);
+        table.port_count = ports.fold(table.port_count, usize::max);
+        table.bounds.push(end);
+        table.places.push(row.place);
+        table.paths.push(row.path);
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Table, TableError> {
+        if self.table.places.is_empty() {
+            return Err(TableError::Empty);
+        }
+        self.check_reached_once()?;
+        Ok(self.table)
+    }
+
+    /// What is reached twice is adjacent once all that is reached is sorted.
+    fn check_reached_once(&self) -> Result<(), TableError> {
+        let mut reached = Vec::new();
+        for segment in self.table.segments() {
+            reached.extend(segment.place.extents(segment.range.len()));
+        }
+        reached.sort_unstable();
+        for pair in reached.windows(2) {
+            let [(port, first), (next_port, second)] = [pair[0], pair[1]];
+            if port == next_port && first.overlaps(second) {
+                return Err(TableError::Overlap { port, first, second });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Place {
+    /// Where it begins in each lower: once if linear, once for each column if striped.
+    pub fn origins(&self) -> &[Origin] {
+        match self {
+            Self::Linear(origin) => slice::from_ref(origin),
+            Self::Striped(stripe) => stripe.columns(),
+        }
+    }
+
+    /// The bytes that the first `len` bytes of this place occupy below origin `index`; `None` if they
+    /// do not get that far.
+    fn extent(&self, index: usize, len: u64) -> Option<ByteRange> {
+        match self {
+            Self::Linear(origin) => ByteRange::new(origin.start, len),
+            Self::Striped(stripe) => stripe.extent(index, len),
+        }
+    }
+
+    /// All that the first `len` bytes of this place occupy.
+    fn extents(&self, len: u64) -> impl Iterator<Item = (Port, ByteRange)> {
+        let origins = self.origins().iter().enumerate();
+        origins.filter_map(move |(index, origin)| Some((origin.port, self.extent(index, len)?)))
+    }
+
+    /// Whether `next` is where this place goes on after `len` bytes.
+    fn continues(&self, len: u64, next: &Self) -> bool {
+        match (self, next) {
+            (Self::Linear(one), Self::Linear(two)) => {
+                one.port == two.port && one.start + len == two.start
+            }
+            (Self::Striped(one), Self::Striped(two)) => one.continues(len, two),
+            _ => false,
+        }
+    }
+
+    /// The same place without its first `bytes`.
+    fn advanced(&self, bytes: u64) -> Self {
+        match self {
+            Self::Linear(origin) => Self::Linear(Origin { start: origin.start + bytes, ..*origin }),
+            Self::Striped(stripe) => Self::Striped(Box::new(stripe.advanced(bytes))),
+        }
+    }
+
+    fn with_ports(&self, mut rename: impl FnMut(Port) -> Port) -> Self {
+        self.with_origins(|origin| Origin { port: rename(origin.port), ..origin })
+    }
+
+    fn with_origins(&self, mut change: impl FnMut(Origin) -> Origin) -> Self {
+        match self {
+            Self::Linear(origin) => Self::Linear(change(*origin)),
+            Self::Striped(stripe) => Self::Striped(Box::new(stripe.with_columns(change))),
+        }
+    }
+
+    /// Every number that a block size has to divide.
+    fn numbers(&self) -> impl Iterator<Item = u64> {
+        let striping = match self {
+            Self::Linear(_) => None,
+            Self::Striped(stripe) => Some([u64::from(stripe.chunk()), stripe.skip()]),
+        };
+        let starts = self.origins().iter().map(|origin| origin.start);
+        striping.into_iter().flatten().chain(starts)
+    }
+
+    /// Checks the limits and that the first `len` bytes end within `u64`, above and below.
+    fn check(&self, len: u64) -> Result<(), TableError> {
+        for origin in self.origins() {
+            if usize::from(origin.port.0) >= MAX_PORTS {
+                return Err(TableError::Ports { port: origin.port });
+            }
+        }
+        match self {
+            Self::Linear(origin) => {
+                origin.start.checked_add(len).map(drop).ok_or(TableError::TooLarge)
+            }
+            Self::Striped(stripe) => stripe.check(len),
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! The arithmetic of striping.
+//!
+//! A stripe is an address space of its own, the stripe space. Chunk `k` of it lies in column
+//! `k % columns`, in row `k / columns`. A segment shows a window of that space, which begins `skip`
+//! bytes into it; so a partition of a striped device is again a stripe, with a larger skip.
+
+use super::{MAX_COLUMNS, Origin, TableError};
+use crate::ByteRange;
+
+/// A single column would be linear, and is written so.
+pub(super) const MIN_COLUMNS: usize = 2;
+
+/// Every chunk is a multiple of this, the smallest block of any device.
+pub(super) const CHUNK_UNIT_BYTES: u32 = 512;
+
+/// The largest chunk.
+pub(super) const MAX_CHUNK_BYTES: u32 = 1 << 30;
+
+/// A window of a stripe space.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stripe {
+    chunk: u32,
+    skip: u64,
+    columns: Vec<Origin>,
+}
+
+impl Stripe {
+    pub(super) fn new(chunk: u32, skip: u64, columns: Vec<Origin>) -> Result<Self, TableError> {
+        check_chunk(chunk)?;
+        if !(MIN_COLUMNS..=MAX_COLUMNS).contains(&columns.len()) {
+            return Err(TableError::Columns { count: columns.len() });
+        }
+        Ok(Self { chunk, skip, columns })
+    }
+
+    /// The bytes that lie together in one column.
+    pub fn chunk(&self) -> u32 {
+        self.chunk
+    }
+
+    /// The byte of the stripe space at which the window begins.
+    pub fn skip(&self) -> u64 {
+        self.skip
+    }
+
+    /// Where the columns begin, in the order in which chunks are dealt out.
+    pub fn columns(&self) -> &[Origin] {
+        &self.columns
+    }
+
+    /// Where byte `offset` of the window lies, and how many bytes lie together from there on.
+    #[inline]
+    pub(super) fn locate(&self, offset: u64) -> (Origin, u64) {
+        let chunk = u64::from(self.chunk);
+        let (number, within) = div_rem(self.skip + offset, chunk);
+        let (row, column) = div_rem(number, self.columns.len() as u64);
+        let Origin { port, start } = self.columns[column as usize];
+        (Origin { port, start: start + row * chunk + within }, chunk - within)
+    }
+
+    /// The byte of the window, which has `len` bytes, that lies at `place`.
+    pub(super) fn offset_of(&self, place: Origin, len: u64) -> Option<u64> {
+        let at = ByteRange::new(place.start, 1)?;
+        let reaches = |index: &usize| {
+            let extent = self.extent(*index, len);
+            self.columns[*index].port == place.port && extent.is_some_and(|e| e.contains(at))
+        };
+        let column = (0..self.columns.len()).find(reaches)?;
+        let chunk = u64::from(self.chunk);
+        let (row, within) = div_rem(place.start - self.columns[column].start, chunk);
+        let number = row * self.columns.len() as u64 + column as u64;
+        Some(number * chunk + within - self.skip)
+    }
+
+    /// The bytes that the first `len` bytes of the window occupy in column `index`. They are one run,
+    /// for a column receives its bytes in the order of the stripe space.
+    pub(super) fn extent(&self, index: usize, len: u64) -> Option<ByteRange> {
+        let start = self.columns[index].start;
+        let first = start + self.dealt(self.skip, index);
+        let end = start + self.dealt(self.skip + len, index);
+        ByteRange::between(first, end)
+    }
+
+    /// How many of the first `bytes` of the stripe space lie in column `index`.
+    fn dealt(&self, bytes: u64, index: usize) -> u64 {
+        let chunk = u64::from(self.chunk);
+        let (rows, rest) = div_rem(bytes, chunk * self.columns.len() as u64);
+        rows * chunk + rest.saturating_sub(index as u64 * chunk).min(chunk)
+    }
+
+    pub(super) fn continues(&self, len: u64, next: &Self) -> bool {
+        self.skip + len == next.skip && self.chunk == next.chunk && self.columns == next.columns
+    }
+
+    pub(super) fn advanced(&self, bytes: u64) -> Self {
+        Self { skip: self.skip + bytes, ..self.clone() }
+    }
+
+    pub(super) fn with_columns(&self, change: impl FnMut(Origin) -> Origin) -> Self {
+        Self { columns: self.columns.iter().copied().map(change).collect(), ..*self }
+    }
+
+    /// Checks that the first `len` bytes of the window end within `u64`, above and below.
+    pub(super) fn check(&self, len: u64) -> Result<(), TableError> {
+        let end = self.skip.checked_add(len).ok_or(TableError::TooLarge)?;
+        for (index, column) in self.columns.iter().enumerate() {
+            column.start.checked_add(self.dealt(end, index)).ok_or(TableError::TooLarge)?;
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn check_chunk(bytes: u32) -> Result<(), TableError> {
+    let whole = bytes.is_multiple_of(CHUNK_UNIT_BYTES);
+    if bytes == 0 || bytes > MAX_CHUNK_BYTES || !whole {
+        return Err(TableError::Chunk { bytes });
+    }
+    Ok(())
+}
+
+/// Quotient and remainder. Most chunks and many column counts are powers of two, and a shift takes a
+/// tenth of the time of a division.
+#[inline]
+fn div_rem(value: u64, by: u64) -> (u64, u64) {
+    if by.is_power_of_two() {
+        return (value >> by.trailing_zeros(), value & (by - 1));
+    }
+    (value / by, value % by)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Port;
+    use super::*;
+
+    /// Three columns of 1024-byte chunks, seen from byte 1536: half of chunk 1 is skipped.
+    fn window() -> Stripe {
+        let column = |port, start| Origin { port: Port(port), start };
+        Stripe::new(1024, 1536, vec![column(0, 0), column(1, 4096), column(2, 8192)]).unwrap()
+    }
+
+    #[test]
+    fn locates_by_hand() {
+        let at = |port, start| Origin { port: Port(port), start };
+        assert_eq!(window().locate(0), (at(1, 4096 + 512), 512));
+        assert_eq!(window().locate(512), (at(2, 8192), 1024));
+        assert_eq!(window().locate(1536), (at(0, 1024), 1024));
+        assert_eq!(window().locate(1537), (at(0, 1025), 1023));
+    }
+
+    #[test]
+    fn extents_by_hand() {
+        // 600 bytes: the rest of chunk 1 in column 1, 88 bytes of chunk 2 in column 2.
+        assert_eq!(window().extent(0, 600), None);
+        assert_eq!(window().extent(1, 600), ByteRange::new(4096 + 512, 512));
+        assert_eq!(window().extent(2, 600), ByteRange::new(8192, 88));
+    }
+
+    #[test]
+    fn finds_the_way_back() {
+        let at = |port, start| Origin { port: Port(port), start };
+        assert_eq!(window().offset_of(at(0, 1025), 4096), Some(1537));
+        assert_eq!(window().offset_of(at(0, 1023), 4096), None, "skipped");
+        assert_eq!(window().offset_of(at(1, 4096 + 511), 4096), None, "skipped");
+        assert_eq!(window().offset_of(at(0, 1025), 1537), None, "behind the window");
+    }
+
+    #[test]
+    fn refuses_chunks_and_columns_out_of_bounds() {
+        assert_eq!(check_chunk(0), Err(TableError::Chunk { bytes: 0 }));
+        assert_eq!(check_chunk(513), Err(TableError::Chunk { bytes: 513 }));
+        assert_eq!(check_chunk((1 << 30) + 512), Err(TableError::Chunk { bytes: (1 << 30) + 512 }));
+        assert_eq!(check_chunk(1 << 30), Ok(()));
+        let columns = vec![Origin { port: Port(0), start: 0 }];
+        assert_eq!(Stripe::new(512, 0, columns), Err(TableError::Columns { count: 1 }));
+    }
+}

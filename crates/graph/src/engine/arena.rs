@@ -1,0 +1,55 @@
+//! Values that never move, made when they are first needed, up to a bound.
+
+use std::cell::{Cell, OnceCell};
+
+const CHUNK: usize = 64;
+
+/// A bounded store whose elements stay where they are.
+pub(super) struct Arena<T> {
+    chunks: Box<[OnceCell<Box<[T]>>]>,
+    make: fn() -> T,
+    made: Cell<usize>,
+}
+
+impl<T> Arena<T> {
+    /// Room for `max` elements, none of them made yet.
+    pub fn new(max: usize, make: fn() -> T) -> Self {
+        let chunks = (0..max.div_ceil(CHUNK)).map(|_| OnceCell::new()).collect();
+        Self { chunks, make, made: Cell::new(0) }
+    }
+
+    /// The element, made before.
+    #[inline]
+    pub fn get(&self, index: usize) -> &T {
+        &self.chunks[index / CHUNK].get().expect("this element was made before")[index % CHUNK]
+    }
+
+    /// How many there are.
+    pub fn made(&self) -> usize {
+        self.made.get()
+    }
+
+    /// Makes some more; `None` at the bound. Answers the indices of the new ones.
+    pub fn grow(&self) -> Option<std::ops::Range<usize>> {
+        let from = self.made.get();
+        let chunk = self.chunks.get(from / CHUNK)?;
+        chunk.get_or_init(|| (0..CHUNK).map(|_| (self.make)()).collect());
+        self.made.set(from + CHUNK);
+        Some(from..from + CHUNK)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grows_to_its_bound() {
+        let arena = Arena::new(2 * CHUNK, || 5);
+        assert_eq!(arena.grow(), Some(0..CHUNK));
+        assert_eq!(arena.grow(), Some(CHUNK..2 * CHUNK));
+        assert_eq!(arena.grow(), None);
+        assert_eq!(*arena.get(2 * CHUNK - 1), 5);
+        assert_eq!(arena.made(), 2 * CHUNK);
+    }
+}

@@ -1,0 +1,129 @@
+//! Wakers that cost nothing: a number in a pointer, a queue per core.
+//!
+//! A slot's waker names its engine, its index and its generation; to wake is to put that number into
+//! the engine's queue. There is nothing to count and nothing to free, so a clone is a copy.
+#![allow(unsafe_code)]
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::ptr;
+use std::rc::{Rc, Weak};
+use std::task::{RawWaker, RawWakerVTable, Waker};
+
+thread_local! {
+    static ENGINES: RefCell<Vec<Weak<Ready>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Slots that have something to do, in the order in which they were woken.
+pub(super) struct Ready {
+    engine: usize,
+    keys: RefCell<VecDeque<Key>>,
+    driver: RefCell<Option<Waker>>,
+    woken: Cell<bool>,
+}
+
+/// Which slot, in which of its lives: a waker kept too long wakes nobody else.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Key {
+    pub index: u32,
+    pub generation: u16,
+}
+
+// 16 bits of engine, 16 of generation, 32 of index make one pointer.
+const _: () = assert!(usize::BITS == 64, "wakers are numbers of 64 bits");
+
+impl Ready {
+    /// A queue of this thread's.
+    pub fn new() -> Rc<Self> {
+        ENGINES.with_borrow_mut(|engines| {
+            let engine = engines.iter().position(|e| e.strong_count() == 0).unwrap_or_else(|| {
+                engines.push(Weak::new());
+                engines.len() - 1
+            });
+            assert!(engine < 1 << 16, "{engine} engines on one thread");
+            let ready = Rc::new(Self {
+                engine,
+                keys: RefCell::default(),
+                driver: RefCell::default(),
+                woken: Cell::new(false),
+            });
+            engines[engine] = Rc::downgrade(&ready);
+            ready
+        })
+    }
+
+    /// A waker for the slot.
+    pub fn waker(&self, key: Key) -> Waker {
+        let number = self.engine << 48 | (key.generation as usize) << 32 | key.index as usize;
+        // SAFETY: the data is a number, never dereferenced; so the contract holds on any thread.
+        unsafe { Waker::from_raw(raw(number)) }
+    }
+
+    /// The slots woken since, oldest first, up to how many there are now.
+    pub fn len(&self) -> usize {
+        self.keys.borrow().len()
+    }
+
+    /// Takes the `n`-th woken slot out of the queue.
+    pub fn take(&self, n: usize) -> Option<Key> {
+        let mut keys = self.keys.borrow_mut();
+        if n == 0 { keys.pop_front() } else { keys.remove(n) }
+    }
+
+    /// Wakes `driver` when a slot is woken from now on.
+    pub fn drive(&self, driver: &Waker) {
+        self.woken.set(false);
+        let mut kept = self.driver.borrow_mut();
+        if !kept.as_ref().is_some_and(|kept| kept.will_wake(driver)) {
+            *kept = Some(driver.clone());
+        }
+    }
+
+    fn push(&self, key: Key) {
+        self.keys.borrow_mut().push_back(key);
+        if !self.woken.replace(true)
+            && let Some(driver) = &*self.driver.borrow()
+        {
+            driver.wake_by_ref();
+        }
+    }
+}
+
+fn raw(number: usize) -> RawWaker {
+    static TABLE: RawWakerVTable = RawWakerVTable::new(
+        |data| raw(data.addr()),
+        |data| wake(data.addr()),
+        |data| wake(data.addr()),
+        |_| {},
+    );
+    RawWaker::new(ptr::without_provenance(number), &TABLE)
+}
+
+fn wake(number: usize) {
+    let key = Key { index: number as u32, generation: (number >> 32) as u16 };
+    let ready = ENGINES.with_borrow(|engines| engines.get(number >> 48).and_then(Weak::upgrade));
+    // Nobody there: the engine is gone. (Other threads never get a slot's waker: whatever a kind
+    // awaits lives on its core, and `Env::work` comes back there.)
+    if let Some(ready) = ready {
+        ready.push(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_waker_queues_its_slot_and_wakes_the_driver_once() {
+        let ready = Ready::new();
+        let other = Ready::new();
+        let key = Key { index: 70_000, generation: 65_535 };
+        let waker = ready.waker(key).clone();
+        other.drive(Waker::noop());
+        waker.wake_by_ref();
+        waker.wake();
+        assert_eq!(ready.len(), 2);
+        assert_eq!(ready.take(0), Some(key));
+        assert_eq!(other.len(), 0);
+    }
+}

@@ -1,0 +1,356 @@
+use super::*;
+use block::{Buf, BufPool, ByteRange, Device, Needs, Push, State};
+use std::collections::BTreeMap;
+
+fn range(start: u64, len: u64) -> ByteRange {
+    ByteRange::new(start, len).unwrap()
+}
+
+/// Bytes in memory; answers at once, or when told to.
+struct Bytes {
+    info: Info,
+    bytes: RefCell<Vec<u8>>,
+    held: RefCell<Vec<Waker>>,
+    hold: Cell<bool>,
+    flushes: Cell<u32>,
+    swap: Option<BufPool>,
+}
+
+impl Bytes {
+    fn new(size: u64) -> Rc<Self> {
+        Rc::new(Self {
+            info: Info::disk(size, 512),
+            bytes: RefCell::new(vec![0; size as usize]),
+            held: RefCell::default(),
+            hold: Cell::new(false),
+            flushes: Cell::new(0),
+            swap: None,
+        })
+    }
+
+    fn let_go(&self) {
+        self.hold.set(false);
+        self.held.borrow_mut().drain(..).for_each(Waker::wake);
+    }
+
+    fn slice(range: &ByteRange) -> std::ops::Range<usize> {
+        range.start() as usize..range.end() as usize
+    }
+}
+
+impl Device for Bytes {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    async fn submit(&self, request: &mut Request) -> Result<()> {
+        poll_fn(|cx| {
+            if !self.hold.get() {
+                return Poll::Ready(());
+            }
+            self.held.borrow_mut().push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+        match &mut request.op {
+            Op::Read { range, into, .. } => {
+                if let Some(pool) = &self.swap {
+                    *into = pool.take(into.len()).unwrap();
+                }
+                into.write().copy_from_slice(&self.bytes.borrow()[Self::slice(range)]);
+            }
+            Op::Write { range, data, .. } => {
+                self.bytes.borrow_mut()[Self::slice(range)].copy_from_slice(&data.read());
+            }
+            Op::WriteZeroes { range, .. } | Op::Discard { range, .. } => {
+                self.bytes.borrow_mut()[Self::slice(range)].fill(0);
+            }
+            Op::Flush => self.flushes.set(self.flushes.get() + 1),
+            Op::Status { range, extents } => {
+                let data = self.bytes.borrow()[Self::slice(range)].iter().any(|b| *b != 0);
+                let state = if data { State::Data } else { State::Hole };
+                *extents = vec![block::Extent { len: range.len(), state }];
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Passes everything on, as an async device.
+struct Pass {
+    info: Info,
+    lower: Lower,
+}
+
+impl Device for Pass {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::children(1)
+    }
+
+    async fn submit(&self, request: &mut Request) -> Result<()> {
+        self.lower.forward(&mut request.op).await
+    }
+}
+
+/// Writes down what it sees.
+#[derive(Default)]
+struct Seen(RefCell<Vec<String>>);
+
+impl Hooks for Seen {
+    fn push(&self, request: &Request) -> Push {
+        self.0.borrow_mut().push(format!("down {:?}", request.op.range()));
+        Push::Watch(request.op.range().map_or(0, |r| r.start()))
+    }
+
+    fn pop(&self, saved: u64, request: &Request, result: &mut Result<()>) {
+        self.0.borrow_mut().push(format!("up {:?} {}", request.op.range(), result.is_ok()));
+        assert_eq!(saved, request.op.range().map_or(0, |r| r.start()), "its own address space");
+    }
+}
+
+#[derive(Default)]
+struct Answers(RefCell<BTreeMap<u64, (Request, Result<()>)>>);
+
+impl Sink for Answers {
+    fn done(&self, token: u64, request: Request, result: Result<()>) {
+        let again = self.0.borrow_mut().insert(token, (request, result));
+        assert!(again.is_none(), "request {token} completed twice");
+    }
+}
+
+struct Bench {
+    engine: Engine,
+    pool: BufPool,
+    answers: Rc<Answers>,
+    tokens: Cell<u64>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self {
+            engine: Engine::new(),
+            pool: BufPool::new(1 << 24, 0),
+            answers: Rc::default(),
+            tokens: Cell::new(0),
+        }
+    }
+
+    fn disk(&self, name: &str, size: u64) -> (Rc<Bytes>, NodeId) {
+        let disk = Bytes::new(size);
+        let id = self.engine.add_device(name, disk.clone(), &[]).unwrap();
+        (disk, id)
+    }
+
+    fn pass(&self, below: NodeId) -> NodeId {
+        let lower = self.engine.lower(below);
+        let pass = Pass { info: lower.info().clone(), lower };
+        self.engine.add_device("pass", Rc::new(pass), &[below]).unwrap()
+    }
+
+    fn table(&self, table: Table, lowers: &[NodeId]) -> NodeId {
+        let info = Info { size: table.size(), ..self.engine.info(lowers[0]) };
+        self.engine.add_table("table", info, Rc::new(table), lowers).unwrap()
+    }
+
+    fn submit(&self, node: NodeId, op: Op) -> u64 {
+        let token = self.tokens.replace(self.tokens.get() + 1);
+        assert!(self.engine.submit(node, op, self.answers.clone(), token).is_ok());
+        token
+    }
+
+    fn answer(&self, token: u64) -> Option<(Request, Result<()>)> {
+        self.answers.0.borrow_mut().remove(&token)
+    }
+
+    fn call(&self, node: NodeId, op: Op) -> (Request, Result<()>) {
+        let token = self.submit(node, op);
+        self.engine.turn();
+        self.answer(token).expect("nothing holds it up")
+    }
+
+    fn buf(&self, bytes: &[u8]) -> Buf {
+        let buf = self.pool.take(bytes.len()).unwrap();
+        buf.write().copy_from_slice(bytes);
+        buf
+    }
+
+    fn read(&self, node: NodeId, range: ByteRange) -> Vec<u8> {
+        let into = self.pool.take(range.len() as usize).unwrap();
+        let (request, result) = self.call(node, Op::read(range, into));
+        result.unwrap();
+        assert_eq!(request.op.range(), Some(range), "the request comes back as it went");
+        let Op::Read { into, .. } = request.op else { unreachable!() };
+        into.read().to_vec()
+    }
+}
+
+fn stripe(bench: &Bench, chunk: u32) -> ([Rc<Bytes>; 2], NodeId) {
+    let (a, a_id) = bench.disk("a", 65536);
+    let (b, b_id) = bench.disk("b", 65536);
+    let table =
+        Table::stripe(&[(block::Port(0), 65536), (block::Port(1), 65536)], chunk).unwrap().table;
+    ([a, b], bench.table(table, &[a_id, b_id]))
+}
+
+#[test]
+fn a_write_is_read_back_through_devices_and_tables() {
+    let bench = Bench::new();
+    let ([a, b], stripe) = stripe(&bench, 512);
+    let top = bench.pass(bench.pass(stripe));
+    let bytes: Vec<u8> = (0..16384_u32).map(|n| (n / 64) as u8).collect();
+    bench.call(top, Op::write(range(512, 16384), bench.buf(&bytes))).1.unwrap();
+    assert_eq!(bench.read(top, range(512, 16384)), bytes);
+    assert_eq!(bench.read(top, range(1024, 512)), bytes[512..1024]);
+    assert_eq!(a.bytes.borrow()[512..1024], bytes[512..1024]);
+    assert_eq!(b.bytes.borrow()[..512], bytes[..512]);
+    assert_eq!(bench.engine.in_flight(), 0);
+    drop(bench.answers.0.take());
+    assert_eq!(bench.pool.used_bytes(), 0, "every buffer came back");
+}
+
+#[test]
+fn a_read_answered_in_another_buffer_arrives() {
+    let bench = Bench::new();
+    let mut disks = Vec::new();
+    for fill in [1, 2] {
+        let mut disk = Rc::into_inner(Bytes::new(4096)).unwrap();
+        disk.swap = Some(bench.pool.clone());
+        disk.bytes.borrow_mut().fill(fill);
+        disks.push(bench.engine.add_device("disk", Rc::new(disk), &[]).unwrap());
+    }
+    let table = Table::concat(&[(block::Port(0), 4096), (block::Port(1), 4096)]).unwrap();
+    let both = bench.table(table, &disks);
+    let read = bench.read(both, range(0, 8192));
+    assert_eq!((read[0], read[4095], read[4096], read[8191]), (1, 1, 2, 2));
+}
+
+#[test]
+fn a_flush_reaches_every_lower_once() {
+    let bench = Bench::new();
+    let ([a, b], stripe) = stripe(&bench, 512);
+    bench.call(stripe, Op::Flush).1.unwrap();
+    assert_eq!((a.flushes.get(), b.flushes.get()), (1, 1));
+}
+
+#[test]
+fn a_discard_goes_down_in_one_piece_per_column() {
+    let bench = Bench::new();
+    let (_, a) = bench.disk("a", 65536);
+    let (_, b) = bench.disk("b", 65536);
+    let table =
+        Table::stripe(&[(block::Port(0), 65536), (block::Port(1), 65536)], 512).unwrap().table;
+    let top = bench.table(table, &[a, b]);
+    bench.call(top, Op::Discard { range: range(1024, 102_400), fua: false }).1.unwrap();
+    for disk in [a, b] {
+        assert_eq!(bench.engine.counters(disk, |c| c.ops(block::Verb::Discard)), 1);
+        assert_eq!(bench.engine.counters(disk, |c| c.bytes(block::Verb::Discard)), 51200);
+    }
+}
+
+#[test]
+fn hooks_see_both_ways_in_their_own_addresses() {
+    let bench = Bench::new();
+    let (_, disk) = bench.disk("disk", 8192);
+    let (low, high) = (Rc::new(Seen::default()), Rc::new(Seen::default()));
+    let low_id = bench.engine.add_hooks("low", low.clone(), disk).unwrap();
+    let table = Table::linear(block::Port(0), 8192, 4096, 4096).unwrap();
+    let part = bench.table(table, &[low_id]);
+    let top = bench.engine.add_hooks("high", high.clone(), part).unwrap();
+    bench.read(top, range(512, 512));
+    assert_eq!(*high.0.borrow(), ["down Some(512+512)", "up Some(512+512) true"]);
+    assert_eq!(*low.0.borrow(), ["down Some(4608+512)", "up Some(4608+512) true"]);
+}
+
+#[test]
+fn an_abandoned_child_works_on_and_keeps_its_buffer() {
+    let bench = Bench::new();
+    let (disk, id) = bench.disk("disk", 4096);
+    disk.hold.set(true);
+    let child = bench.engine.lower(id).start(Op::write(range(0, 512), bench.buf(&[9; 512])));
+    drop(child);
+    assert!(bench.pool.used_bytes() > 0, "the disk still needs it");
+    disk.let_go();
+    bench.engine.turn();
+    assert_eq!(disk.bytes.borrow()[511], 9);
+    assert_eq!(bench.pool.used_bytes(), 0);
+}
+
+#[test]
+fn the_seam_refuses_what_a_device_may_not_see() {
+    let bench = Bench::new();
+    let (_, id) = bench.disk("disk", 4096);
+    let lower = bench.engine.lower(id);
+    for (start, len) in [(4096, 512), (100, 512), (0, 100)] {
+        let child =
+            lower.start(Op::read(range(start, len), bench.pool.take(len as usize).unwrap()));
+        let mut child = std::pin::pin!(child);
+        let polled = child.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let Poll::Ready(done) = polled else { panic!("a refusal does not wait") };
+        assert!(done.result.is_err());
+    }
+    assert_eq!(bench.engine.counters(id, |c| c.ops(block::Verb::Read)), 0);
+}
+
+#[test]
+fn a_request_is_admitted_only_with_its_reserve() {
+    let bench = Bench::new();
+    let (disk, id) = bench.disk("disk", 65536);
+    disk.hold.set(true);
+    let mut top = id;
+    for _ in 0..4 {
+        let table = Table::concat(&[(block::Port(0), 4096)]).unwrap();
+        top = bench.table(table, &[top]);
+    }
+    // Each table could fan out to a window of parts: 1 + 8 * (1 + 8 * ...).
+    let need = 1 + 8 * (1 + 8 * (1 + 8 * (1 + 8)));
+    let fit = (SLOTS_MAX as u32 - SLOTS_OWN) / need;
+    let tokens: Vec<_> = (0..fit).map(|_| bench.submit(top, Op::Flush)).collect();
+    let refused = bench.engine.submit(top, Op::Flush, bench.answers.clone(), u64::MAX);
+    assert!(matches!(refused, Err(Op::Flush)));
+    let mut room = std::pin::pin!(bench.engine.room(top));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(room.as_mut().poll(&mut cx).is_pending());
+    disk.let_go();
+    bench.engine.turn();
+    assert!(room.as_mut().poll(&mut cx).is_ready());
+    assert!(tokens.into_iter().all(|token| bench.answer(token).is_some()));
+}
+
+#[test]
+fn every_order_of_waking_is_taken() {
+    let mut orders = std::collections::BTreeSet::new();
+    for seed in 0..24_usize {
+        let bench = Bench::new();
+        let mut state = seed;
+        bench.engine.shuffle(move |n| {
+            let draw = state % n;
+            state /= n;
+            draw
+        });
+        let (disk, id) = bench.disk("disk", 4096);
+        disk.hold.set(true);
+        let order = Rc::new(Order::default());
+        for token in 0..4 {
+            let sent = bench.engine.submit(id, Op::Flush, order.clone(), token);
+            assert!(sent.is_ok());
+        }
+        disk.let_go();
+        bench.engine.turn();
+        orders.insert(order.0.take());
+    }
+    assert_eq!(orders.len(), 24, "4 requests have 24 orders");
+}
+
+#[derive(Default)]
+struct Order(RefCell<Vec<u64>>);
+
+impl Sink for Order {
+    fn done(&self, token: u64, _: Request, result: Result<()>) {
+        result.unwrap();
+        self.0.borrow_mut().push(token);
+    }
+}

@@ -1,0 +1,4 @@
+//! From a spec to a running graph: validate, build, fuse, run. Knows kinds only through the registry
+//! that it is given.
+
+pub mod engine;
