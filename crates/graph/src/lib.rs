@@ -2,3 +2,4 @@
 //! that it is given.
 
 pub mod engine;
+pub mod kind;

@@ -1,0 +1,291 @@
+//! Kinds: what sorts of devices there are, what their options mean, and how one is made.
+//!
+//! `graph` does not know any kind. The binary hands it a [`Registry`].
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use block::{Env, Hooks, Info, Lower, Result, Table};
+
+use crate::engine::AnyDevice;
+
+/// A sort of device.
+#[derive(Clone, Copy)]
+pub struct Kind {
+    /// The word in the spec: `mirror`.
+    pub name: &'static str,
+    /// One line.
+    pub summary: &'static str,
+    /// The manual page, Markdown.
+    pub manual: &'static str,
+    /// How many devices it stands on.
+    pub lowers: Lowers,
+    /// What may be set.
+    pub options: &'static [OptionSpec],
+    /// How one is made.
+    pub maker: Maker,
+}
+
+/// How many devices a kind stands on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lowers {
+    /// None: it is a disk. Its word in the spec is the key that says what it is (`file`, `memory`).
+    None,
+    /// One: `on = "name"`.
+    One,
+    /// A list: `on = ["a", "b"]`, with the least and the most.
+    Many(usize, usize),
+}
+
+/// An option of a kind.
+#[derive(Clone, Copy, Debug)]
+pub struct OptionSpec {
+    /// The key.
+    pub name: &'static str,
+    /// What its value is.
+    pub value: ValueType,
+    /// Whether it must be there.
+    pub required: bool,
+    /// What it does, its unit and its default, in a sentence.
+    pub help: &'static str,
+}
+
+/// What the value of an option is.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum ValueType {
+    /// Bytes: a number, or text such as `"64KiB"`; from the least to the most.
+    Size(u64, u64),
+    /// Bytes, or the word `rest`.
+    SizeOrRest,
+    /// A time such as `"5ms"`, `"2s"`; at most so long.
+    Duration(Duration),
+    /// A whole number, from the least to the most.
+    Integer(u64, u64),
+    /// A share from 0 to 1, as a number or as `"1%"`.
+    Share,
+    /// `true` or `false`.
+    Switch,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// Some of these words, as one or as a list.
+    Choices(&'static [&'static str]),
+    /// Any text.
+    Text,
+    /// A path.
+    Path,
+    /// The name of one of the devices in `on`.
+    Member,
+}
+
+/// The value of an option, checked against its type.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Value {
+    /// Of [`ValueType::Size`].
+    Size(u64),
+    /// The word `rest`.
+    Rest,
+    /// Of [`ValueType::Duration`].
+    Duration(Duration),
+    /// Of [`ValueType::Integer`].
+    Integer(u64),
+    /// Of [`ValueType::Share`].
+    Share(f64),
+    /// Of [`ValueType::Switch`].
+    Switch(bool),
+    /// Of [`ValueType::Choice`], [`ValueType::Text`], [`ValueType::Path`] or [`ValueType::Member`].
+    Text(String),
+    /// Of [`ValueType::Choices`].
+    List(Vec<String>),
+}
+
+/// What a device is made from: its name, its options, its lowers. Everything in it has been checked
+/// against the kind's [`OptionSpec`]s.
+#[derive(Clone, Debug)]
+pub struct Given {
+    /// The device's name.
+    pub name: String,
+    /// The options that were set.
+    pub options: Vec<(&'static str, Value)>,
+    /// The facts about the lowers, in order.
+    pub lowers: Vec<GivenLower>,
+}
+
+/// What is known of a lower before anything runs.
+#[derive(Clone, Debug)]
+pub struct GivenLower {
+    /// Its name.
+    pub name: String,
+    /// Its facts.
+    pub info: Info,
+    /// Whether this start created every disk beneath it.
+    pub created: bool,
+    /// For partitions without `start`: the first byte of this lower that no partition before this
+    /// one takes.
+    pub next_free: u64,
+}
+
+impl Given {
+    fn find(&self, name: &str) -> Option<&Value> {
+        self.options.iter().find(|(key, _)| *key == name).map(|(_, value)| value)
+    }
+
+    /// A size in bytes.
+    pub fn size(&self, name: &str) -> Option<u64> {
+        match self.find(name) {
+            Some(Value::Size(bytes)) => Some(*bytes),
+            _ => None,
+        }
+    }
+
+    /// Whether the value is the word `rest`.
+    pub fn is_rest(&self, name: &str) -> bool {
+        matches!(self.find(name), Some(Value::Rest))
+    }
+
+    /// A time.
+    pub fn duration(&self, name: &str) -> Option<Duration> {
+        match self.find(name) {
+            Some(Value::Duration(time)) => Some(*time),
+            _ => None,
+        }
+    }
+
+    /// A whole number.
+    pub fn integer(&self, name: &str) -> Option<u64> {
+        match self.find(name) {
+            Some(Value::Integer(number)) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// A share from 0 to 1.
+    pub fn share(&self, name: &str) -> Option<f64> {
+        match self.find(name) {
+            Some(Value::Share(share)) => Some(*share),
+            _ => None,
+        }
+    }
+
+    /// A switch; off if it was not set.
+    pub fn switch(&self, name: &str) -> bool {
+        matches!(self.find(name), Some(Value::Switch(true)))
+    }
+
+    /// A word, a path, a member's name or any text.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        match self.find(name) {
+            Some(Value::Text(text)) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// A list of words; empty if it was not set.
+    pub fn list(&self, name: &str) -> &[String] {
+        match self.find(name) {
+            Some(Value::List(words)) => words,
+            _ => &[],
+        }
+    }
+}
+
+/// A fault in what a device was given: which option (or `on`), and a sentence with value, limit and
+/// next step.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fault {
+    /// The option's name, `on`, or `kind` for the device as a whole.
+    pub option: &'static str,
+    /// What is wrong.
+    pub message: String,
+}
+
+impl Fault {
+    /// A fault of that option.
+    pub fn new(option: &'static str, message: impl Into<String>) -> Self {
+        Self { option, message: message.into() }
+    }
+}
+
+/// What a table kind makes of its options: the table over one port per lower, and what it leaves
+/// unused of the lowers, in bytes.
+pub struct TablePlan {
+    /// The mapping.
+    pub table: Table,
+    /// Bytes of the lowers that it does not reach although it was given all of them.
+    pub unused_bytes: u64,
+}
+
+/// What comes of planning, before anything is opened or made.
+pub type Plan<T> = std::result::Result<T, Vec<Fault>>;
+
+/// How a device of a kind is made. First planned, from facts alone, so that validation finds every
+/// fault in one pass; then made, once everything below it runs.
+#[derive(Clone, Copy)]
+pub enum Maker {
+    /// The device is a mapping, which is data.
+    Table(fn(&Given) -> Plan<TablePlan>),
+    /// The device looks on; its facts are its lower's.
+    Hooks {
+        /// Finds faults.
+        plan: fn(&Given) -> Plan<()>,
+        /// Makes the hook.
+        make: fn(&Given, &Env) -> Result<Rc<dyn Hooks>>,
+    },
+    /// The device issues requests.
+    Device {
+        /// Finds faults, or says what the device will be.
+        plan: fn(&Given) -> Plan<Info>,
+        /// Makes it.
+        make: fn(&Given, &Env, Vec<Lower>) -> Result<Rc<dyn AnyDevice>>,
+    },
+    /// A hook, or a device, as the options say (`mode = "device"`).
+    Either {
+        /// Whether these options ask for the device.
+        wants_device: fn(&Given) -> bool,
+        /// The hook.
+        hooks: fn(&Given, &Env) -> Result<Rc<dyn Hooks>>,
+        /// The device's facts.
+        plan: fn(&Given) -> Plan<Info>,
+        /// The device.
+        device: fn(&Given, &Env, Vec<Lower>) -> Result<Rc<dyn AnyDevice>>,
+    },
+    /// The device is a disk.
+    Disk {
+        /// Finds faults, or says what the disk will be; looks at the world, changes nothing.
+        plan: fn(&Given, &Env) -> Plan<DiskPlan>,
+        /// Opens it, and makes it where that was asked for.
+        make: fn(&Given, &Env) -> Result<Rc<dyn AnyDevice>>,
+    },
+}
+
+/// What is known of a disk before it is opened.
+pub struct DiskPlan {
+    /// The facts that it will have.
+    pub info: Info,
+    /// Whether opening it will create it.
+    pub creates: bool,
+    /// What it is on, so that two disks on one thing are found: a path made absolute, or empty.
+    pub identity: String,
+    /// In words, for people: `O_DIRECT`, `in memory`.
+    pub words: String,
+}
+
+/// All kinds.
+#[derive(Clone, Copy)]
+pub struct Registry(pub &'static [Kind]);
+
+impl Registry {
+    /// The kind of that name.
+    pub fn find(&self, name: &str) -> Option<&'static Kind> {
+        self.0.iter().find(|kind| kind.name == name)
+    }
+
+    /// The names of all kinds that stand on something, for `kind = "…"`.
+    pub fn device_names(&self) -> impl Iterator<Item = &'static str> {
+        self.0.iter().filter(|kind| kind.lowers != Lowers::None).map(|kind| kind.name)
+    }
+
+    /// The names of all disks: the keys that say what a disk is.
+    pub fn disk_names(&self) -> impl Iterator<Item = &'static str> {
+        self.0.iter().filter(|kind| kind.lowers == Lowers::None).map(|kind| kind.name)
+    }
+}
