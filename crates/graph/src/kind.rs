@@ -217,13 +217,17 @@ pub struct TablePlan {
 /// What comes of planning, before anything is opened or made.
 pub type Plan<T> = std::result::Result<T, Vec<Fault>>;
 
+/// Makes a device over its lowers.
+pub type MakeDevice = fn(&Given, &Env, Vec<Lower>) -> Result<Rc<dyn AnyDevice>>;
+
 /// How a device of a kind is made. First planned, from facts alone, so that validation finds every
 /// fault in one pass; then made, once everything below it runs.
 #[derive(Clone, Copy)]
 pub enum Maker {
     /// The device is a mapping, which is data.
     Table(fn(&Given) -> Plan<TablePlan>),
-    /// The device looks on; its facts are its lower's.
+    /// The device looks on; its facts are its lower's. With `mode = "device"`, which every such
+    /// kind has, the hook is carried by an async device.
     Hooks {
         /// Finds faults.
         plan: fn(&Given) -> Plan<()>,
@@ -235,18 +239,7 @@ pub enum Maker {
         /// Finds faults, or says what the device will be.
         plan: fn(&Given) -> Plan<Info>,
         /// Makes it.
-        make: fn(&Given, &Env, Vec<Lower>) -> Result<Rc<dyn AnyDevice>>,
-    },
-    /// A hook, or a device, as the options say (`mode = "device"`).
-    Either {
-        /// Whether these options ask for the device.
-        wants_device: fn(&Given) -> bool,
-        /// The hook.
-        hooks: fn(&Given, &Env) -> Result<Rc<dyn Hooks>>,
-        /// The device's facts.
-        plan: fn(&Given) -> Plan<Info>,
-        /// The device.
-        device: fn(&Given, &Env, Vec<Lower>) -> Result<Rc<dyn AnyDevice>>,
+        make: MakeDevice,
     },
     /// The device is a disk.
     Disk {
