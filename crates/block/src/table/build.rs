@@ -1,6 +1,6 @@
 //! The constructors: each pure kind of device is one function.
 
-use super::{MAX_COLUMNS, Origin, Path, Place, Port, Row, Stripe, Table, TableError, stripe};
+use super::{Origin, Path, Place, Port, Row, Stripe, Table, TableError, stripe};
 
 /// A striped table, and what it could not use.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -42,7 +42,7 @@ impl Table {
     pub fn stripe(lowers: &[(Port, u64)], chunk: u32) -> Result<StripeTable, TableError> {
         stripe::check_chunk(chunk)?;
         let smallest = lowers.iter().min_by_key(|(_, size)| *size);
-        let Some(&(port, size)) = smallest.filter(|_| lowers.len() <= MAX_COLUMNS) else {
+        let Some(&(port, size)) = smallest.filter(|_| lowers.len() <= Stripe::MAX_COLUMNS) else {
             return Err(TableError::Columns { count: lowers.len() });
         };
         let column_bytes = size - size % u64::from(chunk);
@@ -143,16 +143,5 @@ mod tests {
         assert!(Table::from_rows((0..4096).map(row)).is_ok());
         let error = Table::from_rows((0..4097).map(row)).unwrap_err();
         assert_eq!(error.to_string(), "4097 segments; at most 4096 are allowed");
-    }
-
-    #[test]
-    fn block_size_divides_every_boundary() {
-        let table = Table::concat(&[(P0, 4096), (P1, 1536)]).unwrap();
-        assert_eq!(table.check_block_size(512), Ok(()));
-        let error = table.check_block_size(4096).unwrap_err();
-        assert_eq!(error.to_string(), "segment 1: 5632 is not a multiple of 4096");
-        let striped = Table::stripe(&[(P0, 4096), (P1, 4096)], 512).unwrap().table;
-        let error = striped.check_block_size(1024).unwrap_err();
-        assert_eq!(error.to_string(), "segment 0: 512 is not a multiple of 1024");
     }
 }

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
-use super::{MAX_COLUMNS, MAX_NAME_BYTES, MAX_PORTS, MAX_SEGMENTS, Port, stripe};
+use super::{Port, Stripe, Table, TableId};
 use crate::ByteRange;
 
 /// Why a table was refused, with the value and what it would have had to be.
@@ -13,17 +13,17 @@ pub enum TableError {
     Empty,
     /// An address would pass the last that 64 bits can name.
     TooLarge,
-    /// More segments than [`MAX_SEGMENTS`].
+    /// More segments than [`Table::MAX_SEGMENTS`].
     Segments {
         /// How many there are.
         count: usize,
     },
-    /// A port number of [`MAX_PORTS`] or more.
+    /// A port number of [`Table::MAX_PORTS`] or more.
     Ports {
         /// The port.
         port: Port,
     },
-    /// A stripe of too few or of more than [`MAX_COLUMNS`] columns.
+    /// A stripe of too few or of more than [`Stripe::MAX_COLUMNS`] columns.
     Columns {
         /// How many there are.
         count: usize,
@@ -82,15 +82,18 @@ impl fmt::Display for TableError {
             Self::Empty => write!(f, "a length of 0 bytes; at least 1 is needed"),
             Self::TooLarge => write!(f, "an address passes {}", u64::MAX),
             Self::Segments { count } => {
-                write!(f, "{count} segments; at most {MAX_SEGMENTS} are allowed")
+                let max = Table::MAX_SEGMENTS;
+                write!(f, "{count} segments; at most {max} are allowed")
             }
-            Self::Ports { port } => write!(f, "port {port}; the highest is p{}", MAX_PORTS - 1),
+            Self::Ports { port } => {
+                write!(f, "port {port}; the highest is p{}", Table::MAX_PORTS - 1)
+            }
             Self::Columns { count } => {
-                let min = stripe::MIN_COLUMNS;
-                write!(f, "{count} columns; {min} to {MAX_COLUMNS} are allowed")
+                let (min, max) = (Stripe::MIN_COLUMNS, Stripe::MAX_COLUMNS);
+                write!(f, "{count} columns; {min} to {max} are allowed")
             }
             Self::Chunk { bytes } => {
-                let (unit, max) = (stripe::CHUNK_UNIT_BYTES, stripe::MAX_CHUNK_BYTES);
+                let (unit, max) = (Stripe::CHUNK_UNIT_BYTES, Stripe::MAX_CHUNK_BYTES);
                 write!(f, "a chunk of {bytes} bytes; it is a multiple of {unit} up to {max}")
             }
             Self::SmallerThanChunk { port, size, chunk } => {
@@ -107,8 +110,9 @@ impl fmt::Display for TableError {
             }
             Self::Name { name } => write!(
                 f,
-                "the name {name:?} has {} bytes; 1 to {MAX_NAME_BYTES} without blanks are allowed",
-                name.len()
+                "the name {name:?} has {} bytes; 1 to {} without blanks are allowed",
+                name.len(),
+                TableId::MAX_NAME_BYTES
             ),
         }
     }

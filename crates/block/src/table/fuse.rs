@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{MAX_PORTS, MAX_SEGMENTS, Origin, Path, Place, Port, Row, Segment, Table, TableError};
+use super::{Origin, Path, Place, Port, Row, Segment, Table, TableError};
 use crate::ByteRange;
 
 /// What a port of a fused table leads to.
@@ -61,7 +61,7 @@ fn choose<'t>(
         };
         // The port itself goes.
         let more_ports = lower.port_count() - 1;
-        if segments + more <= MAX_SEGMENTS && ports + more_ports <= MAX_PORTS {
+        if segments + more <= Table::MAX_SEGMENTS && ports + more_ports <= Table::MAX_PORTS {
             segments += more;
             ports += more_ports;
             chosen[port] = Some(lower);
@@ -192,7 +192,7 @@ impl Ports {
     fn number(&mut self, upper: Port, lower: Option<Port>) -> Port {
         let path = PortPath { upper, lower };
         *self.numbers.entry(path).or_insert_with(|| {
-            let number = u16::try_from(self.list.len()).expect("MAX_PORTS fits 16 bits");
+            let number = u16::try_from(self.list.len()).expect("Table::MAX_PORTS fits 16 bits");
             self.list.push(path);
             Port(number)
         })
@@ -331,6 +331,24 @@ mod tests {
         let fused = upper.fuse(&[Some(&lower("a")), Some(&lower("b"))]).unwrap().table;
         let expected = "0+1024 striped 512 skip 0 p0:0 p1:0 via fast@1 a@1 b@1";
         assert_eq!(fused.to_string(), expected);
+    }
+
+    #[test]
+    fn a_path_names_a_table_once() {
+        let upper = table("0+1024 striped 512 skip 0 p0:0 p0:512");
+        let lower = named(Table::linear(P0, 4096, 1024, 1024).unwrap(), "both");
+        let fused = upper.fuse(&[Some(&lower)]).unwrap().table;
+        assert_eq!(fused.to_string(), "0+1024 striped 512 skip 0 p0:1024 p0:1536 via both@1");
+    }
+
+    #[test]
+    fn a_column_without_bytes_stays() {
+        // Only the first chunk, in p0, is within the segment.
+        let upper = table("0+512 striped 512 skip 0 p0:0 p1:0");
+        let lower = Table::linear(P0, 4096, 1024, 1024).unwrap();
+        let fused = upper.fuse(&[Some(&lower), Some(&lower)]).unwrap();
+        assert_eq!(fused.table.to_string(), "0+512 striped 512 skip 0 p0:1024 p1:0");
+        assert_eq!(fused.ports, [path(0, 0), PortPath { upper: P1, lower: None }]);
     }
 
     #[test]

@@ -15,11 +15,9 @@ pub struct Run {
 }
 
 impl Run {
-    /// The two as one, if `next` goes on where this run ends, above and below.
+    /// This run and `next`, which follows it above, as one, if it follows it below too.
     fn joined(self, next: Self) -> Option<Self> {
-        let goes_on = self.port == next.port
-            && self.range.end() == next.range.start()
-            && self.start + self.range.len() == next.start;
+        let goes_on = self.port == next.port && self.range.end() == next.range.start();
         let range = ByteRange::between(self.range.start(), next.range.end())?;
         goes_on.then_some(Self { range, ..self })
     }

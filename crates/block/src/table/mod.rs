@@ -38,18 +38,6 @@ pub use map::{Run, Runs};
 pub use stripe::Stripe;
 pub use text::{ParseError, ParseProblem};
 
-/// Segments in one table. A lookup among them is a dozen steps in 32 KiB, which stays in cache.
-pub const MAX_SEGMENTS: usize = 4096;
-
-/// Ports of one table.
-pub const MAX_PORTS: usize = 1024;
-
-/// Columns of one stripe.
-pub const MAX_COLUMNS: usize = 64;
-
-/// Bytes in the name of a table.
-pub const MAX_NAME_BYTES: usize = 255;
-
 /// The index of a lower device in a table's own list of them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Port(pub u16);
@@ -87,11 +75,14 @@ pub struct TableId {
 }
 
 impl TableId {
-    /// A name of 1 to [`MAX_NAME_BYTES`] bytes without blanks or control characters, which would
+    /// Bytes in a name.
+    pub const MAX_NAME_BYTES: usize = 255;
+
+    /// A name of 1 to [`TableId::MAX_NAME_BYTES`] bytes without blanks or control characters, which would
     /// break the text form.
     pub fn new(name: &str, generation: u64) -> Result<Self, TableError> {
         let broken = |c: char| c.is_whitespace() || c.is_control();
-        if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains(broken) {
+        if name.is_empty() || name.len() > Self::MAX_NAME_BYTES || name.contains(broken) {
             return Err(TableError::Name { name: name.to_owned() });
         }
         Ok(Self { name: name.into(), generation })
@@ -144,6 +135,12 @@ pub struct Table {
 }
 
 impl Table {
+    /// Segments of one table. A lookup among them is a dozen steps in 32 KiB, which stay in cache.
+    pub const MAX_SEGMENTS: usize = 4096;
+
+    /// Ports of one table.
+    pub const MAX_PORTS: usize = 1024;
+
     /// The number of bytes above.
     pub fn size(&self) -> u64 {
         self.bounds[self.places.len()]
@@ -277,8 +274,8 @@ impl Builder {
             table.bounds[last + 1] = end;
             return Ok(());
         }
-        if table.places.len() == MAX_SEGMENTS {
-            return Err(TableError::Segments { count: MAX_SEGMENTS + 1 });
+        if table.places.len() == Table::MAX_SEGMENTS {
+            return Err(TableError::Segments { count: Table::MAX_SEGMENTS + 1 });
         }
         let ports = row.place.origins().iter().map(|origin| usize::from(origin.port.0) + 1);
         table.port_count = ports.fold(table.port_count, usize::max);
@@ -380,7 +377,7 @@ impl Place {
     /// Checks the limits and that the first `len` bytes end within `u64`, above and below.
     fn check(&self, len: u64) -> Result<(), TableError> {
         for origin in self.origins() {
-            if usize::from(origin.port.0) >= MAX_PORTS {
+            if usize::from(origin.port.0) >= Table::MAX_PORTS {
                 return Err(TableError::Ports { port: origin.port });
             }
         }
@@ -390,5 +387,61 @@ impl Place {
             }
             Self::Striped(stripe) => stripe.check(len),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a text means, in the fewest segments.
+    fn shortest(text: &str) -> String {
+        text.parse::<Table>().unwrap().to_string()
+    }
+
+    #[test]
+    fn neighbours_that_go_on_are_one_segment() {
+        let linear = "0+5 linear p0 0\n5+5 linear p0 5";
+        assert_eq!(shortest(linear), "0+10 linear p0 0");
+        let striped = "0+700 striped 512 skip 9 p0:0 p1:0\n700+5 striped 512 skip 709 p0:0 p1:0";
+        assert_eq!(shortest(striped), "0+705 striped 512 skip 9 p0:0 p1:0");
+    }
+
+    #[test]
+    fn other_neighbours_are_two_segments() {
+        let texts = [
+            "0+5 linear p0 0\n5+5 linear p1 5",
+            "0+5 linear p0 0\n5+5 linear p0 6",
+            "0+5 linear p0 0 via a@1\n5+5 linear p0 5 via a@2",
+            "0+512 striped 512 skip 0 p0:0 p1:0\n512+512 striped 512 skip 512 p0:0 p1:512",
+            "0+512 striped 512 skip 0 p0:0 p1:0\n512+512 striped 1024 skip 512 p0:0 p1:0",
+            "0+512 striped 512 skip 0 p0:0 p1:0\n512+512 striped 512 skip 1536 p0:0 p1:0",
+        ];
+        for text in texts {
+            assert_eq!(shortest(text), text);
+        }
+    }
+
+    #[test]
+    fn a_block_size_divides_every_number() {
+        let unaligned = |text: &str, block| {
+            text.parse::<Table>().unwrap().check_block_size(block).unwrap_err().to_string()
+        };
+        let end = unaligned("0+4096 linear p0 0\n4096+1536 linear p1 0", 4096);
+        assert_eq!(end, "segment 1: 5632 is not a multiple of 4096");
+        let start = unaligned("0+4096 linear p0 512", 4096);
+        assert_eq!(start, "segment 0: 512 is not a multiple of 4096");
+        let chunk = unaligned("0+4096 striped 1536 skip 0 p0:0 p1:0", 1024);
+        assert_eq!(chunk, "segment 0: 1536 is not a multiple of 1024");
+        let skip = unaligned("0+4096 striped 4096 skip 512 p0:0 p1:0", 4096);
+        assert_eq!(skip, "segment 0: 512 is not a multiple of 4096");
+        let column = unaligned("0+4096 striped 4096 skip 0 p0:0 p1:1024", 4096);
+        assert_eq!(column, "segment 0: 1024 is not a multiple of 4096");
+    }
+
+    #[test]
+    fn an_aligned_table_has_its_block_size() {
+        let text = "0+4096 linear p0 512\n4096+1024 striped 1536 skip 512 p1:0 p2:1024";
+        assert_eq!(text.parse::<Table>().unwrap().check_block_size(512), Ok(()));
     }
 }

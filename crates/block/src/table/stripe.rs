@@ -4,17 +4,8 @@
 //! `k % columns`, in row `k / columns`. A segment shows a window of that space, which begins `skip`
 //! bytes into it; so a partition of a striped device is again a stripe, with a larger skip.
 
-use super::{MAX_COLUMNS, Origin, TableError};
+use super::{Origin, TableError};
 use crate::ByteRange;
-
-/// A single column would be linear, and is written so.
-pub(super) const MIN_COLUMNS: usize = 2;
-
-/// Every chunk is a multiple of this, the smallest block of any device.
-pub(super) const CHUNK_UNIT_BYTES: u32 = 512;
-
-/// The largest chunk.
-pub(super) const MAX_CHUNK_BYTES: u32 = 1 << 30;
 
 /// A window of a stripe space.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -25,9 +16,21 @@ pub struct Stripe {
 }
 
 impl Stripe {
+    /// The fewest columns. A single one would be linear, and is written so.
+    pub const MIN_COLUMNS: usize = 2;
+
+    /// The most columns.
+    pub const MAX_COLUMNS: usize = 64;
+
+    /// Every chunk is a multiple of this, the smallest block of any device.
+    pub const CHUNK_UNIT_BYTES: u32 = 512;
+
+    /// The largest chunk.
+    pub const MAX_CHUNK_BYTES: u32 = 1 << 30;
+
     pub(super) fn new(chunk: u32, skip: u64, columns: Vec<Origin>) -> Result<Self, TableError> {
         check_chunk(chunk)?;
-        if !(MIN_COLUMNS..=MAX_COLUMNS).contains(&columns.len()) {
+        if !(Self::MIN_COLUMNS..=Self::MAX_COLUMNS).contains(&columns.len()) {
             return Err(TableError::Columns { count: columns.len() });
         }
         Ok(Self { chunk, skip, columns })
@@ -111,8 +114,8 @@ impl Stripe {
 }
 
 pub(super) fn check_chunk(bytes: u32) -> Result<(), TableError> {
-    let whole = bytes.is_multiple_of(CHUNK_UNIT_BYTES);
-    if bytes == 0 || bytes > MAX_CHUNK_BYTES || !whole {
+    let whole = bytes.is_multiple_of(Stripe::CHUNK_UNIT_BYTES);
+    if bytes == 0 || bytes > Stripe::MAX_CHUNK_BYTES || !whole {
         return Err(TableError::Chunk { bytes });
     }
     Ok(())
