@@ -53,6 +53,11 @@ pub trait World {
     fn work(&self, job: Box<dyn FnOnce() + Send>) -> LocalFuture<()>;
     /// The buffers of this core.
     fn pool(&self) -> &BufPool;
+    /// The facts that [`World::open`] would find; changes nothing and takes no lock.
+    ///
+    /// # Errors
+    /// `NotFound` (not for a file that would be created), `Denied`, `Unsupported`.
+    fn probe(&self, open: &Open) -> Result<StorageFacts>;
     /// Opens a disk.
     ///
     /// # Errors
@@ -113,6 +118,14 @@ impl Env {
     /// See [`World::pool`].
     pub fn pool(&self) -> &BufPool {
         self.0.pool()
+    }
+
+    /// See [`World::probe`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn probe(&self, open: &Open) -> Result<StorageFacts> {
+        self.0.probe(open)
     }
 
     /// See [`World::open`].
@@ -246,7 +259,7 @@ pub struct StorageFacts {
     pub discard: bool,
     /// Whether it reads as zeros afterwards.
     pub discard_zeroes: bool,
-    /// Whether this open created it.
+    /// Whether this open created it, or would.
     pub created: bool,
     /// In words: `O_DIRECT`, `through the page cache`.
     pub words: String,

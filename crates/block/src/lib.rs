@@ -6,6 +6,7 @@
 mod buf;
 mod check;
 mod control;
+mod deadline;
 mod device;
 pub mod env;
 mod error;
@@ -19,6 +20,7 @@ mod table;
 pub use buf::{BUF_ALIGN, BUF_MAX_BYTES, Buf, BufPool, Ref, RefMut};
 pub use check::check;
 pub use control::{Control, Handled, Health, Member, Report};
+pub use deadline::{Deadline, Guard};
 pub use device::{Below, Device, Hooks, Push};
 pub use env::{Env, Mono};
 pub use error::{Error, ErrorKind, Result};

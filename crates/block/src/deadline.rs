@@ -1,0 +1,134 @@
+//! Deadlines for many waits at once, without a timer for each.
+//!
+//! A wait is noted with its beginning; one watcher looks at them while there are any, and goes away
+//! when there are none. So a request costs a few stores, and an idle device no wake-up.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use crate::{Env, Mono};
+
+/// How often the watcher looks, in parts of the limit; a wait ends at most one part late.
+const LOOKS: u32 = 8;
+
+/// A limit on how long some waits may last.
+#[derive(Clone)]
+pub struct Deadline(Rc<Watch>);
+
+struct Watch {
+    env: Env,
+    limit: Duration,
+    waits: RefCell<Vec<Wait>>,
+    free: RefCell<Vec<usize>>,
+    waiting: Cell<usize>,
+    watched: Cell<bool>,
+}
+
+#[derive(Default)]
+struct Wait {
+    since: Option<Mono>,
+    waker: Option<Waker>,
+}
+
+impl Deadline {
+    /// Waits may last `limit`.
+    pub fn new(env: &Env, limit: Duration) -> Self {
+        Self(Rc::new(Watch {
+            env: env.clone(),
+            limit,
+            waits: RefCell::default(),
+            free: RefCell::default(),
+            waiting: Cell::new(0),
+            watched: Cell::new(false),
+        }))
+    }
+
+    /// The limit.
+    pub fn limit(&self) -> Duration {
+        self.0.limit
+    }
+
+    /// What `future` answers, or `None` once it has lasted longer than the limit; then it is
+    /// dropped, which for a request below ends the waiting and not the work.
+    pub fn guard<F: Future + Unpin>(&self, future: F) -> Guard<F> {
+        let watch = self.0.clone();
+        let free = watch.free.borrow_mut().pop();
+        let index = free.unwrap_or_else(|| {
+            watch.waits.borrow_mut().push(Wait::default());
+            watch.waits.borrow().len() - 1
+        });
+        watch.waits.borrow_mut()[index].since = Some(watch.env.now());
+        watch.waiting.set(watch.waiting.get() + 1);
+        if !watch.watched.replace(true) {
+            watch.env.spawn("deadline", look_after(Rc::downgrade(&watch)));
+        }
+        Guard { future, watch, index }
+    }
+}
+
+async fn look_after(watch: Weak<Watch>) {
+    loop {
+        let Some(alive) = watch.upgrade() else { return };
+        let pause = alive.env.sleep(alive.limit / LOOKS);
+        drop(alive);
+        pause.await;
+        let Some(alive) = watch.upgrade() else { return };
+        if alive.waiting.get() == 0 {
+            alive.watched.set(false);
+            return;
+        }
+        alive.wake_overdue();
+    }
+}
+
+impl Watch {
+    fn is_overdue(&self, wait: &Wait) -> bool {
+        wait.since.is_some_and(|since| self.env.now().since(since) >= self.limit)
+    }
+
+    fn wake_overdue(&self) {
+        let mut wakers = Vec::new();
+        for wait in self.waits.borrow_mut().iter_mut() {
+            if self.is_overdue(wait) {
+                wakers.extend(wait.waker.take());
+            }
+        }
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// A wait with a limit.
+pub struct Guard<F> {
+    future: F,
+    watch: Rc<Watch>,
+    index: usize,
+}
+
+impl<F: Future + Unpin> Future for Guard<F> {
+    type Output = Option<F::Output>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let guard = self.get_mut();
+        if let Poll::Ready(output) = Pin::new(&mut guard.future).poll(cx) {
+            return Poll::Ready(Some(output));
+        }
+        let wait = &mut guard.watch.waits.borrow_mut()[guard.index];
+        if guard.watch.is_overdue(wait) {
+            return Poll::Ready(None);
+        }
+        wait.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl<F> Drop for Guard<F> {
+    fn drop(&mut self) {
+        self.watch.waits.borrow_mut()[self.index] = Wait::default();
+        self.watch.free.borrow_mut().push(self.index);
+        self.watch.waiting.set(self.watch.waiting.get() - 1);
+    }
+}
