@@ -1,0 +1,20 @@
+//! Devices one after the other.
+
+use block::Table;
+use graph::kind::{Given, Kind, Lowers, Maker, Plan, TablePlan};
+
+use crate::tables;
+
+/// `concat`
+pub const KIND: Kind = Kind {
+    name: "concat",
+    summary: "devices one after the other, as one",
+    manual: include_str!("manual.md"),
+    lowers: Lowers::Many(1, 1024),
+    options: &[],
+    maker: Maker::Table(plan),
+};
+
+fn plan(given: &Given) -> Plan<TablePlan> {
+    tables::plan("on", Table::concat(&tables::ports(given)))
+}

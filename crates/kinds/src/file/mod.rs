@@ -1,0 +1,313 @@
+//! A disk on a file or a block device: raw, byte 0 to byte 0.
+
+use std::cell::{Cell, RefCell};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use block::env::{CacheMode, DiskIo, Open, Storage, StorageFacts, Ticket};
+use block::{
+    Buf, ByteRange, Control, Deadline, Device, EXTENTS_MAX, Env, Error, ErrorKind, Extent, Handled,
+    Health, Info, Op, Report, Request, Result, State, push_extent,
+};
+use graph::engine::AnyDevice;
+use graph::kind::{DiskPlan, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
+
+/// `file`
+pub const FILE: Kind = Kind {
+    name: "file",
+    summary: "a disk on a file",
+    manual: include_str!("manual.md"),
+    lowers: Lowers::None,
+    options: &[
+        OptionSpec { name: "file", value: ValueType::Path, required: true, help: "the file" },
+        OptionSpec {
+            name: "create",
+            value: ValueType::Switch,
+            required: false,
+            help: "make the file, sparse and of `size`, if there is none",
+        },
+        OptionSpec {
+            name: "size",
+            value: ValueType::Size(512, 1 << 62),
+            required: false,
+            help: "bytes; needed with `create`",
+        },
+        CACHE,
+        READ_ONLY,
+        TIMEOUT,
+    ],
+    maker: Maker::Disk { plan, make },
+};
+
+/// `path`
+pub const PATH: Kind = Kind {
+    name: "path",
+    summary: "a disk on a block device",
+    manual: include_str!("manual.md"),
+    lowers: Lowers::None,
+    options: &[
+        OptionSpec {
+            name: "path",
+            value: ValueType::Path,
+            required: true,
+            help: "the block device, best by a stable name: /dev/disk/by-id/...",
+        },
+        CACHE,
+        READ_ONLY,
+        TIMEOUT,
+    ],
+    maker: Maker::Disk { plan, make },
+};
+
+const CACHE: OptionSpec = OptionSpec {
+    name: "cache",
+    value: ValueType::Choice(&["direct", "buffered"]),
+    required: false,
+    help: "\"direct\" (O_DIRECT, the default) or \"buffered\" (through the kernel's page cache)",
+};
+
+const READ_ONLY: OptionSpec = OptionSpec {
+    name: "read_only",
+    value: ValueType::Switch,
+    required: false,
+    help: "refuse writes, and let others read the same disk",
+};
+
+const TIMEOUT: OptionSpec = OptionSpec {
+    name: "timeout",
+    value: ValueType::Duration(Duration::from_secs(600)),
+    required: false,
+    help: "after this long without an answer the disk is out of service until the answer is there; \
+           30s if not set",
+};
+
+const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+
+fn open_of(given: &Given) -> Open {
+    let device = given.text("path").is_some();
+    let path = given.text("path").or_else(|| given.text("file")).unwrap_or_default();
+    Open {
+        path: PathBuf::from(path),
+        device,
+        read_only: given.switch("read_only"),
+        create: given.size("size").filter(|_| given.switch("create")),
+        cache: match given.text("cache") {
+            Some("buffered") => CacheMode::Buffered,
+            _ => CacheMode::Direct,
+        },
+    }
+}
+
+fn info_of(facts: &StorageFacts, read_only: bool) -> Info {
+    Info {
+        read_only,
+        native_zeroes: facts.zeroes,
+        discard: facts.discard,
+        discard_zeroes: facts.discard_zeroes,
+        ..Info::disk(facts.size - facts.size % u64::from(facts.block_size), facts.block_size)
+    }
+}
+
+fn plan(given: &Given, env: &Env) -> Plan<DiskPlan> {
+    let open = open_of(given);
+    let key = if open.device { "path" } else { "file" };
+    if given.switch("create") && open.create.is_none() {
+        let fault = "create needs a size; add size = \"1GiB\", or what it should be";
+        return Err(vec![Fault::new("create", fault)]);
+    }
+    let facts = env.probe(&open).map_err(|error| vec![Fault::new(key, error.to_string())])?;
+    if let Some(wanted) = given.size("size")
+        && wanted != facts.size
+    {
+        let fault = format!(
+            "size {wanted}, but {} has {} bytes; leave size away, or make the file that large",
+            open.path.display(),
+            facts.size
+        );
+        return Err(vec![Fault::new("size", fault)]);
+    }
+    let info = info_of(&facts, open.read_only);
+    if info.size == 0 {
+        let fault = format!(
+            "{} has {} bytes; a disk has at least one block of {}",
+            open.path.display(),
+            facts.size,
+            facts.block_size
+        );
+        return Err(vec![Fault::new(key, fault)]);
+    }
+    let identity = open.path.display().to_string();
+    Ok(DiskPlan { info, creates: facts.created, identity, words: facts.words })
+}
+
+fn make(given: &Given, env: &Env) -> Result<Rc<dyn AnyDevice>> {
+    let open = open_of(given);
+    let storage = env.open(&open)?;
+    let timeout = given.duration("timeout").unwrap_or(TIMEOUT_DEFAULT);
+    Ok(Rc::new(Disk {
+        info: info_of(storage.facts(), open.read_only),
+        name: given.name.clone(),
+        storage,
+        deadline: Deadline::new(env, timeout),
+        late: Rc::default(),
+        flush_failed: RefCell::default(),
+        errors: Cell::new(0),
+        env: env.clone(),
+    }))
+}
+
+struct Disk {
+    info: Info,
+    name: String,
+    storage: Rc<dyn Storage>,
+    deadline: Deadline,
+    /// Operations that nobody waits for any more and that the kernel still works on.
+    late: Rc<Cell<u32>>,
+    /// After a failed flush nobody knows what was lost: every later one fails too.
+    flush_failed: RefCell<Option<Error>>,
+    errors: Cell<u64>,
+    env: Env,
+}
+
+impl Disk {
+    /// Carries out one operation. Past the deadline the disk is out of service until the kernel has
+    /// answered: a late write might land on top of a newer one.
+    async fn carry_out(&self, io: DiskIo) -> Result<Option<Buf>> {
+        if self.late.get() > 0 {
+            return Err(self.overdue());
+        }
+        let mut wait = Wait { ticket: Some(self.storage.start(io)) };
+        let outcome = match self.deadline.guard(&mut wait).await {
+            Some(outcome) => outcome,
+            None => {
+                self.wait_for_late(wait.ticket.take());
+                return Err(self.overdue());
+            }
+        };
+        match outcome.result {
+            Ok(_) => Ok(outcome.buf),
+            Err(error) => {
+                self.errors.set(self.errors.get() + 1);
+                Err(error.at(&self.name))
+            }
+        }
+    }
+
+    fn wait_for_late(&self, ticket: Option<Ticket>) {
+        let Some(ticket) = ticket else { return };
+        self.errors.set(self.errors.get() + 1);
+        self.late.set(self.late.get() + 1);
+        let late = self.late.clone();
+        self.env.spawn("late disk operation", async move {
+            let _ = ticket.await;
+            late.set(late.get() - 1);
+        });
+    }
+
+    fn overdue(&self) -> Error {
+        Error::new(
+            ErrorKind::TimedOut,
+            format!(
+                "no answer from the disk within {} s; out of service until it answers",
+                self.deadline.limit().as_secs_f64()
+            ),
+        )
+        .at(&self.name)
+    }
+
+    async fn flush(&self) -> Result<()> {
+        if let Some(error) = &*self.flush_failed.borrow() {
+            return Err(error.clone());
+        }
+        let flushed = self.carry_out(DiskIo::Flush).await;
+        if let Err(error) = flushed {
+            let sticky = Error::new(
+                ErrorKind::Faulted,
+                format!("an earlier flush failed ({error}); what it should have kept may be lost"),
+            );
+            self.flush_failed.borrow_mut().get_or_insert(sticky.at(&self.name));
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    async fn and_flush(&self, fua: bool) -> Result<()> {
+        if fua { self.flush().await } else { Ok(()) }
+    }
+
+    fn status(&self, range: ByteRange) -> Vec<Extent> {
+        self.storage.extents(range, EXTENTS_MAX).unwrap_or_else(|_| {
+            let mut all = Vec::new();
+            push_extent(&mut all, range.len(), State::Data);
+            all
+        })
+    }
+}
+
+impl Device for Disk {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    async fn submit(&self, request: &mut Request) -> Result<()> {
+        match &mut request.op {
+            Op::Read { range, into, .. } => {
+                let io = DiskIo::Read { offset: range.start(), into: into.clone() };
+                if let Some(buf) = self.carry_out(io).await? {
+                    *into = buf;
+                }
+                Ok(())
+            }
+            Op::Write { range, data, fua } => {
+                let io = DiskIo::Write { offset: range.start(), data: data.clone(), fua: *fua };
+                self.carry_out(io).await.map(drop)
+            }
+            Op::WriteZeroes { range, unmap, fua } => {
+                let (range, fua) = (*range, *fua);
+                self.carry_out(DiskIo::Zero { range, unmap: *unmap }).await?;
+                self.and_flush(fua).await
+            }
+            Op::Discard { range, fua } => {
+                let (range, fua) = (*range, *fua);
+                self.carry_out(DiskIo::Discard { range }).await?;
+                self.and_flush(fua).await
+            }
+            Op::Flush => self.flush().await,
+            Op::Status { range, extents } => {
+                *extents = self.status(*range);
+                Ok(())
+            }
+        }
+    }
+
+    fn control(&self, control: &Control) -> Handled {
+        let Control::Report = control else { return Handled::Pass };
+        let sticky = self.flush_failed.borrow();
+        let summary = match &*sticky {
+            Some(error) => error.to_string(),
+            None if self.late.get() > 0 => self.overdue().to_string(),
+            None => String::new(),
+        };
+        let health = if summary.is_empty() { Health::Ok } else { Health::Failed };
+        let counters = vec![("errors", self.errors.get()), ("late", u64::from(self.late.get()))];
+        Handled::Done(Ok(Report { health, summary, counters, ..Report::default() }))
+    }
+}
+
+/// A ticket that can be taken back when the waiting for it has ended.
+struct Wait {
+    ticket: Option<Ticket>,
+}
+
+impl std::future::Future for Wait {
+    type Output = block::env::Outcome;
+
+    fn poll(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Self::Output> {
+        let ticket = self.ticket.as_mut().expect("polled only while somebody waits");
+        std::pin::Pin::new(ticket).poll(cx)
+    }
+}

@@ -1,0 +1,27 @@
+//! The kinds of devices: one folder each, with code, manual and tests, and one line in [`REGISTRY`].
+#![forbid(unsafe_code)]
+
+mod concat;
+mod file;
+mod linear;
+mod memory;
+mod null;
+mod partition;
+mod pass;
+mod stripe;
+mod tables;
+
+use graph::kind::Registry;
+
+/// All kinds of this crate.
+pub const REGISTRY: Registry = Registry(&[
+    file::FILE,
+    file::PATH,
+    memory::KIND,
+    null::KIND,
+    linear::KIND,
+    partition::KIND,
+    concat::KIND,
+    stripe::KIND,
+    pass::KIND,
+]);

@@ -1,0 +1,37 @@
+//! A window onto one device.
+
+use block::{Port, Table};
+use graph::kind::{Given, Kind, Lowers, Maker, OptionSpec, Plan, TablePlan, ValueType};
+
+use crate::tables;
+
+/// `linear`
+pub const KIND: Kind = Kind {
+    name: "linear",
+    summary: "a window onto one device",
+    manual: include_str!("manual.md"),
+    lowers: Lowers::One,
+    options: &[
+        OptionSpec {
+            name: "start",
+            value: ValueType::Size(0, u64::MAX),
+            required: false,
+            help: "first byte of the lower device; 0 if not set",
+        },
+        OptionSpec {
+            name: "size",
+            value: ValueType::Size(512, u64::MAX),
+            required: false,
+            help: "bytes; up to the end of the lower device if not set",
+        },
+    ],
+    maker: Maker::Table(plan),
+};
+
+fn plan(given: &Given) -> Plan<TablePlan> {
+    let lower = given.lowers[0].info.size;
+    let start = given.size("start").unwrap_or(0);
+    let size = given.size("size").unwrap_or_else(|| lower.saturating_sub(start));
+    let option = if given.size("size").is_some() { "size" } else { "start" };
+    tables::plan(option, Table::linear(Port(0), lower, start, size))
+}

@@ -1,0 +1,127 @@
+//! A disk in memory, in pieces that are made when they are first written.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use block::{ByteRange, Device, Env, Info, Op, Request, Result, State, push_extent};
+use graph::engine::AnyDevice;
+use graph::kind::{DiskPlan, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
+
+/// `memory`
+pub const KIND: Kind = Kind {
+    name: "memory",
+    summary: "a disk in memory, gone with the process",
+    manual: include_str!("manual.md"),
+    lowers: Lowers::None,
+    options: &[OptionSpec {
+        name: "memory",
+        value: ValueType::Size(512, 1 << 46),
+        required: true,
+        help: "its size in bytes; memory is taken as it is written",
+    }],
+    maker: Maker::Disk { plan, make },
+};
+
+/// What is made and given back at once: large enough for one huge page, small enough for holes.
+const PIECE_BYTES: u64 = 64 << 10;
+
+struct Memory {
+    info: Info,
+    pieces: RefCell<Vec<Option<Box<[u8]>>>>,
+}
+
+fn info(given: &Given) -> Info {
+    let size = given.size("memory").unwrap_or(0);
+    Info {
+        volatile_cache: false,
+        discard_zeroes: true,
+        survives_process: false,
+        ..Info::disk(size - size % 512, 512)
+    }
+}
+
+fn plan(given: &Given, _: &Env) -> Plan<DiskPlan> {
+    let words = "in memory, gone with this process".to_owned();
+    Ok(DiskPlan { info: info(given), creates: true, identity: String::new(), words })
+}
+
+fn make(given: &Given, _: &Env) -> Result<Rc<dyn AnyDevice>> {
+    let info = info(given);
+    let pieces = RefCell::new(vec![None; info.size.div_ceil(PIECE_BYTES) as usize]);
+    Ok(Rc::new(Memory { info, pieces }))
+}
+
+/// The parts of `range` by piece: which piece, where in it, where in the range.
+fn parts(range: ByteRange) -> impl Iterator<Item = (usize, usize, usize, usize)> {
+    let first = range.start() / PIECE_BYTES;
+    let last = (range.end() - 1) / PIECE_BYTES;
+    (first..=last).map(move |piece| {
+        let base = piece * PIECE_BYTES;
+        let from = range.start().max(base);
+        let len = range.end().min(base + PIECE_BYTES) - from;
+        (piece as usize, (from - base) as usize, (from - range.start()) as usize, len as usize)
+    })
+}
+
+impl Memory {
+    fn read(&self, range: ByteRange, into: &mut [u8]) {
+        let pieces = self.pieces.borrow();
+        for (piece, within, above, len) in parts(range) {
+            let into = &mut into[above..above + len];
+            match &pieces[piece] {
+                Some(bytes) => into.copy_from_slice(&bytes[within..within + len]),
+                None => into.fill(0),
+            }
+        }
+    }
+
+    fn write(&self, range: ByteRange, data: &[u8]) {
+        let mut pieces = self.pieces.borrow_mut();
+        for (piece, within, above, len) in parts(range) {
+            let bytes = pieces[piece]
+                .get_or_insert_with(|| vec![0; PIECE_BYTES as usize].into_boxed_slice());
+            bytes[within..within + len].copy_from_slice(&data[above..above + len]);
+        }
+    }
+
+    fn zero(&self, range: ByteRange, unmap: bool) {
+        let mut pieces = self.pieces.borrow_mut();
+        for (piece, within, _, len) in parts(range) {
+            let slot = &mut pieces[piece];
+            if unmap && len as u64 == PIECE_BYTES {
+                *slot = None;
+            } else if let Some(bytes) = slot {
+                bytes[within..within + len].fill(0);
+            }
+        }
+    }
+
+    fn status(&self, range: ByteRange, extents: &mut Vec<block::Extent>) {
+        let pieces = self.pieces.borrow();
+        for (piece, _, _, len) in parts(range) {
+            let state = if pieces[piece].is_some() { State::Data } else { State::Hole };
+            push_extent(extents, len as u64, state);
+            if extents.len() >= block::EXTENTS_MAX {
+                return;
+            }
+        }
+    }
+}
+
+impl Device for Memory {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    async fn submit(&self, request: &mut Request) -> Result<()> {
+        match &mut request.op {
+            Op::Read { range, into, .. } => self.read(*range, &mut into.write()),
+            Op::Write { range, data, .. } => self.write(*range, &data.read()),
+            Op::WriteZeroes { range, unmap, .. } => self.zero(*range, *unmap),
+            Op::Discard { range, .. } => self.zero(*range, true),
+            Op::Flush => {}
+            Op::Status { range, extents } => self.status(*range, extents),
+        }
+        Ok(())
+    }
+}

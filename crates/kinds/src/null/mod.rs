@@ -1,0 +1,72 @@
+//! A disk without bytes: reads zeros, forgets writes. For measuring everything but a disk.
+
+use std::rc::Rc;
+
+use block::{Buf, Device, Env, Info, Op, Request, Result, State, push_extent};
+use graph::engine::AnyDevice;
+use graph::kind::{DiskPlan, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
+
+/// `null`
+pub const KIND: Kind = Kind {
+    name: "null",
+    summary: "reads zeros, forgets writes",
+    manual: include_str!("manual.md"),
+    lowers: Lowers::None,
+    options: &[OptionSpec {
+        name: "null",
+        value: ValueType::Size(512, 1 << 62),
+        required: true,
+        help: "its size in bytes",
+    }],
+    maker: Maker::Disk { plan, make },
+};
+
+/// Reads up to this length are answered with one shared buffer of zeros.
+const ZEROS_BYTES: usize = 256 << 10;
+
+struct Null {
+    info: Info,
+    zeros: Buf,
+}
+
+fn info(given: &Given) -> Info {
+    let size = given.size("null").unwrap_or(0);
+    Info {
+        volatile_cache: false,
+        discard_zeroes: true,
+        survives_process: false,
+        ..Info::disk(size - size % 512, 512)
+    }
+}
+
+fn plan(given: &Given, _: &Env) -> Plan<DiskPlan> {
+    let words = "null: keeps nothing".to_owned();
+    Ok(DiskPlan { info: info(given), creates: true, identity: String::new(), words })
+}
+
+fn make(given: &Given, env: &Env) -> Result<Rc<dyn AnyDevice>> {
+    let zeros = env.buf(ZEROS_BYTES)?;
+    zeros.write().fill(0);
+    Ok(Rc::new(Null { info: info(given), zeros }))
+}
+
+impl Device for Null {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    async fn submit(&self, request: &mut Request) -> Result<()> {
+        match &mut request.op {
+            Op::Read { into, .. } => {
+                if into.len() <= ZEROS_BYTES {
+                    *into = self.zeros.slice(0..into.len());
+                } else {
+                    into.write().fill(0);
+                }
+            }
+            Op::Write { .. } | Op::WriteZeroes { .. } | Op::Discard { .. } | Op::Flush => {}
+            Op::Status { range, extents } => push_extent(extents, range.len(), State::Hole),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,51 @@
+//! Counts what goes by and changes nothing: the smallest hook, to measure one and to copy from.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use block::{Control, Env, Handled, Hooks, Push, Report, Request, Result};
+use graph::kind::{Given, Kind, Lowers, Maker, Plan};
+
+/// `pass`
+pub const KIND: Kind = Kind {
+    name: "pass",
+    summary: "counts requests and changes nothing",
+    manual: include_str!("manual.md"),
+    lowers: Lowers::One,
+    options: &[],
+    maker: Maker::Hooks { plan, make },
+};
+
+#[derive(Default)]
+struct Pass {
+    down: Cell<u64>,
+    up: Cell<u64>,
+    failed: Cell<u64>,
+}
+
+fn plan(_: &Given) -> Plan<()> {
+    Ok(())
+}
+
+fn make(_: &Given, _: &Env) -> Result<Rc<dyn Hooks>> {
+    Ok(Rc::new(Pass::default()))
+}
+
+impl Hooks for Pass {
+    fn push(&self, _: &Request) -> Push {
+        self.down.set(self.down.get() + 1);
+        Push::Watch(0)
+    }
+
+    fn pop(&self, _: u64, _: &Request, result: &mut Result<()>) {
+        self.up.set(self.up.get() + 1);
+        self.failed.set(self.failed.get() + u64::from(result.is_err()));
+    }
+
+    fn control(&self, control: &Control) -> Handled {
+        let Control::Report = control else { return Handled::Pass };
+        let counters =
+            vec![("down", self.down.get()), ("up", self.up.get()), ("failed", self.failed.get())];
+        Handled::Done(Ok(Report { counters, ..Report::default() }))
+    }
+}

@@ -1,0 +1,33 @@
+//! Chunks dealt out over several devices.
+
+use block::{StripeTable, Table, TableError};
+use graph::kind::{Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, TablePlan, ValueType};
+
+use crate::tables;
+
+const CHUNK_DEFAULT: u64 = 64 << 10;
+const CHUNK_MAX: u64 = 1 << 30;
+
+/// `stripe`
+pub const KIND: Kind = Kind {
+    name: "stripe",
+    summary: "chunks dealt out over several devices in turn",
+    manual: include_str!("manual.md"),
+    lowers: Lowers::Many(2, 64),
+    options: &[OptionSpec {
+        name: "chunk",
+        value: ValueType::Size(512, CHUNK_MAX),
+        required: false,
+        help: "bytes on one device before the next one's turn; 64KiB if not set",
+    }],
+    maker: Maker::Table(plan),
+};
+
+fn plan(given: &Given) -> Plan<TablePlan> {
+    let chunk = given.size("chunk").unwrap_or(CHUNK_DEFAULT);
+    match Table::stripe(&tables::ports(given), chunk as u32) {
+        Ok(StripeTable { table, unused_bytes }) => Ok(TablePlan { table, unused_bytes }),
+        Err(error @ TableError::Chunk { .. }) => Err(vec![Fault::new("chunk", error.to_string())]),
+        Err(error) => Err(vec![Fault::new("on", error.to_string())]),
+    }
+}
