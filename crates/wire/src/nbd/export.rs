@@ -21,7 +21,7 @@ impl BlockSizes {
             && preferred.is_power_of_two()
             && preferred >= 512
             && preferred >= min
-            && (max == u32::MAX || (max >= min && max % min == 0));
+            && (max == u32::MAX || (max >= min && max.is_multiple_of(min)));
         if good { Some(Self { min, preferred, max }) } else { None }
     }
 
