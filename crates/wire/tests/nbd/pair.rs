@@ -6,6 +6,7 @@ use wire::nbd::{
     ServerHandshake, ServerProgress, Session, TransmissionFlags,
 };
 
+/// Every feature, of a disk that is writable and does not rotate.
 pub const ALL_FLAGS: TransmissionFlags = TransmissionFlags(0b1101_1110_1100);
 
 /// Two exports; the empty name means the first.
