@@ -1,0 +1,118 @@
+//! Whether a request may be carried out.
+
+use super::constants::{Command, CommandFlags, Errno, TransmissionFlags};
+use super::export::{ReplyStyle, Session};
+use super::request::RequestHeader;
+
+/// Why a request is refused: what to answer and the reason in words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// The error to answer with.
+    pub errno: Errno,
+    /// The reason, for the message of an error chunk.
+    pub reason: &'static str,
+}
+
+const fn refusal(errno: Errno, reason: &'static str) -> Result<(), Refusal> {
+    Err(Refusal { errno, reason })
+}
+
+/// Whether the request keeps the rules of the protocol and the limits of the export.
+///
+/// A request that passes has a known command which the export offers, only flags that command may
+/// carry, and, where it has a range, one that is not empty, inside the export, aligned to the
+/// minimum block size, and for reads and writes no longer than the largest payload.
+/// A disconnect always passes, because it has no reply.
+pub fn check(request: &RequestHeader, session: &Session) -> Result<(), Refusal> {
+    if request.command == Command::Disconnect {
+        return Ok(());
+    }
+    check_offered(request.command, session)?;
+    check_flags(request, session)?;
+    if request.command == Command::Flush {
+        // Section "Request types": reserved, must be zero.
+        if request.offset != 0 || request.length != 0 {
+            return refusal(Errno::EINVAL, "a flush has no offset and no length");
+        }
+        return Ok(());
+    }
+    check_range(request, session)
+}
+
+/// A command is refused unless the transmission flags said it is there.
+fn check_offered(command: Command, session: &Session) -> Result<(), Refusal> {
+    let flags = session.facts.flags;
+    if command.modifies() && flags.has(TransmissionFlags::READ_ONLY) {
+        return refusal(Errno::EPERM, "the export is read-only");
+    }
+    let offered = match command {
+        Command::Read | Command::Write | Command::Disconnect => true,
+        Command::Flush => flags.has(TransmissionFlags::FLUSH),
+        Command::Trim => flags.has(TransmissionFlags::TRIM),
+        Command::Cache => flags.has(TransmissionFlags::CACHE),
+        Command::WriteZeroes => flags.has(TransmissionFlags::WRITE_ZEROES),
+        Command::BlockStatus => {
+            if session.contexts.is_empty() {
+                return refusal(Errno::EINVAL, "no metadata context was selected");
+            }
+            true
+        }
+        Command::Unknown(_) => return refusal(Errno::EINVAL, "the command is not known"),
+    };
+    if !offered {
+        return refusal(Errno::EINVAL, "the export does not offer the command");
+    }
+    Ok(())
+}
+
+/// Section "Command flags": a flag not documented for the command is an error. FUA is allowed on
+/// every command once offered; payload belongs to extended writes and to nothing else.
+fn check_flags(request: &RequestHeader, session: &Session) -> Result<(), Refusal> {
+    let offered = session.facts.flags;
+    let when = |offer, flag| if offered.has(offer) { flag } else { CommandFlags::NONE };
+    let extended_write = session.style == ReplyStyle::Extended && request.command == Command::Write;
+    let own = match request.command {
+        Command::Read => when(TransmissionFlags::DF, CommandFlags::DF),
+        Command::WriteZeroes => {
+            CommandFlags::NO_HOLE | when(TransmissionFlags::FAST_ZERO, CommandFlags::FAST_ZERO)
+        }
+        Command::BlockStatus => CommandFlags::REQ_ONE,
+        Command::Write if extended_write => CommandFlags::PAYLOAD_LEN,
+        _ => CommandFlags::NONE,
+    };
+    let allowed = own | when(TransmissionFlags::FUA, CommandFlags::FUA);
+    if request.flags.without(allowed) != CommandFlags::NONE {
+        return refusal(Errno::EINVAL, "a flag is not allowed on the command");
+    }
+    if extended_write && !request.flags.has(CommandFlags::PAYLOAD_LEN) {
+        return refusal(Errno::EINVAL, "an extended write must announce its payload");
+    }
+    Ok(())
+}
+
+fn check_range(request: &RequestHeader, session: &Session) -> Result<(), Refusal> {
+    let facts = &session.facts;
+    if request.length == 0 {
+        return refusal(Errno::EINVAL, "the length is zero");
+    }
+    let Some(end) = request.offset.checked_add(request.length) else {
+        return refusal(Errno::EINVAL, "offset and length together pass 64 bits");
+    };
+    if end > facts.size_bytes {
+        // Section "Error values": ENOSPC for writes, EINVAL for the rest.
+        let errno = match request.command {
+            Command::Write | Command::WriteZeroes => Errno::ENOSPC,
+            _ => Errno::EINVAL,
+        };
+        return refusal(errno, "the range passes the end of the export");
+    }
+    let min = u64::from(facts.blocks.min());
+    if !request.offset.is_multiple_of(min) || !request.length.is_multiple_of(min) {
+        return refusal(Errno::EINVAL, "offset or length is no multiple of the minimum block size");
+    }
+    let has_payload = matches!(request.command, Command::Read | Command::Write);
+    if has_payload && request.length > u64::from(facts.blocks.max_payload()) {
+        return refusal(Errno::EINVAL, "the length is over the maximum block size");
+    }
+    Ok(())
+}

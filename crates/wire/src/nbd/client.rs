@@ -1,0 +1,391 @@
+//! The client's side of the handshake.
+
+use super::bytes::{Reader, text, truncated};
+use super::constants::{
+    BASE_ALLOCATION, ClientFlags, EXPORT_NAME_ZEROES, HandshakeFlags, INIT_MAGIC, InfoCode,
+    MAX_STRING_BYTES, OLDSTYLE_MAGIC, OPTION_MAGIC, OptionCode, ReplyCode,
+};
+use super::error::ProtocolError;
+use super::export::{Context, ExportEntry, ExportFacts, ReplyStyle, Session};
+use super::option::{
+    InfoRequest, MetaRequest, OPTION_REPLY_HEADER_BYTES, ReplyHeader, parse_server, put_option,
+    take_info,
+};
+
+/// Largest data of one option reply: two strings of the longest kind and their lengths fit.
+const MAX_OPTION_REPLY_BYTES: usize = 16 << 10;
+
+/// Most bytes of option replies a client accepts: lists of tens of thousands of exports fit.
+pub const MAX_HANDSHAKE_REPLY_BYTES: usize = 4 << 20;
+
+/// What the client wants of the server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Goal {
+    /// Enter transmission.
+    Connect,
+    /// Learn the facts of the export, then leave.
+    Describe,
+    /// Learn which exports there are, then leave.
+    List,
+}
+
+/// What a client asks for. Everything but the goal is given up quietly if the server refuses it;
+/// the [`Session`] tells what was agreed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClientConfig {
+    /// The name of the export; empty for the default one.
+    pub export: String,
+    /// What to do with it.
+    pub goal: Goal,
+    /// Ask for structured replies.
+    pub structured: bool,
+    /// Ask for extended headers.
+    pub extended: bool,
+    /// The metadata contexts to select, by full name.
+    pub contexts: Vec<String>,
+}
+
+impl ClientConfig {
+    /// Connect to an export with every extension this crate speaks.
+    pub fn connect(export: impl Into<String>) -> Self {
+        Self {
+            export: export.into(),
+            goal: Goal::Connect,
+            structured: true,
+            extended: true,
+            contexts: vec![BASE_ALLOCATION.to_owned()],
+        }
+    }
+}
+
+/// What a call of [`ClientHandshake::advance`] came to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ClientProgress {
+    /// The input ends inside a message: call again with what is left of it and more.
+    NeedMore,
+    /// One message was handled. Send the output, then call again with the rest of the input.
+    Advanced,
+    /// What follows in the stream are replies of this session.
+    Connected(Box<Session>),
+    /// The facts of the export. Send the output, then close.
+    Described(Box<ExportFacts>),
+    /// The exports of the server. Send the output, then close.
+    Listed(Vec<ExportEntry>),
+}
+
+/// The client's side of a fixed newstyle handshake.
+///
+/// It asks, one after the other and each only if configured, for structured replies, extended
+/// headers and metadata contexts, then for the goal. On an error send the output too, which takes
+/// leave in the way the protocol wants, before closing.
+#[derive(Debug)]
+pub struct ClientHandshake {
+    config: ClientConfig,
+    /// The options still to send, last first.
+    plan: Vec<OptionCode>,
+    phase: Phase,
+    reply_bytes: usize,
+    no_zeroes: bool,
+    structured: bool,
+    extended: bool,
+    contexts: Vec<Context>,
+    facts: ExportFacts,
+    has_size: bool,
+    entries: Vec<ExportEntry>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    Greeting,
+    /// A reply to this option is due.
+    Reply(OptionCode),
+    /// The unframed answer to `NBD_OPT_EXPORT_NAME` is due.
+    ExportName,
+    Over,
+}
+
+type Step = Result<ClientProgress, ProtocolError>;
+
+impl ClientHandshake {
+    /// A handshake at its start; refuses names that the protocol cannot carry.
+    pub fn new(config: ClientConfig) -> Result<Self, ProtocolError> {
+        for name in config.contexts.iter().chain([&config.export]) {
+            if name.len() > MAX_STRING_BYTES {
+                return Err(ProtocolError::OverLimit {
+                    what: "length of a name",
+                    value: name.len() as u64,
+                    limit: MAX_STRING_BYTES as u64,
+                });
+            }
+            text(name.as_bytes()).ok_or(ProtocolError::BadText { what: "name" })?;
+        }
+        let mut plan = vec![match config.goal {
+            Goal::Connect => OptionCode::GO,
+            Goal::Describe => OptionCode::INFO,
+            Goal::List => OptionCode::LIST,
+        }];
+        if config.goal != Goal::List {
+            let ask = |wanted: bool, option| wanted.then_some(option);
+            plan.extend(ask(!config.contexts.is_empty(), OptionCode::SET_META_CONTEXT));
+            plan.extend(ask(config.extended, OptionCode::EXTENDED_HEADERS));
+            plan.extend(ask(config.structured, OptionCode::STRUCTURED_REPLY));
+        }
+        let facts = ExportFacts { name: config.export.clone(), ..ExportFacts::default() };
+        Ok(Self {
+            config,
+            plan,
+            phase: Phase::Greeting,
+            reply_bytes: 0,
+            no_zeroes: false,
+            structured: false,
+            extended: false,
+            contexts: Vec::new(),
+            facts,
+            has_size: false,
+            entries: Vec::new(),
+        })
+    }
+
+    /// Handles at most one message at the start of `input`, appends what is to be sent to `out`,
+    /// and says how many bytes of the input it took.
+    pub fn advance(
+        &mut self,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(usize, ClientProgress), ProtocolError> {
+        let result = match self.phase {
+            Phase::Greeting => self.take_greeting(input, out),
+            Phase::Reply(option) => self.take_reply(option, input, out),
+            Phase::ExportName => Ok(self.take_export_name(input)),
+            Phase::Over => Err(ProtocolError::HandshakeOver),
+        };
+        if !matches!(result, Ok((_, ClientProgress::NeedMore | ClientProgress::Advanced))) {
+            self.phase = Phase::Over;
+        }
+        result
+    }
+
+    /// Section "Newstyle negotiation"; anything but fixed newstyle is refused by name.
+    fn take_greeting(
+        &mut self,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(usize, ClientProgress), ProtocolError> {
+        let mut reader = Reader::new(input);
+        let Some(magic) = reader.u64() else { return Ok((0, ClientProgress::NeedMore)) };
+        bad_magic("greeting", magic, INIT_MAGIC)?;
+        let Some(magic) = reader.u64() else { return Ok((0, ClientProgress::NeedMore)) };
+        if magic == OLDSTYLE_MAGIC {
+            return Err(ProtocolError::NotFixedNewstyle { found: "oldstyle" });
+        }
+        bad_magic("newstyle greeting", magic, OPTION_MAGIC)?;
+        let Some(flags) = reader.u16().map(HandshakeFlags) else {
+            return Ok((0, ClientProgress::NeedMore));
+        };
+        if !flags.has(HandshakeFlags::FIXED_NEWSTYLE) {
+            return Err(ProtocolError::NotFixedNewstyle { found: "plain newstyle" });
+        }
+        let mut answer = ClientFlags::FIXED_NEWSTYLE;
+        if flags.has(HandshakeFlags::NO_ZEROES) {
+            answer |= ClientFlags::NO_ZEROES;
+            self.no_zeroes = true;
+        }
+        out.extend_from_slice(&answer.0.to_be_bytes());
+        self.send_next(out);
+        Ok((18, ClientProgress::Advanced))
+    }
+
+    /// Sends the next option of the plan; the goal is the last and never left out.
+    fn send_next(&mut self, out: &mut Vec<u8>) {
+        while let Some(option) = self.plan.pop() {
+            let export = &self.config.export;
+            let data = match option {
+                // Contexts cannot be selected without structured replies.
+                OptionCode::SET_META_CONTEXT if !self.structured => continue,
+                OptionCode::SET_META_CONTEXT => MetaRequest::data(export, &self.config.contexts),
+                OptionCode::GO | OptionCode::INFO => InfoRequest::data(
+                    export,
+                    &[InfoCode::NAME, InfoCode::DESCRIPTION, InfoCode::BLOCK_SIZE],
+                ),
+                _ => Vec::new(),
+            };
+            put_option(out, option, &data);
+            self.phase = Phase::Reply(option);
+            return;
+        }
+    }
+
+    fn take_reply(
+        &mut self,
+        option: OptionCode,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(usize, ClientProgress), ProtocolError> {
+        let Some(header) = ReplyHeader::parse(input)? else {
+            return Ok((0, ClientProgress::NeedMore));
+        };
+        if header.option != option {
+            return Err(ProtocolError::Invalid {
+                what: "option of an option reply",
+                value: header.option.0.into(),
+                rule: "must be the option that was sent",
+            });
+        }
+        over_limit("length of an option reply", header.len, MAX_OPTION_REPLY_BYTES)?;
+        let total = OPTION_REPLY_HEADER_BYTES + header.len;
+        let spent = self.reply_bytes + total;
+        over_limit("length of all option replies", spent, MAX_HANDSHAKE_REPLY_BYTES)?;
+        let Some(data) = input.get(OPTION_REPLY_HEADER_BYTES..total) else {
+            return Ok((0, ClientProgress::NeedMore));
+        };
+        self.reply_bytes = spent;
+        let progress = match header.reply {
+            ReplyCode::ACK => self.acknowledged(option, out)?,
+            code if code.is_error() => self.refused(option, code, data, out)?,
+            code => self.take_item(option, code, data)?,
+        };
+        Ok((total, progress))
+    }
+
+    /// One of the replies that precede the last.
+    fn take_item(&mut self, option: OptionCode, code: ReplyCode, data: &[u8]) -> Step {
+        match (option, code) {
+            (OptionCode::GO | OptionCode::INFO, ReplyCode::INFO) => {
+                let info = take_info(&mut self.facts, data)?;
+                self.has_size |= info == InfoCode::EXPORT;
+            }
+            (OptionCode::SET_META_CONTEXT, ReplyCode::META_CONTEXT) => self.take_context(data)?,
+            (OptionCode::LIST, ReplyCode::SERVER) => self.entries.push(parse_server(data)?),
+            _ => {
+                return Err(ProtocolError::Invalid {
+                    what: "kind of an option reply",
+                    value: code.0.into(),
+                    rule: "must be one that belongs to the option that was sent",
+                });
+            }
+        }
+        Ok(ClientProgress::Advanced)
+    }
+
+    /// Accepts only contexts that were asked for, each once: this also bounds their number.
+    fn take_context(&mut self, data: &[u8]) -> Result<(), ProtocolError> {
+        let mut reader = Reader::new(data);
+        let (Some(id), Some(name)) = (reader.u32(), text(reader.rest())) else {
+            return Err(ProtocolError::BadText { what: "metadata context" });
+        };
+        let asked = self.config.contexts.iter().any(|asked| asked == name);
+        let again = self.contexts.iter().any(|known| known.id == id || known.name == name);
+        if !asked || again {
+            return Err(ProtocolError::Invalid {
+                what: "number of a metadata context",
+                value: id.into(),
+                rule: "must stand for a context that was asked for, and for one alone",
+            });
+        }
+        self.contexts.push(Context { id, name: name.to_owned() });
+        Ok(())
+    }
+
+    fn acknowledged(&mut self, option: OptionCode, out: &mut Vec<u8>) -> Step {
+        match option {
+            OptionCode::STRUCTURED_REPLY => self.structured = true,
+            OptionCode::EXTENDED_HEADERS => {
+                self.structured = true;
+                self.extended = true;
+            }
+            OptionCode::LIST => {
+                put_option(out, OptionCode::ABORT, &[]);
+                return Ok(ClientProgress::Listed(std::mem::take(&mut self.entries)));
+            }
+            OptionCode::GO | OptionCode::INFO if !self.has_size => {
+                return Err(ProtocolError::Invalid {
+                    what: "option reply",
+                    value: ReplyCode::ACK.0.into(),
+                    rule: "must come after an NBD_INFO_EXPORT",
+                });
+            }
+            OptionCode::GO => return Ok(self.connected()),
+            OptionCode::INFO => {
+                put_option(out, OptionCode::ABORT, &[]);
+                let facts = std::mem::take(&mut self.facts);
+                return Ok(ClientProgress::Described(Box::new(facts)));
+            }
+            _ => {}
+        }
+        self.send_next(out);
+        Ok(ClientProgress::Advanced)
+    }
+
+    /// Goes on without an extension, falls back to the option every server knows, or gives up.
+    fn refused(
+        &mut self,
+        option: OptionCode,
+        code: ReplyCode,
+        data: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Step {
+        let last = matches!(option, OptionCode::GO | OptionCode::INFO | OptionCode::LIST);
+        let fatal = matches!(code, ReplyCode::ERR_TLS_REQD | ReplyCode::ERR_SHUTDOWN);
+        if option == OptionCode::GO && code == ReplyCode::ERR_UNSUP && !self.extended {
+            put_option(out, OptionCode::EXPORT_NAME, self.config.export.as_bytes());
+            self.phase = Phase::ExportName;
+            return Ok(ClientProgress::Advanced);
+        }
+        if last || fatal {
+            put_option(out, OptionCode::ABORT, &[]);
+            return Err(ProtocolError::Refused { option, reply: code, message: words(data) });
+        }
+        if option == OptionCode::SET_META_CONTEXT {
+            // What came before the error does not count.
+            self.contexts.clear();
+        }
+        self.send_next(out);
+        Ok(ClientProgress::Advanced)
+    }
+
+    fn take_export_name(&mut self, input: &[u8]) -> (usize, ClientProgress) {
+        let mut reader = Reader::new(input);
+        let zeroes = if self.no_zeroes { 0 } else { EXPORT_NAME_ZEROES };
+        let fields = (reader.u64(), reader.u16(), reader.bytes(zeroes));
+        let (Some(size), Some(flags), Some(_)) = fields else {
+            return (0, ClientProgress::NeedMore);
+        };
+        self.facts.size_bytes = size;
+        self.facts.flags.0 = flags;
+        (10 + zeroes, self.connected())
+    }
+
+    fn connected(&mut self) -> ClientProgress {
+        let style = match (self.structured, self.extended) {
+            (_, true) => ReplyStyle::Extended,
+            (true, false) => ReplyStyle::Structured,
+            (false, false) => ReplyStyle::Simple,
+        };
+        let contexts = std::mem::take(&mut self.contexts);
+        let facts = std::mem::take(&mut self.facts);
+        ClientProgress::Connected(Box::new(Session { style, contexts, facts }))
+    }
+}
+
+/// A server's message as it may be shown: no control characters, no more than a string's length.
+fn words(data: &[u8]) -> String {
+    let message = String::from_utf8_lossy(data);
+    let shown = truncated(&message, MAX_STRING_BYTES).chars();
+    shown.map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+fn bad_magic(what: &'static str, found: u64, expected: u64) -> Result<(), ProtocolError> {
+    if found != expected {
+        return Err(ProtocolError::BadMagic { what, found, expected });
+    }
+    Ok(())
+}
+
+fn over_limit(what: &'static str, value: usize, limit: usize) -> Result<(), ProtocolError> {
+    if value > limit {
+        let (value, limit) = (value as u64, limit as u64);
+        return Err(ProtocolError::OverLimit { what, value, limit });
+    }
+    Ok(())
+}

@@ -1,0 +1,415 @@
+//! The numbers of the protocol, under names. Section "Values" of the specification.
+
+use std::fmt;
+use std::ops::{BitOr, BitOrAssign};
+
+/// The TCP port registered for NBD.
+pub const DEFAULT_PORT: u16 = 10809;
+
+/// First magic of the greeting, ASCII `NBDMAGIC`.
+pub const INIT_MAGIC: u64 = 0x4e42_444d_4147_4943;
+/// Second magic of the newstyle greeting and magic of every option, ASCII `IHAVEOPT`.
+pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
+/// Second magic of the oldstyle greeting, recognised only to refuse it by name.
+pub const OLDSTYLE_MAGIC: u64 = 0x0000_4202_8186_1253;
+/// Magic of every option reply.
+pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
+/// Magic of a compact request.
+pub const REQUEST_MAGIC: u32 = 0x2560_9513;
+/// Magic of an extended request.
+pub const EXTENDED_REQUEST_MAGIC: u32 = 0x21e4_1c71;
+/// Magic of a simple reply.
+pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
+/// Magic of a structured reply chunk.
+pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
+/// Magic of an extended reply chunk.
+pub const EXTENDED_REPLY_MAGIC: u32 = 0x6e8a_278c;
+
+/// Bytes of a compact request header.
+pub const REQUEST_BYTES: usize = 28;
+/// Bytes of an extended request header.
+pub const EXTENDED_REQUEST_BYTES: usize = 32;
+/// Bytes of a simple reply header.
+pub const SIMPLE_REPLY_BYTES: usize = 16;
+/// Bytes of a structured chunk header.
+pub const STRUCTURED_REPLY_BYTES: usize = 20;
+/// Bytes of an extended chunk header.
+pub const EXTENDED_REPLY_BYTES: usize = 32;
+
+/// Longest string of the protocol: names, descriptions, messages (section "Conventions").
+pub const MAX_STRING_BYTES: usize = 4096;
+
+/// Largest payload of one read or write. The specification asks that 32 MiB never count as an
+/// attack, and peers assume no more unless told.
+pub const MAX_PAYLOAD_BYTES: u32 = 32 << 20;
+
+/// Zero bytes that end the answer to `NBD_OPT_EXPORT_NAME` unless both sides agreed otherwise.
+pub(crate) const EXPORT_NAME_ZEROES: usize = 124;
+
+/// Declares a set of bits as a newtype with named members.
+macro_rules! bits {
+    ($(#[$doc:meta])* $name:ident: $int:ty { $($(#[$bit_doc:meta])* $bit:ident = $shift:literal;)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Default)]
+        pub struct $name(pub $int);
+
+        impl $name {
+            /// No bit set.
+            pub const NONE: Self = Self(0);
+            $($(#[$bit_doc])* pub const $bit: Self = Self(1 << $shift);)*
+
+            /// Whether every bit of `other` is set.
+            pub const fn has(self, other: Self) -> bool {
+                self.0 & other.0 == other.0
+            }
+
+            /// These bits without those of `other`.
+            pub const fn without(self, other: Self) -> Self {
+                Self(self.0 & !other.0)
+            }
+        }
+
+        impl BitOr for $name {
+            type Output = Self;
+            fn bitor(self, other: Self) -> Self {
+                Self(self.0 | other.0)
+            }
+        }
+
+        impl BitOrAssign for $name {
+            fn bitor_assign(&mut self, other: Self) {
+                self.0 |= other.0;
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}({:#x})", stringify!($name), self.0)
+            }
+        }
+    };
+}
+
+bits! {
+    /// What the server says of itself in the greeting ("Handshake flags").
+    HandshakeFlags: u16 {
+        /// `NBD_FLAG_FIXED_NEWSTYLE`: options can be answered one by one.
+        FIXED_NEWSTYLE = 0;
+        /// `NBD_FLAG_NO_ZEROES`: the padding after `NBD_OPT_EXPORT_NAME` can be left out.
+        NO_ZEROES = 1;
+    }
+}
+
+bits! {
+    /// What the client answers to the greeting ("Client flags").
+    ClientFlags: u32 {
+        /// `NBD_FLAG_C_FIXED_NEWSTYLE`.
+        FIXED_NEWSTYLE = 0;
+        /// `NBD_FLAG_C_NO_ZEROES`.
+        NO_ZEROES = 1;
+    }
+}
+
+bits! {
+    /// What an export can do ("Transmission flags").
+    TransmissionFlags: u16 {
+        /// `NBD_FLAG_HAS_FLAGS`: always set on the wire.
+        HAS_FLAGS = 0;
+        /// `NBD_FLAG_READ_ONLY`.
+        READ_ONLY = 1;
+        /// `NBD_FLAG_SEND_FLUSH`: flush is understood.
+        FLUSH = 2;
+        /// `NBD_FLAG_SEND_FUA`: the FUA command flag is honoured.
+        FUA = 3;
+        /// `NBD_FLAG_ROTATIONAL`: seeking costs time.
+        ROTATIONAL = 4;
+        /// `NBD_FLAG_SEND_TRIM`: trim is understood.
+        TRIM = 5;
+        /// `NBD_FLAG_SEND_WRITE_ZEROES`: write-zeroes is understood.
+        WRITE_ZEROES = 6;
+        /// `NBD_FLAG_SEND_DF`: "don't fragment" is honoured; needs structured replies.
+        DF = 7;
+        /// `NBD_FLAG_CAN_MULTI_CONN`: a flush on one connection covers all of them.
+        MULTI_CONN = 8;
+        /// `NBD_FLAG_SEND_CACHE`: cache is understood.
+        CACHE = 10;
+        /// `NBD_FLAG_SEND_FAST_ZERO`: write-zeroes can be asked to fail rather than be slow.
+        FAST_ZERO = 11;
+    }
+}
+
+bits! {
+    /// How a request is to be carried out ("Command flags").
+    CommandFlags: u16 {
+        /// `NBD_CMD_FLAG_FUA`: reply only when the effect is on stable storage.
+        FUA = 0;
+        /// `NBD_CMD_FLAG_NO_HOLE`: zeroes must stay allocated.
+        NO_HOLE = 1;
+        /// `NBD_CMD_FLAG_DF`: reply with one content chunk.
+        DF = 2;
+        /// `NBD_CMD_FLAG_REQ_ONE`: report one extent per context.
+        REQ_ONE = 3;
+        /// `NBD_CMD_FLAG_FAST_ZERO`: fail with `ENOTSUP` if zeroing is no faster than writing.
+        FAST_ZERO = 4;
+        /// `NBD_CMD_FLAG_PAYLOAD_LEN`: the length is that of a payload; extended headers only.
+        PAYLOAD_LEN = 5;
+    }
+}
+
+bits! {
+    /// Flags of a reply chunk ("Structured reply flags").
+    ReplyFlags: u16 {
+        /// `NBD_REPLY_FLAG_DONE`: no further chunk answers this request.
+        DONE = 0;
+    }
+}
+
+bits! {
+    /// What `base:allocation` says of an extent.
+    AllocationFlags: u32 {
+        /// `NBD_STATE_HOLE`: no storage is allocated.
+        HOLE = 0;
+        /// `NBD_STATE_ZERO`: it reads as zeroes.
+        ZERO = 1;
+    }
+}
+
+/// The metadata context every server of this protocol knows.
+pub const BASE_ALLOCATION: &str = "base:allocation";
+
+/// Declares a number with named values; any other value can be held and is kept.
+macro_rules! numbers {
+    ($(#[$doc:meta])* $name:ident: $int:ty { $($(#[$item_doc:meta])* $item:ident = $value:expr, $text:literal;)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+        pub struct $name(pub $int);
+
+        impl $name {
+            $($(#[$item_doc])* pub const $item: Self = Self($value);)*
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match *self {
+                    $(Self::$item => f.write_str($text),)*
+                    Self(other) => write!(f, "number {other}"),
+                }
+            }
+        }
+    };
+}
+
+numbers! {
+    /// An option of the handshake ("Option types").
+    OptionCode: u32 {
+        /// Enter transmission the old way, without error replies.
+        EXPORT_NAME = 1, "NBD_OPT_EXPORT_NAME";
+        /// End the session.
+        ABORT = 2, "NBD_OPT_ABORT";
+        /// List the exports.
+        LIST = 3, "NBD_OPT_LIST";
+        /// Go on under TLS.
+        STARTTLS = 5, "NBD_OPT_STARTTLS";
+        /// Describe an export.
+        INFO = 6, "NBD_OPT_INFO";
+        /// Describe an export and enter transmission.
+        GO = 7, "NBD_OPT_GO";
+        /// Use structured replies.
+        STRUCTURED_REPLY = 8, "NBD_OPT_STRUCTURED_REPLY";
+        /// List metadata contexts.
+        LIST_META_CONTEXT = 9, "NBD_OPT_LIST_META_CONTEXT";
+        /// Select metadata contexts.
+        SET_META_CONTEXT = 10, "NBD_OPT_SET_META_CONTEXT";
+        /// Use extended headers.
+        EXTENDED_HEADERS = 11, "NBD_OPT_EXTENDED_HEADERS";
+    }
+}
+
+/// Bit that marks an option reply as an error.
+const REP_ERR: u32 = 1 << 31;
+
+numbers! {
+    /// The kind of an option reply ("Option reply types").
+    ReplyCode: u32 {
+        /// Accepted, or end of a list.
+        ACK = 1, "NBD_REP_ACK";
+        /// One export of a list.
+        SERVER = 2, "NBD_REP_SERVER";
+        /// One fact of an export.
+        INFO = 3, "NBD_REP_INFO";
+        /// One metadata context.
+        META_CONTEXT = 4, "NBD_REP_META_CONTEXT";
+        /// The option is not known.
+        ERR_UNSUP = REP_ERR | 1, "NBD_REP_ERR_UNSUP";
+        /// Forbidden by policy.
+        ERR_POLICY = REP_ERR | 2, "NBD_REP_ERR_POLICY";
+        /// Malformed, or out of order.
+        ERR_INVALID = REP_ERR | 3, "NBD_REP_ERR_INVALID";
+        /// Not on this platform.
+        ERR_PLATFORM = REP_ERR | 4, "NBD_REP_ERR_PLATFORM";
+        /// Only under TLS.
+        ERR_TLS_REQD = REP_ERR | 5, "NBD_REP_ERR_TLS_REQD";
+        /// No such export.
+        ERR_UNKNOWN = REP_ERR | 6, "NBD_REP_ERR_UNKNOWN";
+        /// The server is going away.
+        ERR_SHUTDOWN = REP_ERR | 7, "NBD_REP_ERR_SHUTDOWN";
+        /// The client must ask for block sizes first.
+        ERR_BLOCK_SIZE_REQD = REP_ERR | 8, "NBD_REP_ERR_BLOCK_SIZE_REQD";
+        /// Too large to process.
+        ERR_TOO_BIG = REP_ERR | 9, "NBD_REP_ERR_TOO_BIG";
+        /// Extended headers are needed, or already in use.
+        ERR_EXT_HEADER_REQD = REP_ERR | 10, "NBD_REP_ERR_EXT_HEADER_REQD";
+    }
+}
+
+impl ReplyCode {
+    /// Whether the reply ends the option with an error.
+    pub const fn is_error(self) -> bool {
+        self.0 & REP_ERR != 0
+    }
+}
+
+numbers! {
+    /// A fact that `NBD_OPT_INFO` and `NBD_OPT_GO` can ask for.
+    InfoCode: u16 {
+        /// Size and transmission flags; always sent.
+        EXPORT = 0, "NBD_INFO_EXPORT";
+        /// The canonical name.
+        NAME = 1, "NBD_INFO_NAME";
+        /// A description for people.
+        DESCRIPTION = 2, "NBD_INFO_DESCRIPTION";
+        /// Minimum, preferred and maximum block size.
+        BLOCK_SIZE = 3, "NBD_INFO_BLOCK_SIZE";
+    }
+}
+
+numbers! {
+    /// The kind of a reply chunk ("Structured reply types").
+    ChunkKind: u16 {
+        /// Ends a reply, no payload.
+        NONE = 0, "NBD_REPLY_TYPE_NONE";
+        /// Bytes at an offset.
+        OFFSET_DATA = 1, "NBD_REPLY_TYPE_OFFSET_DATA";
+        /// Zeroes at an offset, not transferred.
+        OFFSET_HOLE = 2, "NBD_REPLY_TYPE_OFFSET_HOLE";
+        /// Extents of a metadata context, 32-bit lengths.
+        BLOCK_STATUS = 5, "NBD_REPLY_TYPE_BLOCK_STATUS";
+        /// Extents of a metadata context, 64-bit lengths.
+        BLOCK_STATUS_EXT = 6, "NBD_REPLY_TYPE_BLOCK_STATUS_EXT";
+        /// The request failed.
+        ERROR = (1 << 15) | 1, "NBD_REPLY_TYPE_ERROR";
+        /// The request failed at an offset.
+        ERROR_OFFSET = (1 << 15) | 2, "NBD_REPLY_TYPE_ERROR_OFFSET";
+    }
+}
+
+impl ChunkKind {
+    /// Whether the chunk reports an error, be its kind known or not.
+    pub const fn is_error(self) -> bool {
+        self.0 & (1 << 15) != 0
+    }
+}
+
+/// What a request asks for ("Request types").
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Command {
+    /// Read bytes.
+    Read,
+    /// Write bytes.
+    Write,
+    /// Disconnect; there is no reply.
+    Disconnect,
+    /// Make completed writes stable.
+    Flush,
+    /// Bytes are no longer needed.
+    Trim,
+    /// Bytes will be read soon.
+    Cache,
+    /// Write zeroes without sending them.
+    WriteZeroes,
+    /// Report the extents of the selected metadata contexts.
+    BlockStatus,
+    /// A number this crate gives no meaning to.
+    Unknown(u16),
+}
+
+impl Command {
+    /// The command of a number on the wire.
+    pub const fn from_wire(number: u16) -> Self {
+        match number {
+            0 => Self::Read,
+            1 => Self::Write,
+            2 => Self::Disconnect,
+            3 => Self::Flush,
+            4 => Self::Trim,
+            5 => Self::Cache,
+            6 => Self::WriteZeroes,
+            7 => Self::BlockStatus,
+            other => Self::Unknown(other),
+        }
+    }
+
+    /// Its number on the wire.
+    pub const fn to_wire(self) -> u16 {
+        match self {
+            Self::Read => 0,
+            Self::Write => 1,
+            Self::Disconnect => 2,
+            Self::Flush => 3,
+            Self::Trim => 4,
+            Self::Cache => 5,
+            Self::WriteZeroes => 6,
+            Self::BlockStatus => 7,
+            Self::Unknown(number) => number,
+        }
+    }
+
+    /// Whether it changes the content of the export.
+    pub const fn modifies(self) -> bool {
+        matches!(self, Self::Write | Self::Trim | Self::WriteZeroes)
+    }
+}
+
+/// An error of the transmission phase ("Error values").
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Errno {
+    /// Operation not permitted.
+    EPERM = 1,
+    /// Input/output error.
+    EIO = 5,
+    /// Cannot allocate memory.
+    ENOMEM = 12,
+    /// Invalid argument.
+    EINVAL = 22,
+    /// No space left on device.
+    ENOSPC = 28,
+    /// Value too large.
+    EOVERFLOW = 75,
+    /// Operation not supported.
+    ENOTSUP = 95,
+    /// The server is being shut down.
+    ESHUTDOWN = 108,
+}
+
+impl Errno {
+    /// The error of a non-zero number. A number outside the protocol reads as `EINVAL`, as the
+    /// specification asks of clients.
+    pub const fn from_wire(number: u32) -> Self {
+        match number {
+            1 => Self::EPERM,
+            5 => Self::EIO,
+            12 => Self::ENOMEM,
+            28 => Self::ENOSPC,
+            75 => Self::EOVERFLOW,
+            95 => Self::ENOTSUP,
+            108 => Self::ESHUTDOWN,
+            _ => Self::EINVAL,
+        }
+    }
+
+    /// Its number on the wire.
+    pub const fn to_wire(self) -> u32 {
+        self as u32
+    }
+}

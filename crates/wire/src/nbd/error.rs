@@ -1,0 +1,108 @@
+//! What can be wrong with a stream.
+
+use std::fmt;
+
+use super::constants::{OptionCode, ReplyCode};
+
+/// The peer broke the protocol or a limit, or refused what cannot be done without.
+///
+/// The position in the stream is lost or worthless: send what is in the output buffer, then close
+/// the connection. Bad input after which the stream can still be followed is never reported this
+/// way; it is answered with an error reply.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ProtocolError {
+    /// A message does not start with its magic number.
+    BadMagic {
+        /// Which message.
+        what: &'static str,
+        /// The number found.
+        found: u64,
+        /// The number it must be.
+        expected: u64,
+    },
+    /// A count or length passes a limit.
+    OverLimit {
+        /// What was counted.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+        /// The largest value accepted.
+        limit: u64,
+    },
+    /// A value that no rule of the protocol allows.
+    Invalid {
+        /// Which field.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+        /// What it must be.
+        rule: &'static str,
+    },
+    /// Text that is not UTF-8 or holds a NUL.
+    BadText {
+        /// Which text.
+        what: &'static str,
+    },
+    /// The peer does not speak fixed newstyle, the only handshake spoken here.
+    NotFixedNewstyle {
+        /// What it offered.
+        found: &'static str,
+    },
+    /// `NBD_OPT_EXPORT_NAME` named an export that does not exist; the option has no error reply.
+    UnknownExport {
+        /// The name asked for.
+        name: String,
+    },
+    /// The server refused an option that the session needs.
+    Refused {
+        /// The option.
+        option: OptionCode,
+        /// The kind of refusal.
+        reply: ReplyCode,
+        /// The server's words; may be empty.
+        message: String,
+    },
+    /// The handshake had already ended.
+    HandshakeOver,
+}
+
+impl fmt::Display for ProtocolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BadMagic { what, found, expected } => {
+                write!(f, "the magic of the {what} is {found:#x}, it must be {expected:#x}")
+            }
+            Self::OverLimit { what, value, limit } => {
+                write!(f, "the {what} is {value}, the limit is {limit}")
+            }
+            Self::Invalid { what, value, rule } => write!(f, "the {what} is {value}, it {rule}"),
+            Self::BadText { what } => write!(f, "the {what} is not UTF-8 or holds a NUL"),
+            Self::NotFixedNewstyle { found } => write!(
+                f,
+                "the peer offers the {found} handshake, only fixed newstyle is spoken; \
+                 use a peer that supports it"
+            ),
+            Self::UnknownExport { name } => {
+                write!(f, "there is no export named {name:?}; list the exports to see the names")
+            }
+            Self::Refused { option, reply, message } => {
+                write!(f, "the server refused {option} with {reply}")?;
+                if !message.is_empty() {
+                    write!(f, ": {message}")?;
+                }
+                match *reply {
+                    ReplyCode::ERR_TLS_REQD => f.write_str("; connect with TLS"),
+                    ReplyCode::ERR_UNKNOWN => f.write_str("; list the exports to see the names"),
+                    ReplyCode::ERR_SHUTDOWN => f.write_str("; connect again later"),
+                    _ => Ok(()),
+                }
+            }
+            Self::HandshakeOver => {
+                f.write_str("the handshake has ended, no further bytes belong to it")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ProtocolError {}

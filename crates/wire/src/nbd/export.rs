@@ -1,0 +1,137 @@
+//! What both sides know of an export, and what a handshake agrees on.
+
+use super::constants::{MAX_PAYLOAD_BYTES, TransmissionFlags};
+
+/// The block sizes of an export (section "Block size constraints").
+///
+/// Invariant: the rules listed at [`BlockSizes::new`] hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BlockSizes {
+    pub(super) min: u32,
+    pub(super) preferred: u32,
+    pub(super) max: u32,
+}
+
+impl BlockSizes {
+    /// Sizes that keep the rules: `min` is a power of two up to 64 KiB, `preferred` is a power of
+    /// two not below 512 and `min`, `max` is `u32::MAX` or a multiple of `min` not below it.
+    pub const fn new(min: u32, preferred: u32, max: u32) -> Option<Self> {
+        let good = min.is_power_of_two()
+            && min <= 1 << 16
+            && preferred.is_power_of_two()
+            && preferred >= 512
+            && preferred >= min
+            && (max == u32::MAX || (max >= min && max.is_multiple_of(min)));
+        if good { Some(Self { min, preferred, max }) } else { None }
+    }
+
+    /// Every offset and length must be a multiple of this.
+    pub const fn min(self) -> u32 {
+        self.min
+    }
+
+    /// Multiples of this are served without read-modify-write.
+    pub const fn preferred(self) -> u32 {
+        self.preferred
+    }
+
+    /// The largest payload of one request, as told to the peer.
+    pub const fn max(self) -> u32 {
+        self.max
+    }
+
+    /// The largest payload accepted: [`BlockSizes::max`], even if unlimited no more than
+    /// [`MAX_PAYLOAD_BYTES`].
+    pub fn max_payload(self) -> u32 {
+        self.max.min(MAX_PAYLOAD_BYTES)
+    }
+}
+
+/// What holds when the sizes are not told: any alignment, 4 KiB preferred, 32 MiB at most.
+impl Default for BlockSizes {
+    fn default() -> Self {
+        Self { min: 1, preferred: 4096, max: MAX_PAYLOAD_BYTES }
+    }
+}
+
+/// One line of an export list.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ExportEntry {
+    /// The name to connect with.
+    pub name: String,
+    /// Words for people; may be empty.
+    pub description: String,
+}
+
+/// What a server says of one export.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ExportFacts {
+    /// The canonical name, also of an export that was found under an alias such as "".
+    pub name: String,
+    /// Words for people; may be empty.
+    pub description: String,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// What it can do. Set a flag only if it is honoured.
+    pub flags: TransmissionFlags,
+    /// Its block sizes.
+    pub blocks: BlockSizes,
+    /// The metadata contexts it can report, for instance `base:allocation`.
+    pub contexts: Vec<String>,
+}
+
+impl ExportFacts {
+    /// The flags as they may be sent: `HAS_FLAGS` always, `DF` only with structured replies,
+    /// `FAST_ZERO` only with `WRITE_ZEROES` (section "Transmission flags").
+    pub fn wire_flags(&self, structured: bool) -> TransmissionFlags {
+        let mut flags = self.flags | TransmissionFlags::HAS_FLAGS;
+        if !structured {
+            flags = flags.without(TransmissionFlags::DF);
+        }
+        if !flags.has(TransmissionFlags::WRITE_ZEROES) {
+            flags = flags.without(TransmissionFlags::FAST_ZERO);
+        }
+        flags
+    }
+}
+
+/// The exports of a server, asked during a handshake.
+///
+/// Answering must be cheap and must open nothing: the peer has proved nothing yet.
+pub trait Exports {
+    /// Every export that may be listed.
+    fn list(&self) -> Vec<ExportEntry>;
+    /// The export of a name; the empty name asks for the default one.
+    fn find(&self, name: &str) -> Option<ExportFacts>;
+}
+
+/// A metadata context that was selected for a session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Context {
+    /// The number that stands for it in replies.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+}
+
+/// The form of the messages in the transmission phase.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReplyStyle {
+    /// Compact requests, simple replies.
+    Simple,
+    /// Compact requests, structured replies; simple ones still possible except to reads.
+    Structured,
+    /// Extended requests and replies.
+    Extended,
+}
+
+/// What a handshake agreed on; it governs the transmission phase.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Session {
+    /// The form of the messages.
+    pub style: ReplyStyle,
+    /// The selected metadata contexts.
+    pub contexts: Vec<Context>,
+    /// The export. Its flags are those that were sent.
+    pub facts: ExportFacts,
+}

@@ -1,0 +1,222 @@
+//! Writing the replies of the transmission phase.
+
+use std::ops::Deref;
+
+use super::bytes::truncated;
+use super::constants::{
+    ChunkKind, EXTENDED_REPLY_BYTES, EXTENDED_REPLY_MAGIC, Errno, MAX_STRING_BYTES, ReplyFlags,
+    SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC,
+};
+use super::export::ReplyStyle;
+use super::request::RequestHeader;
+
+/// Most extents in one status chunk, sent or accepted: one MiB of them in compact form.
+pub const MAX_STATUS_EXTENTS: usize = 1 << 17;
+
+/// The largest head: an extended chunk header, an offset and the size of a hole.
+const MAX_HEAD_BYTES: usize = EXTENDED_REPLY_BYTES + 12;
+
+/// Longest extent sent in 32 bits. The end of a longer one is left out, which the protocol allows,
+/// at a boundary that suits every block size.
+const MAX_COMPACT_EXTENT: u64 = 0xffff_0000;
+
+/// The bytes of a reply that precede its payload, kept on the stack: put them and the payload into
+/// one vectored write.
+#[derive(Clone, Copy)]
+pub struct Head {
+    bytes: [u8; MAX_HEAD_BYTES],
+    len: usize,
+}
+
+impl Head {
+    const fn new() -> Self {
+        Self { bytes: [0; MAX_HEAD_BYTES], len: 0 }
+    }
+
+    fn with(mut self, field: &[u8]) -> Self {
+        self.bytes[self.len..self.len + field.len()].copy_from_slice(field);
+        self.len += field.len();
+        self
+    }
+}
+
+impl Deref for Head {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// The answer to one request.
+///
+/// What every style can say is here; what only chunks can say is behind [`Reply::chunks`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reply {
+    style: ReplyStyle,
+    cookie: u64,
+    offset: u64,
+}
+
+impl Reply {
+    /// The answer to `request`.
+    pub const fn new(request: &RequestHeader, style: ReplyStyle) -> Self {
+        Self { style, cookie: request.cookie, offset: request.offset }
+    }
+
+    /// The way to reply in pieces, if the session has structured replies.
+    pub const fn chunks(self) -> Option<Chunks> {
+        match self.style {
+            ReplyStyle::Simple => None,
+            ReplyStyle::Structured => Some(Chunks { reply: self, extended: false }),
+            ReplyStyle::Extended => Some(Chunks { reply: self, extended: true }),
+        }
+    }
+
+    /// Success of a request that returns no payload.
+    pub fn done(self) -> Head {
+        match self.chunks() {
+            None => self.simple(0),
+            Some(chunks) => chunks.head(ChunkKind::NONE, true, 0),
+        }
+    }
+
+    /// Success of a whole read: exactly the `len` bytes that were asked for follow, and nothing can
+    /// fail any more.
+    pub fn whole_read(self, len: u32) -> Head {
+        match self.chunks() {
+            None => self.simple(0),
+            Some(chunks) => chunks.data(self.offset, len, true),
+        }
+    }
+
+    /// Appends failure. The message is for people; a simple reply has no room for it.
+    pub fn error(self, errno: Errno, message: &str, out: &mut Vec<u8>) {
+        match self.chunks() {
+            None => out.extend_from_slice(&self.simple(errno.to_wire())),
+            Some(chunks) => chunks.put_error(ChunkKind::ERROR, errno, message, &[], true, out),
+        }
+    }
+
+    /// Section "Simple reply message".
+    fn simple(self, error: u32) -> Head {
+        Head::new()
+            .with(&SIMPLE_REPLY_MAGIC.to_be_bytes())
+            .with(&error.to_be_bytes())
+            .with(&self.cookie.to_be_bytes())
+    }
+}
+
+/// A run of bytes of one status.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent {
+    /// Bytes, not zero.
+    pub length: u64,
+    /// What the metadata context says of them.
+    pub status: u64,
+}
+
+/// The answer to one request in pieces.
+///
+/// Exactly one piece of an answer has `last` set, and it is sent last. Data and holes may come in
+/// any order but must not overlap and must stay inside the request
+/// (section "Structured reply chunk message").
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Chunks {
+    reply: Reply,
+    extended: bool,
+}
+
+impl Chunks {
+    /// Bytes read: `len` of them, not zero, follow and belong at `offset`. Set `last` only if
+    /// nothing can fail any more.
+    pub fn data(self, offset: u64, len: u32, last: bool) -> Head {
+        let payload = u64::from(len) + 8;
+        self.head(ChunkKind::OFFSET_DATA, last, payload).with(&offset.to_be_bytes())
+    }
+
+    /// Bytes read that are all zero: `len` of them, not zero, none of which follows.
+    pub fn hole(self, offset: u64, len: u32, last: bool) -> Head {
+        self.head(ChunkKind::OFFSET_HOLE, last, 12)
+            .with(&offset.to_be_bytes())
+            .with(&len.to_be_bytes())
+    }
+
+    /// Appends failure at an offset: what was sent of other offsets stays valid.
+    pub fn error_at(self, errno: Errno, message: &str, offset: u64, last: bool, out: &mut Vec<u8>) {
+        let tail = offset.to_be_bytes();
+        self.put_error(ChunkKind::ERROR_OFFSET, errno, message, &tail, last, out);
+    }
+
+    /// Appends the extents of one metadata context, from the offset of the request on.
+    ///
+    /// No more than [`MAX_STATUS_EXTENTS`] are sent, and without extended headers none after one
+    /// of 4 GiB or more; the client asks again from where the answer ends.
+    ///
+    /// # Panics
+    ///
+    /// If `extents` is empty, because the protocol has no such answer.
+    pub fn block_status(self, context: u32, extents: &[Extent], last: bool, out: &mut Vec<u8>) {
+        assert!(!extents.is_empty(), "a status of no extents was to be sent");
+        let extents = &extents[..extents.len().min(MAX_STATUS_EXTENTS)];
+        if self.extended {
+            let payload = 8 + 16 * extents.len() as u64;
+            out.extend_from_slice(&self.head(ChunkKind::BLOCK_STATUS_EXT, last, payload));
+            out.extend_from_slice(&context.to_be_bytes());
+            out.extend_from_slice(&(extents.len() as u32).to_be_bytes());
+            for extent in extents {
+                out.extend_from_slice(&extent.length.to_be_bytes());
+                out.extend_from_slice(&extent.status.to_be_bytes());
+            }
+            return;
+        }
+        let long = extents.iter().position(|extent| extent.length > MAX_COMPACT_EXTENT);
+        let extents = &extents[..long.map_or(extents.len(), |index| index + 1)];
+        let payload = 4 + 8 * extents.len() as u64;
+        out.extend_from_slice(&self.head(ChunkKind::BLOCK_STATUS, last, payload));
+        out.extend_from_slice(&context.to_be_bytes());
+        for extent in extents {
+            let length = extent.length.min(MAX_COMPACT_EXTENT) as u32;
+            out.extend_from_slice(&length.to_be_bytes());
+            out.extend_from_slice(&(extent.status as u32).to_be_bytes());
+        }
+    }
+
+    /// Ends the answer after pieces none of which was the last.
+    pub fn done(self) -> Head {
+        self.reply.done()
+    }
+
+    fn put_error(
+        self,
+        kind: ChunkKind,
+        errno: Errno,
+        message: &str,
+        tail: &[u8],
+        last: bool,
+        out: &mut Vec<u8>,
+    ) {
+        let message = truncated(message, MAX_STRING_BYTES);
+        let payload = 6 + message.len() + tail.len();
+        out.extend_from_slice(&self.head(kind, last, payload as u64));
+        out.extend_from_slice(&errno.to_wire().to_be_bytes());
+        out.extend_from_slice(&(message.len() as u16).to_be_bytes());
+        out.extend_from_slice(message.as_bytes());
+        out.extend_from_slice(tail);
+    }
+
+    /// Sections "Structured reply chunk message" and "Extended reply chunk message".
+    fn head(self, kind: ChunkKind, last: bool, payload: u64) -> Head {
+        let magic = if self.extended { EXTENDED_REPLY_MAGIC } else { STRUCTURED_REPLY_MAGIC };
+        let flags = if last { ReplyFlags::DONE } else { ReplyFlags::NONE };
+        let head = Head::new()
+            .with(&magic.to_be_bytes())
+            .with(&flags.0.to_be_bytes())
+            .with(&kind.0.to_be_bytes())
+            .with(&self.reply.cookie.to_be_bytes());
+        if self.extended {
+            head.with(&self.reply.offset.to_be_bytes()).with(&payload.to_be_bytes())
+        } else {
+            head.with(&(payload as u32).to_be_bytes())
+        }
+    }
+}

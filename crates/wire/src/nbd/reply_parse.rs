@@ -1,0 +1,325 @@
+//! Reading the replies of the transmission phase.
+
+use super::bytes::{Reader, text};
+use super::constants::{
+    ChunkKind, EXTENDED_REPLY_BYTES, EXTENDED_REPLY_MAGIC, Errno, MAX_STRING_BYTES, ReplyFlags,
+    SIMPLE_REPLY_BYTES, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_BYTES, STRUCTURED_REPLY_MAGIC,
+};
+use super::error::ProtocolError;
+use super::export::ReplyStyle;
+use super::reply::{Extent, MAX_STATUS_EXTENTS};
+
+/// Longest payload of an error chunk: the longest message, an offset, and room for fields of error
+/// kinds that are not known.
+const MAX_ERROR_BYTES: u64 = MAX_STRING_BYTES as u64 + 1024;
+
+/// One message of the server.
+///
+/// The codec sees one message at a time. These rules span several and are the caller's to keep:
+/// the cookie is that of a request in flight; after the message with `done` no other has it; data
+/// and holes lie inside the request, do not overlap, and cover it by the time a read succeeds; a
+/// read of a session with structured replies is not answered by [`Body::Simple`]; an extended
+/// reply repeats the offset of its request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReplyMessage<'a> {
+    /// The client's number for the request.
+    pub cookie: u64,
+    /// The offset of the request, which extended replies repeat.
+    pub offset: Option<u64>,
+    /// Whether this is the last message about the request.
+    pub done: bool,
+    /// What it says.
+    pub body: Body<'a>,
+}
+
+/// What a message of the server says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Body<'a> {
+    /// Success, in a simple reply: if the request was a read, its whole payload follows.
+    Simple,
+    /// The end of the answer; success if no error came before.
+    None,
+    /// `len` bytes follow in the stream and belong at `offset`.
+    Data {
+        /// Where they belong.
+        offset: u64,
+        /// How many, not zero.
+        len: u32,
+    },
+    /// `len` bytes at `offset` are zero; nothing follows.
+    Hole {
+        /// Where they belong.
+        offset: u64,
+        /// How many, not zero.
+        len: u32,
+    },
+    /// The extents of a metadata context, from the offset of the request on.
+    Status {
+        /// The number of the context.
+        context: u32,
+        /// The extents, at least one.
+        extents: Extents<'a>,
+    },
+    /// The request failed.
+    Error {
+        /// How.
+        errno: Errno,
+        /// The server's words; may be empty.
+        message: &'a str,
+        /// Where, if the server knows.
+        offset: Option<u64>,
+    },
+}
+
+/// The extents of a status, still in wire form. Every length is non-zero.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extents<'a> {
+    bytes: &'a [u8],
+    wide: bool,
+}
+
+impl Extents<'_> {
+    /// The extents in order.
+    pub fn iter(&self) -> impl Iterator<Item = Extent> + use<'_> {
+        let mut reader = Reader::new(self.bytes);
+        let wide = self.wide;
+        std::iter::from_fn(move || {
+            let (length, status) = if wide {
+                (reader.u64()?, reader.u64()?)
+            } else {
+                (reader.u32()?.into(), reader.u32()?.into())
+            };
+            Some(Extent { length, status })
+        })
+    }
+}
+
+/// The header of a chunk of either form.
+struct ChunkHeader {
+    flags: ReplyFlags,
+    kind: ChunkKind,
+    cookie: u64,
+    offset: Option<u64>,
+    payload: u64,
+    len: usize,
+}
+
+impl<'a> ReplyMessage<'a> {
+    /// The message at the start of `input` and the bytes it took, `None` if more are needed.
+    ///
+    /// The bytes of data are not part of the message, so that they can be read straight to where
+    /// they belong; everything else is. `max_payload` bounds the data and holes accepted.
+    pub fn parse(
+        input: &'a [u8],
+        style: ReplyStyle,
+        max_payload: u32,
+    ) -> Result<Option<(Self, usize)>, ProtocolError> {
+        let Some(magic) = Reader::new(input).u32() else { return Ok(None) };
+        let expected = match style {
+            ReplyStyle::Simple => SIMPLE_REPLY_MAGIC,
+            ReplyStyle::Structured => STRUCTURED_REPLY_MAGIC,
+            ReplyStyle::Extended => EXTENDED_REPLY_MAGIC,
+        };
+        let chunk = magic == expected && style != ReplyStyle::Simple;
+        let simple = magic == SIMPLE_REPLY_MAGIC && style != ReplyStyle::Extended;
+        if chunk {
+            return Self::parse_chunk(input, style, max_payload);
+        }
+        if simple {
+            return Ok(Self::parse_simple(input));
+        }
+        let (found, expected) = (magic.into(), expected.into());
+        Err(ProtocolError::BadMagic { what: "reply", found, expected })
+    }
+
+    /// `None` if more bytes are needed.
+    fn parse_simple(input: &[u8]) -> Option<(Self, usize)> {
+        let mut reader = Reader::new(input);
+        let (_magic, error, cookie) = (reader.u32()?, reader.u32()?, reader.u64()?);
+        let body = match error {
+            0 => Body::Simple,
+            number => Body::Error { errno: Errno::from_wire(number), message: "", offset: None },
+        };
+        Some((Self { cookie, offset: None, done: true, body }, SIMPLE_REPLY_BYTES))
+    }
+
+    fn parse_chunk(
+        input: &'a [u8],
+        style: ReplyStyle,
+        max_payload: u32,
+    ) -> Result<Option<(Self, usize)>, ProtocolError> {
+        let Some(header) = ChunkHeader::parse(input, style) else { return Ok(None) };
+        // Other flags are to be ignored (section "Structured reply flags").
+        let done = header.flags.has(ReplyFlags::DONE);
+        let inline = header.inline_bytes(style, done)?;
+        let Some(payload) = Reader::new(&input[header.len..]).bytes(inline) else {
+            return Ok(None);
+        };
+        let body = header.body(Reader::new(payload), max_payload)?;
+        let ChunkHeader { cookie, offset, len, .. } = header;
+        Ok(Some((Self { cookie, offset, done, body }, len + inline)))
+    }
+}
+
+impl ChunkHeader {
+    /// `None` if more bytes are needed.
+    fn parse(input: &[u8], style: ReplyStyle) -> Option<Self> {
+        let mut reader = Reader::new(input);
+        let _magic = reader.u32()?;
+        let (flags, kind) = (ReplyFlags(reader.u16()?), ChunkKind(reader.u16()?));
+        let cookie = reader.u64()?;
+        let (offset, payload, len) = if style == ReplyStyle::Extended {
+            (Some(reader.u64()?), reader.u64()?, EXTENDED_REPLY_BYTES)
+        } else {
+            (None, reader.u32()?.into(), STRUCTURED_REPLY_BYTES)
+        };
+        Some(Self { flags, kind, cookie, offset, payload, len })
+    }
+
+    /// How much of the payload is read together with the header; checks everything the header
+    /// alone can show, so that no more than is allowed is ever waited for.
+    fn inline_bytes(&self, style: ReplyStyle, done: bool) -> Result<usize, ProtocolError> {
+        let extended = style == ReplyStyle::Extended;
+        let (least, most, step) = match self.kind {
+            ChunkKind::NONE if !done => {
+                return Err(ProtocolError::Invalid {
+                    what: "flags field of an NBD_REPLY_TYPE_NONE",
+                    value: self.flags.0.into(),
+                    rule: "must have NBD_REPLY_FLAG_DONE",
+                });
+            }
+            ChunkKind::NONE => (0, 0, 1),
+            // The data itself is bounded when its length is known.
+            ChunkKind::OFFSET_DATA => return self.length_within(9, u64::MAX, 1).map(|()| 8),
+            ChunkKind::OFFSET_HOLE => (12, 12, 1),
+            ChunkKind::BLOCK_STATUS if !extended => (12, 4 + 8 * MAX_STATUS_EXTENTS as u64, 8),
+            ChunkKind::BLOCK_STATUS_EXT if extended => (24, 8 + 16 * MAX_STATUS_EXTENTS as u64, 16),
+            ChunkKind::ERROR_OFFSET => (14, MAX_ERROR_BYTES, 1),
+            kind if kind.is_error() => (6, MAX_ERROR_BYTES, 1),
+            kind => {
+                return Err(ProtocolError::Invalid {
+                    what: "kind of a reply chunk",
+                    value: kind.0.into(),
+                    rule: "must be one that was negotiated",
+                });
+            }
+        };
+        self.length_within(least, most, step)?;
+        Ok(self.payload as usize)
+    }
+
+    fn length_within(&self, least: u64, most: u64, step: u64) -> Result<(), ProtocolError> {
+        if self.payload > most {
+            let (what, value) = ("length of a reply chunk", self.payload);
+            return Err(ProtocolError::OverLimit { what, value, limit: most });
+        }
+        if self.payload < least || !(self.payload - least).is_multiple_of(step) {
+            return Err(ProtocolError::Invalid {
+                what: "length of a reply chunk",
+                value: self.payload,
+                rule: "must fit the fields of its kind",
+            });
+        }
+        Ok(())
+    }
+
+    /// What the payload says; of data only the offset is in it.
+    fn body<'a>(
+        &self,
+        mut payload: Reader<'a>,
+        max_payload: u32,
+    ) -> Result<Body<'a>, ProtocolError> {
+        let short = ProtocolError::Invalid {
+            what: "length of a reply chunk",
+            value: self.payload,
+            rule: "must fit the fields of its kind",
+        };
+        match self.kind {
+            ChunkKind::NONE => Ok(Body::None),
+            ChunkKind::OFFSET_DATA => {
+                let offset = payload.u64().ok_or(short)?;
+                Ok(Body::Data { offset, len: content_length(self.payload - 8, max_payload)? })
+            }
+            ChunkKind::OFFSET_HOLE => {
+                let (Some(offset), Some(len)) = (payload.u64(), payload.u32()) else {
+                    return Err(short);
+                };
+                Ok(Body::Hole { offset, len: content_length(len.into(), max_payload)? })
+            }
+            ChunkKind::BLOCK_STATUS | ChunkKind::BLOCK_STATUS_EXT => self.status(payload),
+            _ => self.error(payload),
+        }
+    }
+
+    fn status<'a>(&self, mut payload: Reader<'a>) -> Result<Body<'a>, ProtocolError> {
+        let wide = self.kind == ChunkKind::BLOCK_STATUS_EXT;
+        let context = payload.u32().unwrap_or_default();
+        let count = if wide { payload.u32().unwrap_or_default() } else { 0 };
+        let extents = Extents { bytes: payload.rest(), wide };
+        // Zero means that the length alone gives the count.
+        if count != 0 && u64::from(count) * 16 + 8 != self.payload {
+            return Err(ProtocolError::Invalid {
+                what: "number of extents",
+                value: count.into(),
+                rule: "must agree with the length of the chunk",
+            });
+        }
+        if extents.iter().any(|extent| extent.length == 0) {
+            return Err(ProtocolError::Invalid {
+                what: "length of an extent",
+                value: 0,
+                rule: "must not be zero",
+            });
+        }
+        Ok(Body::Status { context, extents })
+    }
+
+    /// An error of a kind that is not known is an error all the same
+    /// (section "Structured reply types").
+    fn error<'a>(&self, mut payload: Reader<'a>) -> Result<Body<'a>, ProtocolError> {
+        let number = payload.u32().unwrap_or_default();
+        if number == 0 {
+            return Err(ProtocolError::Invalid {
+                what: "number of an error",
+                value: 0,
+                rule: "must not be zero",
+            });
+        }
+        let len = payload.u16().unwrap_or_default();
+        let message = payload.bytes(len.into()).ok_or(ProtocolError::OverLimit {
+            what: "length of an error message",
+            value: len.into(),
+            limit: self.payload - 6,
+        })?;
+        let offset = match self.kind {
+            ChunkKind::ERROR_OFFSET => Some(payload.u64().ok_or(ProtocolError::OverLimit {
+                what: "length of an error message",
+                value: len.into(),
+                limit: self.payload - 14,
+            })?),
+            _ => None,
+        };
+        // A message that is no string is not worth the connection.
+        let message = text(message).unwrap_or_default();
+        Ok(Body::Error { errno: Errno::from_wire(number), message, offset })
+    }
+}
+
+/// The length of data or of a hole.
+fn content_length(len: u64, max_payload: u32) -> Result<u32, ProtocolError> {
+    if len == 0 {
+        return Err(ProtocolError::Invalid {
+            what: "length of a hole",
+            value: 0,
+            rule: "must not be zero",
+        });
+    }
+    match u32::try_from(len) {
+        Ok(len) if len <= max_payload => Ok(len),
+        _ => Err(ProtocolError::OverLimit {
+            what: "length of the data or hole in a reply",
+            value: len,
+            limit: max_payload.into(),
+        }),
+    }
+}

@@ -1,0 +1,113 @@
+//! Requests of the transmission phase.
+
+use super::bytes::Reader;
+use super::constants::{
+    Command, CommandFlags, EXTENDED_REQUEST_BYTES, EXTENDED_REQUEST_MAGIC, MAX_PAYLOAD_BYTES,
+    REQUEST_BYTES, REQUEST_MAGIC,
+};
+use super::error::ProtocolError;
+use super::export::ReplyStyle;
+
+/// A request without its payload.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RequestHeader {
+    /// What to do.
+    pub command: Command,
+    /// How to do it. `PAYLOAD_LEN` is as it came from the wire.
+    pub flags: CommandFlags,
+    /// The client's number for the request, returned in every reply.
+    pub cookie: u64,
+    /// First byte concerned.
+    pub offset: u64,
+    /// Number of bytes concerned, or of payload bytes where `PAYLOAD_LEN` says so.
+    pub length: u64,
+}
+
+impl RequestHeader {
+    /// The request at the start of `input` and the bytes it took, `None` if more are needed.
+    ///
+    /// Only what makes the stream unreadable is an error. Whether the request may be carried out
+    /// is for [`super::check`] to say, and in either case
+    /// [`payload_bytes`](Self::payload_bytes) of payload follow and must be taken off the stream.
+    pub fn parse(input: &[u8], style: ReplyStyle) -> Result<Option<(Self, usize)>, ProtocolError> {
+        let mut reader = Reader::new(input);
+        let Some(magic) = reader.u32() else { return Ok(None) };
+        let extended = style == ReplyStyle::Extended;
+        let expected = if extended { EXTENDED_REQUEST_MAGIC } else { REQUEST_MAGIC };
+        if magic != expected {
+            let (found, expected) = (magic.into(), expected.into());
+            return Err(ProtocolError::BadMagic { what: "request", found, expected });
+        }
+        let Some((header, len)) = Self::fields(reader, extended) else { return Ok(None) };
+        let payload = header.payload_length(style);
+        if payload > u64::from(MAX_PAYLOAD_BYTES) {
+            return Err(ProtocolError::OverLimit {
+                what: "payload of a request",
+                value: payload,
+                limit: MAX_PAYLOAD_BYTES.into(),
+            });
+        }
+        Ok(Some((header, len)))
+    }
+
+    fn fields(mut reader: Reader<'_>, extended: bool) -> Option<(Self, usize)> {
+        let flags = CommandFlags(reader.u16()?);
+        let command = Command::from_wire(reader.u16()?);
+        let cookie = reader.u64()?;
+        let offset = reader.u64()?;
+        let (length, len) = if extended {
+            (reader.u64()?, EXTENDED_REQUEST_BYTES)
+        } else {
+            (reader.u32()?.into(), REQUEST_BYTES)
+        };
+        Some((Self { command, flags, cookie, offset, length }, len))
+    }
+
+    /// How many bytes of payload follow the header, at most [`MAX_PAYLOAD_BYTES`] for a header that
+    /// was parsed.
+    ///
+    /// Compact: the length of a write. Extended: the length of any request that sets
+    /// `PAYLOAD_LEN` (section "Request message").
+    pub fn payload_bytes(&self, style: ReplyStyle) -> u32 {
+        u32::try_from(self.payload_length(style)).unwrap_or(u32::MAX)
+    }
+
+    fn payload_length(&self, style: ReplyStyle) -> u64 {
+        let has_payload = match style {
+            ReplyStyle::Extended => self.flags.has(CommandFlags::PAYLOAD_LEN),
+            ReplyStyle::Simple | ReplyStyle::Structured => self.command == Command::Write,
+        };
+        if has_payload { self.length } else { 0 }
+    }
+
+    /// Writes the header and returns how many bytes it has. An extended write gets its
+    /// `PAYLOAD_LEN`; a length that a compact header cannot hold is an error.
+    pub fn encode(
+        &self,
+        style: ReplyStyle,
+        out: &mut [u8; EXTENDED_REQUEST_BYTES],
+    ) -> Result<usize, ProtocolError> {
+        let extended = style == ReplyStyle::Extended;
+        let mut flags = self.flags;
+        if extended && self.command == Command::Write {
+            flags |= CommandFlags::PAYLOAD_LEN;
+        }
+        let magic = if extended { EXTENDED_REQUEST_MAGIC } else { REQUEST_MAGIC };
+        out[0..4].copy_from_slice(&magic.to_be_bytes());
+        out[4..6].copy_from_slice(&flags.0.to_be_bytes());
+        out[6..8].copy_from_slice(&self.command.to_wire().to_be_bytes());
+        out[8..16].copy_from_slice(&self.cookie.to_be_bytes());
+        out[16..24].copy_from_slice(&self.offset.to_be_bytes());
+        if extended {
+            out[24..32].copy_from_slice(&self.length.to_be_bytes());
+            return Ok(EXTENDED_REQUEST_BYTES);
+        }
+        let length = u32::try_from(self.length).map_err(|_| ProtocolError::OverLimit {
+            what: "length of a request with a compact header",
+            value: self.length,
+            limit: u32::MAX.into(),
+        })?;
+        out[24..28].copy_from_slice(&length.to_be_bytes());
+        Ok(REQUEST_BYTES)
+    }
+}

@@ -1,0 +1,451 @@
+//! The server's side of the handshake.
+
+use super::bytes::{Reader, text};
+use super::constants::{
+    ClientFlags, EXPORT_NAME_ZEROES, HandshakeFlags, INIT_MAGIC, MAX_STRING_BYTES, OPTION_MAGIC,
+    OptionCode, ReplyCode,
+};
+use super::error::ProtocolError;
+use super::export::{Context, ExportFacts, Exports, ReplyStyle, Session};
+use super::option::{
+    InfoRequest, MetaRequest, OPTION_HEADER_BYTES, put_infos, put_refusal, put_reply, put_server,
+};
+
+/// What a client may spend before it is served; it has proved nothing yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Options in one handshake. A client that knows what it wants sends about five.
+    pub options: u32,
+    /// Option data read in one handshake. Fits several options with the longest of names.
+    pub option_bytes: u32,
+    /// Data of refused options that is skipped in one handshake, so that a client which asks for
+    /// too much can be told so and go on.
+    pub skipped_bytes: u32,
+    /// Queries in one request for metadata contexts; a server here knows a handful of contexts.
+    pub queries: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { options: 32, option_bytes: 64 << 10, skipped_bytes: 256 << 10, queries: 64 }
+    }
+}
+
+/// What a call of [`ServerHandshake::advance`] came to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ServerProgress {
+    /// The input ends inside a message: call again with what is left of it and more.
+    NeedMore,
+    /// One message was handled. Send the output, then call again with the rest of the input.
+    Advanced,
+    /// Send the output; what follows in the stream are requests of this session.
+    Ready(Box<Session>),
+    /// The client took its leave: send the output, then close.
+    Aborted,
+}
+
+/// The server's side of a fixed newstyle handshake.
+///
+/// It holds no bytes: the caller keeps what was not consumed, never more than one option, which is
+/// [`Limits::option_bytes`] and a header. One call handles at most one message, so the caller can
+/// stop feeding a client that does not read its answers.
+#[derive(Debug)]
+pub struct ServerHandshake {
+    limits: Limits,
+    options: u32,
+    option_bytes: u32,
+    skipped_bytes: u32,
+    phase: Phase,
+    no_zeroes: bool,
+    agreed: Agreed,
+}
+
+/// What options have set. An upgrade to TLS must forget exactly this
+/// (section "Option types", `NBD_OPT_STARTTLS`).
+#[derive(Debug, Default)]
+struct Agreed {
+    structured: bool,
+    extended: bool,
+    /// The canonical name the contexts were selected for, and the contexts.
+    contexts: Option<(String, Vec<Context>)>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    ClientFlags,
+    Option,
+    Skip(u32),
+    Over,
+}
+
+/// The answer to one option.
+enum Answer {
+    Ack,
+    Refuse(ReplyCode, String),
+    Enter(Box<Session>),
+    Leave,
+}
+
+use Answer::{Ack, Enter, Leave, Refuse};
+
+fn invalid(words: &str) -> Answer {
+    Refuse(ReplyCode::ERR_INVALID, words.to_owned())
+}
+
+fn unsupported(words: &str) -> Answer {
+    Refuse(ReplyCode::ERR_UNSUP, words.to_owned())
+}
+
+fn unknown_export(name: &str) -> Answer {
+    Refuse(ReplyCode::ERR_UNKNOWN, format!("there is no export named {name:?}"))
+}
+
+impl ServerHandshake {
+    /// A handshake at its start.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            options: 0,
+            option_bytes: 0,
+            skipped_bytes: 0,
+            phase: Phase::ClientFlags,
+            no_zeroes: false,
+            agreed: Agreed::default(),
+        }
+    }
+
+    /// Appends the greeting, which the server sends before anything is received.
+    pub fn greeting(out: &mut Vec<u8>) {
+        let flags = HandshakeFlags::FIXED_NEWSTYLE | HandshakeFlags::NO_ZEROES;
+        out.extend_from_slice(&INIT_MAGIC.to_be_bytes());
+        out.extend_from_slice(&OPTION_MAGIC.to_be_bytes());
+        out.extend_from_slice(&flags.0.to_be_bytes());
+    }
+
+    /// Handles at most one message at the start of `input`, appends the answer to `out`, and says
+    /// how many bytes of the input it took.
+    pub fn advance(
+        &mut self,
+        input: &[u8],
+        exports: &dyn Exports,
+        out: &mut Vec<u8>,
+    ) -> Result<(usize, ServerProgress), ProtocolError> {
+        let result = match self.phase {
+            Phase::ClientFlags => self.take_client_flags(input),
+            Phase::Option => self.take_option(input, exports, out),
+            Phase::Skip(left) => Ok(self.skip(input, left)),
+            Phase::Over => Err(ProtocolError::HandshakeOver),
+        };
+        let ends = matches!(result, Ok((_, ServerProgress::Ready(_) | ServerProgress::Aborted)));
+        if ends || result.is_err() {
+            self.phase = Phase::Over;
+        }
+        result
+    }
+
+    /// Section "Client flags": an unknown flag, or one not offered, ends the connection.
+    fn take_client_flags(
+        &mut self,
+        input: &[u8],
+    ) -> Result<(usize, ServerProgress), ProtocolError> {
+        let Some(bits) = Reader::new(input).u32() else {
+            return Ok((0, ServerProgress::NeedMore));
+        };
+        let flags = ClientFlags(bits);
+        if flags.without(ClientFlags::FIXED_NEWSTYLE | ClientFlags::NO_ZEROES) != ClientFlags::NONE
+        {
+            return Err(ProtocolError::Invalid {
+                what: "client flags field",
+                value: bits.into(),
+                rule: "must have no bit but 0 and 1",
+            });
+        }
+        if !flags.has(ClientFlags::FIXED_NEWSTYLE) {
+            return Err(ProtocolError::NotFixedNewstyle { found: "plain newstyle" });
+        }
+        self.no_zeroes = flags.has(ClientFlags::NO_ZEROES);
+        self.phase = Phase::Option;
+        Ok((4, ServerProgress::Advanced))
+    }
+
+    fn take_option(
+        &mut self,
+        input: &[u8],
+        exports: &dyn Exports,
+        out: &mut Vec<u8>,
+    ) -> Result<(usize, ServerProgress), ProtocolError> {
+        let mut reader = Reader::new(input);
+        let Some(magic) = reader.u64() else { return Ok((0, ServerProgress::NeedMore)) };
+        if magic != OPTION_MAGIC {
+            let expected = OPTION_MAGIC;
+            return Err(ProtocolError::BadMagic { what: "option", found: magic, expected });
+        }
+        let (Some(option), Some(len)) = (reader.u32(), reader.u32()) else {
+            return Ok((0, ServerProgress::NeedMore));
+        };
+        let option = OptionCode(option);
+        let options = self.options.saturating_add(1);
+        over_limit("number of options", options, self.limits.options)?;
+        if len > self.limits.option_bytes - self.option_bytes {
+            return self.refuse_size(option, len, out);
+        }
+        let Some(data) = reader.bytes(len as usize) else {
+            return Ok((0, ServerProgress::NeedMore));
+        };
+        self.options = options;
+        self.option_bytes += len;
+        let progress = match self.answer(option, data, exports, out)? {
+            Ack => {
+                put_reply(out, option, ReplyCode::ACK, &[]);
+                ServerProgress::Advanced
+            }
+            Refuse(code, words) => {
+                put_refusal(out, option, code, &words);
+                ServerProgress::Advanced
+            }
+            Enter(session) => ServerProgress::Ready(session),
+            Leave => {
+                put_reply(out, option, ReplyCode::ACK, &[]);
+                ServerProgress::Aborted
+            }
+        };
+        Ok((OPTION_HEADER_BYTES + len as usize, progress))
+    }
+
+    /// Refuses an option whose data would pass the limit, and passes over the data.
+    fn refuse_size(
+        &mut self,
+        option: OptionCode,
+        len: u32,
+        out: &mut Vec<u8>,
+    ) -> Result<(usize, ServerProgress), ProtocolError> {
+        let limit = self.limits.option_bytes;
+        if option == OptionCode::EXPORT_NAME {
+            return Err(ProtocolError::OverLimit {
+                what: "length of the export name",
+                value: len.into(),
+                limit: limit.into(),
+            });
+        }
+        let skipped = self.skipped_bytes.saturating_add(len);
+        over_limit("option data to skip", skipped, self.limits.skipped_bytes)?;
+        let words = format!(
+            "option data of {len} bytes after {} bytes; the limit of a handshake is {limit}",
+            self.option_bytes
+        );
+        put_refusal(out, option, ReplyCode::ERR_TOO_BIG, &words);
+        self.options = self.options.saturating_add(1);
+        self.skipped_bytes = skipped;
+        self.phase = Phase::Skip(len);
+        Ok((OPTION_HEADER_BYTES, ServerProgress::Advanced))
+    }
+
+    fn skip(&mut self, input: &[u8], left: u32) -> (usize, ServerProgress) {
+        let passed = input.len().min(left as usize);
+        let left = left - passed as u32;
+        if left == 0 {
+            self.phase = Phase::Option;
+            return (passed, ServerProgress::Advanced);
+        }
+        self.phase = Phase::Skip(left);
+        (passed, ServerProgress::NeedMore)
+    }
+
+    fn answer(
+        &mut self,
+        option: OptionCode,
+        data: &[u8],
+        exports: &dyn Exports,
+        out: &mut Vec<u8>,
+    ) -> Result<Answer, ProtocolError> {
+        let answer = match option {
+            OptionCode::EXPORT_NAME => return self.export_name(data, exports, out),
+            // Data is ignored, as the specification asks.
+            OptionCode::ABORT => Leave,
+            OptionCode::LIST => list(data, exports, out),
+            OptionCode::INFO | OptionCode::GO => self.info(option, data, exports, out),
+            OptionCode::STRUCTURED_REPLY => self.structured_reply(data),
+            OptionCode::EXTENDED_HEADERS => self.extended_headers(data),
+            OptionCode::LIST_META_CONTEXT => self.list_contexts(data, exports, out),
+            OptionCode::SET_META_CONTEXT => self.set_contexts(data, exports, out),
+            OptionCode::STARTTLS if !data.is_empty() => invalid("STARTTLS takes no data"),
+            OptionCode::STARTTLS => unsupported("this server has no TLS"),
+            _ => unsupported("this server does not know the option"),
+        };
+        Ok(answer)
+    }
+
+    /// Section "Option types", `NBD_OPT_EXPORT_NAME`: no error reply exists, every refusal closes.
+    fn export_name(
+        &mut self,
+        data: &[u8],
+        exports: &dyn Exports,
+        out: &mut Vec<u8>,
+    ) -> Result<Answer, ProtocolError> {
+        if self.agreed.extended {
+            return Err(ProtocolError::Invalid {
+                what: "option",
+                value: OptionCode::EXPORT_NAME.0.into(),
+                rule: "must be NBD_OPT_GO once extended headers are agreed",
+            });
+        }
+        over_limit("length of the export name", data.len() as u32, MAX_STRING_BYTES as u32)?;
+        let name = text(data).ok_or(ProtocolError::BadText { what: "name of the export" })?;
+        let facts = exports
+            .find(name)
+            .ok_or_else(|| ProtocolError::UnknownExport { name: name.to_owned() })?;
+        let session = self.session(facts);
+        out.extend_from_slice(&session.facts.size_bytes.to_be_bytes());
+        out.extend_from_slice(&session.facts.flags.0.to_be_bytes());
+        if !self.no_zeroes {
+            out.extend_from_slice(&[0; EXPORT_NAME_ZEROES]);
+        }
+        Ok(Enter(Box::new(session)))
+    }
+
+    fn info(
+        &mut self,
+        option: OptionCode,
+        data: &[u8],
+        exports: &dyn Exports,
+        out: &mut Vec<u8>,
+    ) -> Answer {
+        let Some(request) = InfoRequest::parse(data) else {
+            return invalid("the lengths or the name in the option data are wrong");
+        };
+        let Some(facts) = exports.find(request.name) else {
+            return unknown_export(request.name);
+        };
+        put_infos(out, option, &request, &facts, self.agreed.structured);
+        if option == OptionCode::INFO {
+            return Ack;
+        }
+        put_reply(out, option, ReplyCode::ACK, &[]);
+        Enter(Box::new(self.session(facts)))
+    }
+
+    fn structured_reply(&mut self, data: &[u8]) -> Answer {
+        if !data.is_empty() {
+            return invalid("STRUCTURED_REPLY takes no data");
+        }
+        if self.agreed.extended {
+            let words = "extended headers are agreed and include structured replies";
+            return Refuse(ReplyCode::ERR_EXT_HEADER_REQD, words.to_owned());
+        }
+        if self.agreed.structured {
+            return invalid("structured replies are agreed already");
+        }
+        self.agreed.structured = true;
+        Ack
+    }
+
+    fn extended_headers(&mut self, data: &[u8]) -> Answer {
+        if !data.is_empty() {
+            return invalid("EXTENDED_HEADERS takes no data");
+        }
+        if self.agreed.extended {
+            return invalid("extended headers are agreed already");
+        }
+        self.agreed.structured = true;
+        self.agreed.extended = true;
+        Ack
+    }
+
+    fn list_contexts(&self, data: &[u8], exports: &dyn Exports, out: &mut Vec<u8>) -> Answer {
+        let (request, facts) = match self.meta_request(data, exports) {
+            Ok(both) => both,
+            Err(error) => return error,
+        };
+        for name in &facts.contexts {
+            let asked = request.count == 0 || request.queries().any(|query| lists(query, name));
+            if asked {
+                // The number is reserved in a list and SHOULD be zero.
+                put_context(out, OptionCode::LIST_META_CONTEXT, 0, name);
+            }
+        }
+        Ack
+    }
+
+    /// Replaces the selection, also when it fails (section "Option types").
+    fn set_contexts(&mut self, data: &[u8], exports: &dyn Exports, out: &mut Vec<u8>) -> Answer {
+        self.agreed.contexts = None;
+        let (request, facts) = match self.meta_request(data, exports) {
+            Ok(both) => both,
+            Err(error) => return error,
+        };
+        let numbered = (0..).zip(&facts.contexts);
+        let selected: Vec<Context> = numbered
+            .filter(|(_, name)| request.queries().any(|query| query == *name))
+            .map(|(id, name)| Context { id, name: name.clone() })
+            .collect();
+        for context in &selected {
+            put_context(out, OptionCode::SET_META_CONTEXT, context.id, &context.name);
+        }
+        self.agreed.contexts = Some((facts.name, selected));
+        Ack
+    }
+
+    /// What listing and selecting contexts have in common.
+    fn meta_request<'a>(
+        &self,
+        data: &'a [u8],
+        exports: &dyn Exports,
+    ) -> Result<(MetaRequest<'a>, ExportFacts), Answer> {
+        if !self.agreed.structured {
+            return Err(invalid("metadata contexts need structured replies first"));
+        }
+        let request = MetaRequest::parse(data).ok_or_else(|| {
+            invalid("the lengths, the name or a query in the option data are wrong")
+        })?;
+        if request.count > self.limits.queries {
+            let words = format!("{} queries, the limit is {}", request.count, self.limits.queries);
+            return Err(Refuse(ReplyCode::ERR_TOO_BIG, words));
+        }
+        let facts = exports.find(request.name).ok_or_else(|| unknown_export(request.name))?;
+        Ok((request, facts))
+    }
+
+    /// Contexts count only for the export they were selected for (section "Metadata querying").
+    fn session(&mut self, mut facts: ExportFacts) -> Session {
+        let agreed = std::mem::take(&mut self.agreed);
+        let contexts = match agreed.contexts {
+            Some((name, contexts)) if name == facts.name => contexts,
+            _ => Vec::new(),
+        };
+        facts.flags = facts.wire_flags(agreed.structured);
+        let style = match (agreed.structured, agreed.extended) {
+            (_, true) => ReplyStyle::Extended,
+            (true, false) => ReplyStyle::Structured,
+            (false, false) => ReplyStyle::Simple,
+        };
+        Session { style, contexts, facts }
+    }
+}
+
+fn list(data: &[u8], exports: &dyn Exports, out: &mut Vec<u8>) -> Answer {
+    if !data.is_empty() {
+        return invalid("LIST takes no data");
+    }
+    for entry in exports.list() {
+        put_server(out, &entry);
+    }
+    Ack
+}
+
+/// Whether a query of a list means the context: by name, or by its namespace and colon alone.
+fn lists(query: &str, name: &str) -> bool {
+    query == name || (query.find(':') == Some(query.len() - 1) && name.starts_with(query))
+}
+
+fn put_context(out: &mut Vec<u8>, option: OptionCode, id: u32, name: &str) {
+    put_reply(out, option, ReplyCode::META_CONTEXT, &[&id.to_be_bytes(), name.as_bytes()]);
+}
+
+fn over_limit(what: &'static str, value: u32, limit: u32) -> Result<(), ProtocolError> {
+    if value > limit {
+        let (value, limit) = (value.into(), limit.into());
+        return Err(ProtocolError::OverLimit { what, value, limit });
+    }
+    Ok(())
+}

@@ -1,0 +1,296 @@
+//! NBD URIs: where a server is and which of its exports is meant.
+//!
+//! ```text
+//! nbd://host[:port]/export               nbds://host[:port]/export
+//! nbd+unix:///export?socket=/path        nbds+unix:///export?socket=/path
+//! ```
+//!
+//! The export is everything after the slash that ends the authority; it may itself hold slashes
+//! and may be empty. `%` and two hexadecimal digits stand for a byte everywhere but in the scheme
+//! and the port.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::constants::{DEFAULT_PORT, MAX_STRING_BYTES};
+
+/// Longest URI accepted: an export name and a path of full length, every byte escaped.
+pub const MAX_URI_BYTES: usize = 32 << 10;
+
+/// Where a server is and which of its exports is meant.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NbdUri {
+    /// Whether TLS must be used.
+    pub tls: bool,
+    /// Where the server is.
+    pub address: Address,
+    /// The export; empty for the default one.
+    pub export: String,
+}
+
+/// Where a server is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Address {
+    /// A host name or address and a port.
+    Tcp {
+        /// The host; an IPv6 address without its brackets. Not empty.
+        host: String,
+        /// The port.
+        port: u16,
+    },
+    /// A socket in the file system.
+    Unix {
+        /// Its path. Not empty.
+        path: String,
+    },
+}
+
+/// Why a text is no NBD URI this crate can use.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum UriError {
+    /// The text is too long.
+    TooLong {
+        /// Its length in bytes.
+        len: usize,
+    },
+    /// The scheme is missing or not one of those listed in the module documentation.
+    Scheme {
+        /// What stands where the scheme should be.
+        found: String,
+    },
+    /// A TCP URI names no host, or a host that is malformed.
+    Host {
+        /// What stands where the host should be.
+        found: String,
+    },
+    /// The port is no number from 1 to 65535.
+    Port {
+        /// What stands where the port should be.
+        found: String,
+    },
+    /// A Unix URI names a host, which it cannot have.
+    UnixHost {
+        /// What stands where nothing should be.
+        found: String,
+    },
+    /// A Unix URI has no `socket` parameter, or an empty one.
+    NoSocket,
+    /// A parameter that is not known, or not for this kind of URI, or given twice.
+    Parameter {
+        /// The parameter.
+        found: String,
+    },
+    /// A `%` that no two hexadecimal digits follow, or bytes that are not UTF-8 or hold a NUL.
+    Escape {
+        /// The part of the URI.
+        found: String,
+    },
+    /// The name of the export is too long.
+    Export {
+        /// Its length in bytes.
+        len: usize,
+    },
+    /// A `#`, which would begin a fragment: NBD URIs have none.
+    Fragment,
+}
+
+impl fmt::Display for UriError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLong { len } => {
+                write!(f, "the URI has {len} bytes, the limit is {MAX_URI_BYTES}")
+            }
+            Self::Scheme { found } => write!(
+                f,
+                "the scheme is {found:?}; use nbd://, nbds://, nbd+unix:// or nbds+unix://"
+            ),
+            Self::Host { found } => write!(
+                f,
+                "the host is {found:?}; write a name, an IPv4 address, or an IPv6 address in \
+                 brackets"
+            ),
+            Self::Port { found } => {
+                write!(f, "the port is {found:?}, it must be a number from 1 to 65535")
+            }
+            Self::UnixHost { found } => write!(
+                f,
+                "a URI of a Unix socket names the host {found:?}; write three slashes after the \
+                 scheme"
+            ),
+            Self::NoSocket => {
+                f.write_str("a URI of a Unix socket needs its path; add ?socket=/path")
+            }
+            Self::Parameter { found } => {
+                write!(f, "the parameter {found:?} is not known here or given twice; remove it")
+            }
+            Self::Escape { found } => write!(
+                f,
+                "{found:?} holds a % without two hexadecimal digits, or is not UTF-8 or holds a \
+                 NUL; write a % itself as %25"
+            ),
+            Self::Export { len } => {
+                write!(f, "the name of the export has {len} bytes, the limit is {MAX_STRING_BYTES}")
+            }
+            Self::Fragment => f.write_str("a URI of an export has no fragment; write # as %23"),
+        }
+    }
+}
+
+impl std::error::Error for UriError {}
+
+impl FromStr for NbdUri {
+    type Err = UriError;
+
+    fn from_str(text: &str) -> Result<Self, UriError> {
+        if text.len() > MAX_URI_BYTES {
+            return Err(UriError::TooLong { len: text.len() });
+        }
+        let scheme_error = |found: &str| UriError::Scheme { found: found.to_owned() };
+        let (scheme, rest) = text.split_once("://").ok_or_else(|| scheme_error(text))?;
+        let (tls, unix) = match scheme.to_ascii_lowercase().as_str() {
+            "nbd" => (false, false),
+            "nbds" => (true, false),
+            "nbd+unix" => (false, true),
+            "nbds+unix" => (true, true),
+            _ => return Err(scheme_error(scheme)),
+        };
+        if rest.contains('#') {
+            return Err(UriError::Fragment);
+        }
+        let (rest, query) = match rest.split_once('?') {
+            Some((rest, query)) => (rest, query),
+            None => (rest, ""),
+        };
+        let (authority, export) = rest.split_once('/').unwrap_or((rest, ""));
+        let export = unescape(export)?;
+        if export.len() > MAX_STRING_BYTES {
+            return Err(UriError::Export { len: export.len() });
+        }
+        let address = if unix { unix_address(authority, query)? } else { tcp(authority, query)? };
+        Ok(Self { tls, address, export })
+    }
+}
+
+fn unix_address(authority: &str, query: &str) -> Result<Address, UriError> {
+    if !authority.is_empty() {
+        return Err(UriError::UnixHost { found: authority.to_owned() });
+    }
+    let mut path = None;
+    for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+        match parameter.strip_prefix("socket=") {
+            Some(value) if path.is_none() => path = Some(unescape(value)?),
+            _ => return Err(UriError::Parameter { found: parameter.to_owned() }),
+        }
+    }
+    match path {
+        Some(path) if !path.is_empty() => Ok(Address::Unix { path }),
+        _ => Err(UriError::NoSocket),
+    }
+}
+
+fn tcp(authority: &str, query: &str) -> Result<Address, UriError> {
+    if !query.is_empty() {
+        return Err(UriError::Parameter { found: query.to_owned() });
+    }
+    let bad_host = || UriError::Host { found: authority.to_owned() };
+    // An IPv6 address holds colons and stands in brackets.
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(inner) => {
+            let (host, after) = inner.split_once(']').ok_or_else(bad_host)?;
+            let port = match after.strip_prefix(':') {
+                None if !after.is_empty() => return Err(bad_host()),
+                port => port,
+            };
+            (host, port)
+        }
+        None => match authority.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (authority, None),
+        },
+    };
+    let host = unescape(host)?;
+    if host.is_empty() || host.contains(['@', '[', ']']) {
+        return Err(bad_host());
+    }
+    let port = match port {
+        // A colon without a number means the default, as in every URI.
+        None | Some("") => DEFAULT_PORT,
+        Some(digits) => parse_port(digits)?,
+    };
+    Ok(Address::Tcp { host, port })
+}
+
+fn parse_port(digits: &str) -> Result<u16, UriError> {
+    let number = digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok());
+    match number.flatten() {
+        Some(port) if port != 0 => Ok(port),
+        _ => Err(UriError::Port { found: digits.to_owned() }),
+    }
+}
+
+fn unescape(text: &str) -> Result<String, UriError> {
+    let wrong = || UriError::Escape { found: text.to_owned() };
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        let byte = if byte == b'%' {
+            let high = rest.next().and_then(hex_digit).ok_or_else(wrong)?;
+            let low = rest.next().and_then(hex_digit).ok_or_else(wrong)?;
+            high << 4 | low
+        } else {
+            byte
+        };
+        if byte == 0 {
+            return Err(wrong());
+        }
+        bytes.push(byte);
+    }
+    String::from_utf8(bytes).map_err(|_| wrong())
+}
+
+fn hex_digit(byte: u8) -> Option<u8> {
+    char::from(byte).to_digit(16).map(|digit| digit as u8)
+}
+
+/// Escapes every byte but letters, digits, `-._~` and those in `also`.
+fn escape(f: &mut fmt::Formatter<'_>, text: &str, also: &[u8]) -> fmt::Result {
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || also.contains(&byte) {
+            write!(f, "{}", char::from(byte))?;
+        } else {
+            write!(f, "%{byte:02X}")?;
+        }
+    }
+    Ok(())
+}
+
+/// The canonical form, which parses to the same value.
+impl fmt::Display for NbdUri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let s = if self.tls { "s" } else { "" };
+        match &self.address {
+            Address::Tcp { host, port } => {
+                write!(f, "nbd{s}://")?;
+                if host.contains(':') {
+                    f.write_str("[")?;
+                    escape(f, host, b":")?;
+                    f.write_str("]")?;
+                } else {
+                    escape(f, host, b"")?;
+                }
+                if *port != DEFAULT_PORT {
+                    write!(f, ":{port}")?;
+                }
+                f.write_str("/")?;
+                escape(f, &self.export, b"/:@")
+            }
+            Address::Unix { path } => {
+                write!(f, "nbd{s}+unix:///")?;
+                escape(f, &self.export, b"/:@")?;
+                f.write_str("?socket=")?;
+                escape(f, path, b"/:@")
+            }
+        }
+    }
+}

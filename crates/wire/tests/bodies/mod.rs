@@ -1,0 +1,169 @@
+//! What the fuzz targets run. `fuzz/` includes this file, and `fuzz_smoke.rs` runs every body over
+//! a few thousand inputs in each `cargo test`.
+//!
+//! Beyond "no panic", each body checks that no more is consumed than was given, that every step
+//! which is not a wait makes progress, and that the result does not depend on how the bytes were cut.
+
+use wire::nbd::uri::NbdUri;
+use wire::nbd::{
+    BlockSizes, Body, ClientConfig, ClientHandshake, ClientProgress, Command, CommandFlags,
+    Context, ExportEntry, ExportFacts, Exports, Goal, Limits, MAX_PAYLOAD_BYTES, ProtocolError,
+    ReplyMessage, ReplyStyle, RequestHeader, ServerHandshake, ServerProgress, Session,
+    TransmissionFlags, check,
+};
+
+/// One export that offers everything.
+pub struct OneExport;
+
+impl OneExport {
+    pub fn facts() -> ExportFacts {
+        ExportFacts {
+            name: "disk".to_owned(),
+            description: "a disk".to_owned(),
+            size_bytes: 1 << 30,
+            flags: TransmissionFlags(0xdfe).without(TransmissionFlags::READ_ONLY),
+            blocks: BlockSizes::new(512, 4096, 1 << 20).unwrap(),
+            contexts: vec!["base:allocation".to_owned(), "x-cairn:dirty".to_owned()],
+        }
+    }
+}
+
+impl Exports for OneExport {
+    fn list(&self) -> Vec<ExportEntry> {
+        let ExportFacts { name, description, .. } = Self::facts();
+        vec![ExportEntry { name, description }]
+    }
+
+    fn find(&self, name: &str) -> Option<ExportFacts> {
+        matches!(name, "" | "disk").then(Self::facts)
+    }
+}
+
+/// Gives `data` to `advance` in pieces of `piece` bytes until it ends the handshake or the data is
+/// used up. `advance` says how much it took, whether it waits for more, and whether it is at the end.
+fn feed(data: &[u8], piece: usize, mut advance: impl FnMut(&[u8]) -> (usize, bool, bool)) {
+    let mut pending = Vec::new();
+    for part in data.chunks(piece.max(1)) {
+        pending.extend_from_slice(part);
+        loop {
+            let (taken, waits, ends) = advance(&pending);
+            assert!(taken <= pending.len(), "took {taken} of {} bytes", pending.len());
+            if ends {
+                return;
+            }
+            pending.drain(..taken);
+            if waits {
+                break;
+            }
+            assert!(taken > 0, "a step without progress");
+        }
+    }
+}
+
+type Ended<T> = (Vec<u8>, Option<Result<T, ProtocolError>>);
+
+fn run_server(data: &[u8], piece: usize) -> Ended<ServerProgress> {
+    let mut handshake = ServerHandshake::new(Limits::default());
+    let (mut out, mut end) = (Vec::new(), None);
+    feed(data, piece, |input| match handshake.advance(input, &OneExport, &mut out) {
+        Ok((taken, ServerProgress::NeedMore)) => (taken, true, false),
+        Ok((taken, ServerProgress::Advanced)) => (taken, false, false),
+        Ok((taken, last)) => {
+            end = Some(Ok(last));
+            (taken, false, true)
+        }
+        Err(error) => {
+            end = Some(Err(error));
+            (0, false, true)
+        }
+    });
+    (out, end)
+}
+
+fn run_client(data: &[u8], piece: usize, goal: Goal) -> Ended<ClientProgress> {
+    let config = ClientConfig { goal, ..ClientConfig::connect("disk") };
+    let mut handshake = ClientHandshake::new(config).unwrap();
+    let (mut out, mut end) = (Vec::new(), None);
+    feed(data, piece, |input| match handshake.advance(input, &mut out) {
+        Ok((taken, ClientProgress::NeedMore)) => (taken, true, false),
+        Ok((taken, ClientProgress::Advanced)) => (taken, false, false),
+        Ok((taken, last)) => {
+            end = Some(Ok(last));
+            (taken, false, true)
+        }
+        Err(error) => {
+            end = Some(Err(error));
+            (0, false, true)
+        }
+    });
+    (out, end)
+}
+
+pub fn server_handshake(data: &[u8]) {
+    let Some((first, data)) = data.split_first() else { return };
+    let whole = run_server(data, data.len());
+    assert_eq!(whole, run_server(data, usize::from(*first)), "the cut of the input matters");
+}
+
+pub fn client_handshake(data: &[u8]) {
+    let Some((first, data)) = data.split_first() else { return };
+    let goal = [Goal::Connect, Goal::Describe, Goal::List][usize::from(*first) % 3];
+    let whole = run_client(data, data.len(), goal);
+    let cut = run_client(data, usize::from(*first), goal);
+    assert_eq!(whole, cut, "the cut of the input matters");
+}
+
+fn style(byte: u8) -> ReplyStyle {
+    [ReplyStyle::Simple, ReplyStyle::Structured, ReplyStyle::Extended][usize::from(byte) % 3]
+}
+
+pub fn request(data: &[u8]) {
+    let Some((first, data)) = data.split_first() else { return };
+    let style = style(*first);
+    let Ok(Some((header, taken))) = RequestHeader::parse(data, style) else { return };
+    assert!(taken <= data.len());
+    assert!(header.payload_bytes(style) <= MAX_PAYLOAD_BYTES);
+
+    let contexts = vec![Context { id: 0, name: "base:allocation".to_owned() }];
+    let session = Session { style, contexts, facts: OneExport::facts() };
+    if check(&header, &session).is_ok() && header.command != Command::Disconnect {
+        assert!(header.offset + header.length <= session.facts.size_bytes);
+    }
+
+    let mut bytes = [0; 32];
+    let len = header.encode(style, &mut bytes).expect("what was parsed can be encoded");
+    if style == ReplyStyle::Extended && header.command == Command::Write {
+        // The encoder announces the payload even if the peer forgot to.
+        let flags = (header.flags | CommandFlags::PAYLOAD_LEN).0.to_be_bytes();
+        assert_eq!((&bytes[..4], &bytes[4..6]), (&data[..4], &flags[..]));
+        assert_eq!(bytes[6..len], data[6..taken]);
+    } else {
+        assert_eq!(bytes[..len], data[..taken]);
+    }
+}
+
+pub fn reply(data: &[u8]) {
+    let Some((first, mut data)) = data.split_first() else { return };
+    let style = style(*first);
+    while let Ok(Some((message, taken))) = ReplyMessage::parse(data, style, MAX_PAYLOAD_BYTES) {
+        assert!(taken > 0 && taken <= data.len());
+        let follows = match message.body {
+            Body::Data { len, .. } => {
+                assert!((1..=MAX_PAYLOAD_BYTES).contains(&len));
+                len as usize
+            }
+            Body::Status { extents, .. } => {
+                assert!(extents.iter().count() > 0);
+                0
+            }
+            _ => 0,
+        };
+        data = data[taken..].get(follows..).unwrap_or_default();
+    }
+}
+
+pub fn uri(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let Ok(uri) = text.parse::<NbdUri>() else { return };
+    assert_eq!(uri.to_string().parse().as_ref(), Ok(&uri), "{text:?} prints as {uri}");
+}

@@ -1,0 +1,10 @@
+//! Tests of the NBD codec through its public face.
+
+mod client;
+mod golden;
+mod limits;
+mod pair;
+mod server;
+mod shake;
+mod transmission;
+mod uri;

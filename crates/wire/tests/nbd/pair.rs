@@ -1,0 +1,198 @@
+//! A server, a client and the bytes between them, under the control of a test.
+
+use wire::nbd::{
+    BlockSizes, ClientConfig, ClientHandshake, ClientProgress, ExportEntry, ExportFacts, Exports,
+    Limits, OPTION_MAGIC, OPTION_REPLY_MAGIC, OptionCode, ProtocolError, ReplyCode,
+    ServerHandshake, ServerProgress, Session, TransmissionFlags,
+};
+
+/// Every feature, of a disk that is writable and does not rotate.
+pub const ALL_FLAGS: TransmissionFlags = TransmissionFlags(0b1101_1110_1100);
+
+/// Two exports; the empty name means the first.
+pub struct TwoExports;
+
+pub fn facts(name: &str) -> ExportFacts {
+    ExportFacts {
+        name: name.to_owned(),
+        description: format!("the {name}"),
+        size_bytes: 1 << 20,
+        flags: ALL_FLAGS,
+        blocks: BlockSizes::new(512, 4096, 1 << 16).unwrap(),
+        contexts: vec!["base:allocation".to_owned(), "x-cairn:dirty".to_owned()],
+    }
+}
+
+impl Exports for TwoExports {
+    fn list(&self) -> Vec<ExportEntry> {
+        let entry =
+            |name: &str| ExportEntry { name: name.to_owned(), description: format!("the {name}") };
+        vec![entry("first"), entry("second")]
+    }
+
+    fn find(&self, name: &str) -> Option<ExportFacts> {
+        match name {
+            "" | "first" => Some(facts("first")),
+            "second" => Some(facts("second")),
+            _ => None,
+        }
+    }
+}
+
+/// A server past its greeting and the client's flags, and what it has said since.
+pub struct Server {
+    pub handshake: ServerHandshake,
+    pub out: Vec<u8>,
+}
+
+pub type ServerStep = Result<(usize, ServerProgress), ProtocolError>;
+
+impl Server {
+    pub fn with(limits: Limits, client_flags: u32) -> Self {
+        let mut server = Self { handshake: ServerHandshake::new(limits), out: Vec::new() };
+        let step = server.give(&client_flags.to_be_bytes());
+        assert_eq!(step, Ok((4, ServerProgress::Advanced)));
+        server
+    }
+
+    pub fn new() -> Self {
+        Self::with(Limits::default(), 3)
+    }
+
+    pub fn give(&mut self, input: &[u8]) -> ServerStep {
+        self.handshake.advance(input, &TwoExports, &mut self.out)
+    }
+
+    /// Sends one option and returns the replies to it.
+    pub fn ask(&mut self, code: OptionCode, data: &[u8]) -> Vec<(ReplyCode, Vec<u8>)> {
+        let input = option(code, data);
+        let (taken, progress) = self.give(&input).expect("the option is answered");
+        assert_eq!(taken, input.len());
+        assert_eq!(progress, ServerProgress::Advanced);
+        replies(&std::mem::take(&mut self.out), code)
+    }
+
+    /// Sends one option and returns the kinds of the replies to it.
+    pub fn kinds(&mut self, code: OptionCode, data: &[u8]) -> Vec<ReplyCode> {
+        self.ask(code, data).into_iter().map(|(kind, _)| kind).collect()
+    }
+
+    /// Sends `NBD_OPT_GO` without information requests and returns the session.
+    pub fn go(&mut self, name: &str) -> Session {
+        match self.give(&option(OptionCode::GO, &info_data(name, &[]))) {
+            Ok((_, ServerProgress::Ready(session))) => *session,
+            other => panic!("GO came to {other:?}"),
+        }
+    }
+}
+
+pub fn option(code: OptionCode, data: &[u8]) -> Vec<u8> {
+    let mut bytes = OPTION_MAGIC.to_be_bytes().to_vec();
+    bytes.extend(code.0.to_be_bytes());
+    bytes.extend((data.len() as u32).to_be_bytes());
+    bytes.extend(data);
+    bytes
+}
+
+pub fn reply(code: OptionCode, kind: ReplyCode, data: &[u8]) -> Vec<u8> {
+    let mut bytes = OPTION_REPLY_MAGIC.to_be_bytes().to_vec();
+    bytes.extend(code.0.to_be_bytes());
+    bytes.extend(kind.0.to_be_bytes());
+    bytes.extend((data.len() as u32).to_be_bytes());
+    bytes.extend(data);
+    bytes
+}
+
+/// Splits option replies, all of which must be to `code`.
+fn replies(mut bytes: &[u8], code: OptionCode) -> Vec<(ReplyCode, Vec<u8>)> {
+    let word = |bytes: &[u8], at: usize| {
+        u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+    };
+    let mut found = Vec::new();
+    while !bytes.is_empty() {
+        assert_eq!(bytes[..8], OPTION_REPLY_MAGIC.to_be_bytes());
+        assert_eq!(word(bytes, 8), code.0);
+        let end = 20 + word(bytes, 16) as usize;
+        found.push((ReplyCode(word(bytes, 12)), bytes[20..end].to_vec()));
+        bytes = &bytes[end..];
+    }
+    found
+}
+
+pub fn info_data(name: &str, wanted: &[u16]) -> Vec<u8> {
+    let mut data = (name.len() as u32).to_be_bytes().to_vec();
+    data.extend(name.as_bytes());
+    data.extend((wanted.len() as u16).to_be_bytes());
+    data.extend(wanted.iter().flat_map(|code| code.to_be_bytes()));
+    data
+}
+
+pub fn meta_data(name: &str, queries: &[&str]) -> Vec<u8> {
+    let mut data = (name.len() as u32).to_be_bytes().to_vec();
+    data.extend(name.as_bytes());
+    data.extend((queries.len() as u32).to_be_bytes());
+    for query in queries {
+        data.extend((query.len() as u32).to_be_bytes());
+        data.extend(query.as_bytes());
+    }
+    data
+}
+
+/// How each side of a handshake ended, if it did.
+pub struct Ends {
+    pub client: Option<Result<ClientProgress, ProtocolError>>,
+    pub server: Option<Result<ServerProgress, ProtocolError>>,
+    /// Bytes that one side sent and the other had not taken by its end.
+    pub left: (usize, usize),
+}
+
+/// Runs both sides against each other, moving `piece()` bytes at a time.
+pub fn shake(config: ClientConfig, mut piece: impl FnMut() -> usize) -> Ends {
+    let mut client = ClientHandshake::new(config).unwrap();
+    let mut server = ServerHandshake::new(Limits::default());
+    let mut ends = Ends { client: None, server: None, left: (0, 0) };
+    let (mut to_server, mut to_client) = (Vec::new(), Vec::new());
+    let (mut server_in, mut client_in) = (Vec::new(), Vec::new());
+    ServerHandshake::greeting(&mut to_client);
+    while ends.client.is_none() || ends.server.is_none() {
+        let moved = transfer(&mut to_client, &mut client_in, piece())
+            + transfer(&mut to_server, &mut server_in, piece());
+        while ends.client.is_none() {
+            match client.advance(&client_in, &mut to_server) {
+                Ok((taken, progress)) => {
+                    client_in.drain(..taken);
+                    match progress {
+                        ClientProgress::NeedMore => break,
+                        ClientProgress::Advanced => {}
+                        last => ends.client = Some(Ok(last)),
+                    }
+                }
+                Err(error) => ends.client = Some(Err(error)),
+            }
+        }
+        while ends.server.is_none() {
+            match server.advance(&server_in, &TwoExports, &mut to_client) {
+                Ok((taken, progress)) => {
+                    server_in.drain(..taken);
+                    match progress {
+                        ServerProgress::NeedMore => break,
+                        ServerProgress::Advanced => {}
+                        last => ends.server = Some(Ok(last)),
+                    }
+                }
+                Err(error) => ends.server = Some(Err(error)),
+            }
+        }
+        if moved == 0 && to_client.is_empty() && to_server.is_empty() {
+            break;
+        }
+    }
+    ends.left = (to_server.len() + server_in.len(), to_client.len() + client_in.len());
+    ends
+}
+
+fn transfer(from: &mut Vec<u8>, to: &mut Vec<u8>, count: usize) -> usize {
+    let count = count.min(from.len());
+    to.extend(from.drain(..count));
+    count
+}

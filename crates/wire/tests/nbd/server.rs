@@ -1,0 +1,263 @@
+//! The server's handshake against clients that do things out of order or wrong.
+
+use wire::nbd::{
+    Context, Limits, OptionCode, ProtocolError, ReplyCode, ReplyStyle, ServerHandshake,
+    ServerProgress, Session, TransmissionFlags,
+};
+
+use crate::pair::{ALL_FLAGS, Server, TwoExports, info_data, meta_data, option};
+
+const INVALID: [ReplyCode; 1] = [ReplyCode::ERR_INVALID];
+
+fn set(server: &mut Server, name: &str, queries: &[&str]) -> Vec<ReplyCode> {
+    server.kinds(OptionCode::SET_META_CONTEXT, &meta_data(name, queries))
+}
+
+fn structured() -> Server {
+    let mut server = Server::new();
+    assert_eq!(server.kinds(OptionCode::STRUCTURED_REPLY, &[]), [ReplyCode::ACK]);
+    server
+}
+
+fn extended() -> Server {
+    let mut server = Server::new();
+    assert_eq!(server.kinds(OptionCode::EXTENDED_HEADERS, &[]), [ReplyCode::ACK]);
+    server
+}
+
+fn export_name(server: &mut Server, name: &str) -> Result<Session, ProtocolError> {
+    match server.give(&option(OptionCode::EXPORT_NAME, name.as_bytes()))? {
+        (_, ServerProgress::Ready(session)) => Ok(*session),
+        other => panic!("EXPORT_NAME came to {other:?}"),
+    }
+}
+
+#[test]
+fn client_flags_are_checked() {
+    let step = |flags: u32| {
+        let mut handshake = ServerHandshake::new(Limits::default());
+        handshake.advance(&flags.to_be_bytes(), &TwoExports, &mut Vec::new())
+    };
+    assert!(matches!(step(1), Ok((4, ServerProgress::Advanced))));
+    assert!(matches!(step(3), Ok((4, ServerProgress::Advanced))));
+    for not_fixed in [0, 2] {
+        assert!(matches!(step(not_fixed), Err(ProtocolError::NotFixedNewstyle { .. })));
+    }
+    for unknown in [5, 1 << 31 | 1] {
+        assert!(matches!(step(unknown), Err(ProtocolError::Invalid { .. })));
+    }
+}
+
+#[test]
+fn export_name_ends_with_zeroes_unless_agreed() {
+    for (flags, zeroes) in [(1, 124), (3, 0)] {
+        let mut server = Server::with(Limits::default(), flags);
+        let session = export_name(&mut server, "second").unwrap();
+        assert_eq!(session.facts.name, "second");
+        assert_eq!(session.style, ReplyStyle::Simple);
+        let mut expected = (1u64 << 20).to_be_bytes().to_vec();
+        expected.extend(session.facts.flags.0.to_be_bytes());
+        expected.extend(vec![0; zeroes]);
+        assert_eq!(server.out, expected);
+    }
+}
+
+#[test]
+fn export_name_has_no_error_reply() {
+    let unknown = ProtocolError::UnknownExport { name: "third".to_owned() };
+    assert_eq!(export_name(&mut Server::new(), "third"), Err(unknown));
+    let text = ProtocolError::BadText { what: "name of the export" };
+    assert_eq!(export_name(&mut Server::new(), "a\0b"), Err(text));
+    // Forbidden once extended headers are agreed.
+    let refused = export_name(&mut extended(), "first");
+    assert!(matches!(refused, Err(ProtocolError::Invalid { .. })), "{refused:?}");
+    assert_eq!(export_name(&mut structured(), "first").unwrap().style, ReplyStyle::Structured);
+}
+
+#[test]
+fn info_does_not_end_the_handshake() {
+    let mut server = Server::new();
+    let kinds = server.kinds(OptionCode::INFO, &info_data("second", &[1, 2, 3, 999]));
+    let info = ReplyCode::INFO;
+    assert_eq!(kinds, [info, info, info, info, ReplyCode::ACK]);
+    // Asked for nothing, it tells size and flags alone.
+    assert_eq!(server.kinds(OptionCode::INFO, &info_data("", &[])), [info, ReplyCode::ACK]);
+    let unknown = server.kinds(OptionCode::INFO, &info_data("third", &[3]));
+    assert_eq!(unknown, [ReplyCode::ERR_UNKNOWN]);
+    assert_eq!(server.go("second").facts.name, "second");
+}
+
+#[test]
+fn go_with_a_wrong_length_is_invalid_and_can_be_repeated() {
+    let mut server = Server::new();
+    let good = info_data("first", &[3]);
+    let mut long_name = good.clone();
+    long_name[3] = 200;
+    let mut many = good.clone();
+    many[10] = 2;
+    let mut extra = good.clone();
+    extra.push(0);
+    let wrong = [&[][..], &good[..good.len() - 1], &extra, &long_name, &many];
+    for data in wrong {
+        assert_eq!(server.kinds(OptionCode::GO, data), INVALID, "{data:?}");
+    }
+    let mut text = good;
+    text[4] = 0xff;
+    assert_eq!(server.kinds(OptionCode::GO, &text), INVALID);
+    assert_eq!(server.go("first").facts.name, "first");
+}
+
+#[test]
+fn options_without_data_refuse_data() {
+    let without = [
+        OptionCode::LIST,
+        OptionCode::STARTTLS,
+        OptionCode::STRUCTURED_REPLY,
+        OptionCode::EXTENDED_HEADERS,
+    ];
+    let mut server = Server::new();
+    for code in without {
+        assert_eq!(server.kinds(code, b"x"), INVALID, "{code}");
+    }
+    assert_eq!(server.go("first").style, ReplyStyle::Simple, "nothing was agreed");
+}
+
+#[test]
+fn unknown_options_and_tls_are_unsupported_and_the_stream_goes_on() {
+    let mut server = Server::new();
+    for code in [0, 4, 12, 999, u32::MAX].map(OptionCode) {
+        assert_eq!(server.kinds(code, b"some data"), [ReplyCode::ERR_UNSUP], "{code}");
+    }
+    let replies = server.ask(OptionCode::STARTTLS, &[]);
+    assert_eq!(replies, [(ReplyCode::ERR_UNSUP, b"this server has no TLS".to_vec())]);
+    server.go("first");
+}
+
+#[test]
+fn abort_is_acknowledged_with_or_without_data() {
+    for data in [&b""[..], b"bye"] {
+        let mut server = Server::new();
+        let input = option(OptionCode::ABORT, data);
+        assert_eq!(server.give(&input), Ok((input.len(), ServerProgress::Aborted)));
+        assert_eq!(server.out[12..16], ReplyCode::ACK.0.to_be_bytes());
+        assert_eq!(server.give(b"more"), Err(ProtocolError::HandshakeOver));
+    }
+}
+
+#[test]
+fn nothing_belongs_to_the_handshake_after_its_end() {
+    let mut server = Server::new();
+    server.go("first");
+    assert_eq!(server.give(&option(OptionCode::LIST, &[])), Err(ProtocolError::HandshakeOver));
+    let mut server = Server::new();
+    assert!(matches!(server.give(&[0; 8]), Err(ProtocolError::BadMagic { found: 0, .. })));
+    assert_eq!(server.give(&option(OptionCode::LIST, &[])), Err(ProtocolError::HandshakeOver));
+}
+
+#[test]
+fn what_is_agreed_twice_is_invalid() {
+    assert_eq!(structured().kinds(OptionCode::STRUCTURED_REPLY, &[]), INVALID);
+    assert_eq!(extended().kinds(OptionCode::EXTENDED_HEADERS, &[]), INVALID);
+    let late = extended().kinds(OptionCode::STRUCTURED_REPLY, &[]);
+    assert_eq!(late, [ReplyCode::ERR_EXT_HEADER_REQD]);
+    let mut both = structured();
+    assert_eq!(both.kinds(OptionCode::EXTENDED_HEADERS, &[]), [ReplyCode::ACK]);
+    assert_eq!(both.go("first").style, ReplyStyle::Extended);
+}
+
+#[test]
+fn contexts_need_structured_replies_first() {
+    let data = meta_data("first", &["base:allocation"]);
+    let mut server = Server::new();
+    assert_eq!(server.kinds(OptionCode::SET_META_CONTEXT, &data), INVALID);
+    assert_eq!(server.kinds(OptionCode::LIST_META_CONTEXT, &data), INVALID);
+    assert_eq!(server.go("first").contexts, []);
+    let selected = [ReplyCode::META_CONTEXT, ReplyCode::ACK];
+    assert_eq!(set(&mut extended(), "first", &["base:allocation"]), selected);
+}
+
+#[test]
+fn contexts_are_bound_to_their_export() {
+    let base = Context { id: 0, name: "base:allocation".to_owned() };
+    for (selected_for, went_to, expected) in [
+        ("first", "first", vec![base.clone()]),
+        ("first", "", vec![base]),
+        ("first", "second", vec![]),
+    ] {
+        let mut server = structured();
+        set(&mut server, selected_for, &["base:allocation", "base:allocation"]);
+        assert_eq!(server.go(went_to).contexts, expected, "{selected_for} then {went_to}");
+    }
+}
+
+#[test]
+fn the_last_selection_counts_even_if_it_failed() {
+    let mut server = structured();
+    let names = |session: Session| -> Vec<String> {
+        session.contexts.into_iter().map(|context| context.name).collect()
+    };
+    set(&mut server, "first", &["base:allocation"]);
+    set(&mut server, "first", &["x-cairn:dirty"]);
+    assert_eq!(names(server.go("first")), ["x-cairn:dirty"]);
+
+    let mut server = structured();
+    set(&mut server, "first", &["base:allocation"]);
+    assert_eq!(set(&mut server, "third", &["base:allocation"]), [ReplyCode::ERR_UNKNOWN]);
+    assert_eq!(names(server.go("first")), [""; 0]);
+
+    let mut server = structured();
+    set(&mut server, "first", &["base:allocation"]);
+    assert_eq!(set(&mut server, "first", &[]), [ReplyCode::ACK]);
+    assert_eq!(names(server.go("first")), [""; 0]);
+}
+
+#[test]
+fn wildcards_list_and_do_not_select() {
+    let (one, two) = ([ReplyCode::META_CONTEXT; 1], [ReplyCode::META_CONTEXT; 2]);
+    for (queries, found) in [
+        (&[][..], &two[..]),
+        (&["base:"], &one),
+        (&["base:", "x-cairn:dirty"], &two),
+        (&["base:allocation"], &one),
+        (&["base:alloc"], &[]),
+        (&["other:"], &[]),
+    ] {
+        let data = meta_data("first", queries);
+        let kinds = structured().kinds(OptionCode::LIST_META_CONTEXT, &data);
+        assert_eq!(kinds, [found, &[ReplyCode::ACK]].concat(), "{queries:?}");
+    }
+    for nothing in ["base:", "base:unknown", "other:thing"] {
+        assert_eq!(set(&mut structured(), "first", &[nothing]), [ReplyCode::ACK], "{nothing}");
+    }
+}
+
+#[test]
+fn malformed_context_queries_are_invalid() {
+    let good = meta_data("first", &["base:allocation"]);
+    let mut many = good.clone();
+    many[9..13].copy_from_slice(&u32::MAX.to_be_bytes());
+    let mut long = good.clone();
+    long[13..17].copy_from_slice(&u32::MAX.to_be_bytes());
+    let mut extra = good.clone();
+    extra.push(0);
+    let no_colon = meta_data("first", &["base"]);
+    let no_namespace = meta_data("first", &[":allocation"]);
+    let mut server = structured();
+    let cut = &good[..good.len() - 1];
+    for data in [&[][..], cut, &many, &long, &extra, &no_colon, &no_namespace] {
+        assert_eq!(server.kinds(OptionCode::SET_META_CONTEXT, data), INVALID, "{data:?}");
+        assert_eq!(server.kinds(OptionCode::LIST_META_CONTEXT, data), INVALID, "{data:?}");
+    }
+}
+
+#[test]
+fn flags_are_sent_only_where_they_mean_something() {
+    let flags = structured().go("first").facts.flags;
+    assert_eq!(flags, ALL_FLAGS | TransmissionFlags::HAS_FLAGS);
+    let flags = Server::new().go("first").facts.flags;
+    assert!(flags.has(TransmissionFlags::HAS_FLAGS) && !flags.has(TransmissionFlags::DF));
+    let mut facts = crate::pair::facts("first");
+    facts.flags = TransmissionFlags::FAST_ZERO | TransmissionFlags::DF;
+    let sent = TransmissionFlags::HAS_FLAGS | TransmissionFlags::DF;
+    assert_eq!(facts.wire_flags(true), sent, "FAST_ZERO means nothing without WRITE_ZEROES");
+}

@@ -1,0 +1,114 @@
+//! Both state machines against each other, however the bytes are cut.
+
+use proptest::prelude::*;
+use wire::nbd::{
+    ClientConfig, ClientProgress, ExportEntry, Goal, ProtocolError, ReplyCode, ReplyStyle,
+    ServerProgress, Session, TransmissionFlags,
+};
+
+use crate::pair::{ALL_FLAGS, Ends, facts, shake};
+
+/// The sessions of both sides, which must have met in one session with no byte left over.
+fn sessions(ends: Ends) -> (Session, Session) {
+    assert_eq!(ends.left, (0, 0));
+    match (ends.client, ends.server) {
+        (Some(Ok(ClientProgress::Connected(client))), Some(Ok(ServerProgress::Ready(server)))) => {
+            (*client, *server)
+        }
+        other => panic!("the handshake came to {other:?}"),
+    }
+}
+
+fn assert_agree(config: &ClientConfig, ends: Ends) {
+    let (client, server) = sessions(ends);
+    assert_eq!(client.style, server.style);
+    assert_eq!(client.contexts, server.contexts);
+    assert_eq!(client.facts.name, server.facts.name);
+    assert_eq!(client.facts.description, server.facts.description);
+    assert_eq!(client.facts.size_bytes, server.facts.size_bytes);
+    assert_eq!(client.facts.flags, server.facts.flags);
+    assert_eq!(client.facts.blocks, server.facts.blocks);
+
+    let style = match (config.structured, config.extended) {
+        (_, true) => ReplyStyle::Extended,
+        (true, false) => ReplyStyle::Structured,
+        (false, false) => ReplyStyle::Simple,
+    };
+    assert_eq!(client.style, style);
+    let contexts = if style == ReplyStyle::Simple { 0 } else { config.contexts.len() };
+    assert_eq!(client.contexts.len(), contexts);
+    let mut flags = ALL_FLAGS | TransmissionFlags::HAS_FLAGS;
+    if style == ReplyStyle::Simple {
+        flags = flags.without(TransmissionFlags::DF);
+    }
+    assert_eq!(client.facts.flags, flags);
+}
+
+#[test]
+fn byte_by_byte() {
+    let config = ClientConfig::connect("second");
+    assert_agree(&config, shake(config.clone(), || 1));
+}
+
+#[test]
+fn the_default_export_has_a_name() {
+    let (client, server) = sessions(shake(ClientConfig::connect(""), || 1000));
+    assert_eq!(client.facts.name, "first");
+    assert_eq!(server.facts.name, "first");
+}
+
+#[test]
+fn an_unknown_export_is_refused_and_the_client_takes_leave() {
+    let ends = shake(ClientConfig::connect("third"), || 1000);
+    let Some(Err(ProtocolError::Refused { reply, message, .. })) = ends.client else {
+        panic!("the client came to {:?}", ends.client);
+    };
+    assert_eq!(reply, ReplyCode::ERR_UNKNOWN);
+    assert!(message.contains("\"third\""), "{message}");
+    assert_eq!(ends.server, Some(Ok(ServerProgress::Aborted)));
+}
+
+#[test]
+fn describe_tells_the_facts_and_leaves() {
+    let ends = shake(ClientConfig { goal: Goal::Describe, ..ClientConfig::connect("") }, || 3);
+    let Some(Ok(ClientProgress::Described(told))) = ends.client else {
+        panic!("the client came to {:?}", ends.client);
+    };
+    let mut expected = facts("first");
+    expected.flags |= TransmissionFlags::HAS_FLAGS;
+    expected.contexts.clear();
+    assert_eq!(*told, expected);
+    assert_eq!(ends.server, Some(Ok(ServerProgress::Aborted)));
+}
+
+#[test]
+fn list_tells_the_exports_and_leaves() {
+    let ends = shake(ClientConfig { goal: Goal::List, ..ClientConfig::connect("") }, || 3);
+    let entry = |name: &str, description: &str| ExportEntry {
+        name: name.to_owned(),
+        description: description.to_owned(),
+    };
+    let expected = vec![entry("first", "the first"), entry("second", "the second")];
+    assert_eq!(ends.client, Some(Ok(ClientProgress::Listed(expected))));
+    assert_eq!(ends.server, Some(Ok(ServerProgress::Aborted)));
+}
+
+proptest! {
+    #[test]
+    fn any_cut_gives_the_same_session(
+        structured: bool,
+        extended: bool,
+        contexts in proptest::sample::subsequence(vec!["base:allocation", "x-cairn:dirty"], 0..=2),
+        pieces in proptest::collection::vec(1usize..90, 1..20),
+    ) {
+        let config = ClientConfig {
+            structured,
+            extended,
+            contexts: contexts.into_iter().map(str::to_owned).collect(),
+            ..ClientConfig::connect("second")
+        };
+        let mut turn = pieces.iter().cycle();
+        let ends = shake(config.clone(), || *turn.next().expect("a cycle never ends"));
+        assert_agree(&config, ends);
+    }
+}
