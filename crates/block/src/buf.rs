@@ -14,6 +14,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::rc::Rc;
+use std::task::{Poll, Waker};
 
 use crate::{Error, ErrorKind, Result};
 
@@ -35,6 +36,7 @@ struct Pool {
     used_bytes: Cell<usize>,
     kept_bytes: Cell<usize>,
     kept: [RefCell<Vec<Rc<Block>>>; CLASSES],
+    waiting: RefCell<Vec<Waker>>,
 }
 
 struct Block {
@@ -63,6 +65,7 @@ impl BufPool {
             used_bytes: Cell::new(0),
             kept_bytes: Cell::new(0),
             kept: [const { RefCell::new(Vec::new()) }; CLASSES],
+            waiting: RefCell::default(),
         }))
     }
 
@@ -96,6 +99,21 @@ impl BufPool {
             None => Rc::new(Block::new(class)),
         };
         Ok(Buf { block: Some(block), pool: self.0.clone(), start: 0, len: len as u32 })
+    }
+
+    /// A buffer of `len` bytes, as soon as there is room for it.
+    ///
+    /// # Errors
+    /// `Invalid` as for [`BufPool::take`]; `Limit` if it would not fit into an empty pool.
+    pub async fn wait_for(&self, len: usize) -> Result<Buf> {
+        std::future::poll_fn(|cx| match self.take(len) {
+            Err(error) if error.kind() == ErrorKind::Limit && self.0.used_bytes.get() > 0 => {
+                self.0.waiting.borrow_mut().push(cx.waker().clone());
+                Poll::Pending
+            }
+            taken => Poll::Ready(taken),
+        })
+        .await
     }
 
     /// Bytes that are in somebody's hands now.
@@ -225,6 +243,9 @@ impl Drop for Buf {
         if pool.kept_bytes.get() + bytes <= pool.keep_bytes {
             pool.kept_bytes.set(pool.kept_bytes.get() + bytes);
             pool.kept[block.class].borrow_mut().push(block);
+        }
+        if !pool.waiting.borrow().is_empty() {
+            pool.waiting.take().into_iter().for_each(Waker::wake);
         }
     }
 }

@@ -291,6 +291,19 @@ impl Engine {
         .await;
     }
 
+    /// Waits until the next client's request is answered, whosever it is.
+    pub async fn answered(&self) {
+        let mut waited = false;
+        poll_fn(|cx| {
+            if std::mem::replace(&mut waited, true) {
+                return Poll::Ready(());
+            }
+            self.0.waiting.borrow_mut().push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
     /// Drives requests that were woken; ends never. Spawn it on the core.
     pub async fn drive(self) {
         poll_fn(|cx| {
@@ -433,10 +446,10 @@ impl Inner {
                 let request = self.release(index);
                 self.slots_left.set(self.slots_left.get() + need);
                 self.in_flight.set(self.in_flight.get() - 1);
-                for waker in self.waiting.borrow_mut().drain(..) {
-                    waker.wake();
-                }
                 sink.done(token, request, result);
+                if !self.waiting.borrow().is_empty() {
+                    self.waiting.take().into_iter().for_each(Waker::wake);
+                }
             }
             Owner::Nobody => unreachable!("a request has an owner until it is done"),
         }

@@ -1,0 +1,4 @@
+//! Exports: devices offered to clients. This crate sees devices, not graphs.
+#![forbid(unsafe_code)]
+
+pub mod nbd;

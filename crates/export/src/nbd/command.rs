@@ -1,0 +1,76 @@
+//! From NBD commands to operations, and from answers to replies.
+
+use block::{Buf, ByteRange, Copies, ErrorKind, Extent, Op, State};
+use wire::nbd::{AllocationFlags, Command, CommandFlags, Errno, RequestHeader};
+
+/// Trims and zeroes longer than this go down in pieces, so that no device sees an endless range.
+pub const PIECE_BYTES: u64 = 1 << 30;
+
+/// The range of a request that the codec has checked.
+///
+/// # Panics
+/// For one that has not been checked.
+pub fn range_of(header: &RequestHeader) -> ByteRange {
+    ByteRange::new(header.offset, header.length).expect("checked: not empty, within 64 bits")
+}
+
+/// The operation of a checked request; `buf` is its buffer, if it is a read or a write.
+///
+/// # Panics
+/// For a command that has no operation of its own, or without the buffer.
+pub fn op_of(header: &RequestHeader, buf: Option<Buf>) -> Op {
+    let fua = header.flags.has(CommandFlags::FUA);
+    let buf = || buf.expect("reads and writes bring their buffer");
+    match header.command {
+        Command::Read => Op::Read { range: range_of(header), into: buf(), avoid: Copies::NONE },
+        Command::Write => Op::Write { range: range_of(header), data: buf(), fua },
+        Command::Flush => Op::Flush,
+        Command::BlockStatus => Op::Status { range: range_of(header), extents: Vec::new() },
+        Command::Trim | Command::WriteZeroes => zeroing(header, range_of(header)),
+        Command::Cache | Command::Disconnect | Command::Unknown(_) => {
+            unreachable!("{:?} is not one operation", header.command)
+        }
+    }
+}
+
+/// The part of a trim or of a write of zeroes that touches `range`.
+pub fn zeroing(header: &RequestHeader, range: ByteRange) -> Op {
+    let fua = header.flags.has(CommandFlags::FUA);
+    match header.command {
+        Command::Trim => Op::Discard { range, fua },
+        _ => Op::WriteZeroes { range, unmap: !header.flags.has(CommandFlags::NO_HOLE), fua },
+    }
+}
+
+/// What to tell the client of a failure.
+pub fn errno_of(kind: ErrorKind) -> Errno {
+    Errno::from_wire(kind.errno() as u32)
+}
+
+/// `base:allocation` of the extents, cut at `range`.
+pub fn allocation(extents: &[Extent], range: ByteRange, only_one: bool) -> Vec<wire::nbd::Extent> {
+    let mut left = range.len();
+    let mut all = Vec::with_capacity(extents.len());
+    for extent in extents {
+        let length = extent.len.min(left);
+        if length == 0 || (only_one && !all.is_empty()) {
+            break;
+        }
+        left -= length;
+        let flags = match extent.state {
+            State::Data => AllocationFlags::NONE,
+            State::Zero => AllocationFlags::ZERO,
+            State::Hole => AllocationFlags::ZERO | AllocationFlags::HOLE,
+        };
+        all.push(wire::nbd::Extent { length, status: u64::from(flags.0) });
+    }
+    all
+}
+
+/// Whether all bytes are zero. Looks at the ends first: data is told from zeros in a few steps.
+pub fn is_zero(bytes: &[u8]) -> bool {
+    let (first, last) = (bytes.first(), bytes.last());
+    first.is_none_or(|b| *b == 0)
+        && last.is_none_or(|b| *b == 0)
+        && bytes.chunks(64).all(|chunk| chunk.iter().fold(0, |all, b| all | b) == 0)
+}

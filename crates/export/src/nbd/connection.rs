@@ -1,0 +1,317 @@
+//! What the two tasks of a connection share, and where answers arrive.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use block::env::Socket;
+use block::{Buf, ByteRange, Error, Op, Request, Result};
+use graph::engine::Sink;
+use wire::nbd::{CommandFlags, Reply, ReplyStyle, RequestHeader, Session};
+
+use super::command::{allocation, errno_of, is_zero, range_of};
+use super::outbox::{Batch, Outbox};
+use super::{Export, Limits};
+
+/// Reads from this length on are looked at for zeros, if the client can be told of them.
+const LOOK_FOR_ZEROS_BYTES: usize = 4096;
+
+/// An open connection in its transmission phase. It outlives the socket while requests are on their
+/// way.
+pub struct Connection {
+    pub export: Rc<Export>,
+    pub socket: Rc<dyn Socket>,
+    pub session: Session,
+    pub limits: Limits,
+    pending: RefCell<Pending>,
+    outbox: RefCell<Outbox>,
+    /// Answers that did not fit into the outbox.
+    overflow: RefCell<VecDeque<Answer>>,
+    held_bytes: Cell<usize>,
+    in_flight: Cell<u32>,
+    /// No more answers are wanted.
+    closed: Cell<bool>,
+    /// No more requests come.
+    ended: Cell<bool>,
+    reader: RefCell<Option<Waker>>,
+    writer: RefCell<Option<Waker>>,
+}
+
+/// Requests on their way, by token.
+#[derive(Default)]
+struct Pending {
+    requests: Vec<Option<RequestHeader>>,
+    free: Vec<u32>,
+}
+
+/// A request and what became of it.
+struct Answer {
+    header: RequestHeader,
+    op: Option<Op>,
+    result: Result<()>,
+}
+
+impl Connection {
+    pub fn new(
+        export: Rc<Export>,
+        socket: Rc<dyn Socket>,
+        session: Session,
+        limits: Limits,
+    ) -> Result<Rc<Self>> {
+        let outbox = RefCell::new(Outbox::new(&export.env)?);
+        Ok(Rc::new(Self {
+            export,
+            socket,
+            session,
+            limits,
+            pending: RefCell::default(),
+            outbox,
+            overflow: RefCell::default(),
+            held_bytes: Cell::new(0),
+            in_flight: Cell::new(0),
+            closed: Cell::new(false),
+            ended: Cell::new(false),
+            reader: RefCell::default(),
+            writer: RefCell::default(),
+        }))
+    }
+
+    /// Whether another request of `bytes` may begin now.
+    pub fn may_begin(&self, bytes: usize) -> bool {
+        self.in_flight.get() < self.limits.requests
+            && (self.held_bytes.get() == 0
+                || self.held_bytes.get() + bytes <= self.limits.held_bytes)
+    }
+
+    /// Waits until [`Connection::may_begin`], or the connection is closed.
+    pub async fn room(&self, bytes: usize) {
+        self.reader_waits(|| self.may_begin(bytes) || self.closed.get()).await;
+    }
+
+    /// Waits until every request has been answered.
+    pub async fn quiet(&self) {
+        self.reader_waits(|| self.in_flight.get() == 0).await;
+    }
+
+    async fn reader_waits(&self, over: impl Fn() -> bool) {
+        poll_fn(|cx| {
+            if over() {
+                return Poll::Ready(());
+            }
+            *self.reader.borrow_mut() = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    fn wake_reader(&self) {
+        if let Some(waker) = self.reader.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+
+    fn wake_writer(&self) {
+        if let Some(waker) = self.writer.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+
+    /// Notes a request that begins; the answer comes under the token.
+    pub fn begin(&self, header: RequestHeader, held: usize) -> u64 {
+        self.in_flight.set(self.in_flight.get() + 1);
+        self.held_bytes.set(self.held_bytes.get() + held);
+        let mut pending = self.pending.borrow_mut();
+        let token = pending.free.pop().unwrap_or_else(|| {
+            pending.requests.push(None);
+            pending.requests.len() as u32 - 1
+        });
+        pending.requests[token as usize] = Some(header);
+        u64::from(token)
+    }
+
+    /// Answers the request of that token.
+    pub fn end(&self, token: u64, op: Option<Op>, result: Result<()>) {
+        let header = {
+            let mut pending = self.pending.borrow_mut();
+            pending.free.push(token as u32);
+            pending.requests[token as usize].take().expect("a token is answered once")
+        };
+        self.in_flight.set(self.in_flight.get() - 1);
+        if self.closed.get() {
+            self.wake_reader();
+            return;
+        }
+        self.answer(Answer { header, op, result });
+    }
+
+    /// Answers a request that never began.
+    pub fn refuse(&self, header: RequestHeader, error: Error) {
+        self.answer(Answer { header, op: None, result: Err(error) });
+    }
+
+    fn answer(&self, answer: Answer) {
+        let mut outbox = self.outbox.borrow_mut();
+        if !self.overflow.borrow().is_empty() || !outbox.fits(answer.len(), 1) {
+            self.overflow.borrow_mut().push_back(answer);
+        } else {
+            self.put(&mut outbox, answer);
+        }
+        drop(outbox);
+        self.wake_writer();
+    }
+
+    fn put(&self, outbox: &mut Outbox, answer: Answer) {
+        let Answer { header, op, result } = answer;
+        outbox.hold(held_bytes(&header, self.session.style));
+        let reply = Reply::new(&header, self.session.style);
+        if let Err(error) = result {
+            let mut bytes = Vec::new();
+            reply.error(errno_of(error.kind()), &error.to_string(), &mut bytes);
+            outbox.bytes(&bytes);
+            return;
+        }
+        match op {
+            Some(Op::Read { into, .. }) => self.put_read(outbox, reply, &header, into),
+            Some(Op::Status { extents, .. }) => {
+                let only_one = header.flags.has(CommandFlags::REQ_ONE);
+                let status = allocation(&extents, range_of(&header), only_one);
+                let chunks = reply.chunks().expect("contexts need structured replies");
+                let mut bytes = Vec::new();
+                let last = self.session.contexts.len() - 1;
+                for (n, context) in self.session.contexts.iter().enumerate() {
+                    chunks.block_status(context.id, &status, n == last, &mut bytes);
+                }
+                self.put_long(outbox, &bytes);
+            }
+            _ => outbox.head(&reply.done()),
+        }
+    }
+
+    fn put_read(&self, outbox: &mut Outbox, reply: Reply, header: &RequestHeader, data: Buf) {
+        let len = data.len();
+        let may_hole = len >= LOOK_FOR_ZEROS_BYTES && !header.flags.has(CommandFlags::DF);
+        if let Some(chunks) = reply.chunks()
+            && may_hole
+            && is_zero(&data.read())
+        {
+            outbox.head(&chunks.hole(header.offset, len as u32, true));
+            return;
+        }
+        outbox.head(&reply.whole_read(len as u32));
+        outbox.payload(data);
+    }
+
+    /// Bytes that might not fit beside the heads get a buffer of their own.
+    fn put_long(&self, outbox: &mut Outbox, bytes: &[u8]) {
+        if outbox.fits(bytes.len(), 0) {
+            outbox.bytes(bytes);
+        } else if let Ok(buf) = self.export.env.buf(bytes.len()) {
+            buf.write().copy_from_slice(bytes);
+            outbox.payload(buf);
+        } else {
+            self.close();
+        }
+    }
+
+    /// The next batch to send; `None` when there will be no more.
+    pub async fn batch(&self, spare: &mut Spare) -> Option<Batch> {
+        poll_fn(|cx| {
+            if self.closed.get() {
+                return Poll::Ready(None);
+            }
+            let mut outbox = self.outbox.borrow_mut();
+            if outbox.is_empty() {
+                if self.ended.get() && self.in_flight.get() == 0 {
+                    return Poll::Ready(None);
+                }
+                *self.writer.borrow_mut() = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            let next = spare.heads.take().expect("one is being filled, one is sent or spare");
+            let (batch, heads) = outbox.take(next, std::mem::take(&mut spare.parts));
+            spare.heads = Some(heads);
+            let mut overflow = self.overflow.borrow_mut();
+            while let Some(answer) = overflow.front() {
+                if !outbox.fits(answer.len(), 1) {
+                    break;
+                }
+                let answer = overflow.pop_front().expect("looked at above");
+                self.put(&mut outbox, answer);
+            }
+            Poll::Ready(Some(batch))
+        })
+        .await
+    }
+
+    /// A batch is with the client: what it held is free.
+    pub fn sent(&self, held: usize) {
+        self.held_bytes.set(self.held_bytes.get() - held);
+        self.wake_reader();
+    }
+
+    /// No more requests come; the writer ends once all is answered.
+    pub fn end_of_requests(&self) {
+        self.ended.set(true);
+        self.wake_writer();
+    }
+
+    /// Neither requests nor answers any more. What is on its way goes on, and fences what overlaps.
+    pub fn close(&self) {
+        if self.closed.replace(true) {
+            return;
+        }
+        self.socket.shutdown();
+        self.wake_reader();
+        self.wake_writer();
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+
+    pub fn has_requests(&self) -> bool {
+        self.in_flight.get() > 0
+    }
+
+    /// Whether a request on its way touches `range`; a flush (`None`) touches all that writes.
+    pub fn is_about(&self, range: Option<ByteRange>) -> bool {
+        let pending = self.pending.borrow();
+        let mut changing = pending.requests.iter().flatten().filter(|h| h.command.modifies());
+        match range {
+            Some(range) => changing.any(|header| range_of(header).overlaps(range)),
+            None => changing.next().is_some(),
+        }
+    }
+}
+
+impl Answer {
+    /// Room that the head may take, at most.
+    fn len(&self) -> usize {
+        match &self.result {
+            Err(_) => 8192,
+            Ok(()) => 64,
+        }
+    }
+}
+
+/// Bytes of payload that a request holds until its answer is sent.
+pub fn held_bytes(header: &RequestHeader, style: ReplyStyle) -> usize {
+    match header.command {
+        wire::nbd::Command::Read => header.length as usize,
+        _ => header.payload_bytes(style) as usize,
+    }
+}
+
+/// What the writer keeps from one batch to the next.
+pub struct Spare {
+    pub heads: Option<Buf>,
+    pub parts: Vec<Buf>,
+}
+
+impl Sink for Connection {
+    fn done(&self, token: u64, request: Request, result: Result<()>) {
+        self.end(token, Some(request.op), result);
+    }
+}

@@ -1,0 +1,133 @@
+//! The NBD server: one device, any number of clients, one core.
+//!
+//! A connection is two tasks. The reader takes all that has arrived and begins every request in it;
+//! the writer sends all answers that are ready with one system call. In between, a request belongs
+//! to the engine. So a client that pipelines pays for two system calls per batch, not per request.
+
+mod command;
+mod connection;
+mod handshake;
+mod outbox;
+mod reader;
+mod server;
+mod writer;
+
+use std::cell::RefCell;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use block::{ByteRange, Env, Info};
+use graph::engine::{Engine, NodeId};
+use wire::nbd::{BlockSizes, ExportFacts, TransmissionFlags};
+
+use connection::Connection;
+
+pub use server::Server;
+
+/// What clients may use up. Every number is a limit that somebody would otherwise find.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections of one server. One more is told so, and closed.
+    pub connections: usize,
+    /// Requests of one connection that are begun and not answered.
+    pub requests: u32,
+    /// Bytes of requests and of answers that one connection may hold; at least one request fits.
+    pub held_bytes: usize,
+    /// The whole handshake.
+    pub handshake: Duration,
+    /// One request, from its first byte to its last.
+    pub request: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 100,
+            requests: 256,
+            held_bytes: 64 << 20,
+            handshake: Duration::from_secs(10),
+            request: Duration::from_secs(60),
+        }
+    }
+}
+
+/// A device under a name that clients ask for.
+pub struct Export {
+    name: String,
+    description: String,
+    env: Env,
+    engine: Engine,
+    node: NodeId,
+    info: Info,
+    /// Closed connections whose requests are still on their way: what overlaps these waits.
+    orphans: RefCell<Vec<Weak<Connection>>>,
+}
+
+impl Export {
+    /// Offers `node` under `name`.
+    pub fn new(
+        env: &Env,
+        engine: &Engine,
+        node: NodeId,
+        name: &str,
+        description: &str,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            name: name.to_owned(),
+            description: description.to_owned(),
+            env: env.clone(),
+            engine: engine.clone(),
+            node,
+            info: engine.info(node),
+            orphans: RefCell::default(),
+        })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The node that it offers.
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    fn facts(&self) -> ExportFacts {
+        let info = &self.info;
+        let mut flags = TransmissionFlags::FLUSH
+            | TransmissionFlags::FUA
+            | TransmissionFlags::WRITE_ZEROES
+            | TransmissionFlags::FAST_ZERO
+            | TransmissionFlags::DF
+            | TransmissionFlags::CACHE
+            | TransmissionFlags::MULTI_CONN;
+        if info.read_only {
+            flags |= TransmissionFlags::READ_ONLY;
+        }
+        if info.discard {
+            flags |= TransmissionFlags::TRIM;
+        }
+        let preferred = info.preferred_io.max(info.block_size).max(4096).next_power_of_two();
+        let blocks = BlockSizes::new(info.block_size, preferred, info.max_transfer)
+            .expect("a device's block size is a power of two from 512 to 64 KiB");
+        ExportFacts {
+            name: self.name.clone(),
+            description: self.description.clone(),
+            size_bytes: info.size,
+            flags,
+            blocks,
+            contexts: vec![wire::nbd::BASE_ALLOCATION.to_owned()],
+        }
+    }
+
+    /// Whether a request on `range` must wait for one that a closed connection left behind.
+    fn is_fenced(&self, range: Option<ByteRange>) -> bool {
+        let mut orphans = self.orphans.borrow_mut();
+        if orphans.is_empty() {
+            return false;
+        }
+        orphans.retain(|orphan| orphan.upgrade().is_some_and(|orphan| orphan.has_requests()));
+        orphans.iter().filter_map(Weak::upgrade).any(|orphan| orphan.is_about(range))
+    }
+}
