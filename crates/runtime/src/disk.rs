@@ -1,0 +1,291 @@
+//! An open disk: its facts, what it is asked, and what the kernel's answers mean.
+
+use std::cell::{Cell, RefCell};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::rc::Rc;
+
+use block::env::{DiskIo, Open, Outcome, Storage, StorageFacts, Ticket};
+use block::{Buf, BufPool, ByteRange, Error, ErrorKind, Extent, Result, State};
+
+use crate::opening::{self, Opened};
+use crate::side::Side;
+use crate::slab::{Held, Op, Slot};
+use crate::sys;
+
+const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+const ZERO_WRITE_BYTES: u64 = 1 << 20;
+
+/// What is known of an open disk, shared by its operations.
+pub(crate) struct Disk {
+    path: String,
+    facts: StorageFacts,
+    read_only: bool,
+    inline: bool,
+    punch: Cell<bool>,
+    zero_range: Cell<bool>,
+    fault: RefCell<Option<Error>>,
+}
+
+/// The handle that [`block::Env::open`] gives.
+pub(crate) struct OpenDisk {
+    side: Rc<Side>,
+    disk: Rc<Disk>,
+    file: Rc<OwnedFd>,
+    // A description of its own, so that looking for extents moves nobody's position.
+    seeker: Option<OwnedFd>,
+}
+
+/// What an answer of the kernel leads to.
+pub(crate) enum Step {
+    Again,
+    Done(Result<usize>),
+}
+
+/// Opens a disk for `side`.
+pub(crate) fn open(side: Rc<Side>, open: &Open) -> Result<Rc<dyn Storage>> {
+    let Opened { file, seeker, facts, inline, punch, zero_range } = opening::open(open)?;
+    let disk = Disk {
+        path: open.path.display().to_string(),
+        facts,
+        read_only: open.read_only,
+        inline,
+        punch: Cell::new(punch),
+        zero_range: Cell::new(zero_range),
+        fault: RefCell::new(None),
+    };
+    Ok(Rc::new(OpenDisk { side, disk: Rc::new(disk), file: Rc::new(file), seeker }))
+}
+
+impl OpenDisk {
+    fn held(&self, op: Op, buf: Option<Buf>) -> Held {
+        let (file, disk) = (self.file.clone(), Some(self.disk.clone()));
+        Held { op, file, disk, name: None, buf, peer: None }
+    }
+}
+
+impl Storage for OpenDisk {
+    fn facts(&self) -> &StorageFacts {
+        &self.disk.facts
+    }
+
+    fn start(&self, io: DiskIo) -> Ticket {
+        let disk = &self.disk;
+        let (op, buf) = match io {
+            DiskIo::Read { offset, into } => (Op::Read { offset }, Some(into)),
+            DiskIo::Write { offset, data, fua } => (Op::Write { offset, fua }, Some(data)),
+            DiskIo::Flush => (Op::Flush, None),
+            DiskIo::Discard { range } => (Op::Discard { range }, None),
+            DiskIo::Zero { range, unmap } => match disk.zero_op(range, unmap) {
+                Some(op) => (op, None),
+                None => match zeros(&self.side.pool, range) {
+                    Ok(buf) => (Op::ZeroWrite { range }, Some(buf)),
+                    Err(error) => return self.side.refused(Outcome::bare(Err(error))),
+                },
+            },
+        };
+        if let Err(error) = disk.admit(op, buf.as_ref()) {
+            let buf = buf.filter(|_| !matches!(op, Op::ZeroWrite { .. }));
+            return self.side.refused(Outcome { result: Err(error), buf, parts: Vec::new() });
+        }
+        self.side.start(self.held(op, buf), Vec::new(), disk.inline)
+    }
+
+    fn extents(&self, range: ByteRange, max: usize) -> Result<Vec<Extent>> {
+        let path = &self.disk.path;
+        let Some(seeker) = &self.seeker else {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("{path}: a block device cannot say what is allocated; treat all as data"),
+            ));
+        };
+        if range.end() > self.disk.facts.size {
+            return Err(self.disk.outside("extents", range));
+        }
+        extents(seeker.as_raw_fd(), range, max)
+            .map_err(|error| Error::io(&error, format_args!("{path}: extents of {range}")))
+    }
+}
+
+fn extents(fd: RawFd, range: ByteRange, max: usize) -> std::io::Result<Vec<Extent>> {
+    let (mut at, end) = (range.start(), range.end());
+    let mut found = Vec::new();
+    while at < end && found.len() < max {
+        let data = sys::seek(fd, at, libc::SEEK_DATA)?.unwrap_or(end).min(end);
+        let (state, to) = if data > at {
+            (State::Hole, data)
+        } else {
+            (State::Data, sys::seek(fd, at, libc::SEEK_HOLE)?.unwrap_or(end).min(end))
+        };
+        // Somebody changed it between the two looks: what remains is called data.
+        let (state, to) = if to > at { (state, to) } else { (State::Data, end) };
+        found.push(Extent { len: to - at, state });
+        at = to;
+    }
+    Ok(found)
+}
+
+/// A buffer of zeros to write over `range`.
+fn zeros(pool: &BufPool, range: ByteRange) -> Result<Buf> {
+    let buf = pool.take(range.len().min(ZERO_WRITE_BYTES) as usize)?;
+    buf.write().fill(0);
+    Ok(buf)
+}
+
+impl Disk {
+    fn zero_op(&self, range: ByteRange, unmap: bool) -> Option<Op> {
+        // Space that is to stay allocated is never punched, whatever that costs.
+        let mode = match (self.punch.get() && unmap, self.zero_range.get()) {
+            (true, _) => PUNCH,
+            (false, true) => ZERO_RANGE,
+            (false, false) => return None,
+        };
+        Some(Op::Zero { range, unmap, mode })
+    }
+
+    fn outside(&self, what: &str, range: ByteRange) -> Error {
+        Error::new(
+            ErrorKind::OutOfRange,
+            format!(
+                "{}: {what} of {} bytes at {} passes the size of {}",
+                self.path,
+                range.len(),
+                range.start(),
+                self.facts.size
+            ),
+        )
+    }
+
+    /// Whether `op` can be carried out at all.
+    fn admit(&self, op: Op, buf: Option<&Buf>) -> Result<()> {
+        let buf_range = |offset| {
+            let len = buf.map_or(0, |buf| buf.len() as u64);
+            ByteRange::new(offset, len).ok_or_else(|| {
+                let words = format!("{}: {} of {len} bytes at {offset}", self.path, op.name());
+                Error::new(ErrorKind::OutOfRange, words)
+            })
+        };
+        let range = match op {
+            Op::Read { offset } | Op::Write { offset, .. } => Some(buf_range(offset)?),
+            Op::Zero { range, .. } | Op::ZeroWrite { range } | Op::Discard { range } => Some(range),
+            _ => None,
+        };
+        if self.read_only && !matches!(op, Op::Read { .. } | Op::Flush) {
+            let words = format!("{}: {} of a disk opened to be read", self.path, op.name());
+            return Err(Error::new(ErrorKind::ReadOnly, words));
+        }
+        if let Op::Flush = op
+            && let Some(fault) = &*self.fault.borrow()
+        {
+            return Err(fault.clone());
+        }
+        let Some(range) = range else { return Ok(()) };
+        if range.end() > self.facts.size {
+            return Err(self.outside(op.name(), range));
+        }
+        if !range.is_aligned(self.facts.block_size) {
+            let words = format!(
+                "{}: {} of {} bytes at {} is not in multiples of {}",
+                self.path,
+                op.name(),
+                range.len(),
+                range.start(),
+                self.facts.block_size
+            );
+            return Err(Error::new(ErrorKind::Invalid, words));
+        }
+        Ok(())
+    }
+
+    /// What the answer `res` to the slot's last call leads to.
+    pub(crate) fn settle(&self, slot: &mut Slot, res: i32, pool: &BufPool) -> Step {
+        let held = slot.held.as_mut().expect("an operation in flight is held");
+        if res == -libc::EINTR || res == -libc::EAGAIN {
+            return Step::Again;
+        }
+        let len = held.buf.as_ref().map_or(0, |buf| buf.len() as u64);
+        match held.op {
+            Op::Zero { range, unmap, mode } if res == -libc::EOPNOTSUPP => {
+                if mode == PUNCH { &self.punch } else { &self.zero_range }.set(false);
+                match self.zero_op(range, unmap) {
+                    Some(op) => held.op = op,
+                    None => match zeros(pool, range) {
+                        Ok(buf) => {
+                            held.op = Op::ZeroWrite { range };
+                            held.buf = Some(buf);
+                        }
+                        Err(error) => return Step::Done(Err(error)),
+                    },
+                }
+                return Step::Again;
+            }
+            op if res < 0 => return Step::Done(Err(self.failed(op, len, -res))),
+            Op::Read { .. } | Op::Write { .. } | Op::ZeroWrite { .. } => {}
+            op => return Step::Done(Ok(op.range().map_or(0, |range| range.len() as usize))),
+        }
+        slot.moved += res as u64;
+        let len = held.op.range().map_or(len, ByteRange::len);
+        if slot.moved == len {
+            if let Op::ZeroWrite { .. } = held.op {
+                held.buf = None;
+            }
+            return Step::Done(Ok(len as usize));
+        }
+        if res > 0 {
+            return Step::Again;
+        }
+        let words = match held.op {
+            Op::Read { offset } => format!(
+                "{}: read of {len} bytes at {offset} ends after {}: the disk is shorter than the \
+                 {} bytes it had when it was opened",
+                self.path, slot.moved, self.facts.size
+            ),
+            op => format!("{}: {} of {len} bytes stores nothing more", self.path, op.name()),
+        };
+        Step::Done(Err(Error::new(ErrorKind::Io, words)))
+    }
+
+    fn failed(&self, op: Op, len: u64, errno: i32) -> Error {
+        let path = &self.path;
+        let error = match op {
+            Op::Read { offset } | Op::Write { offset, .. } => {
+                let name = op.name();
+                Error::os(errno, format_args!("{path}: {name} of {len} bytes at {offset}"))
+            }
+            _ => match op.range() {
+                Some(range) => {
+                    let (name, len, start) = (op.name(), range.len(), range.start());
+                    Error::os(errno, format_args!("{path}: {name} of {len} bytes at {start}"))
+                }
+                None => Error::os(errno, format_args!("{path}: flush")),
+            },
+        };
+        // The kernel reports a lost write once. Who would ask again would hear that all is well.
+        let lost = match op {
+            Op::Flush => true,
+            Op::Write { fua: true, .. } => !self.facts.direct || error.kind() == ErrorKind::Io,
+            _ => false,
+        };
+        if lost && self.fault.borrow().is_none() {
+            *self.fault.borrow_mut() = Some(Error::new(
+                ErrorKind::Faulted,
+                format!(
+                    "{path}: an earlier flush failed ({error}), so what was written before may be \
+                     lost; check the disk and open it again"
+                ),
+            ));
+        }
+        error
+    }
+}
+
+impl Op {
+    fn range(self) -> Option<ByteRange> {
+        match self {
+            Self::Zero { range, .. } | Self::ZeroWrite { range } | Self::Discard { range } => {
+                Some(range)
+            }
+            _ => None,
+        }
+    }
+}

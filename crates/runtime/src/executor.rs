@@ -1,0 +1,235 @@
+//! The executor: tasks in first-in-first-out order, and wakers that any thread may hold.
+//!
+//! A waker of this core's thread pushes onto a queue without a lock. One of another thread pushes
+//! onto a locked list and, if the core sleeps, rings its bell: an eventfd that the core reads.
+//!
+//! One of the named places of unsafe code: the queue that only the core's thread touches.
+#![allow(unsafe_code)]
+
+use std::cell::UnsafeCell;
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use block::env::LocalFuture;
+
+use crate::sys;
+
+static THREADS: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    // Never given out twice, unlike a thread's address.
+    static THREAD: u64 = THREADS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A task by its place, and which of the tasks that had this place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TaskId {
+    index: u32,
+    generation: u32,
+}
+
+/// What `block_on` waits for, in the queue.
+pub(crate) const MAIN: TaskId = TaskId { index: u32::MAX, generation: 0 };
+
+/// The queue of ready tasks, reached by wakers from every thread.
+pub(crate) struct Queue {
+    owner: u64,
+    local: UnsafeCell<VecDeque<TaskId>>,
+    injected: Mutex<Vec<TaskId>>,
+    asleep: AtomicBool,
+    bell: OwnedFd,
+}
+
+// SAFETY: `local` is touched by `Queue::local` only, which hands it to no thread but the owner's;
+// the rest is made for sharing.
+unsafe impl Sync for Queue {}
+
+impl Queue {
+    pub(crate) fn new(bell: OwnedFd) -> Self {
+        Self {
+            owner: THREAD.with(|thread| *thread),
+            local: UnsafeCell::default(),
+            injected: Mutex::default(),
+            asleep: AtomicBool::new(false),
+            bell,
+        }
+    }
+
+    fn local<R>(&self, with: impl FnOnce(&mut VecDeque<TaskId>) -> R) -> Option<R> {
+        // A thread whose locals are gone is none that runs a core.
+        if THREAD.try_with(|thread| *thread) != Ok(self.owner) {
+            return None;
+        }
+        // SAFETY: this is the owner's thread, and no `with` of this file calls back into here, so
+        // this is the only reference.
+        Some(with(unsafe { &mut *self.local.get() }))
+    }
+
+    /// Puts a task at the end.
+    pub(crate) fn push(&self, task: TaskId) {
+        if self.local(|local| local.push_back(task)).is_some() {
+            return;
+        }
+        self.injected.lock().unwrap_or_else(PoisonError::into_inner).push(task);
+        self.wake_core();
+    }
+
+    /// Rings the bell if the core sleeps. To be called after the change that it is to see.
+    pub(crate) fn wake_core(&self) {
+        if self.asleep.swap(false, Ordering::SeqCst) {
+            sys::ring_bell(self.bell.as_raw_fd());
+        }
+    }
+
+    /// Takes the first.
+    pub(crate) fn pop(&self) -> Option<TaskId> {
+        self.local(VecDeque::pop_front).flatten()
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.local(|local| local.len()).unwrap_or(0)
+    }
+
+    /// Whether other threads have pushed something.
+    pub(crate) fn has_injected(&self) -> bool {
+        !self.injected.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// Moves over what other threads have pushed.
+    pub(crate) fn take_injected(&self) {
+        let mut injected = self.injected.lock().unwrap_or_else(PoisonError::into_inner);
+        self.local(|local| local.extend(injected.drain(..)));
+    }
+
+    /// Says that the core goes to sleep: from here on others ring the bell. Whoever pushed before
+    /// is seen by a look at the queues after this.
+    pub(crate) fn set_asleep(&self, asleep: bool) {
+        self.asleep.store(asleep, Ordering::SeqCst);
+    }
+
+    /// The eventfd.
+    pub(crate) fn bell(&self) -> RawFd {
+        self.bell.as_raw_fd()
+    }
+}
+
+/// The waker of one task; a clone counts up, and allocates nothing.
+pub(crate) struct TaskWaker {
+    task: TaskId,
+    scheduled: AtomicBool,
+    queue: Arc<Queue>,
+}
+
+impl TaskWaker {
+    pub(crate) fn new(task: TaskId, queue: Arc<Queue>) -> Arc<Self> {
+        Arc::new(Self { task, scheduled: AtomicBool::new(false), queue })
+    }
+
+    /// Says that the task runs now: a wake from here on schedules it again.
+    pub(crate) fn running(&self) {
+        self.scheduled.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.scheduled.swap(true, Ordering::SeqCst) {
+            self.queue.push(self.task);
+        }
+    }
+}
+
+/// The tasks of one core.
+#[derive(Default)]
+pub(crate) struct Tasks {
+    places: Vec<Place>,
+    free: Vec<u32>,
+}
+
+struct Place {
+    generation: u32,
+    // Taken out while it runs; gone when it has ended.
+    task: Option<Task>,
+}
+
+/// A task that has not ended.
+pub(crate) struct Task {
+    id: TaskId,
+    name: &'static str,
+    future: LocalFuture<()>,
+    waker: Waker,
+    state: Arc<TaskWaker>,
+}
+
+impl Task {
+    /// Runs it as far as it goes.
+    pub(crate) fn poll(&mut self) -> Poll<()> {
+        self.state.running();
+        self.future.as_mut().poll(&mut Context::from_waker(&self.waker))
+    }
+
+    /// The name it was spawned under.
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
+impl Tasks {
+    /// Adds a task and schedules it.
+    pub(crate) fn add(&mut self, name: &'static str, future: LocalFuture<()>, queue: &Arc<Queue>) {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Place { generation: 0, task: None });
+            (self.places.len() - 1) as u32
+        });
+        let place = &mut self.places[index as usize];
+        let id = TaskId { index, generation: place.generation };
+        let state = TaskWaker::new(id, queue.clone());
+        let waker = Waker::from(state.clone());
+        waker.wake_by_ref();
+        place.task = Some(Task { id, name, future, waker, state });
+    }
+
+    /// Takes a task out to run it; `None` if it has ended.
+    pub(crate) fn take(&mut self, id: TaskId) -> Option<Task> {
+        let place = self.places.get_mut(id.index as usize)?;
+        if place.generation != id.generation {
+            return None;
+        }
+        place.task.take()
+    }
+
+    /// Puts a task back that has not ended.
+    pub(crate) fn put(&mut self, task: Task) {
+        let index = task.id.index as usize;
+        self.places[index].task = Some(task);
+    }
+
+    /// Gives the place of a task that has ended to the next one.
+    pub(crate) fn end(&mut self, task: &Task) {
+        self.retire(task.id.index);
+    }
+
+    fn retire(&mut self, index: u32) {
+        let place = &mut self.places[index as usize];
+        place.generation = place.generation.wrapping_add(1);
+        self.free.push(index);
+    }
+
+    /// Takes out every task that has not ended, to drop them.
+    pub(crate) fn clear(&mut self) -> Vec<Task> {
+        let left: Vec<Task> =
+            self.places.iter_mut().filter_map(|place| place.task.take()).collect();
+        for task in &left {
+            self.retire(task.id.index);
+        }
+        left
+    }
+}

@@ -1,0 +1,156 @@
+//! The real side of the doors: a core is one thread with one ring, its tasks, timers, disks and
+//! sockets.
+//!
+//! Each turn runs what is ready, hands all that was begun to the kernel in one call, and waits in the
+//! same call for the first answer or the next timer. An idle core makes no wake-up.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "this crate is the real side of Env: time, threads, files and sockets live here"
+)]
+
+mod disk;
+mod engine;
+mod executor;
+mod opening;
+mod ring;
+mod side;
+mod signals;
+mod slab;
+mod socket;
+mod sys;
+mod timers;
+mod workers;
+
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use block::{BufPool, Env, Error, Result};
+
+use crate::engine::Running;
+use crate::executor::{MAIN, TaskWaker};
+use crate::ring::Ring;
+use crate::side::Side;
+
+pub use crate::signals::Signals;
+
+/// How a core is made.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The most bytes of buffers in use at once.
+    pub pool_limit_bytes: usize,
+    /// How many bytes of returned buffers are kept for the next request.
+    pub pool_keep_bytes: usize,
+    /// How long a turn spins for an answer before it sleeps, in microseconds, while waits are short.
+    /// Not on a machine with one processor.
+    pub spin_us: u32,
+    /// How many threads [`block::Env::work`] uses at most; 0: two, or one per processor if there are
+    /// fewer.
+    pub work_threads: usize,
+    /// How long a dropped core waits for what is in flight.
+    pub drain: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            pool_limit_bytes: 256 << 20,
+            pool_keep_bytes: 64 << 20,
+            spin_us: 20,
+            work_threads: 0,
+            drain: Duration::from_secs(30),
+        }
+    }
+}
+
+/// One reactor on one thread. All that it runs stays on this thread.
+pub struct Core {
+    side: Rc<Side>,
+    env: Env,
+    drain: Duration,
+}
+
+impl Core {
+    /// A core on this thread.
+    ///
+    /// # Errors
+    /// What the kernel says to a ring or an eventfd.
+    pub fn new(config: Config) -> Result<Self> {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let ring = Ring::new().map_err(|error| Error::io(&error, "setting up an io_uring"))?;
+        let bell = sys::eventfd().map_err(|error| Error::io(&error, "making an eventfd"))?;
+        let spin_us = if processors > 1 { config.spin_us } else { 0 };
+        let threads = match config.work_threads {
+            0 => processors.min(2),
+            threads => threads,
+        };
+        let pool = BufPool::new(config.pool_limit_bytes, config.pool_keep_bytes);
+        let spin = Duration::from_micros(u64::from(spin_us));
+        let side = Side::new(Running::Ring(ring), bell, pool, threads, spin)?;
+        let env = Env::new(side.clone());
+        Ok(Self { side, env, drain: config.drain })
+    }
+
+    /// The doors of this core.
+    pub fn env(&self) -> Env {
+        self.env.clone()
+    }
+
+    /// SIGINT, SIGTERM and SIGHUP as a stream. They are blocked in this thread and in those that it
+    /// starts from now on, so a program asks for them before it starts any.
+    ///
+    /// # Errors
+    /// What the kernel says to a signalfd.
+    pub fn signals(&self) -> Result<Signals> {
+        Signals::new(self.side.clone())
+    }
+
+    /// Runs everything of this core until `future` is done.
+    ///
+    /// # Panics
+    /// After [`Core::shutdown`], and if the kernel refuses the ring that it granted.
+    pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        let mut future = pin!(future);
+        let state = TaskWaker::new(MAIN, self.side.queue.clone());
+        let waker = Waker::from(state.clone());
+        waker.wake_by_ref();
+        let mut output = None;
+        loop {
+            let ran = self.side.run(&mut || {
+                state.running();
+                if output.is_none()
+                    && let Poll::Ready(done) =
+                        future.as_mut().poll(&mut Context::from_waker(&waker))
+                {
+                    output = Some(done);
+                }
+            });
+            if let Some(output) = output {
+                self.side.flush();
+                return output;
+            }
+            if let Err(error) = self.side.turn(ran) {
+                panic!("the core cannot go on: {error}");
+            }
+        }
+    }
+
+    /// Ends this core: nothing new is begun, its tasks are dropped, what waits for others is called
+    /// off, and what the kernel still works on is awaited up to `limit`. Only then the ring is closed.
+    ///
+    /// # Errors
+    /// `TimedOut` with what is still in flight; its memory is left to the kernel for good.
+    pub fn shutdown(self, limit: Duration) -> Result<()> {
+        self.side.stop(limit)
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        if let Err(error) = self.side.stop(self.drain) {
+            // There is nobody left to tell, and what was lost must not stay unsaid.
+            eprintln!("cairn: a core was dropped: {error}");
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! Opening a disk: which flags, whose lock, what it can do.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use block::env::{CacheMode, Open, StorageFacts};
+use block::{BUF_ALIGN, Error, ErrorKind, Result};
+
+use crate::sys;
+
+const TMPFS: i64 = 0x0102_1994;
+const EXT4: i64 = 0xef53;
+const XFS: i64 = 0x5846_5342;
+const BTRFS: i64 = 0x9123_683e;
+const F2FS: i64 = 0xf2f5_2010;
+
+/// What opening has found.
+pub(crate) struct Opened {
+    pub(crate) file: OwnedFd,
+    pub(crate) seeker: Option<OwnedFd>,
+    pub(crate) facts: StorageFacts,
+    pub(crate) inline: bool,
+    pub(crate) punch: bool,
+    pub(crate) zero_range: bool,
+}
+
+/// Opens what `open` names, locks it and finds the facts.
+pub(crate) fn open(open: &Open) -> Result<Opened> {
+    if open.device { device(open) } else { file(open) }.map_err(|failure| told(open, failure))
+}
+
+fn told(open: &Open, failure: Failure) -> Error {
+    let path = open.path.display();
+    match failure {
+        Failure::Os(what, error) if error.raw_os_error() == Some(libc::EROFS) => Error::io(
+            &error,
+            format_args!("{path}: {what}: the file system is read-only; open it with read_only"),
+        ),
+        Failure::Os(what, error) => Error::io(&error, format_args!("{path}: {what}")),
+        Failure::Said(kind, words) => Error::new(kind, format!("{path}: {words}")),
+    }
+}
+
+enum Failure {
+    Os(&'static str, io::Error),
+    Said(ErrorKind, String),
+}
+
+trait Tried<T> {
+    fn tried(self, what: &'static str) -> Result<T, Failure>;
+}
+
+impl<T> Tried<T> for io::Result<T> {
+    fn tried(self, what: &'static str) -> Result<T, Failure> {
+        self.map_err(|error| Failure::Os(what, error))
+    }
+}
+
+fn access(open: &Open) -> i32 {
+    if open.read_only { libc::O_RDONLY } else { libc::O_RDWR }
+}
+
+fn file(open: &Open) -> Result<Opened, Failure> {
+    // Without O_DIRECT at first: a tmpfs has no use for it, and others may refuse it.
+    let (file, created) = open_or_create(open)?;
+    let fd = file.as_raw_fd();
+    let stat = sys::fstat(fd).tried("stat")?;
+    if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
+        let words = "is no regular file; a block device is opened as a device".to_owned();
+        return Err(Failure::Said(ErrorKind::Invalid, words));
+    }
+    lock(open, fd, &stat)?;
+    if let (true, Some(size)) = (created, open.create) {
+        sys::set_len(fd, size).tried("setting the size of a new file")?;
+    }
+    // Looked at under the lock: somebody may have changed the size before we had it.
+    inspect(open, file, created)
+}
+
+/// The facts that opening would find; takes no lock and leaves nothing behind.
+pub(crate) fn probe(open: &Open) -> Result<StorageFacts> {
+    let look = || {
+        if open.device {
+            let file = sys::open(&open.path, libc::O_RDONLY, 0).tried("open")?;
+            return inspect_device(open, file);
+        }
+        match sys::open(&open.path, access(open), 0) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) && open.create.is_some() => {
+                // A file without a name, where the named one would be.
+                let directory = open.path.parent().filter(|path| !path.as_os_str().is_empty());
+                let directory = directory.unwrap_or(Path::new("."));
+                let file = sys::open(directory, libc::O_RDWR | libc::O_TMPFILE, 0o600)
+                    .tried("looking at the directory")?;
+                let size = open.create.expect("looked at above");
+                sys::set_len(file.as_raw_fd(), size).tried("trying the size")?;
+                inspect(open, file, true)
+            }
+            other => inspect(open, other.tried("open")?, false),
+        }
+    };
+    look().map(|opened| opened.facts).map_err(|failure| told(open, failure))
+}
+
+fn inspect(open: &Open, file: OwnedFd, created: bool) -> Result<Opened, Failure> {
+    let fd = file.as_raw_fd();
+    let size = sys::fstat(fd).tried("stat")?.st_size as u64;
+    let kind = sys::file_system(fd).tried("statfs")?;
+    let inline = kind == TMPFS;
+    let direct = open.cache == CacheMode::Direct && !inline;
+    if direct {
+        set_direct(fd, kind)?;
+    }
+    let block_size = match sys::direct_align(fd) {
+        // Slices begin at multiples of the block size, so memory is aligned by the same number.
+        Some((offset, memory)) if direct => offset.max(memory),
+        None if direct => BUF_ALIGN as u32,
+        _ => 512,
+    };
+    if size == 0 || !size.is_multiple_of(u64::from(block_size)) {
+        let words = format!("has {size} bytes; it must be a multiple of {block_size} above zero");
+        return Err(Failure::Said(ErrorKind::Invalid, words));
+    }
+    // Past the end there is nothing to lose: this asks without writing.
+    let punch_mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    let punch = !open.read_only && {
+        let beyond = size.next_multiple_of(BUF_ALIGN as u64);
+        sys::allocate(fd, punch_mode, beyond, BUF_ALIGN as u64).is_ok()
+    };
+    let zero_range = !open.read_only && matches!(kind, EXT4 | XFS | BTRFS | F2FS);
+    // By the descriptor: the path may name another file by now.
+    let itself = format!("/proc/self/fd/{fd}");
+    let seeker = sys::open(itself.as_ref(), libc::O_RDONLY, 0).tried("opening again to seek")?;
+    let words = match (inline, direct) {
+        (true, _) => "in memory (tmpfs)",
+        (false, true) => "O_DIRECT",
+        (false, false) => "through the page cache",
+    };
+    let facts = StorageFacts {
+        size,
+        block_size,
+        direct,
+        zeroes: punch || zero_range,
+        discard: punch,
+        discard_zeroes: punch,
+        created,
+        words: words.to_owned(),
+    };
+    Ok(Opened { file, seeker: Some(seeker), facts, inline, punch, zero_range })
+}
+
+fn open_or_create(open: &Open) -> Result<(OwnedFd, bool), Failure> {
+    // Two rounds, should somebody else make or remove it between the two calls.
+    for _ in 0..2 {
+        match sys::open(&open.path, access(open), 0) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) && open.create.is_some() => {}
+            other => return other.map(|file| (file, false)).tried("open"),
+        }
+        if open.read_only {
+            break;
+        }
+        match sys::open(&open.path, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, 0o600) {
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
+            other => return other.map(|file| (file, true)).tried("create"),
+        }
+    }
+    let words = "is not there, and cannot be made".to_owned();
+    Err(Failure::Said(ErrorKind::NotFound, words))
+}
+
+fn set_direct(fd: RawFd, kind: i64) -> Result<(), Failure> {
+    match sys::add_flags(fd, libc::O_DIRECT) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            let words =
+                format!("{} has no O_DIRECT; choose cache = \"buffered\"", kind_words(kind));
+            Err(Failure::Said(ErrorKind::Unsupported, words))
+        }
+        other => other.tried("O_DIRECT"),
+    }
+}
+
+fn kind_words(kind: i64) -> String {
+    match kind {
+        EXT4 => "ext4".to_owned(),
+        XFS => "xfs".to_owned(),
+        BTRFS => "btrfs".to_owned(),
+        F2FS => "f2fs".to_owned(),
+        0x6969 => "nfs".to_owned(),
+        0x6573_5546 => "a fuse file system".to_owned(),
+        0x794c_7630 => "overlayfs".to_owned(),
+        _ => format!("a file system of type {kind:#x}"),
+    }
+}
+
+fn device(open: &Open) -> Result<Opened, Failure> {
+    let direct = open.cache == CacheMode::Direct;
+    let flags = access(open) | libc::O_EXCL | if direct { libc::O_DIRECT } else { 0 };
+    let file = match sys::open(&open.path, flags, 0) {
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+            let holder = device_holder(&open.path);
+            let words = match holder {
+                Some(holder) => format!("is in use; {holder} has it open"),
+                None => "is in use: it is mounted, or part of another device".to_owned(),
+            };
+            return Err(Failure::Said(ErrorKind::InUse, words));
+        }
+        other => other.tried("open")?,
+    };
+    inspect_device(open, file)
+}
+
+fn inspect_device(open: &Open, file: OwnedFd) -> Result<Opened, Failure> {
+    let direct = open.cache == CacheMode::Direct;
+    let fd = file.as_raw_fd();
+    let stat = sys::fstat(fd).tried("stat")?;
+    if stat.st_mode & libc::S_IFMT != libc::S_IFBLK {
+        let words = "is no block device; open it as a file".to_owned();
+        return Err(Failure::Said(ErrorKind::Invalid, words));
+    }
+    let (size, logical) = sys::device_size(fd).tried("asking for the size")?;
+    if size == 0 {
+        let words = "has no bytes: there is no medium, or it is not set up".to_owned();
+        return Err(Failure::Said(ErrorKind::Invalid, words));
+    }
+    let block_size = match sys::direct_align(fd) {
+        Some((offset, memory)) if direct => offset.max(memory),
+        _ => logical,
+    };
+    // A punched hole of a device is a zeroing that gives space back, done by the device itself.
+    let punch = !open.read_only && queue_limit(stat.st_rdev, "write_zeroes_max_bytes") > 0;
+    let facts = StorageFacts {
+        size,
+        block_size,
+        direct,
+        zeroes: punch,
+        discard: punch,
+        discard_zeroes: punch,
+        created: false,
+        words: if direct { "O_DIRECT" } else { "through the page cache" }.to_owned(),
+    };
+    // The kernel zeroes a range of any device, by writing zeros if it must.
+    let zero_range = !open.read_only;
+    Ok(Opened { file, seeker: None, facts, inline: false, punch, zero_range })
+}
+
+fn queue_limit(device: u64, name: &str) -> u64 {
+    let (major, minor) = (libc::major(device), libc::minor(device));
+    // A partition has its queue one level up.
+    ["queue", "../queue"]
+        .iter()
+        .find_map(|queue| {
+            std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/{queue}/{name}")).ok()
+        })
+        .and_then(|words| words.trim().parse().ok())
+        .unwrap_or(0)
+}
+
+fn lock(open: &Open, fd: RawFd, stat: &libc::stat) -> Result<(), Failure> {
+    match sys::lock(fd, !open.read_only) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
+            let words = match file_holder(stat) {
+                Some(holder) => format!("is in use by {holder}"),
+                None => "is in use: by a request of an ended process that the kernel has not \
+                         finished, or by another machine; try again"
+                    .to_owned(),
+            };
+            Err(Failure::Said(ErrorKind::InUse, words))
+        }
+        other => other.tried("lock"),
+    }
+}
+
+fn processes() -> impl Iterator<Item = u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+fn process_words(pid: u32) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    format!("process {pid} ({})", name.trim())
+}
+
+/// The process whose description holds a lock on that file.
+fn file_holder(stat: &libc::stat) -> Option<String> {
+    let (major, minor) = (libc::major(stat.st_dev), libc::minor(stat.st_dev));
+    let place = format!(" {major:02x}:{minor:02x}:{} ", stat.st_ino);
+    let holds = |entry: std::fs::DirEntry| {
+        std::fs::read_to_string(entry.path()).is_ok_and(|words| {
+            words.lines().any(|line| line.starts_with("lock:") && line.contains(&place))
+        })
+    };
+    processes()
+        .find(|pid| {
+            let infos = std::fs::read_dir(format!("/proc/{pid}/fdinfo"));
+            infos.into_iter().flatten().flatten().any(holds)
+        })
+        .map(process_words)
+}
+
+/// A process that has that device open.
+fn device_holder(path: &Path) -> Option<String> {
+    let device = std::fs::metadata(path).ok()?.rdev();
+    let is_it = |entry: std::fs::DirEntry| {
+        std::fs::metadata(entry.path()).is_ok_and(|found| found.rdev() == device)
+    };
+    processes()
+        .find(|pid| {
+            let fds = std::fs::read_dir(format!("/proc/{pid}/fd"));
+            fds.into_iter().flatten().flatten().any(is_it)
+        })
+        .map(process_words)
+}

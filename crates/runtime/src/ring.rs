@@ -1,0 +1,209 @@
+//! The engine that is an io_uring: sockets and disks alike, one enter per turn.
+//!
+//! One of the named places of unsafe code: submissions point at memory that slots own.
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::Duration;
+
+use io_uring::squeue::Entry;
+use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
+use io_uring::{EnterFlags, IoUring, opcode};
+
+use crate::engine::{Answer, Wait};
+use crate::sys::Call;
+
+const SUBMISSIONS: u32 = 256;
+const COMPLETIONS: u32 = 4096;
+
+// `fsync`, `fallocate` and buffered writes go to kernel threads; this is how many at most.
+const KERNEL_THREADS: [u32; 2] = [8, 8];
+
+// Of a cancellation: nobody waits for its own answer.
+const CANCEL: u64 = u64::MAX;
+
+/// An io_uring and what did not fit into it yet.
+pub(crate) struct Ring {
+    ring: IoUring,
+    waiting: VecDeque<Entry>,
+    no_iowait: EnterFlags,
+    task_run_flag: bool,
+}
+
+impl Ring {
+    /// Sets one up, with what this kernel takes.
+    pub(crate) fn new() -> io::Result<Self> {
+        let best = IoUring::builder()
+            .dontfork()
+            .setup_clamp()
+            .setup_cqsize(COMPLETIONS)
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_coop_taskrun()
+            .setup_taskrun_flag()
+            .build(SUBMISSIONS);
+        let (ring, task_run_flag) = match best {
+            Ok(ring) => (ring, true),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                (IoUring::builder().dontfork().setup_cqsize(COMPLETIONS).build(SUBMISSIONS)?, false)
+            }
+            Err(error) => return Err(error),
+        };
+        if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
+            return Err(io::Error::from_raw_os_error(libc::ENOSYS));
+        }
+        let mut threads = KERNEL_THREADS;
+        // Kernels before 5.15 do not know it; their own limits hold there.
+        let _ = ring.submitter().register_iowq_max_workers(&mut threads);
+        let no_iowait = if ring.params().is_feature_no_iowait() {
+            EnterFlags::NO_IOWAIT
+        } else {
+            EnterFlags::empty()
+        };
+        Ok(Self { ring, waiting: VecDeque::new(), no_iowait, task_run_flag })
+    }
+
+    /// Whether completions of deferred work are run at an enter only.
+    pub(crate) fn words(&self) -> &'static str {
+        if self.task_run_flag {
+            "io_uring, one issuer, deferred task work"
+        } else {
+            "io_uring, plain: this kernel does not know deferred task work"
+        }
+    }
+
+    /// Queues a call for the next enter.
+    pub(crate) fn submit(&mut self, id: u64, call: Call) {
+        self.push(entry(call).user_data(id));
+    }
+
+    /// Asks for the end of an operation that waits for others.
+    pub(crate) fn cancel(&mut self, id: u64) {
+        self.push(opcode::AsyncCancel::new(id).build().user_data(CANCEL));
+    }
+
+    fn push(&mut self, entry: Entry) {
+        if self.waiting.is_empty() && self.fits(&entry) {
+            return;
+        }
+        // The queue is full: the kernel takes it now, or, short of memory, at the next turn.
+        self.waiting.push_back(entry);
+        self.flush();
+    }
+
+    fn fits(&mut self, entry: &Entry) -> bool {
+        // SAFETY: what the entry points at is owned by a slot until the answer to it.
+        unsafe { self.ring.submission().push(entry) }.is_ok()
+    }
+
+    /// Hands over what is queued, without waiting.
+    pub(crate) fn flush(&mut self) {
+        loop {
+            let before = self.queued();
+            if before == 0 {
+                return;
+            }
+            // What is not taken now is offered again by the next enter.
+            let _ = self.enter(0, EnterFlags::GETEVENTS, None);
+            self.refill();
+            if self.queued() >= before {
+                return;
+            }
+        }
+    }
+
+    fn refill(&mut self) {
+        while let Some(entry) = self.waiting.pop_front() {
+            if !self.fits(&entry) {
+                self.waiting.push_front(entry);
+                return;
+            }
+        }
+    }
+
+    fn queued(&mut self) -> usize {
+        self.ring.submission().len() + self.waiting.len()
+    }
+
+    fn enter(&mut self, want: u32, flags: EnterFlags, limit: Option<&Timespec>) -> io::Result<()> {
+        let submit = self.ring.submission().len() as u32;
+        let flags = flags | EnterFlags::EXT_ARG;
+        let flags = if want > 0 { flags | self.no_iowait } else { flags };
+        let args = match limit {
+            Some(limit) => SubmitArgs::new().timespec(limit),
+            None => SubmitArgs::new(),
+        };
+        // SAFETY: the argument is of the type that EXT_ARG names and lives over the call, and the
+        // queue holds as many entries as are said.
+        unsafe { self.ring.submitter().enter(submit, want, flags.bits(), Some(&args)) }.map(drop)
+    }
+
+    /// Whether an enter would find answers.
+    pub(crate) fn ready(&mut self) -> bool {
+        !self.ring.completion().is_empty() || self.ring.submission().taskrun()
+    }
+
+    /// Hands over what is queued, waits as `wait` says, and takes what is answered.
+    pub(crate) fn turn(&mut self, wait: Wait, answers: &mut Vec<Answer>) -> io::Result<()> {
+        self.refill();
+        let limit = match wait {
+            Wait::Until(limit) => Some(timespec(limit)),
+            Wait::No | Wait::Forever => None,
+        };
+        // A backlog is worked off before any sleep.
+        let want = u32::from(wait != Wait::No && self.waiting.is_empty());
+        let entered = self.enter(want, EnterFlags::GETEVENTS, limit.as_ref());
+        answers.extend(
+            self.ring
+                .completion()
+                .filter(|answer| answer.user_data() != CANCEL)
+                .map(|answer| (answer.user_data(), answer.result())),
+        );
+        match entered.map_err(|error| error.raw_os_error()) {
+            // Time is up; a signal; answers to be taken first; memory short: all pass.
+            Ok(())
+            | Err(Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN | libc::ENOMEM)) => {
+                Ok(())
+            }
+            Err(errno) => Err(io::Error::from_raw_os_error(errno.unwrap_or(libc::EIO))),
+        }
+    }
+}
+
+fn timespec(limit: Duration) -> Timespec {
+    Timespec::new().sec(limit.as_secs()).nsec(limit.subsec_nanos())
+}
+
+fn entry(call: Call) -> Entry {
+    match call {
+        Call::Read { fd, ptr, len, offset } => {
+            opcode::Read::new(Fd(fd), ptr, len).offset(offset).build()
+        }
+        Call::Write { fd, ptr, len, offset, dsync } => {
+            let flags = if dsync { libc::RWF_DSYNC } else { 0 };
+            opcode::Write::new(Fd(fd), ptr, len).offset(offset).rw_flags(flags).build()
+        }
+        Call::Fsync { fd } => opcode::Fsync::new(Fd(fd)).flags(FsyncFlags::DATASYNC).build(),
+        Call::Fallocate { fd, mode, offset, len } => {
+            opcode::Fallocate::new(Fd(fd), len).offset(offset).mode(mode).build()
+        }
+        Call::Recv { fd, ptr, len } => opcode::Recv::new(Fd(fd), ptr, len).build(),
+        Call::Send { fd, msg } => {
+            opcode::SendMsg::new(Fd(fd), msg).flags(libc::MSG_NOSIGNAL as u32).build()
+        }
+        Call::Accept { fd } => {
+            let none = std::ptr::null_mut();
+            opcode::Accept::new(Fd(fd), none, std::ptr::null_mut())
+                .flags(libc::SOCK_CLOEXEC)
+                .build()
+        }
+        Call::Connect { fd, addr } => {
+            // SAFETY: the slot owns the address until the answer.
+            let addr = unsafe { &*addr };
+            opcode::Connect::new(Fd(fd), addr.as_ptr(), addr.len()).build()
+        }
+        // At the stream's own position: there is no other.
+        Call::Next { fd, ptr, len } => opcode::Read::new(Fd(fd), ptr, len).offset(u64::MAX).build(),
+    }
+}

@@ -1,0 +1,456 @@
+//! The real side of the doors: one core's state, and what it does in a turn.
+//!
+//! One of the named places of unsafe code: operations that are carried out at once.
+#![allow(unsafe_code)]
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant, SystemTime};
+
+use block::env::{
+    self, Address, Listener, LocalFuture, Open, Outcome, Socket, Storage, Ticket, Tickets, TimerId,
+    StorageFacts, World,
+};
+use block::{Buf, BufPool, Error, ErrorKind, Mono, Result};
+
+use crate::engine::{Answer, Running, Wait};
+use crate::executor::{MAIN, Queue, Tasks};
+use crate::slab::{Held, Op, Polled, Slab, Slot};
+use crate::sys::{self, Call};
+use crate::timers::Timers;
+use crate::workers::{Job, Workers};
+use crate::{disk, opening, socket};
+
+// So often the queue is run through before the kernel is asked again.
+const ROUNDS: usize = 8;
+
+const RANDOM_BATCH: usize = 32;
+
+/// Everything of one core.
+pub(crate) struct Side {
+    me: Weak<Self>,
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) pool: BufPool,
+    tasks: RefCell<Tasks>,
+    timers: RefCell<Timers>,
+    slab: RefCell<Slab>,
+    engine: RefCell<Option<Running>>,
+    workers: Workers<Job>,
+    answers: RefCell<Vec<Answer>>,
+    now: Cell<Mono>,
+    random: RefCell<Vec<u64>>,
+    nonblocking: bool,
+    spin: Duration,
+    // A running mean of how long a turn waits for its first answer.
+    waits: Cell<Duration>,
+    stopping: Cell<bool>,
+    // Whether memory was left to the kernel for good.
+    lost: Cell<bool>,
+}
+
+fn clock() -> Mono {
+    static START: OnceLock<Instant> = OnceLock::new();
+    Mono(START.get_or_init(Instant::now).elapsed())
+}
+
+impl Side {
+    pub(crate) fn new(
+        engine: Running,
+        bell: OwnedFd,
+        pool: BufPool,
+        threads: usize,
+        spin: Duration,
+    ) -> Result<Rc<Self>> {
+        let nonblocking = engine.nonblocking();
+        let copy = bell.try_clone().map_err(|error| Error::io(&error, "copying an eventfd"))?;
+        let side = Rc::new_cyclic(|me| Self {
+            me: me.clone(),
+            queue: Arc::new(Queue::new(bell)),
+            pool,
+            tasks: RefCell::default(),
+            timers: RefCell::default(),
+            slab: RefCell::default(),
+            engine: RefCell::new(Some(engine)),
+            workers: Workers::new("cairn-work", threads, Job::run),
+            answers: RefCell::default(),
+            now: Cell::new(clock()),
+            random: RefCell::default(),
+            nonblocking,
+            spin,
+            waits: Cell::new(Duration::MAX),
+            stopping: Cell::new(false),
+            lost: Cell::new(false),
+        });
+        let held = Held {
+            op: Op::Bell,
+            file: Rc::new(copy),
+            disk: None,
+            name: None,
+            buf: None,
+            peer: None,
+        };
+        // Nobody polls it: it is begun again whenever it rings.
+        drop(side.start(held, Vec::new(), false));
+        Ok(side)
+    }
+
+    /// Whether sockets are to answer at once instead of waiting.
+    pub(crate) fn nonblocking(&self) -> bool {
+        self.nonblocking
+    }
+
+    /// Begins an operation: through the engine, or, `inline`, here and now.
+    pub(crate) fn start(&self, held: Held, parts: Vec<Buf>, inline: bool) -> Ticket {
+        if self.stopping.get() {
+            let result = Err(env::stopped());
+            return self.refused(Outcome { result, buf: held.buf, parts });
+        }
+        let mut slab = self.slab.borrow_mut();
+        let id = slab.place(held, parts);
+        let call = slab.flying(id).call();
+        drop(slab);
+        if inline {
+            let mut next = Some(call);
+            while let Some(call) = next {
+                // SAFETY: the slot owns what the call points at, and only this thread works on it.
+                let res = unsafe { sys::perform(call) };
+                next = self.settle(id, res);
+            }
+        } else {
+            self.submit(id, call);
+        }
+        Ticket::new(self.me.upgrade().expect("a side at work is alive"), id)
+    }
+
+    /// An operation that is not even begun.
+    pub(crate) fn refused(&self, outcome: Outcome) -> Ticket {
+        Ticket::new(Rc::new(Refused(Cell::new(Some(outcome)))), 0)
+    }
+
+    fn submit(&self, id: u64, call: Call) {
+        let mut engine = self.engine.borrow_mut();
+        engine.as_mut().expect("operations in flight keep the engine").submit(id, call);
+    }
+
+    /// Takes an answer of the kernel; what it is to do next for that operation, if anything.
+    fn settle(&self, id: u64, res: i32) -> Option<Call> {
+        let mut slab = self.slab.borrow_mut();
+        let slot = slab.flying(id);
+        let held = slot.held.as_ref().expect("an operation in flight is held");
+        let accepted = held.op == Op::Accept && res >= 0;
+        let step = match held.disk.clone() {
+            Some(disk) => disk.settle(slot, res, &self.pool),
+            None => self.settle_stream(slot, res),
+        };
+        let (waker, held) = match step {
+            disk::Step::Again => return Some(slot.call()),
+            disk::Step::Done(result) => slab.done(id, result),
+        };
+        drop(slab);
+        if accepted && held.is_some() {
+            drop(sys::accepted(res));
+        }
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        None
+    }
+
+    fn settle_stream(&self, slot: &Slot, res: i32) -> disk::Step {
+        let held = slot.held.as_ref().expect("an operation in flight is held");
+        let again = match held.op {
+            Op::Bell => !self.stopping.get(),
+            _ => res == -libc::EINTR,
+        };
+        if again {
+            return disk::Step::Again;
+        }
+        disk::Step::Done(match held.op {
+            op if res < 0 => Err(match &held.name {
+                Some(name) => Error::os(-res, format_args!("{name}: {}", op.name())),
+                None => Error::os(-res, op.name()),
+            }),
+            Op::Next => {
+                let [a, b, c, d, ..] = slot.small.0;
+                Ok(u32::from_ne_bytes([a, b, c, d]) as usize)
+            }
+            _ => Ok(res as usize),
+        })
+    }
+
+    /// Runs what is ready, `main` among it; whether anything was.
+    pub(crate) fn run(&self, main: &mut dyn FnMut()) -> bool {
+        let mut ran = false;
+        for _ in 0..ROUNDS {
+            let ready = self.queue.len();
+            if ready == 0 {
+                break;
+            }
+            ran = true;
+            for _ in 0..ready {
+                match self.queue.pop() {
+                    Some(MAIN) => main(),
+                    Some(id) => {
+                        // The borrow ends before the task runs: it may spawn.
+                        let taken = self.tasks.borrow_mut().take(id);
+                        let Some(mut task) = taken else { continue };
+                        match task.poll() {
+                            Poll::Pending => self.tasks.borrow_mut().put(task),
+                            Poll::Ready(()) => self.tasks.borrow_mut().end(&task),
+                        }
+                    }
+                    None => break,
+                }
+            }
+        }
+        ran
+    }
+
+    /// Asks the kernel once: hands over, waits if nothing is ready, takes the answers, fires timers.
+    pub(crate) fn turn(&self, ran: bool) -> Result<()> {
+        let mut guard = self.engine.borrow_mut();
+        let engine = guard.as_mut().ok_or_else(env::stopped)?;
+        let mut answers = self.answers.take();
+        let entered = if self.queue.len() == 0 {
+            self.wait(engine, ran, &mut answers)
+        } else {
+            engine.turn(Wait::No, &mut answers)
+        };
+        drop(guard);
+        self.queue.take_injected();
+        self.now.set(clock());
+        for (id, res) in answers.drain(..) {
+            if let Some(call) = self.settle(id, res) {
+                self.submit(id, call);
+            }
+        }
+        self.answers.replace(answers);
+        self.fire();
+        entered.map_err(|error| Error::io(&error, "waiting for the kernel"))
+    }
+
+    fn fire(&self) {
+        loop {
+            let due = self.timers.borrow_mut().due(self.now.get());
+            let Some(waker) = due else { return };
+            waker.wake();
+        }
+    }
+
+    fn wait(
+        &self,
+        engine: &mut Running,
+        ran: bool,
+        answers: &mut Vec<Answer>,
+    ) -> std::io::Result<()> {
+        let began = clock();
+        let timer = self.timers.borrow().next();
+        let patience = self.spin;
+        // Short waits are worth a spin: sleeping and waking would take as long again.
+        if ran && self.waits.get() <= 2 * patience && patience > Duration::ZERO {
+            engine.flush();
+            let until = timer.map_or(began.after(patience), |at| at.min(began.after(patience)));
+            while !engine.ready() && !self.queue.has_injected() && clock() < until {
+                std::hint::spin_loop();
+            }
+        }
+        let wait = match timer {
+            _ if engine.ready() => Wait::No,
+            None => Wait::Forever,
+            Some(at) => match at.since(clock()) {
+                Duration::ZERO => Wait::No,
+                left => Wait::Until(left),
+            },
+        };
+        self.queue.set_asleep(true);
+        let wait = if self.queue.has_injected() { Wait::No } else { wait };
+        let entered = engine.turn(wait, answers);
+        self.queue.set_asleep(false);
+        // The mean of the last few; a long one counts no more than a wait that is clearly too long.
+        let waited = clock().since(began).min(16 * patience);
+        let mean = self.waits.get().min(16 * patience);
+        self.waits.set((mean * 7 + waited) / 8);
+        entered
+    }
+
+    /// Hands over what was begun.
+    pub(crate) fn flush(&self) {
+        if let Some(engine) = &mut *self.engine.borrow_mut() {
+            engine.flush();
+        }
+    }
+
+    /// Ends everything: nothing new is begun, tasks are dropped, what waits for others is called
+    /// off, and what the kernel has is awaited. Only then the engine goes.
+    pub(crate) fn stop(&self, limit: Duration) -> Result<()> {
+        self.stopping.set(true);
+        drop(self.tasks.borrow_mut().clear());
+        let until = clock().after(limit);
+        let mut waiting = Vec::new();
+        self.slab.borrow().each_flying(|id, op| {
+            if op.waits_for_others() {
+                waiting.push(id);
+            }
+        });
+        if let Some(engine) = &mut *self.engine.borrow_mut() {
+            waiting.iter().for_each(|&id| engine.cancel(id));
+        }
+        while self.in_flight() > 0 {
+            let left = until.since(clock());
+            if left.is_zero() {
+                return Err(self.give_up(limit));
+            }
+            if self.reap(Wait::Until(left)).is_err() {
+                return Err(self.give_up(limit));
+            }
+        }
+        drop(self.engine.take());
+        match self.workers.close(until.since(clock())) {
+            0 => Ok(()),
+            jobs => Err(Error::new(
+                ErrorKind::TimedOut,
+                format!("{jobs} jobs of worker threads have not ended within {limit:?}"),
+            )),
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.slab.borrow().in_flight()
+    }
+
+    fn reap(&self, wait: Wait) -> Result<()> {
+        let mut answers = Vec::new();
+        let entered = match &mut *self.engine.borrow_mut() {
+            Some(engine) => engine.turn(wait, &mut answers),
+            None => return Err(env::stopped()),
+        };
+        for (id, res) in answers {
+            if let Some(call) = self.settle(id, res) {
+                self.submit(id, call);
+            }
+        }
+        entered.map_err(|error| Error::io(&error, "waiting for what is in flight"))
+    }
+
+    fn give_up(&self, limit: Duration) -> Error {
+        let mut names = BTreeMap::<_, usize>::new();
+        self.slab.borrow().each_flying(|_, op| *names.entry(op.name()).or_default() += 1);
+        let words: Vec<String> =
+            names.iter().map(|(name, count)| format!("{count} {name}")).collect();
+        // The kernel may still write into what the slots own: it is never freed.
+        self.lost.set(true);
+        std::mem::forget(self.slab.take());
+        std::mem::forget(self.engine.take());
+        Error::new(
+            ErrorKind::TimedOut,
+            format!(
+                "still in flight after {limit:?}: {}; their buffers are left to the kernel",
+                words.join(", ")
+            ),
+        )
+    }
+
+    fn drop_abandoned(&self, held: &Held, result: &Result<usize>) {
+        if let (Op::Accept, Ok(fd)) = (held.op, result) {
+            drop(sys::accepted(*fd as i32));
+        }
+    }
+}
+
+impl Tickets for Side {
+    fn poll(&self, id: u64, cx: &mut Context<'_>) -> Poll<Outcome> {
+        if self.lost.get() {
+            return Poll::Ready(Outcome::bare(Err(env::stopped())));
+        }
+        let (polled, old) = self.slab.borrow_mut().poll(id, cx.waker());
+        drop(old);
+        match polled {
+            Polled::Pending => Poll::Pending,
+            Polled::Ready(outcome) => Poll::Ready(outcome),
+        }
+    }
+
+    fn abandon(&self, id: u64) {
+        let ended = self.slab.borrow_mut().abandon(id);
+        if let Some((held, result)) = ended {
+            self.drop_abandoned(&held, &result);
+        }
+    }
+}
+
+struct Refused(Cell<Option<Outcome>>);
+
+impl Tickets for Refused {
+    fn poll(&self, _: u64, _: &mut Context<'_>) -> Poll<Outcome> {
+        Poll::Ready(self.0.take().expect("a ticket is not polled after its outcome"))
+    }
+
+    fn abandon(&self, _: u64) {}
+}
+
+impl World for Side {
+    fn now(&self) -> Mono {
+        self.now.get()
+    }
+
+    fn wall(&self) -> Duration {
+        SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()
+    }
+
+    fn set_timer(&self, at: Mono, waker: &Waker) -> TimerId {
+        self.timers.borrow_mut().set(at, waker.clone())
+    }
+
+    fn clear_timer(&self, timer: TimerId) {
+        let waker = self.timers.borrow_mut().clear(timer);
+        drop(waker);
+    }
+
+    // One stream, of the kernel's own: what nobody can foretell needs no names.
+    fn random(&self, _: &'static str) -> u64 {
+        let mut batch = self.random.borrow_mut();
+        if batch.is_empty() {
+            batch.resize(RANDOM_BATCH, 0);
+            sys::random(&mut batch);
+        }
+        batch.pop().expect("a batch was just made")
+    }
+
+    fn spawn(&self, name: &'static str, task: LocalFuture<()>) {
+        if !self.stopping.get() {
+            self.tasks.borrow_mut().add(name, task, &self.queue);
+        }
+    }
+
+    fn work(&self, job: Box<dyn FnOnce() + Send>) -> LocalFuture<()> {
+        let (job, ended) = Job::new(job);
+        self.workers.push(job);
+        Box::pin(ended)
+    }
+
+    fn pool(&self) -> &BufPool {
+        &self.pool
+    }
+
+    fn probe(&self, open: &Open) -> Result<StorageFacts> {
+        opening::probe(open)
+    }
+
+    fn open(&self, open: &Open) -> Result<Rc<dyn Storage>> {
+        disk::open(self.me.upgrade().expect("a side at work is alive"), open)
+    }
+
+    fn listen(&self, at: &Address) -> Result<Rc<dyn Listener>> {
+        socket::listen(self.me.upgrade().expect("a side at work is alive"), at)
+    }
+
+    fn connect(&self, to: &Address) -> LocalFuture<Result<Rc<dyn Socket>>> {
+        let side = self.me.upgrade().expect("a side at work is alive");
+        Box::pin(socket::connect(side, to.clone()))
+    }
+}

@@ -1,0 +1,44 @@
+//! Signals of the operating system, as a stream.
+
+use std::future::poll_fn;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::rc::Rc;
+
+use block::env::Ticket;
+use block::{Error, Result};
+
+use crate::side::Side;
+use crate::slab::{Held, Op};
+use crate::sys;
+
+/// SIGINT, SIGTERM and SIGHUP, one after the other.
+pub struct Signals {
+    side: Rc<Side>,
+    file: Rc<OwnedFd>,
+    // Kept over a wait that was given up, so that no signal is lost with it.
+    ticket: Option<Ticket>,
+}
+
+impl Signals {
+    pub(crate) fn new(side: Rc<Side>) -> Result<Self> {
+        let file = sys::signalfd(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP])
+            .map_err(|error| Error::io(&error, "taking over the signals"))?;
+        Ok(Self { side, file: Rc::new(file), ticket: None })
+    }
+
+    /// The next signal's number.
+    ///
+    /// # Errors
+    /// `Stopped` if the core goes down.
+    pub async fn next(&mut self) -> Result<i32> {
+        let ticket = self.ticket.get_or_insert_with(|| {
+            let file = self.file.clone();
+            let held = Held { op: Op::Next, file, disk: None, name: None, buf: None, peer: None };
+            self.side.start(held, Vec::new(), false)
+        });
+        let outcome = poll_fn(|cx| Pin::new(&mut *ticket).poll(cx)).await;
+        self.ticket = None;
+        outcome.result.map(|signal| signal as i32)
+    }
+}

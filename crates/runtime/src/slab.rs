@@ -1,0 +1,330 @@
+//! The operations in flight. A slot owns all that the kernel may touch, buffers, parts, header,
+//! address, open file, from the start until the kernel's last word, whoever has stopped waiting.
+//!
+//! Slots live in chunks that never move, and keep their vectors, so that a steady state allocates
+//! nothing. An id is a place and a generation: a stale one finds nobody.
+//!
+//! One of the named places of unsafe code: the header that points at a slot's own parts.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::rc::Rc;
+use std::task::Waker;
+
+use block::env::Outcome;
+use block::{Buf, ByteRange, Result};
+
+use crate::disk::Disk;
+use crate::sys::{Call, Peer};
+
+const CHUNK: usize = 64;
+
+/// The most parts of one send: what the kernel takes (`UIO_MAXIOV`).
+pub(crate) const PARTS_MAX: usize = 1024;
+
+/// What a slot is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Op {
+    Read {
+        offset: u64,
+    },
+    Write {
+        offset: u64,
+        fua: bool,
+    },
+    Flush,
+    /// Zeros by `fallocate`, with the mode that is tried now.
+    Zero {
+        range: ByteRange,
+        unmap: bool,
+        mode: i32,
+    },
+    /// Zeros by writing them: the slot's buffer over and over.
+    ZeroWrite {
+        range: ByteRange,
+    },
+    Discard {
+        range: ByteRange,
+    },
+    Recv,
+    Send,
+    Accept,
+    Connect,
+    /// A read of a stream into the slot itself.
+    Next,
+    /// The core's own bell.
+    Bell,
+}
+
+impl Op {
+    /// Whether nothing is lost by calling it off, and it may wait for good otherwise.
+    pub(crate) fn waits_for_others(self) -> bool {
+        matches!(
+            self,
+            Self::Recv | Self::Send | Self::Accept | Self::Connect | Self::Next | Self::Bell
+        )
+    }
+
+    /// In words.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Read { .. } => "read",
+            Self::Write { .. } => "write",
+            Self::Flush => "flush",
+            Self::Zero { .. } | Self::ZeroWrite { .. } => "zero",
+            Self::Discard { .. } => "discard",
+            Self::Recv => "receive",
+            Self::Send => "send",
+            Self::Accept => "accept",
+            Self::Connect => "connect",
+            Self::Next => "signal",
+            Self::Bell => "bell",
+        }
+    }
+}
+
+/// Room for what a stream gives at once: a `signalfd_siginfo`, or the count of an eventfd.
+pub(crate) const SMALL_BYTES: usize = 128;
+
+#[repr(align(8))]
+pub(crate) struct Small(pub(crate) [u8; SMALL_BYTES]);
+
+/// What the kernel may touch, and for whom.
+pub(crate) struct Held {
+    pub(crate) op: Op,
+    pub(crate) file: Rc<OwnedFd>,
+    pub(crate) disk: Option<Rc<Disk>>,
+    /// Of a socket: what messages call it.
+    pub(crate) name: Option<Rc<str>>,
+    pub(crate) buf: Option<Buf>,
+    pub(crate) peer: Option<Box<Peer>>,
+}
+
+enum Phase {
+    Free,
+    Flying,
+    Done(Result<usize>),
+}
+
+/// One place.
+pub(crate) struct Slot {
+    generation: u32,
+    phase: Phase,
+    abandoned: bool,
+    waker: Option<Waker>,
+    /// `Some` unless free.
+    pub(crate) held: Option<Held>,
+    pub(crate) parts: Vec<Buf>,
+    iovecs: Vec<libc::iovec>,
+    header: libc::msghdr,
+    pub(crate) small: Small,
+    /// Bytes that earlier answers have moved.
+    pub(crate) moved: u64,
+}
+
+impl Slot {
+    fn new() -> Self {
+        Self {
+            generation: 0,
+            phase: Phase::Free,
+            abandoned: false,
+            waker: None,
+            held: None,
+            parts: Vec::new(),
+            iovecs: Vec::new(),
+            // SAFETY: zeros are a valid header without parts.
+            header: unsafe { std::mem::zeroed() },
+            small: Small([0; SMALL_BYTES]),
+            moved: 0,
+        }
+    }
+
+    /// What the kernel is to do next.
+    pub(crate) fn call(&mut self) -> Call {
+        let held = self.held.as_ref().expect("an operation in flight is held");
+        let fd = held.file.as_raw_fd();
+        let moved = self.moved;
+        let rest = |range: ByteRange| (range.start() + moved, range.len() - moved);
+        let buf = || held.buf.as_ref().expect("a transfer has its buffer");
+        match held.op {
+            Op::Read { offset } => {
+                let (ptr, len) = tail(buf(), moved);
+                Call::Read { fd, ptr, len, offset: offset + moved }
+            }
+            Op::Write { offset, fua } => {
+                let (ptr, len) = tail(buf(), moved);
+                Call::Write { fd, ptr, len, offset: offset + moved, dsync: fua }
+            }
+            Op::Flush => Call::Fsync { fd },
+            Op::Zero { range, mode, .. } => {
+                Call::Fallocate { fd, mode, offset: range.start(), len: range.len() }
+            }
+            Op::ZeroWrite { range } => {
+                let (offset, left) = rest(range);
+                let buf = buf();
+                let len = left.min(buf.len() as u64) as u32;
+                Call::Write { fd, ptr: buf.as_ptr(), len, offset, dsync: false }
+            }
+            Op::Discard { range } => {
+                let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+                Call::Fallocate { fd, mode, offset: range.start(), len: range.len() }
+            }
+            Op::Recv => {
+                let (ptr, len) = tail(buf(), 0);
+                Call::Recv { fd, ptr, len }
+            }
+            Op::Send => {
+                self.iovecs.clear();
+                self.iovecs.extend(self.parts.iter().take(PARTS_MAX).map(|part| libc::iovec {
+                    iov_base: part.as_ptr().cast(),
+                    iov_len: part.len(),
+                }));
+                self.header.msg_iov = self.iovecs.as_mut_ptr();
+                self.header.msg_iovlen = self.iovecs.len();
+                Call::Send { fd, msg: &raw const self.header }
+            }
+            Op::Accept => Call::Accept { fd },
+            Op::Connect => {
+                let addr = held.peer.as_deref().expect("a connect has its address");
+                Call::Connect { fd, addr }
+            }
+            Op::Next => Call::Next { fd, ptr: self.small.0.as_mut_ptr(), len: SMALL_BYTES as u32 },
+            Op::Bell => Call::Next { fd, ptr: self.small.0.as_mut_ptr(), len: 8 },
+        }
+    }
+}
+
+fn tail(buf: &Buf, moved: u64) -> (*mut u8, u32) {
+    // SAFETY: `moved` is what the kernel has put there, at most the length.
+    (unsafe { buf.as_ptr().add(moved as usize) }, (buf.len() as u64 - moved) as u32)
+}
+
+/// The slots of one core.
+#[derive(Default)]
+pub(crate) struct Slab {
+    chunks: Vec<Box<[Slot]>>,
+    free: Vec<u32>,
+    in_flight: usize,
+}
+
+/// What polling an operation finds.
+pub(crate) enum Polled {
+    Pending,
+    Ready(Outcome),
+}
+
+impl Slab {
+    /// Places an operation; its id.
+    pub(crate) fn place(&mut self, held: Held, parts: Vec<Buf>) -> u64 {
+        let index = self.free.pop().unwrap_or_else(|| self.grow());
+        let slot = self.slot_at(index);
+        slot.phase = Phase::Flying;
+        slot.abandoned = false;
+        slot.held = Some(held);
+        slot.parts = parts;
+        slot.moved = 0;
+        let id = id_of(index, slot.generation);
+        self.in_flight += 1;
+        id
+    }
+
+    fn grow(&mut self) -> u32 {
+        let first = (self.chunks.len() * CHUNK) as u32;
+        self.chunks.push((0..CHUNK).map(|_| Slot::new()).collect());
+        self.free.extend((first + 1..first + CHUNK as u32).rev());
+        first
+    }
+
+    fn slot_at(&mut self, index: u32) -> &mut Slot {
+        let index = index as usize;
+        &mut self.chunks[index / CHUNK][index % CHUNK]
+    }
+
+    fn find(&mut self, id: u64) -> Option<&mut Slot> {
+        let index = id as u32 as usize;
+        let slot = self.chunks.get_mut(index / CHUNK)?.get_mut(index % CHUNK)?;
+        (slot.generation == (id >> 32) as u32 && slot.held.is_some()).then_some(slot)
+    }
+
+    /// The slot of an operation in flight.
+    ///
+    /// # Panics
+    /// If there is none: the kernel answers each operation once.
+    pub(crate) fn flying(&mut self, id: u64) -> &mut Slot {
+        let slot = self.find(id).expect("the kernel answers what is in flight");
+        assert!(matches!(slot.phase, Phase::Flying), "the kernel answered an operation twice");
+        slot
+    }
+
+    /// Notes the kernel's last word. If somebody waits, their waker; if nobody does any more, what
+    /// was held. Both are for the caller to use without a borrow.
+    pub(crate) fn done(&mut self, id: u64, result: Result<usize>) -> (Option<Waker>, Option<Held>) {
+        let slot = self.flying(id);
+        let waker = slot.waker.take();
+        slot.phase = Phase::Done(result);
+        let abandoned = slot.abandoned;
+        self.in_flight -= 1;
+        (waker, abandoned.then(|| self.free(id)))
+    }
+
+    fn free(&mut self, id: u64) -> Held {
+        let slot = self.slot_at(id as u32);
+        slot.phase = Phase::Free;
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.parts.clear();
+        let held = slot.held.take().expect("a slot is freed once");
+        self.free.push(id as u32);
+        held
+    }
+
+    /// The outcome of `id`, which frees its slot; or `waker` is kept to be woken. The waker before
+    /// comes back to be dropped without a borrow.
+    pub(crate) fn poll(&mut self, id: u64, waker: &Waker) -> (Polled, Option<Waker>) {
+        let slot = self.find(id).expect("a ticket is polled until its outcome, not longer");
+        if matches!(slot.phase, Phase::Flying) {
+            let old = match &slot.waker {
+                Some(old) if old.will_wake(waker) => None,
+                _ => slot.waker.replace(waker.clone()),
+            };
+            return (Polled::Pending, old);
+        }
+        let Phase::Done(result) = std::mem::replace(&mut slot.phase, Phase::Free) else {
+            unreachable!("a held slot is flying or done")
+        };
+        let parts = std::mem::take(&mut slot.parts);
+        let held = self.free(id);
+        (Polled::Ready(Outcome { result, buf: held.buf, parts }), None)
+    }
+
+    /// Nobody waits for `id` any more: what was held, if the kernel is done with it, and its result.
+    pub(crate) fn abandon(&mut self, id: u64) -> Option<(Held, Result<usize>)> {
+        let slot = self.find(id)?;
+        match std::mem::replace(&mut slot.phase, Phase::Flying) {
+            Phase::Done(result) => Some((self.free(id), result)),
+            Phase::Flying | Phase::Free => {
+                slot.abandoned = true;
+                None
+            }
+        }
+    }
+
+    /// How many operations the kernel has not answered.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// The operations that the kernel has not answered.
+    pub(crate) fn each_flying(&self, mut each: impl FnMut(u64, Op)) {
+        for (chunk, slots) in self.chunks.iter().enumerate() {
+            for (index, slot) in slots.iter().enumerate() {
+                if let (Phase::Flying, Some(held)) = (&slot.phase, &slot.held) {
+                    each(id_of((chunk * CHUNK + index) as u32, slot.generation), held.op);
+                }
+            }
+        }
+    }
+}
+
+fn id_of(index: u32, generation: u32) -> u64 {
+    u64::from(generation) << 32 | u64::from(index)
+}

@@ -1,0 +1,344 @@
+//! Listeners and connections: unix sockets and TCP.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use block::env::{Address, Listener, LocalFuture, Socket, Ticket, World, stopped};
+use block::{Buf, Env, Error, ErrorKind, Result};
+
+use crate::side::Side;
+use crate::slab::{Held, Op};
+use crate::sys::{self, Peer, UNIX_PATH_MAX};
+
+const BACKLOG: i32 = 128;
+const UNIX_BUFFER_BYTES: i32 = 1 << 20;
+const ACCEPT_REST: Duration = Duration::from_millis(100);
+
+struct Connection {
+    side: Rc<Side>,
+    file: Rc<OwnedFd>,
+    name: Rc<str>,
+}
+
+impl Connection {
+    fn new(side: Rc<Side>, file: OwnedFd, name: String) -> Rc<dyn Socket> {
+        Rc::new(Self { side, file: Rc::new(file), name: name.into() })
+    }
+
+    fn start(&self, op: Op, buf: Option<Buf>, parts: Vec<Buf>) -> Ticket {
+        let (file, name) = (self.file.clone(), Some(self.name.clone()));
+        self.side.start(Held { op, file, disk: None, name, buf, peer: None }, parts, false)
+    }
+}
+
+impl Socket for Connection {
+    fn recv(&self, into: Buf) -> Ticket {
+        self.start(Op::Recv, Some(into), Vec::new())
+    }
+
+    fn send(&self, parts: Vec<Buf>) -> Ticket {
+        self.start(Op::Send, None, parts)
+    }
+
+    fn shutdown(&self) {
+        sys::shutdown(self.file.as_raw_fd());
+    }
+
+    fn peer(&self) -> String {
+        self.name.to_string()
+    }
+}
+
+/// What both ends of a connection want, as far as the kernel grants it.
+fn tune(file: &OwnedFd, family: i32) {
+    let fd = file.as_raw_fd();
+    if family == libc::AF_UNIX {
+        let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, UNIX_BUFFER_BYTES);
+        let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, UNIX_BUFFER_BYTES);
+    } else {
+        let _ = sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+    }
+}
+
+fn unix_peer(path: &Path) -> Result<Peer> {
+    Peer::unix(path).ok_or_else(|| {
+        Error::new(
+            ErrorKind::Invalid,
+            format!(
+                "unix:{}: a path of {} bytes; a socket's has 1 to {UNIX_PATH_MAX}: choose a \
+                 shorter one",
+                path.display(),
+                path.as_os_str().len()
+            ),
+        )
+    })
+}
+
+/// Connects, to the first of the host's addresses that answers.
+pub(crate) async fn connect(side: Rc<Side>, to: Address) -> Result<Rc<dyn Socket>> {
+    let peers = match &to {
+        Address::Unix(path) => vec![unix_peer(path)?],
+        Address::Tcp(host, port) => {
+            resolve(&side, host, *port).await?.into_iter().map(Peer::tcp).collect()
+        }
+    };
+    let name: Rc<str> = to.to_string().into();
+    let mut failed = None;
+    for peer in peers {
+        let family = peer.family();
+        let file = sys::socket(family, side.nonblocking())
+            .map_err(|error| Error::io(&error, format_args!("{to}: making a socket")))?;
+        tune(&file, family);
+        let file = Rc::new(file);
+        let held = Held {
+            op: Op::Connect,
+            file: file.clone(),
+            disk: None,
+            name: Some(name.clone()),
+            buf: None,
+            peer: Some(Box::new(peer)),
+        };
+        match side.start(held, Vec::new(), false).await.result {
+            Ok(_) => return Ok(Rc::new(Connection { side, file, name })),
+            Err(error) => failed = Some(error),
+        }
+    }
+    Err(failed.unwrap_or_else(|| {
+        Error::new(ErrorKind::NotFound, format!("{to}: the host has no address"))
+    }))
+}
+
+async fn resolve(side: &Rc<Side>, host: &str, port: u16) -> Result<Vec<SocketAddr>> {
+    if let Ok(ip) = host.parse::<IpAddr>() {
+        return Ok(vec![(ip, port).into()]);
+    }
+    // Names may take seconds, and the library that asks for them knows no other way than to wait.
+    let found = Arc::new(Mutex::new(None));
+    let (answer, asked) = (found.clone(), host.to_owned());
+    side.work(Box::new(move || {
+        let addresses = (asked.as_str(), port).to_socket_addrs().map(Iterator::collect);
+        *answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(addresses);
+    }))
+    .await;
+    let addresses: Option<io::Result<Vec<SocketAddr>>> =
+        found.lock().unwrap_or_else(PoisonError::into_inner).take();
+    addresses.expect("the job has run").map_err(|error| no_address(host, &error))
+}
+
+fn no_address(host: &str, error: &io::Error) -> Error {
+    Error::new(ErrorKind::NotFound, format!("the host name {host}: {error}"))
+}
+
+struct Listening {
+    side: Rc<Side>,
+    file: Rc<OwnedFd>,
+    address: Address,
+    // The socket file that this listener has made: path, device, inode.
+    made: Option<(PathBuf, u64, u64)>,
+    closed: Cell<bool>,
+    // Accepts whose waiters went away: the next waiter takes the connection that they find.
+    left: RefCell<Vec<Ticket>>,
+}
+
+struct Handle(Rc<Listening>);
+
+/// Listens.
+pub(crate) fn listen(side: Rc<Side>, at: &Address) -> Result<Rc<dyn Listener>> {
+    let failed = |what: &str, error: &io::Error| Error::io(error, format_args!("{at}: {what}"));
+    let (peer, mode) = match at {
+        Address::Unix(path) => {
+            let peer = unix_peer(path)?;
+            clear_stale(path, &peer, at)?;
+            (peer, Some(0o600))
+        }
+        Address::Tcp(host, port) => {
+            let mut found = (host.as_str(), *port)
+                .to_socket_addrs()
+                .map_err(|error| no_address(host, &error))?;
+            let first = found.next().ok_or_else(|| {
+                Error::new(ErrorKind::NotFound, format!("{at}: the host has no address"))
+            })?;
+            (Peer::tcp(first), None)
+        }
+    };
+    let file = sys::socket(peer.family(), side.nonblocking())
+        .map_err(|error| failed("making a socket", &error))?;
+    let fd = file.as_raw_fd();
+    if mode.is_none() {
+        sys::set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)
+            .map_err(|error| failed("SO_REUSEADDR", &error))?;
+    }
+    tune(&file, peer.family());
+    sys::bind(&file, &peer, mode).map_err(|error| match error.raw_os_error() {
+        Some(libc::EADDRINUSE) => Error::new(
+            ErrorKind::InUse,
+            format!("{at}: somebody listens there already; stop it or choose another address"),
+        ),
+        _ => failed("bind", &error),
+    })?;
+    let made = match at {
+        Address::Unix(path) => {
+            let found = std::fs::symlink_metadata(path).map_err(|error| failed("stat", &error))?;
+            Some((path.clone(), found.dev(), found.ino()))
+        }
+        Address::Tcp(..) => None,
+    };
+    sys::listen(fd, BACKLOG).map_err(|error| failed("listen", &error))?;
+    let address = match sys::name_of(fd, false).ok().and_then(|name| name.to_tcp()) {
+        Some(bound) => Address::Tcp(bound.ip().to_string(), bound.port()),
+        None => at.clone(),
+    };
+    let (closed, left) = (Cell::new(false), RefCell::default());
+    let listening = Listening { side, file: Rc::new(file), address, made, closed, left };
+    Ok(Rc::new(Handle(Rc::new(listening))))
+}
+
+/// Removes the socket file of a listener that is gone.
+fn clear_stale(path: &Path, peer: &Peer, at: &Address) -> Result<()> {
+    let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    let in_use = |words: &str| Error::new(ErrorKind::InUse, format!("{at}: {words}"));
+    if !found.file_type().is_socket() {
+        return Err(in_use("the path exists and is no socket; remove it or choose another"));
+    }
+    let probe = sys::socket(libc::AF_UNIX, true)
+        .map_err(|error| Error::io(&error, format_args!("{at}: making a socket")))?;
+    match sys::connect(probe.as_raw_fd(), peer).map_err(|error| error.raw_os_error()) {
+        Err(Some(libc::ECONNREFUSED)) => std::fs::remove_file(path).map_err(|error| {
+            Error::io(&error, format_args!("{at}: removing the socket of an ended process"))
+        }),
+        Err(Some(libc::ENOENT)) => Ok(()),
+        // Connected, or too many are waiting to be: either way somebody is there.
+        Ok(()) | Err(Some(libc::EAGAIN)) => {
+            Err(in_use("somebody listens there already; stop it or choose another path"))
+        }
+        Err(errno) => Err(Error::os(
+            errno.unwrap_or(libc::EIO),
+            format_args!("{at}: asking whether somebody listens there"),
+        )),
+    }
+}
+
+impl Listener for Handle {
+    fn accept(&self) -> LocalFuture<Result<Rc<dyn Socket>>> {
+        Box::pin(accept(self.0.clone()))
+    }
+
+    fn address(&self) -> Address {
+        self.0.address.clone()
+    }
+
+    fn close(&self) {
+        self.0.close();
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+impl Listening {
+    fn close(&self) {
+        if self.closed.replace(true) {
+            return;
+        }
+        if let Some((path, device, inode)) = &self.made
+            && std::fs::symlink_metadata(path)
+                .is_ok_and(|found| (found.dev(), found.ino()) == (*device, *inode))
+        {
+            // Somebody may have been quicker to remove it.
+            let _ = std::fs::remove_file(path);
+        }
+        // Waiting accepts answer EINVAL.
+        sys::shutdown(self.file.as_raw_fd());
+    }
+
+    fn begin(&self) -> Ticket {
+        let name = Some(self.address.to_string().into());
+        let file = self.file.clone();
+        let held = Held { op: Op::Accept, file, disk: None, name, buf: None, peer: None };
+        self.side.start(held, Vec::new(), false)
+    }
+}
+
+/// A wait for a connection, which leaves it to the next waiter if it is given up.
+struct Accepting<'a> {
+    listening: &'a Listening,
+    ticket: Option<Ticket>,
+}
+
+impl Drop for Accepting<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take()
+            && !self.listening.closed.get()
+        {
+            self.listening.left.borrow_mut().push(ticket);
+        }
+    }
+}
+
+async fn accept(listening: Rc<Listening>) -> Result<Rc<dyn Socket>> {
+    let env = Env::new(listening.side.clone());
+    while !listening.closed.get() {
+        let left = listening.left.borrow_mut().pop();
+        let ticket = Some(left.unwrap_or_else(|| listening.begin()));
+        let mut accepting = Accepting { listening: &listening, ticket };
+        let outcome = poll_fn(|cx| {
+            let ticket = accepting.ticket.as_mut().expect("taken after the outcome only");
+            Pin::new(ticket).poll(cx)
+        })
+        .await;
+        accepting.ticket = None;
+        drop(accepting);
+        let error = match outcome.result {
+            Ok(fd) => {
+                let file = sys::accepted(fd as i32);
+                if listening.closed.get() {
+                    break;
+                }
+                let name = describe(&file);
+                if let Ok(own) = sys::name_of(file.as_raw_fd(), false) {
+                    tune(&file, own.family());
+                }
+                return Ok(Connection::new(listening.side.clone(), file, name));
+            }
+            Err(error) => error,
+        };
+        match error.os_code() {
+            _ if listening.closed.get() => break,
+            // The other end has gone already.
+            Some(libc::ECONNABORTED | libc::EPROTO) => {}
+            // Descriptors or memory are short: asking at once would only burn the core.
+            Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
+                env.sleep(ACCEPT_REST).await;
+            }
+            _ => return Err(error),
+        }
+    }
+    Err(stopped())
+}
+
+/// Who is at the other end.
+fn describe(file: &OwnedFd) -> String {
+    let fd = file.as_raw_fd();
+    if let Some(address) = sys::name_of(fd, true).ok().and_then(|name| name.to_tcp()) {
+        return format!("tcp:{address}");
+    }
+    match sys::credentials(fd) {
+        Ok((pid, user)) => {
+            let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            format!("process {pid} ({}) of user {user}", comm.trim())
+        }
+        Err(_) => "somebody who has gone".to_owned(),
+    }
+}

@@ -1,0 +1,492 @@
+//! The system calls, thinly: numbers in, `io::Result` out. And [`Call`], an operation as the kernel
+//! wants it, which the ring turns into a submission and [`perform`] into a system call.
+//!
+//! One of the named places of unsafe code.
+#![allow(unsafe_code)]
+
+use std::ffi::{CString, c_int, c_void};
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// One operation for the kernel. The pointers are good until it has answered: the slot sees to it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Call {
+    Read {
+        fd: RawFd,
+        ptr: *mut u8,
+        len: u32,
+        offset: u64,
+    },
+    Write {
+        fd: RawFd,
+        ptr: *const u8,
+        len: u32,
+        offset: u64,
+        dsync: bool,
+    },
+    Fsync {
+        fd: RawFd,
+    },
+    Fallocate {
+        fd: RawFd,
+        mode: c_int,
+        offset: u64,
+        len: u64,
+    },
+    Recv {
+        fd: RawFd,
+        ptr: *mut u8,
+        len: u32,
+    },
+    Send {
+        fd: RawFd,
+        msg: *const libc::msghdr,
+    },
+    Accept {
+        fd: RawFd,
+    },
+    Connect {
+        fd: RawFd,
+        addr: *const Peer,
+    },
+    /// A read of a stream: an eventfd or a signalfd.
+    Next {
+        fd: RawFd,
+        ptr: *mut u8,
+        len: u32,
+    },
+}
+
+// SAFETY: a call is numbers; whoever performs it on another thread keeps what it points to alive.
+unsafe impl Send for Call {}
+
+/// An address in the kernel's form.
+pub(crate) struct Peer {
+    storage: libc::sockaddr_storage,
+    len: libc::socklen_t,
+}
+
+fn check(result: c_int) -> io::Result<c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn check_size(result: isize) -> i32 {
+    if result < 0 { -last_errno() } else { result as i32 }
+}
+
+fn last_errno() -> i32 {
+    io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}
+
+fn owned(fd: c_int) -> io::Result<OwnedFd> {
+    let fd = check(fd)?;
+    // SAFETY: the kernel has just made this descriptor, and it is nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Takes a descriptor that a completed accept has made.
+pub(crate) fn accepted(fd: i32) -> OwnedFd {
+    // SAFETY: as the answer of an accept it is fresh, and its one completion is taken once.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// Carries out `call` on this thread; the bytes moved, or an errno below zero.
+///
+/// # Safety
+/// The call's pointers are valid for its lengths, and nobody else uses the memory meanwhile.
+pub(crate) unsafe fn perform(call: Call) -> i32 {
+    match call {
+        Call::Read { fd, ptr, len, offset } => {
+            let part = libc::iovec { iov_base: ptr.cast(), iov_len: len as usize };
+            // SAFETY: one valid part, by the contract above.
+            check_size(unsafe { libc::preadv2(fd, &raw const part, 1, offset as i64, 0) })
+        }
+        Call::Write { fd, ptr, len, offset, dsync } => {
+            let part = libc::iovec { iov_base: ptr.cast_mut().cast(), iov_len: len as usize };
+            let flags = if dsync { libc::RWF_DSYNC } else { 0 };
+            // SAFETY: one valid part, which the kernel only reads.
+            check_size(unsafe { libc::pwritev2(fd, &raw const part, 1, offset as i64, flags) })
+        }
+        Call::Fsync { fd } => {
+            // SAFETY: no memory is passed.
+            check_size(unsafe { libc::fdatasync(fd) } as isize)
+        }
+        Call::Fallocate { fd, mode, offset, len } => {
+            // SAFETY: no memory is passed.
+            check_size(unsafe { libc::fallocate(fd, mode, offset as i64, len as i64) } as isize)
+        }
+        Call::Recv { fd, ptr, len } => {
+            // SAFETY: valid memory, by the contract above.
+            check_size(unsafe { libc::recv(fd, ptr.cast(), len as usize, libc::MSG_DONTWAIT) })
+        }
+        Call::Send { fd, msg } => {
+            let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+            // SAFETY: a valid header with valid parts, by the contract above.
+            check_size(unsafe { libc::sendmsg(fd, msg, flags) })
+        }
+        Call::Accept { fd } => {
+            let none = std::ptr::null_mut();
+            let flags = libc::SOCK_CLOEXEC;
+            // SAFETY: no address is asked for.
+            check_size(unsafe { libc::accept4(fd, none, std::ptr::null_mut(), flags) } as isize)
+        }
+        Call::Connect { fd, addr } => {
+            // SAFETY: a valid address, by the contract above.
+            let addr = unsafe { &*addr };
+            match connect(fd, addr) {
+                Ok(()) => 0,
+                Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
+            }
+        }
+        Call::Next { fd, ptr, len } => {
+            // SAFETY: valid memory, by the contract above.
+            check_size(unsafe { libc::read(fd, ptr.cast(), len as usize) })
+        }
+    }
+}
+
+/// Opens a file.
+pub(crate) fn open(path: &Path, flags: c_int, mode: u32) -> io::Result<OwnedFd> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: a terminated string that lives over the call.
+    owned(unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC, mode) })
+}
+
+/// Bits and bytes about an open file.
+pub(crate) fn fstat(fd: RawFd) -> io::Result<libc::stat> {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the kernel fills all of it if it answers zero.
+    check(unsafe { libc::fstat(fd, stat.as_mut_ptr()) })?;
+    // SAFETY: filled, as just said.
+    Ok(unsafe { stat.assume_init() })
+}
+
+/// The magic number of the file system below.
+pub(crate) fn file_system(fd: RawFd) -> io::Result<i64> {
+    let mut stat = MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the kernel fills all of it if it answers zero.
+    check(unsafe { libc::fstatfs(fd, stat.as_mut_ptr()) })?;
+    // SAFETY: filled, as just said.
+    Ok(unsafe { stat.assume_init() }.f_type as i64)
+}
+
+/// What O_DIRECT asks of offsets and of memory, if the kernel can say.
+pub(crate) fn direct_align(fd: RawFd) -> Option<(u32, u32)> {
+    let mut stat = MaybeUninit::<libc::statx>::zeroed();
+    let flags = libc::AT_EMPTY_PATH;
+    let mask = libc::STATX_DIOALIGN;
+    // SAFETY: an empty terminated path, and room for the answer.
+    check(unsafe { libc::statx(fd, c"".as_ptr(), flags, mask, stat.as_mut_ptr()) }).ok()?;
+    // SAFETY: zeroed before, and zeros are a valid value.
+    let stat = unsafe { stat.assume_init() };
+    (stat.stx_mask & mask != 0 && stat.stx_dio_offset_align != 0)
+        .then_some((stat.stx_dio_offset_align, stat.stx_dio_mem_align))
+}
+
+/// Size and logical block size of a block device.
+pub(crate) fn device_size(fd: RawFd) -> io::Result<(u64, u32)> {
+    // BLKGETSIZE64: _IOR(0x12, 114, size_t), which the C library does not name everywhere.
+    const GET_SIZE: libc::Ioctl = 0x8008_1272;
+    let (mut size, mut block) = (0u64, 0 as c_int);
+    // SAFETY: both write one value of the type that is passed.
+    check(unsafe { libc::ioctl(fd, GET_SIZE, &raw mut size) })?;
+    // SAFETY: as above.
+    check(unsafe { libc::ioctl(fd, libc::BLKSSZGET, &raw mut block) })?;
+    Ok((size, block as u32))
+}
+
+/// Sets a file's size.
+pub(crate) fn set_len(fd: RawFd, len: u64) -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::ftruncate(fd, len as i64) }).map(drop)
+}
+
+/// Takes an open-file-description lock on the whole file, at once or not at all.
+pub(crate) fn lock(fd: RawFd, exclusive: bool) -> io::Result<()> {
+    // SAFETY: zeros are a valid value: all of the file.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = if exclusive { libc::F_WRLCK } else { libc::F_RDLCK } as i16;
+    lock.l_whence = libc::SEEK_SET as i16;
+    // SAFETY: reads the structure that is passed.
+    check(unsafe { libc::fcntl(fd, libc::F_OFD_SETLK, &raw const lock) }).map(drop)
+}
+
+/// `lseek`; `None` past the last of what was looked for.
+pub(crate) fn seek(fd: RawFd, offset: u64, whence: c_int) -> io::Result<Option<u64>> {
+    // SAFETY: no memory is passed.
+    match unsafe { libc::lseek(fd, offset as i64, whence) } {
+        found if found >= 0 => Ok(Some(found as u64)),
+        _ if last_errno() == libc::ENXIO => Ok(None),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A counter that wakes whoever reads it.
+pub(crate) fn eventfd() -> io::Result<OwnedFd> {
+    // SAFETY: no memory is passed.
+    owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })
+}
+
+/// Adds one to an eventfd.
+pub(crate) fn ring_bell(fd: RawFd) {
+    let one = 1u64;
+    // SAFETY: eight valid bytes. It fails only on a full counter, and then it is ringing already.
+    let _ = unsafe { libc::write(fd, (&raw const one).cast(), 8) };
+}
+
+/// Random bytes of the kernel.
+pub(crate) fn random(into: &mut [u64]) {
+    let bytes = size_of_val(into);
+    let mut done = 0;
+    while done < bytes {
+        // SAFETY: the rest of the slice; any bits are a valid u64.
+        let got = unsafe {
+            libc::getrandom(into.as_mut_ptr().cast::<u8>().add(done).cast(), bytes - done, 0)
+        };
+        if got > 0 {
+            done += got as usize;
+        }
+    }
+}
+
+fn signal_set(signals: &[c_int]) -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: sigemptyset fills the set, sigaddset changes it.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for &signal in signals {
+            libc::sigaddset(set.as_mut_ptr(), signal);
+        }
+        set.assume_init()
+    }
+}
+
+/// Blocks `signals` in this thread and makes a descriptor to read them from.
+pub(crate) fn signalfd(signals: &[c_int]) -> io::Result<OwnedFd> {
+    let set = signal_set(signals);
+    // SAFETY: a valid set, no old one wanted.
+    let errno =
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
+    if errno != 0 {
+        return Err(io::Error::from_raw_os_error(errno));
+    }
+    // SAFETY: a valid set.
+    owned(unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC) })
+}
+
+/// Blocks every signal in this thread: signals belong to the cores.
+pub(crate) fn block_signals() {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: sigfillset fills the set; the old one is not wanted.
+    unsafe {
+        libc::sigfillset(set.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
+    }
+}
+
+/// Waits until one of `polls` is ready; whether one was. Without a limit it waits for good.
+pub(crate) fn poll(
+    polls: &mut [libc::pollfd],
+    limit: Option<std::time::Duration>,
+) -> io::Result<bool> {
+    let limit = limit.map(|limit| libc::timespec {
+        tv_sec: limit.as_secs() as i64,
+        tv_nsec: i64::from(limit.subsec_nanos()),
+    });
+    let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let count = polls.len() as libc::nfds_t;
+    // SAFETY: the slice with its own length, and a time that lives over the call.
+    let ready = check(unsafe { libc::ppoll(polls.as_mut_ptr(), count, limit, std::ptr::null()) })?;
+    Ok(ready > 0)
+}
+
+/// A stream socket.
+pub(crate) fn socket(family: c_int, nonblocking: bool) -> io::Result<OwnedFd> {
+    let flags = libc::SOCK_CLOEXEC | if nonblocking { libc::SOCK_NONBLOCK } else { 0 };
+    // SAFETY: no memory is passed.
+    owned(unsafe { libc::socket(family, libc::SOCK_STREAM | flags, 0) })
+}
+
+/// Sets an option that is a number.
+pub(crate) fn set_option(fd: RawFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+    let len = size_of::<c_int>() as libc::socklen_t;
+    let value: *const c_void = (&raw const value).cast();
+    // SAFETY: one number of that length.
+    check(unsafe { libc::setsockopt(fd, level, name, value, len) }).map(drop)
+}
+
+/// The error that waits on a socket, zero if none: how a connect without waiting went.
+pub(crate) fn socket_error(fd: RawFd) -> i32 {
+    let mut value: c_int = 0;
+    let mut len = size_of::<c_int>() as libc::socklen_t;
+    let into = (&raw mut value).cast();
+    // SAFETY: room for one number of that length.
+    match unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, into, &raw mut len) } {
+        0 => value,
+        _ => last_errno(),
+    }
+}
+
+/// Gives a socket an address, made with `mode` if it is a path.
+pub(crate) fn bind(fd: &OwnedFd, at: &Peer, mode: Option<u32>) -> io::Result<()> {
+    let fd = fd.as_raw_fd();
+    if let Some(mode) = mode {
+        // SAFETY: no memory is passed. The path that bind makes takes the mode of the socket.
+        check(unsafe { libc::fchmod(fd, mode) })?;
+    }
+    // SAFETY: a valid address of that length.
+    check(unsafe { libc::bind(fd, at.as_ptr(), at.len) }).map(drop)
+}
+
+/// Makes a bound socket a listener.
+pub(crate) fn listen(fd: RawFd, backlog: c_int) -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::listen(fd, backlog) }).map(drop)
+}
+
+/// Connects.
+pub(crate) fn connect(fd: RawFd, to: &Peer) -> io::Result<()> {
+    // SAFETY: a valid address of that length.
+    check(unsafe { libc::connect(fd, to.as_ptr(), to.len) }).map(drop)
+}
+
+/// Ends both directions of a socket; that it has ended already is no error.
+pub(crate) fn shutdown(fd: RawFd) {
+    // SAFETY: no memory is passed.
+    let _ = unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
+}
+
+/// The address of this end, or of the other.
+pub(crate) fn name_of(fd: RawFd, other_end: bool) -> io::Result<Peer> {
+    let mut peer = Peer::empty();
+    let ptr = (&raw mut peer.storage).cast();
+    // SAFETY: room for any address, and its length.
+    check(unsafe {
+        if other_end {
+            libc::getpeername(fd, ptr, &raw mut peer.len)
+        } else {
+            libc::getsockname(fd, ptr, &raw mut peer.len)
+        }
+    })?;
+    Ok(peer)
+}
+
+/// Process and user at the other end of a unix socket.
+pub(crate) fn credentials(fd: RawFd) -> io::Result<(i32, u32)> {
+    let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    let into = (&raw mut who).cast();
+    // SAFETY: room for the structure of that length.
+    check(unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, into, &raw mut len)
+    })?;
+    Ok((who.pid, who.uid))
+}
+
+impl Peer {
+    fn empty() -> Self {
+        // SAFETY: zeros are a valid address of no family.
+        let storage = unsafe { std::mem::zeroed() };
+        Self { storage, len: size_of::<libc::sockaddr_storage>() as libc::socklen_t }
+    }
+
+    /// The address of a unix socket; `None` if the path is longer than the kernel takes.
+    pub(crate) fn unix(path: &Path) -> Option<Self> {
+        let bytes = path.as_os_str().as_bytes();
+        if bytes.is_empty() || bytes.len() > UNIX_PATH_MAX {
+            return None;
+        }
+        let mut peer = Self::empty();
+        let address: *mut libc::sockaddr_un = (&raw mut peer.storage).cast();
+        // SAFETY: the storage has room for any address, and the length was checked above.
+        unsafe {
+            (*address).sun_family = libc::AF_UNIX as libc::sa_family_t;
+            let path = (&raw mut (*address).sun_path).cast();
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), path, bytes.len());
+        }
+        peer.len = (std::mem::offset_of!(libc::sockaddr_un, sun_path) + bytes.len() + 1) as u32;
+        Some(peer)
+    }
+
+    /// An internet address.
+    pub(crate) fn tcp(address: SocketAddr) -> Self {
+        let mut peer = Self::empty();
+        let ptr = &raw mut peer.storage;
+        match address {
+            // SAFETY: the storage has room for any address, and all of this one is written.
+            SocketAddr::V4(v4) => unsafe {
+                let to: *mut libc::sockaddr_in = ptr.cast();
+                (*to).sin_family = libc::AF_INET as libc::sa_family_t;
+                (*to).sin_port = v4.port().to_be();
+                (*to).sin_addr.s_addr = u32::from_ne_bytes(v4.ip().octets());
+                peer.len = size_of::<libc::sockaddr_in>() as u32;
+            },
+            // SAFETY: as above.
+            SocketAddr::V6(v6) => unsafe {
+                let to: *mut libc::sockaddr_in6 = ptr.cast();
+                (*to).sin6_family = libc::AF_INET6 as libc::sa_family_t;
+                (*to).sin6_port = v6.port().to_be();
+                (*to).sin6_addr.s6_addr = v6.ip().octets();
+                (*to).sin6_scope_id = v6.scope_id();
+                peer.len = size_of::<libc::sockaddr_in6>() as u32;
+            },
+        }
+        peer
+    }
+
+    /// As an internet address, if it is one.
+    pub(crate) fn to_tcp(&self) -> Option<SocketAddr> {
+        let ptr = &raw const self.storage;
+        match c_int::from(self.storage.ss_family) {
+            // SAFETY: the family says which address the kernel has written.
+            libc::AF_INET => unsafe {
+                let from = &*ptr.cast::<libc::sockaddr_in>();
+                let ip = Ipv4Addr::from(from.sin_addr.s_addr.to_ne_bytes());
+                Some((ip, u16::from_be(from.sin_port)).into())
+            },
+            // SAFETY: as above.
+            libc::AF_INET6 => unsafe {
+                let from = &*ptr.cast::<libc::sockaddr_in6>();
+                let ip = Ipv6Addr::from(from.sin6_addr.s6_addr);
+                Some((ip, u16::from_be(from.sin6_port)).into())
+            },
+            _ => None,
+        }
+    }
+
+    /// Where it is, for the kernel.
+    pub(crate) fn as_ptr(&self) -> *const libc::sockaddr {
+        (&raw const self.storage).cast()
+    }
+
+    /// How long it is.
+    pub(crate) fn len(&self) -> libc::socklen_t {
+        self.len
+    }
+
+    /// The address family.
+    pub(crate) fn family(&self) -> c_int {
+        c_int::from(self.storage.ss_family)
+    }
+}
+
+/// The longest path of a unix socket.
+pub(crate) const UNIX_PATH_MAX: usize = 107;
+
+/// Adds status flags to an open file.
+pub(crate) fn add_flags(fd: RawFd, flags: c_int) -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    let now = check(unsafe { libc::fcntl(fd, libc::F_GETFL) })?;
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::fcntl(fd, libc::F_SETFL, now | flags) }).map(drop)
+}
+
+/// `fallocate`.
+pub(crate) fn allocate(fd: RawFd, mode: c_int, offset: u64, len: u64) -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::fallocate(fd, mode, offset as i64, len as i64) }).map(drop)
+}

@@ -1,0 +1,40 @@
+//! Timers: who is to be woken when, in order.
+
+use std::collections::BTreeMap;
+use std::task::Waker;
+
+use block::Mono;
+use block::env::TimerId;
+
+/// The timers of one core.
+#[derive(Default)]
+pub(crate) struct Timers {
+    waiting: BTreeMap<TimerId, Waker>,
+    made: u64,
+}
+
+impl Timers {
+    /// Remembers to wake `waker` at `at`.
+    pub(crate) fn set(&mut self, at: Mono, waker: Waker) -> TimerId {
+        self.made += 1;
+        let id = TimerId(at, self.made);
+        self.waiting.insert(id, waker);
+        id
+    }
+
+    /// Forgets one; the waker comes back to be dropped by whoever holds no borrow.
+    pub(crate) fn clear(&mut self, timer: TimerId) -> Option<Waker> {
+        self.waiting.remove(&timer)
+    }
+
+    /// When the next one is due.
+    pub(crate) fn next(&self) -> Option<Mono> {
+        self.waiting.first_key_value().map(|(id, _)| id.0)
+    }
+
+    /// Takes the first that is due at `now`.
+    pub(crate) fn due(&mut self, now: Mono) -> Option<Waker> {
+        let first = self.waiting.first_entry()?;
+        (first.key().0 <= now).then(|| first.remove())
+    }
+}

@@ -1,0 +1,171 @@
+//! Threads for what may hold a core for long.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use crate::sys;
+
+/// A few threads that carry out jobs in order.
+pub(crate) struct Workers<J: Send + 'static> {
+    bench: Arc<Bench<J>>,
+    threads: usize,
+    started: Cell<usize>,
+    name: &'static str,
+    run: fn(J),
+}
+
+struct Bench<J> {
+    state: Mutex<State<J>>,
+    work: Condvar,
+    rest: Condvar,
+}
+
+struct State<J> {
+    jobs: VecDeque<J>,
+    idle: usize,
+    busy: usize,
+    closed: bool,
+}
+
+impl<J> Bench<J> {
+    fn state(&self) -> MutexGuard<'_, State<J>> {
+        // A job that panics is caught outside of the lock, so the state is whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<J: Send + 'static> Workers<J> {
+    /// At most `threads` threads, each started when there is work for it.
+    pub(crate) fn new(name: &'static str, threads: usize, run: fn(J)) -> Self {
+        let state = State { jobs: VecDeque::new(), idle: 0, busy: 0, closed: false };
+        let (work, rest) = (Condvar::new(), Condvar::new());
+        let bench = Arc::new(Bench { state: Mutex::new(state), work, rest });
+        Self { bench, threads: threads.max(1), started: Cell::new(0), name, run }
+    }
+
+    /// Queues a job.
+    pub(crate) fn push(&self, job: J) {
+        let mut state = self.bench.state();
+        state.jobs.push_back(job);
+        let short_of_hands = state.jobs.len() > state.idle;
+        drop(state);
+        self.bench.work.notify_one();
+        if short_of_hands && self.started.get() < self.threads {
+            self.start();
+        }
+    }
+
+    fn start(&self) {
+        let (bench, run) = (self.bench.clone(), self.run);
+        let started = std::thread::Builder::new().name(self.name.to_owned()).spawn(move || {
+            sys::block_signals();
+            labour(&bench, run);
+        });
+        match started {
+            Ok(_) => self.started.set(self.started.get() + 1),
+            // Fewer hands are enough as long as there is one.
+            Err(error) => assert!(self.started.get() > 0, "no thread for {}: {error}", self.name),
+        }
+    }
+
+    /// Takes no more jobs and waits for those that were taken; how many remain at the deadline.
+    pub(crate) fn close(&self, deadline: Duration) -> usize {
+        let mut state = self.bench.state();
+        state.closed = true;
+        self.bench.work.notify_all();
+        let busy = |state: &mut State<J>| state.busy + state.jobs.len() > 0;
+        state = self
+            .bench
+            .rest
+            .wait_timeout_while(state, deadline, busy)
+            .unwrap_or_else(PoisonError::into_inner)
+            .0;
+        state.busy + state.jobs.len()
+    }
+}
+
+impl<J: Send + 'static> Drop for Workers<J> {
+    fn drop(&mut self) {
+        self.bench.state().closed = true;
+        self.bench.work.notify_all();
+    }
+}
+
+fn labour<J>(bench: &Bench<J>, run: fn(J)) {
+    let mut state = bench.state();
+    loop {
+        if let Some(job) = state.jobs.pop_front() {
+            state.busy += 1;
+            drop(state);
+            run(job);
+            state = bench.state();
+            state.busy -= 1;
+            if state.busy == 0 && state.jobs.is_empty() {
+                bench.rest.notify_all();
+            }
+        } else if state.closed {
+            return;
+        } else {
+            state.idle += 1;
+            state = bench.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.idle -= 1;
+        }
+    }
+}
+
+/// A job of somebody, and where its end is told.
+pub(crate) struct Job {
+    run: Box<dyn FnOnce() + Send>,
+    told: Arc<Mutex<Told>>,
+}
+
+#[derive(Default)]
+struct Told {
+    ended: Option<bool>,
+    waker: Option<Waker>,
+}
+
+/// The wait for a job.
+pub(crate) struct Ended(Arc<Mutex<Told>>);
+
+impl Job {
+    pub(crate) fn new(run: Box<dyn FnOnce() + Send>) -> (Self, Ended) {
+        let told = Arc::<Mutex<Told>>::default();
+        (Self { run, told: told.clone() }, Ended(told))
+    }
+
+    /// Carries it out, and tells.
+    pub(crate) fn run(self) {
+        let ran = catch_unwind(AssertUnwindSafe(self.run)).is_ok();
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.ended = Some(ran);
+        let waker = told.waker.take();
+        drop(told);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl Future for Ended {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match told.ended {
+            Some(ran) => {
+                assert!(ran, "a job panicked on its worker thread");
+                Poll::Ready(())
+            }
+            None => {
+                told.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}

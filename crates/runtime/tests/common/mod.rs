@@ -1,0 +1,73 @@
+//! What the tests share: cores of every engine, and places for files.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::path::{Path, PathBuf};
+
+use block::env::{CacheMode, DiskIo, Open, Storage};
+use block::{Buf, ByteRange, Env};
+use runtime::{Config, Core};
+
+/// Runs `test` once on a core of each engine.
+pub fn each_core(test: impl Fn(&Core)) {
+    test(&Core::new(Config::default()).unwrap());
+}
+
+/// A path that is free, on the disk of the build or in memory; removed at the end.
+pub struct Place(PathBuf);
+
+impl Place {
+    pub fn on_disk(name: &str) -> Self {
+        Self::at(Path::new(env!("CARGO_TARGET_TMPDIR")), name)
+    }
+
+    pub fn in_memory(name: &str) -> Self {
+        Self::at(Path::new("/dev/shm"), name)
+    }
+
+    fn at(folder: &Path, name: &str) -> Self {
+        let path = folder.join(format!("cairn-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        Self(path)
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.0.clone()
+    }
+
+    pub fn open(&self, size: u64, cache: CacheMode) -> Open {
+        Open { path: self.path(), device: false, read_only: false, create: Some(size), cache }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+pub fn range(start: u64, len: u64) -> ByteRange {
+    ByteRange::new(start, len).unwrap()
+}
+
+pub fn filled(env: &Env, len: usize, byte: u8) -> Buf {
+    let buf = env.buf(len).unwrap();
+    buf.write().fill(byte);
+    buf
+}
+
+pub async fn write(disk: &dyn Storage, offset: u64, data: Buf, fua: bool) {
+    let len = data.len();
+    let outcome = disk.start(DiskIo::Write { offset, data, fua }).await;
+    assert_eq!(outcome.result.unwrap(), len);
+}
+
+/// The bytes there, which must all be the same.
+pub async fn byte_at(env: &Env, disk: &dyn Storage, offset: u64, len: usize) -> u8 {
+    let into = filled(env, len, 0xee);
+    let outcome = disk.start(DiskIo::Read { offset, into }).await;
+    assert_eq!(outcome.result.unwrap(), len);
+    let buf = outcome.buf.unwrap();
+    let bytes = buf.read();
+    assert!(bytes.iter().all(|&byte| byte == bytes[0]), "{len} bytes at {offset} differ");
+    bytes[0]
+}

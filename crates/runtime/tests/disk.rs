@@ -1,0 +1,124 @@
+//! Disks: what was written is read, on every kind of file and with every engine.
+
+mod common;
+
+use block::env::{CacheMode, DiskIo, Open};
+use block::{ErrorKind, State};
+use common::{Place, byte_at, each_core, filled, range, write};
+use runtime::Core;
+
+const SIZE: u64 = 8 << 20;
+const MIB: u64 = 1 << 20;
+
+fn round_trip(core: &Core, open: &Open) {
+    let env = core.env();
+    core.block_on(async {
+        let disk = env.open(open).unwrap();
+        assert!(disk.facts().created);
+        assert_eq!(disk.facts().size, SIZE);
+        assert!(disk.facts().zeroes && disk.facts().discard && disk.facts().discard_zeroes);
+        assert_eq!(byte_at(&env, &*disk, 0, 1 << 16).await, 0);
+        write(&*disk, MIB, filled(&env, 2 << 20, 7), false).await;
+        write(&*disk, 4 * MIB, filled(&env, 4096, 8), true).await;
+        assert_eq!(byte_at(&env, &*disk, MIB, 2 << 20).await, 7);
+        assert_eq!(byte_at(&env, &*disk, 4 * MIB, 4096).await, 8);
+        assert!(disk.start(DiskIo::Flush).await.result.is_ok());
+
+        let found = disk.extents(range(0, SIZE), 100).unwrap();
+        assert_eq!(found.iter().map(|extent| extent.len).sum::<u64>(), SIZE);
+        assert_eq!((found[0].state, found[0].len), (State::Hole, MIB));
+        assert_eq!((found[1].state, found[1].len), (State::Data, 2 * MIB));
+        assert_eq!(disk.extents(range(MIB, SIZE - MIB), 1).unwrap().len(), 1);
+
+        for unmap in [false, true] {
+            let range = range(MIB + u64::from(unmap) * 65536, 65536);
+            assert_eq!(disk.start(DiskIo::Zero { range, unmap }).await.result.unwrap(), 65536);
+            assert_eq!(byte_at(&env, &*disk, range.start(), 65536).await, 0);
+        }
+        let allocated = std::os::unix::fs::MetadataExt::blocks(&open.path.metadata().unwrap());
+        let discarded = range(2 * MIB, MIB);
+        assert!(disk.start(DiskIo::Discard { range: discarded }).await.result.is_ok());
+        assert_eq!(byte_at(&env, &*disk, 2 * MIB, 1 << 20).await, 0);
+        let left = std::os::unix::fs::MetadataExt::blocks(&open.path.metadata().unwrap());
+        assert!(left + 2048 <= allocated, "{allocated} sectors before a discard, {left} after");
+        assert_eq!(byte_at(&env, &*disk, MIB + 131_072, 4096).await, 7, "the rest stays");
+
+        drop(disk);
+        let again = env.open(open).unwrap();
+        assert!(!again.facts().created);
+        assert_eq!(byte_at(&env, &*again, 4 * MIB, 4096).await, 8);
+    });
+    assert_eq!(env.pool().used_bytes(), 0, "every buffer came back");
+}
+
+#[test]
+fn round_trip_past_the_page_cache() {
+    each_core(|core| {
+        let place = Place::on_disk("direct");
+        let open = place.open(SIZE, CacheMode::Direct);
+        round_trip(core, &open);
+        assert!(core.env().open(&open).unwrap().facts().direct);
+    });
+}
+
+#[test]
+fn round_trip_through_the_page_cache() {
+    each_core(|core| {
+        let place = Place::on_disk("buffered");
+        round_trip(core, &place.open(SIZE, CacheMode::Buffered));
+    });
+}
+
+#[test]
+fn round_trip_in_memory() {
+    each_core(|core| {
+        let place = Place::in_memory("memory");
+        round_trip(core, &place.open(SIZE, CacheMode::Direct));
+    });
+}
+
+#[test]
+fn refuses_what_it_cannot_carry_out() {
+    each_core(|core| {
+        let place = Place::on_disk("refused");
+        let env = core.env();
+        core.block_on(async {
+            let mut open = place.open(SIZE, CacheMode::Direct);
+            open.create = None;
+            assert_eq!(env.open(&open).err().unwrap().kind(), ErrorKind::NotFound);
+            open.create = Some(SIZE);
+            let disk = env.open(&open).unwrap();
+            let into = env.buf(4096).unwrap();
+            let past = disk.start(DiskIo::Read { offset: SIZE - 512, into }).await;
+            assert_eq!(past.result.unwrap_err().kind(), ErrorKind::OutOfRange);
+            let odd = disk.start(DiskIo::Read { offset: 100, into: past.buf.unwrap() }).await;
+            assert_eq!(odd.result.unwrap_err().kind(), ErrorKind::Invalid);
+            drop(disk);
+            open.read_only = true;
+            let disk = env.open(&open).unwrap();
+            let data = odd.buf.unwrap();
+            let refused = disk.start(DiskIo::Write { offset: 0, data, fua: false }).await;
+            assert_eq!(refused.result.unwrap_err().kind(), ErrorKind::ReadOnly);
+        });
+        std::fs::File::options().write(true).open(place.path()).unwrap().set_len(1000).unwrap();
+        let error = env.open(&place.open(SIZE, CacheMode::Buffered)).err().unwrap();
+        assert!(error.to_string().contains("1000 bytes"), "{error}");
+    });
+}
+
+#[test]
+fn a_disk_that_shrank_says_so() {
+    each_core(|core| {
+        let place = Place::on_disk("shrunk");
+        let env = core.env();
+        core.block_on(async {
+            let disk = env.open(&place.open(SIZE, CacheMode::Buffered)).unwrap();
+            std::fs::File::options().write(true).open(place.path()).unwrap().set_len(MIB).unwrap();
+            let into = env.buf(8192).unwrap();
+            let outcome = disk.start(DiskIo::Read { offset: MIB - 4096, into }).await;
+            let error = outcome.result.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Io);
+            assert!(error.to_string().contains("ends after 4096"), "{error}");
+        });
+    });
+}

@@ -1,0 +1,142 @@
+//! Tasks, timers, foreign threads, signals; and that an idle core sleeps.
+
+mod common;
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use common::each_core;
+
+#[test]
+fn timers_fire_in_order() {
+    each_core(|core| {
+        let env = core.env();
+        let fired = Rc::new(RefCell::new(Vec::new()));
+        for delay in [30u64, 10, 20, 0, 10] {
+            let (env, fired) = (env.clone(), fired.clone());
+            core.env().spawn("timer", async move {
+                let began = env.now();
+                env.sleep(Duration::from_millis(delay)).await;
+                assert!(env.now().since(began) >= Duration::from_millis(delay));
+                fired.borrow_mut().push(delay);
+            });
+        }
+        core.block_on(env.sleep(Duration::from_millis(60)));
+        assert_eq!(*fired.borrow(), [0, 10, 10, 20, 30]);
+    });
+}
+
+#[test]
+fn ten_thousand_sleeps() {
+    each_core(|core| {
+        let env = core.env();
+        let ended = Rc::new(Cell::new(0));
+        for number in 0..10_000u64 {
+            let (env, ended) = (env.clone(), ended.clone());
+            core.env().spawn("sleep", async move {
+                env.sleep(Duration::from_micros(number * 7 % 50_000)).await;
+                ended.set(ended.get() + 1);
+            });
+        }
+        let began = Instant::now();
+        core.block_on(async {
+            while ended.get() < 10_000 {
+                env.sleep(Duration::from_millis(5)).await;
+            }
+        });
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    });
+}
+
+#[test]
+fn a_waker_works_on_another_thread() {
+    each_core(|core| {
+        let shared = Arc::new((AtomicBool::new(false), Mutex::new(None::<Waker>)));
+        let other = shared.clone();
+        let thread = std::thread::spawn(move || {
+            loop {
+                if let Some(waker) = other.1.lock().unwrap().take() {
+                    std::thread::sleep(Duration::from_millis(30));
+                    other.0.store(true, Ordering::SeqCst);
+                    waker.clone().wake();
+                    waker.wake();
+                    return;
+                }
+                std::thread::yield_now();
+            }
+        });
+        core.block_on(poll_fn(|cx| {
+            if shared.0.load(Ordering::SeqCst) {
+                return Poll::Ready(());
+            }
+            *shared.1.lock().unwrap() = Some(cx.waker().clone());
+            Poll::Pending
+        }));
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn a_waker_outlives_its_core() {
+    let kept = RefCell::new(None);
+    each_core(|core| {
+        core.block_on(poll_fn(|cx| {
+            kept.replace(Some(cx.waker().clone()));
+            Poll::Ready(())
+        }));
+    });
+    let waker = kept.take().unwrap();
+    waker.wake_by_ref();
+    std::thread::spawn(move || waker.wake()).join().unwrap();
+}
+
+#[test]
+fn work_runs_elsewhere_and_comes_back() {
+    each_core(|core| {
+        let env = core.env();
+        let here = std::thread::current().id();
+        core.block_on(async {
+            for _ in 0..100 {
+                let (tell, told) = std::sync::mpsc::channel();
+                env.work(move || tell.send(std::thread::current().id()).unwrap()).await;
+                assert_ne!(told.try_recv().unwrap(), here);
+            }
+        });
+    });
+}
+
+#[test]
+fn random_numbers_differ() {
+    each_core(|core| {
+        let mut numbers: Vec<u64> = (0..1000).map(|_| core.env().random("test")).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), 1000);
+    });
+}
+
+fn voluntary_switches() -> u64 {
+    let words = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let line = words.lines().find(|line| line.starts_with("voluntary_ctxt_switches")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn an_idle_core_makes_no_wake_up() {
+    each_core(|core| {
+        let env = core.env();
+        // So that the waits before were short, and spinning would be allowed.
+        for _ in 0..100 {
+            core.block_on(env.sleep(Duration::from_micros(10)));
+        }
+        let before = voluntary_switches();
+        core.block_on(env.sleep(Duration::from_secs(2)));
+        let switches = voluntary_switches() - before;
+        assert!(switches <= 2, "{switches} wake-ups in two idle seconds");
+    });
+}
