@@ -5,7 +5,7 @@ use super::constants::{
     BASE_ALLOCATION, ClientFlags, EXPORT_NAME_ZEROES, HandshakeFlags, INIT_MAGIC, InfoCode,
     MAX_STRING_BYTES, OLDSTYLE_MAGIC, OPTION_MAGIC, OptionCode, ReplyCode,
 };
-use super::error::ProtocolError;
+use super::error::{ProtocolError, require_magic, require_within};
 use super::export::{Context, ExportEntry, ExportFacts, ReplyStyle, Session};
 use super::option::{
     InfoRequest, MetaRequest, OPTION_REPLY_HEADER_BYTES, ReplyHeader, parse_server, put_option,
@@ -111,13 +111,7 @@ impl ClientHandshake {
     /// A handshake at its start; refuses names that the protocol cannot carry.
     pub fn new(config: ClientConfig) -> Result<Self, ProtocolError> {
         for name in config.contexts.iter().chain([&config.export]) {
-            if name.len() > MAX_STRING_BYTES {
-                return Err(ProtocolError::OverLimit {
-                    what: "length of a name",
-                    value: name.len() as u64,
-                    limit: MAX_STRING_BYTES as u64,
-                });
-            }
+            require_within("length of a name", name.len(), MAX_STRING_BYTES)?;
             text(name.as_bytes()).ok_or(ProtocolError::BadText { what: "name" })?;
         }
         let mut plan = vec![match config.goal {
@@ -174,12 +168,12 @@ impl ClientHandshake {
     ) -> Result<(usize, ClientProgress), ProtocolError> {
         let mut reader = Reader::new(input);
         let Some(magic) = reader.u64() else { return Ok((0, ClientProgress::NeedMore)) };
-        bad_magic("greeting", magic, INIT_MAGIC)?;
+        require_magic("greeting", magic, INIT_MAGIC)?;
         let Some(magic) = reader.u64() else { return Ok((0, ClientProgress::NeedMore)) };
         if magic == OLDSTYLE_MAGIC {
             return Err(ProtocolError::NotFixedNewstyle { found: "oldstyle" });
         }
-        bad_magic("newstyle greeting", magic, OPTION_MAGIC)?;
+        require_magic("newstyle greeting", magic, OPTION_MAGIC)?;
         let Some(flags) = reader.u16().map(HandshakeFlags) else {
             return Ok((0, ClientProgress::NeedMore));
         };
@@ -232,10 +226,10 @@ impl ClientHandshake {
                 rule: "must be the option that was sent",
             });
         }
-        over_limit("length of an option reply", header.len, MAX_OPTION_REPLY_BYTES)?;
+        require_within("length of an option reply", header.len, MAX_OPTION_REPLY_BYTES)?;
         let total = OPTION_REPLY_HEADER_BYTES + header.len;
         let spent = self.reply_bytes + total;
-        over_limit("length of all option replies", spent, MAX_HANDSHAKE_REPLY_BYTES)?;
+        require_within("length of all option replies", spent, MAX_HANDSHAKE_REPLY_BYTES)?;
         let Some(data) = input.get(OPTION_REPLY_HEADER_BYTES..total) else {
             return Ok((0, ClientProgress::NeedMore));
         };
@@ -373,19 +367,4 @@ fn words(data: &[u8]) -> String {
     let message = String::from_utf8_lossy(data);
     let shown = truncated(&message, MAX_STRING_BYTES).chars();
     shown.map(|c| if c.is_control() { ' ' } else { c }).collect()
-}
-
-fn bad_magic(what: &'static str, found: u64, expected: u64) -> Result<(), ProtocolError> {
-    if found != expected {
-        return Err(ProtocolError::BadMagic { what, found, expected });
-    }
-    Ok(())
-}
-
-fn over_limit(what: &'static str, value: usize, limit: usize) -> Result<(), ProtocolError> {
-    if value > limit {
-        let (value, limit) = (value as u64, limit as u64);
-        return Err(ProtocolError::OverLimit { what, value, limit });
-    }
-    Ok(())
 }

@@ -106,3 +106,26 @@ impl fmt::Display for ProtocolError {
 }
 
 impl std::error::Error for ProtocolError {}
+
+pub(crate) fn require_magic(
+    what: &'static str,
+    found: u64,
+    expected: u64,
+) -> Result<(), ProtocolError> {
+    if found != expected {
+        return Err(ProtocolError::BadMagic { what, found, expected });
+    }
+    Ok(())
+}
+
+pub(crate) fn require_within(
+    what: &'static str,
+    value: usize,
+    limit: usize,
+) -> Result<(), ProtocolError> {
+    if value > limit {
+        let (value, limit) = (value as u64, limit as u64);
+        return Err(ProtocolError::OverLimit { what, value, limit });
+    }
+    Ok(())
+}

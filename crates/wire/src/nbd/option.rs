@@ -4,7 +4,7 @@ use super::bytes::{Reader, text, truncated};
 use super::constants::{
     InfoCode, MAX_STRING_BYTES, OPTION_MAGIC, OPTION_REPLY_MAGIC, OptionCode, ReplyCode,
 };
-use super::error::ProtocolError;
+use super::error::{ProtocolError, require_magic};
 use super::export::{BlockSizes, ExportEntry, ExportFacts};
 
 /// Bytes of an option before its data.
@@ -171,10 +171,7 @@ impl ReplyHeader {
     pub(crate) fn parse(input: &[u8]) -> Result<Option<Self>, ProtocolError> {
         let mut reader = Reader::new(input);
         let Some(found) = reader.u64() else { return Ok(None) };
-        if found != OPTION_REPLY_MAGIC {
-            let expected = OPTION_REPLY_MAGIC;
-            return Err(ProtocolError::BadMagic { what: "option reply", found, expected });
-        }
+        require_magic("option reply", found, OPTION_REPLY_MAGIC)?;
         let fields = (reader.u32(), reader.u32(), reader.u32());
         let (Some(option), Some(reply), Some(len)) = fields else { return Ok(None) };
         let (option, reply) = (OptionCode(option), ReplyCode(reply));

@@ -5,7 +5,7 @@ use super::constants::{
     Command, CommandFlags, EXTENDED_REQUEST_BYTES, EXTENDED_REQUEST_MAGIC, MAX_PAYLOAD_BYTES,
     REQUEST_BYTES, REQUEST_MAGIC,
 };
-use super::error::ProtocolError;
+use super::error::{ProtocolError, require_magic};
 use super::export::ReplyStyle;
 
 /// A request without its payload.
@@ -34,10 +34,7 @@ impl RequestHeader {
         let Some(magic) = reader.u32() else { return Ok(None) };
         let extended = style == ReplyStyle::Extended;
         let expected = if extended { EXTENDED_REQUEST_MAGIC } else { REQUEST_MAGIC };
-        if magic != expected {
-            let (found, expected) = (magic.into(), expected.into());
-            return Err(ProtocolError::BadMagic { what: "request", found, expected });
-        }
+        require_magic("request", magic.into(), expected.into())?;
         let Some((header, len)) = Self::fields(reader, extended) else { return Ok(None) };
         let payload = header.payload_length(style);
         if payload > u64::from(MAX_PAYLOAD_BYTES) {

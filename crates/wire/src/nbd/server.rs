@@ -5,7 +5,7 @@ use super::constants::{
     ClientFlags, EXPORT_NAME_ZEROES, HandshakeFlags, INIT_MAGIC, MAX_STRING_BYTES, OPTION_MAGIC,
     OptionCode, ReplyCode,
 };
-use super::error::ProtocolError;
+use super::error::{ProtocolError, require_magic, require_within};
 use super::export::{Context, ExportFacts, Exports, ReplyStyle, Session};
 use super::option::{
     InfoRequest, MetaRequest, OPTION_HEADER_BYTES, put_infos, put_refusal, put_reply, put_server,
@@ -177,16 +177,13 @@ impl ServerHandshake {
     ) -> Result<(usize, ServerProgress), ProtocolError> {
         let mut reader = Reader::new(input);
         let Some(magic) = reader.u64() else { return Ok((0, ServerProgress::NeedMore)) };
-        if magic != OPTION_MAGIC {
-            let expected = OPTION_MAGIC;
-            return Err(ProtocolError::BadMagic { what: "option", found: magic, expected });
-        }
+        require_magic("option", magic, OPTION_MAGIC)?;
         let (Some(option), Some(len)) = (reader.u32(), reader.u32()) else {
             return Ok((0, ServerProgress::NeedMore));
         };
         let option = OptionCode(option);
         let options = self.options.saturating_add(1);
-        over_limit("number of options", options, self.limits.options)?;
+        require_within("number of options", options as usize, self.limits.options as usize)?;
         if len > self.limits.option_bytes - self.option_bytes {
             return self.refuse_size(option, len, out);
         }
@@ -229,7 +226,11 @@ impl ServerHandshake {
             });
         }
         let skipped = self.skipped_bytes.saturating_add(len);
-        over_limit("option data to skip", skipped, self.limits.skipped_bytes)?;
+        require_within(
+            "option data to skip",
+            skipped as usize,
+            self.limits.skipped_bytes as usize,
+        )?;
         let words = format!(
             "option data of {len} bytes after {} bytes; the limit of a handshake is {limit}",
             self.option_bytes
@@ -290,7 +291,7 @@ impl ServerHandshake {
                 rule: "must be NBD_OPT_GO once extended headers are agreed",
             });
         }
-        over_limit("length of the export name", data.len() as u32, MAX_STRING_BYTES as u32)?;
+        require_within("length of the export name", data.len(), MAX_STRING_BYTES)?;
         let name = text(data).ok_or(ProtocolError::BadText { what: "name of the export" })?;
         let facts = exports
             .find(name)
@@ -440,12 +441,4 @@ fn lists(query: &str, name: &str) -> bool {
 
 fn put_context(out: &mut Vec<u8>, option: OptionCode, id: u32, name: &str) {
     put_reply(out, option, ReplyCode::META_CONTEXT, &[&id.to_be_bytes(), name.as_bytes()]);
-}
-
-fn over_limit(what: &'static str, value: u32, limit: u32) -> Result<(), ProtocolError> {
-    if value > limit {
-        let (value, limit) = (value.into(), limit.into());
-        return Err(ProtocolError::OverLimit { what, value, limit });
-    }
-    Ok(())
 }

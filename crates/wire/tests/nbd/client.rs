@@ -155,6 +155,15 @@ fn a_server_without_go_is_asked_the_old_way() {
 }
 
 #[test]
+fn the_old_way_is_closed_once_extended_headers_are_agreed() {
+    let mut client = Client::greeted(ClientConfig { extended: true, ..plain() });
+    client.answer(OptionCode::EXTENDED_HEADERS, ReplyCode::ACK, b"").unwrap();
+    let refused = client.answer(OptionCode::GO, ReplyCode::ERR_UNSUP, b"");
+    assert!(matches!(refused, Err(ProtocolError::Refused { .. })), "{refused:?}");
+    assert_eq!(client.out, option(OptionCode::ABORT, &[]));
+}
+
+#[test]
 fn refusals_that_end_the_session_take_leave_and_say_why() {
     let abort = option(OptionCode::ABORT, &[]);
     let cases = [

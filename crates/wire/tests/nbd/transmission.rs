@@ -274,6 +274,16 @@ fn a_wide_status_may_leave_its_count_out_but_not_lie() {
 }
 
 #[test]
+fn a_narrow_status_does_not_answer_an_extended_request() {
+    let mut bytes = vec![0x6e, 0x8a, 0x27, 0x8c, 0, 1, 0, 5];
+    bytes.extend([0; 16]);
+    bytes.extend(12u64.to_be_bytes());
+    bytes.extend([0, 0, 0, 7, 0, 0, 2, 0, 0, 0, 0, 0]);
+    let parsed = ReplyMessage::parse(&bytes, ReplyStyle::Extended, 0);
+    assert!(matches!(parsed, Err(ProtocolError::Invalid { value: 5, .. })), "{parsed:?}");
+}
+
+#[test]
 fn long_messages_are_cut_between_characters() {
     let reply = Reply::new(&request(Command::Read, 0, 512), ReplyStyle::Structured);
     let mut out = Vec::new();
