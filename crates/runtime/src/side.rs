@@ -164,7 +164,7 @@ impl Side {
     fn settle_stream(&self, slot: &Slot, res: i32) -> disk::Step {
         let held = slot.held.as_ref().expect("an operation in flight is held");
         let again = match held.op {
-            Op::Bell => !self.stopping.get(),
+            Op::Bell => res != -libc::ECANCELED,
             _ => res == -libc::EINTR,
         };
         if again {
@@ -293,16 +293,12 @@ impl Side {
         }
         drop(self.tasks.borrow_mut().clear());
         let until = clock().after(limit);
-        let mut waiting = Vec::new();
-        self.slab.borrow().each_flying(|id, op| {
-            if op.waits_for_others() {
-                waiting.push(id);
-            }
-        });
-        if let Some(engine) = &mut *self.engine.borrow_mut() {
-            waiting.iter().for_each(|&id| engine.cancel(id));
-        }
+        self.call_off(|op| op.waits_for_others());
         while self.in_flight() > 0 {
+            // The bell goes last: threads ring it when they have finished.
+            if self.in_flight() == 1 {
+                self.call_off(|op| op == Op::Bell);
+            }
             let left = until.since(clock());
             if left.is_zero() {
                 return Err(self.give_up(limit));
@@ -318,6 +314,18 @@ impl Side {
                 ErrorKind::TimedOut,
                 format!("{jobs} jobs of worker threads have not ended within {limit:?}"),
             )),
+        }
+    }
+
+    fn call_off(&self, which: impl Fn(Op) -> bool) {
+        let mut ids = Vec::new();
+        self.slab.borrow().each_flying(|id, op| {
+            if which(op) {
+                ids.push(id);
+            }
+        });
+        if let Some(engine) = &mut *self.engine.borrow_mut() {
+            ids.iter().for_each(|&id| engine.cancel(id));
         }
     }
 
