@@ -138,9 +138,12 @@ mod tests {
     #[test]
     fn tables_share_a_device_byte_by_byte() {
         let mut uses = Uses::default();
-        claimed(&mut uses, 1, "0+512 linear p0 1024\n512+512 linear p1 0\n1024+512 linear p0 0");
+        claimed(&mut uses, 1, "0+512 linear p0 1024\n512+512 linear p1 2048\n1024+512 linear p0 0");
         claimed(&mut uses, 2, "0+512 linear p0 512");
+        claimed(&mut uses, 4, "0+512 linear p1 0");
         assert_eq!((told(&uses, 4096).as_str(), uses.next_free()), ("nothing", 1536));
+        claimed(&mut uses, 5, "0+512 linear p0 2048");
+        assert_eq!(told(&uses, 4096), "nothing", "t1 reaches that byte of another port");
         claimed(&mut uses, 3, "0+1 linear p0 1023");
         assert!(
             told(&uses, 4096).starts_with("t:3:1  error  bytes 1023 B to 1 KiB of \"d\" belong")

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use block::env::Address;
-use graph::spec::units::{format_duration, format_exact, format_size, write_duration, write_size};
+use graph::spec::units::{
+    format_duration, format_exact, format_size, parse_size, write_duration, write_size,
+};
 use graph::spec::{Planned, Position, Role, Severity, Spec};
 
 use super::kinds;
@@ -220,10 +222,19 @@ fn sizes_for_people() {
         "16777216 TiB",
     ];
     assert_eq!(said, expected);
+    assert_eq!(format_size((10 << 30) + 1), "10.0 GiB");
+    assert_eq!(format_size((100 << 30) + 1), "100 GiB");
     assert_eq!(format_exact(512), "512 B");
     assert_eq!(format_exact(10 << 30), "10 GiB (10737418240 B)");
     assert_eq!(write_size(1862 << 30), "1862GiB");
     assert_eq!((write_size(0), write_size(1000)), ("0".to_owned(), "1000".to_owned()));
+}
+
+#[test]
+fn fractions_have_so_many_digits() {
+    assert_eq!(parse_size("1.500000000000000000000000G"), Ok(3 << 29));
+    let fine = format!("1.{}G", "1".repeat(60));
+    assert!(parse_size(&fine).unwrap_err().contains("whole number of bytes"));
 }
 
 #[test]
