@@ -9,7 +9,7 @@ use super::draft::{Draft, ExportDraft, Names};
 use super::fault::{Fault, Faults, Log, Position};
 use super::order::order;
 use super::owner::{User, Uses};
-use super::parse::{Section, Spec};
+use super::parse::Spec;
 use super::units::write_size;
 use crate::kind::{self, Given, GivenLower, Kind, Maker, Registry, TablePlan, Value};
 
@@ -170,7 +170,7 @@ impl Planner<'_> {
         let kind = draft.kind.filter(|_| draft.sound)?;
         let lowers: Vec<usize> =
             draft.lowers.iter().map(|lower| self.places[*lower]).collect::<Option<_>>()?;
-        if self.floats(draft, kind) && draft.lowers.iter().any(|lower| self.spoiled[*lower]) {
+        if floats(draft, kind) && draft.lowers.iter().any(|lower| self.spoiled[*lower]) {
             return None;
         }
         let given = self.given(draft, &lowers);
@@ -184,10 +184,7 @@ impl Planner<'_> {
             return None;
         }
         let Answer { info, table, unused_bytes, created, words } = answer;
-        let role = match draft.entry.section {
-            Section::Disk => Role::Disk,
-            Section::Device | Section::Export => Role::Device,
-        };
+        let role = if lowers.is_empty() { Role::Disk } else { Role::Device };
         let (name, position) = (given.name.clone(), draft.entry.name.at);
         Some(PlannedNode {
             name,
@@ -202,12 +199,6 @@ impl Planner<'_> {
             words,
             position,
         })
-    }
-
-    /// Whether its place depends on the tables before it: it may have a `start`, and has none.
-    fn floats(&self, draft: &Draft<'_>, kind: &Kind) -> bool {
-        let has_start = kind.options.iter().any(|option| option.name == "start");
-        has_start && !draft.options.iter().any(|(name, _)| *name == "start")
     }
 
     fn given(&self, draft: &Draft<'_>, lowers: &[usize]) -> Given {
@@ -352,4 +343,10 @@ impl Planner<'_> {
             self.log.warning(node.position, message);
         }
     }
+}
+
+/// Whether its place depends on the tables before it: it may have a `start`, and has none.
+fn floats(draft: &Draft<'_>, kind: &Kind) -> bool {
+    let has_start = kind.options.iter().any(|option| option.name == "start");
+    has_start && !draft.options.iter().any(|(name, _)| *name == "start")
 }

@@ -206,7 +206,7 @@ fn plan_mirror(given: &Given) -> Plan<Info> {
     Ok(Info { size, ..Info::over(infos()).expect("a mirror has members") })
 }
 
-/// Files by their names: `missing` is not there, `small` has 1 MiB, all others 1 GiB; what ends in
+/// Files by their names: `missing` is not there, `small` has 1 MiB, `empty` nothing, all others 1 GiB; what ends in
 /// `.4k` has blocks of 4096 bytes.
 struct Looks(BufPool);
 
@@ -222,7 +222,11 @@ impl World for Looks {
             return Err(Error::new(ErrorKind::NotFound, message));
         }
         Ok(StorageFacts {
-            size: if path.contains("small") { 1 << 20 } else { 1 << 30 },
+            size: match &*path {
+                "small" | "/dev/small" => 1 << 20,
+                "empty" => 0,
+                _ => 1 << 30,
+            },
             block_size: if path.ends_with(".4k") { 4096 } else { 512 },
             direct: true,
             zeroes: true,
