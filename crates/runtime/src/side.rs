@@ -251,8 +251,8 @@ impl Side {
         let began = clock();
         let timer = self.timers.borrow().next();
         let patience = self.spin;
-        // Short waits are worth a spin: sleeping and waking would take as long again.
-        if ran && self.waits.get() <= 2 * patience && patience > Duration::ZERO {
+        // A spin that is likely to be answered is shorter than going to sleep and waking.
+        if ran && self.waits.get() <= patience + patience / 4 && patience > Duration::ZERO {
             engine.flush();
             let until = timer.map_or(began.after(patience), |at| at.min(began.after(patience)));
             while !engine.ready() && !self.queue.has_injected() && clock() < until {
@@ -452,7 +452,8 @@ impl World for Side {
     }
 
     fn open(&self, open: &Open) -> Result<Rc<dyn Storage>> {
-        disk::open(self.me.upgrade().expect("a side at work is alive"), open)
+        let side = self.me.upgrade().expect("a side at work is alive");
+        Ok(Rc::new(disk::open(side, open)?))
     }
 
     fn listen(&self, at: &Address) -> Result<Rc<dyn Listener>> {
