@@ -291,7 +291,9 @@ impl Side {
         if self.stopping.replace(true) {
             return Ok(());
         }
-        drop(self.tasks.borrow_mut().clear());
+        // The borrow ends before they are dropped: what they drop may come back here.
+        let left = self.tasks.borrow_mut().clear();
+        drop(left);
         let until = clock().after(limit);
         self.call_off(|op| op.waits_for_others());
         while self.in_flight() > 0 {
@@ -417,7 +419,8 @@ impl World for Side {
     }
 
     fn set_timer(&self, at: Mono, waker: &Waker) -> TimerId {
-        self.timers.borrow_mut().set(at, waker.clone())
+        let waker = waker.clone();
+        self.timers.borrow_mut().set(at, waker)
     }
 
     fn clear_timer(&self, timer: TimerId) {
