@@ -42,3 +42,30 @@ impl Signals {
         outcome.result.map(|signal| signal as i32)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(unsafe_code, reason = "to send a signal to this very thread")]
+
+    use std::time::Duration;
+
+    use crate::{Config, Core, Engine};
+
+    #[test]
+    fn come_in_one_after_the_other() {
+        for engine in [Engine::Ring, Engine::Threads] {
+            let core = Core::new(Config { engine, ..Config::default() }).unwrap();
+            let mut signals = core.signals().unwrap();
+            let env = core.env();
+            core.block_on(async {
+                let none = env.within(Duration::from_millis(5), signals.next()).await;
+                assert!(none.is_none());
+                for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGINT] {
+                    // SAFETY: it is blocked in this thread, so it only waits to be read.
+                    assert_eq!(unsafe { libc::raise(signal) }, 0);
+                    assert_eq!(signals.next().await.unwrap(), signal);
+                }
+            });
+        }
+    }
+}
