@@ -1,8 +1,9 @@
 //! thin
+#![allow(clippy::disallowed_methods)]
 use block::env::Address;
 use export::nbd::{Export, Limits, Server};
 use graph::engine::Engine;
-use graph::kind::{Given, Maker, Value};
+use graph::spec::Spec;
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
@@ -10,17 +11,20 @@ fn main() {
     let env = core.env();
     let engine = Engine::new();
     env.spawn("engine", engine.clone().drive());
-    let kind = kinds::REGISTRY.find(&args[1]).unwrap();
-    let value = match &*args[1] {
-        "file" => Value::Text(args[2].clone()),
-        _ => Value::Size(args[2].parse().unwrap()),
-    };
-    let given = Given { name: "disk".into(), options: vec![(kind.name, value)], lowers: vec![] };
-    let Maker::Disk { make, .. } = kind.maker else { panic!() };
-    let disk = make(&given, &env).unwrap();
-    let node = engine.add_device("disk", disk, &[]).unwrap();
-    let export = Export::new(&env, &engine, node, "vol", "");
-    let server = Server::new(&env, vec![export], Limits::default(), |l| eprintln!("{l}"));
-    server.serve(env.listen(&Address::Unix(args[3].clone().into())).unwrap());
+    let text = std::fs::read_to_string(&args[1]).unwrap();
+    let spec = Spec::parse(&text, &args[1], &|name| std::env::var(name).ok());
+    let graph = core.block_on(async {
+        let planned = spec.plan(kinds::REGISTRY, &env).await.unwrap();
+        println!("{}", planned.summary());
+        (graph::Graph::build(&planned, &engine, &env).await.unwrap(), planned)
+    });
+    let (graph, planned) = graph;
+    let exports =
+        graph.exports().iter().map(|e| Export::new(&env, &engine, e.node, &e.name, "")).collect();
+    let server = Server::new(&env, exports, Limits::default(), |l| eprintln!("{l}"));
+    for at in &planned.listens {
+        server.serve(env.listen(at).unwrap());
+    }
+    let _ = Address::Unix("".into());
     core.block_on(std::future::pending::<()>());
 }

@@ -11,7 +11,9 @@ use block::{
     Health, Info, Op, Report, Request, Result, State, push_extent,
 };
 use graph::engine::AnyDevice;
-use graph::kind::{DiskPlan, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
+use graph::kind::{
+    DiskPlan, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType, at_once,
+};
 
 /// `file`
 pub const FILE: Kind = Kind {
@@ -37,7 +39,10 @@ pub const FILE: Kind = Kind {
         READ_ONLY,
         TIMEOUT,
     ],
-    maker: Maker::Disk { plan, make },
+    maker: Maker::Disk {
+        plan: |given, env| at_once(plan(given, env)),
+        make: |given, env| at_once(make(given, env)),
+    },
 };
 
 /// `path`
@@ -57,7 +62,10 @@ pub const PATH: Kind = Kind {
         READ_ONLY,
         TIMEOUT,
     ],
-    maker: Maker::Disk { plan, make },
+    maker: Maker::Disk {
+        plan: |given, env| at_once(plan(given, env)),
+        make: |given, env| at_once(make(given, env)),
+    },
 };
 
 const CACHE: OptionSpec = OptionSpec {
