@@ -13,8 +13,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
 use block::env::{
-    self, Address, Listener, LocalFuture, Open, Outcome, Socket, Storage, Ticket, Tickets, TimerId,
-    StorageFacts, World,
+    self, Address, Listener, LocalFuture, Open, Outcome, Socket, Storage, StorageFacts, Ticket,
+    Tickets, TimerId, World,
 };
 use block::{Buf, BufPool, Error, ErrorKind, Mono, Result};
 

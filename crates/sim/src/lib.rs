@@ -1,0 +1,17 @@
+//! The seeded world: the doors of [`block::env`] with a clock, disks, a network and a scheduler that
+//! follow from one number. A run with the same seed is the same run.
+#![forbid(unsafe_code)]
+
+mod assembly;
+mod client;
+mod clock;
+mod counters;
+pub mod disk;
+pub mod draw;
+mod world;
+
+pub use assembly::{Assembly, Options, PartId};
+pub use client::{Answer, Call, Client};
+pub use counters::{Count, Counters};
+pub use disk::{CutPolicy, DiskConfig, Faults, Profile, SimDisk};
+pub use world::{SimWorld, Stuck};
