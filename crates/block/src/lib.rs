@@ -25,7 +25,7 @@ pub use device::{Below, Device, Hooks, Push};
 pub use env::{Env, Mono};
 pub use error::{Error, ErrorKind, Result};
 pub use info::{Info, Needs};
-pub use lower::{Child, ChildId, Core, Done, Lower};
+pub use lower::{Child, ChildId, Core, Done, Lower, Started};
 pub use range::ByteRange;
 pub use range_lock::{Locked, Locking, Mode, RangeLock};
 pub use request::{Copies, EXTENTS_MAX, Extent, Op, Request, State, Verb, push_extent};

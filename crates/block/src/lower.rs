@@ -3,18 +3,28 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use crate::{Buf, ByteRange, Info, Op, Result};
 
-/// The side of the executor that devices reach. `graph` implements it; a device never sees more.
+/// The side of the executor that a device reaches: one device below, and the requests started on
+/// it. `graph` implements it; a device never sees more.
 pub trait Core {
-    /// Begins `op` on the device behind `node`; it runs until it first waits.
-    fn start(&self, node: usize, op: Op) -> ChildId;
+    /// Begins `op`; it runs until it first waits, or to its end. While it runs, `op` is a flush that
+    /// nobody carries out.
+    fn start(&self, op: &mut Op) -> Started;
     /// The answer, once.
     fn poll(&self, child: ChildId, cx: &mut Context<'_>) -> Poll<Done>;
     /// Nobody waits any more. The work goes on, its answer is dropped.
     fn abandon(&self, child: ChildId);
+}
+
+/// How far a request came at once.
+pub enum Started {
+    /// To its end; the operation is back where it was.
+    Done(Result<()>),
+    /// To its first wait; the rest comes under this number.
+    Running(ChildId),
 }
 
 /// Which child.
@@ -53,14 +63,14 @@ impl Done {
 pub struct Lower {
     core: Rc<dyn Core>,
     node: usize,
-    info: Info,
+    info: Rc<Info>,
     name: Rc<str>,
 }
 
 impl Lower {
     /// A handle to the device behind `node`; made by the graph only.
     pub fn new(core: Rc<dyn Core>, node: usize, info: Info, name: Rc<str>) -> Self {
-        Self { core, node, info, name }
+        Self { core, node, info: Rc::new(info), name }
     }
 
     /// The facts about the device below.
@@ -79,8 +89,11 @@ impl Lower {
     }
 
     /// Begins a request. It goes on whether or not somebody waits.
-    pub fn start(&self, op: Op) -> Child {
-        Child { id: self.core.start(self.node, op), core: Some(self.core.clone()) }
+    pub fn start(&self, mut op: Op) -> Child {
+        match self.core.start(&mut op) {
+            Started::Done(result) => Child(State::Done(Done { op, result })),
+            Started::Running(id) => Child(State::Running(self.core.clone(), id)),
+        }
     }
 
     /// Carries out `op` and gives it back with the answer.
@@ -92,10 +105,16 @@ impl Lower {
     ///
     /// # Errors
     /// The lower device's.
+    #[inline]
     pub async fn forward(&self, op: &mut Op) -> Result<()> {
-        let done = self.start(std::mem::replace(op, Op::Flush)).await;
-        *op = done.op;
-        done.result
+        match self.core.start(op) {
+            Started::Done(result) => result,
+            Started::Running(id) => {
+                let done = Child(State::Running(self.core.clone(), id)).await;
+                *op = done.op;
+                done.result
+            }
+        }
     }
 
     /// Reads `range` into `into`, and says where the bytes are.
@@ -126,28 +145,35 @@ impl Lower {
 /// A request in flight below. Await it for the answer; drop it and the answer is dropped, the work
 /// is not.
 #[must_use = "the answer of a child tells whether it worked"]
-pub struct Child {
-    core: Option<Rc<dyn Core>>,
-    id: ChildId,
+pub struct Child(State);
+
+enum State {
+    Done(Done),
+    Running(Rc<dyn Core>, ChildId),
+    Fetched,
 }
 
 impl Future for Child {
     type Output = Done;
 
+    #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Done> {
-        let core = self.core.as_ref().expect("a child is not polled after its answer");
-        let polled = core.poll(self.id, cx);
-        if polled.is_ready() {
-            self.core = None;
+        if let State::Running(core, id) = &self.0 {
+            let done = ready!(core.poll(*id, cx));
+            self.0 = State::Fetched;
+            return Poll::Ready(done);
         }
-        polled
+        match std::mem::replace(&mut self.0, State::Fetched) {
+            State::Done(done) => Poll::Ready(done),
+            _ => panic!("a child is not polled after its answer"),
+        }
     }
 }
 
 impl Drop for Child {
     fn drop(&mut self) {
-        if let Some(core) = self.core.take() {
-            core.abandon(self.id);
+        if let State::Running(core, id) = &self.0 {
+            core.abandon(*id);
         }
     }
 }

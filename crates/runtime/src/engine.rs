@@ -1,10 +1,15 @@
-//! What carries out the calls: a ring where the kernel allows one.
+//! What carries out the calls: a ring where the kernel allows one, threads elsewhere.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
+use block::{Error, Result};
+
+use crate::executor::Queue;
 use crate::ring::Ring;
 use crate::sys::Call;
+use crate::threads::{DISK_THREADS, Threads};
 
 /// The id of an operation and what the kernel said: bytes, or an errno below zero.
 pub(crate) type Answer = (u64, i32);
@@ -17,23 +22,59 @@ pub(crate) enum Wait {
     Forever,
 }
 
+/// What is to carry out the calls of a core.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Engine {
+    /// A ring; threads where the kernel allows none.
+    Auto,
+    /// A ring, or no core.
+    Ring,
+    /// Threads for the disks and `poll` for the sockets.
+    Threads,
+}
+
 /// The one that is in use.
 pub(crate) enum Running {
-    Ring(Ring),
+    Ring(Box<Ring>),
+    Threads(Threads),
+}
+
+/// Starts one; with a line about it for the log.
+pub(crate) fn start(engine: Engine, queue: &Arc<Queue>) -> Result<(Running, String)> {
+    let served = format!("disks are served by {DISK_THREADS} threads");
+    let threads = |why: &str| Ok((Running::Threads(Threads::new(queue.clone())), why.to_owned()));
+    if engine == Engine::Threads {
+        return threads(&format!("io_uring is not asked for; {served}"));
+    }
+    let error = match Ring::new() {
+        Ok(ring) => {
+            let words = ring.words().to_owned();
+            return Ok((Running::Ring(Box::new(ring)), words));
+        }
+        Err(error) => error,
+    };
+    match (engine, error.raw_os_error()) {
+        (Engine::Auto, Some(libc::EPERM | libc::EACCES)) => {
+            threads(&format!("io_uring is not allowed here (EPERM); {served}"))
+        }
+        (Engine::Auto, Some(libc::ENOSYS)) => {
+            threads(&format!("this kernel has no io_uring of version 5.11 (ENOSYS); {served}"))
+        }
+        _ => Err(Error::io(&error, "setting up an io_uring; the engine \"threads\" needs none")),
+    }
 }
 
 impl Running {
     /// Whether sockets are to answer at once instead of waiting.
     pub(crate) fn nonblocking(&self) -> bool {
-        match self {
-            Self::Ring(_) => false,
-        }
+        matches!(self, Self::Threads(_))
     }
 
     /// Begins a call; its answer comes from a later turn.
     pub(crate) fn submit(&mut self, id: u64, call: Call) {
         match self {
             Self::Ring(ring) => ring.submit(id, call),
+            Self::Threads(threads) => threads.submit(id, call),
         }
     }
 
@@ -41,6 +82,7 @@ impl Running {
     pub(crate) fn cancel(&mut self, id: u64) {
         match self {
             Self::Ring(ring) => ring.cancel(id),
+            Self::Threads(threads) => threads.cancel(id),
         }
     }
 
@@ -48,6 +90,8 @@ impl Running {
     pub(crate) fn flush(&mut self) {
         match self {
             Self::Ring(ring) => ring.flush(),
+            // They have it already.
+            Self::Threads(_) => {}
         }
     }
 
@@ -55,6 +99,7 @@ impl Running {
     pub(crate) fn ready(&mut self) -> bool {
         match self {
             Self::Ring(ring) => ring.ready(),
+            Self::Threads(threads) => threads.ready(),
         }
     }
 
@@ -62,6 +107,7 @@ impl Running {
     pub(crate) fn turn(&mut self, wait: Wait, answers: &mut Vec<Answer>) -> io::Result<()> {
         match self {
             Self::Ring(ring) => ring.turn(wait, answers),
+            Self::Threads(threads) => threads.turn(wait, answers),
         }
     }
 }

@@ -8,7 +8,7 @@
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
@@ -110,11 +110,6 @@ impl Queue {
     pub(crate) fn set_asleep(&self, asleep: bool) {
         self.asleep.store(asleep, Ordering::SeqCst);
     }
-
-    /// The eventfd.
-    pub(crate) fn bell(&self) -> RawFd {
-        self.bell.as_raw_fd()
-    }
 }
 
 /// The waker of one task; a clone counts up, and allocates nothing.
@@ -172,13 +167,20 @@ pub(crate) struct Task {
 impl Task {
     /// Runs it as far as it goes.
     pub(crate) fn poll(&mut self) -> Poll<()> {
+        let _named = Named(self.name);
         self.state.running();
         self.future.as_mut().poll(&mut Context::from_waker(&self.waker))
     }
+}
 
-    /// The name it was spawned under.
-    pub(crate) fn name(&self) -> &'static str {
-        self.name
+/// Says which task it was that panicked.
+struct Named(&'static str);
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("cairn: the panic was in the task {}", self.0);
+        }
     }
 }
 

@@ -18,26 +18,29 @@ mod signals;
 mod slab;
 mod socket;
 mod sys;
+mod threads;
 mod timers;
 mod workers;
 
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use block::{BufPool, Env, Error, Result};
 
-use crate::engine::Running;
-use crate::executor::{MAIN, TaskWaker};
-use crate::ring::Ring;
+use crate::executor::{MAIN, Queue, TaskWaker};
 use crate::side::Side;
 
+pub use crate::engine::Engine;
 pub use crate::signals::Signals;
 
 /// How a core is made.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// What carries out the calls.
+    pub engine: Engine,
     /// The most bytes of buffers in use at once.
     pub pool_limit_bytes: usize,
     /// How many bytes of returned buffers are kept for the next request.
@@ -55,6 +58,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            engine: Engine::Auto,
             pool_limit_bytes: 256 << 20,
             pool_keep_bytes: 64 << 20,
             spin_us: 20,
@@ -68,6 +72,7 @@ impl Default for Config {
 pub struct Core {
     side: Rc<Side>,
     env: Env,
+    words: String,
     drain: Duration,
 }
 
@@ -78,18 +83,26 @@ impl Core {
     /// What the kernel says to a ring or an eventfd.
     pub fn new(config: Config) -> Result<Self> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let ring = Ring::new().map_err(|error| Error::io(&error, "setting up an io_uring"))?;
         let bell = sys::eventfd().map_err(|error| Error::io(&error, "making an eventfd"))?;
-        let spin_us = if processors > 1 { config.spin_us } else { 0 };
+        let bell_end = bell.try_clone().map_err(|error| Error::io(&error, "copying an eventfd"))?;
+        let queue = Arc::new(Queue::new(bell));
+        let (engine, words) = engine::start(config.engine, &queue)?;
+        // Threads answer when they are scheduled: on the processor that a spin would keep busy.
+        let spins = processors > 1 && !engine.nonblocking();
+        let spin = Duration::from_micros(if spins { u64::from(config.spin_us) } else { 0 });
         let threads = match config.work_threads {
             0 => processors.min(2),
             threads => threads,
         };
         let pool = BufPool::new(config.pool_limit_bytes, config.pool_keep_bytes);
-        let spin = Duration::from_micros(u64::from(spin_us));
-        let side = Side::new(Running::Ring(ring), bell, pool, threads, spin)?;
+        let side = Side::new(engine, queue, bell_end, pool, threads, spin);
         let env = Env::new(side.clone());
-        Ok(Self { side, env, drain: config.drain })
+        Ok(Self { side, env, words, drain: config.drain })
+    }
+
+    /// What carries out the calls, in a line for the log.
+    pub fn engine_words(&self) -> &str {
+        &self.words
     }
 
     /// The doors of this core.

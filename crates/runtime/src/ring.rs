@@ -64,7 +64,7 @@ impl Ring {
         Ok(Self { ring, waiting: VecDeque::new(), no_iowait, task_run_flag })
     }
 
-    /// Whether completions of deferred work are run at an enter only.
+    /// What it is, for the log.
     pub(crate) fn words(&self) -> &'static str {
         if self.task_run_flag {
             "io_uring, one issuer, deferred task work"

@@ -61,16 +61,16 @@ fn clock() -> Mono {
 impl Side {
     pub(crate) fn new(
         engine: Running,
+        queue: Arc<Queue>,
         bell: OwnedFd,
         pool: BufPool,
         threads: usize,
         spin: Duration,
-    ) -> Result<Rc<Self>> {
+    ) -> Rc<Self> {
         let nonblocking = engine.nonblocking();
-        let copy = bell.try_clone().map_err(|error| Error::io(&error, "copying an eventfd"))?;
         let side = Rc::new_cyclic(|me| Self {
             me: me.clone(),
-            queue: Arc::new(Queue::new(bell)),
+            queue,
             pool,
             tasks: RefCell::default(),
             timers: RefCell::default(),
@@ -88,7 +88,7 @@ impl Side {
         });
         let held = Held {
             op: Op::Bell,
-            file: Rc::new(copy),
+            file: Rc::new(bell),
             disk: None,
             name: None,
             buf: None,
@@ -96,7 +96,7 @@ impl Side {
         };
         // Nobody polls it: it is begun again whenever it rings.
         drop(side.start(held, Vec::new(), false));
-        Ok(side)
+        side
     }
 
     /// Whether sockets are to answer at once instead of waiting.
@@ -164,7 +164,7 @@ impl Side {
     fn settle_stream(&self, slot: &Slot, res: i32) -> disk::Step {
         let held = slot.held.as_ref().expect("an operation in flight is held");
         let again = match held.op {
-            Op::Bell => !self.stopping.get(),
+            Op::Bell => res != -libc::ECANCELED,
             _ => res == -libc::EINTR,
         };
         if again {
@@ -259,16 +259,16 @@ impl Side {
                 std::hint::spin_loop();
             }
         }
+        // From here on others ring the bell; what they did before is seen now.
+        self.queue.set_asleep(true);
         let wait = match timer {
-            _ if engine.ready() => Wait::No,
+            _ if engine.ready() || self.queue.has_injected() => Wait::No,
             None => Wait::Forever,
             Some(at) => match at.since(clock()) {
                 Duration::ZERO => Wait::No,
                 left => Wait::Until(left),
             },
         };
-        self.queue.set_asleep(true);
-        let wait = if self.queue.has_injected() { Wait::No } else { wait };
         let entered = engine.turn(wait, answers);
         self.queue.set_asleep(false);
         // The mean of the last few; a long one counts no more than a wait that is clearly too long.
@@ -286,21 +286,19 @@ impl Side {
     }
 
     /// Ends everything: nothing new is begun, tasks are dropped, what waits for others is called
-    /// off, and what the kernel has is awaited. Only then the engine goes.
+    /// off, and what the kernel has is awaited. Only then the engine goes. Once is enough.
     pub(crate) fn stop(&self, limit: Duration) -> Result<()> {
-        self.stopping.set(true);
+        if self.stopping.replace(true) {
+            return Ok(());
+        }
         drop(self.tasks.borrow_mut().clear());
         let until = clock().after(limit);
-        let mut waiting = Vec::new();
-        self.slab.borrow().each_flying(|id, op| {
-            if op.waits_for_others() {
-                waiting.push(id);
-            }
-        });
-        if let Some(engine) = &mut *self.engine.borrow_mut() {
-            waiting.iter().for_each(|&id| engine.cancel(id));
-        }
+        self.call_off(|op| op.waits_for_others());
         while self.in_flight() > 0 {
+            // The bell goes last: threads ring it when they have finished.
+            if self.in_flight() == 1 {
+                self.call_off(|op| op == Op::Bell);
+            }
             let left = until.since(clock());
             if left.is_zero() {
                 return Err(self.give_up(limit));
@@ -319,6 +317,18 @@ impl Side {
         }
     }
 
+    fn call_off(&self, which: impl Fn(Op) -> bool) {
+        let mut ids = Vec::new();
+        self.slab.borrow().each_flying(|id, op| {
+            if which(op) {
+                ids.push(id);
+            }
+        });
+        if let Some(engine) = &mut *self.engine.borrow_mut() {
+            ids.iter().for_each(|&id| engine.cancel(id));
+        }
+    }
+
     fn in_flight(&self) -> usize {
         self.slab.borrow().in_flight()
     }
@@ -326,7 +336,11 @@ impl Side {
     fn reap(&self, wait: Wait) -> Result<()> {
         let mut answers = Vec::new();
         let entered = match &mut *self.engine.borrow_mut() {
-            Some(engine) => engine.turn(wait, &mut answers),
+            Some(engine) => {
+                self.queue.set_asleep(true);
+                let wait = if engine.ready() { Wait::No } else { wait };
+                engine.turn(wait, &mut answers)
+            }
             None => return Err(env::stopped()),
         };
         for (id, res) in answers {

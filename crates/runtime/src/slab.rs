@@ -59,10 +59,7 @@ pub(crate) enum Op {
 impl Op {
     /// Whether nothing is lost by calling it off, and it may wait for good otherwise.
     pub(crate) fn waits_for_others(self) -> bool {
-        matches!(
-            self,
-            Self::Recv | Self::Send | Self::Accept | Self::Connect | Self::Next | Self::Bell
-        )
+        matches!(self, Self::Recv | Self::Send | Self::Accept | Self::Connect | Self::Next)
     }
 
     /// In words.

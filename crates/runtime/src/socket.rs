@@ -30,10 +30,6 @@ struct Connection {
 }
 
 impl Connection {
-    fn new(side: Rc<Side>, file: OwnedFd, name: String) -> Rc<dyn Socket> {
-        Rc::new(Self { side, file: Rc::new(file), name: name.into() })
-    }
-
     fn start(&self, op: Op, buf: Option<Buf>, parts: Vec<Buf>) -> Ticket {
         let (file, name) = (self.file.clone(), Some(self.name.clone()));
         self.side.start(Held { op, file, disk: None, name, buf, peer: None }, parts, false)
@@ -310,7 +306,8 @@ async fn accept(listening: Rc<Listening>) -> Result<Rc<dyn Socket>> {
                 if let Ok(own) = sys::name_of(file.as_raw_fd(), false) {
                     tune(&file, own.family());
                 }
-                return Ok(Connection::new(listening.side.clone(), file, name));
+                let (side, file, name) = (listening.side.clone(), Rc::new(file), name.into());
+                return Ok(Rc::new(Connection { side, file, name }));
             }
             Err(error) => error,
         };

@@ -171,7 +171,7 @@ pub(crate) fn file_system(fd: RawFd) -> io::Result<i64> {
     // SAFETY: the kernel fills all of it if it answers zero.
     check(unsafe { libc::fstatfs(fd, stat.as_mut_ptr()) })?;
     // SAFETY: filled, as just said.
-    Ok(unsafe { stat.assume_init() }.f_type as i64)
+    Ok(unsafe { stat.assume_init() }.f_type)
 }
 
 /// What O_DIRECT asks of offsets and of memory, if the kernel can say.

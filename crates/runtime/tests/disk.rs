@@ -1,4 +1,5 @@
 //! Disks: what was written is read, on every kind of file and with every engine.
+#![allow(clippy::disallowed_methods, reason = "the tests play the world that the doors lead to")]
 
 mod common;
 

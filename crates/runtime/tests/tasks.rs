@@ -1,4 +1,5 @@
 //! Tasks, timers, foreign threads, signals; and that an idle core sleeps.
+#![allow(clippy::disallowed_methods, reason = "the tests play the world that the doors lead to")]
 
 mod common;
 
@@ -63,7 +64,7 @@ fn a_waker_works_on_another_thread() {
                 if let Some(waker) = other.1.lock().unwrap().take() {
                     std::thread::sleep(Duration::from_millis(30));
                     other.0.store(true, Ordering::SeqCst);
-                    waker.clone().wake();
+                    waker.wake_by_ref();
                     waker.wake();
                     return;
                 }

@@ -24,11 +24,6 @@ impl<T> Arena<T> {
         &self.chunks[index / CHUNK].get().expect("this element was made before")[index % CHUNK]
     }
 
-    /// How many there are.
-    pub fn made(&self) -> usize {
-        self.made.get()
-    }
-
     /// Makes some more; `None` at the bound. Answers the indices of the new ones.
     pub fn grow(&self) -> Option<std::ops::Range<usize>> {
         let from = self.made.get();
@@ -50,6 +45,5 @@ mod tests {
         assert_eq!(arena.grow(), Some(CHUNK..2 * CHUNK));
         assert_eq!(arena.grow(), None);
         assert_eq!(*arena.get(2 * CHUNK - 1), 5);
-        assert_eq!(arena.made(), 2 * CHUNK);
     }
 }

@@ -9,15 +9,16 @@ mod split;
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 
 use block::{
-    ChildId, Core, Done, Error, ErrorKind, Hooks, Info, Lower, Op, Request, Result, Table, check,
+    ChildId, Core, Done, Error, ErrorKind, Hooks, Info, Lower, Op, Push, Request, Result, Started,
+    Table, check, env,
 };
 
 use arena::Arena;
-use node::{Node, NodeCell, Power};
+use node::{Node, Power};
 use ready::{Key, Ready};
 use slot::Slot;
 use split::Split;
@@ -35,8 +36,8 @@ pub const SLOTS_MAX: usize = 1 << 20;
 /// Slots kept back for what devices do by themselves: resync, retirement, scrub.
 pub const SLOTS_OWN: u32 = (SLOTS_MAX / 8) as u32;
 
-/// Hooks that one request may pass between two devices.
-pub const HOOKS_MAX: usize = 256;
+/// Ends the list of free slots.
+const NONE: u32 = u32::MAX;
 
 /// Draws which of so many woken requests is next.
 type Pick = Box<dyn FnMut(usize) -> usize>;
@@ -52,10 +53,9 @@ pub trait Sink {
 pub struct Engine(Rc<Inner>);
 
 struct Inner {
-    nodes: Arena<NodeCell>,
-    nodes_made: Cell<usize>,
     slots: Arena<Entry>,
-    free: RefCell<Vec<u32>>,
+    free: Cell<u32>,
+    nodes: RefCell<Vec<Rc<Node>>>,
     ready: Rc<Ready>,
     pick: RefCell<Option<Pick>>,
     slots_left: Cell<u32>,
@@ -68,26 +68,37 @@ struct Inner {
 struct Entry {
     slot: Slot,
     generation: Cell<u16>,
-    owner: RefCell<Owner>,
-    waiter: RefCell<Option<Waker>>,
-    answer: RefCell<Option<Result<()>>>,
-    node: RefCell<Option<Rc<Node>>>,
-    start: Cell<u64>,
-    frames: RefCell<Vec<Frame>>,
+    owner: Cell<Owner>,
+    /// The next free slot, while this one is free.
+    next: Cell<u32>,
+    /// Of a client: who, under which token, with how many slots in reserve.
+    sink: Cell<Option<Rc<dyn Sink>>>,
+    token: Cell<u64>,
     need: Cell<u32>,
+    /// Of a child: who waits, and the answer until it is fetched.
+    waiter: Cell<Option<Waker>>,
+    answer: Cell<Option<Result<()>>>,
+    /// The device that carries it out, while it waits.
+    node: Cell<Option<Rc<Node>>>,
+    /// Where the request began in its own address space.
+    start: Cell<u64>,
+    watched: Cell<bool>,
+    frames: Cell<Vec<Frame>>,
 }
 
 /// Who a request belongs to.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Owner {
+    /// Nobody, or whoever started it and is still inside `start`.
     Nobody,
     Child,
     Abandoned,
-    Client { sink: Rc<dyn Sink>, token: u64 },
+    Client,
 }
 
 /// A hook that wants to see the reply, and where the request stood in its address space.
 struct Frame {
-    node: Rc<Node>,
+    hooks: Rc<dyn Hooks>,
     saved: u64,
     start: u64,
 }
@@ -97,13 +108,17 @@ impl Entry {
         Self {
             slot: Slot::new(),
             generation: Cell::new(0),
-            owner: RefCell::new(Owner::Nobody),
-            waiter: RefCell::default(),
-            answer: RefCell::default(),
-            node: RefCell::default(),
-            start: Cell::new(0),
-            frames: RefCell::default(),
+            owner: Cell::new(Owner::Nobody),
+            next: Cell::new(NONE),
+            sink: Cell::new(None),
+            token: Cell::new(0),
             need: Cell::new(0),
+            waiter: Cell::new(None),
+            answer: Cell::new(None),
+            node: Cell::new(None),
+            start: Cell::new(0),
+            watched: Cell::new(false),
+            frames: Cell::new(Vec::new()),
         }
     }
 }
@@ -119,10 +134,9 @@ impl Engine {
     /// [`Engine::turn`].
     pub fn new() -> Self {
         Self(Rc::new(Inner {
-            nodes: Arena::new(NODES_MAX, NodeCell::default),
-            nodes_made: Cell::new(0),
             slots: Arena::new(SLOTS_MAX, Entry::new),
-            free: RefCell::default(),
+            free: Cell::new(NONE),
+            nodes: RefCell::default(),
             ready: Ready::new(),
             pick: RefCell::default(),
             slots_left: Cell::new(SLOTS_MAX as u32 - SLOTS_OWN),
@@ -138,13 +152,14 @@ impl Engine {
         *self.0.pick.borrow_mut() = Some(Box::new(pick));
     }
 
-    fn add(&self, node: Node) -> Result<NodeId> {
-        let id = self.0.nodes_made.get();
-        if id == self.0.nodes.made() && self.0.nodes.grow().is_none() {
+    fn add(&self, name: &str, info: Info, power: Power, need: (u32, u32)) -> Result<NodeId> {
+        let mut nodes = self.0.nodes.borrow_mut();
+        let id = nodes.len();
+        if id == NODES_MAX {
             return Err(Error::new(ErrorKind::Limit, format!("at most {NODES_MAX} nodes")));
         }
-        self.0.nodes_made.set(id + 1);
-        self.0.nodes.get(id).set(node);
+        let (name, counters) = (name.into(), Counters::default());
+        nodes.push(Rc::new(Node { name, info, power, need: need.0, scratch: need.1, counters }));
         Ok(id)
     }
 
@@ -158,17 +173,9 @@ impl Engine {
         device: Rc<dyn AnyDevice>,
         lowers: &[NodeId],
     ) -> Result<NodeId> {
-        let (need, scratch) = self.needs(name, &*device, lowers)?;
-        let info = device.info().clone();
-        let power = Power::Device(device);
-        self.add(Node {
-            name: name.into(),
-            info,
-            power,
-            need,
-            scratch,
-            counters: Counters::default(),
-        })
+        let need = self.needs(name, &*device, lowers)?;
+        let (info, future) = (device.info().clone(), device.future_layout());
+        self.add(name, info, Power::Device { device, future }, need)
     }
 
     /// Adds a hook on the way to `next`.
@@ -176,17 +183,9 @@ impl Engine {
     /// # Errors
     /// As [`Engine::add_device`].
     pub fn add_hooks(&self, name: &str, hooks: Rc<dyn Hooks>, next: NodeId) -> Result<NodeId> {
-        let below = self.node(next);
-        let (info, need, scratch) = (below.info.clone(), below.need, below.scratch);
-        let power = Power::Hooks { hooks, next };
-        self.add(Node {
-            name: name.into(),
-            info,
-            power,
-            need,
-            scratch,
-            counters: Counters::default(),
-        })
+        let next = self.node(next);
+        let (info, need) = (next.info.clone(), (next.need, next.scratch));
+        self.add(name, info, Power::Hooks { hooks, next }, need)
     }
 
     /// Adds a table over `lowers`, one node for each of its ports.
@@ -201,17 +200,11 @@ impl Engine {
         lowers: &[NodeId],
     ) -> Result<NodeId> {
         let handles = lowers.iter().map(|id| self.lower(*id)).collect();
-        let split = Rc::new(Split::new(info.clone(), table.clone(), handles));
-        let (need, scratch) = self.needs(name, &*split, lowers)?;
-        let power = Power::Table { table, lowers: lowers.into(), split };
-        self.add(Node {
-            name: name.into(),
-            info,
-            power,
-            need,
-            scratch,
-            counters: Counters::default(),
-        })
+        let split: Rc<dyn AnyDevice> = Rc::new(Split::new(info.clone(), table.clone(), handles));
+        let need = self.needs(name, &*split, lowers)?;
+        let lowers = lowers.iter().map(|id| self.node(*id)).collect();
+        let future = split.future_layout();
+        self.add(name, info, Power::Table { table, lowers, split, future }, need)
     }
 
     fn needs(&self, name: &str, device: &dyn AnyDevice, lowers: &[NodeId]) -> Result<(u32, u32)> {
@@ -232,16 +225,16 @@ impl Engine {
         Ok((need, needs.scratch_copies.saturating_add(most(|node| node.scratch).unwrap_or(0))))
     }
 
-    #[inline]
     fn node(&self, id: NodeId) -> Rc<Node> {
-        self.0.nodes.get(id).get()
+        self.0.nodes.borrow()[id].clone()
     }
 
-    /// A handle for whoever stands above the node.
+    /// A handle for whoever stands above the node. It keeps the node, not the engine: what is
+    /// started after the engine is gone answers that it is.
     pub fn lower(&self, id: NodeId) -> Lower {
         let node = self.node(id);
-        let core: Rc<dyn Core> = self.0.clone();
-        Lower::new(core, id, node.info.clone(), node.name.clone())
+        let (info, name) = (node.info.clone(), node.name.clone());
+        Lower::new(Rc::new(Below { engine: Rc::downgrade(&self.0), node }), id, info, name)
     }
 
     /// The facts of a node.
@@ -266,15 +259,21 @@ impl Engine {
     /// The request itself, if its reserve is not to be had now: come back after
     /// [`Engine::room`].
     pub fn submit(&self, node: NodeId, op: Op, sink: Rc<dyn Sink>, token: u64) -> Result<(), Op> {
-        let need = self.node(node).need;
-        if self.0.slots_left.get() < need {
+        let node = self.node(node);
+        if self.0.slots_left.get() < node.need {
             return Err(op);
         }
-        self.0.slots_left.set(self.0.slots_left.get() - need);
+        self.0.slots_left.set(self.0.slots_left.get() - node.need);
         self.0.in_flight.set(self.0.in_flight.get() + 1);
-        let index = self.0.begin(op, Owner::Client { sink, token });
-        self.0.slots.get(index).need.set(need);
-        self.0.run(index, node);
+        let (index, entry) = self.0.begin(op);
+        entry.owner.set(Owner::Client);
+        entry.sink.set(Some(sink));
+        entry.token.set(token);
+        entry.need.set(node.need);
+        if let Poll::Ready(result) = self.0.run(index, entry, &node) {
+            let result = self.0.ascend(entry, result);
+            self.0.finish(index, entry, result);
+        }
         Ok(())
     }
 
@@ -330,145 +329,202 @@ impl Engine {
 
 impl Inner {
     /// A slot for `op`, taken from the free ones.
-    fn begin(&self, op: Op, owner: Owner) -> usize {
-        let free = self.free.borrow_mut().pop();
-        let index = free.unwrap_or_else(|| self.grow()) as usize;
+    #[inline(always)]
+    fn begin(&self, op: Op) -> (usize, &Entry) {
+        if self.free.get() == NONE {
+            self.grow();
+        }
+        let index = self.free.get() as usize;
         let entry = self.slots.get(index);
+        self.free.set(entry.next.get());
         let id = self.next_request.get();
         self.next_request.set(id + 1);
-        entry.start.set(op.range().map_or(0, |range| range.start()));
+        entry.start.set(start_of(&op));
         entry.slot.put(Request { op, id });
-        *entry.owner.borrow_mut() = owner;
-        index
+        (index, entry)
     }
 
     #[cold]
-    fn grow(&self) -> u32 {
+    fn grow(&self) {
         let new = self.slots.grow().expect("admission keeps the slots within their bound");
-        let mut free = self.free.borrow_mut();
-        free.extend(new.map(|index| index as u32).rev());
-        free.pop().expect("growing makes some")
-    }
-
-    /// Takes the request in the slot down to the first device, and drives that.
-    fn run(&self, index: usize, mut id: NodeId) {
-        let entry = self.slots.get(index);
-        loop {
-            let node = self.nodes.get(id).get();
-            match &node.power {
-                Power::Device(device) => {
-                    let device = device.clone();
-                    return self.enter(index, node, device);
-                }
-                Power::Hooks { hooks, next } => match entry.slot.with(|r| hooks.push(r)) {
-                    block::Push::Forward => id = *next,
-                    block::Push::Watch(saved) => {
-                        id = *next;
-                        let start = entry.slot.with(|r| start_of(&r.op));
-                        entry.frames.borrow_mut().push(Frame { node, saved, start });
-                    }
-                    block::Push::Done(result) => return self.finish(index, result),
-                },
-                Power::Table { table, lowers, split } => {
-                    let port = entry.slot.with(|request| {
-                        let port = forward(table, &mut request.op)?;
-                        node.counters.pass(request);
-                        Some(port)
-                    });
-                    match port {
-                        Some(port) => id = lowers[port],
-                        None => {
-                            let split = split.clone();
-                            return self.enter(index, node, split);
-                        }
-                    }
-                }
-            }
+        for index in new.rev() {
+            self.slots.get(index).next.set(self.free.replace(index as u32));
         }
     }
 
-    /// Gives the request to a device and drives it until it first waits.
-    fn enter(&self, index: usize, node: Rc<Node>, device: Rc<dyn AnyDevice>) {
-        let entry = self.slots.get(index);
-        entry.slot.with(|request| node.counters.begin(request));
-        *entry.node.borrow_mut() = Some(node);
-        entry.slot.begin(device);
-        self.drive(index);
+    /// Takes the request in the slot down to the first device, and drives that until it first waits.
+    #[inline(always)]
+    fn run(&self, index: usize, entry: &Entry, node: &Rc<Node>) -> Poll<Result<()>> {
+        let node = match entry.slot.with(|request| descend(entry, request, node)) {
+            Way::Device(node) => node,
+            Way::Answered(result) => return Poll::Ready(result),
+        };
+        let (device, future) = match &node.power {
+            Power::Device { device, future } => (device, *future),
+            Power::Table { split, future, .. } => (split, *future),
+            Power::Hooks { .. } => unreachable!("hooks do not carry requests out"),
+        };
+        let waker = self.waker(index, entry);
+        let polled = entry.slot.enter(device, future, &mut Context::from_waker(&waker));
+        match &polled {
+            Poll::Ready(result) => node.counters.end(result.is_ok()),
+            Poll::Pending => entry.node.set(Some(node.clone())),
+        }
+        polled
     }
 
-    fn drive(&self, index: usize) {
-        let entry = self.slots.get(index);
-        let key = Key { index: index as u32, generation: entry.generation.get() };
-        let waker = self.ready.waker(key);
-        if let Poll::Ready(result) = entry.slot.poll(&mut Context::from_waker(&waker)) {
-            if let Some(node) = entry.node.borrow_mut().take() {
-                node.counters.end(result.is_ok());
-            }
-            self.finish(index, result);
-        }
+    #[inline]
+    fn waker(&self, index: usize, entry: &Entry) -> Waker {
+        self.ready.waker(Key { index: index as u32, generation: entry.generation.get() })
     }
 
     fn resume(&self, key: Key) {
-        let entry = self.slots.get(key.index as usize);
-        if entry.generation.get() == key.generation && entry.slot.is_running() {
-            self.drive(key.index as usize);
+        let index = key.index as usize;
+        let entry = self.slots.get(index);
+        if entry.generation.get() != key.generation || !entry.slot.is_running() {
+            return;
+        }
+        let waker = self.waker(index, entry);
+        if let Poll::Ready(result) = entry.slot.poll(&mut Context::from_waker(&waker)) {
+            if let Some(node) = entry.node.take() {
+                node.counters.end(result.is_ok());
+            }
+            let result = self.ascend(entry, result);
+            self.finish(index, entry, result);
         }
     }
 
-    /// The way up: past the hooks that watch, to whoever owns the request.
-    fn finish(&self, index: usize, mut result: Result<()>) {
-        let entry = self.slots.get(index);
-        loop {
-            let Some(frame) = entry.frames.borrow_mut().pop() else { break };
-            let Power::Hooks { hooks, .. } = &frame.node.power else {
-                unreachable!("only hooks leave frames")
-            };
-            entry.slot.with(|request| {
-                rebase(&mut request.op, frame.start);
-                hooks.pop(frame.saved, request, &mut result);
-            });
-        }
-        entry.slot.with(|request| rebase(&mut request.op, entry.start.get()));
-        let owner = std::mem::replace(&mut *entry.owner.borrow_mut(), Owner::Nobody);
-        match owner {
+    /// The way up: past the hooks that watch, back to where the request began.
+    #[inline(always)]
+    fn ascend(&self, entry: &Entry, mut result: Result<()>) -> Result<()> {
+        entry.slot.with(|request| {
+            if entry.watched.replace(false) {
+                let mut frames = entry.frames.take();
+                for frame in frames.drain(..).rev() {
+                    rebase(&mut request.op, frame.start);
+                    frame.hooks.pop(frame.saved, request, &mut result);
+                }
+                entry.frames.set(frames);
+            }
+            rebase(&mut request.op, entry.start.get());
+        });
+        result
+    }
+
+    /// Hands the answer to whoever owns the request.
+    fn finish(&self, index: usize, entry: &Entry, result: Result<()>) {
+        match entry.owner.get() {
             Owner::Child => {
-                *entry.owner.borrow_mut() = Owner::Child;
-                *entry.answer.borrow_mut() = Some(result);
-                if let Some(waiter) = entry.waiter.borrow_mut().take() {
+                entry.answer.set(Some(result));
+                if let Some(waiter) = entry.waiter.take() {
                     waiter.wake();
                 }
             }
-            Owner::Abandoned => {
-                self.release(index);
-            }
-            Owner::Client { sink, token } => {
-                let need = entry.need.get();
-                let request = self.release(index);
-                self.slots_left.set(self.slots_left.get() + need);
+            Owner::Abandoned => drop(self.release(index, entry)),
+            Owner::Client => {
+                let sink = entry.sink.take().expect("a client's request has its sink");
+                let token = entry.token.get();
+                let request = self.release(index, entry);
+                self.slots_left.set(self.slots_left.get() + entry.need.get());
                 self.in_flight.set(self.in_flight.get() - 1);
                 sink.done(token, request, result);
                 if !self.waiting.borrow().is_empty() {
                     self.waiting.take().into_iter().for_each(Waker::wake);
                 }
             }
-            Owner::Nobody => unreachable!("a request has an owner until it is done"),
+            Owner::Nobody => unreachable!("somebody owns what is under way"),
         }
     }
 
     /// Empties a slot in which nobody works and gives it back.
-    fn release(&self, index: usize) -> Request {
-        let entry = self.slots.get(index);
+    #[inline(always)]
+    fn release(&self, index: usize, entry: &Entry) -> Request {
         entry.generation.set(entry.generation.get().wrapping_add(1));
-        let request = entry.slot.take();
-        self.free.borrow_mut().push(index as u32);
-        request
+        entry.owner.set(Owner::Nobody);
+        entry.next.set(self.free.replace(index as u32));
+        entry.slot.take()
+    }
+
+    fn poll_child(&self, index: usize, cx: &mut Context<'_>) -> Poll<Done> {
+        let entry = self.slots.get(index);
+        let Some(result) = entry.answer.take() else {
+            entry.waiter.set(Some(cx.waker().clone()));
+            return Poll::Pending;
+        };
+        Poll::Ready(Done { op: self.release(index, entry).op, result })
+    }
+
+    fn abandon(&self, index: usize) {
+        let entry = self.slots.get(index);
+        entry.waiter.take();
+        if entry.answer.take().is_some() {
+            self.release(index, entry);
+        } else {
+            entry.owner.set(Owner::Abandoned);
+        }
     }
 }
 
+/// Where the way down has led.
+enum Way<'n> {
+    /// To a device, or to the slow side of a table.
+    Device(&'n Rc<Node>),
+    /// Nowhere: a hook answered.
+    Answered(Result<()>),
+}
+
+/// Past hooks, and through tables as long as the request lies in one run.
+#[inline]
+fn descend<'n>(entry: &Entry, request: &mut Request, mut node: &'n Rc<Node>) -> Way<'n> {
+    loop {
+        match &node.power {
+            Power::Device { .. } => break,
+            Power::Hooks { .. } => match pass_hooks(entry, request, node) {
+                Ok(next) => node = next,
+                Err(answer) => return Way::Answered(answer),
+            },
+            Power::Table { table, lowers, .. } => {
+                let Some(port) = forward(table, &mut request.op) else { break };
+                node.counters.pass(request);
+                node = &lowers[port];
+            }
+        }
+    }
+    node.counters.begin(request);
+    Way::Device(node)
+}
+
+/// Past hooks that stand one on the other; the answer if one of them gave it.
+fn pass_hooks<'n>(
+    entry: &Entry,
+    request: &mut Request,
+    mut node: &'n Rc<Node>,
+) -> Result<&'n Rc<Node>, Result<()>> {
+    let start = start_of(&request.op);
+    let mut frames = entry.frames.take();
+    let mut answer = None;
+    while let Power::Hooks { hooks, next } = &node.power {
+        match hooks.push(request) {
+            Push::Forward => {}
+            Push::Watch(saved) => frames.push(Frame { hooks: hooks.clone(), saved, start }),
+            Push::Done(result) => {
+                answer = Some(result);
+                break;
+            }
+        }
+        node = next;
+    }
+    entry.watched.set(!frames.is_empty());
+    entry.frames.set(frames);
+    answer.map_or(Ok(node), Err)
+}
+
+#[inline]
 fn start_of(op: &Op) -> u64 {
     op.range().map_or(0, |range| range.start())
 }
 
+#[inline]
 fn rebase(op: &mut Op, start: u64) {
     if let Some(range) = op.range()
         && range.start() != start
@@ -478,7 +534,7 @@ fn rebase(op: &mut Op, start: u64) {
 }
 
 /// Moves `op` to where the table says, if that is one run. A flush goes on in place below a table
-/// with one lower; a status answer might have to be cut, so it never does.
+/// with one lower.
 #[inline]
 fn forward(table: &Table, op: &mut Op) -> Option<usize> {
     match op {
@@ -495,36 +551,42 @@ fn forward(table: &Table, op: &mut Op) -> Option<usize> {
     }
 }
 
-impl Core for Inner {
-    fn start(&self, node: usize, op: Op) -> ChildId {
-        let checked = check(&self.nodes.get(node).get().info, &op);
-        let index = self.begin(op, Owner::Child);
-        match checked {
-            Ok(()) => self.run(index, node),
-            Err(error) => self.finish(index, Err(error)),
+/// A node as whoever stands above it sees it.
+struct Below {
+    engine: Weak<Inner>,
+    node: Rc<Node>,
+}
+
+impl Core for Below {
+    fn start(&self, op: &mut Op) -> Started {
+        let Some(engine) = self.engine.upgrade() else { return Started::Done(Err(env::stopped())) };
+        if let Err(error) = check(&self.node.info, op) {
+            return Started::Done(Err(error));
         }
-        ChildId(index as u64)
+        let (index, entry) = engine.begin(std::mem::replace(op, Op::Flush));
+        match engine.run(index, entry, &self.node) {
+            Poll::Ready(result) => {
+                let result = engine.ascend(entry, result);
+                *op = engine.release(index, entry).op;
+                Started::Done(result)
+            }
+            Poll::Pending => {
+                entry.owner.set(Owner::Child);
+                Started::Running(ChildId(index as u64))
+            }
+        }
     }
 
     fn poll(&self, child: ChildId, cx: &mut Context<'_>) -> Poll<Done> {
-        let entry = self.slots.get(child.0 as usize);
-        let Some(result) = entry.answer.borrow_mut().take() else {
-            *entry.waiter.borrow_mut() = Some(cx.waker().clone());
-            return Poll::Pending;
-        };
-        *entry.owner.borrow_mut() = Owner::Nobody;
-        let request = self.release(child.0 as usize);
-        Poll::Ready(Done { op: request.op, result })
+        match self.engine.upgrade() {
+            Some(engine) => engine.poll_child(child.0 as usize, cx),
+            None => Poll::Ready(Done { op: Op::Flush, result: Err(env::stopped()) }),
+        }
     }
 
     fn abandon(&self, child: ChildId) {
-        let entry = self.slots.get(child.0 as usize);
-        entry.waiter.borrow_mut().take();
-        if entry.answer.borrow_mut().take().is_some() {
-            *entry.owner.borrow_mut() = Owner::Nobody;
-            self.release(child.0 as usize);
-        } else {
-            *entry.owner.borrow_mut() = Owner::Abandoned;
+        if let Some(engine) = self.engine.upgrade() {
+            engine.abandon(child.0 as usize);
         }
     }
 }

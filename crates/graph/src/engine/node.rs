@@ -1,12 +1,12 @@
 //! Nodes: what a request meets on its way.
 
-use std::cell::{Cell, RefCell};
+use std::alloc::Layout;
+use std::cell::Cell;
 use std::rc::Rc;
 
 use block::{Hooks, Info, Request, Table, Verb};
 
 use super::slot::AnyDevice;
-use super::split::Split;
 
 /// Which node; the number of a device, table, hook or export in its engine.
 pub type NodeId = usize;
@@ -14,12 +14,12 @@ pub type NodeId = usize;
 /// What a node does with a request.
 pub(super) enum Power {
     /// Its future carries the request out.
-    Device(Rc<dyn AnyDevice>),
+    Device { device: Rc<dyn AnyDevice>, future: Layout },
     /// It looks on; the request goes to the next node.
-    Hooks { hooks: Rc<dyn Hooks>, next: NodeId },
+    Hooks { hooks: Rc<dyn Hooks>, next: Rc<Node> },
     /// It is a lookup: the request goes on in place where it lies in one run, through `split`
     /// otherwise.
-    Table { table: Rc<Table>, lowers: Box<[NodeId]>, split: Rc<Split> },
+    Table { table: Rc<Table>, lowers: Box<[Rc<Node>]>, split: Rc<dyn AnyDevice>, future: Layout },
 }
 
 /// A node of the running graph.
@@ -32,22 +32,6 @@ pub(super) struct Node {
     /// Buffers beside its own that one request takes at most from here down, in its length.
     pub scratch: u32,
     pub counters: Counters,
-}
-
-/// A node's place in the arena; filled once.
-#[derive(Default)]
-pub(super) struct NodeCell(RefCell<Option<Rc<Node>>>);
-
-impl NodeCell {
-    pub fn set(&self, node: Node) {
-        let old = self.0.replace(Some(Rc::new(node)));
-        assert!(old.is_none(), "a node is made once");
-    }
-
-    #[inline]
-    pub fn get(&self) -> Rc<Node> {
-        self.0.borrow().as_ref().expect("this node was made before").clone()
-    }
 }
 
 /// What a node has done since it was made. Plain numbers of one core; read them as often as you like.

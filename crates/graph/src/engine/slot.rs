@@ -14,6 +14,7 @@
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cell::{Cell, UnsafeCell};
 use std::future::Future;
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -36,16 +37,32 @@ pub trait AnyDevice {
     fn control(&self, control: &Control) -> Handled;
     /// The room that a future of [`Device::submit`] takes.
     fn future_layout(&self) -> Layout;
-    /// Writes the future of `submit` to `room`.
+    /// Writes the future of `submit` to `room` and polls it. If it is ready at once it is gone
+    /// again; otherwise it lives there, and the table drives it.
     ///
     /// # Safety
     /// `room` is valid for writes of [`AnyDevice::future_layout`]. `self` and `request` stay where
-    /// they are, and nobody else touches `request`, until the future is dropped through the table.
-    unsafe fn place(&self, request: NonNull<Request>, room: NonNull<u8>) -> &'static FutureTable;
+    /// they are, and nobody else touches `request`, until this has answered [`Entered::Ready`] or
+    /// the future has been dropped through the table.
+    unsafe fn enter(
+        &self,
+        request: NonNull<Request>,
+        room: NonNull<u8>,
+        cx: &mut Context<'_>,
+    ) -> Entered;
+}
+
+/// How far a request came at once.
+pub enum Entered {
+    /// To its end; the future is gone.
+    Ready(Result<()>),
+    /// To its first wait; the future lives in its room.
+    Waiting(&'static FutureTable),
 }
 
 /// How to drive and drop a placed future whose type is forgotten.
 pub struct FutureTable {
+    /// Polls the future; when it is ready, it is dropped too.
     poll: unsafe fn(NonNull<u8>, &mut Context<'_>) -> Poll<Result<()>>,
     drop: unsafe fn(NonNull<u8>),
 }
@@ -56,10 +73,15 @@ impl<F: Future<Output = Result<()>>> TableOf<F> {
     const TABLE: FutureTable = FutureTable { poll: Self::poll, drop: Self::drop };
 
     /// # Safety
-    /// `room` holds a live `F` that never moves.
+    /// `room` holds a live `F` that never moves. Once this is ready, it is gone.
     unsafe fn poll(room: NonNull<u8>, cx: &mut Context<'_>) -> Poll<Result<()>> {
         // SAFETY: the caller's promise; pinned, since a slot's room stays put while it is taken.
-        unsafe { Pin::new_unchecked(room.cast::<F>().as_mut()) }.poll(cx)
+        let polled = unsafe { Pin::new_unchecked(room.cast::<F>().as_mut()) }.poll(cx);
+        if polled.is_ready() {
+            // SAFETY: it lives, and the caller does not use it after this.
+            unsafe { Self::drop(room) };
+        }
+        polled
     }
 
     /// # Safety
@@ -68,17 +90,23 @@ impl<F: Future<Output = Result<()>>> TableOf<F> {
         // SAFETY: the caller's promise.
         unsafe { room.cast::<F>().drop_in_place() }
     }
-}
 
-/// # Safety
-/// `room` is valid for writes of an `F`.
-unsafe fn emplace<F: Future<Output = Result<()>>>(
-    room: NonNull<u8>,
-    future: F,
-) -> &'static FutureTable {
-    // SAFETY: the caller's promise.
-    unsafe { room.cast::<F>().write(future) };
-    &TableOf::<F>::TABLE
+    /// # Safety
+    /// `room` is valid for writes of an `F`, which does not move from there.
+    #[inline(always)]
+    unsafe fn enter(room: NonNull<u8>, future: F, cx: &mut Context<'_>) -> Entered {
+        // SAFETY: the caller's promise.
+        unsafe { room.cast::<F>().write(future) };
+        // SAFETY: it was just written, and stays there.
+        match unsafe { Pin::new_unchecked(room.cast::<F>().as_mut()) }.poll(cx) {
+            Poll::Ready(result) => {
+                // SAFETY: it lives, and nobody uses it after this.
+                unsafe { Self::drop(room) };
+                Entered::Ready(result)
+            }
+            Poll::Pending => Entered::Waiting(&Self::TABLE),
+        }
+    }
 }
 
 fn layout_of_future<A, B, F: Future>(_: fn(A, B) -> F) -> Layout {
@@ -106,18 +134,31 @@ impl<D: Device> AnyDevice for D {
         layout_of_future(<D as Device>::submit as fn(&'static D, &'static mut Request) -> _)
     }
 
-    unsafe fn place(
+    unsafe fn enter(
         &self,
         mut request: NonNull<Request>,
         room: NonNull<u8>,
-    ) -> &'static FutureTable {
-        // SAFETY: the caller keeps the device where it is until the future is dropped.
+        cx: &mut Context<'_>,
+    ) -> Entered {
+        // SAFETY: the caller keeps the device where it is as long as the future lives.
         let device: &'static D = unsafe { NonNull::from(self).as_ref() };
         // SAFETY: likewise the request, which nobody else touches meanwhile.
         let request: &'static mut Request = unsafe { request.as_mut() };
-        // SAFETY: `room` has the layout of this very future.
-        unsafe { emplace(room, device.submit(request)) }
+        // SAFETY: `room` has the layout of this very future, and stays where it is.
+        unsafe { enter_in(room, device.submit(request), cx) }
     }
+}
+
+/// # Safety
+/// As for [`TableOf::enter`].
+#[inline(always)]
+unsafe fn enter_in<F: Future<Output = Result<()>>>(
+    room: NonNull<u8>,
+    future: F,
+    cx: &mut Context<'_>,
+) -> Entered {
+    // SAFETY: the caller's promise.
+    unsafe { TableOf::<F>::enter(room, future, cx) }
 }
 
 /// Memory that a slot keeps for its futures.
@@ -157,7 +198,7 @@ enum Stage {
     Empty,
     /// A request, and nobody works on it.
     Resting,
-    /// A request that a closure looks at.
+    /// A request that a closure looks at. (A closure that panics leaves the slot so, for good.)
     Lent,
     /// A request and a future.
     Running,
@@ -168,10 +209,10 @@ enum Stage {
 /// Room for one request on its way through one device.
 pub(super) struct Slot {
     stage: Cell<Stage>,
-    request: UnsafeCell<Option<Request>>,
+    request: UnsafeCell<MaybeUninit<Request>>,
     device: Cell<Option<Rc<dyn AnyDevice>>>,
     table: Cell<Option<&'static FutureTable>>,
-    room: UnsafeCell<Room>,
+    room: Cell<Room>,
 }
 
 impl Slot {
@@ -179,79 +220,105 @@ impl Slot {
     pub fn new() -> Self {
         Self {
             stage: Cell::new(Stage::Empty),
-            request: UnsafeCell::new(None),
+            request: UnsafeCell::new(MaybeUninit::uninit()),
             device: Cell::new(None),
             table: Cell::new(None),
-            room: UnsafeCell::new(Room::new(Layout::new::<()>())),
+            room: Cell::new(Room::new(Layout::new::<()>())),
         }
     }
 
-    fn step(&self, from: Stage, to: Stage) {
-        let stage = self.stage.replace(to);
-        assert!(stage == from, "a slot that is {stage:?} was taken to be {from:?}");
+    #[inline]
+    fn expect(&self, stage: Stage) {
+        let found = self.stage.get();
+        assert!(found == stage, "a slot that is {found:?} was taken to be {stage:?}");
     }
 
     /// Puts a request into an empty slot.
+    #[inline(always)]
     pub fn put(&self, request: Request) {
-        self.step(Stage::Empty, Stage::Lent);
-        // SAFETY: `Lent` by us: nobody else touches the request.
-        unsafe { *self.request.get() = Some(request) };
-        self.step(Stage::Lent, Stage::Resting);
+        self.expect(Stage::Empty);
+        // SAFETY: the slot is empty: nobody looks, and nothing is there to be dropped.
+        unsafe { (*self.request.get()).write(request) };
+        self.stage.set(Stage::Resting);
     }
 
     /// Takes the request out of a slot in which nobody works.
+    #[inline(always)]
     pub fn take(&self) -> Request {
-        self.step(Stage::Resting, Stage::Lent);
-        // SAFETY: as in `put`.
-        let request = unsafe { (*self.request.get()).take() };
-        self.step(Stage::Lent, Stage::Empty);
-        request.expect("a resting slot has a request")
+        self.expect(Stage::Resting);
+        self.stage.set(Stage::Empty);
+        // SAFETY: it was there until now, and nobody else takes it: the slot says that it is empty.
+        unsafe { (*self.request.get()).assume_init_read() }
     }
 
     /// Looks at the request, or changes it, while no future works on it.
-    #[inline]
+    #[inline(always)]
     pub fn with<R>(&self, look: impl FnOnce(&mut Request) -> R) -> R {
-        self.step(Stage::Resting, Stage::Lent);
-        // SAFETY: as in `put`; a closure that came back here would fail in `step`.
-        let request = unsafe { (*self.request.get()).as_mut() };
-        let seen = look(request.expect("a resting slot has a request"));
-        self.step(Stage::Lent, Stage::Resting);
+        self.expect(Stage::Resting);
+        self.stage.set(Stage::Lent);
+        // SAFETY: it is there, and a closure that came back here would fail in `expect`.
+        let seen = look(unsafe { (*self.request.get()).assume_init_mut() });
+        self.stage.set(Stage::Resting);
         seen
     }
 
-    /// Gives the request to `device`: its future is placed, not yet polled.
-    pub fn begin(&self, device: Rc<dyn AnyDevice>) {
-        self.step(Stage::Resting, Stage::Lent);
-        let layout = device.future_layout();
-        // SAFETY: `Lent` by us, and no future lives in the room.
-        let room = unsafe { &mut *self.room.get() };
-        if !room.fits(layout) {
-            *room = Room::new(layout);
-        }
-        let memory = room.memory;
-        // SAFETY: as in `put`; the reference ends here, the pointer is the future's from now on.
-        let request = unsafe { (*self.request.get()).as_mut() };
-        let request = NonNull::from(request.expect("a resting slot has a request"));
-        // SAFETY: the room fits; the device is kept in `self.device` until the future is dropped;
+    /// Gives the request to `device`, whose future has that layout, and drives it until it first
+    /// waits. If it is ready at once, the slot rests again.
+    #[inline(always)]
+    pub fn enter(
+        &self,
+        device: &Rc<dyn AnyDevice>,
+        layout: Layout,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<()>> {
+        self.expect(Stage::Resting);
+        self.stage.set(Stage::Polling);
+        let room = self.room(layout);
+        // SAFETY: `Polling` by us; the reference ends here, the pointer is the future's from now on.
+        let request = NonNull::from(unsafe { (*self.request.get()).assume_init_mut() });
+        // SAFETY: the room fits; the caller's `Rc` keeps the device during this call, ours after it;
         // the stage keeps everybody else from the request; slots do not move.
-        let table = unsafe { device.place(request, memory) };
-        self.device.set(Some(device));
-        self.table.set(Some(table));
-        self.step(Stage::Lent, Stage::Running);
+        match unsafe { device.enter(request, room, cx) } {
+            Entered::Ready(result) => {
+                self.stage.set(Stage::Resting);
+                Poll::Ready(result)
+            }
+            Entered::Waiting(table) => {
+                self.device.set(Some(device.clone()));
+                self.table.set(Some(table));
+                self.stage.set(Stage::Running);
+                Poll::Pending
+            }
+        }
     }
 
-    /// Drives the future. When it is ready it is dropped, and the slot rests.
+    /// The memory for a future of that layout; only while no future lives in it.
+    #[inline]
+    fn room(&self, layout: Layout) -> NonNull<u8> {
+        let room = self.room.as_ptr();
+        // SAFETY: the slot is in our hands (`Polling`), and this reference ends with the statement.
+        if !unsafe { (*room).fits(layout) } {
+            self.room.set(Room::new(layout));
+        }
+        // SAFETY: as above.
+        unsafe { (*room).memory }
+    }
+
+    /// Drives the future. When it is ready it is gone, and the slot rests.
     pub fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        self.step(Stage::Running, Stage::Polling);
-        // SAFETY: a future lives in the room: the stage says so. Nobody makes a `&mut` of the room
-        // before it is gone.
-        let memory = unsafe { (*self.room.get()).memory };
+        self.expect(Stage::Running);
+        self.stage.set(Stage::Polling);
         let table = self.table.get().expect("a running slot has its table");
+        // SAFETY: nobody changes the room while a future lives in it.
+        let memory = unsafe { (*self.room.as_ptr()).memory };
         // SAFETY: the table belongs to the future in this room, which has not moved.
         let polled = unsafe { (table.poll)(memory, cx) };
-        self.step(Stage::Polling, Stage::Running);
         if polled.is_ready() {
-            self.end();
+            self.table.set(None);
+            self.device.set(None);
+            self.stage.set(Stage::Resting);
+        } else {
+            self.stage.set(Stage::Running);
         }
         polled
     }
@@ -260,24 +327,20 @@ impl Slot {
     pub fn is_running(&self) -> bool {
         self.stage.get() == Stage::Running
     }
-
-    fn end(&self) {
-        self.step(Stage::Running, Stage::Lent);
-        // SAFETY: as in `poll`.
-        let memory = unsafe { (*self.room.get()).memory };
-        let table = self.table.take().expect("a running slot has its table");
-        // SAFETY: the future lives, and nobody uses it after this.
-        unsafe { (table.drop)(memory) };
-        self.device.set(None);
-        self.step(Stage::Lent, Stage::Resting);
-    }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
         // An engine that is dropped with work in flight: the futures go, with what they hold.
-        if self.stage.get() == Stage::Running {
-            self.end();
+        if let Some(table) = self.table.take() {
+            let memory = self.room.get_mut().memory;
+            // SAFETY: a future lives in the room as long as there is a table, and nobody polls it
+            // now: that would take a borrow of the slot.
+            unsafe { (table.drop)(memory) };
+        }
+        if self.stage.get() != Stage::Empty {
+            // SAFETY: a slot that is not empty holds a request, and no future has it any more.
+            unsafe { self.request.get_mut().assume_init_drop() };
         }
     }
 }
@@ -328,6 +391,12 @@ mod tests {
         Rc::new(Patient { info, polls: Cell::new(0), drops: drops.clone() })
     }
 
+    fn enter(slot: &Slot, drops: &Rc<Cell<u32>>) -> Poll<Result<()>> {
+        let device = patient(drops);
+        let mut cx = Context::from_waker(Waker::noop());
+        slot.enter(&device, device.future_layout(), &mut cx)
+    }
+
     fn read(pool: &BufPool) -> Request {
         let range = ByteRange::new(0, 512).unwrap();
         Request { op: Op::read(range, pool.take(512).unwrap()), id: 7 }
@@ -342,8 +411,7 @@ mod tests {
         for round in 0..3 {
             slot.put(read(&pool));
             slot.with(|request| request.id += 1);
-            slot.begin(patient(&drops));
-            assert!(slot.poll(&mut cx).is_pending());
+            assert!(enter(&slot, &drops).is_pending());
             assert!(slot.is_running());
             assert!(slot.poll(&mut cx).is_ready());
             let request = slot.take();
@@ -359,8 +427,7 @@ mod tests {
         let drops = Rc::new(Cell::new(0));
         let slot = Slot::new();
         slot.put(read(&pool));
-        slot.begin(patient(&drops));
-        assert!(slot.poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(enter(&slot, &drops).is_pending());
         drop(slot);
         assert_eq!(drops.get(), 1);
         assert_eq!(pool.used_bytes(), 0);
@@ -372,7 +439,7 @@ mod tests {
         let pool = BufPool::new(1 << 20, 0);
         let slot = Slot::new();
         slot.put(read(&pool));
-        slot.begin(patient(&Rc::new(Cell::new(0))));
+        assert!(enter(&slot, &Rc::default()).is_pending());
         slot.take();
     }
 }

@@ -5,11 +5,15 @@ use std::path::{Path, PathBuf};
 
 use block::env::{CacheMode, DiskIo, Open, Storage};
 use block::{Buf, ByteRange, Env};
-use runtime::{Config, Core};
+use runtime::{Config, Core, Engine};
 
 /// Runs `test` once on a core of each engine.
 pub fn each_core(test: impl Fn(&Core)) {
-    test(&Core::new(Config::default()).unwrap());
+    for engine in [Engine::Ring, Engine::Threads] {
+        let core = Core::new(Config { engine, ..Config::default() }).unwrap();
+        println!("with {engine:?}: {}", core.engine_words());
+        test(&core);
+    }
 }
 
 /// A path that is free, on the disk of the build or in memory; removed at the end.

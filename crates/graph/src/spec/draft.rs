@@ -1,0 +1,306 @@
+//! One disk, device or export with its words looked up: its kind, what it stands on, its options.
+
+use std::collections::BTreeMap;
+
+use super::fault::Log;
+use super::parse::{Entry, Section, Spec, unknown_key};
+use super::tree::{Field, Item, Raw, Word};
+use super::{near, value};
+use crate::kind::{Kind, Lowers, Maker, OptionSpec, Registry, Value, ValueType};
+
+/// Whether a kind that only looks on is a hook or is carried by a device of its own.
+const MODE: OptionSpec = OptionSpec {
+    name: "mode",
+    value: ValueType::Choice(&["hook", "device"]),
+    required: false,
+    help: "\"hook\" (the default), or \"device\": carried by an async device",
+};
+
+const READ_ONLY: OptionSpec = OptionSpec {
+    name: "read_only",
+    value: ValueType::Switch,
+    required: false,
+    help: "refuse writes",
+};
+
+/// Keys that other versions know.
+const LATER: [&str; 2] = ["label", "attach"];
+
+/// A disk or device whose words have been looked up.
+pub(super) struct Draft<'s> {
+    pub(super) entry: &'s Entry,
+    pub(super) kind: Option<&'static Kind>,
+    /// What it stands on, as it was written.
+    pub(super) on: Vec<Word>,
+    /// The drafts of these names; fewer if some are unknown.
+    pub(super) lowers: Vec<usize>,
+    pub(super) options: Vec<(&'static str, Value)>,
+    /// Whether it can be planned: nothing is wrong with it by itself.
+    pub(super) sound: bool,
+}
+
+/// An export whose words have been looked up.
+pub(super) struct ExportDraft<'s> {
+    pub(super) entry: &'s Entry,
+    pub(super) on: Option<(Word, usize)>,
+    pub(super) read_only: bool,
+}
+
+/// What a name means.
+pub(super) struct Names<'s> {
+    nodes: BTreeMap<&'s str, usize>,
+    exports: BTreeMap<&'s str, usize>,
+}
+
+impl<'s> Names<'s> {
+    pub(super) fn of(spec: &'s Spec) -> Self {
+        // Backwards, so that of two entries with one name the first is meant.
+        let index = |entries: &'s [Entry]| -> BTreeMap<&'s str, usize> {
+            entries.iter().enumerate().rev().map(|(i, e)| (e.name.text.as_str(), i)).collect()
+        };
+        Self { nodes: index(&spec.entries), exports: index(&spec.exports) }
+    }
+
+    fn find(&self, word: &Word, log: &mut Log) -> Option<usize> {
+        let name = word.text.as_str();
+        if let Some(index) = self.nodes.get(name) {
+            return Some(*index);
+        }
+        let message = if self.exports.contains_key(name) {
+            format!("{name:?} is an export, and nothing stands on exports; name what it is on")
+        } else {
+            format!("no device {name:?}{}", near::hint(name, self.nodes.keys().copied()))
+        };
+        log.error(word.at, message);
+        None
+    }
+}
+
+impl<'s> Draft<'s> {
+    pub(super) fn new(
+        entry: &'s Entry,
+        registry: Registry,
+        names: &Names<'_>,
+        log: &mut Log,
+    ) -> Self {
+        let mut draft = Self {
+            entry,
+            kind: None,
+            on: Vec::new(),
+            lowers: Vec::new(),
+            options: Vec::new(),
+            sound: false,
+        };
+        if !entry.broken {
+            draft.sound = match entry.section {
+                Section::Disk => draft.disk(registry, log),
+                Section::Device | Section::Export => draft.device(registry, names, log),
+            };
+            draft.sound &= !entry.twice;
+        }
+        draft
+    }
+
+    fn disk(&mut self, registry: Registry, log: &mut Log) -> bool {
+        let entry = self.entry;
+        let is_kind = |name: &str| registry.disk_names().any(|kind| kind == name);
+        let mut kinds = entry.fields.iter().filter(|field| is_kind(&field.key.text));
+        let Some(first) = kinds.next() else {
+            let name = &entry.name.text;
+            let known = registry.disk_names().collect::<Vec<_>>().join(", ");
+            let message =
+                format!("disk {name:?} does not say what it is; one of these keys: {known}");
+            log.error(entry.name.at, message);
+            return self.guess_unknown(registry, log);
+        };
+        self.kind = registry.find(&first.key.text);
+        let mut told = Vec::new();
+        for second in kinds {
+            let (one, two) = (&first.key.text, &second.key.text);
+            log.error(second.key.at, format!("a disk is one thing, {one} or {two}; remove one"));
+            told.push(two.as_str());
+        }
+        self.options(&[], &told, log) && told.is_empty()
+    }
+
+    /// A disk of no known kind: the key may be misspelt.
+    fn guess_unknown(&self, registry: Registry, log: &mut Log) -> bool {
+        let known: Vec<&str> = registry.disk_names().collect();
+        for Field { key, .. } in &self.entry.fields {
+            if let Some(guess) = near::guess(&key.text, &known) {
+                log.error(key.at, format!("no disk {:?}{guess}", key.text));
+            }
+        }
+        false
+    }
+
+    fn device(&mut self, registry: Registry, names: &Names<'_>, log: &mut Log) -> bool {
+        self.kind = self.find_kind(registry, log);
+        let known = self.stand(names, log);
+        let arity = known && self.check_count(log);
+        let options = self.options(&["kind", "on"], &[], log);
+        self.kind.is_some() && arity && options
+    }
+
+    fn find_kind(&self, registry: Registry, log: &mut Log) -> Option<&'static Kind> {
+        let Some(item) = self.entry.field("kind") else {
+            let Word { text, at } = &self.entry.name;
+            log.error(*at, format!("device {text:?} has no kind; add kind = \"KIND\""));
+            return None;
+        };
+        let Raw::Text(name) = &item.raw else {
+            if !matches!(item.raw, Raw::Broken) {
+                log.error(item.at, format!("kind {}: a word is needed", item.raw.show()));
+            }
+            return None;
+        };
+        let kind = registry.find(name);
+        match kind.map(|kind| kind.lowers) {
+            Some(Lowers::None) => {
+                log.error(item.at, format!("{name:?} is a disk; move it to [disk]"));
+                None
+            }
+            Some(_) => kind,
+            None => {
+                let hint = near::hint(name, registry.device_names());
+                log.error(item.at, format!("no kind {name:?}{hint}"));
+                None
+            }
+        }
+    }
+
+    /// Looks up what it stands on.
+    fn stand(&mut self, names: &Names<'_>, log: &mut Log) -> bool {
+        let Some(item) = self.entry.field("on") else {
+            let Word { text, at } = &self.entry.name;
+            log.error(*at, format!("device {text:?} stands on nothing; add on = \"NAME\""));
+            return false;
+        };
+        let items = match &item.raw {
+            Raw::List(items) => items.as_slice(),
+            _ => std::slice::from_ref(item),
+        };
+        for one in items {
+            let Some(word) = name_of(one, log) else { continue };
+            if self.on.iter().any(|on| on.text == word.text) {
+                let message = format!("{:?} is there already; a device is named once", word.text);
+                log.error(word.at, message);
+                continue;
+            }
+            if let Some(index) = names.find(&word, log) {
+                self.on.push(word);
+                self.lowers.push(index);
+            }
+        }
+        self.lowers.len() == items.len()
+    }
+
+    fn check_count(&self, log: &mut Log) -> bool {
+        let Some(kind) = self.kind else { return false };
+        let (least, most) = match kind.lowers {
+            Lowers::None => (0, 0),
+            Lowers::One => (1, 1),
+            Lowers::Many(least, most) => (least, most),
+        };
+        let count = self.lowers.len();
+        if (least..=most).contains(&count) {
+            return true;
+        }
+        let needed = match (least, most) {
+            (1, 1) => "one device".to_owned(),
+            _ => format!("{least} to {most} devices"),
+        };
+        let message = format!("{} stands on {needed}; {count} here", kind.name);
+        log.error(self.entry.place("on"), message);
+        false
+    }
+
+    /// Checks every field against the options of the kind, but for the keys in `others`, which mean
+    /// something else, and in `told`, which are known to be wrong.
+    fn options(&mut self, others: &[&str], told: &[&str], log: &mut Log) -> bool {
+        let Some(kind) = self.kind else { return false };
+        let mode = matches!(kind.maker, Maker::Hooks { .. }).then_some(&MODE);
+        let known: Vec<&'static OptionSpec> = kind.options.iter().chain(mode).collect();
+        let mut sound = true;
+        for Field { key, item } in &self.entry.fields {
+            let name = key.text.as_str();
+            if others.contains(&name) || told.contains(&name) {
+                continue;
+            }
+            let value = match known.iter().find(|option| option.name == name) {
+                Some(option) => {
+                    value::check(option, item, &self.on, log).map(|value| (option.name, value))
+                }
+                None => {
+                    let options = known.iter().map(|option| option.name);
+                    let names = others.iter().copied().chain(options);
+                    unknown_option(key, kind.name, names, log);
+                    None
+                }
+            };
+            sound &= value.is_some();
+            self.options.extend(value);
+        }
+        for option in known.iter().filter(|option| option.required) {
+            if self.entry.field(option.name).is_none() {
+                let (name, key, help) = (&self.entry.name.text, option.name, option.help);
+                let message = format!("{name:?} needs {key}: {help}");
+                log.error(self.entry.name.at, message);
+                sound = false;
+            }
+        }
+        sound
+    }
+}
+
+impl<'s> ExportDraft<'s> {
+    pub(super) fn new(entry: &'s Entry, names: &Names<'_>, log: &mut Log) -> Self {
+        let mut draft = Self { entry, on: None, read_only: false };
+        if entry.broken {
+            return draft;
+        }
+        for Field { key, item } in &entry.fields {
+            match key.text.as_str() {
+                "on" => {
+                    let word = name_of(item, log);
+                    draft.on = word.and_then(|word| names.find(&word, log).map(|i| (word, i)));
+                }
+                "read_only" => {
+                    draft.read_only =
+                        value::check(&READ_ONLY, item, &[], log) == Some(Value::Switch(true));
+                }
+                _ => unknown_option(key, "an export", ["on", READ_ONLY.name], log),
+            }
+        }
+        if entry.field("on").is_none() {
+            let Word { text, at } = &entry.name;
+            log.error(*at, format!("export {text:?} shows nothing; add on = \"NAME\""));
+        }
+        draft.on.take_if(|_| entry.twice);
+        draft
+    }
+}
+
+fn name_of(item: &Item, log: &mut Log) -> Option<Word> {
+    match &item.raw {
+        Raw::Text(text) => Some(Word { text: text.clone(), at: item.at }),
+        Raw::Broken => None,
+        raw => {
+            log.error(item.at, format!("on {}: the name of a device is needed", raw.show()));
+            None
+        }
+    }
+}
+
+fn unknown_option<'k>(
+    key: &Word,
+    place: &str,
+    known: impl IntoIterator<Item = &'k str>,
+    log: &mut Log,
+) {
+    if LATER.contains(&key.text.as_str()) {
+        log.error(key.at, format!("{} is not supported by this version; remove it", key.text));
+    } else {
+        unknown_key(key, place, known, log);
+    }
+}

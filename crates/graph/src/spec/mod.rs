@@ -1,0 +1,39 @@
+//! A graph as text: from a spec to a plan in which everything is known but nothing is open.
+//!
+//! [`Spec::parse`] reads the text, [`Spec::plan`] checks it against the kinds there are and the disks
+//! there are. Faults do not stop either of them: all are told together, each with its line and column.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `tree.rs`, `vars.rs` | TOML with the place of everything, variables replaced |
+//! | `parse.rs`, `listen.rs` | the sections of a spec |
+//! | `draft.rs`, `value.rs` | one disk or device: its kind, its options, what it stands on |
+//! | `order.rs` | what stands on what: cycles, depth, the lowest first |
+//! | `owner.rs` | which bytes belong to whom |
+//! | `plan.rs` | the plan of every device, from the bottom up |
+//! | `summary.rs` | what the user gets |
+//! | `fault.rs`, `near.rs` | faults, and the word that was meant |
+//! | `units.rs` | sizes, times and shares as text |
+
+#![forbid(unsafe_code)]
+
+mod draft;
+mod fault;
+mod listen;
+mod near;
+mod order;
+mod owner;
+mod parse;
+mod plan;
+mod summary;
+mod tree;
+pub mod units;
+mod value;
+mod vars;
+
+pub use fault::{Fault, Faults, Position, Severity};
+pub use listen::{LISTENS_MAX, SOCKET_PATH_MAX_BYTES};
+pub use order::DEPTH_MAX;
+pub use parse::{DEVICES_MAX, EXPORTS_MAX, NAME_MAX_BYTES, Spec, TEXT_MAX_BYTES};
+pub use plan::{Planned, PlannedExport, PlannedNode, Role};
+pub use summary::Redundancy;

@@ -1,0 +1,66 @@
+//! The nearest known word to one that is not known.
+
+/// Words listed when none is near. More would bury the message.
+const LISTED_MAX: usize = 12;
+
+/// The end of a sentence about an unknown word: the nearest of `known`, or all of them if there are
+/// few, or nothing.
+pub(super) fn hint<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> String {
+    let known: Vec<&str> = known.into_iter().collect();
+    guess(word, &known).unwrap_or_else(|| match known.len() {
+        1..=LISTED_MAX => format!("; known: {}", known.join(", ")),
+        _ => String::new(),
+    })
+}
+
+/// The end of a sentence that names the nearest of `known`, if one is near.
+pub(super) fn guess(word: &str, known: &[&str]) -> Option<String> {
+    // A third of the letters may be wrong: beyond that a guess is more likely to be nonsense.
+    let most = (word.chars().count() / 3).max(1);
+    let small = word.to_lowercase();
+    let far = |one: &&str| distance(&small, &one.to_lowercase());
+    let nearest = known.iter().copied().min_by_key(far).filter(|one| far(one) <= most)?;
+    Some(format!("; did you mean {nearest:?}?"))
+}
+
+/// How many letters must be put in, left out, changed or swapped with their neighbour.
+fn distance(one: &str, two: &str) -> usize {
+    let (one, two): (Vec<char>, Vec<char>) = (one.chars().collect(), two.chars().collect());
+    let mut rows = vec![(0..=two.len()).collect::<Vec<usize>>()];
+    for i in 0..one.len() {
+        let mut row = vec![i + 1];
+        for j in 0..two.len() {
+            let change = rows[i][j] + usize::from(one[i] != two[j]);
+            let mut least = change.min(rows[i][j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && one[i] == two[j - 1] && one[i - 1] == two[j] {
+                least = least.min(rows[i - 1][j - 1] + 1);
+            }
+            row.push(least);
+        }
+        rows.push(row);
+    }
+    rows[one.len()][two.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_edits() {
+        assert_eq!(distance("", "abc"), 3);
+        assert_eq!(distance("both", "both"), 0);
+        assert_eq!(distance("boht", "both"), 1, "a swap");
+        assert_eq!(distance("chunks", "chunk"), 1);
+        assert_eq!(distance("kitten", "sitting"), 3);
+    }
+
+    #[test]
+    fn guesses_only_what_is_near() {
+        assert_eq!(hint("strpe", ["mirror", "stripe"]), "; did you mean \"stripe\"?");
+        assert_eq!(hint("bohT", ["rest", "both"]), "; did you mean \"both\"?");
+        assert_eq!(hint("xyz", ["mirror", "stripe"]), "; known: mirror, stripe");
+        assert_eq!(hint("xyz", []), "");
+        assert_eq!(hint("xyz", (0..13).map(|_| "mirror")), "");
+    }
+}

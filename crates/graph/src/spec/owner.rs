@@ -1,0 +1,117 @@
+//! Which bytes of a device belong to whom: two paths that may write the same byte are a fault.
+
+use std::collections::BTreeSet;
+
+use block::{ByteRange, Place, Port, Table};
+
+use super::fault::{Log, Position};
+use super::units::format_size;
+
+/// Who uses a device, and where that is written.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct User {
+    pub(super) at: Position,
+    pub(super) name: String,
+}
+
+/// What is used of one device.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Uses {
+    /// By devices.
+    claims: Vec<(ByteRange, User)>,
+    /// By exports; whether they may write.
+    exports: Vec<(User, bool)>,
+}
+
+impl Uses {
+    /// All of a device of `size` bytes.
+    pub(super) fn claim_all(&mut self, size: u64, user: User) {
+        self.claims.extend(ByteRange::new(0, size).map(|range| (range, user)));
+    }
+
+    /// What `table` reaches through `port`. A column of a stripe has its device wholly: what is behind
+    /// its last chunk is reported as unused.
+    pub(super) fn claim_table(&mut self, table: &Table, port: Port, size: u64, user: &User) {
+        for segment in table.segments() {
+            for origin in segment.place.origins().iter().filter(|origin| origin.port == port) {
+                match segment.place {
+                    Place::Linear(_) => {
+                        let range = segment.range.at(origin.start);
+                        self.claims.push((range, user.clone()));
+                    }
+                    Place::Striped(_) => self.claim_all(size, user.clone()),
+                }
+            }
+        }
+    }
+
+    pub(super) fn export(&mut self, user: User, writes: bool) {
+        self.exports.push((user, writes));
+    }
+
+    /// The first byte behind all that devices have claimed so far.
+    pub(super) fn next_free(&self) -> u64 {
+        self.claims.iter().map(|(range, _)| range.end()).max().unwrap_or(0)
+    }
+
+    /// Whether nobody uses it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.claims.is_empty() && self.exports.is_empty()
+    }
+
+    /// Tells of whoever shares bytes of the device `name`.
+    pub(super) fn check(&self, name: &str, size: u64, log: &mut Log) {
+        self.check_devices(name, size, log);
+        if let Some((_, below)) = self.claims.iter().min_by_key(|(_, user)| user) {
+            for (export, _) in &self.exports {
+                let (other, line) = (&below.name, below.at.line);
+                let message = format!(
+                    "{name:?} is below {other:?} (line {line}) already; export {other:?}, or a \
+                     partition of {name:?} that is free"
+                );
+                log.error(export.at, message);
+            }
+        }
+        let mut writers = self.exports.iter().filter(|(_, writes)| *writes);
+        let Some((first, _)) = writers.next() else { return };
+        for (second, _) in writers {
+            let (other, line) = (&first.name, first.at.line);
+            let message = format!(
+                "{name:?} is exported as {other:?} (line {line}) already; set read_only = true on \
+                 one of the two"
+            );
+            log.error(second.at, message);
+        }
+    }
+
+    fn check_devices(&self, name: &str, size: u64, log: &mut Log) {
+        let mut claims: Vec<_> = self.claims.iter().collect();
+        claims.sort();
+        let mut told = BTreeSet::new();
+        let mut reach = claims.first().copied();
+        for claim in claims.iter().skip(1).copied() {
+            let Some(far) = reach else { return };
+            let [first, second] = if far.1 <= claim.1 { [far, claim] } else { [claim, far] };
+            if let Some(shared) = far.0.intersect(claim.0)
+                && far.1 != claim.1
+                && told.insert((&first.1, &second.1))
+            {
+                log.error(second.1.at, shared_message(name, size, &first.1, shared));
+            }
+            if claim.0.end() > far.0.end() {
+                reach = Some(claim);
+            }
+        }
+    }
+}
+
+fn shared_message(name: &str, size: u64, first: &User, shared: ByteRange) -> String {
+    let (other, line) = (&first.name, first.at.line);
+    if shared.start() == 0 && shared.end() == size {
+        return format!(
+            "{name:?} is below {other:?} (line {line}) already; put a partition of {name:?} below each"
+        );
+    }
+    let [from, to] = [shared.start(), shared.end()].map(format_size);
+    format!("bytes {from} to {to} of {name:?} belong to {other:?} (line {line}) already; move one")
+}

@@ -1,0 +1,279 @@
+//! From the tree to the sections of a spec: what is there, by name.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::fault::{Log, Position};
+use super::listen::Nbd;
+use super::tree::{Field, Item, Raw, Word};
+use super::{near, tree};
+
+/// Bytes in a text: far more than [`DEVICES_MAX`] devices need.
+pub const TEXT_MAX_BYTES: usize = 4 << 20;
+
+/// Disks and devices in one graph.
+pub const DEVICES_MAX: usize = 4096;
+
+/// Exports of one graph.
+pub const EXPORTS_MAX: usize = 1024;
+
+/// Bytes in a name. It becomes part of paths, labels and metrics.
+pub const NAME_MAX_BYTES: usize = 64;
+
+const SECTIONS: [&str; 5] = ["name", "nbd", "disk", "device", "export"];
+
+/// A spec as it was written, with what is wrong with it so far. Planning it finds the rest, so that
+/// all faults are told together.
+#[derive(Clone)]
+pub struct Spec {
+    pub(super) name: String,
+    pub(super) nbd: Nbd,
+    /// Disks and devices in the order of the file.
+    pub(super) entries: Vec<Entry>,
+    pub(super) exports: Vec<Entry>,
+    pub(super) log: Log,
+}
+
+/// One line of `[disk]`, `[device]` or `[export]`.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) section: Section,
+    pub(super) name: Word,
+    pub(super) fields: Vec<Field>,
+    /// It was no table, which has been told.
+    pub(super) broken: bool,
+    /// Another has the name, which has been told.
+    pub(super) twice: bool,
+}
+
+impl Entry {
+    /// Where the value of that key stands; the entry itself if there is none.
+    pub(super) fn place(&self, key: &str) -> Position {
+        self.field(key).map_or(self.name.at, |item| item.at)
+    }
+
+    pub(super) fn field(&self, key: &str) -> Option<&Item> {
+        self.fields.iter().find(|field| field.key.text == key).map(|field| &field.item)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Section {
+    Disk,
+    Device,
+    Export,
+}
+
+impl Section {
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Disk => "disk",
+            Self::Device => "device",
+            Self::Export => "export",
+        }
+    }
+
+    fn example(self) -> &'static str {
+        match self {
+            Self::Disk => "{ file = \"PATH\" }",
+            Self::Device => "{ kind = \"KIND\", on = \"NAME\" }",
+            Self::Export => "{ on = \"NAME\" }",
+        }
+    }
+}
+
+impl Spec {
+    /// Reads a spec. `file` is its name in messages; `vars` holds the variables that may be named in
+    /// it. What is wrong is kept until [`Spec::plan`].
+    pub fn parse(text: &str, file: &str, vars: &dyn Fn(&str) -> Option<String>) -> Self {
+        let stem = Path::new(file).file_stem().unwrap_or_default().to_string_lossy();
+        let mut spec = Self::empty(file, &stem);
+        if text.len() > TEXT_MAX_BYTES {
+            let bytes = text.len();
+            let message = format!("the text has {bytes} bytes; at most {TEXT_MAX_BYTES} are read");
+            spec.log.error(Position::NOWHERE, message);
+            return spec;
+        }
+        let Some(fields) = tree::read(text, vars, &mut spec.log) else {
+            return spec;
+        };
+        for field in &fields {
+            spec.section(field);
+        }
+        spec.entries.sort_by_key(|entry| entry.name.at);
+        spec.check_names();
+        spec.check_counts();
+        spec
+    }
+
+    /// A graph of one raw disk, exported as `vol`, without a text: `kind` is `file` or `path`.
+    pub fn of_disk(kind: &str, path: &str, read_only: bool) -> Self {
+        let at = Position::NOWHERE;
+        let word = |text: &str| Word { text: text.to_owned(), at };
+        let field = |key: &str, raw: Raw| Field { key: word(key), item: Item { at, raw } };
+        let read_only = read_only.then(|| field("read_only", Raw::Switch(true)));
+        let entry = |section, name: &str, first: Field| Entry {
+            section,
+            name: word(name),
+            fields: std::iter::once(first).chain(read_only.clone()).collect(),
+            broken: false,
+            twice: false,
+        };
+        let name = Path::new(path).file_name().unwrap_or_default().to_string_lossy();
+        let mut spec = Self::empty(path, &name);
+        spec.entries.push(entry(Section::Disk, "disk", field(kind, Raw::Text(path.to_owned()))));
+        spec.exports.push(entry(Section::Export, "vol", field("on", Raw::Text("disk".to_owned()))));
+        spec
+    }
+
+    fn empty(file: &str, name: &str) -> Self {
+        Self {
+            name: name_from(name),
+            nbd: Nbd::default(),
+            entries: Vec::new(),
+            exports: Vec::new(),
+            log: Log::new(file),
+        }
+    }
+
+    fn section(&mut self, field: &Field) {
+        let Field { key, item } = field;
+        match key.text.as_str() {
+            "name" => self.set_name(item),
+            "nbd" => {
+                if let Some(fields) = table(key, item, &mut self.log) {
+                    self.nbd = Nbd::read(fields, &mut self.log);
+                }
+            }
+            "disk" => self.entries(Section::Disk, key, item),
+            "device" => self.entries(Section::Device, key, item),
+            "export" => self.entries(Section::Export, key, item),
+            _ => unknown_key(key, "a spec", SECTIONS, &mut self.log),
+        }
+    }
+
+    fn set_name(&mut self, item: &Item) {
+        match &item.raw {
+            Raw::Text(text) => {
+                if let Some(why) = wrong_name(text) {
+                    self.log.error(item.at, format!("name {text:?}: {why}"));
+                }
+                self.name.clone_from(text);
+            }
+            Raw::Broken => {}
+            raw => self.log.error(item.at, format!("name {}: text is needed", raw.show())),
+        }
+    }
+
+    fn entries(&mut self, section: Section, key: &Word, item: &Item) {
+        for Field { key: name, item } in table(key, item, &mut self.log).unwrap_or_default() {
+            let (fields, broken) = match &item.raw {
+                Raw::Table(fields) => (fields.clone(), false),
+                Raw::Broken => (Vec::new(), true),
+                raw => {
+                    let (shown, name, example) = (raw.show(), &name.text, section.example());
+                    let message =
+                        format!("{shown} is no {}; write {name} = {example}", section.word());
+                    self.log.error(item.at, message);
+                    (Vec::new(), true)
+                }
+            };
+            let entry = Entry { section, name: name.clone(), fields, broken, twice: false };
+            match section {
+                Section::Export => self.exports.push(entry),
+                Section::Disk | Section::Device => self.entries.push(entry),
+            }
+        }
+    }
+
+    /// Disks, devices and exports share one name space; the first in the file has the name.
+    fn check_names(&mut self) {
+        let mut entries: Vec<_> = self.entries.iter_mut().chain(&mut self.exports).collect();
+        entries.sort_by_key(|entry| entry.name.at);
+        let mut seen = BTreeMap::new();
+        for entry in entries {
+            let Word { text, at } = &entry.name;
+            if let Some(why) = wrong_name(text) {
+                self.log.error(*at, format!("name {text:?}: {why}"));
+            }
+            if let Some((section, line)) = seen.get(text) {
+                let message = format!(
+                    "{text:?} is the name of {section} already (line {line}); disks, devices and \
+                     exports need different names"
+                );
+                self.log.error(*at, message);
+                entry.twice = true;
+            } else {
+                let section = match entry.section {
+                    Section::Disk => "a disk",
+                    Section::Device => "a device",
+                    Section::Export => "an export",
+                };
+                seen.insert(text.clone(), (section, at.line));
+            }
+        }
+    }
+
+    fn check_counts(&mut self) {
+        if let Some(extra) = self.entries.get(DEVICES_MAX) {
+            let count = self.entries.len();
+            let message = format!("{count} disks and devices; at most {DEVICES_MAX} are possible");
+            self.log.error(extra.name.at, message);
+        }
+        if let Some(extra) = self.exports.get(EXPORTS_MAX) {
+            let count = self.exports.len();
+            let message = format!("{count} exports; at most {EXPORTS_MAX} are possible");
+            self.log.error(extra.name.at, message);
+        }
+        if self.exports.is_empty() {
+            let at = Position { line: 1, column: 1 };
+            self.log.error(at, "nothing is exported; add [export] with vol = { on = \"NAME\" }");
+        }
+    }
+}
+
+fn table<'i>(key: &Word, item: &'i Item, log: &mut Log) -> Option<&'i [Field]> {
+    match &item.raw {
+        Raw::Table(fields) => Some(fields),
+        Raw::Broken => None,
+        _ => {
+            let key = &key.text;
+            log.error(item.at, format!("{key} is a table; write [{key}], and its keys below"));
+            None
+        }
+    }
+}
+
+/// Tells that `key` means nothing in `place`.
+pub(super) fn unknown_key<'k>(
+    key: &Word,
+    place: &str,
+    known: impl IntoIterator<Item = &'k str>,
+    log: &mut Log,
+) {
+    let hint = near::hint(&key.text, known);
+    log.error(key.at, format!("no key {:?} in {place}{hint}", key.text));
+}
+
+fn is_name_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)
+}
+
+fn wrong_name(name: &str) -> Option<String> {
+    let begins = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if name.len() <= NAME_MAX_BYTES && begins && name.bytes().all(is_name_byte) {
+        return None;
+    }
+    Some(format!(
+        "a name has 1 to {NAME_MAX_BYTES} letters a-z, digits, - _ and ., and begins with a letter or digit"
+    ))
+}
+
+/// A name for a graph from the name of a file: what may not be in a name becomes a dash.
+fn name_from(file: &str) -> String {
+    let name: String =
+        file.bytes().map(|b| if is_name_byte(b) { char::from(b) } else { '-' }).collect();
+    let name = name.trim_start_matches(|c: char| !c.is_ascii_alphanumeric());
+    let name = &name[..name.len().min(NAME_MAX_BYTES)];
+    if name.is_empty() { "graph".to_owned() } else { name.to_owned() }
+}

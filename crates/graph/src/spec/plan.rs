@@ -1,0 +1,355 @@
+//! The plan of every device, from the bottom up.
+
+use std::collections::BTreeMap;
+
+use block::env::Address;
+use block::{Env, Info, Port, Table, TableError};
+
+use super::draft::{Draft, ExportDraft, Names};
+use super::fault::{Fault, Faults, Log, Position};
+use super::order::order;
+use super::owner::{User, Uses};
+use super::parse::{Section, Spec};
+use super::units::write_size;
+use crate::kind::{self, Given, GivenLower, Kind, Maker, Registry, TablePlan, Value};
+
+/// A graph that can be built: everything has been checked, nothing has been opened.
+#[derive(Clone)]
+pub struct Planned {
+    /// The graph's name.
+    pub name: String,
+    /// Where clients connect; empty if the spec does not say.
+    pub listens: Vec<Address>,
+    /// Connections at once, if the spec says.
+    pub max_connections: Option<u32>,
+    /// Disks and devices, those below first.
+    pub nodes: Vec<PlannedNode>,
+    /// What clients see, in the order of the spec.
+    pub exports: Vec<PlannedExport>,
+    /// What is worth knowing, in the order of the spec.
+    pub warnings: Vec<Fault>,
+}
+
+/// What stands at the bottom, and what stands on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// It stands on real storage.
+    Disk,
+    /// It stands on disks or devices.
+    Device,
+}
+
+/// A disk or device that can be made.
+#[derive(Clone)]
+pub struct PlannedNode {
+    /// Its name.
+    pub name: String,
+    /// What sort of device it is.
+    pub kind: &'static Kind,
+    /// Disk or device.
+    pub role: Role,
+    /// What it stands on: indices into [`Planned::nodes`].
+    pub lowers: Vec<usize>,
+    /// What its maker is given.
+    pub given: Given,
+    /// Its facts.
+    pub info: Info,
+    /// Its mapping, if its kind is a table.
+    pub table: Option<Table>,
+    /// Bytes of its lowers that it does not reach although it was given all of them.
+    pub unused_bytes: u64,
+    /// Whether this start creates every disk beneath it.
+    pub created: bool,
+    /// Of a disk, in words: `O_DIRECT`, `in memory`.
+    pub words: String,
+    /// Where its name stands in the spec.
+    pub position: Position,
+}
+
+impl PlannedNode {
+    /// Whether a hook is to be carried by an async device of its own: `mode = "device"`.
+    pub fn as_device(&self) -> bool {
+        matches!(self.kind.maker, Maker::Hooks { .. }) && self.given.text("mode") == Some("device")
+    }
+}
+
+/// An export that can be opened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PlannedExport {
+    /// Its name.
+    pub name: String,
+    /// What it shows: an index into [`Planned::nodes`].
+    pub node: usize,
+    /// Whether writes are refused: by the spec, or by what it shows.
+    pub read_only: bool,
+    /// Its facts.
+    pub info: Info,
+}
+
+impl Spec {
+    /// Checks the spec against the kinds of `registry` and the disks of `env`, changing nothing.
+    ///
+    /// # Errors
+    /// All faults of the text and of the plan together. What only follows from another fault is not
+    /// told.
+    pub fn plan(&self, registry: Registry, env: &Env) -> Result<Planned, Faults> {
+        let mut log = self.log.clone();
+        let names = Names::of(self);
+        let drafts: Vec<_> =
+            self.entries.iter().map(|e| Draft::new(e, registry, &names, &mut log)).collect();
+        let exports: Vec<_> =
+            self.exports.iter().map(|e| ExportDraft::new(e, &names, &mut log)).collect();
+        let order = order(&drafts, &mut log);
+        let mut planner = Planner {
+            env,
+            drafts: &drafts,
+            nodes: Vec::new(),
+            places: vec![None; drafts.len()],
+            uses: vec![Uses::default(); drafts.len()],
+            spoiled: vec![false; drafts.len()],
+            identities: BTreeMap::new(),
+            log,
+        };
+        for index in order {
+            planner.draft(index);
+        }
+        let exports = exports.iter().filter_map(|export| planner.export(export)).collect();
+        planner.check_uses();
+        let Planner { nodes, log, .. } = planner;
+        let warnings = log.finish()?;
+        let Spec { name, nbd, .. } = self.clone();
+        let (listens, max_connections) = (nbd.listens, nbd.max_connections);
+        Ok(Planned { name, listens, max_connections, nodes, exports, warnings })
+    }
+}
+
+struct Planner<'p> {
+    env: &'p Env,
+    drafts: &'p [Draft<'p>],
+    nodes: Vec<PlannedNode>,
+    /// By draft: its node, if it could be planned.
+    places: Vec<Option<usize>>,
+    /// By draft: who uses it.
+    uses: Vec<Uses>,
+    /// By draft: whether a table on it could not be planned, so that nobody knows what is free.
+    spoiled: Vec<bool>,
+    /// What disks are on, and which draft came first.
+    identities: BTreeMap<String, usize>,
+    log: Log,
+}
+
+/// What a kind said of a device.
+struct Answer {
+    info: Info,
+    table: Option<Table>,
+    unused_bytes: u64,
+    created: bool,
+    words: String,
+}
+
+impl Planner<'_> {
+    fn draft(&mut self, index: usize) {
+        let draft = &self.drafts[index];
+        let node = self.node(index);
+        if let Some(node) = &node {
+            self.claim(draft, node);
+        } else {
+            for lower in &draft.lowers {
+                self.spoiled[*lower] = true;
+            }
+        }
+        if let Some(node) = node {
+            self.places[index] = Some(self.nodes.len());
+            self.nodes.push(node);
+        }
+    }
+
+    /// The node of a draft; `None` if something is wrong with it or with what it stands on.
+    fn node(&mut self, index: usize) -> Option<PlannedNode> {
+        let draft = &self.drafts[index];
+        let kind = draft.kind.filter(|_| draft.sound)?;
+        let lowers: Vec<usize> =
+            draft.lowers.iter().map(|lower| self.places[*lower]).collect::<Option<_>>()?;
+        if self.floats(draft, kind) && draft.lowers.iter().any(|lower| self.spoiled[*lower]) {
+            return None;
+        }
+        let given = self.given(draft, &lowers);
+        let answer = self.ask(index, kind, &given)?;
+        if answer.info.size == 0 {
+            let name = &draft.entry.name;
+            self.log.error(
+                name.at,
+                format!("{:?} would have no bytes; one block is needed", name.text),
+            );
+            return None;
+        }
+        let Answer { info, table, unused_bytes, created, words } = answer;
+        let role = match draft.entry.section {
+            Section::Disk => Role::Disk,
+            Section::Device | Section::Export => Role::Device,
+        };
+        let (name, position) = (given.name.clone(), draft.entry.name.at);
+        Some(PlannedNode {
+            name,
+            kind,
+            role,
+            lowers,
+            given,
+            info,
+            table,
+            unused_bytes,
+            created,
+            words,
+            position,
+        })
+    }
+
+    /// Whether its place depends on the tables before it: it may have a `start`, and has none.
+    fn floats(&self, draft: &Draft<'_>, kind: &Kind) -> bool {
+        let has_start = kind.options.iter().any(|option| option.name == "start");
+        has_start && !draft.options.iter().any(|(name, _)| *name == "start")
+    }
+
+    fn given(&self, draft: &Draft<'_>, lowers: &[usize]) -> Given {
+        let lower = |(node, draft): (&usize, &usize)| {
+            let node = &self.nodes[*node];
+            GivenLower {
+                name: node.name.clone(),
+                info: node.info.clone(),
+                created: node.created,
+                next_free: self.uses[*draft].next_free(),
+            }
+        };
+        let lowers = lowers.iter().zip(&draft.lowers).map(lower).collect();
+        Given { name: draft.entry.name.text.clone(), options: draft.options.clone(), lowers }
+    }
+
+    /// Asks the kind what the device will be.
+    fn ask(&mut self, index: usize, kind: &Kind, given: &Given) -> Option<Answer> {
+        let draft = &self.drafts[index];
+        let over = Info::over(given.lowers.iter().map(|lower| &lower.info));
+        let created = given.lowers.iter().all(|lower| lower.created);
+        let plain =
+            |info| Answer { info, table: None, unused_bytes: 0, created, words: String::new() };
+        let answer = match (kind.maker, over) {
+            (Maker::Table(plan), Some(over)) => {
+                let TablePlan { table, unused_bytes } = self.tell(draft, plan(given))?;
+                self.check_blocks(draft, &table, over.block_size)?;
+                let info = Info { size: table.size(), ..over };
+                Answer { table: Some(table), unused_bytes, ..plain(info) }
+            }
+            (Maker::Hooks { plan, .. }, Some(over)) => {
+                self.tell(draft, plan(given))?;
+                plain(over)
+            }
+            (Maker::Device { plan, .. }, _) => plain(self.tell(draft, plan(given))?),
+            (Maker::Disk { plan, .. }, _) => {
+                let disk = self.tell(draft, plan(given, self.env))?;
+                self.check_identity(index, disk.identity)?;
+                Answer { created: disk.creates, words: disk.words, ..plain(disk.info) }
+            }
+            (Maker::Table(_) | Maker::Hooks { .. }, None) => {
+                unreachable!("{} stands on something: its arity was checked", kind.name)
+            }
+        };
+        Some(answer)
+    }
+
+    /// Tells the faults that a kind found, each where its option stands.
+    fn tell<T>(&mut self, draft: &Draft<'_>, plan: kind::Plan<T>) -> Option<T> {
+        let faults = match plan {
+            Ok(plan) => return Some(plan),
+            Err(faults) => faults,
+        };
+        for fault in faults {
+            self.log.error(draft.entry.place(fault.option), fault.message);
+        }
+        None
+    }
+
+    fn check_blocks(&mut self, draft: &Draft<'_>, table: &Table, block: u32) -> Option<()> {
+        let Err(error) = table.check_block_size(block) else {
+            return Some(());
+        };
+        let odd = draft.options.iter().find_map(|(name, value)| match value {
+            Value::Size(bytes) if !bytes.is_multiple_of(u64::from(block)) => Some((*name, *bytes)),
+            _ => None,
+        });
+        let below = format!("the block size of what {:?} stands on", draft.entry.name.text);
+        let (option, message) = match (odd, error) {
+            (Some((name, bytes)), _) => {
+                let down = bytes - bytes % u64::from(block);
+                let near = write_size(if down == 0 { u64::from(block) } else { down });
+                (name, format!("{name} {bytes} is not a multiple of {block}, {below}; {near:?} is"))
+            }
+            (None, TableError::Misaligned { bytes, .. }) => (
+                "on",
+                format!(
+                    "its parts meet at byte {bytes}, which is not a multiple of {block}, {below}; \
+                     use partitions of whole blocks"
+                ),
+            ),
+            (None, error) => ("on", error.to_string()),
+        };
+        self.log.error(draft.entry.place(option), message);
+        None
+    }
+
+    fn check_identity(&mut self, index: usize, identity: String) -> Option<()> {
+        let entry = self.drafts[index].entry;
+        let first = match self.identities.get(&identity) {
+            Some(first) => self.drafts[*first].entry,
+            None => {
+                self.identities.extend((!identity.is_empty()).then_some((identity, index)));
+                return Some(());
+            }
+        };
+        let (one, two) = (&first.name, &entry.name.text);
+        let message = format!(
+            "{two:?} and {:?} (line {}) are both on {identity}; a disk is used once",
+            one.text, one.at.line
+        );
+        self.log.error(entry.name.at, message);
+        None
+    }
+
+    fn claim(&mut self, draft: &Draft<'_>, node: &PlannedNode) {
+        for (port, (word, lower)) in draft.on.iter().zip(&draft.lowers).enumerate() {
+            let user = User { at: word.at, name: node.name.clone() };
+            let size = node.given.lowers[port].info.size;
+            let uses = &mut self.uses[*lower];
+            match &node.table {
+                Some(table) => uses.claim_table(table, Port(port as u16), size, &user),
+                None => uses.claim_all(size, user),
+            }
+        }
+    }
+
+    fn export(&mut self, export: &ExportDraft<'_>) -> Option<PlannedExport> {
+        let (word, draft) = export.on.as_ref()?;
+        let node = self.places[*draft]?;
+        let below = &self.nodes[node].info;
+        let info = Info { read_only: below.read_only || export.read_only, ..below.clone() };
+        let name = export.entry.name.text.clone();
+        let user = User { at: word.at, name: name.clone() };
+        self.uses[*draft].export(user, !info.read_only);
+        Some(PlannedExport { name, node, read_only: info.read_only, info })
+    }
+
+    fn check_uses(&mut self) {
+        let used = self.places.iter().zip(&self.uses);
+        let used = used.filter_map(|(place, uses)| Some((&self.nodes[(*place)?], uses)));
+        let used: Vec<(&PlannedNode, &Uses)> = used.collect();
+        // What nobody can write may be shared by any number.
+        for (node, uses) in used.iter().filter(|(node, _)| !node.info.read_only) {
+            uses.check(&node.name, node.info.size, &mut self.log);
+        }
+        if self.log.has_errors() {
+            return;
+        }
+        for (node, _) in used.iter().filter(|(_, uses)| uses.is_empty()) {
+            let message = format!("{:?} is not used; export it, or remove it", node.name);
+            self.log.warning(node.position, message);
+        }
+    }
+}

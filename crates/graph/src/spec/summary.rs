@@ -1,0 +1,102 @@
+//! What the user gets, in words.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use super::plan::{Planned, PlannedExport, Role};
+use super::units::format_exact;
+
+/// Kinds each lower of which holds all the data.
+const COPIES: [&str; 1] = ["mirror"];
+
+/// What happens when disks fail.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Redundancy {
+    /// How many disks may fail, whichever they are, without loss of data.
+    pub survives: usize,
+    /// The disks beneath: indices into [`Planned::nodes`].
+    pub disks: BTreeSet<usize>,
+}
+
+impl Planned {
+    /// What happens to node `index` when disks fail.
+    ///
+    /// # Panics
+    /// If there is no such node.
+    pub fn redundancy(&self, index: usize) -> Redundancy {
+        self.redundancies().swap_remove(index)
+    }
+
+    fn redundancies(&self) -> Vec<Redundancy> {
+        let mut all: Vec<Redundancy> = Vec::new();
+        for (index, node) in self.nodes.iter().enumerate() {
+            let lowers: Vec<&Redundancy> = node.lowers.iter().map(|lower| &all[*lower]).collect();
+            let disks = match node.role {
+                Role::Disk => BTreeSet::from([index]),
+                Role::Device => {
+                    lowers.iter().flat_map(|lower| lower.disks.iter().copied()).collect()
+                }
+            };
+            let survives = if COPIES.contains(&node.kind.name) {
+                of_copies(&lowers)
+            } else {
+                lowers.iter().map(|lower| lower.survives).min().unwrap_or(0)
+            };
+            all.push(Redundancy { survives, disks });
+        }
+        all
+    }
+
+    /// What the user gets: a line for each export, and one for each device that leaves bytes unused.
+    pub fn summary(&self) -> String {
+        let width = self.exports.iter().map(|export| export.name.len()).max().unwrap_or(0);
+        let redundancies = self.redundancies();
+        let mut text = String::new();
+        for export in &self.exports {
+            let line = self.export_line(export, &redundancies[export.node]);
+            // Writing to a String does not fail.
+            let _ = writeln!(text, "{:width$}  {line}", export.name);
+        }
+        for node in self.nodes.iter().filter(|node| node.unused_bytes > 0) {
+            let bytes = format_exact(node.unused_bytes);
+            let _ =
+                writeln!(text, "note: {:?} leaves {bytes} of what it stands on unused", node.name);
+        }
+        text
+    }
+
+    fn export_line(&self, export: &PlannedExport, redundancy: &Redundancy) -> String {
+        let info = &export.info;
+        let mut parts = vec![format_exact(info.size), format!("blocks of {}", info.block_size)];
+        let words: BTreeSet<&str> =
+            redundancy.disks.iter().map(|disk| self.nodes[*disk].words.as_str()).collect();
+        parts.extend(words.into_iter().filter(|words| !words.is_empty()).map(str::to_owned));
+        parts.push("raw".to_owned());
+        if export.read_only {
+            parts.push("read-only".to_owned());
+        }
+        match (redundancy.survives, redundancy.disks.len()) {
+            (0, 1) => {}
+            (0, disks) => parts.push(format!("lost with any of {disks} disks")),
+            (survives, disks) => parts.push(format!("survives {survives} of {disks} disks")),
+        }
+        parts.join(", ")
+    }
+}
+
+/// Copies that share a disk fail together, so of these only the best counts.
+fn of_copies(lowers: &[&Redundancy]) -> usize {
+    let mut groups: Vec<(BTreeSet<usize>, usize)> = Vec::new();
+    for lower in lowers {
+        let mut group = (lower.disks.clone(), lower.survives);
+        groups.retain(|(disks, survives)| {
+            let apart = disks.is_disjoint(&group.0);
+            if !apart {
+                group = (disks | &group.0, group.1.max(*survives));
+            }
+            apart
+        });
+        groups.push(group);
+    }
+    groups.iter().map(|(_, survives)| survives + 1).sum::<usize>().saturating_sub(1)
+}

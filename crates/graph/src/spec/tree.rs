@@ -1,0 +1,172 @@
+//! The text as a tree: TOML with the place of everything in it, in the order of the file, and with
+//! variables in place of their names.
+
+use toml::Spanned;
+use toml::de::{DeFloat, DeInteger, DeTable, DeValue};
+
+use super::fault::{Log, Position};
+use super::vars;
+
+/// Bytes of the text that a message about its syntax shows.
+const NEAR_MAX_BYTES: usize = 40;
+
+/// A word that was written somewhere.
+#[derive(Clone, Debug)]
+pub(super) struct Word {
+    pub(super) text: String,
+    pub(super) at: Position,
+}
+
+/// A key and its value.
+#[derive(Clone, Debug)]
+pub(super) struct Field {
+    pub(super) key: Word,
+    pub(super) item: Item,
+}
+
+/// A value that was written somewhere.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    pub(super) at: Position,
+    pub(super) raw: Raw,
+}
+
+/// A value before it is known what it should be.
+#[derive(Clone, Debug)]
+pub(super) enum Raw {
+    Text(String),
+    Integer(i128),
+    Float(f64),
+    Switch(bool),
+    Date(String),
+    List(Vec<Item>),
+    Table(Vec<Field>),
+    /// A fault that has been told; nobody else should complain.
+    Broken,
+}
+
+impl Raw {
+    /// The value as it would be written, for messages.
+    pub(super) fn show(&self) -> String {
+        match self {
+            Self::Text(text) => format!("{text:?}"),
+            Self::Integer(number) => number.to_string(),
+            Self::Float(number) => format!("{number:?}"),
+            Self::Switch(switch) => switch.to_string(),
+            Self::Date(date) => date.clone(),
+            Self::List(items) => {
+                let items: Vec<_> = items.iter().map(|item| item.raw.show()).collect();
+                format!("[{}]", items.join(", "))
+            }
+            Self::Table(_) | Self::Broken => "{…}".to_owned(),
+        }
+    }
+}
+
+/// The fields of the whole text; `None` if it is no TOML, for what could be saved of it would only
+/// give rise to faults that are not there.
+pub(super) fn read(
+    text: &str,
+    vars: &dyn Fn(&str) -> Option<String>,
+    log: &mut Log,
+) -> Option<Vec<Field>> {
+    let lines = Lines::new(text);
+    let (root, errors) = DeTable::parse_recoverable(text);
+    let mut line = None;
+    for error in &errors {
+        let span = error.span().unwrap_or_default();
+        let at = lines.position(span.start);
+        // What else is wrong with a line that was not understood is guesswork.
+        if line.replace(at.line) != Some(at.line) {
+            let near =
+                text.get(span).filter(|near| (1..=NEAR_MAX_BYTES).contains(&near.trim().len()));
+            let near = near.map_or(String::new(), |near| format!(", at {near:?}"));
+            log.error(at, format!("not TOML: {}{near}", error.message()));
+        }
+    }
+    errors.is_empty().then(|| Reader { lines, vars, log }.fields(root.get_ref()))
+}
+
+struct Reader<'r> {
+    lines: Lines<'r>,
+    vars: &'r dyn Fn(&str) -> Option<String>,
+    log: &'r mut Log,
+}
+
+impl Reader<'_> {
+    fn fields(&mut self, table: &DeTable<'_>) -> Vec<Field> {
+        let field = |(key, value): (&Spanned<_>, &Spanned<DeValue<'_>>)| {
+            let at = self.lines.position(key.span().start);
+            let key = Word { text: String::from(AsRef::<str>::as_ref(key.get_ref())), at };
+            Field { key, item: self.item(value) }
+        };
+        let mut fields: Vec<Field> = table.iter().map(field).collect();
+        fields.sort_by_key(|field| field.key.at);
+        fields
+    }
+
+    fn item(&mut self, value: &Spanned<DeValue<'_>>) -> Item {
+        let at = self.lines.position(value.span().start);
+        let raw = match value.get_ref() {
+            DeValue::String(text) => self.text(text, at),
+            DeValue::Integer(integer) => self.integer(integer, at),
+            DeValue::Float(float) => self.float(float, at),
+            DeValue::Boolean(switch) => Raw::Switch(*switch),
+            DeValue::Datetime(date) => Raw::Date(date.to_string()),
+            DeValue::Array(items) => Raw::List(items.iter().map(|item| self.item(item)).collect()),
+            DeValue::Table(table) => Raw::Table(self.fields(table)),
+        };
+        Item { at, raw }
+    }
+
+    fn text(&mut self, text: &str, at: Position) -> Raw {
+        match vars::expand(text, self.vars) {
+            Ok(text) => Raw::Text(text),
+            Err(wrong) => {
+                for sentence in wrong {
+                    self.log.error(at, sentence);
+                }
+                Raw::Broken
+            }
+        }
+    }
+
+    fn integer(&mut self, integer: &DeInteger<'_>, at: Position) -> Raw {
+        match i128::from_str_radix(integer.as_str(), integer.radix()) {
+            Ok(number) => Raw::Integer(number),
+            Err(_) => {
+                self.log.error(at, format!("{integer} is more than any number here may be"));
+                Raw::Broken
+            }
+        }
+    }
+
+    fn float(&mut self, float: &DeFloat<'_>, at: Position) -> Raw {
+        match float.as_str().parse() {
+            Ok(number) => Raw::Float(number),
+            Err(_) => {
+                self.log.error(at, format!("{float} is not a number"));
+                Raw::Broken
+            }
+        }
+    }
+}
+
+/// From a byte of the text to its line and column.
+struct Lines<'t> {
+    text: &'t str,
+    starts: Vec<usize>,
+}
+
+impl<'t> Lines<'t> {
+    fn new(text: &'t str) -> Self {
+        let after = text.match_indices('\n').map(|(newline, _)| newline + 1);
+        Self { text, starts: std::iter::once(0).chain(after).collect() }
+    }
+
+    fn position(&self, byte: usize) -> Position {
+        let line = self.starts.partition_point(|start| *start <= byte);
+        let before = self.text.get(self.starts[line - 1]..byte).unwrap_or_default();
+        Position { line: line as u32, column: before.chars().count() as u32 + 1 }
+    }
+}

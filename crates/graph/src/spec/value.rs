@@ -1,0 +1,155 @@
+//! Values checked against what an option takes.
+
+use std::time::Duration;
+
+use super::fault::Log;
+use super::tree::{Item, Raw, Word};
+use super::{near, units};
+use crate::kind::{OptionSpec, Value, ValueType};
+
+/// The value that was written for `option`; `None` if it was told to be wrong. `members` is what the
+/// device stands on.
+pub(super) fn check(
+    option: &OptionSpec,
+    item: &Item,
+    members: &[Word],
+    log: &mut Log,
+) -> Option<Value> {
+    match option.value {
+        ValueType::Choices(words) => return choices(option.name, words, item, log),
+        _ if matches!(item.raw, Raw::Broken) => return None,
+        _ => {}
+    }
+    let checked = match option.value {
+        ValueType::Size(least, most) => size(&item.raw, least, most).map(Value::Size),
+        ValueType::SizeOrRest => size_or_rest(&item.raw),
+        ValueType::Duration(most) => duration(&item.raw, most).map(Value::Duration),
+        ValueType::Integer(least, most) => integer(&item.raw, least, most).map(Value::Integer),
+        ValueType::Share => share(&item.raw).map(Value::Share),
+        ValueType::Switch => switch(&item.raw).map(Value::Switch),
+        ValueType::Choice(words) => one_of(&item.raw, words, "").map(Value::Text),
+        ValueType::Member => member(&item.raw, members).map(Value::Text),
+        ValueType::Path => path(&item.raw).map(Value::Text),
+        ValueType::Text | ValueType::Choices(_) => text(&item.raw).map(Value::Text),
+    };
+    checked
+        .map_err(|why| log.error(item.at, format!("{} {}: {why}", option.name, item.raw.show())))
+        .ok()
+}
+
+type Checked<T> = Result<T, String>;
+
+fn size(raw: &Raw, least: u64, most: u64) -> Checked<u64> {
+    let bytes = match raw {
+        Raw::Text(text) => units::parse_size(text)?,
+        Raw::Integer(number) => units::parse_size(&number.to_string())?,
+        _ => return Err("a size is needed, such as 4096 or \"64KiB\"".to_owned()),
+    };
+    if bytes < least {
+        return Err(format!("at least \"{}\" is needed", units::write_size(least)));
+    }
+    if bytes > most {
+        return Err(format!("at most \"{}\" is possible", units::write_size(most)));
+    }
+    Ok(bytes)
+}
+
+fn size_or_rest(raw: &Raw) -> Checked<Value> {
+    match raw {
+        Raw::Text(text) if text == "rest" => Ok(Value::Rest),
+        Raw::Text(text) if text.starts_with(char::is_alphabetic) => {
+            Err("a size such as \"64KiB\" is needed, or \"rest\"".to_owned())
+        }
+        _ => size(raw, 1, u64::MAX).map(Value::Size),
+    }
+}
+
+fn duration(raw: &Raw, most: Duration) -> Checked<Duration> {
+    let time = match raw {
+        Raw::Text(text) => units::parse_duration(text)?,
+        Raw::Integer(number) => units::parse_duration(&number.to_string())?,
+        _ => units::parse_duration("")?,
+    };
+    if time > most {
+        return Err(format!("at most \"{}\" is possible", units::write_duration(most)));
+    }
+    Ok(time)
+}
+
+fn integer(raw: &Raw, least: u64, most: u64) -> Checked<u64> {
+    let number = match raw {
+        Raw::Integer(number) => Some(*number),
+        Raw::Text(text) => text.trim().parse().ok(),
+        _ => None,
+    };
+    let within = number.and_then(|number| u64::try_from(number).ok());
+    within
+        .filter(|number| (least..=most).contains(number))
+        .ok_or_else(|| format!("a whole number from {least} to {most} is needed"))
+}
+
+fn share(raw: &Raw) -> Checked<f64> {
+    match raw {
+        Raw::Text(text) => units::parse_share(text),
+        Raw::Integer(number) => units::parse_share(&number.to_string()),
+        Raw::Float(number) => units::parse_share(&number.to_string()),
+        _ => units::parse_share(""),
+    }
+}
+
+fn switch(raw: &Raw) -> Checked<bool> {
+    match raw {
+        Raw::Switch(switch) => Ok(*switch),
+        Raw::Text(text) if text == "true" => Ok(true),
+        Raw::Text(text) if text == "false" => Ok(false),
+        _ => Err("true or false is needed".to_owned()),
+    }
+}
+
+/// One of these words; `which` says more about them.
+fn one_of(raw: &Raw, words: &[&str], which: &str) -> Checked<String> {
+    let mut guess = String::new();
+    if let Raw::Text(text) = raw {
+        if words.contains(&text.as_str()) {
+            return Ok(text.clone());
+        }
+        guess = near::guess(text, words).unwrap_or_default();
+    }
+    Err(format!("one of {}{which} is needed{guess}", words.join(", ")))
+}
+
+fn member(raw: &Raw, members: &[Word]) -> Checked<String> {
+    let names: Vec<&str> = members.iter().map(|member| member.text.as_str()).collect();
+    one_of(raw, &names, ", which it stands on,")
+}
+
+fn choices(name: &str, words: &[&str], item: &Item, log: &mut Log) -> Option<Value> {
+    let items = match &item.raw {
+        Raw::List(items) => items.as_slice(),
+        _ => std::slice::from_ref(item),
+    };
+    let mut chosen = Vec::new();
+    for one in items {
+        match one_of(&one.raw, words, "") {
+            _ if matches!(one.raw, Raw::Broken) => {}
+            Ok(word) if !chosen.contains(&word) => chosen.push(word),
+            Ok(word) => log.error(one.at, format!("{name} {word:?}: it is there already")),
+            Err(why) => log.error(one.at, format!("{name} {}: {why}", one.raw.show())),
+        }
+    }
+    (chosen.len() == items.len()).then_some(Value::List(chosen))
+}
+
+fn text(raw: &Raw) -> Checked<String> {
+    match raw {
+        Raw::Text(text) => Ok(text.clone()),
+        _ => Err("text is needed, in quotes".to_owned()),
+    }
+}
+
+fn path(raw: &Raw) -> Checked<String> {
+    match raw {
+        Raw::Text(text) if !text.is_empty() && !text.contains('\0') => Ok(text.clone()),
+        _ => Err("a path is needed, in quotes".to_owned()),
+    }
+}

@@ -1,0 +1,279 @@
+//! Kinds that can be planned and not made, and a world that can only be looked at.
+
+use std::rc::Rc;
+use std::task::Waker;
+use std::time::Duration;
+
+use block::env::{
+    Address, Listener, LocalFuture, Mono, Open, Socket, Storage, StorageFacts, TimerId, World,
+};
+use block::{BufPool, Env, Error, ErrorKind, Hooks, Info, Lower, Port, Result, Table, TableError};
+use graph::engine::AnyDevice;
+use graph::kind::{
+    DiskPlan, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Registry, TablePlan, ValueType,
+};
+
+const MADE: &str = "a plan makes nothing";
+
+pub const REGISTRY: Registry = Registry(&[
+    FILE,
+    disk(
+        "path",
+        &[option("path", ValueType::Path, true), option("read_only", ValueType::Switch, false)],
+        plan_file,
+    ),
+    disk("memory", &[option("memory", ValueType::Size(512, 1 << 46), true)], plan_memory),
+    disk("null", &[option("null", ValueType::Size(512, 1 << 62), true)], plan_memory),
+    table("linear", Lowers::One, &[START, option("size", SIZE, false)], plan_linear),
+    table(
+        "partition",
+        Lowers::One,
+        &[START, option("size", ValueType::SizeOrRest, true)],
+        plan_partition,
+    ),
+    table("concat", Lowers::Many(1, 1024), &[], plan_concat),
+    table(
+        "stripe",
+        Lowers::Many(2, 64),
+        &[option("chunk", ValueType::Size(512, 1 << 30), false)],
+        plan_stripe,
+    ),
+    hooks("pass", &[]),
+    hooks("trace", &[option("file", ValueType::Path, false)]),
+    hooks(
+        "error",
+        &[
+            option("share", ValueType::Share, true),
+            option("verbs", ValueType::Choices(&["read", "write", "flush"]), false),
+            option("count", ValueType::Integer(1, 1000), false),
+        ],
+    ),
+    device(
+        "delay",
+        Lowers::One,
+        &[option("time", ValueType::Duration(Duration::from_secs(60)), true)],
+        plan_same,
+    ),
+    device("mirror", Lowers::Many(2, 8), &[option("trust", ValueType::Member, false)], plan_mirror),
+]);
+
+const FILE: Kind = disk(
+    "file",
+    &[
+        option("file", ValueType::Path, true),
+        option("size", SIZE, false),
+        option("create", ValueType::Switch, false),
+        option("cache", ValueType::Choice(&["direct", "buffered"]), false),
+        option("read_only", ValueType::Switch, false),
+    ],
+    plan_file,
+);
+
+const SIZE: ValueType = ValueType::Size(512, 1 << 62);
+const START: OptionSpec = option("start", ValueType::Size(0, u64::MAX), false);
+
+const fn option(name: &'static str, value: ValueType, required: bool) -> OptionSpec {
+    OptionSpec { name, value, required, help: "as the test needs" }
+}
+
+const fn kind(
+    name: &'static str,
+    lowers: Lowers,
+    options: &'static [OptionSpec],
+    maker: Maker,
+) -> Kind {
+    Kind { name, summary: "", manual: "", lowers, options, maker }
+}
+
+const fn disk(
+    name: &'static str,
+    options: &'static [OptionSpec],
+    plan: fn(&Given, &Env) -> Plan<DiskPlan>,
+) -> Kind {
+    kind(name, Lowers::None, options, Maker::Disk { plan, make: make_disk })
+}
+
+const fn table(
+    name: &'static str,
+    lowers: Lowers,
+    options: &'static [OptionSpec],
+    plan: fn(&Given) -> Plan<TablePlan>,
+) -> Kind {
+    kind(name, lowers, options, Maker::Table(plan))
+}
+
+const fn hooks(name: &'static str, options: &'static [OptionSpec]) -> Kind {
+    kind(name, Lowers::One, options, Maker::Hooks { plan: |_| Ok(()), make: make_hooks })
+}
+
+const fn device(
+    name: &'static str,
+    lowers: Lowers,
+    options: &'static [OptionSpec],
+    plan: fn(&Given) -> Plan<Info>,
+) -> Kind {
+    kind(name, lowers, options, Maker::Device { plan, make: make_device })
+}
+
+fn make_disk(_: &Given, _: &Env) -> Result<Rc<dyn AnyDevice>> {
+    unreachable!("{MADE}")
+}
+
+fn make_hooks(_: &Given, _: &Env) -> Result<Rc<dyn Hooks>> {
+    unreachable!("{MADE}")
+}
+
+fn make_device(_: &Given, _: &Env, _: Vec<Lower>) -> Result<Rc<dyn AnyDevice>> {
+    unreachable!("{MADE}")
+}
+
+fn plan_file(given: &Given, env: &Env) -> Plan<DiskPlan> {
+    let key = if given.text("path").is_some() { "path" } else { "file" };
+    let path = given.text(key).unwrap_or_default();
+    if given.switch("create") && given.size("size").is_none() {
+        return Err(vec![Fault::new("create", "create needs a size; add size = \"1GiB\"")]);
+    }
+    let open = Open {
+        path: path.into(),
+        device: key == "path",
+        read_only: given.switch("read_only"),
+        create: given.size("size").filter(|_| given.switch("create")),
+        cache: block::env::CacheMode::Direct,
+    };
+    let facts = env.probe(&open).map_err(|error| vec![Fault::new(key, error.to_string())])?;
+    let size = given.size("size").unwrap_or(facts.size);
+    let info = Info { read_only: open.read_only, ..Info::disk(size, facts.block_size) };
+    Ok(DiskPlan { info, creates: facts.created, identity: path.into(), words: facts.words })
+}
+
+fn plan_memory(given: &Given, _: &Env) -> Plan<DiskPlan> {
+    let size = given.size("memory").or(given.size("null")).unwrap_or(0);
+    let info = Info::disk(size - size % 512, 512);
+    Ok(DiskPlan { info, creates: true, identity: String::new(), words: "in memory".into() })
+}
+
+fn whole(option: &'static str, table: std::result::Result<Table, TableError>) -> Plan<TablePlan> {
+    let table = table.map_err(|error| vec![Fault::new(option, error.to_string())])?;
+    Ok(TablePlan { table, unused_bytes: 0 })
+}
+
+fn ports(given: &Given) -> Vec<(Port, u64)> {
+    (0..).map(Port).zip(given.lowers.iter().map(|lower| lower.info.size)).collect()
+}
+
+fn plan_linear(given: &Given) -> Plan<TablePlan> {
+    let lower = given.lowers[0].info.size;
+    let start = given.size("start").unwrap_or(0);
+    let size = given.size("size").unwrap_or_else(|| lower.saturating_sub(start));
+    whole("start", Table::linear(Port(0), lower, start, size))
+}
+
+fn plan_partition(given: &Given) -> Plan<TablePlan> {
+    let lower = &given.lowers[0];
+    let start = given.size("start").unwrap_or(lower.next_free);
+    let rest = lower.info.size.saturating_sub(start);
+    let size = given.size("size").unwrap_or(rest);
+    if size > rest {
+        let message = format!("size {size}, but {} leaves {rest}; at most \"{rest}\"", lower.name);
+        return Err(vec![Fault::new("size", message)]);
+    }
+    whole("size", Table::partition(Port(0), lower.info.size, start, size))
+}
+
+fn plan_concat(given: &Given) -> Plan<TablePlan> {
+    whole("on", Table::concat(&ports(given)))
+}
+
+fn plan_stripe(given: &Given) -> Plan<TablePlan> {
+    let chunk = given.size("chunk").unwrap_or(64 << 10);
+    let striped = Table::stripe(&ports(given), chunk as u32)
+        .map_err(|error| vec![Fault::new("chunk", error.to_string())])?;
+    Ok(TablePlan { table: striped.table, unused_bytes: striped.unused_bytes })
+}
+
+fn plan_same(given: &Given) -> Plan<Info> {
+    Ok(given.lowers[0].info.clone())
+}
+
+fn plan_mirror(given: &Given) -> Plan<Info> {
+    let old = given.lowers.iter().find(|lower| !lower.created);
+    if let Some(old) = old.filter(|_| given.text("trust").is_none()) {
+        let message = format!("{} was there before; add trust = {:?}", old.name, old.name);
+        return Err(vec![Fault::new("kind", message)]);
+    }
+    let infos = || given.lowers.iter().map(|lower| &lower.info);
+    let size = infos().map(|info| info.size).min().unwrap_or(0);
+    Ok(Info { size, ..Info::over(infos()).expect("a mirror has members") })
+}
+
+/// Files by their names: `missing` is not there, `small` has 1 MiB, all others 1 GiB; what ends in
+/// `.4k` has blocks of 4096 bytes.
+struct Looks(BufPool);
+
+pub fn env() -> Env {
+    Env::new(Rc::new(Looks(BufPool::new(0, 0))))
+}
+
+impl World for Looks {
+    fn probe(&self, open: &Open) -> Result<StorageFacts> {
+        let path = open.path.to_string_lossy();
+        if path.contains("missing") && open.create.is_none() {
+            let message = format!("{path} is not there; add create = true and a size");
+            return Err(Error::new(ErrorKind::NotFound, message));
+        }
+        Ok(StorageFacts {
+            size: if path.contains("small") { 1 << 20 } else { 1 << 30 },
+            block_size: if path.ends_with(".4k") { 4096 } else { 512 },
+            direct: true,
+            zeroes: true,
+            discard: true,
+            discard_zeroes: true,
+            created: open.create.is_some(),
+            words: "O_DIRECT".into(),
+        })
+    }
+
+    fn pool(&self) -> &BufPool {
+        &self.0
+    }
+
+    fn now(&self) -> Mono {
+        Mono(Duration::ZERO)
+    }
+
+    fn wall(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn set_timer(&self, _: Mono, _: &Waker) -> TimerId {
+        unreachable!("{MADE}")
+    }
+
+    fn clear_timer(&self, _: TimerId) {
+        unreachable!("{MADE}")
+    }
+
+    fn random(&self, _: &'static str) -> u64 {
+        unreachable!("{MADE}")
+    }
+
+    fn spawn(&self, _: &'static str, _: LocalFuture<()>) {
+        unreachable!("{MADE}")
+    }
+
+    fn work(&self, _: Box<dyn FnOnce() + Send>) -> LocalFuture<()> {
+        unreachable!("{MADE}")
+    }
+
+    fn open(&self, _: &Open) -> Result<Rc<dyn Storage>> {
+        unreachable!("{MADE}")
+    }
+
+    fn listen(&self, _: &Address) -> Result<Rc<dyn Listener>> {
+        unreachable!("{MADE}")
+    }
+
+    fn connect(&self, _: &Address) -> LocalFuture<Result<Rc<dyn Socket>>> {
+        unreachable!("{MADE}")
+    }
+}

@@ -1,0 +1,168 @@
+//! The engine for where io_uring is not allowed: disks on threads, sockets by `poll`.
+//!
+//! One of the named places of unsafe code: calls that point at memory that slots own.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::engine::{Answer, Wait};
+use crate::executor::Queue;
+use crate::sys::{self, Call};
+use crate::workers::Workers;
+
+/// How many threads serve the disks of one core.
+pub(crate) const DISK_THREADS: usize = 4;
+
+/// Threads for disks, and the streams that wait.
+pub(crate) struct Threads {
+    disks: Workers<DiskJob>,
+    ended: Arc<Ended>,
+    streams: Vec<Stream>,
+    polls: Vec<libc::pollfd>,
+    // Answered when they were submitted, or called off.
+    answered: Vec<Answer>,
+}
+
+struct DiskJob {
+    id: u64,
+    call: Call,
+    ended: Arc<Ended>,
+}
+
+/// What the threads have finished.
+struct Ended {
+    answers: Mutex<Vec<Answer>>,
+    queue: Arc<Queue>,
+}
+
+#[derive(Clone, Copy)]
+struct Stream {
+    id: u64,
+    call: Call,
+    fd: RawFd,
+    events: i16,
+}
+
+impl Ended {
+    fn answers(&self) -> MutexGuard<'_, Vec<Answer>> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl DiskJob {
+    fn run(self) {
+        // SAFETY: the slot owns what the call points at until it hears the answer.
+        let res = unsafe { sys::perform(self.call) };
+        self.ended.answers().push((self.id, res));
+        self.ended.queue.wake_core();
+    }
+}
+
+impl Threads {
+    /// Threads that ring the bell of `queue`.
+    pub(crate) fn new(queue: Arc<Queue>) -> Self {
+        Self {
+            disks: Workers::new("cairn-disk", DISK_THREADS, DiskJob::run),
+            ended: Arc::new(Ended { answers: Mutex::default(), queue }),
+            streams: Vec::new(),
+            polls: Vec::new(),
+            answered: Vec::new(),
+        }
+    }
+
+    /// Begins a call.
+    pub(crate) fn submit(&mut self, id: u64, call: Call) {
+        let (fd, events) = match call {
+            Call::Read { .. }
+            | Call::Write { .. }
+            | Call::Fsync { .. }
+            | Call::Fallocate { .. } => {
+                self.disks.push(DiskJob { id, call, ended: self.ended.clone() });
+                return;
+            }
+            Call::Recv { fd, .. } | Call::Accept { fd } | Call::Next { fd, .. } => {
+                (fd, libc::POLLIN)
+            }
+            Call::Send { fd, .. } | Call::Connect { fd, .. } => (fd, libc::POLLOUT),
+        };
+        let stream = Stream { id, call, fd, events };
+        // Streams that are no sockets would make the core wait here.
+        let res = match call {
+            Call::Next { .. } => -libc::EAGAIN,
+            // SAFETY: the slot owns what the call points at.
+            _ => unsafe { sys::perform(call) },
+        };
+        let in_progress = matches!(call, Call::Connect { .. }) && res == -libc::EINPROGRESS;
+        let not_yet = !matches!(call, Call::Connect { .. }) && res == -libc::EAGAIN;
+        if in_progress || not_yet {
+            self.streams.push(stream);
+        } else {
+            self.answered.push((id, res));
+        }
+    }
+
+    /// Calls off a stream that waits.
+    pub(crate) fn cancel(&mut self, id: u64) {
+        if let Some(index) = self.streams.iter().position(|stream| stream.id == id) {
+            self.streams.remove(index);
+            self.answered.push((id, -libc::ECANCELED));
+        }
+    }
+
+    /// Whether a turn would find answers without a look at the streams.
+    pub(crate) fn ready(&self) -> bool {
+        !self.answered.is_empty() || !self.ended.answers().is_empty()
+    }
+
+    /// Waits as `wait` says, and takes what is answered.
+    pub(crate) fn turn(&mut self, wait: Wait, answers: &mut Vec<Answer>) -> io::Result<()> {
+        let limit = match wait {
+            Wait::Forever => None,
+            Wait::Until(limit) => Some(limit),
+            Wait::No => Some(std::time::Duration::ZERO),
+        };
+        let polls = self.streams.iter().map(|stream| libc::pollfd {
+            fd: stream.fd,
+            events: stream.events,
+            revents: 0,
+        });
+        self.polls.clear();
+        self.polls.extend(polls);
+        let polled = match sys::poll(&mut self.polls, limit) {
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) => Ok(false),
+            other => other,
+        };
+        if let Ok(true) = polled {
+            let mut polls = self.polls.iter();
+            self.streams.retain(|stream| {
+                let res = match polls.next().map_or(0, |poll| poll.revents) {
+                    0 => -libc::EAGAIN,
+                    events => stream.proceed(events),
+                };
+                if res != -libc::EAGAIN {
+                    answers.push((stream.id, res));
+                }
+                res == -libc::EAGAIN
+            });
+        }
+        answers.append(&mut self.answered);
+        answers.append(&mut self.ended.answers());
+        polled.map(drop)
+    }
+}
+
+impl Stream {
+    /// Carries out the call on a stream that is ready.
+    fn proceed(&self, events: i16) -> i32 {
+        if let Call::Connect { fd, .. } = self.call {
+            return -sys::socket_error(fd);
+        }
+        // SAFETY: the slot owns what the call points at.
+        let res = unsafe { sys::perform(self.call) };
+        // A unix listener that was shut down has nobody, now and for good.
+        let over = res == -libc::EAGAIN && events & (libc::POLLHUP | libc::POLLERR) != 0;
+        if over { -libc::EINVAL } else { res }
+    }
+}

@@ -1,0 +1,163 @@
+//! Locks: one opener at a time, and a killed one counts until its last write has ended.
+#![allow(clippy::disallowed_methods, reason = "the tests play the world that the doors lead to")]
+
+mod common;
+
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use block::env::{CacheMode, DiskIo, Open};
+use block::{Env, ErrorKind};
+use common::{Place, byte_at, each_core, filled};
+use runtime::{Config, Core, Engine};
+
+const SIZE: u64 = 256 << 20;
+const WRITE_BYTES: usize = 1 << 20;
+
+#[test]
+fn a_conflict_names_the_holder() {
+    each_core(|core| {
+        let place = Place::on_disk("conflict");
+        let env = core.env();
+        let mut open = place.open(1 << 20, CacheMode::Direct);
+        let held = env.open(&open).unwrap();
+        let refused = |open: &Open| {
+            let error = env.open(open).err().expect("the disk is in use");
+            assert_eq!(error.kind(), ErrorKind::InUse);
+            let me = format!("process {} (", std::process::id());
+            assert!(error.to_string().contains(&me), "{error}");
+        };
+        refused(&open);
+        open.read_only = true;
+        refused(&open);
+        drop(held);
+        let reader = env.open(&open).unwrap();
+        let other = env.open(&open).unwrap();
+        open.read_only = false;
+        refused(&open);
+        drop((reader, other));
+        core.block_on(async {
+            let disk = env.open(&open).unwrap();
+            assert_eq!(byte_at(&env, &*disk, 0, 4096).await, 0);
+        });
+    });
+}
+
+#[test]
+fn a_request_in_flight_keeps_the_lock() {
+    let place = Place::on_disk("flying");
+    let core = Core::new(Config { engine: Engine::Ring, ..Config::default() }).unwrap();
+    let env = core.env();
+    let open = place.open(SIZE, CacheMode::Direct);
+    core.block_on(async {
+        let disk = env.open(&open).unwrap();
+        let data = filled(&env, 8 << 20, 1);
+        let write = disk.start(DiskIo::Write { offset: 0, data, fua: true });
+        drop(disk);
+        assert_eq!(env.open(&open).err().unwrap().kind(), ErrorKind::InUse);
+        write.await.result.unwrap();
+        env.open(&open).unwrap();
+    });
+}
+
+/// Not a test of its own: what the next one runs in a process that it kills.
+#[test]
+#[ignore = "run by killed_with_writes_in_flight, in a process of its own"]
+fn writes_until_killed() {
+    let path = std::env::var("CAIRN_TEST_WRITES_TO").expect("the parent test says where");
+    let core = Core::new(Config { engine: Engine::Ring, ..Config::default() }).unwrap();
+    let env = core.env();
+    let open = Open {
+        path: path.into(),
+        device: false,
+        read_only: false,
+        create: None,
+        cache: CacheMode::Direct,
+    };
+    let disk = env.open(&open).unwrap();
+    println!("locked");
+    core.block_on(async {
+        for round in 1u8.. {
+            let writes: Vec<_> = (0..64u64)
+                .map(|at| {
+                    let data = filled(&env, WRITE_BYTES, round.max(1));
+                    disk.start(DiskIo::Write { offset: at * WRITE_BYTES as u64, data, fua: false })
+                })
+                .collect();
+            for write in writes {
+                write.await.result.unwrap();
+            }
+        }
+    });
+}
+
+fn open_when_free(env: &Env, open: &Open) -> u32 {
+    let began = Instant::now();
+    let mut refused = 0;
+    loop {
+        match env.open(open) {
+            Ok(_) => return refused,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
+                assert!(began.elapsed() < Duration::from_secs(20), "{error}");
+                refused += 1;
+            }
+        }
+    }
+}
+
+#[test]
+fn killed_with_writes_in_flight() {
+    let place = Place::on_disk("killed");
+    let file = std::fs::File::create_new(place.path()).unwrap();
+    // Allocated before, so that a write is a write and no journal stands in between.
+    for at in 0..64 {
+        file.write_all_at(&vec![0; WRITE_BYTES], at * WRITE_BYTES as u64).unwrap();
+    }
+    file.sync_all().unwrap();
+    drop(file);
+    let mut refused = 0;
+    for round in 0..8u32 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "writes_until_killed", "--ignored", "--nocapture"])
+            .env("CAIRN_TEST_WRITES_TO", place.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = Vec::new();
+        let mut out = child.stdout.take().unwrap();
+        while !said.windows(6).any(|words| words == b"locked") {
+            let mut byte = [0];
+            assert_eq!(out.read(&mut byte).unwrap(), 1, "the writer ended early");
+            said.push(byte[0]);
+        }
+        std::thread::sleep(Duration::from_millis(40 + u64::from(round) * 7));
+        let core = Core::new(Config::default()).unwrap();
+        let open = place.open(SIZE, CacheMode::Direct);
+        assert_eq!(core.env().open(&open).err().unwrap().kind(), ErrorKind::InUse);
+        child.kill().unwrap();
+        refused += open_when_free(&core.env(), &open);
+        // The lock is ours: from here on nobody may write.
+        let held = core.env().open(&open).unwrap();
+        let look = || -> Vec<u8> {
+            core.block_on(async {
+                let mut all = Vec::new();
+                for at in 0..64u64 {
+                    let into = core.env().buf(WRITE_BYTES).unwrap();
+                    let read = DiskIo::Read { offset: at * WRITE_BYTES as u64, into };
+                    let outcome = held.start(read).await;
+                    outcome.result.unwrap();
+                    all.extend_from_slice(&outcome.buf.unwrap().read());
+                }
+                all
+            })
+        };
+        let first = look();
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(first == look(), "bytes changed after the lock was ours");
+        child.wait().unwrap();
+    }
+    println!("refused {refused} times in all before the kernel let go");
+}
