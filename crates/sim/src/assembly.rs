@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use block::{Env, Error, ErrorKind, Info, Port, Result, Table};
+use block::{Env, Error, ErrorKind, Info, Lower, Port, Result, Table};
 use graph::engine::{AnyDevice, Engine, NodeId};
 use graph::kind::{Fault, Given, GivenLower, Maker, Registry, TablePlan, Value};
 
@@ -48,18 +48,34 @@ impl Assembly {
         self.parts[part].node
     }
 
+    /// The doors of its world.
+    pub fn env(&self) -> &Env {
+        &self.env
+    }
+
+    /// A handle to a device, for one above it.
+    pub fn lower(&self, part: PartId) -> Lower {
+        self.engine.lower(self.parts[part].node)
+    }
+
     /// The facts of a device.
     pub fn info(&self, part: PartId) -> &Info {
         &self.parts[part].info
     }
 
-    /// Adds a device that is already made.
+    /// Adds a device that is already made, over the devices `on` to which it has handles.
     ///
     /// # Errors
     /// As [`Engine::add_device`].
-    pub fn adopt(&mut self, name: &str, device: Rc<dyn AnyDevice>) -> Result<PartId> {
+    pub fn adopt(
+        &mut self,
+        name: &str,
+        device: Rc<dyn AnyDevice>,
+        on: &[PartId],
+    ) -> Result<PartId> {
         let info = device.info().clone();
-        let node = self.engine.add_device(name, device, &[])?;
+        let nodes: Vec<_> = on.iter().map(|part| self.parts[*part].node).collect();
+        let node = self.engine.add_device(name, device, &nodes)?;
         Ok(self.push(name.to_owned(), info, node, None))
     }
 
@@ -89,14 +105,12 @@ impl Assembly {
                 plan(&given).map_err(refused)?;
                 let lowers = nodes.iter().map(|node| self.engine.lower(*node)).collect();
                 let device = make(&given, &self.env, lowers)?;
-                let info = device.info().clone();
-                let node = self.engine.add_device(&name, device, &nodes)?;
-                Ok(self.push(name, info, node, None))
+                self.adopt(&name, device, on)
             }
             Maker::Disk { plan, make } => {
                 plan(&given, &self.env).map_err(refused)?;
                 let disk = make(&given, &self.env)?;
-                self.adopt(&name, disk)
+                self.adopt(&name, disk, &[])
             }
         }
     }

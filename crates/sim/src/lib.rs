@@ -8,10 +8,13 @@ mod clock;
 mod counters;
 pub mod disk;
 pub mod draw;
+mod model;
+pub mod workload;
 mod world;
 
 pub use assembly::{Assembly, Options, PartId};
 pub use client::{Answer, Call, Client};
 pub use counters::{Count, Counters};
 pub use disk::{CutPolicy, DiskConfig, Faults, Profile, SimDisk};
+pub use model::{Change, Changing, Content, Looking, Model, Promise, Rule, Stamp, Wrong};
 pub use world::{SimWorld, Stuck};
