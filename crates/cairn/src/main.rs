@@ -10,6 +10,7 @@ mod exit;
 mod out;
 mod place;
 mod race;
+mod registry;
 mod serve;
 mod source;
 

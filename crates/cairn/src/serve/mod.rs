@@ -87,7 +87,7 @@ impl ServeArgs {
         let core = Core::new(Config::default())?;
         let env = core.env();
         let source = Source::of(&self.target)?;
-        let planned = source.plan(self.read_only, &env)?;
+        let planned = core.block_on(source.plan(self.read_only, &env))?;
         let listens = self.addresses(&source, &planned)?;
         for warning in &planned.warnings {
             out::note(&warning.to_string());
@@ -104,7 +104,7 @@ impl ServeArgs {
         }
         // Before any thread is started: threads inherit what is blocked.
         let mut signals = core.signals()?;
-        let serving = Serving::open(&env, &planned)?;
+        let serving = core.block_on(Serving::open(&env, &planned))?;
         let listens = serving.listen(&listens)?;
         let uris = |export: &str| listens.iter().map(|at| listen::uri(at, export)).collect();
         if let Some(pidfile) = &pidfile {
