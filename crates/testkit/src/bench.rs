@@ -122,6 +122,12 @@ impl<'s> Bench<'s> {
         self.judge()
     }
 
+    /// Until so many more flushes have succeeded.
+    pub fn flushes(&self, more: u64) -> Result<(), Refusal> {
+        let flushes = self.tally.flushes.get() + more;
+        self.world.block_on(self.tally.until_flushes(flushes)).map_err(stuck)
+    }
+
     /// Lets time pass.
     pub fn pass(&self, time: Duration) -> Result<(), Refusal> {
         self.world.run(self.world.env().now().after(time)).map_err(stuck)
@@ -196,7 +202,10 @@ impl<'s> Bench<'s> {
         let draw = Stream::new(self.world.seed(), "policy", self.starts);
         self.end();
         for member in &self.members {
-            member.disk.power_cut(*draw.pick(&CutPolicy::ALL));
+            // The policy that forgives least comes most often.
+            let any = *draw.pick(&CutPolicy::ALL);
+            let policy = if draw.below(2) == 0 { CutPolicy::DropAll } else { any };
+            member.disk.power_cut(policy);
         }
         self.model.power_cut();
         self.start().map_err(|error| Refusal::new(Broken::Builds, error))
