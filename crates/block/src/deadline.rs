@@ -66,7 +66,7 @@ impl Deadline {
         if !watch.watched.replace(true) {
             watch.env.spawn("deadline", look_after(Rc::downgrade(&watch)));
         }
-        Guard { future, watch, index }
+        Guard { future: Some(future), watch, index }
     }
 }
 
@@ -103,9 +103,19 @@ impl Watch {
 
 /// A wait with a limit.
 pub struct Guard<F> {
-    future: F,
+    future: Option<F>,
     watch: Rc<Watch>,
     index: usize,
+}
+
+impl<F> Guard<F> {
+    /// What is waited for, to wait for it elsewhere and without a limit.
+    ///
+    /// # Panics
+    /// If it has answered.
+    pub fn into_inner(mut self) -> F {
+        self.future.take().expect("it has not answered")
+    }
 }
 
 impl<F: Future + Unpin> Future for Guard<F> {
@@ -113,7 +123,9 @@ impl<F: Future + Unpin> Future for Guard<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let guard = self.get_mut();
-        if let Poll::Ready(output) = Pin::new(&mut guard.future).poll(cx) {
+        let future = guard.future.as_mut().expect("not polled after its answer");
+        if let Poll::Ready(output) = Pin::new(future).poll(cx) {
+            guard.future = None;
             return Poll::Ready(Some(output));
         }
         let wait = &mut guard.watch.waits.borrow_mut()[guard.index];

@@ -162,6 +162,19 @@ impl Env {
         Sleep { env: self.clone(), at, timer: None }
     }
 
+    /// Lets whoever else is ready go first. Background passes call it between their steps.
+    pub async fn give_way(&self) {
+        let mut gave = false;
+        std::future::poll_fn(|cx| {
+            if std::mem::replace(&mut gave, true) {
+                return Poll::Ready(());
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+    }
+
     /// What `future` answers within `limit`; `None` past it. Work below that the future has started
     /// goes on: only the waiting ends.
     pub async fn within<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {

@@ -1,26 +1,33 @@
-//! thin
-use block::env::Address;
-use export::nbd::{Export, Limits, Server};
-use graph::engine::Engine;
-use graph::kind::{Given, Maker, Value};
+//! Cairn's one binary: the command line, and the server that it starts.
+#![forbid(unsafe_code)]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the command reads specs, asks sockets and waits for people: it is not below an Env"
+)]
 
-fn main() {
-    let args: Vec<String> = std::env::args().collect();
-    let core = runtime::Core::new(runtime::Config::default()).unwrap();
-    let env = core.env();
-    let engine = Engine::new();
-    env.spawn("engine", engine.clone().drive());
-    let kind = kinds::REGISTRY.find(&args[1]).unwrap();
-    let value = match &*args[1] {
-        "file" => Value::Text(args[2].clone()),
-        _ => Value::Size(args[2].parse().unwrap()),
-    };
-    let given = Given { name: "disk".into(), options: vec![(kind.name, value)], lowers: vec![] };
-    let Maker::Disk { make, .. } = kind.maker else { panic!() };
-    let disk = make(&given, &env).unwrap();
-    let node = engine.add_device("disk", disk, &[]).unwrap();
-    let export = Export::new(&env, &engine, node, "vol", "");
-    let server = Server::new(&env, vec![export], Limits::default(), |l| eprintln!("{l}"));
-    server.serve(env.listen(&Address::Unix(args[3].clone().into())).unwrap());
-    core.block_on(std::future::pending::<()>());
+mod args;
+mod exit;
+mod out;
+mod place;
+mod race;
+mod registry;
+mod serve;
+mod source;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::Args;
+
+fn main() -> ExitCode {
+    match Args::parse().run() {
+        Ok(exit) => ExitCode::from(exit.code()),
+        Err(failure) => {
+            if !failure.message.is_empty() {
+                out::note(&format!("error: {}", failure.message));
+            }
+            ExitCode::from(failure.code)
+        }
+    }
 }

@@ -5,6 +5,7 @@ mod concat;
 mod file;
 mod linear;
 mod memory;
+mod mirror;
 mod null;
 mod partition;
 mod pass;
@@ -24,4 +25,5 @@ pub const REGISTRY: Registry = Registry(&[
     concat::KIND,
     stripe::KIND,
     pass::KIND,
+    mirror::KIND,
 ]);

@@ -43,7 +43,7 @@ pub(crate) enum Step {
 }
 
 /// Opens a disk for `side`.
-pub(crate) fn open(side: Rc<Side>, open: &Open) -> Result<Rc<dyn Storage>> {
+pub(crate) fn open(side: Rc<Side>, open: &Open) -> Result<OpenDisk> {
     let Opened { file, seeker, facts, inline, punch, zero_range } = opening::open(open)?;
     let disk = Disk {
         path: open.path.display().to_string(),
@@ -54,7 +54,7 @@ pub(crate) fn open(side: Rc<Side>, open: &Open) -> Result<Rc<dyn Storage>> {
         zero_range: Cell::new(zero_range),
         fault: RefCell::new(None),
     };
-    Ok(Rc::new(OpenDisk { side, disk: Rc::new(disk), file: Rc::new(file), seeker }))
+    Ok(OpenDisk { side, disk: Rc::new(disk), file: Rc::new(file), seeker })
 }
 
 impl OpenDisk {
@@ -287,5 +287,99 @@ impl Op {
             }
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use block::env::CacheMode;
+
+    use super::*;
+    use crate::{Config, Core, Engine};
+
+    const SIZE: u64 = 4 << 20;
+
+    fn with_disk(name: &str, test: impl AsyncFn(&Core, &OpenDisk)) {
+        for (engine, folder) in [Engine::Ring, Engine::Threads]
+            .into_iter()
+            .flat_map(|engine| [(engine, "/dev/shm"), (engine, env!("CARGO_MANIFEST_DIR"))])
+        {
+            let path = format!("{folder}/cairn-{name}-{}", std::process::id());
+            let core = Core::new(Config { engine, ..Config::default() }).unwrap();
+            let (create, cache) = (Some(SIZE), CacheMode::Buffered);
+            let how =
+                Open { path: path.clone().into(), device: false, read_only: false, create, cache };
+            let disk = open(core.side.clone(), &how).unwrap();
+            std::fs::remove_file(path).unwrap();
+            core.block_on(test(&core, &disk));
+        }
+    }
+
+    #[test]
+    fn zeros_are_written_where_the_file_system_has_no_call_for_them() {
+        with_disk("zeros", async |core, disk| {
+            let env = core.env();
+            let data = env.buf(SIZE as usize).unwrap();
+            data.write().fill(9);
+            disk.start(DiskIo::Write { offset: 0, data, fua: false }).await.result.unwrap();
+            disk.disk.punch.set(false);
+            disk.disk.zero_range.set(false);
+            let range = ByteRange::new(512, (3 << 20) - 1024).unwrap();
+            let zero = disk.start(DiskIo::Zero { range, unmap: true }).await;
+            assert_eq!(zero.result.unwrap() as u64, range.len());
+            assert!(zero.buf.is_none());
+            let into = env.buf(SIZE as usize).unwrap();
+            let read = disk.start(DiskIo::Read { offset: 0, into }).await.buf.unwrap();
+            for (at, &byte) in read.read().iter().enumerate() {
+                let zeroed = range.start() <= at as u64 && (at as u64) < range.end();
+                assert_eq!(byte, if zeroed { 0 } else { 9 }, "byte {at}");
+            }
+        });
+    }
+
+    #[test]
+    fn a_refused_call_is_replaced_by_the_next() {
+        with_disk("refused", async |_, disk| {
+            let range = ByteRange::new(0, 4096).unwrap();
+            for unmap in [true, false] {
+                disk.disk.punch.set(true);
+                disk.disk.zero_range.set(true);
+                let ticket = disk.start(DiskIo::Zero { range, unmap });
+                ticket.await.result.unwrap();
+            }
+            // A tmpfs knows how to punch, and not how to zero a range.
+            assert!(disk.disk.punch.get());
+            assert_eq!(disk.disk.zero_range.get(), !disk.disk.inline);
+        });
+    }
+
+    #[test]
+    fn after_a_failed_flush_every_flush_fails() {
+        with_disk("flush", async |core, disk| {
+            disk.start(DiskIo::Flush).await.result.unwrap();
+            let first = disk.disk.failed(Op::Flush, 0, libc::EIO);
+            assert_eq!(first.kind(), ErrorKind::Io);
+            for _ in 0..2 {
+                let error = disk.start(DiskIo::Flush).await.result.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Faulted);
+                assert!(error.to_string().contains("Input/output error"), "{error}");
+            }
+            let into = core.env().buf(512).unwrap();
+            disk.start(DiskIo::Read { offset: 0, into }).await.result.unwrap();
+        });
+    }
+
+    #[test]
+    fn more_than_the_queues_hold() {
+        with_disk("many", async |core, disk| {
+            let buf = core.env().buf(512).unwrap();
+            // Past the submission queue of 256 and the completion queue of 4096.
+            let tickets: Vec<_> = (0..6000u64)
+                .map(|at| disk.start(DiskIo::Read { offset: at * 512, into: buf.clone() }))
+                .collect();
+            for ticket in tickets {
+                assert_eq!(ticket.await.result.unwrap(), 512);
+            }
+        });
     }
 }

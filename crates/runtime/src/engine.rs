@@ -41,10 +41,12 @@ pub(crate) enum Running {
 
 /// Starts one; with a line about it for the log.
 pub(crate) fn start(engine: Engine, queue: &Arc<Queue>) -> Result<(Running, String)> {
-    let served = format!("disks are served by {DISK_THREADS} threads");
-    let threads = |why: &str| Ok((Running::Threads(Threads::new(queue.clone())), why.to_owned()));
+    let threads = |why: &str| {
+        let words = format!("{why}; disks are served by {DISK_THREADS} threads");
+        Ok((Running::Threads(Threads::new(queue.clone())), words))
+    };
     if engine == Engine::Threads {
-        return threads(&format!("io_uring is not asked for; {served}"));
+        return threads("io_uring is not asked for");
     }
     let error = match Ring::new() {
         Ok(ring) => {
@@ -53,14 +55,19 @@ pub(crate) fn start(engine: Engine, queue: &Arc<Queue>) -> Result<(Running, Stri
         }
         Err(error) => error,
     };
-    match (engine, error.raw_os_error()) {
-        (Engine::Auto, Some(libc::EPERM | libc::EACCES)) => {
-            threads(&format!("io_uring is not allowed here (EPERM); {served}"))
-        }
-        (Engine::Auto, Some(libc::ENOSYS)) => {
-            threads(&format!("this kernel has no io_uring of version 5.11 (ENOSYS); {served}"))
-        }
+    match refusal(&error) {
+        Some(why) if engine == Engine::Auto => threads(why),
         _ => Err(Error::io(&error, "setting up an io_uring; the engine \"threads\" needs none")),
+    }
+}
+
+/// Whether the error says that there is no ring to be had, whatever one tries.
+fn refusal(error: &io::Error) -> Option<&'static str> {
+    match error.raw_os_error()? {
+        libc::EPERM => Some("io_uring is not allowed here (EPERM)"),
+        libc::EACCES => Some("io_uring is not allowed here (EACCES)"),
+        libc::ENOSYS => Some("this kernel has no io_uring, or one older than 5.11 (ENOSYS)"),
+        _ => None,
     }
 }
 
@@ -109,5 +116,19 @@ impl Running {
             Self::Ring(ring) => ring.turn(wait, answers),
             Self::Threads(threads) => threads.turn(wait, answers),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_ban_leads_to_threads() {
+        let of = |errno| refusal(&io::Error::from_raw_os_error(errno));
+        assert_eq!(of(libc::EPERM), Some("io_uring is not allowed here (EPERM)"));
+        assert!(of(libc::ENOSYS).is_some());
+        assert_eq!(of(libc::ENOMEM), None);
+        assert_eq!(of(libc::EMFILE), None);
     }
 }

@@ -20,6 +20,10 @@ const COMPLETIONS: u32 = 4096;
 // `fsync`, `fallocate` and buffered writes go to kernel threads; this is how many at most.
 const KERNEL_THREADS: [u32; 2] = [8, 8];
 
+// So many disk requests go to the device at once, before the turn ends: one that idles while a longer
+// batch is gathered loses a fifth of its requests per second (measured at depth 32).
+const DISK_BATCH: u32 = 4;
+
 // Of a cancellation: nobody waits for its own answer.
 const CANCEL: u64 = u64::MAX;
 
@@ -27,6 +31,7 @@ const CANCEL: u64 = u64::MAX;
 pub(crate) struct Ring {
     ring: IoUring,
     waiting: VecDeque<Entry>,
+    gathered: u32,
     no_iowait: EnterFlags,
     task_run_flag: bool,
 }
@@ -61,7 +66,7 @@ impl Ring {
         } else {
             EnterFlags::empty()
         };
-        Ok(Self { ring, waiting: VecDeque::new(), no_iowait, task_run_flag })
+        Ok(Self { ring, waiting: VecDeque::new(), gathered: 0, no_iowait, task_run_flag })
     }
 
     /// What it is, for the log.
@@ -73,9 +78,16 @@ impl Ring {
         }
     }
 
-    /// Queues a call for the next enter.
+    /// Queues a call for the next enter, which is soon if it is one of several for a disk.
     pub(crate) fn submit(&mut self, id: u64, call: Call) {
         self.push(entry(call).user_data(id));
+        if let Call::Read { .. } | Call::Write { .. } = call {
+            self.gathered += 1;
+            if self.gathered == DISK_BATCH {
+                // What is not taken now is offered again by the next enter.
+                let _ = self.enter(0, EnterFlags::empty(), None);
+            }
+        }
     }
 
     /// Asks for the end of an operation that waits for others.
@@ -128,6 +140,7 @@ impl Ring {
 
     fn enter(&mut self, want: u32, flags: EnterFlags, limit: Option<&Timespec>) -> io::Result<()> {
         let submit = self.ring.submission().len() as u32;
+        self.gathered = 0;
         let flags = flags | EnterFlags::EXT_ARG;
         let flags = if want > 0 { flags | self.no_iowait } else { flags };
         let args = match limit {
@@ -141,12 +154,19 @@ impl Ring {
 
     /// Whether an enter would find answers.
     pub(crate) fn ready(&mut self) -> bool {
-        !self.ring.completion().is_empty() || self.ring.submission().taskrun()
+        let kernel_has_more = {
+            let queue = self.ring.submission();
+            queue.taskrun() || queue.cq_overflow()
+        };
+        kernel_has_more || !self.ring.completion().is_empty()
     }
 
     /// Hands over what is queued, waits as `wait` says, and takes what is answered.
     pub(crate) fn turn(&mut self, wait: Wait, answers: &mut Vec<Answer>) -> io::Result<()> {
         self.refill();
+        if wait == Wait::No && self.queued() == 0 && !self.ready() {
+            return Ok(());
+        }
         let limit = match wait {
             Wait::Until(limit) => Some(timespec(limit)),
             Wait::No | Wait::Forever => None,

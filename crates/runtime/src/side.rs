@@ -251,8 +251,8 @@ impl Side {
         let began = clock();
         let timer = self.timers.borrow().next();
         let patience = self.spin;
-        // Short waits are worth a spin: sleeping and waking would take as long again.
-        if ran && self.waits.get() <= 2 * patience && patience > Duration::ZERO {
+        // A spin that is likely to be answered is shorter than going to sleep and waking.
+        if ran && self.waits.get() <= patience + patience / 4 && patience > Duration::ZERO {
             engine.flush();
             let until = timer.map_or(began.after(patience), |at| at.min(began.after(patience)));
             while !engine.ready() && !self.queue.has_injected() && clock() < until {
@@ -291,7 +291,9 @@ impl Side {
         if self.stopping.replace(true) {
             return Ok(());
         }
-        drop(self.tasks.borrow_mut().clear());
+        // The borrow ends before they are dropped: what they drop may come back here.
+        let left = self.tasks.borrow_mut().clear();
+        drop(left);
         let until = clock().after(limit);
         self.call_off(|op| op.waits_for_others());
         while self.in_flight() > 0 {
@@ -417,7 +419,8 @@ impl World for Side {
     }
 
     fn set_timer(&self, at: Mono, waker: &Waker) -> TimerId {
-        self.timers.borrow_mut().set(at, waker.clone())
+        let waker = waker.clone();
+        self.timers.borrow_mut().set(at, waker)
     }
 
     fn clear_timer(&self, timer: TimerId) {
@@ -456,7 +459,8 @@ impl World for Side {
     }
 
     fn open(&self, open: &Open) -> Result<Rc<dyn Storage>> {
-        disk::open(self.me.upgrade().expect("a side at work is alive"), open)
+        let side = self.me.upgrade().expect("a side at work is alive");
+        Ok(Rc::new(disk::open(side, open)?))
     }
 
     fn listen(&self, at: &Address) -> Result<Rc<dyn Listener>> {

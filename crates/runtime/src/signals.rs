@@ -12,6 +12,8 @@ use crate::side::Side;
 use crate::slab::{Held, Op};
 use crate::sys;
 
+const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
 /// SIGINT, SIGTERM and SIGHUP, one after the other.
 pub struct Signals {
     side: Rc<Side>,
@@ -22,9 +24,19 @@ pub struct Signals {
 
 impl Signals {
     pub(crate) fn new(side: Rc<Side>) -> Result<Self> {
-        let file = sys::signalfd(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP])
+        let file = sys::signalfd(&SIGNALS)
             .map_err(|error| Error::io(&error, "taking over the signals"))?;
         Ok(Self { side, file: Rc::new(file), ticket: None })
+    }
+
+    /// Runs `start` with these signals unblocked in this thread: a program that it starts inherits
+    /// what is blocked, and would never see them. One that comes meanwhile ends this process, as one
+    /// does that comes before [`crate::Core::signals`].
+    pub fn unblocked<T>(&self, start: impl FnOnce() -> T) -> T {
+        sys::set_blocked(&SIGNALS, false);
+        let started = start();
+        sys::set_blocked(&SIGNALS, true);
+        started
     }
 
     /// The next signal's number.
@@ -40,5 +52,32 @@ impl Signals {
         let outcome = poll_fn(|cx| Pin::new(&mut *ticket).poll(cx)).await;
         self.ticket = None;
         outcome.result.map(|signal| signal as i32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(unsafe_code, reason = "to send a signal to this very thread")]
+
+    use std::time::Duration;
+
+    use crate::{Config, Core, Engine};
+
+    #[test]
+    fn come_in_one_after_the_other() {
+        for engine in [Engine::Ring, Engine::Threads] {
+            let core = Core::new(Config { engine, ..Config::default() }).unwrap();
+            let mut signals = core.signals().unwrap();
+            let env = core.env();
+            core.block_on(async {
+                let none = env.within(Duration::from_millis(5), signals.next()).await;
+                assert!(none.is_none());
+                for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGINT] {
+                    // SAFETY: it is blocked in this thread, so it only waits to be read.
+                    assert_eq!(unsafe { libc::raise(signal) }, 0);
+                    assert_eq!(signals.next().await.unwrap(), signal);
+                }
+            });
+        }
     }
 }

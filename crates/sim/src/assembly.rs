@@ -1,7 +1,9 @@
 //! A graph put together by hand from a registry's kinds, from the bottom up.
 
 use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 
+use block::env::LocalFuture;
 use block::{Env, Error, ErrorKind, Info, Lower, Port, Result, Table};
 use graph::engine::{AnyDevice, Engine, NodeId};
 use graph::kind::{Fault, Given, GivenLower, Maker, Registry, TablePlan, Value};
@@ -108,8 +110,8 @@ impl Assembly {
                 self.adopt(&name, device, on)
             }
             Maker::Disk { plan, make } => {
-                plan(&given, &self.env).map_err(refused)?;
-                let disk = make(&given, &self.env)?;
+                at_once(plan(&given, &self.env)).map_err(refused)?;
+                let disk = at_once(make(&given, &self.env))?;
                 self.adopt(&name, disk, &[])
             }
         }
@@ -169,6 +171,14 @@ impl Assembly {
     ) -> PartId {
         self.parts.push(Part { name, info, node, table, next_free: 0 });
         self.parts.len() - 1
+    }
+}
+
+/// The answer of a disk of this world, none of which waits for anybody while it is opened.
+fn at_once<T>(mut answer: LocalFuture<T>) -> T {
+    match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => unreachable!("a disk of this world opens at once"),
     }
 }
 

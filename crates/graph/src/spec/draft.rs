@@ -92,11 +92,13 @@ impl<'s> Draft<'s> {
             sound: false,
         };
         if !entry.broken {
-            draft.sound = match entry.section {
-                Section::Disk => draft.disk(registry, log),
-                Section::Device | Section::Export => draft.device(registry, names, log),
+            let is_disk = entry.section == Section::Disk;
+            let sound = if is_disk {
+                draft.disk(registry, log)
+            } else {
+                draft.device(registry, names, log)
             };
-            draft.sound &= !entry.twice;
+            draft.sound = sound && !entry.twice;
         }
         draft
     }

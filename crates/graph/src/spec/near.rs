@@ -1,5 +1,7 @@
 //! The nearest known word to one that is not known.
 
+use super::parse::NAME_MAX_BYTES;
+
 /// Words listed when none is near. More would bury the message.
 const LISTED_MAX: usize = 12;
 
@@ -17,9 +19,13 @@ pub(super) fn hint<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> 
 pub(super) fn guess(word: &str, known: &[&str]) -> Option<String> {
     // A third of the letters may be wrong: beyond that a guess is more likely to be nonsense.
     let most = (word.chars().count() / 3).max(1);
+    if word.len() > NAME_MAX_BYTES {
+        return None;
+    }
     let small = word.to_lowercase();
-    let far = |one: &&str| distance(&small, &one.to_lowercase());
-    let nearest = known.iter().copied().min_by_key(far).filter(|one| far(one) <= most)?;
+    let alike = known.iter().filter(|one| one.len().abs_diff(word.len()) <= most);
+    let far = alike.map(|one| (distance(&small, &one.to_lowercase()), one));
+    let (_, nearest) = far.filter(|(far, _)| *far <= most).min_by_key(|(far, _)| *far)?;
     Some(format!("; did you mean {nearest:?}?"))
 }
 
@@ -60,6 +66,7 @@ mod tests {
         assert_eq!(hint("strpe", ["mirror", "stripe"]), "; did you mean \"stripe\"?");
         assert_eq!(hint("bohT", ["rest", "both"]), "; did you mean \"both\"?");
         assert_eq!(hint("xyz", ["mirror", "stripe"]), "; known: mirror, stripe");
+        assert_eq!(guess(&"x".repeat(65), &[&"x".repeat(64)]), None, "no name is so long");
         assert_eq!(hint("xyz", []), "");
         assert_eq!(hint("xyz", (0..13).map(|_| "mirror")), "");
     }

@@ -115,3 +115,55 @@ fn shared_message(name: &str, size: u64, first: &User, shared: ByteRange) -> Str
     let [from, to] = [shared.start(), shared.end()].map(format_size);
     format!("bytes {from} to {to} of {name:?} belong to {other:?} (line {line}) already; move one")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user(line: u32, name: &str) -> User {
+        User { at: Position { line, column: 1 }, name: name.to_owned() }
+    }
+
+    fn told(uses: &Uses, size: u64) -> String {
+        let mut log = Log::new("t");
+        uses.check("d", size, &mut log);
+        log.finish().map_or_else(|faults| faults.to_string(), |_| "nothing".to_owned())
+    }
+
+    fn claimed(uses: &mut Uses, line: u32, table: &str) {
+        let table: Table = table.parse().unwrap();
+        uses.claim_table(&table, Port(0), 4096, &user(line, &format!("t{line}")));
+    }
+
+    #[test]
+    fn tables_share_a_device_byte_by_byte() {
+        let mut uses = Uses::default();
+        claimed(&mut uses, 1, "0+512 linear p0 1024\n512+512 linear p1 2048\n1024+512 linear p0 0");
+        claimed(&mut uses, 2, "0+512 linear p0 512");
+        claimed(&mut uses, 4, "0+512 linear p1 0");
+        assert_eq!((told(&uses, 4096).as_str(), uses.next_free()), ("nothing", 1536));
+        claimed(&mut uses, 5, "0+512 linear p0 2048");
+        assert_eq!(told(&uses, 4096), "nothing", "t1 reaches that byte of another port");
+        claimed(&mut uses, 3, "0+1 linear p0 1023");
+        assert!(
+            told(&uses, 4096).starts_with("t:3:1  error  bytes 1023 B to 1 KiB of \"d\" belong")
+        );
+    }
+
+    #[test]
+    fn two_that_share_often_are_told_of_once() {
+        let mut uses = Uses::default();
+        claimed(&mut uses, 7, "0+512 linear p0 1024\n512+512 linear p0 0");
+        uses.claim_all(4096, user(3, "all"));
+        let expected = "t:7:1  error  bytes 0 B to 512 B of \"d\" belong to \"all\" (line 3) already; \
+                        move one\n1 fault, nothing done.";
+        assert_eq!(told(&uses, 4096), expected);
+    }
+
+    #[test]
+    fn a_stripe_has_its_columns_wholly() {
+        let mut uses = Uses::default();
+        claimed(&mut uses, 1, "0+1024 striped 512 skip 0 p0:0 p1:0");
+        assert_eq!(uses.next_free(), 4096);
+    }
+}

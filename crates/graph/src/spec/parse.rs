@@ -28,7 +28,7 @@ const SECTIONS: [&str; 5] = ["name", "nbd", "disk", "device", "export"];
 pub struct Spec {
     pub(super) name: String,
     pub(super) nbd: Nbd,
-    /// Disks and devices in the order of the file.
+    /// Disks and devices in the order of the file, which also says who has a name that two want.
     pub(super) entries: Vec<Entry>,
     pub(super) exports: Vec<Entry>,
     pub(super) log: Log,

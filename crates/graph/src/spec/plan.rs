@@ -9,7 +9,7 @@ use super::draft::{Draft, ExportDraft, Names};
 use super::fault::{Fault, Faults, Log, Position};
 use super::order::order;
 use super::owner::{User, Uses};
-use super::parse::{Section, Spec};
+use super::parse::Spec;
 use super::units::write_size;
 use crate::kind::{self, Given, GivenLower, Kind, Maker, Registry, TablePlan, Value};
 
@@ -92,7 +92,7 @@ impl Spec {
     /// # Errors
     /// All faults of the text and of the plan together. What only follows from another fault is not
     /// told.
-    pub fn plan(&self, registry: Registry, env: &Env) -> Result<Planned, Faults> {
+    pub async fn plan(&self, registry: Registry, env: &Env) -> Result<Planned, Faults> {
         let mut log = self.log.clone();
         let names = Names::of(self);
         let drafts: Vec<_> =
@@ -111,7 +111,7 @@ impl Spec {
             log,
         };
         for index in order {
-            planner.draft(index);
+            planner.draft(index).await;
         }
         let exports = exports.iter().filter_map(|export| planner.export(export)).collect();
         planner.check_uses();
@@ -148,9 +148,9 @@ struct Answer {
 }
 
 impl Planner<'_> {
-    fn draft(&mut self, index: usize) {
+    async fn draft(&mut self, index: usize) {
         let draft = &self.drafts[index];
-        let node = self.node(index);
+        let node = self.node(index).await;
         if let Some(node) = &node {
             self.claim(draft, node);
         } else {
@@ -165,16 +165,16 @@ impl Planner<'_> {
     }
 
     /// The node of a draft; `None` if something is wrong with it or with what it stands on.
-    fn node(&mut self, index: usize) -> Option<PlannedNode> {
+    async fn node(&mut self, index: usize) -> Option<PlannedNode> {
         let draft = &self.drafts[index];
         let kind = draft.kind.filter(|_| draft.sound)?;
         let lowers: Vec<usize> =
             draft.lowers.iter().map(|lower| self.places[*lower]).collect::<Option<_>>()?;
-        if self.floats(draft, kind) && draft.lowers.iter().any(|lower| self.spoiled[*lower]) {
+        if floats(draft, kind) && draft.lowers.iter().any(|lower| self.spoiled[*lower]) {
             return None;
         }
         let given = self.given(draft, &lowers);
-        let answer = self.ask(index, kind, &given)?;
+        let answer = self.ask(index, kind, &given).await?;
         if answer.info.size == 0 {
             let name = &draft.entry.name;
             self.log.error(
@@ -184,10 +184,7 @@ impl Planner<'_> {
             return None;
         }
         let Answer { info, table, unused_bytes, created, words } = answer;
-        let role = match draft.entry.section {
-            Section::Disk => Role::Disk,
-            Section::Device | Section::Export => Role::Device,
-        };
+        let role = if lowers.is_empty() { Role::Disk } else { Role::Device };
         let (name, position) = (given.name.clone(), draft.entry.name.at);
         Some(PlannedNode {
             name,
@@ -202,12 +199,6 @@ impl Planner<'_> {
             words,
             position,
         })
-    }
-
-    /// Whether its place depends on the tables before it: it may have a `start`, and has none.
-    fn floats(&self, draft: &Draft<'_>, kind: &Kind) -> bool {
-        let has_start = kind.options.iter().any(|option| option.name == "start");
-        has_start && !draft.options.iter().any(|(name, _)| *name == "start")
     }
 
     fn given(&self, draft: &Draft<'_>, lowers: &[usize]) -> Given {
@@ -225,7 +216,7 @@ impl Planner<'_> {
     }
 
     /// Asks the kind what the device will be.
-    fn ask(&mut self, index: usize, kind: &Kind, given: &Given) -> Option<Answer> {
+    async fn ask(&mut self, index: usize, kind: &Kind, given: &Given) -> Option<Answer> {
         let draft = &self.drafts[index];
         let over = Info::over(given.lowers.iter().map(|lower| &lower.info));
         let created = given.lowers.iter().all(|lower| lower.created);
@@ -244,7 +235,7 @@ impl Planner<'_> {
             }
             (Maker::Device { plan, .. }, _) => plain(self.tell(draft, plan(given))?),
             (Maker::Disk { plan, .. }, _) => {
-                let disk = self.tell(draft, plan(given, self.env))?;
+                let disk = self.tell(draft, plan(given, self.env).await)?;
                 self.check_identity(index, disk.identity)?;
                 Answer { created: disk.creates, words: disk.words, ..plain(disk.info) }
             }
@@ -352,4 +343,10 @@ impl Planner<'_> {
             self.log.warning(node.position, message);
         }
     }
+}
+
+/// Whether its place depends on the tables before it: it may have a `start`, and has none.
+fn floats(draft: &Draft<'_>, kind: &Kind) -> bool {
+    let has_start = kind.options.iter().any(|option| option.name == "start");
+    has_start && !draft.options.iter().any(|(name, _)| *name == "start")
 }

@@ -1,1 +1,96 @@
+//! Laws that hold for any text and any number.
 
+use graph::spec::units::{parse_duration, parse_share, parse_size, write_duration, write_size};
+use graph::spec::{Severity, Spec};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use std::time::Duration;
+
+use super::kinds;
+use super::plans::examples;
+
+/// Pieces of which grammar is made, so that mutations come further than the first brace.
+const PIECES: [&str; 22] = [
+    "",
+    "\"",
+    "{",
+    "}",
+    "[",
+    "]",
+    "=",
+    ",",
+    "\n",
+    "$",
+    "${",
+    "d",
+    "on",
+    "kind",
+    "\"rest\"",
+    "-1",
+    "18446744073709551615",
+    "16777215TiB",
+    "0",
+    "512",
+    "\u{df}",
+    "[device]\n",
+];
+
+/// An example with some of its pieces replaced.
+fn mutated() -> impl Strategy<Value = String> {
+    let examples = examples();
+    let edit = (any::<prop::sample::Index>(), 0..12_usize, 0..PIECES.len());
+    (0..examples.len(), vec(edit, 1..6)).prop_map(move |(which, edits)| {
+        let mut text: Vec<char> = examples[which].1.chars().collect();
+        for (at, removed, piece) in edits {
+            let at = at.index(text.len() + 1);
+            let end = (at + removed).min(text.len());
+            text.splice(at..end, PIECES[piece].chars());
+        }
+        text.into_iter().collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Any text is either planned, or told of with faults that lie in it and in order.
+    #[test]
+    fn any_text_is_planned_or_told_of(text in prop_oneof![mutated(), any::<String>()]) {
+        match kinds::plan(&Spec::parse(&text, "any.toml", &|_| None)) {
+            Ok(planned) => prop_assert!(planned.summary().starts_with(&planned.exports[0].name)),
+            Err(faults) => {
+                let positions: Vec<_> = faults.iter().map(|fault| fault.position()).collect();
+                prop_assert!(positions.is_sorted());
+                prop_assert!(faults.iter().any(|fault| fault.severity() == Severity::Error));
+                let lines = text.split('\n').count() as u32;
+                prop_assert!(positions.iter().all(|at| (1..=lines).contains(&at.line)));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read(bytes in any::<u64>(), shift in 0..64_u32) {
+        let bytes = bytes >> shift;
+        for bytes in [bytes, bytes << 10, bytes << 30] {
+            prop_assert_eq!(parse_size(&write_size(bytes)), Ok(bytes));
+            let time = Duration::from_nanos(bytes);
+            prop_assert_eq!(parse_duration(&write_duration(time)), Ok(time));
+        }
+    }
+
+    #[test]
+    fn fractions_are_exact(eighths in 0..1_u64 << 20, power in 1..=4_u32) {
+        let unit = ["KiB", "MiB", "GiB", "TiB"][power as usize - 1];
+        let text = format!("{}.{:03} {unit}", eighths / 8, eighths % 8 * 125);
+        prop_assert_eq!(parse_size(&text), Ok((eighths << (10 * power)) / 8));
+    }
+
+    #[test]
+    fn any_unit_text_is_answered(text in "[-0-9.a-zA-Z%µ ]{0,12}") {
+        let share = parse_share(&text);
+        prop_assert!(share.is_err() || (0.0..=1.0).contains(&share.unwrap()));
+        for error in [parse_size(&text).err(), parse_duration(&text).err()].into_iter().flatten() {
+            prop_assert!(!error.is_empty());
+        }
+    }
+}

@@ -11,7 +11,9 @@ use block::{
     Health, Info, Op, Report, Request, Result, State, push_extent,
 };
 use graph::engine::AnyDevice;
-use graph::kind::{DiskPlan, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
+use graph::kind::{
+    DiskPlan, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType, at_once,
+};
 
 /// `file`
 pub const FILE: Kind = Kind {
@@ -37,7 +39,10 @@ pub const FILE: Kind = Kind {
         READ_ONLY,
         TIMEOUT,
     ],
-    maker: Maker::Disk { plan, make },
+    maker: Maker::Disk {
+        plan: |given, env| at_once(plan(given, env)),
+        make: |given, env| at_once(make(given, env)),
+    },
 };
 
 /// `path`
@@ -57,7 +62,10 @@ pub const PATH: Kind = Kind {
         READ_ONLY,
         TIMEOUT,
     ],
-    maker: Maker::Disk { plan, make },
+    maker: Maker::Disk {
+        plan: |given, env| at_once(plan(given, env)),
+        make: |given, env| at_once(make(given, env)),
+    },
 };
 
 const CACHE: OptionSpec = OptionSpec {
@@ -177,13 +185,10 @@ impl Disk {
         if self.late.get() > 0 {
             return Err(self.overdue());
         }
-        let mut wait = Wait { ticket: Some(self.storage.start(io)) };
-        let outcome = match self.deadline.guard(&mut wait).await {
-            Some(outcome) => outcome,
-            None => {
-                self.wait_for_late(wait.ticket.take());
-                return Err(self.overdue());
-            }
+        let mut guard = self.deadline.guard(self.storage.start(io));
+        let Some(outcome) = (&mut guard).await else {
+            self.wait_for_late(guard.into_inner());
+            return Err(self.overdue());
         };
         match outcome.result {
             Ok(_) => Ok(outcome.buf),
@@ -194,8 +199,7 @@ impl Disk {
         }
     }
 
-    fn wait_for_late(&self, ticket: Option<Ticket>) {
-        let Some(ticket) = ticket else { return };
+    fn wait_for_late(&self, ticket: Ticket) {
         self.errors.set(self.errors.get() + 1);
         self.late.set(self.late.get() + 1);
         let late = self.late.clone();
@@ -292,22 +296,5 @@ impl Device for Disk {
         let health = if summary.is_empty() { Health::Ok } else { Health::Failed };
         let counters = vec![("errors", self.errors.get()), ("late", u64::from(self.late.get()))];
         Handled::Done(Ok(Report { health, summary, counters, ..Report::default() }))
-    }
-}
-
-/// A ticket that can be taken back when the waiting for it has ended.
-struct Wait {
-    ticket: Option<Ticket>,
-}
-
-impl std::future::Future for Wait {
-    type Output = block::env::Outcome;
-
-    fn poll(
-        mut self: std::pin::Pin<&mut Self>,
-        cx: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Self::Output> {
-        let ticket = self.ticket.as_mut().expect("polled only while somebody waits");
-        std::pin::Pin::new(ticket).poll(cx)
     }
 }

@@ -1,0 +1,158 @@
+//! Promises that the device below does not keep by itself, kept here, in one place: zeros where it
+//! can only write, nothing where it cannot discard, small blocks where its own are larger.
+
+use crate::{
+    Buf, ByteRange, Device, EXTENTS_MAX, Env, Info, Lower, Mode, Needs, Op, RangeLock, Request,
+    Result, State, push_extent,
+};
+
+/// Zeros are written from a buffer of this length.
+const ZEROS_BYTES: usize = 256 << 10;
+
+/// Does what the device below cannot do.
+pub struct Emulate {
+    lower: Lower,
+    info: Info,
+    env: Env,
+    zeros: Buf,
+    lock: RangeLock,
+}
+
+impl Emulate {
+    /// Over `lower`, in blocks of `block_size` bytes, its own or a smaller power of two from 512.
+    ///
+    /// # Errors
+    /// `Limit` if the pool has no room for a buffer of zeros.
+    pub fn new(env: &Env, lower: Lower, block_size: u32) -> Result<Self> {
+        let zeros = env.buf(ZEROS_BYTES)?;
+        zeros.write().fill(0);
+        let info =
+            Info { block_size: block_size.min(lower.info().block_size), ..lower.info().clone() };
+        Ok(Self { lower, info, env: env.clone(), zeros, lock: RangeLock::new() })
+    }
+
+    /// Whether there is anything that `info` does not do by itself in blocks of `block_size`.
+    pub fn is_needed(info: &Info, block_size: u32) -> bool {
+        !info.read_only && (!info.native_zeroes || !info.discard) || block_size < info.block_size
+    }
+
+    /// The whole blocks below that hold `range`, if `range` is not whole blocks itself.
+    fn widened(&self, range: ByteRange) -> Option<ByteRange> {
+        let block = self.lower.info().block_size;
+        if range.is_aligned(block) {
+            return None;
+        }
+        Some(range.widen(block).expect("a device ends at a whole block, far below u64::MAX"))
+    }
+
+    async fn read(&self, range: ByteRange, into: &mut Buf) -> Result<()> {
+        let Some(wide) = self.widened(range) else {
+            *into = self.lower.read(range, into.clone()).await?;
+            return Ok(());
+        };
+        let buf = self.env.pool().wait_for(wide.len() as usize).await?;
+        let buf = self.lower.read(wide, buf).await?;
+        *into = buf.slice(within(wide, range));
+        Ok(())
+    }
+
+    /// Writes that share a block below go one after the other, so that none undoes another.
+    async fn write(&self, range: ByteRange, data: Buf, fua: bool) -> Result<()> {
+        let Some(wide) = self.widened(range) else {
+            let _shared = self.lock.lock(range, Mode::Shared).await;
+            return self.lower.call(Op::Write { range, data, fua }).await.result;
+        };
+        let _alone = self.lock.lock(wide, Mode::Exclusive).await;
+        let scratch = self.env.pool().wait_for(wide.len() as usize).await?;
+        let old = self.lower.read(wide, scratch).await?;
+        let new = self.env.pool().wait_for(wide.len() as usize).await?;
+        new.write().copy_from_slice(&old.read());
+        new.slice(within(wide, range)).write().copy_from_slice(&data.read());
+        self.lower.call(Op::Write { range: wide, data: new, fua }).await.result
+    }
+
+    async fn zero(&self, range: ByteRange, unmap: bool, fua: bool) -> Result<()> {
+        if self.lower.info().native_zeroes && self.widened(range).is_none() {
+            return self.lower.call(Op::WriteZeroes { range, unmap, fua }).await.result;
+        }
+        let mut at = range.start();
+        while at < range.end() {
+            let piece = ByteRange::between(at, range.end().min(at + ZEROS_BYTES as u64))
+                .expect("there is something left");
+            self.write(piece, self.zeros.slice(0..piece.len() as usize), fua).await?;
+            at = piece.end();
+        }
+        Ok(())
+    }
+
+    /// Only whole blocks are discarded; the edges keep their bytes, which the contract allows.
+    async fn discard(&self, range: ByteRange, fua: bool) -> Result<()> {
+        let block = u64::from(self.lower.info().block_size);
+        let whole = ByteRange::between(
+            range.start().next_multiple_of(block),
+            range.end() - range.end() % block,
+        );
+        match whole {
+            Some(range) if self.lower.info().discard => {
+                self.lower.call(Op::Discard { range, fua }).await.result
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn status(&self, range: ByteRange) -> Result<Vec<crate::Extent>> {
+        let wide = self.widened(range).unwrap_or(range);
+        let done = self.lower.call(Op::Status { range: wide, extents: Vec::new() }).await;
+        done.result?;
+        let Op::Status { extents, .. } = done.op else { unreachable!("it came back as it went") };
+        let mut skip = range.start() - wide.start();
+        let mut left = range.len();
+        let mut all = Vec::new();
+        for extent in extents.into_iter().take(EXTENTS_MAX) {
+            let cut = skip.min(extent.len);
+            skip -= cut;
+            let len = (extent.len - cut).min(left);
+            if len > 0 {
+                push_extent(&mut all, len, extent.state);
+                left -= len;
+            }
+        }
+        if all.is_empty() {
+            push_extent(&mut all, range.len(), State::Data);
+        }
+        Ok(all)
+    }
+}
+
+fn within(wide: ByteRange, range: ByteRange) -> std::ops::Range<usize> {
+    let from = (range.start() - wide.start()) as usize;
+    from..from + range.len() as usize
+}
+
+impl Device for Emulate {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { children: 1, scratch_copies: 2 }
+    }
+
+    async fn submit(&self, request: &mut Request) -> Result<()> {
+        match &mut request.op {
+            Op::Read { range, into, .. } => self.read(*range, into).await,
+            Op::Write { range, data, fua } => self.write(*range, data.clone(), *fua).await,
+            Op::WriteZeroes { range, unmap, fua } => self.zero(*range, *unmap, *fua).await,
+            Op::Discard { range, fua } => self.discard(*range, *fua).await,
+            Op::Flush => self.lower.flush().await,
+            Op::Status { range, extents } => {
+                *extents = self.status(*range).await?;
+                Ok(())
+            }
+        }
+    }
+
+    fn resolve(&self, range: ByteRange) -> Result<Vec<crate::Below>> {
+        Ok(vec![crate::Below { lower: 0, above: range.start(), range, how: "" }])
+    }
+}

@@ -1,0 +1,52 @@
+//! A hook carried by an async device: for measuring the two powers side by side, and for the few
+//! cases where a hook should have a node of its own.
+
+use std::rc::Rc;
+
+use block::{
+    Below, ByteRange, Control, Device, Handled, Hooks, Info, Lower, Needs, Push, Request, Result,
+};
+
+/// A device that asks a hook on the way down and on the way up.
+pub struct Carried {
+    info: Info,
+    lower: Lower,
+    hooks: Rc<dyn Hooks>,
+}
+
+impl Carried {
+    /// Carries `hooks` above `lower`.
+    pub fn new(hooks: Rc<dyn Hooks>, lower: Lower) -> Self {
+        Self { info: lower.info().clone(), lower, hooks }
+    }
+}
+
+impl Device for Carried {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::children(1)
+    }
+
+    async fn submit(&self, request: &mut Request) -> Result<()> {
+        match self.hooks.push(request) {
+            Push::Forward => self.lower.forward(&mut request.op).await,
+            Push::Done(result) => result,
+            Push::Watch(saved) => {
+                let mut result = self.lower.forward(&mut request.op).await;
+                self.hooks.pop(saved, request, &mut result);
+                result
+            }
+        }
+    }
+
+    fn resolve(&self, range: ByteRange) -> Result<Vec<Below>> {
+        Ok(vec![Below { lower: 0, above: range.start(), range, how: "" }])
+    }
+
+    fn control(&self, control: &Control) -> Handled {
+        self.hooks.control(control)
+    }
+}

@@ -1,0 +1,53 @@
+//! Where one byte of an export lies on the disks.
+
+use block::{ByteRange, Error, ErrorKind, Result};
+
+use crate::running::{Export, Graph};
+
+/// A step on the way down: a byte of one device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Located {
+    /// The device's name.
+    pub name: String,
+    /// Its kind.
+    pub kind: &'static str,
+    /// The byte.
+    pub offset: u64,
+    /// What happens to bytes on the way there, in a word; may be empty.
+    pub how: &'static str,
+    /// Where it lies below: more than once if it is kept in copies.
+    pub below: Vec<Located>,
+}
+
+impl Graph {
+    /// The way of byte `offset` of an export down to the disks.
+    ///
+    /// # Errors
+    /// `OutOfRange` past the end, with the size.
+    pub fn locate(&self, export: &Export, offset: u64) -> Result<Located> {
+        if offset >= export.info.size {
+            return Err(Error::new(
+                ErrorKind::OutOfRange,
+                format!(
+                    "{} has {} bytes; byte {offset} is not one of them",
+                    export.name, export.info.size
+                ),
+            ));
+        }
+        self.locate_in(export.member, offset, "")
+    }
+
+    fn locate_in(&self, member: usize, offset: u64, how: &'static str) -> Result<Located> {
+        let member = &self.members()[member];
+        let byte = ByteRange::new(offset, 1).expect("one byte inside a device");
+        let mut below = Vec::new();
+        for place in self.resolve(member, byte)? {
+            below.push(self.locate_in(
+                member.lowers[place.lower],
+                place.range.start(),
+                place.how,
+            )?);
+        }
+        Ok(Located { name: member.name.clone(), kind: member.kind.name, offset, how, below })
+    }
+}

@@ -1,0 +1,344 @@
+//! Reads from the member that answers soonest, writes to all.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use block::{
+    Below, Buf, ByteRange, Child, Control, Copies, Deadline, Device, Done, Env, Error, ErrorKind,
+    Guard, Handled, Health, Info, Lower, Mode, Needs, Op, RangeLock, Report, Request, Result,
+};
+
+use super::MEMBERS_MAX;
+use super::member::{Member, State};
+
+/// A mirror; its inside is shared with what it does in the background.
+pub struct Mirror {
+    info: Info,
+    pub(super) inner: Rc<Inner>,
+}
+
+/// What requests and background work share.
+pub struct Inner {
+    pub name: String,
+    pub env: Env,
+    pub size: u64,
+    pub members: Vec<Member>,
+    /// Writes hold their range alone: two that overlap reach every member in one order. Reads wait
+    /// for the writes before them, so that no reader sees a newer byte and then an older one.
+    pub lock: RangeLock,
+    pub deadline: Deadline,
+    /// Where to begin looking for a member, when all are alike.
+    turn: Cell<usize>,
+    pub repairs: Cell<u32>,
+    pub repaired: Cell<u64>,
+    zero_to_discard: bool,
+}
+
+/// Writes under way, one for each member that takes them.
+type Fan = [Option<Guard<Child>>; MEMBERS_MAX];
+
+impl Mirror {
+    pub fn new(
+        name: &str,
+        info: Info,
+        env: &Env,
+        lowers: Vec<Lower>,
+        timeout: Duration,
+        trusted: Option<&str>,
+    ) -> Self {
+        let zero_to_discard =
+            !lowers.iter().all(|lower| lower.info().discard && lower.info().discard_zeroes);
+        let state = |lower: &Lower| match trusted {
+            Some(name) if name != lower.name() => State::Stale,
+            _ => State::InSync,
+        };
+        let members = lowers.into_iter().map(|lower| {
+            let state = state(&lower);
+            Member::new(lower, state)
+        });
+        let inner = Rc::new(Inner {
+            name: name.to_owned(),
+            env: env.clone(),
+            size: info.size,
+            members: members.collect(),
+            lock: RangeLock::new(),
+            deadline: Deadline::new(env, timeout),
+            turn: Cell::new(0),
+            repairs: Cell::new(0),
+            repaired: Cell::new(0),
+            zero_to_discard,
+        });
+        for index in 0..inner.members.len() {
+            if inner.members[index].state() == State::Stale {
+                inner.begin_resync(index);
+            }
+        }
+        Self { info, inner }
+    }
+}
+
+impl Inner {
+    pub fn in_sync(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.members.len()).filter(|n| self.members[*n].state() == State::InSync)
+    }
+
+    /// Takes a member out, unless it is the last one: then its errors go up.
+    pub fn retire(&self, index: usize, why: String) {
+        let member = &self.members[index];
+        let is_last = member.state() == State::InSync && self.in_sync().count() == 1;
+        if member.state().takes_writes() && !is_last {
+            member.set(State::Failed, why);
+        }
+    }
+
+    /// The member to read: in sync, not yet tried, and soonest to answer. One that is to be avoided
+    /// only if there is no other.
+    fn choose(&self, avoid: Copies, tried: Copies) -> Option<usize> {
+        let turn = self.turn.replace(self.turn.get().wrapping_add(1));
+        let count = self.members.len();
+        let best = (0..count)
+            .map(|n| (n + turn) % count)
+            .filter(|n| self.members[*n].state() == State::InSync && !tried.has(*n))
+            .min_by_key(|n| (avoid.has(*n), self.members[*n].cost()))?;
+        for (n, member) in self.members.iter().enumerate() {
+            if n != best {
+                member.passed_over();
+            }
+        }
+        Some(best)
+    }
+
+    /// Reads until a member answers. Says which ones could not.
+    async fn read(&self, range: ByteRange, into: &mut Buf, avoid: &mut Copies) -> Result<Copies> {
+        if !self.lock.is_empty() {
+            drop(self.lock.lock(range, Mode::Shared).await);
+        }
+        let mut tried = Copies::NONE;
+        let mut failed = Err(self.nobody());
+        while let Some(index) = self.choose(*avoid, tried) {
+            match self.read_from(index, range, into).await {
+                Ok(()) => {
+                    *avoid = avoid.with(index);
+                    return Ok(tried);
+                }
+                Err(error) => failed = Err(error),
+            }
+            tried = tried.with(index);
+        }
+        failed
+    }
+
+    async fn read_from(&self, index: usize, range: ByteRange, into: &mut Buf) -> Result<()> {
+        let member = &self.members[index];
+        let begun = self.env.now();
+        member.read_begins();
+        let child = member.lower.start(Op::read(range, into.clone()));
+        let answer = self.answer(index, self.deadline.guard(child)).await;
+        member.read_ends(self.env.now().since(begun));
+        let Some(done) = answer else {
+            // The late answer may still arrive in that buffer: go on with another.
+            *into = self.env.pool().wait_for(into.len()).await?;
+            self.retire(index, format!("no answer to a read within {:?}", self.deadline.limit()));
+            return Err(self.no_answer(index));
+        };
+        match done.into_buf() {
+            Ok(buf) => {
+                *into = buf;
+                Ok(())
+            }
+            Err(error) => {
+                if member.read_failed(self.env.now()) {
+                    self.retire(index, Member::words_of("too many reads; the last one", &error));
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// The child's answer; `None` past the deadline. Then the work goes on without us, and is
+    /// counted until it is back.
+    async fn answer(&self, index: usize, mut guard: Guard<Child>) -> Option<Done> {
+        let answer = (&mut guard).await;
+        if answer.is_none() {
+            self.members[index].one_late();
+            self.wait_for_late(index, guard.into_inner());
+        }
+        answer
+    }
+
+    /// Carries out something that changes bytes on every member that takes writes.
+    async fn change(&self, op: &Op) -> Result<()> {
+        let range = op.range().expect("what changes bytes has a range");
+        let _alone = self.lock.lock(range, Mode::Exclusive).await;
+        self.to_all(op).await
+    }
+
+    /// Starts `op` everywhere, waits for all, retires who failed. It worked if it is on a member
+    /// that stays in sync.
+    async fn to_all(&self, op: &Op) -> Result<()> {
+        let mut fan: Fan = [const { None }; MEMBERS_MAX];
+        for (index, member) in self.members.iter().enumerate() {
+            if member.state().takes_writes() {
+                let child = member.lower.start(copy_of(op));
+                fan[index] = Some(self.deadline.guard(child));
+            }
+        }
+        let mut worked = Copies::NONE;
+        let mut failed: [Option<Error>; MEMBERS_MAX] = [const { None }; MEMBERS_MAX];
+        for (index, guard) in fan.into_iter().enumerate() {
+            let Some(guard) = guard else { continue };
+            match self.answer(index, guard).await.map(|done| done.result) {
+                Some(Ok(())) => worked = worked.with(index),
+                Some(Err(error)) => failed[index] = Some(error),
+                None => failed[index] = Some(self.no_answer(index)),
+            }
+        }
+        self.judge(op, worked, failed)
+    }
+
+    fn judge(&self, op: &Op, worked: Copies, failed: [Option<Error>; MEMBERS_MAX]) -> Result<()> {
+        let mut result = Ok(());
+        for (index, error) in failed.into_iter().enumerate() {
+            let Some(error) = error else { continue };
+            self.members[index].count_error();
+            self.retire(index, Member::words_of(op.verb().name(), &error));
+            result = Err(error);
+        }
+        if self.in_sync().any(|index| worked.has(index)) {
+            return Ok(());
+        }
+        // Nobody in sync has it for certain. A copy that has it would differ from its source.
+        for member in self.members.iter().filter(|member| member.state() == State::Copying) {
+            member.set(State::Stale, "a write failed on its source while it was being copied");
+        }
+        result.and(Err(self.nobody()))
+    }
+
+    fn nobody(&self) -> Error {
+        Error::new(ErrorKind::Faulted, "no member is in sync").at(&self.name)
+    }
+
+    fn no_answer(&self, index: usize) -> Error {
+        Error::new(ErrorKind::TimedOut, format!("no answer within {:?}", self.deadline.limit()))
+            .at(self.members[index].lower.name())
+    }
+
+    fn report(&self) -> Report {
+        let members: Vec<_> = self.members.iter().map(Member::report).collect();
+        let out = self.members.iter().find(|member| member.state() != State::InSync);
+        let health = match out {
+            None => Health::Ok,
+            Some(_) if self.in_sync().next().is_none() => Health::Failed,
+            Some(_) => Health::Degraded,
+        };
+        let summary = match health {
+            Health::Ok => String::new(),
+            Health::Degraded => {
+                format!("data safe on {} of {}", self.in_sync().count(), members.len())
+            }
+            Health::Failed => "no member is in sync".to_owned(),
+        };
+        let next = out
+            .filter(|member| matches!(member.state(), State::Failed | State::Stale))
+            .map(|member| format!("cairn device resync {}/{}", self.name, member.lower.name()));
+        let counters = vec![("repaired", self.repaired.get())];
+        Report { health, summary, members, counters, next }
+    }
+
+    /// The member of that name.
+    ///
+    /// # Errors
+    /// `NotFound`, with the names there are.
+    pub fn find(&self, name: &str) -> Result<usize> {
+        self.members.iter().position(|member| member.lower.name() == name).ok_or_else(|| {
+            let names: Vec<_> = self.members.iter().map(|member| member.lower.name()).collect();
+            Error::new(
+                ErrorKind::NotFound,
+                format!("{} has no member {name:?}; it has {}", self.name, names.join(", ")),
+            )
+        })
+    }
+
+    fn fail(&self, name: &str) -> Result<Report> {
+        let index = self.find(name)?;
+        if self.in_sync().all(|n| n == index) {
+            return Err(Error::new(
+                ErrorKind::InUse,
+                format!(
+                    "{name} is the last member of {} that is in sync; without it nothing is left. \
+                     Next: bring another one in sync first",
+                    self.name
+                ),
+            ));
+        }
+        self.members[index].set(State::Failed, "taken out by command");
+        Ok(self.report())
+    }
+}
+
+/// The same operation for one more member: handles to the same immutable bytes.
+fn copy_of(op: &Op) -> Op {
+    match op {
+        Op::Write { range, data, fua } => {
+            Op::Write { range: *range, data: data.clone(), fua: *fua }
+        }
+        Op::WriteZeroes { range, unmap, fua } => {
+            Op::WriteZeroes { range: *range, unmap: *unmap, fua: *fua }
+        }
+        Op::Discard { range, fua } => Op::Discard { range: *range, fua: *fua },
+        Op::Flush => Op::Flush,
+        Op::Read { .. } | Op::Status { .. } => unreachable!("goes to one member"),
+    }
+}
+
+impl Device for Mirror {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { children: self.inner.members.len() as u32, scratch_copies: 1 }
+    }
+
+    async fn submit(&self, request: &mut Request) -> Result<()> {
+        let inner = &self.inner;
+        match &mut request.op {
+            Op::Read { range, into, avoid } => {
+                let failed = inner.read(*range, into, avoid).await?;
+                if failed != Copies::NONE {
+                    inner.begin_repair(*range, failed);
+                }
+                Ok(())
+            }
+            Op::Discard { range, fua } if inner.zero_to_discard => {
+                let zero = Op::WriteZeroes { range: *range, unmap: true, fua: *fua };
+                inner.change(&zero).await
+            }
+            op @ (Op::Write { .. } | Op::WriteZeroes { .. } | Op::Discard { .. }) => {
+                inner.change(op).await
+            }
+            Op::Flush => inner.to_all(&Op::Flush).await,
+            op @ Op::Status { .. } => {
+                let Some(index) = inner.in_sync().next() else { return Err(inner.nobody()) };
+                inner.members[index].lower.forward(op).await
+            }
+        }
+    }
+
+    fn resolve(&self, range: ByteRange) -> Result<Vec<Below>> {
+        let place = |lower| Below { lower, above: range.start(), range, how: "mirrored" };
+        Ok(self.inner.in_sync().map(place).collect())
+    }
+
+    fn control(&self, control: &Control) -> Handled {
+        match control {
+            Control::Report => Handled::Done(Ok(self.inner.report())),
+            Control::Fail { member } => Handled::Done(self.inner.fail(member)),
+            Control::Resync { member } => {
+                let begun = self.inner.resync(member.as_deref());
+                Handled::Done(begun.map(|()| self.inner.report()))
+            }
+        }
+    }
+}

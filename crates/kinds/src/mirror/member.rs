@@ -1,0 +1,158 @@
+//! One member of a mirror.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use block::{Error, Lower, Member as MemberReport, Mono};
+
+/// So many read errors within [`ERRORS_WITHIN`] retire a member.
+pub const ERRORS_MAX: usize = 10;
+
+/// See [`ERRORS_MAX`].
+pub const ERRORS_WITHIN: Duration = Duration::from_secs(600);
+
+/// Answers faster than this count as this fast: below it, queues tell more than clocks.
+const FASTEST_NS: u64 = 1000;
+
+/// Whether a member can be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// It has every write.
+    InSync,
+    /// It has every new write, and is brought up to date with the old ones.
+    Copying,
+    /// It misses writes, and nobody copies them.
+    Stale,
+    /// It is out: it failed, or somebody took it out.
+    Failed,
+}
+
+impl State {
+    /// Whether writes go there.
+    pub fn takes_writes(self) -> bool {
+        matches!(self, Self::InSync | Self::Copying)
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::InSync => "in sync",
+            Self::Copying => "copying",
+            Self::Stale => "stale",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// A member and what is known of it.
+pub struct Member {
+    pub lower: Lower,
+    state: Cell<State>,
+    detail: RefCell<String>,
+    errors: Cell<u64>,
+    /// When the latest read errors were.
+    recent: RefCell<Vec<Mono>>,
+    /// Reads that have not been answered.
+    queue: Cell<u64>,
+    /// How long an answer takes, smoothed.
+    latency_ns: Cell<u64>,
+    /// Requests that nobody waits for any more and that are not back.
+    late: Rc<Cell<u32>>,
+    progress: Cell<Option<(u64, u64)>>,
+}
+
+impl Member {
+    pub fn new(lower: Lower, state: State) -> Self {
+        Self {
+            lower,
+            state: Cell::new(state),
+            detail: RefCell::default(),
+            errors: Cell::new(0),
+            recent: RefCell::default(),
+            queue: Cell::new(0),
+            latency_ns: Cell::new(FASTEST_NS),
+            late: Rc::default(),
+            progress: Cell::new(None),
+        }
+    }
+
+    pub fn state(&self) -> State {
+        self.state.get()
+    }
+
+    pub fn set(&self, state: State, detail: impl Into<String>) {
+        self.state.set(state);
+        *self.detail.borrow_mut() = detail.into();
+        if state != State::Copying {
+            self.progress.set(None);
+        }
+    }
+
+    pub fn set_progress(&self, done: u64, all: u64) {
+        self.progress.set(Some((done, all)));
+    }
+
+    /// How long one more read would take here, by its queue and its speed.
+    pub fn cost(&self) -> u64 {
+        (self.queue.get() + 1) * self.latency_ns.get()
+    }
+
+    pub fn read_begins(&self) {
+        self.queue.set(self.queue.get() + 1);
+    }
+
+    pub fn read_ends(&self, took: Duration) {
+        self.queue.set(self.queue.get() - 1);
+        let took = (took.as_nanos() as u64).max(FASTEST_NS);
+        let before = self.latency_ns.get();
+        self.latency_ns.set(before - before / 8 + took / 8);
+    }
+
+    /// Somebody else was read: forget a little of how slow this one was, so that it is tried again
+    /// some day.
+    pub fn passed_over(&self) {
+        let before = self.latency_ns.get();
+        self.latency_ns.set((before - before / 512).max(FASTEST_NS));
+    }
+
+    pub fn count_error(&self) {
+        self.errors.set(self.errors.get() + 1);
+    }
+
+    /// Counts a read error; whether it was one too many.
+    pub fn read_failed(&self, now: Mono) -> bool {
+        self.count_error();
+        let mut recent = self.recent.borrow_mut();
+        recent.retain(|at| now.since(*at) < ERRORS_WITHIN);
+        recent.push(now);
+        recent.len() >= ERRORS_MAX
+    }
+
+    pub fn late(&self) -> u32 {
+        self.late.get()
+    }
+
+    pub fn one_late(&self) {
+        self.late.set(self.late.get() + 1);
+    }
+
+    /// The count of late requests, for whoever waits for one of them.
+    pub fn back(&self) -> Rc<Cell<u32>> {
+        self.late.clone()
+    }
+
+    pub fn report(&self) -> MemberReport {
+        MemberReport {
+            name: self.lower.name().to_owned(),
+            state: self.state.get().word(),
+            errors: self.errors.get(),
+            detail: self.detail.borrow().clone(),
+            progress: self.progress.get(),
+        }
+    }
+
+    /// What it says of an error that retires it.
+    pub fn words_of(what: &str, error: &Error) -> String {
+        format!("{what} failed: {error}")
+    }
+}

@@ -1,0 +1,169 @@
+//! Copying what a member missed, and rewriting what it could not read.
+
+use std::rc::Rc;
+
+use block::{Buf, ByteRange, Child, Copies, Error, ErrorKind, Mode, Op, Result};
+
+use super::device::Inner;
+use super::member::{Member, State};
+
+/// Copied at once, under the range lock: long enough to keep a disk busy, short enough that a write
+/// there waits for a few milliseconds.
+const STEP_BYTES: u64 = 1 << 20;
+
+/// Repairs at once; a read error beyond is answered from another copy all the same.
+const REPAIRS_MAX: u32 = 16;
+
+impl Inner {
+    /// Begins to bring members up to date: the named one, or all that miss something.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown name, `InUse` if it is in sync, being copied, or has requests that
+    /// are not back.
+    pub fn resync(self: &Rc<Self>, name: Option<&str>) -> Result<()> {
+        match name {
+            Some(name) => {
+                let index = self.find(name)?;
+                self.may_resync(index)?;
+                self.begin_resync(index);
+            }
+            None => {
+                for index in 0..self.members.len() {
+                    if self.may_resync(index).is_ok() {
+                        self.begin_resync(index);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn may_resync(&self, index: usize) -> Result<()> {
+        let member = &self.members[index];
+        let name = member.lower.name();
+        let words = match member.state() {
+            State::InSync => format!("{name} is in sync"),
+            State::Copying => format!("{name} is being copied already"),
+            State::Stale | State::Failed if member.late() > 0 => format!(
+                "{name} has {} requests that are not back; a late write would undo the copy. Next: \
+                 wait for the disk, or restart",
+                member.late()
+            ),
+            State::Stale | State::Failed => return Ok(()),
+        };
+        Err(Error::new(ErrorKind::InUse, words))
+    }
+
+    /// From now on every new write goes to the member too; the old ones are copied.
+    pub fn begin_resync(self: &Rc<Self>, index: usize) {
+        self.members[index].set(State::Copying, "");
+        self.members[index].set_progress(0, self.size);
+        let mirror = Rc::downgrade(self);
+        let env = self.env.clone();
+        self.env.spawn("a mirror's resync", async move {
+            let mut at = 0;
+            loop {
+                let Some(mirror) = mirror.upgrade() else { return };
+                let member = &mirror.members[index];
+                if member.state() != State::Copying {
+                    return;
+                }
+                if at == mirror.size {
+                    return mirror.end_resync(index).await;
+                }
+                let end = mirror.size.min(at + STEP_BYTES);
+                let step = ByteRange::between(at, end).expect("there is something left");
+                if let Err(error) = mirror.copy(index, step).await {
+                    return member.set(State::Failed, Member::words_of("the copy", &error));
+                }
+                at = end;
+                member.set_progress(at, mirror.size);
+                drop(mirror);
+                env.give_way().await;
+            }
+        });
+    }
+
+    /// What was copied is made durable before anybody reads it there.
+    async fn end_resync(&self, index: usize) {
+        let member = &self.members[index];
+        let flushed = member.lower.flush().await;
+        if member.state() != State::Copying {
+            return;
+        }
+        match flushed {
+            Ok(()) => member.set(State::InSync, ""),
+            Err(error) => member.set(State::Failed, Member::words_of("flush", &error)),
+        }
+    }
+
+    /// Copies one range to a member from one that is in sync.
+    async fn copy(&self, to: usize, range: ByteRange) -> Result<()> {
+        let _alone = self.lock.lock(range, Mode::Exclusive).await;
+        let buf = self.env.pool().wait_for(range.len() as usize).await?;
+        let data = self.read_any(range, buf, Copies::NONE.with(to)).await?;
+        let child = self.members[to].lower.start(Op::write(range, data));
+        let mut guard = self.deadline.guard(child);
+        match (&mut guard).await {
+            Some(done) => done.result,
+            None => {
+                self.members[to].one_late();
+                self.wait_for_late(to, guard.into_inner());
+                Err(Error::new(
+                    ErrorKind::TimedOut,
+                    format!("no answer within {:?}", self.deadline.limit()),
+                ))
+            }
+        }
+    }
+
+    /// The bytes of a range from any member that is in sync and not `except`ed.
+    async fn read_any(&self, range: ByteRange, mut buf: Buf, except: Copies) -> Result<Buf> {
+        let mut failed =
+            Error::new(ErrorKind::Faulted, "no other member is in sync").at(&self.name);
+        for source in self.in_sync().filter(|n| !except.has(*n)) {
+            let read = self.members[source].lower.start(Op::read(range, buf));
+            match self.deadline.guard(read).await.map(block::Done::into_buf) {
+                Some(Ok(data)) => return Ok(data),
+                Some(Err(error)) => failed = error,
+                None => {
+                    let limit = self.deadline.limit();
+                    failed = Error::new(ErrorKind::TimedOut, format!("no answer in {limit:?}"));
+                }
+            }
+            buf = self.env.pool().wait_for(range.len() as usize).await?;
+        }
+        Err(failed)
+    }
+
+    /// Rewrites a range on members that could not read it, in the background.
+    pub fn begin_repair(self: &Rc<Self>, range: ByteRange, members: Copies) {
+        if self.repairs.get() >= REPAIRS_MAX {
+            return;
+        }
+        self.repairs.set(self.repairs.get() + 1);
+        let mirror = self.clone();
+        self.env.spawn("a mirror's repair", async move {
+            for index in 0..mirror.members.len() {
+                if members.has(index) && mirror.members[index].state() == State::InSync {
+                    match mirror.copy(index, range).await {
+                        Ok(()) => mirror.repaired.set(mirror.repaired.get() + 1),
+                        Err(error) => {
+                            mirror.retire(index, Member::words_of("a rewrite", &error));
+                        }
+                    }
+                }
+            }
+            mirror.repairs.set(mirror.repairs.get() - 1);
+        });
+    }
+
+    /// Waits for a request that its caller has given up, only to know when it is back.
+    pub fn wait_for_late(&self, index: usize, child: Child) {
+        let back = self.members[index].back();
+        self.env.spawn("a mirror's late request", async move {
+            let _ = child.await;
+            back.set(back.get() - 1);
+        });
+    }
+}
