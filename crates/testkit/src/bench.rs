@@ -200,7 +200,8 @@ impl<'s> Bench<'s> {
     /// The power goes, everywhere at once, and comes back.
     pub fn power_cut(&mut self) -> Result<(), Refusal> {
         let draw = Stream::new(self.world.seed(), "policy", self.starts);
-        self.end();
+        self.world.drop_tasks();
+        self.ended();
         for member in &self.members {
             // The policy that forgives least comes most often.
             let any = *draw.pick(&CutPolicy::ALL);
@@ -213,14 +214,14 @@ impl<'s> Bench<'s> {
 
     /// The process dies, and another takes its place once the disks are free.
     pub fn kill(&mut self) -> Result<(), Refusal> {
-        self.end();
+        self.world.kill();
+        self.ended();
         self.pass(SETTLE)?;
         self.model.restarted();
         self.start().map_err(|error| Refusal::new(Broken::Builds, error))
     }
 
-    fn end(&mut self) {
-        self.world.kill();
+    fn ended(&mut self) {
         self.running = None;
         self.tally.killed();
     }
