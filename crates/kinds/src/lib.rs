@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod concat;
+mod error;
 mod file;
 mod linear;
 mod memory;
@@ -25,5 +26,6 @@ pub const REGISTRY: Registry = Registry(&[
     concat::KIND,
     stripe::KIND,
     pass::KIND,
+    error::KIND,
     mirror::KIND,
 ]);

@@ -1,0 +1,4 @@
+//! Kinds at work: specs that become graphs in a world whose time is virtual.
+
+mod error;
+mod world;
