@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod concat;
+mod delay;
 mod error;
 mod file;
 mod linear;
@@ -27,5 +28,6 @@ pub const REGISTRY: Registry = Registry(&[
     stripe::KIND,
     pass::KIND,
     error::KIND,
+    delay::KIND,
     mirror::KIND,
 ]);

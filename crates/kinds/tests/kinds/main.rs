@@ -1,4 +1,5 @@
 //! Kinds at work: specs that become graphs in a world whose time is virtual.
 
+mod delay;
 mod error;
 mod world;
