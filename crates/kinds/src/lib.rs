@@ -5,6 +5,7 @@ mod concat;
 mod delay;
 mod error;
 mod file;
+mod limit;
 mod linear;
 mod memory;
 mod mirror;
@@ -29,5 +30,6 @@ pub const REGISTRY: Registry = Registry(&[
     pass::KIND,
     error::KIND,
     delay::KIND,
+    limit::KIND,
     mirror::KIND,
 ]);

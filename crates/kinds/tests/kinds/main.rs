@@ -2,4 +2,5 @@
 
 mod delay;
 mod error;
+mod limit;
 mod world;
