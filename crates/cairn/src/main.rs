@@ -1,30 +1,33 @@
-//! thin
-#![allow(clippy::disallowed_methods)]
-use block::env::Address;
-use export::nbd::{Export, Limits, Server};
-use graph::engine::Engine;
-use graph::spec::Spec;
+//! Cairn's one binary: the command line, and the server that it starts.
+#![forbid(unsafe_code)]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the command reads specs, asks sockets and waits for people: it is not below an Env"
+)]
 
-fn main() {
-    let args: Vec<String> = std::env::args().collect();
-    let core = runtime::Core::new(runtime::Config::default()).unwrap();
-    let env = core.env();
-    let engine = Engine::new();
-    env.spawn("engine", engine.clone().drive());
-    let text = std::fs::read_to_string(&args[1]).unwrap();
-    let spec = Spec::parse(&text, &args[1], &|name| std::env::var(name).ok());
-    let graph = core.block_on(async {
-        let planned = spec.plan(kinds::REGISTRY, &env).await.unwrap();
-        println!("{}", planned.summary());
-        (graph::Graph::build(&planned, &engine, &env).await.unwrap(), planned)
-    });
-    let (graph, planned) = graph;
-    let exports =
-        graph.exports().iter().map(|e| Export::new(&env, &engine, e.node, &e.name, "")).collect();
-    let server = Server::new(&env, exports, Limits::default(), |l| eprintln!("{l}"));
-    for at in &planned.listens {
-        server.serve(env.listen(at).unwrap());
+mod args;
+mod exit;
+mod out;
+mod place;
+mod race;
+mod registry;
+mod serve;
+mod source;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::Args;
+
+fn main() -> ExitCode {
+    match Args::parse().run() {
+        Ok(exit) => ExitCode::from(exit.code()),
+        Err(failure) => {
+            if !failure.message.is_empty() {
+                out::note(&format!("error: {}", failure.message));
+            }
+            ExitCode::from(failure.code)
+        }
     }
-    let _ = Address::Unix("".into());
-    core.block_on(std::future::pending::<()>());
 }

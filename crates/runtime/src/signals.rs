@@ -12,6 +12,8 @@ use crate::side::Side;
 use crate::slab::{Held, Op};
 use crate::sys;
 
+const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
 /// SIGINT, SIGTERM and SIGHUP, one after the other.
 pub struct Signals {
     side: Rc<Side>,
@@ -22,9 +24,19 @@ pub struct Signals {
 
 impl Signals {
     pub(crate) fn new(side: Rc<Side>) -> Result<Self> {
-        let file = sys::signalfd(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP])
+        let file = sys::signalfd(&SIGNALS)
             .map_err(|error| Error::io(&error, "taking over the signals"))?;
         Ok(Self { side, file: Rc::new(file), ticket: None })
+    }
+
+    /// Runs `start` with these signals unblocked in this thread: a program that it starts inherits
+    /// what is blocked, and would never see them. One that comes meanwhile ends this process, as one
+    /// does that comes before [`crate::Core::signals`].
+    pub fn unblocked<T>(&self, start: impl FnOnce() -> T) -> T {
+        sys::set_blocked(&SIGNALS, false);
+        let started = start();
+        sys::set_blocked(&SIGNALS, true);
+        started
     }
 
     /// The next signal's number.

@@ -278,6 +278,14 @@ pub(crate) fn signalfd(signals: &[c_int]) -> io::Result<OwnedFd> {
     owned(unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC) })
 }
 
+/// Blocks `signals` in this thread, or lets them through.
+pub(crate) fn set_blocked(signals: &[c_int], blocked: bool) {
+    let set = signal_set(signals);
+    let how = if blocked { libc::SIG_BLOCK } else { libc::SIG_UNBLOCK };
+    // SAFETY: a valid set, no old one wanted. It fails only for a `how` that there is not.
+    unsafe { libc::pthread_sigmask(how, &raw const set, std::ptr::null_mut()) };
+}
+
 /// Blocks every signal in this thread: signals belong to the cores.
 pub(crate) fn block_signals() {
     let mut set = MaybeUninit::uninit();

@@ -84,7 +84,7 @@ fn listens(item: &Item, insecure: bool, log: &mut Log) -> Vec<Address> {
     for one in items {
         match &one.raw {
             Raw::Broken => {}
-            Raw::Text(text) => match address(text, insecure) {
+            Raw::Text(text) => match parse_address(text, insecure) {
                 Ok(address) if all.contains(&address) => twice(one.at, text, log),
                 Ok(address) => all.push(address),
                 Err(why) => log.error(one.at, format!("listen {text:?}: {why}")),
@@ -101,7 +101,11 @@ fn twice(at: Position, text: &str, log: &mut Log) {
 
 const FORMS: &str = "an address is needed: \"unix:PATH\" or \"tcp:HOST:PORT\"";
 
-fn address(text: &str, insecure: bool) -> Result<Address, String> {
+/// An address from text such as `unix:PATH` or `tcp:HOST:PORT`.
+///
+/// # Errors
+/// What is wrong, in words that go on after the value; TCP beyond loopback unless `insecure`.
+pub fn parse_address(text: &str, insecure: bool) -> Result<Address, String> {
     match text.split_once(':') {
         Some(("unix", path)) => unix(path),
         Some(("tcp", rest)) => tcp(rest.strip_prefix("//").unwrap_or(rest), insecure),
@@ -145,6 +149,7 @@ fn tcp(text: &str, insecure: bool) -> Result<Address, String> {
     Ok(Address::Tcp(host.to_owned(), port))
 }
 
-fn is_loopback(host: &str) -> bool {
+/// Whether only this machine reaches that host: `localhost`, or an address of the loopback.
+pub fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }

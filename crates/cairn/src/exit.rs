@@ -1,0 +1,123 @@
+//! How the command ends: an exit code, and for a failure the sentence that explains it.
+
+use std::fmt;
+use std::process::{ExitCode, Termination};
+
+use block::{Error, ErrorKind};
+
+/// What the shell sees. `docs/exit-codes.md` explains each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Exit {
+    /// It worked.
+    Ok = 0,
+    /// None of the others.
+    Other = 1,
+    /// The command line cannot be carried out, whatever the state of the world.
+    Usage = 2,
+    /// The spec has faults.
+    Spec = 3,
+    /// There is no such file, device, export or running graph.
+    NotFound = 4,
+    /// Somebody else holds it.
+    InUse = 5,
+    /// No room.
+    NoSpace = 6,
+    /// A key or a permission is missing.
+    Denied = 7,
+    /// A disk or a connection failed.
+    Io = 8,
+    /// Not supported here.
+    Unsupported = 9,
+    /// Degraded, or damaged and repairable.
+    Degraded = 10,
+    /// Damaged.
+    Damaged = 11,
+    /// Stopped before everything was flushed.
+    Unflushed = 12,
+}
+
+impl Exit {
+    /// The code of a failure of that kind.
+    pub fn of(kind: ErrorKind) -> Self {
+        match kind {
+            ErrorKind::Invalid | ErrorKind::OutOfRange => Self::Usage,
+            ErrorKind::NotFound => Self::NotFound,
+            ErrorKind::InUse => Self::InUse,
+            ErrorKind::NoSpace => Self::NoSpace,
+            ErrorKind::Denied | ErrorKind::ReadOnly => Self::Denied,
+            ErrorKind::Io | ErrorKind::TimedOut => Self::Io,
+            ErrorKind::Unsupported => Self::Unsupported,
+            ErrorKind::Corrupt | ErrorKind::Faulted => Self::Damaged,
+            _ => Self::Other,
+        }
+    }
+
+    /// The number itself.
+    pub fn code(self) -> u8 {
+        self as u8
+    }
+}
+
+impl Termination for Exit {
+    fn report(self) -> ExitCode {
+        ExitCode::from(self.code())
+    }
+}
+
+/// Why a command did not do what it was asked: what, value, limit, and what to do next.
+#[derive(Debug)]
+pub struct Failure {
+    /// How the command ends.
+    pub code: u8,
+    /// One sentence or two; empty if everything has been said already.
+    pub message: String,
+}
+
+/// What a verb comes to.
+pub type Result<T = Exit, E = Failure> = std::result::Result<T, E>;
+
+impl Failure {
+    /// A failure with its words.
+    pub fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self { code: exit.code(), message: message.into() }
+    }
+
+    /// A failure whose words have been printed.
+    pub fn told(exit: Exit) -> Self {
+        Self::new(exit, "")
+    }
+
+    /// What the operating system said, with what was tried.
+    pub fn io(error: &std::io::Error, tried: impl fmt::Display) -> Self {
+        Error::io(error, tried).into()
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::new(Exit::of(error.kind()), error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_codes_are_those_that_scripts_know() {
+        let of = |kind| Exit::of(kind).code();
+        assert_eq!(of(ErrorKind::Invalid), 2);
+        assert_eq!(of(ErrorKind::NotFound), 4);
+        assert_eq!(of(ErrorKind::InUse), 5);
+        assert_eq!(of(ErrorKind::NoSpace), 6);
+        assert_eq!(of(ErrorKind::Denied), 7);
+        assert_eq!(of(ErrorKind::TimedOut), 8);
+        assert_eq!(of(ErrorKind::Unsupported), 9);
+        assert_eq!(of(ErrorKind::Faulted), 11);
+        assert_eq!(of(ErrorKind::Limit), 1);
+        assert_eq!(Exit::Spec.code(), 3);
+        assert_eq!(Exit::Degraded.code(), 10);
+        assert_eq!(Exit::Unflushed.code(), 12);
+    }
+}

@@ -1,0 +1,84 @@
+//! What the command prints: text for people, JSON for programs.
+
+use std::io::{ErrorKind, Write};
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+use crate::exit::{Failure, Result};
+
+/// How results are printed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub enum Form {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
+}
+
+impl Form {
+    /// Prints `value` as JSON, or the text of it.
+    pub fn print<T: Serialize>(self, value: &T, text: impl FnOnce() -> String) -> Result<()> {
+        match self {
+            Self::Text => print(&text()),
+            Self::Json => {
+                let mut json = serde_json::to_string_pretty(value)
+                    .expect("these structs have only fields that JSON knows");
+                json.push('\n');
+                print(&json)
+            }
+        }
+    }
+}
+
+/// Prints text as it is. A reader that has gone (`| head`) has seen enough: that is no failure.
+pub fn print(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Failure::io(&error, "writing the result"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A line for the log of a server, or a warning.
+pub fn note(line: &str) {
+    // Where there is no stderr there is nobody to tell.
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Columns, each as wide as its widest cell, two blanks apart; those marked `>` to the right.
+pub fn columns(marks: &str, rows: &[Vec<String>]) -> String {
+    let marks: Vec<char> = marks.chars().collect();
+    let width = |n: usize| {
+        rows.iter().filter_map(|row| row.get(n)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..marks.len()).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (n, cell) in row.iter().enumerate() {
+            let width = widths[n];
+            match marks[n] {
+                '>' => line.push_str(&format!("{cell:>width$}  ")),
+                _ => line.push_str(&format!("{cell:<width$}  ")),
+            }
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let rows = [vec!["a".into(), "10".into(), "x".into()], vec!["long".into(), "7".into()]];
+        assert_eq!(columns("<><", &rows), "a     10  x\nlong   7\n");
+    }
+}

@@ -1,0 +1,48 @@
+//! Where sockets lie when nobody says where.
+
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use crate::exit::{Exit, Failure, Result};
+
+/// The directory for what runs: `$XDG_RUNTIME_DIR/cairn` if that is this user's own, else
+/// `/run/cairn` for root and `/tmp/cairn-UID` for others.
+pub fn directory() -> PathBuf {
+    let user = rustix::process::geteuid().as_raw();
+    let own = |path: &PathBuf| {
+        path.is_absolute() && std::fs::metadata(path).is_ok_and(|found| found.uid() == user)
+    };
+    match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(own) {
+        Some(path) => path.join("cairn"),
+        None if user == 0 => PathBuf::from("/run/cairn"),
+        None => PathBuf::from(format!("/tmp/cairn-{user}")),
+    }
+}
+
+/// Where control sockets lie.
+pub fn control() -> PathBuf {
+    directory().join("control")
+}
+
+/// Makes a directory, and those above it, for this user alone.
+///
+/// # Errors
+/// `Denied` if somebody else owns it: in `/tmp` anybody could have made it before us.
+pub fn make(path: &Path) -> Result<()> {
+    let shown = path.display();
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(|error| Failure::io(&error, format_args!("making {shown}")))?;
+    let found = std::fs::symlink_metadata(path).map_err(|error| Failure::io(&error, &shown))?;
+    let user = rustix::process::geteuid().as_raw();
+    if !found.is_dir() || found.uid() != user || found.mode() & 0o022 != 0 {
+        let why = format!(
+            "{shown} is not a directory of user {user} that nobody else can write. Next: remove it, \
+             or set XDG_RUNTIME_DIR to one that is"
+        );
+        return Err(Failure::new(Exit::Denied, why));
+    }
+    Ok(())
+}

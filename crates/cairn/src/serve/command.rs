@@ -1,0 +1,75 @@
+//! `--run`: a shell command beside the server, which ends with it.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Stdio};
+
+use block::env::Address;
+use graph::spec::PlannedExport;
+use runtime::Signals;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::sync::oneshot;
+
+use super::listen;
+use crate::exit::{Failure, Result};
+
+/// A command that runs.
+pub struct Command {
+    pid: Pid,
+    ended: oneshot::Receiver<u8>,
+}
+
+impl Command {
+    /// Starts it, with the export's URI, socket and size in its environment.
+    pub fn start(
+        line: &str,
+        export: &PlannedExport,
+        at: &Address,
+        signals: &Signals,
+    ) -> Result<Self> {
+        let socket = match at {
+            Address::Unix(path) => listen::absolute(path),
+            Address::Tcp(..) => String::new(),
+        };
+        let mut command = std::process::Command::new("/bin/sh");
+        command
+            .args(["-c", line])
+            .env("uri", listen::uri(at, &export.name))
+            .env("unixsocket", socket)
+            .env("size", export.info.size.to_string())
+            .stdin(Stdio::inherit());
+        let child = signals
+            .unblocked(|| command.spawn())
+            .map_err(|error| Failure::io(&error, "starting /bin/sh"))?;
+        let pid = Pid::from_child(&child);
+        let (tell, ended) = oneshot::channel();
+        std::thread::Builder::new()
+            .name("cairn-run".to_owned())
+            .spawn(move || {
+                // Nobody listens any more when the server was told to end at once.
+                let _ = tell.send(status(child));
+            })
+            .map_err(|error| Failure::io(&error, "starting a thread"))?;
+        Ok(Self { pid, ended })
+    }
+
+    /// Its exit status, as the shell would say it.
+    pub async fn ended(&mut self) -> u8 {
+        (&mut self.ended).await.unwrap_or(1)
+    }
+
+    /// Asks it to end.
+    pub fn terminate(&self) {
+        // It may have ended by itself just now.
+        let _ = kill_process(self.pid, Signal::TERM);
+    }
+}
+
+fn status(mut child: Child) -> u8 {
+    match child.wait() {
+        Ok(status) => {
+            let killed = || status.signal().map_or(1, |signal| 128 + signal);
+            status.code().unwrap_or_else(killed) as u8
+        }
+        Err(_) => 1,
+    }
+}

@@ -1,0 +1,160 @@
+//! `cairn serve`: a graph in the foreground, until somebody stops it.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `mod.rs` | the arguments, from the plan to the last flush |
+//! | `listen.rs` | where to listen, and the URIs that lead there |
+//! | `banner.rs` | what is printed at the start |
+//! | `stop.rs` | how it ends: begun requests, flushes, deadlines |
+//! | `command.rs` | `--run` |
+//! | `process.rs` | limits, the pid file, word to the service manager |
+
+mod banner;
+mod command;
+mod listen;
+mod process;
+mod stop;
+
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use block::Env;
+use block::env::Address;
+use clap::Args;
+use export::nbd::Server;
+use graph::Graph;
+use graph::engine::Engine;
+use graph::spec::Planned;
+use graph::spec::units::parse_duration;
+use runtime::{Config, Core};
+
+use crate::exit::{Exit, Failure, Result};
+use crate::out;
+use crate::place;
+use crate::source::Source;
+
+use command::Command;
+use process::PidFile;
+
+/// What `serve` takes.
+#[derive(Args)]
+pub struct ServeArgs {
+    /// A spec (NAME.toml), or a file or block device to serve as it is
+    #[arg(value_name = "SPEC|FILE")]
+    target: PathBuf,
+    /// Refuse writes on every export
+    #[arg(long)]
+    read_only: bool,
+    /// Come up although members are missing (needs labelled disks)
+    #[arg(long)]
+    degraded: bool,
+    /// Label a disk although it holds something (needs labelled disks)
+    #[arg(long, value_name = "DISK")]
+    wipe: Vec<String>,
+    /// Say what would be served and where, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Run a shell command with $uri, $unixsocket and $size of the first export, and end with it
+    #[arg(long, value_name = "CMD")]
+    run: Option<String>,
+    /// Listen here instead: unix:PATH or tcp:HOST:PORT; may be given more than once
+    #[arg(long, value_name = "ADDR")]
+    listen: Vec<String>,
+    /// Allow --listen on TCP beyond loopback, unencrypted and open to whoever can reach it
+    #[arg(long)]
+    insecure: bool,
+    /// Write the process id here once clients can connect
+    #[arg(long, value_name = "FILE")]
+    pidfile: Option<PathBuf>,
+    /// The longest wait, at the end, for begun requests and for flushes
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
+    stop_timeout: Duration,
+}
+
+/// A graph that clients can reach.
+pub struct Serving {
+    env: Env,
+    engine: Engine,
+    graph: Rc<Graph>,
+    server: Server,
+}
+
+impl ServeArgs {
+    /// Serves until a signal comes or the command of `--run` ends.
+    pub fn run(self) -> Result {
+        self.refuse_labels()?;
+        let core = Core::new(Config::default())?;
+        let env = core.env();
+        let source = Source::of(&self.target)?;
+        let planned = core.block_on(source.plan(self.read_only, &env))?;
+        let listens = self.addresses(&source, &planned)?;
+        for warning in &planned.warnings {
+            out::note(&warning.to_string());
+        }
+        listen::warn(&listens);
+        if self.dry_run {
+            out::print(&banner::dry(&planned, &listens))?;
+            return Ok(Exit::Ok);
+        }
+        let pidfile = self.pidfile.as_deref().map(PidFile::claim).transpose()?;
+        process::raise_limits();
+        if !core.engine_words().is_empty() {
+            out::note(&format!("note: {}", core.engine_words()));
+        }
+        // Before any thread is started: threads inherit what is blocked.
+        let mut signals = core.signals()?;
+        let serving = core.block_on(Serving::open(&env, &planned))?;
+        let listens = serving.listen(&listens)?;
+        let uris = |export: &str| listens.iter().map(|at| listen::uri(at, export)).collect();
+        if let Some(pidfile) = &pidfile {
+            pidfile.write()?;
+        }
+        process::tell_manager("READY=1");
+        let ended = match &self.run {
+            None => {
+                out::print(&banner::text(&planned, uris))?;
+                core.block_on(serving.until_signal(&mut signals, self.stop_timeout))
+            }
+            Some(run) => {
+                let command = Command::start(run, &planned.exports[0], &listens[0], &signals)?;
+                core.block_on(serving.until_command(command, &mut signals, self.stop_timeout))
+            }
+        };
+        drop(pidfile);
+        ended.finish(core, self.stop_timeout)
+    }
+
+    /// Names that are kept for labelled disks, which this version does not have.
+    fn refuse_labels(&self) -> Result<()> {
+        let what = match (self.degraded, self.wipe.first()) {
+            (true, _) => "--degraded needs labels, which say what is missing",
+            (_, Some(_)) => {
+                "--wipe needs labels: without them nothing is written on a disk unasked"
+            }
+            _ => return Ok(()),
+        };
+        let why = "and this version does not have labelled disks. Next: leave it away";
+        Err(Failure::new(Exit::Unsupported, format!("{what}, {why}")))
+    }
+
+    fn addresses(&self, source: &Source, planned: &Planned) -> Result<Vec<Address>> {
+        if !self.listen.is_empty() {
+            return self.listen.iter().map(|text| listen::parse(text, self.insecure)).collect();
+        }
+        if !planned.listens.is_empty() {
+            return Ok(planned.listens.clone());
+        }
+        let name = match source {
+            Source::Spec(_) => planned.name.clone(),
+            Source::File(path) | Source::Device(path) => {
+                path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+            }
+        };
+        let directory = place::directory();
+        if !self.dry_run {
+            place::make(&directory)?;
+        }
+        Ok(vec![Address::Unix(directory.join(format!("{name}.sock")))])
+    }
+}

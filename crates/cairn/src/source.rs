@@ -1,0 +1,108 @@
+//! Where a graph comes from: a spec, or a bare disk.
+
+use std::path::{Path, PathBuf};
+
+use block::Env;
+use block::env::{CacheMode, Open};
+use graph::spec::{Faults, Planned, Spec, TEXT_MAX_BYTES};
+
+use crate::exit::{Exit, Failure, Result};
+use crate::out;
+use crate::registry::REGISTRY;
+
+/// A file named on the command line.
+pub enum Source {
+    /// A text: its name ends in `.toml`.
+    Spec(PathBuf),
+    /// A raw disk on a file.
+    File(PathBuf),
+    /// A raw disk on a block device.
+    Device(PathBuf),
+}
+
+impl Source {
+    /// What `path` is.
+    ///
+    /// # Errors
+    /// `NotFound`, and what else keeps one from looking; a directory or a pipe is neither.
+    pub fn of(path: &Path) -> Result<Self> {
+        use std::os::unix::fs::FileTypeExt;
+        let shown = path.display();
+        let found = std::fs::metadata(path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => Failure::new(
+                Exit::NotFound,
+                format!("{shown}: there is no such file. Next: cairn create {shown} 10GiB"),
+            ),
+            _ => Failure::io(&error, &shown),
+        })?;
+        let kind = found.file_type();
+        if kind.is_file() && path.extension().is_some_and(|end| end == "toml") {
+            Ok(Self::Spec(path.to_owned()))
+        } else if kind.is_file() {
+            Ok(Self::File(path.to_owned()))
+        } else if kind.is_block_device() {
+            Ok(Self::Device(path.to_owned()))
+        } else {
+            let what = "neither a spec (.toml), nor a file, nor a block device";
+            Err(Failure::new(Exit::Usage, format!("{shown} is {what}. Next: name one of them")))
+        }
+    }
+
+    /// The plan of the graph; faults are printed as they stand.
+    pub async fn plan(&self, read_only: bool, env: &Env) -> Result<Planned> {
+        match self {
+            Self::Spec(path) => {
+                let mut planned = read_spec(path)?.plan(REGISTRY, env).await.map_err(told)?;
+                if read_only {
+                    for export in &mut planned.exports {
+                        export.read_only = true;
+                        export.info.read_only = true;
+                    }
+                }
+                Ok(planned)
+            }
+            Self::File(path) => disk("file", path, read_only, env).await,
+            Self::Device(path) => disk("path", path, read_only, env).await,
+        }
+    }
+}
+
+/// A spec as it stands in the file, with the variables of the environment.
+pub fn read_spec(path: &Path) -> Result<Spec> {
+    use std::io::Read;
+    let shown = path.display();
+    let mut text = Vec::new();
+    let file = std::fs::File::open(path).map_err(|error| Failure::io(&error, &shown))?;
+    // One byte too many is enough for the parser to refuse the rest.
+    let most = TEXT_MAX_BYTES as u64 + 1;
+    file.take(most).read_to_end(&mut text).map_err(|error| Failure::io(&error, &shown))?;
+    let text = String::from_utf8(text)
+        .map_err(|error| Failure::new(Exit::Spec, format!("{shown} is no UTF-8: {error}")))?;
+    Ok(Spec::parse(&text, &path.to_string_lossy(), &|name| std::env::var(name).ok()))
+}
+
+/// A plan of one raw disk. It is probed first: what the system says of it has an exit code of its
+/// own, which a fault of a spec would hide.
+async fn disk(kind: &str, path: &Path, read_only: bool, env: &Env) -> Result<Planned> {
+    let text = path.to_str().ok_or_else(|| {
+        Failure::new(Exit::Usage, format!("{}: the path is no UTF-8. Next: a link", path.display()))
+    })?;
+    let open = Open {
+        path: path.to_owned(),
+        device: kind == "path",
+        read_only,
+        create: None,
+        cache: CacheMode::Direct,
+    };
+    env.probe(&open)?;
+    Spec::of_disk(kind, text, read_only).plan(REGISTRY, env).await.map_err(|faults| {
+        let words: Vec<_> = faults.iter().map(|fault| fault.message()).collect();
+        Failure::new(Exit::Usage, words.join("; "))
+    })
+}
+
+/// Prints all faults of a spec.
+pub fn told(faults: Faults) -> Failure {
+    out::note(&faults.to_string());
+    Failure::told(Exit::Spec)
+}

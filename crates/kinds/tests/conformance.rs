@@ -1,0 +1,103 @@
+//! The battery over every kind: alone, and stacked so that tables fuse.
+
+use block::Result;
+use graph::kind::Value;
+use kinds::REGISTRY;
+use sim::{Assembly, PartId};
+use testkit::{Subject, conformance, disk_path};
+
+const SIZE: u64 = 192 << 10;
+
+/// Does not keep what is written, on purpose: no promise about bytes holds for it.
+const WITHOUT_BYTES: [&str; 1] = ["null"];
+
+fn over(
+    name: &str,
+    lowers: usize,
+    build: impl Fn(&mut Assembly, &[PartId]) -> Result<PartId> + 'static,
+) -> Subject {
+    Subject::new(name, REGISTRY, lowers, SIZE, build)
+}
+
+fn size(key: &'static str, bytes: u64) -> (&'static str, Value) {
+    (key, Value::Size(bytes))
+}
+
+/// Each kind by itself, under its own name.
+fn alone() -> Vec<Subject> {
+    let path = |key: &'static str| {
+        move |graph: &mut Assembly| graph.add(key, &[(key, Value::Text(disk_path(0)))], &[])
+    };
+    vec![
+        Subject::disk("file", REGISTRY, 1, SIZE, path("file")),
+        Subject::disk("path", REGISTRY, 1, SIZE, path("path")).with_blocks_of_4k(),
+        Subject::disk("memory", REGISTRY, 0, SIZE, |graph| {
+            graph.add("memory", &[size("memory", SIZE)], &[])
+        }),
+        over("linear", 1, |graph, on| {
+            graph.add("linear", &[size("start", 4096), size("size", 65536)], on)
+        }),
+        over("partition", 1, |graph, on| {
+            graph.add("partition", &[size("size", 65536)], on)?;
+            graph.add("partition", &[("size", Value::Rest)], on)
+        }),
+        over("concat", 3, |graph, on| graph.add("concat", &[], on)),
+        over("stripe", 3, |graph, on| graph.add("stripe", &[size("chunk", 1024)], on)),
+        over("pass", 1, |graph, on| graph.add("pass", &[], on)),
+    ]
+}
+
+fn stacked() -> Vec<Subject> {
+    vec![
+        over("a stripe of partitions", 2, |graph, on| {
+            let part = |graph: &mut Assembly, lower| {
+                graph.add("partition", &[size("size", 65536)], &[lower])?;
+                graph.add("partition", &[size("size", 65536)], &[lower])
+            };
+            let parts = [part(graph, on[0])?, part(graph, on[1])?];
+            graph.add("stripe", &[size("chunk", 4096)], &parts)
+        }),
+        over("a window onto a concat of stripes", 4, |graph, on| {
+            let low = graph.add("stripe", &[size("chunk", 512)], &on[..2])?;
+            let high = graph.add("stripe", &[size("chunk", 8192)], &on[2..])?;
+            let both = graph.add("concat", &[], &[low, high])?;
+            let watched = graph.add("pass", &[], &[both])?;
+            let half = [size("start", 96 << 10), size("size", 512 << 10)];
+            let window = graph.add("linear", &half, &[watched])?;
+            graph.add("pass", &[], &[window])
+        }),
+        over("a stripe of 4 KiB blocks", 2, |graph, on| {
+            graph.add("stripe", &[size("chunk", 4096)], on)
+        })
+        .with_blocks_of_4k(),
+    ]
+}
+
+#[test]
+fn every_kind_alone() {
+    for subject in alone() {
+        if let Err(refusal) = conformance(&subject) {
+            panic!("{refusal}");
+        }
+    }
+}
+
+#[test]
+fn kinds_in_stacks() {
+    for subject in stacked() {
+        match conformance(&subject) {
+            Ok(passed) => assert!(passed.errors > 0, "{}: {passed:?}", subject.name),
+            Err(refusal) => panic!("{refusal}"),
+        }
+    }
+}
+
+#[test]
+fn no_kind_is_left_out() {
+    let judged: Vec<_> = alone().into_iter().map(|subject| subject.name).collect();
+    let known = REGISTRY.device_names().chain(REGISTRY.disk_names());
+    let missing: Vec<_> = known
+        .filter(|name| !WITHOUT_BYTES.contains(name) && !judged.iter().any(|j| j == name))
+        .collect();
+    assert!(missing.is_empty(), "give each of these a subject in `alone`: {missing:?}");
+}
