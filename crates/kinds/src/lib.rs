@@ -14,6 +14,7 @@ mod partition;
 mod pass;
 mod stripe;
 mod tables;
+pub mod trace;
 
 use graph::kind::Registry;
 
@@ -31,5 +32,6 @@ pub const REGISTRY: Registry = Registry(&[
     error::KIND,
     delay::KIND,
     limit::KIND,
+    trace::KIND,
     mirror::KIND,
 ]);

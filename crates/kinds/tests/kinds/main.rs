@@ -3,4 +3,5 @@
 mod delay;
 mod error;
 mod limit;
+mod trace;
 mod world;

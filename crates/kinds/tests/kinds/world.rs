@@ -15,8 +15,8 @@ use block::env::{
     Tickets, TimerId,
 };
 use block::{
-    Buf, BufPool, ByteRange, Control, Env, Error, ErrorKind, Extent, Mono, Op, Report, Request,
-    Result,
+    Buf, BufPool, ByteRange, Control, Env, Error, ErrorKind, Extent, Lower, Mono, Op, Report,
+    Request, Result,
 };
 use graph::Graph;
 use graph::engine::{Engine, NodeId, Sink};
@@ -80,6 +80,12 @@ impl World {
     /// Whether nobody waits for a point in time.
     pub fn is_idle(&self) -> bool {
         self.0.timers.borrow().is_empty()
+    }
+
+    /// The file of that path; made, and of that size, if there is none.
+    pub fn file(&self, path: &str, size: usize) -> Rc<File> {
+        let mut files = self.0.files.borrow_mut();
+        files.entry(path.into()).or_insert_with(|| Rc::new(File::new(size))).clone()
     }
 
     /// Runs what can run until `future` is done.
@@ -336,6 +342,11 @@ impl Running {
                 Poll::Pending
             }
         })
+    }
+
+    /// The top as a device above it would see it.
+    pub fn top(&self) -> Lower {
+        self.graph.engine().lower(self.node)
     }
 
     pub fn read(&self, start: u64, len: u64) -> Op {
