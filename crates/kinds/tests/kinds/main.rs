@@ -1,0 +1,7 @@
+//! Kinds at work: specs that become graphs in a world whose time is virtual.
+
+mod delay;
+mod error;
+mod limit;
+mod trace;
+mod world;
