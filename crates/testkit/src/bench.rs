@@ -204,7 +204,7 @@ impl<'s> Bench<'s> {
         self.ended();
         for member in &self.members {
             // The policy that forgives least comes most often.
-            let any = *draw.pick(&CutPolicy::ALL);
+            let any = draw.pick(&CutPolicy::ALL);
             let policy = if draw.below(2) == 0 { CutPolicy::DropAll } else { any };
             member.disk.power_cut(policy);
         }

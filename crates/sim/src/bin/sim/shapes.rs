@@ -6,6 +6,7 @@ use sim::draw::Stream;
 use sim::{Assembly, PartId};
 
 /// How a kind is drawn into a graph.
+#[derive(Clone, Copy)]
 pub struct Shape {
     /// The kind.
     pub kind: &'static str,

@@ -91,7 +91,7 @@ impl Trial {
             let disk = SimDisk::new(&world, n as u64, config.clone());
             let path = format!("/disk{n}");
             world.plug(&path, &disk);
-            steps.push(shapes::disk(*draw.pick(&["path", "file"]), path, plan.timeout));
+            steps.push(shapes::disk(draw.pick(&["path", "file"]), path, plan.timeout));
             disks.push(disk);
         }
         let mut graph = assembly(&world, plan.fuse, 0);
@@ -190,10 +190,11 @@ impl Trial {
         for _ in 0..1 + draw.below(4) / 3 {
             self.world.drop_tasks();
             self.stopped();
-            let together = *draw.pick(&CutPolicy::ALL);
+            let together = draw.pick(&CutPolicy::ALL);
             for disk in &self.disks {
-                let own = *draw.pick(&CutPolicy::ALL);
-                disk.power_cut(if draw.below(2) == 0 { together } else { own });
+                let own = draw.pick(&CutPolicy::ALL);
+                let drawn = if draw.below(2) == 0 { together } else { own };
+                disk.power_cut(self.plan.cut.unwrap_or(drawn));
             }
             self.model.power_cut();
             self.start()?;
