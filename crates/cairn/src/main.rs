@@ -6,12 +6,17 @@
 )]
 
 mod args;
+mod draw;
 mod exit;
 mod out;
 mod place;
 mod race;
+mod remote;
+mod running;
 mod serve;
 mod source;
+mod verbs;
+mod view;
 
 use std::process::ExitCode;
 
