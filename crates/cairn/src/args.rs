@@ -1,10 +1,22 @@
 //! The command line: what may be typed, and which verb it means.
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::exit::Result;
 use crate::out::Form;
 use crate::serve::ServeArgs;
+use crate::verbs::completions::{CompletionsArgs, ManArgs};
+use crate::verbs::create::CreateArgs;
+use crate::verbs::device::DeviceArgs;
+use crate::verbs::graph::GraphArgs;
+use crate::verbs::info::InfoArgs;
+use crate::verbs::kinds::KindsArgs;
+use crate::verbs::locate::LocateArgs;
+use crate::verbs::ls::LsArgs;
+use crate::verbs::show::ShowArgs;
+use crate::verbs::status::StatusArgs;
+use crate::verbs::top::TopArgs;
+use crate::verbs::validate::ValidateArgs;
 
 /// Composable block storage in user space.
 #[derive(Parser)]
@@ -19,15 +31,55 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Verb {
+    /// Make an empty disk: a sparse file
+    Create(CreateArgs),
+    /// Tell what a file or an NBD export is
+    Info(InfoArgs),
     /// Serve a spec, or one raw disk, in the foreground
     Serve(ServeArgs),
+    /// Check a spec: every fault at once, or what the user gets
+    Validate(ValidateArgs),
+    /// Show a spec, or what is running, with nothing left open
+    Show(ShowArgs),
+    /// List what is running, and where clients reach it
+    Ls(LsArgs),
+    /// Tell how everything is, and what to type next
+    Status(StatusArgs),
+    /// Draw the graph of a spec, or of what is running
+    Graph(GraphArgs),
+    /// Show what every device does, each second
+    Top(TopArgs),
+    /// Tell where a byte of an export lies on the disks
+    Locate(LocateArgs),
+    /// Act on members of redundant devices, while they are in use
+    Device(DeviceArgs),
+    /// List the kinds of devices, or show the manual of one
+    Kinds(KindsArgs),
+    /// Print completions for a shell
+    Completions(CompletionsArgs),
+    /// Print the manual page, or write one for every verb
+    Man(ManArgs),
 }
 
 impl Args {
     /// Does what was typed.
     pub fn run(self) -> Result {
+        let form = self.form;
         match self.verb {
-            Verb::Serve(args) => args.run(),
+            Verb::Create(args) => args.run(form),
+            Verb::Info(args) => args.run(form),
+            Verb::Serve(args) => args.run(form),
+            Verb::Validate(args) => args.run(form),
+            Verb::Show(args) => args.run(form),
+            Verb::Ls(args) => args.run(form),
+            Verb::Status(args) => args.run(form),
+            Verb::Graph(args) => args.run(form),
+            Verb::Top(args) => args.run(form),
+            Verb::Locate(args) => args.run(form),
+            Verb::Device(args) => args.run(form),
+            Verb::Kinds(args) => args.run(form),
+            Verb::Completions(args) => args.run(Self::command()),
+            Verb::Man(args) => args.run(Self::command()),
         }
     }
 }

@@ -6,13 +6,18 @@
 )]
 
 mod args;
+mod draw;
 mod exit;
 mod out;
 mod place;
 mod race;
 mod registry;
+mod remote;
+mod running;
 mod serve;
 mod source;
+mod verbs;
+mod view;
 
 use std::process::ExitCode;
 

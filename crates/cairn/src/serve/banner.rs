@@ -6,15 +6,17 @@ use block::env::Address;
 use graph::spec::Planned;
 use graph::spec::units::format_exact;
 
+use super::listen::{uri, uris};
+
 /// Each export with its URIs, notes, and lines to paste.
-pub fn text(planned: &Planned, uris: impl Fn(&str) -> Vec<String>) -> String {
+pub fn text(planned: &Planned) -> String {
     let summary = planned.summary();
     let mut lines = summary.lines();
     let mut text = String::new();
     for (export, line) in planned.exports.iter().zip(&mut lines) {
         text.push_str(line);
         text.push('\n');
-        for uri in uris(&export.name) {
+        for uri in uris(&planned.listens, &export.name) {
             // Writing to a String does not fail.
             let _ = writeln!(text, "  {uri}");
         }
@@ -23,10 +25,8 @@ pub fn text(planned: &Planned, uris: impl Fn(&str) -> Vec<String>) -> String {
         text.push_str(note);
         text.push('\n');
     }
-    if let Some(first) = planned.exports.first()
-        && let Some(uri) = uris(&first.name).first()
-    {
-        let name = &first.name;
+    if let (Some(first), Some(at)) = (planned.exports.first(), planned.listens.first()) {
+        let (name, uri) = (&first.name, uri(at, &first.name));
         let _ = write!(
             text,
             "  try:  nbdinfo '{uri}'\n\

@@ -4,13 +4,13 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Stdio};
 
 use block::env::Address;
-use graph::spec::PlannedExport;
+use graph::spec::Planned;
 use runtime::Signals;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::oneshot;
 
 use super::listen;
-use crate::exit::{Failure, Result};
+use crate::exit::{Exit, Failure, Result};
 
 /// A command that runs.
 pub struct Command {
@@ -19,13 +19,12 @@ pub struct Command {
 }
 
 impl Command {
-    /// Starts it, with the export's URI, socket and size in its environment.
-    pub fn start(
-        line: &str,
-        export: &PlannedExport,
-        at: &Address,
-        signals: &Signals,
-    ) -> Result<Self> {
+    /// Starts it, with the first export's URI, socket and size in its environment.
+    pub fn start(line: &str, planned: &Planned, signals: &Signals) -> Result<Self> {
+        let (export, at) = match (planned.exports.first(), planned.listens.first()) {
+            (Some(export), Some(at)) => (export, at),
+            _ => return Err(Failure::new(Exit::Usage, "--run needs an export; the spec has none")),
+        };
         let socket = match at {
             Address::Unix(path) => listen::absolute(path),
             Address::Tcp(..) => String::new(),

@@ -39,6 +39,11 @@ pub fn uri(at: &Address, export: &str) -> String {
     NbdUri { tls: false, address, export: export.to_owned() }.to_string()
 }
 
+/// The URIs of an export, one for each address.
+pub fn uris(listens: &[Address], export: &str) -> Vec<String> {
+    listens.iter().map(|at| uri(at, export)).collect()
+}
+
 /// A path that works from other directories too, unless it would be too long for a socket.
 pub fn absolute(path: &Path) -> String {
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());

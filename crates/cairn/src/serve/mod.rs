@@ -7,18 +7,22 @@
 //! | `banner.rs` | what is printed at the start |
 //! | `stop.rs` | how it ends: begun requests, flushes, deadlines |
 //! | `command.rs` | `--run` |
+//! | `live.rs` | what the control socket is told |
 //! | `process.rs` | limits, the pid file, word to the service manager |
 
 mod banner;
 mod command;
 mod listen;
+mod live;
 mod process;
 mod stop;
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
+use api::GraphView;
 use block::Env;
 use block::env::Address;
 use clap::Args;
@@ -30,11 +34,13 @@ use graph::spec::units::parse_duration;
 use runtime::{Config, Core};
 
 use crate::exit::{Exit, Failure, Result};
-use crate::out;
+use crate::out::{self, Form};
 use crate::place;
 use crate::source::Source;
+use crate::view;
 
 use command::Command;
+use live::Running;
 use process::PidFile;
 
 /// What `serve` takes.
@@ -67,6 +73,9 @@ pub struct ServeArgs {
     /// Write the process id here once clients can connect
     #[arg(long, value_name = "FILE")]
     pidfile: Option<PathBuf>,
+    /// Open the control socket here instead of where live verbs look
+    #[arg(long, value_name = "SOCKET")]
+    at: Option<PathBuf>,
     /// The longest wait, at the end, for begun requests and for flushes
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     stop_timeout: Duration,
@@ -80,9 +89,27 @@ pub struct Serving {
     server: Server,
 }
 
+impl Serving {
+    fn view(&self, planned: &Planned) -> GraphView {
+        let pid = Some(std::process::id());
+        view::graph(planned, pid, |export| listen::uris(&planned.listens, export))
+    }
+
+    fn live(&self, planned: &Planned) -> Running {
+        Running {
+            env: self.env.clone(),
+            engine: self.engine.clone(),
+            graph: self.graph.clone(),
+            server: self.server.clone(),
+            view: self.view(planned),
+            planned: planned.clone(),
+        }
+    }
+}
+
 impl ServeArgs {
     /// Serves until a signal comes or the command of `--run` ends.
-    pub fn run(self) -> Result {
+    pub fn run(self, form: Form) -> Result {
         self.refuse_labels()?;
         let core = Core::new(Config::default())?;
         let env = core.env();
@@ -105,24 +132,48 @@ impl ServeArgs {
         // Before any thread is started: threads inherit what is blocked.
         let mut signals = core.signals()?;
         let serving = core.block_on(Serving::open(&env, &planned))?;
-        let listens = serving.listen(&listens)?;
-        let uris = |export: &str| listens.iter().map(|at| listen::uri(at, export)).collect();
+        let planned = Planned { listens: serving.listen(&listens)?, ..planned };
+        let control = self.control(&planned, &serving)?;
         if let Some(pidfile) = &pidfile {
             pidfile.write()?;
         }
         process::tell_manager("READY=1");
         let ended = match &self.run {
             None => {
-                out::print(&banner::text(&planned, uris))?;
+                form.print(&serving.view(&planned), || banner::text(&planned))?;
                 core.block_on(serving.until_signal(&mut signals, self.stop_timeout))
             }
             Some(run) => {
-                let command = Command::start(run, &planned.exports[0], &listens[0], &signals)?;
+                let command = Command::start(run, &planned, &signals)?;
                 core.block_on(serving.until_command(command, &mut signals, self.stop_timeout))
             }
         };
-        drop(pidfile);
+        drop((control, pidfile));
         ended.finish(core, self.stop_timeout)
+    }
+
+    /// Opens the control socket.
+    fn control(&self, planned: &Planned, serving: &Serving) -> Result<api::Server> {
+        let path = match &self.at {
+            Some(path) => path.clone(),
+            None => {
+                place::make(&place::control())?;
+                place::control().join(format!("{}-{}.sock", planned.name, std::process::id()))
+            }
+        };
+        let (bridge, answers) = api::bridge();
+        let live = serving.live(planned);
+        serving.env.spawn("the control socket", answers.run(Rc::new(live)));
+        api::Server::start(&path, bridge).map_err(|error| {
+            let shown = path.display();
+            match error.kind() {
+                ErrorKind::AddrInUse => Failure::new(
+                    Exit::InUse,
+                    format!("{shown}: a graph is controlled there already. Next: another --at"),
+                ),
+                _ => Failure::io(&error, format_args!("opening the control socket {shown}")),
+            }
+        })
     }
 
     /// Names that are kept for labelled disks, which this version does not have.

@@ -1,0 +1,172 @@
+//! The other side of the socket: one question, one connection.
+
+use std::fmt::Write as _;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::{DeviceStatus, GraphView, MemberRequest, Place, Problem, SpecText, Status, Top};
+
+/// The longest answer that is read: a graph of the most devices fits several times.
+pub const ANSWER_MAX_BYTES: u64 = 64 << 20;
+
+/// A server that does not answer for so long does not answer at all: none of its answers waits.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A control socket, seen from outside.
+#[derive(Clone, Debug)]
+pub struct Client {
+    path: PathBuf,
+}
+
+type Answer<T> = Result<T, Problem>;
+
+impl Client {
+    /// The socket at that path; nothing is opened yet.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens a connection, to see whether somebody is there.
+    ///
+    /// # Errors
+    /// `ConnectionRefused` if the process is gone, `NotFound` without a socket.
+    pub fn connect(&self) -> io::Result<UnixStream> {
+        let stream = UnixStream::connect(&self.path)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(stream)
+    }
+
+    /// The graph as it is built.
+    ///
+    /// # Errors
+    /// As all questions: the server's own, or why it was not reached.
+    pub fn graph(&self) -> Answer<GraphView> {
+        self.get("/v1/graph")
+    }
+
+    /// The graph as text.
+    ///
+    /// # Errors
+    /// As all.
+    pub fn spec(&self) -> Answer<SpecText> {
+        self.get("/v1/spec")
+    }
+
+    /// How it is.
+    ///
+    /// # Errors
+    /// As all.
+    pub fn status(&self) -> Answer<Status> {
+        self.get("/v1/status")
+    }
+
+    /// What its devices have done.
+    ///
+    /// # Errors
+    /// As all.
+    pub fn top(&self) -> Answer<Top> {
+        self.get("/v1/top")
+    }
+
+    /// Where a byte of an export lies.
+    ///
+    /// # Errors
+    /// As all.
+    pub fn locate(&self, export: &str, offset: u64) -> Answer<Place> {
+        self.get(&format!("/v1/locate?export={}&offset={offset}", escaped(export)))
+    }
+
+    /// Takes a member out of service.
+    ///
+    /// # Errors
+    /// As all.
+    pub fn fail(&self, request: &MemberRequest) -> Answer<DeviceStatus> {
+        self.post("/v1/device/fail", request)
+    }
+
+    /// Begins to bring a member up to date.
+    ///
+    /// # Errors
+    /// As all.
+    pub fn resync(&self, request: &MemberRequest) -> Answer<DeviceStatus> {
+        self.post("/v1/device/resync", request)
+    }
+
+    fn get<T: DeserializeOwned>(&self, path: &str) -> Answer<T> {
+        self.ask(&format!("GET {path} HTTP/1.1\r\nHost: cairn\r\nConnection: close\r\n\r\n"))
+    }
+
+    fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Answer<T> {
+        let body = serde_json::to_string(body).expect("a request has only fields that JSON knows");
+        self.ask(&format!(
+            "POST {path} HTTP/1.1\r\nHost: cairn\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        ))
+    }
+
+    fn ask<T: DeserializeOwned>(&self, request: &str) -> Answer<T> {
+        let mut answer = Vec::new();
+        let exchanged = self.connect().and_then(|mut stream| {
+            stream.write_all(request.as_bytes())?;
+            stream.take(ANSWER_MAX_BYTES).read_to_end(&mut answer)
+        });
+        exchanged.map_err(|error| self.lost(&error))?;
+        self.parse(&answer)
+    }
+
+    /// The body of an answer. The server says its length and closes behind it.
+    fn parse<T: DeserializeOwned>(&self, answer: &[u8]) -> Answer<T> {
+        let text = String::from_utf8_lossy(answer);
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+        let status = head.split(' ').nth(1).unwrap_or_default();
+        let strange = |why: &str| {
+            let shown = self.path.display();
+            Problem { exit: 8, message: format!("{shown} gave a strange answer: {why}") }
+        };
+        if status == "200" {
+            return serde_json::from_str(body).map_err(|error| strange(&error.to_string()));
+        }
+        let told = serde_json::from_str(body);
+        Err(told.unwrap_or_else(|_| strange(head.lines().next().unwrap_or("nothing"))))
+    }
+
+    fn lost(&self, error: &io::Error) -> Problem {
+        let shown = self.path.display();
+        match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                Problem { exit: 4, message: format!("nothing runs at {shown}. Next: cairn ls") }
+            }
+            io::ErrorKind::PermissionDenied => Problem {
+                exit: 7,
+                message: format!("{shown} belongs to another user. Next: ask as that user"),
+            },
+            _ => Problem { exit: 8, message: format!("{shown}: {error}") },
+        }
+    }
+}
+
+/// Everything but letters and digits as `%XX`.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() {
+            escaped.push(char::from(byte));
+        } else {
+            // Writing to a String does not fail.
+            let _ = write!(escaped, "%{byte:02X}");
+        }
+    }
+    escaped
+}

@@ -1,0 +1,55 @@
+//! The control socket: HTTP and JSON over a unix socket that only its owner can open.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `types.rs` | what is asked and answered; the command's `-o json` prints the same |
+//! | `bridge.rs` | from the thread that speaks HTTP to the core that owns the graph, and back |
+//! | `server.rs` | the routes |
+//! | `client.rs` | the other side |
+//!
+//! The server knows no graph: it asks whoever implements [`Live`].
+#![forbid(unsafe_code)]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "control-plane work: it runs on a thread of its own, not on a core below an Env"
+)]
+
+mod bridge;
+mod client;
+mod server;
+mod types;
+
+pub use bridge::{Answers, Bridge, JOBS_MAX, bridge};
+pub use client::{ANSWER_MAX_BYTES, Client};
+pub use server::Server;
+pub use types::{
+    Counts, DeviceStatus, ExportView, GraphView, Health, MemberRequest, MemberStatus, NodeView,
+    Place, Power, Problem, Progress, SpecText, Status, Top, TopRow,
+};
+
+/// Somebody with a running graph. Answers come at once: nothing here waits.
+pub trait Live {
+    /// The graph as it is built.
+    fn graph(&self) -> GraphView;
+    /// The graph as text.
+    fn spec(&self) -> SpecText;
+    /// How it is.
+    fn status(&self) -> Status;
+    /// What its devices have done so far.
+    fn top(&self) -> Top;
+    /// Where a byte of an export lies.
+    ///
+    /// # Errors
+    /// No such export, or no such byte.
+    fn locate(&self, export: &str, offset: u64) -> Result<Place, Problem>;
+    /// Takes a member out of service.
+    ///
+    /// # Errors
+    /// No such member, or it is the last one.
+    fn fail(&self, request: &MemberRequest) -> Result<DeviceStatus, Problem>;
+    /// Begins to bring a member up to date.
+    ///
+    /// # Errors
+    /// No such member, or nothing to do for it.
+    fn resync(&self, request: &MemberRequest) -> Result<DeviceStatus, Problem>;
+}

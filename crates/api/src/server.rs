@@ -1,0 +1,129 @@
+//! The routes, on a thread of their own.
+
+use std::io;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use rustix::fs::Mode;
+use serde::{Deserialize, Serialize};
+
+use crate::{Bridge, Live, MemberRequest, Problem};
+
+/// A control socket that is open; it closes with this value.
+pub struct Server {
+    path: PathBuf,
+}
+
+impl Server {
+    /// Opens the socket at `path`, with mode 0600, and answers through `bridge`.
+    ///
+    /// # Errors
+    /// `AddrInUse` if somebody listens there; what the system says.
+    pub fn start(path: &Path, bridge: Bridge) -> io::Result<Self> {
+        let listener = bind(path)?;
+        listener.set_nonblocking(true)?;
+        let server = Self { path: path.to_owned() };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+        std::thread::Builder::new().name("cairn-control".to_owned()).spawn(move || {
+            let serve = async {
+                let listener = tokio::net::UnixListener::from_std(listener)?;
+                axum::serve(listener, routes(bridge)).await
+            };
+            if let Err(error) = runtime.block_on(serve) {
+                eprintln!("cairn: the control socket is closed: {error}");
+            }
+        })?;
+        Ok(server)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // If somebody was quicker there is nothing left to do.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Binds, in place of a socket whose process is gone.
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path)?;
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+        Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),
+    }
+    // The mode counts from the first moment on: nobody may connect before a chmod.
+    let before = rustix::process::umask(Mode::from_raw_mode(0o177));
+    let bound = UnixListener::bind(path);
+    rustix::process::umask(before);
+    bound
+}
+
+fn routes(bridge: Bridge) -> Router {
+    Router::new()
+        .route("/v1/graph", get(|State(bridge)| ask(bridge, |live| Ok(live.graph()))))
+        .route("/v1/spec", get(|State(bridge)| ask(bridge, |live| Ok(live.spec()))))
+        .route("/v1/status", get(|State(bridge)| ask(bridge, |live| Ok(live.status()))))
+        .route("/v1/top", get(|State(bridge)| ask(bridge, |live| Ok(live.top()))))
+        .route("/v1/locate", get(locate))
+        .route("/v1/device/fail", post(fail))
+        .route("/v1/device/resync", post(resync))
+        .fallback(nothing)
+        .with_state(bridge)
+}
+
+#[derive(Deserialize)]
+struct Byte {
+    export: String,
+    offset: u64,
+}
+
+async fn locate(State(bridge): State<Bridge>, Query(byte): Query<Byte>) -> Response {
+    ask(bridge, move |live| live.locate(&byte.export, byte.offset)).await
+}
+
+async fn fail(State(bridge): State<Bridge>, Json(request): Json<MemberRequest>) -> Response {
+    ask(bridge, move |live| live.fail(&request)).await
+}
+
+async fn resync(State(bridge): State<Bridge>, Json(request): Json<MemberRequest>) -> Response {
+    ask(bridge, move |live| live.resync(&request)).await
+}
+
+async fn nothing() -> Response {
+    refuse(Problem { exit: 4, message: "there is nothing under that path".to_owned() })
+}
+
+async fn ask<T: Serialize + Send + 'static>(
+    bridge: Bridge,
+    ask: impl FnOnce(&dyn Live) -> Result<T, Problem> + Send + 'static,
+) -> Response {
+    match bridge.ask(ask).await.flatten() {
+        Ok(answer) => Json(answer).into_response(),
+        Err(problem) => refuse(problem),
+    }
+}
+
+fn refuse(problem: Problem) -> Response {
+    let status = match problem.exit {
+        2 | 3 => StatusCode::BAD_REQUEST,
+        4 => StatusCode::NOT_FOUND,
+        5 => StatusCode::CONFLICT,
+        7 => StatusCode::FORBIDDEN,
+        9 => StatusCode::NOT_IMPLEMENTED,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    (status, Json(problem)).into_response()
+}

@@ -1,0 +1,226 @@
+//! What is asked and answered. Fields are only ever added.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// A graph: its nodes, those below first, and its exports.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct GraphView {
+    /// Its name.
+    pub name: String,
+    /// The process that serves it; none if this is a plan.
+    pub pid: Option<u32>,
+    /// Disks and devices.
+    pub nodes: Vec<NodeView>,
+    /// What clients see.
+    pub exports: Vec<ExportView>,
+}
+
+/// A disk or device.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct NodeView {
+    /// Its name.
+    pub name: String,
+    /// Its kind.
+    pub kind: String,
+    /// What it may do.
+    pub power: Power,
+    /// What it stands on, by name.
+    pub lowers: Vec<String>,
+    /// Bytes.
+    pub size_bytes: u64,
+    /// Every request is a multiple of it.
+    pub block_size_bytes: u32,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// Of a disk, in words: `O_DIRECT`, `in memory`.
+    pub words: String,
+    /// How it is; a plan is well.
+    pub health: Health,
+}
+
+/// What a node may do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Power {
+    /// It stands on real storage.
+    Disk,
+    /// It is a mapping.
+    Table,
+    /// It looks on.
+    Hooks,
+    /// It issues requests.
+    Device,
+}
+
+/// An export.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ExportView {
+    /// Its name.
+    pub name: String,
+    /// The node that it shows.
+    pub on: String,
+    /// Bytes.
+    pub size_bytes: u64,
+    /// Every request is a multiple of it.
+    pub block_size_bytes: u32,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// How clients reach it; none if this is a plan.
+    pub uris: Vec<String>,
+}
+
+/// A spec in which nothing is left open.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct SpecText {
+    /// The graph's name.
+    pub name: String,
+    /// TOML.
+    pub text: String,
+}
+
+/// How a graph is.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// Its name.
+    pub graph: String,
+    /// The process that serves it.
+    pub pid: u32,
+    /// As its worst device.
+    pub health: Health,
+    /// Connections now.
+    pub connections: usize,
+    /// Connections since the start.
+    pub served: u64,
+    /// Disks and devices, those below first.
+    pub devices: Vec<DeviceStatus>,
+}
+
+/// How a disk or device is.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct DeviceStatus {
+    /// Its name.
+    pub name: String,
+    /// Its kind.
+    pub kind: String,
+    /// How it is.
+    pub health: Health,
+    /// One sentence, empty if there is nothing to say.
+    pub summary: String,
+    /// Its members, if it has any.
+    pub members: Vec<MemberStatus>,
+    /// Named counters.
+    pub counters: BTreeMap<String, u64>,
+    /// What to type next, if something should be done.
+    pub next: Option<String>,
+}
+
+/// A member of a redundant device.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct MemberStatus {
+    /// Its name.
+    pub name: String,
+    /// `in sync`, `stale`, `failed`, `copying`.
+    pub state: String,
+    /// Errors since the start.
+    pub errors: u64,
+    /// What happened, in words.
+    pub detail: String,
+    /// How far it is, while it is brought up to date.
+    pub progress: Option<Progress>,
+}
+
+/// How far a copy is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Progress {
+    /// Bytes copied.
+    pub done_bytes: u64,
+    /// Bytes in all.
+    pub all_bytes: u64,
+}
+
+/// How something is, from best to worst.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Health {
+    /// All is well.
+    Ok,
+    /// The data are safe, redundancy is not what it should be.
+    Degraded,
+    /// It does not serve any more.
+    Failed,
+}
+
+/// What devices have done since the start.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Top {
+    /// The graph's name.
+    pub graph: String,
+    /// When this was read, on a clock that only counts on.
+    pub clock_us: u64,
+    /// A row for each place where requests are counted.
+    pub rows: Vec<TopRow>,
+}
+
+/// What one device has done, or one run of tables that are looked up as one.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct TopRow {
+    /// The device's name; of a run, the uppermost table's.
+    pub name: String,
+    /// Its kind.
+    pub kind: String,
+    /// The other tables of the run.
+    pub fused: Vec<String>,
+    /// The figures; none for a hook, which is passed in place and not counted.
+    pub counts: Option<Counts>,
+}
+
+/// Figures since the start.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Counts {
+    /// Requests begun, by verb.
+    pub ops: BTreeMap<String, u64>,
+    /// Bytes that they were about, by verb.
+    pub bytes: BTreeMap<String, u64>,
+    /// Requests that failed.
+    pub errors: u64,
+    /// Requests begun and not yet answered.
+    pub in_flight: u32,
+}
+
+/// Where a byte lies: a step on the way down.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Place {
+    /// The device's name.
+    pub name: String,
+    /// Its kind.
+    pub kind: String,
+    /// The byte.
+    pub offset_bytes: u64,
+    /// What happens to bytes on the way here, in a word; may be empty.
+    pub how: String,
+    /// Where it lies below: more than once if it is kept in copies.
+    pub below: Vec<Place>,
+}
+
+/// A member, for `fail` and `resync`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MemberRequest {
+    /// The device, or the graph if only one device in it has such a member.
+    pub of: String,
+    /// The member.
+    pub member: String,
+    /// Only say whether it could be done, and how things are.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// Why something was not done.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Problem {
+    /// The exit code of a command that ends with it.
+    pub exit: u8,
+    /// What, value, limit, and what to do next.
+    pub message: String,
+}

@@ -1,0 +1,104 @@
+//! Pictures of a graph: as a tree for the terminal, as an SVG image, as text for Graphviz.
+
+mod dot;
+mod layout;
+mod svg;
+mod term;
+
+pub use dot::dot;
+pub use svg::svg;
+pub use term::term;
+
+use api::{Health, NodeView, Power};
+use graph::spec::units::format_size;
+
+/// What is said of a node beside its name.
+fn facts(node: &NodeView) -> String {
+    let mut facts = vec![node.kind.clone(), format_size(node.size_bytes)];
+    if node.power == Power::Disk && !node.words.is_empty() {
+        facts.push(node.words.clone());
+    }
+    if node.read_only {
+        facts.push("read-only".to_owned());
+    }
+    match node.health {
+        Health::Ok => {}
+        Health::Degraded => facts.push("DEGRADED".to_owned()),
+        Health::Failed => facts.push("FAILED".to_owned()),
+    }
+    facts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use api::{ExportView, GraphView};
+
+    use super::*;
+
+    /// A mirror over two partitions of one disk, exported twice.
+    pub fn diamond() -> GraphView {
+        let node = |name: &str, kind: &str, power, lowers: &[&str]| NodeView {
+            name: name.into(),
+            kind: kind.into(),
+            power,
+            lowers: lowers.iter().map(|lower| (*lower).to_owned()).collect(),
+            size_bytes: 1 << 30,
+            block_size_bytes: 512,
+            read_only: false,
+            words: String::new(),
+            health: Health::Ok,
+        };
+        let export = |name: &str| ExportView {
+            name: name.into(),
+            on: "pair".into(),
+            size_bytes: 1 << 30,
+            block_size_bytes: 512,
+            read_only: name == "ro",
+            uris: vec![],
+        };
+        GraphView {
+            name: "a<b".into(),
+            pid: None,
+            nodes: vec![
+                node("d", "memory", Power::Disk, &[]),
+                node("p1", "partition", Power::Table, &["d"]),
+                node("p2", "partition", Power::Table, &["d"]),
+                node("pair", "mirror", Power::Device, &["p1", "p2"]),
+            ],
+            exports: vec![export("vol"), export("ro")],
+        }
+    }
+
+    #[test]
+    fn the_terminal_shows_a_shared_device_once() {
+        let text = term(&diamond());
+        assert_eq!(
+            text,
+            "vol          export, 1 GiB\n\
+             └─ pair      mirror, 1 GiB\n\
+             \x20  ├─ p1     partition, 1 GiB\n\
+             \x20  │  └─ d   memory, 1 GiB\n\
+             \x20  └─ p2     partition, 1 GiB\n\
+             \x20     └─ d   see above\n\
+             ro           export, 1 GiB, read-only\n\
+             └─ pair      see above\n"
+        );
+    }
+
+    #[test]
+    fn graphviz_gets_every_node_and_edge() {
+        let text = dot(&diamond());
+        assert_eq!(text.matches(" -> ").count(), 6);
+        assert!(text.contains("\"pair\" -> \"p1\""));
+        assert!(text.starts_with("digraph \"a<b\" {\n") && text.ends_with("}\n"));
+    }
+
+    #[test]
+    fn the_image_has_a_box_for_each_and_no_overlap() {
+        let text = svg(&diamond());
+        assert!(text.starts_with("<svg ") && text.ends_with("</svg>\n"));
+        assert_eq!(text.matches("<rect ").count(), 6);
+        assert_eq!(text.matches("<path ").count(), 6);
+        assert!(text.contains("a&lt;b") && !text.contains("a<b"));
+    }
+}

@@ -1,0 +1,56 @@
+//! A tree for the terminal.
+
+use std::collections::BTreeSet;
+
+use api::{GraphView, NodeView};
+use graph::spec::units::format_size;
+
+use super::facts;
+use crate::out::columns;
+
+/// Each export with all it stands on. What is below several others is shown once in full.
+pub fn term(graph: &GraphView) -> String {
+    let mut tree = Tree { nodes: &graph.nodes, seen: BTreeSet::new(), rows: Vec::new() };
+    for export in &graph.exports {
+        let read_only = if export.read_only { ", read-only" } else { "" };
+        let words = format!("export, {}{read_only}", format_size(export.size_bytes));
+        tree.rows.push(vec![export.name.clone(), words]);
+        tree.below("", std::slice::from_ref(&export.on));
+    }
+    let used: BTreeSet<&str> =
+        graph.nodes.iter().flat_map(|node| &node.lowers).map(|s| s.as_str()).collect();
+    for node in &graph.nodes {
+        if !used.contains(node.name.as_str()) && !tree.seen.contains(node.name.as_str()) {
+            tree.node("", &node.name, "");
+        }
+    }
+    columns("<<", &tree.rows)
+}
+
+struct Tree<'g> {
+    nodes: &'g [NodeView],
+    seen: BTreeSet<&'g str>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Tree<'_> {
+    fn below(&mut self, indent: &str, names: &[String]) {
+        for (n, name) in names.iter().enumerate() {
+            let last = n + 1 == names.len();
+            let (branch, stem) = if last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+            self.node(&format!("{indent}{branch}"), name, &format!("{indent}{stem}"));
+        }
+    }
+
+    fn node(&mut self, before: &str, name: &str, indent: &str) {
+        let Some(node) = self.nodes.iter().find(|node| node.name == name) else { return };
+        // The second column begins a blank further on, so that names stand out.
+        let first = format!("{before}{name} ");
+        if self.seen.insert(&node.name) {
+            self.rows.push(vec![first, facts(node)]);
+            self.below(indent, &node.lowers);
+        } else {
+            self.rows.push(vec![first, "see above".to_owned()]);
+        }
+    }
+}

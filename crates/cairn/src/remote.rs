@@ -1,0 +1,159 @@
+//! What an NBD server says of one of its exports.
+
+use std::time::Duration;
+
+use block::Env;
+use block::env::{Address, Socket};
+use graph::spec::units::format_exact;
+use serde::Serialize;
+use wire::nbd::TransmissionFlags as Flags;
+use wire::nbd::uri::{self, NbdUri};
+use wire::nbd::{ClientConfig, ClientHandshake, ClientProgress, Goal, ReplyStyle, Session};
+
+use crate::exit::{Exit, Failure, Result};
+
+/// A server that has not said everything by then is not one to serve from.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Received at once.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// An export.
+#[derive(Serialize)]
+pub struct RemoteView {
+    uri: String,
+    export: String,
+    description: String,
+    size_bytes: u64,
+    block_size_bytes: u32,
+    preferred_block_size_bytes: u32,
+    max_payload_bytes: u32,
+    replies: &'static str,
+    flags: Vec<&'static str>,
+    contexts: Vec<String>,
+}
+
+/// Connects, asks, and leaves.
+pub async fn facts(env: &Env, text: &str) -> Result<RemoteView> {
+    let usage = |why: String| Failure::new(Exit::Usage, format!("{text}: {why}"));
+    let uri: NbdUri = text.parse().map_err(|error: uri::UriError| usage(error.to_string()))?;
+    if uri.tls {
+        let why = format!("{text}: TLS is not spoken yet. Next: nbd:// or nbd+unix://");
+        return Err(Failure::new(Exit::Unsupported, why));
+    }
+    let address = match uri.address.clone() {
+        uri::Address::Tcp { host, port } => Address::Tcp(host, port),
+        uri::Address::Unix { path } => Address::Unix(path.into()),
+    };
+    let asked = async {
+        let socket = env.connect(&address).await?;
+        let session = shake(env, &*socket, &uri.export).await;
+        socket.shutdown();
+        session
+    };
+    let Some(session) = env.within(PATIENCE, asked).await else {
+        let why = format!("{address} gave no answer within {} s", PATIENCE.as_secs());
+        return Err(Failure::new(Exit::Io, why));
+    };
+    Ok(RemoteView::new(text, session?))
+}
+
+async fn shake(env: &Env, socket: &dyn Socket, export: &str) -> Result<Session> {
+    let config = ClientConfig { goal: Goal::Connect, ..ClientConfig::connect(export) };
+    let lost = |why: String| Failure::new(Exit::Io, why);
+    let mut handshake = ClientHandshake::new(config).map_err(|error| lost(error.to_string()))?;
+    let (mut input, mut out) = (Vec::new(), Vec::new());
+    loop {
+        let advanced = handshake.advance(&input, &mut out);
+        send(env, socket, &mut out).await?;
+        let (used, progress) = advanced.map_err(|error| refused(&error))?;
+        input.drain(..used);
+        match progress {
+            ClientProgress::Connected(session) => return Ok(*session),
+            ClientProgress::NeedMore => {
+                let outcome = socket.recv(env.buf(CHUNK_BYTES)?).await;
+                match (outcome.result?, outcome.buf) {
+                    (n, Some(buf)) if n > 0 => input.extend_from_slice(&buf.read()[..n]),
+                    _ => return Err(lost("the server has hung up".to_owned())),
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn refused(error: &wire::nbd::ProtocolError) -> Failure {
+    let exit = match error {
+        wire::nbd::ProtocolError::Refused { .. } => Exit::NotFound,
+        _ => Exit::Io,
+    };
+    Failure::new(exit, error.to_string())
+}
+
+async fn send(env: &Env, socket: &dyn Socket, out: &mut Vec<u8>) -> Result<()> {
+    while !out.is_empty() {
+        let buf = env.buf(out.len().min(CHUNK_BYTES))?;
+        buf.write().copy_from_slice(&out[..buf.len()]);
+        let sent = socket.send(vec![buf]).await.result?;
+        if sent == 0 {
+            return Err(Failure::new(Exit::Io, "the server takes no more"));
+        }
+        out.drain(..sent);
+    }
+    Ok(())
+}
+
+impl RemoteView {
+    fn new(uri: &str, session: Session) -> Self {
+        let Session { style, contexts, facts } = session;
+        let known = [
+            (Flags::READ_ONLY, "read-only"),
+            (Flags::FLUSH, "flush"),
+            (Flags::FUA, "fua"),
+            (Flags::TRIM, "trim"),
+            (Flags::WRITE_ZEROES, "write-zeroes"),
+            (Flags::FAST_ZERO, "fast-zero"),
+            (Flags::DF, "df"),
+            (Flags::CACHE, "cache"),
+            (Flags::MULTI_CONN, "multi-conn"),
+            (Flags::ROTATIONAL, "rotational"),
+        ];
+        let flags = known.into_iter().filter(|(flag, _)| facts.flags.has(*flag));
+        Self {
+            uri: uri.to_owned(),
+            export: facts.name,
+            description: facts.description,
+            size_bytes: facts.size_bytes,
+            block_size_bytes: facts.blocks.min(),
+            preferred_block_size_bytes: facts.blocks.preferred(),
+            max_payload_bytes: facts.blocks.max(),
+            replies: match style {
+                ReplyStyle::Simple => "simple",
+                ReplyStyle::Structured => "structured",
+                ReplyStyle::Extended => "extended",
+            },
+            flags: flags.map(|(_, name)| name).collect(),
+            contexts: contexts.into_iter().map(|context| context.name).collect(),
+        }
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let name = if self.export.is_empty() { "(default)" } else { &self.export };
+        let contexts =
+            if self.contexts.is_empty() { "none".to_owned() } else { self.contexts.join(", ") };
+        let mut text = format!(
+            "{name}  {}, blocks of {}, best {}, at most {}, {} replies\n",
+            format_exact(self.size_bytes),
+            self.block_size_bytes,
+            self.preferred_block_size_bytes,
+            self.max_payload_bytes,
+            self.replies,
+        );
+        if !self.description.is_empty() {
+            text.push_str(&format!("  description: {}\n", self.description));
+        }
+        text.push_str(&format!("  can: {}\n  contexts: {contexts}\n", self.flags.join(", ")));
+        text
+    }
+}

@@ -1,0 +1,94 @@
+//! What runs on this machine for this user, and which of it is meant.
+
+use std::path::PathBuf;
+
+use api::{Client, Problem};
+use clap::Args;
+
+use crate::exit::{Exit, Failure, Result};
+use crate::place;
+
+/// Which running graph a live verb asks.
+#[derive(Args)]
+pub struct At {
+    /// The control socket to ask, where more than one graph is running
+    #[arg(long, value_name = "SOCKET")]
+    at: Option<PathBuf>,
+}
+
+impl At {
+    /// The one that is meant.
+    ///
+    /// # Errors
+    /// `NotFound` if nothing runs, `Usage` with the list if more than one does.
+    pub fn one(&self) -> Result<Client> {
+        self.one_of(None)
+    }
+
+    /// As [`At::one`]; of several the one that serves the graph of that name.
+    pub fn one_of(&self, graph: Option<&str>) -> Result<Client> {
+        let mut all = self.all()?;
+        if all.len() > 1
+            && let Some(name) = graph
+        {
+            let is_it = |client: &Client| client.graph().is_ok_and(|graph| graph.name == name);
+            let found: Vec<_> = all.iter().filter(|client| is_it(client)).cloned().collect();
+            if found.len() == 1 {
+                all = found;
+            }
+        }
+        if let [client] = &all[..] {
+            return Ok(client.clone());
+        }
+        let list: Vec<_> =
+            all.iter().map(|client| format!("\n  --at {}", client.path().display())).collect();
+        let count = all.len();
+        let why =
+            format!("{count} graphs are running. Next: say which, with one of{}", list.concat());
+        Err(Failure::new(Exit::Usage, why))
+    }
+
+    /// All that run, or the one that is named.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none.
+    pub fn all(&self) -> Result<Vec<Client>> {
+        if let Some(path) = &self.at {
+            return Ok(vec![Client::new(path)]);
+        }
+        let all = running();
+        if all.is_empty() {
+            let why = "nothing is running here. Next: cairn serve SPEC|FILE";
+            return Err(Failure::new(Exit::NotFound, why));
+        }
+        Ok(all)
+    }
+}
+
+/// Sockets at which somebody answers, by name. One whose process is gone is removed.
+fn running() -> Vec<Client> {
+    let Ok(entries) = std::fs::read_dir(place::control()) else { return Vec::new() };
+    let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|end| end == "sock"));
+    paths.sort();
+    let lives = |path: PathBuf| {
+        let client = Client::new(path);
+        match client.connect() {
+            Ok(_) => Some(client),
+            Err(error) => {
+                if error.kind() == std::io::ErrorKind::ConnectionRefused {
+                    // If it cannot be removed it is skipped the next time too.
+                    let _ = std::fs::remove_file(client.path());
+                }
+                None
+            }
+        }
+    };
+    paths.into_iter().filter_map(lives).collect()
+}
+
+impl From<Problem> for Failure {
+    fn from(problem: Problem) -> Self {
+        Self { code: problem.exit, message: problem.message }
+    }
+}

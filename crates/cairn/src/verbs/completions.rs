@@ -1,0 +1,70 @@
+//! `cairn completions` and `cairn man`: what shells and `man` want to know of the command line.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Command};
+use clap_complete::Shell;
+use clap_mangen::Man;
+
+use crate::exit::{Exit, Failure, Result};
+use crate::out;
+
+/// What `completions` takes.
+#[derive(Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    shell: Shell,
+}
+
+/// What `man` takes.
+#[derive(Args)]
+pub struct ManArgs {
+    /// Where to write a page for every verb; the page of `cairn` itself is printed if left out
+    dir: Option<PathBuf>,
+}
+
+impl CompletionsArgs {
+    /// Prints the script.
+    pub fn run(self, mut command: Command) -> Result {
+        let mut script = Vec::new();
+        clap_complete::generate(self.shell, &mut command, "cairn", &mut script);
+        out::print(&String::from_utf8_lossy(&script))?;
+        Ok(Exit::Ok)
+    }
+}
+
+impl ManArgs {
+    /// Prints one page, or writes all.
+    pub fn run(self, command: Command) -> Result {
+        match &self.dir {
+            None => out::print(&String::from_utf8_lossy(&page(command)))?,
+            Some(dir) => {
+                std::fs::create_dir_all(dir).map_err(|error| {
+                    Failure::io(&error, format_args!("making {}", dir.display()))
+                })?;
+                write(command, dir, "")?;
+            }
+        }
+        Ok(Exit::Ok)
+    }
+}
+
+/// The page of a command, and those of the verbs below it.
+fn write(command: Command, dir: &Path, above: &str) -> Result<()> {
+    let name = format!("{above}{}", command.get_name());
+    for verb in command.get_subcommands() {
+        write(verb.clone(), dir, &format!("{name}-"))?;
+    }
+    let path = dir.join(format!("{name}.1"));
+    // clap knows lasting names only.
+    let name: &'static str = name.leak();
+    let text = page(command.name(name).disable_help_flag(true));
+    std::fs::write(&path, text)
+        .map_err(|error| Failure::io(&error, format_args!("writing {}", path.display())))
+}
+
+fn page(command: Command) -> Vec<u8> {
+    let mut text = Vec::new();
+    Man::new(command).render(&mut text).expect("a Vec takes everything");
+    text
+}

@@ -1,0 +1,103 @@
+//! `cairn create`: an empty disk on a file.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
+use clap::Args;
+use graph::spec::units::{format_size, parse_size, write_size};
+use serde::Serialize;
+
+use crate::exit::{Exit, Failure, Result};
+use crate::out::{self, Form};
+
+/// The largest file that the kernel can address.
+const SIZE_MAX_BYTES: u64 = i64::MAX as u64;
+
+/// A disk is made of whole blocks of at least this many bytes.
+const BLOCK_BYTES: u64 = 512;
+
+/// What `create` takes.
+#[derive(Args)]
+pub struct CreateArgs {
+    /// The file to make; it must not be there yet
+    file: PathBuf,
+    /// Its size: 4096, 64KiB, 10G, 1.5TiB
+    #[arg(value_parser = parse_size)]
+    size: u64,
+    /// Say what would be made, and make nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Serialize)]
+struct Created {
+    path: String,
+    size_bytes: u64,
+    created: bool,
+}
+
+impl CreateArgs {
+    /// Makes the file, sparse.
+    pub fn run(self, form: Form) -> Result {
+        let shown = self.file.display();
+        self.check_size()?;
+        if self.file.symlink_metadata().is_ok() {
+            return Err(self.is_there());
+        }
+        if !self.dry_run {
+            self.make()?;
+        }
+        let path = shown.to_string();
+        let created = Created { path, size_bytes: self.size, created: !self.dry_run };
+        let would = if self.dry_run { "would create " } else { "" };
+        form.print(&created, || {
+            let size = format_size(self.size);
+            format!("{would}{shown}  {size}, sparse, raw (nothing of Cairn's inside)\n")
+        })?;
+        Ok(Exit::Ok)
+    }
+
+    fn check_size(&self) -> Result<()> {
+        let size = self.size;
+        let whole = size - size % BLOCK_BYTES;
+        let why = if size < BLOCK_BYTES {
+            format!("a disk of {size} bytes has no block; at least {BLOCK_BYTES} are needed")
+        } else if size > SIZE_MAX_BYTES {
+            format!("a file of {size} bytes; at most {SIZE_MAX_BYTES} are possible")
+        } else if size != whole {
+            let near = write_size(whole);
+            format!("{size} bytes are not a multiple of {BLOCK_BYTES}. Next: take {near}")
+        } else {
+            return Ok(());
+        };
+        Err(Failure::new(Exit::Usage, why))
+    }
+
+    fn make(&self) -> Result<()> {
+        let shown = self.file.display();
+        let file = File::create_new(&self.file).map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => self.is_there(),
+            _ => Failure::io(&error, format_args!("creating {shown}")),
+        })?;
+        file.set_len(self.size).map_err(|error| {
+            // Half a disk is no disk. It was ours alone, and is empty.
+            if let Err(error) = std::fs::remove_file(&self.file) {
+                out::note(&format!("warning: {shown} stays, and is empty: {error}"));
+            }
+            match error.kind() {
+                ErrorKind::FileTooLarge => Failure::new(
+                    Exit::Unsupported,
+                    format!("{shown}: this file system has no files of {} bytes", self.size),
+                ),
+                _ => Failure::io(&error, format_args!("creating {shown}")),
+            }
+        })
+    }
+
+    fn is_there(&self) -> Failure {
+        let shown = self.file.display();
+        let why = format!("{shown} is there already. Next: another name, or cairn info {shown}");
+        Failure::new(Exit::InUse, why)
+    }
+}

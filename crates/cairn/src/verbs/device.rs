@@ -1,0 +1,199 @@
+//! `cairn device`: members of redundant devices, while they are in use.
+
+use std::io::{IsTerminal, Write};
+use std::str::FromStr;
+use std::time::Duration;
+
+use api::{Client, DeviceStatus, MemberRequest, MemberStatus};
+use clap::{Args, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::exit::{Exit, Failure, Result};
+use crate::out::Form;
+use crate::running::At;
+
+/// How often the rebuild is looked at.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// What `device` takes.
+#[derive(Args)]
+pub struct DeviceArgs {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Take a member out of service: it is neither read nor written from then on
+    Fail(FailArgs),
+    /// Bring a member up to date: copy it from those that are in sync
+    Resync(ResyncArgs),
+}
+
+#[derive(Args)]
+struct FailArgs {
+    #[command(flatten)]
+    target: Target,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+}
+
+#[derive(Args)]
+struct ResyncArgs {
+    #[command(flatten)]
+    target: Target,
+    /// Watch until it is in sync; Ctrl-C leaves it running
+    #[arg(long)]
+    wait: bool,
+}
+
+#[derive(Args)]
+struct Target {
+    /// The member, with its device or its graph before it
+    #[arg(value_name = "DEVICE/MEMBER|GRAPH/MEMBER")]
+    member: Name,
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    at: At,
+}
+
+/// `pair/b`
+#[derive(Clone)]
+struct Name {
+    of: String,
+    member: String,
+}
+
+impl FromStr for Name {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('/') {
+            Some((of, member)) if !of.is_empty() && !member.is_empty() => {
+                Ok(Self { of: of.to_owned(), member: member.to_owned() })
+            }
+            _ => Err("a device and its member are needed, as in pair/b".to_owned()),
+        }
+    }
+}
+
+impl DeviceArgs {
+    /// Asks the running graph to do it.
+    pub fn run(self, form: Form) -> Result {
+        match self.verb {
+            Verb::Fail(args) => args.run(form),
+            Verb::Resync(args) => args.run(form),
+        }
+    }
+}
+
+impl Target {
+    fn client(&self) -> Result<Client> {
+        self.at.one_of(Some(&self.member.of))
+    }
+
+    fn request(&self, dry_run: bool) -> MemberRequest {
+        let Name { of, member } = self.member.clone();
+        MemberRequest { of, member, dry_run }
+    }
+
+    /// What the device says of the member.
+    fn find<'a>(&self, device: &'a DeviceStatus) -> Result<&'a MemberStatus> {
+        let member = &self.member.member;
+        device.members.iter().find(|one| one.name == *member).ok_or_else(|| {
+            let why = format!("{} has no member {member} any more", device.name);
+            Failure::new(Exit::NotFound, why)
+        })
+    }
+
+    /// Prints the member's state, or what would be done to it.
+    fn print(&self, form: Form, device: &DeviceStatus, would: &str) -> Result<()> {
+        let member = self.find(device)?;
+        let line = format!("{}/{}  {}", device.name, member.name, member.state);
+        let would = if self.dry_run { format!("; would {would}") } else { String::new() };
+        form.print(device, || format!("{line}{would}\n"))
+    }
+}
+
+impl FailArgs {
+    fn run(self, form: Form) -> Result {
+        let client = self.target.client()?;
+        let before = client.fail(&self.target.request(true))?;
+        if self.target.dry_run {
+            self.target.print(form, &before, "take it out of service")?;
+            return Ok(Exit::Ok);
+        }
+        if !self.yes {
+            self.ask(&before)?;
+        }
+        let device = client.fail(&self.target.request(false))?;
+        self.target.print(form, &device, "")?;
+        Ok(Exit::Ok)
+    }
+
+    fn ask(&self, device: &DeviceStatus) -> Result<()> {
+        let stop = |why: &str| Err(Failure::new(Exit::Usage, why));
+        if !std::io::stdin().is_terminal() {
+            return stop("there is no terminal to ask at. Next: add --yes");
+        }
+        let member = self.target.find(device)?;
+        let (name, state) = (&member.name, &member.state);
+        let mut err = std::io::stderr();
+        // Who cannot read the question will hardly answer y.
+        let _ = write!(err, "take {name} ({state}) out of {}? [y/N] ", device.name);
+        let _ = err.flush();
+        let mut answer = String::new();
+        let read = std::io::stdin().read_line(&mut answer);
+        match (read, answer.trim()) {
+            (Ok(_), "y" | "Y" | "yes") => Ok(()),
+            _ => stop("not confirmed, nothing done"),
+        }
+    }
+}
+
+impl ResyncArgs {
+    fn run(self, form: Form) -> Result {
+        let client = self.target.client()?;
+        let device = client.resync(&self.target.request(self.target.dry_run))?;
+        if !self.wait || self.target.dry_run {
+            self.target.print(form, &device, "copy it from those that are in sync")?;
+            return Ok(Exit::Ok);
+        }
+        let device = self.watch(&client, device)?;
+        self.target.print(form, &device, "")?;
+        let member = self.target.find(&device)?;
+        if member.state == "in sync" {
+            return Ok(Exit::Ok);
+        }
+        let why = format!("{} is {} now: {}", member.name, member.state, member.detail);
+        Err(Failure::new(Exit::Io, why))
+    }
+
+    /// Shows the bar until the member is not being copied any more. The copy is the server's: the
+    /// end of this process changes nothing about it.
+    fn watch(&self, client: &Client, mut device: DeviceStatus) -> Result<DeviceStatus> {
+        let bar = ProgressBar::new(0);
+        let template = "rebuild {prefix}  [{bar:14}] {percent:>2} %  {binary_bytes_per_sec}  \
+                        {eta} left   (Ctrl-C leaves it running)";
+        let style = ProgressStyle::with_template(template).expect("the template is well-formed");
+        bar.set_style(style.progress_chars("=> "));
+        bar.set_prefix(format!("{}/{}", client.graph()?.name, device.name));
+        loop {
+            let member = self.target.find(&device)?;
+            if member.state != "copying" {
+                bar.finish_and_clear();
+                return Ok(device);
+            }
+            if let Some(progress) = member.progress {
+                bar.set_length(progress.all_bytes);
+                bar.set_position(progress.done_bytes);
+            }
+            std::thread::sleep(LOOK);
+            let now = client.status()?.devices.into_iter().find(|one| one.name == device.name);
+            device = now.ok_or_else(|| Failure::new(Exit::NotFound, "the device is gone"))?;
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! `cairn graph`: a picture of the graph.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::plan;
+use crate::draw;
+use crate::exit::{Exit, Result};
+use crate::out::Form;
+use crate::running::At;
+use crate::view;
+
+/// What `graph` takes.
+#[derive(Args)]
+pub struct GraphArgs {
+    /// The spec to draw; what is running if left out
+    #[arg(conflicts_with = "at")]
+    spec: Option<PathBuf>,
+    /// As an SVG image
+    #[arg(long, conflicts_with = "dot")]
+    svg: bool,
+    /// As text for Graphviz
+    #[arg(long)]
+    dot: bool,
+    #[command(flatten)]
+    at: At,
+}
+
+impl GraphArgs {
+    /// Draws it.
+    pub fn run(self, form: Form) -> Result {
+        let graph = match &self.spec {
+            Some(path) => view::graph(&plan(path)?, None, |_| Vec::new()),
+            None => self.at.one()?.graph()?,
+        };
+        form.print(&graph, || match (self.svg, self.dot) {
+            (true, _) => draw::svg(&graph),
+            (_, true) => draw::dot(&graph),
+            _ => draw::term(&graph),
+        })?;
+        Ok(Exit::Ok)
+    }
+}

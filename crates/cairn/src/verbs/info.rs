@@ -1,0 +1,116 @@
+//! `cairn info`: what a file or an export is, without changing it.
+
+use std::path::{Path, PathBuf};
+
+use block::env::{CacheMode, Open};
+use block::{Env, ErrorKind};
+use clap::Args;
+use graph::spec::units::{format_exact, format_size};
+use serde::Serialize;
+
+use super::core;
+use crate::exit::{Exit, Failure, Result};
+use crate::out::Form;
+use crate::remote;
+
+/// What `info` takes.
+#[derive(Args)]
+pub struct InfoArgs {
+    /// A file, a block device, or an NBD URI
+    #[arg(value_name = "FILE|URI")]
+    target: String,
+}
+
+/// What is known of a file.
+#[derive(Serialize)]
+struct FileView {
+    path: String,
+    size_bytes: u64,
+    /// Of a block device this is not known.
+    allocated_bytes: Option<u64>,
+    block_size_bytes: u32,
+    format: String,
+    access: String,
+    holder: Option<String>,
+}
+
+/// Formats that are no raw disks, by how their files begin.
+const FORMATS: [(&[u8], &str); 5] = [
+    (b"QFI\xfb", "qcow2"),
+    (b"KDMV", "vmdk"),
+    (b"vhdxfile", "vhdx"),
+    (b"conectix", "vhd"),
+    (b"LUKS\xba\xbe", "raw, with LUKS on it"),
+];
+
+impl InfoArgs {
+    /// Tells it.
+    pub fn run(self, form: Form) -> Result {
+        let core = core()?;
+        let env = core.env();
+        if self.target.contains("://") {
+            let facts = core.block_on(remote::facts(&env, &self.target))?;
+            form.print(&facts, || facts.text())?;
+        } else {
+            let facts = file(Path::new(&self.target), &env)?;
+            form.print(&facts, || text(&facts))?;
+        }
+        Ok(Exit::Ok)
+    }
+}
+
+fn file(path: &Path, env: &Env) -> Result<FileView> {
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
+    let shown = path.display();
+    let found = std::fs::metadata(path).map_err(|error| Failure::io(&error, &shown))?;
+    let device = found.file_type().is_block_device();
+    if !device && !found.is_file() {
+        let why = format!("{shown} is neither a file nor a block device");
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    let path = PathBuf::from(path);
+    let open = Open { path, device, read_only: true, create: None, cache: CacheMode::Direct };
+    let facts = env.probe(&open)?;
+    Ok(FileView {
+        path: shown.to_string(),
+        size_bytes: facts.size,
+        allocated_bytes: (!device).then(|| found.blocks() * 512),
+        block_size_bytes: facts.block_size,
+        format: format(&open.path)?.to_owned(),
+        access: facts.words,
+        holder: holder(&open, env)?,
+    })
+}
+
+fn format(path: &Path) -> Result<&'static str> {
+    use std::io::Read;
+    let mut start = Vec::new();
+    let read = std::fs::File::open(path).and_then(|file| file.take(8).read_to_end(&mut start));
+    read.map_err(|error| Failure::io(&error, path.display()))?;
+    let known = FORMATS.iter().find(|(magic, _)| start.starts_with(magic));
+    Ok(known.map_or("raw", |(_, name)| name))
+}
+
+/// Who has it open for writing: a reader's lock is refused, and given back at once.
+fn holder(open: &Open, env: &Env) -> Result<Option<String>> {
+    match env.open(open) {
+        Ok(_) => Ok(None),
+        Err(error) if error.kind() == ErrorKind::InUse => Ok(Some(error.to_string())),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn text(facts: &FileView) -> String {
+    let FileView { path, format, access, block_size_bytes, .. } = facts;
+    let size = format_exact(facts.size_bytes);
+    let used = match facts.allocated_bytes {
+        Some(bytes) => format!(", {} in use", format_size(bytes)),
+        None => String::new(),
+    };
+    let mut text =
+        format!("{path}  {size}{used}, blocks of {block_size_bytes}, {access}, {format}\n");
+    if let Some(holder) = &facts.holder {
+        text.push_str(&format!("  {holder}\n"));
+    }
+    text
+}

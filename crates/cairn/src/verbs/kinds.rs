@@ -1,0 +1,118 @@
+//! `cairn kinds`: what sorts of devices there are.
+
+use std::fmt::Write as _;
+
+use clap::Args;
+use graph::kind::{Kind, Lowers, OptionSpec, ValueType};
+use graph::spec::units::{format_duration, write_size};
+use serde::Serialize;
+
+use crate::exit::{Exit, Failure, Result};
+use crate::out::{Form, columns};
+use crate::registry::REGISTRY;
+
+/// What `kinds` takes.
+#[derive(Args)]
+pub struct KindsArgs {
+    /// The kind whose manual is wanted; a list of all if left out
+    kind: Option<String>,
+}
+
+#[derive(Serialize)]
+struct KindView {
+    name: &'static str,
+    summary: &'static str,
+    stands_on: String,
+    options: Vec<OptionView>,
+    manual: &'static str,
+}
+
+#[derive(Serialize)]
+struct OptionView {
+    name: &'static str,
+    value: String,
+    required: bool,
+    help: &'static str,
+}
+
+impl KindsArgs {
+    /// Prints the list, or one manual.
+    pub fn run(self, form: Form) -> Result {
+        match &self.kind {
+            None => {
+                let all: Vec<_> = REGISTRY.0.iter().map(view).collect();
+                form.print(&all, || list(&all))?;
+            }
+            Some(name) => {
+                let kind = view(find(name)?);
+                form.print(&kind, || manual(&kind))?;
+            }
+        }
+        Ok(Exit::Ok)
+    }
+}
+
+fn find(name: &str) -> Result<&'static Kind> {
+    REGISTRY.find(name).ok_or_else(|| {
+        let names: Vec<_> = REGISTRY.0.iter().map(|kind| kind.name).collect();
+        let why = format!("no kind {name:?}; there are {}", names.join(", "));
+        Failure::new(Exit::NotFound, why)
+    })
+}
+
+fn list(all: &[KindView]) -> String {
+    let row = |kind: &KindView| {
+        vec![kind.name.to_owned(), kind.stands_on.clone(), kind.summary.to_owned()]
+    };
+    let rows: Vec<_> = all.iter().map(row).collect();
+    columns("<<<", &rows)
+}
+
+fn manual(kind: &KindView) -> String {
+    let mut text = kind.manual.trim_end().to_owned();
+    let _ = write!(text, "\n\n{}: {}; {}.\n", kind.name, kind.summary, kind.stands_on);
+    if !kind.options.is_empty() {
+        text.push_str("\nOptions:\n\n");
+        let row = |option: &OptionView| {
+            let needed = if option.required { "needed; " } else { "" };
+            let name = format!("  {}", option.name);
+            vec![name, option.value.clone(), format!("{needed}{}", option.help)]
+        };
+        let rows: Vec<_> = kind.options.iter().map(row).collect();
+        text.push_str(&columns("<<<", &rows));
+    }
+    text
+}
+
+fn view(kind: &Kind) -> KindView {
+    KindView {
+        name: kind.name,
+        summary: kind.summary,
+        stands_on: match kind.lowers {
+            Lowers::None => "a disk".to_owned(),
+            Lowers::One => "on one device".to_owned(),
+            Lowers::Many(least, most) => format!("on {least} to {most} devices"),
+        },
+        options: kind.options.iter().map(option).collect(),
+        manual: kind.manual,
+    }
+}
+
+fn option(option: &OptionSpec) -> OptionView {
+    let value = match option.value {
+        ValueType::Size(least, most) => {
+            format!("size, {} to {}", write_size(least), write_size(most))
+        }
+        ValueType::SizeOrRest => "size, or \"rest\"".to_owned(),
+        ValueType::Duration(most) => format!("time, at most {}", format_duration(most)),
+        ValueType::Integer(least, most) => format!("number, {least} to {most}"),
+        ValueType::Share => "share, 0 to 1".to_owned(),
+        ValueType::Switch => "true or false".to_owned(),
+        ValueType::Choice(words) => words.join(" | "),
+        ValueType::Choices(words) => format!("some of {}", words.join(", ")),
+        ValueType::Text => "text".to_owned(),
+        ValueType::Path => "path".to_owned(),
+        ValueType::Member => "name of a member".to_owned(),
+    };
+    OptionView { name: option.name, value, required: option.required, help: option.help }
+}

@@ -1,0 +1,101 @@
+//! `cairn locate`: where one byte of an export lies on the disks.
+
+use api::Place;
+use clap::Args;
+use graph::spec::units::parse_size;
+
+use crate::exit::{Exit, Result};
+use crate::out::Form;
+use crate::running::At;
+
+/// What `locate` takes.
+#[derive(Args)]
+pub struct LocateArgs {
+    /// The export
+    export: String,
+    /// The byte: 4096, 5GiB
+    #[arg(value_parser = parse_size)]
+    offset: u64,
+    #[command(flatten)]
+    at: At,
+}
+
+impl LocateArgs {
+    /// Asks the running graph.
+    pub fn run(self, form: Form) -> Result {
+        let place = self.at.one()?.locate(&self.export, self.offset)?;
+        form.print(&place, || {
+            let mut text = format!("{} {} -> ", self.export, sum(self.offset));
+            draw(&place, text.chars().count() - 3, &mut text);
+            text
+        })?;
+        Ok(Exit::Ok)
+    }
+}
+
+/// The way down in one line; further copies in lines of their own, below the arrow at `column`.
+fn draw(place: &Place, column: usize, text: &mut String) {
+    text.push_str(&place.name);
+    let Some((first, others)) = place.below.split_first() else {
+        text.push_str(&format!(": {}\n", sum(place.offset_bytes)));
+        return;
+    };
+    let mut width = place.name.chars().count();
+    if !first.how.is_empty() {
+        text.push_str(&format!(" ({})", first.how));
+        width += first.how.chars().count() + 3;
+    }
+    // Behind this name and a blank.
+    let column = column + 3 + width + 1;
+    text.push_str(" -> ");
+    draw(first, column, text);
+    for other in others {
+        text.push_str(&format!("{:w$}`-> ", "", w = column - 1));
+        draw(other, column, text);
+    }
+}
+
+/// An offset exactly, in the units that people use: `5 GiB + 1 MiB`.
+fn sum(bytes: u64) -> String {
+    let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10), ("B", 0)];
+    let mut rest = bytes;
+    let mut parts = Vec::new();
+    for (name, shift) in units {
+        if rest >> shift > 0 {
+            parts.push(format!("{} {name}", rest >> shift));
+            rest &= (1 << shift) - 1;
+        }
+    }
+    if parts.is_empty() { "0 B".to_owned() } else { parts.join(" + ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(name: &str, offset_bytes: u64, how: &str, below: Vec<Place>) -> Place {
+        Place { name: name.into(), kind: "k".into(), offset_bytes, how: how.into(), below }
+    }
+
+    #[test]
+    fn copies_hang_below_their_arrow() {
+        let a = place("a", (5 << 30) + (1 << 20), "mirrored", vec![]);
+        let b = place("b", 512, "mirrored", vec![]);
+        let both = place("both", 5 << 30, "", vec![a, b]);
+        let safe = place("safe", 5 << 30, "", vec![both]);
+        let mut text = "home 5 GiB -> ".to_owned();
+        draw(&safe, text.chars().count() - 3, &mut text);
+        assert_eq!(
+            text,
+            "home 5 GiB -> safe -> both (mirrored) -> a: 5 GiB + 1 MiB\n\
+             \x20                                    `-> b: 512 B\n"
+        );
+    }
+
+    #[test]
+    fn sums_are_exact() {
+        assert_eq!(sum(0), "0 B");
+        assert_eq!(sum((1 << 40) + 4096 + 7), "1 TiB + 4 KiB + 7 B");
+        assert_eq!(sum(u64::MAX), "16777215 TiB + 1023 GiB + 1023 MiB + 1023 KiB + 1023 B");
+    }
+}

@@ -1,0 +1,58 @@
+//! `cairn ls`: what runs, and where clients reach it.
+
+use api::GraphView;
+use clap::Args;
+use graph::spec::units::format_size;
+use serde::Serialize;
+
+use crate::exit::{Exit, Result};
+use crate::out::{Form, columns};
+use crate::running::At;
+
+/// What `ls` takes.
+#[derive(Args)]
+pub struct LsArgs {
+    #[command(flatten)]
+    at: At,
+}
+
+/// A graph that is running.
+#[derive(Serialize)]
+struct Listed {
+    control: String,
+    #[serde(flatten)]
+    graph: GraphView,
+}
+
+impl LsArgs {
+    /// Lists every running graph.
+    pub fn run(self, form: Form) -> Result {
+        let mut all = Vec::new();
+        for client in self.at.all()? {
+            let control = client.path().display().to_string();
+            all.push(Listed { control, graph: client.graph()? });
+        }
+        form.print(&all, || table(&all))?;
+        Ok(Exit::Ok)
+    }
+}
+
+fn table(all: &[Listed]) -> String {
+    let title = ["GRAPH", "PID", "EXPORT", "SIZE", "BLOCK", "URI"];
+    let mut rows = vec![title.map(str::to_owned).to_vec()];
+    for Listed { graph, .. } in all {
+        let pid = graph.pid.map(|pid| pid.to_string()).unwrap_or_default();
+        for export in &graph.exports {
+            let read_only = if export.read_only { ", read-only" } else { "" };
+            rows.push(vec![
+                graph.name.clone(),
+                pid.clone(),
+                export.name.clone(),
+                format_size(export.size_bytes),
+                format!("{}{read_only}", export.block_size_bytes),
+                export.uris.join("  "),
+            ]);
+        }
+    }
+    columns("<><><<", &rows)
+}

@@ -1,0 +1,40 @@
+//! The verbs: one file each, with its arguments and what it does.
+
+pub mod completions;
+pub mod create;
+pub mod device;
+pub mod graph;
+pub mod info;
+pub mod kinds;
+pub mod locate;
+pub mod ls;
+pub mod show;
+pub mod status;
+pub mod top;
+pub mod validate;
+
+use std::path::Path;
+
+use ::graph::spec::{Faults, Planned, Spec};
+use runtime::{Config, Core, Engine};
+
+use crate::exit::Result;
+use crate::registry::REGISTRY;
+use crate::source::{read_spec, told};
+
+/// A core for a command that looks at disks and sockets and is done: it needs no ring.
+fn core() -> Result<Core> {
+    Ok(Core::new(Config { engine: Engine::Threads, ..Config::default() })?)
+}
+
+/// The plan of a spec; its faults are printed.
+fn plan(path: &Path) -> Result<Planned> {
+    planned(&read_spec(path)?)?.map_err(told)
+}
+
+/// The plan of a spec, or its faults.
+fn planned(spec: &Spec) -> Result<Result<Planned, Faults>> {
+    let core = core()?;
+    let env = core.env();
+    Ok(core.block_on(spec.plan(REGISTRY, &env)))
+}

@@ -1,0 +1,33 @@
+//! `cairn show`: a spec in which nothing is left open.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::plan;
+use crate::exit::{Exit, Result};
+use crate::out::Form;
+use crate::running::At;
+use crate::view;
+
+/// What `show` takes.
+#[derive(Args)]
+pub struct ShowArgs {
+    /// The spec to show as planned; what is running if left out
+    #[arg(conflicts_with = "at")]
+    spec: Option<PathBuf>,
+    #[command(flatten)]
+    at: At,
+}
+
+impl ShowArgs {
+    /// Shows it.
+    pub fn run(self, form: Form) -> Result {
+        let spec = match &self.spec {
+            Some(path) => view::spec(&plan(path)?),
+            None => self.at.one()?.spec()?,
+        };
+        form.print(&spec, || spec.text.clone())?;
+        Ok(Exit::Ok)
+    }
+}

@@ -1,0 +1,82 @@
+//! `cairn status`: how everything is, and what to type next.
+
+use std::fmt::Write as _;
+
+use api::{DeviceStatus, Health, MemberStatus, Status};
+use clap::Args;
+use graph::spec::units::format_size;
+
+use crate::exit::{Exit, Result};
+use crate::out::Form;
+use crate::running::At;
+
+/// What `status` takes.
+#[derive(Args)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    at: At,
+}
+
+impl StatusArgs {
+    /// Tells how every running graph is; the exit code is that of the worst.
+    pub fn run(self, form: Form) -> Result {
+        let mut all = Vec::new();
+        for client in self.at.all()? {
+            all.push(client.status()?);
+        }
+        form.print(&all, || all.iter().map(text).collect())?;
+        Ok(match all.iter().map(|status| status.health).max() {
+            Some(Health::Failed) => Exit::Damaged,
+            Some(Health::Degraded) => Exit::Degraded,
+            Some(Health::Ok) | None => Exit::Ok,
+        })
+    }
+}
+
+fn text(status: &Status) -> String {
+    let word = match status.health {
+        Health::Ok => "ok",
+        Health::Degraded => "DEGRADED",
+        Health::Failed => "FAILED",
+    };
+    let said = status.devices.iter().filter(|device| !device.summary.is_empty());
+    let mut said: Vec<_> =
+        said.map(|device| format!("{}: {}", device.name, device.summary)).collect();
+    if said.is_empty() {
+        let s = if status.connections == 1 { "" } else { "s" };
+        said.push(format!("{} connection{s}, process {}", status.connections, status.pid));
+    }
+    let mut text = format!("{}   {word}   {}\n", status.graph, said.join("; "));
+    let members = || status.devices.iter().flat_map(|device| &device.members);
+    let width = members().map(|member| member.name.len()).max().unwrap_or(0);
+    for member in members().filter(|member| member.state != "in sync") {
+        // Writing to a String does not fail.
+        let _ = writeln!(text, "  {:width$}  {:8}  {}", member.name, member.state, words(member));
+    }
+    let mut told: Vec<&String> = Vec::new();
+    for DeviceStatus { next, .. } in &status.devices {
+        if let Some(next) = next.as_ref().filter(|next| !told.contains(next)) {
+            let _ = writeln!(text, "  next: {next}");
+            told.push(next);
+        }
+    }
+    text
+}
+
+/// What a member has to say beside its state.
+fn words(member: &MemberStatus) -> String {
+    let mut words = Vec::new();
+    if let Some(progress) = member.progress {
+        let (done, all) = (progress.done_bytes, progress.all_bytes);
+        let percent = (u128::from(done) * 100).checked_div(u128::from(all)).unwrap_or(100);
+        words.push(format!("{percent} % of {}", format_size(all)));
+    }
+    if !member.detail.is_empty() {
+        words.push(member.detail.clone());
+    }
+    if member.errors > 0 {
+        let s = if member.errors == 1 { "" } else { "s" };
+        words.push(format!("{} error{s}", member.errors));
+    }
+    words.join(", ")
+}

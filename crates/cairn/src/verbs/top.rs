@@ -1,0 +1,141 @@
+//! `cairn top`: what every device does, each second.
+
+use std::fmt::Write as _;
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use api::{Counts, Top, TopRow};
+use block::Verb;
+use clap::Args;
+use graph::spec::units::parse_duration;
+
+use crate::exit::{Exit, Failure, Result};
+use crate::out::{self, Form, columns};
+use crate::running::At;
+
+/// The shortest time between two looks: below it the looking is what one sees.
+const INTERVAL_MIN: Duration = Duration::from_millis(100);
+
+/// What `top` takes.
+#[derive(Args)]
+pub struct TopArgs {
+    /// One table, over one interval, then end
+    #[arg(long)]
+    once: bool,
+    /// Between two looks
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
+    interval: Duration,
+    #[command(flatten)]
+    at: At,
+}
+
+impl TopArgs {
+    /// Shows rates until somebody stops it; as JSON the figures since the start, once.
+    pub fn run(self, form: Form) -> Result {
+        if self.interval < INTERVAL_MIN {
+            let why = format!("an interval of {:?}; at least {INTERVAL_MIN:?}", self.interval);
+            return Err(Failure::new(Exit::Usage, why));
+        }
+        let client = self.at.one()?;
+        let mut before = client.top()?;
+        if form == Form::Json {
+            form.print(&before, String::new)?;
+            return Ok(Exit::Ok);
+        }
+        let in_place = std::io::stdout().is_terminal() && !self.once;
+        let mut lines = 0;
+        loop {
+            std::thread::sleep(self.interval);
+            let now = client.top()?;
+            let mut text = String::new();
+            if in_place && lines > 0 {
+                // Back to where the last table began, and away with it.
+                let _ = write!(text, "\x1b[{lines}A\x1b[J");
+            }
+            let table = table(&before, &now);
+            lines = table.lines().count();
+            text.push_str(&table);
+            out::print(&text)?;
+            if self.once {
+                return Ok(Exit::Ok);
+            }
+            before = now;
+        }
+    }
+}
+
+fn table(before: &Top, now: &Top) -> String {
+    let seconds = now.clock_us.saturating_sub(before.clock_us).max(1) as f64 / 1e6;
+    let mut title = vec!["DEVICE".to_owned(), "KIND".to_owned()];
+    title.extend(Verb::ALL.iter().map(|verb| format!("{verb}/s")));
+    title.extend(["MB/s", "IN FLIGHT", "ERRORS"].map(str::to_owned));
+    let mut rows = vec![title];
+    for row in &now.rows {
+        let was = before.rows.iter().find(|was| was.name == row.name);
+        rows.push(cells(row, was.and_then(|was| was.counts.as_ref()), seconds));
+    }
+    columns("<<>>>>>>>>>", &rows)
+}
+
+fn cells(row: &TopRow, was: Option<&Counts>, seconds: f64) -> Vec<String> {
+    let name = match &row.fused[..] {
+        [] => row.name.clone(),
+        fused => format!("{} + {}", row.name, fused.join(" + ")),
+    };
+    let mut cells = vec![name, row.kind.clone()];
+    let Some(now) = &row.counts else {
+        cells.extend(std::iter::repeat_n("-".to_owned(), Verb::ALL.len() + 3));
+        return cells;
+    };
+    let none = Counts::default();
+    let was = was.unwrap_or(&none);
+    for verb in Verb::ALL {
+        let ops = of(&now.ops, verb).saturating_sub(of(&was.ops, verb));
+        cells.push(format!("{:.0}", ops as f64 / seconds));
+    }
+    // What a status asks about is not moved.
+    let moved = |counts: &Counts| -> u64 {
+        let verbs = Verb::ALL.into_iter().filter(|verb| *verb != Verb::Status);
+        verbs.map(|verb| of(&counts.bytes, verb)).sum()
+    };
+    let bytes = moved(now).saturating_sub(moved(was));
+    cells.push(format!("{:.1}", bytes as f64 / seconds / 1e6));
+    cells.push(now.in_flight.to_string());
+    cells.push(now.errors.to_string());
+    cells
+}
+
+fn of(counts: &std::collections::BTreeMap<String, u64>, verb: Verb) -> u64 {
+    counts.get(verb.name()).copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn top(clock_us: u64, reads: u64) -> Top {
+        let counts = Counts {
+            ops: [("read".to_owned(), reads)].into(),
+            bytes: [("read".to_owned(), reads * 4096)].into(),
+            errors: 2,
+            in_flight: 5,
+        };
+        let run = TopRow {
+            name: "vol".into(),
+            kind: "stripe".into(),
+            fused: vec!["part-a".into(), "part-b".into()],
+            counts: Some(counts),
+        };
+        let hook = TopRow { name: "t".into(), kind: "trace".into(), fused: vec![], counts: None };
+        Top { graph: "g".into(), clock_us, rows: vec![run, hook] }
+    }
+
+    #[test]
+    fn rates_are_differences_over_time() {
+        let text = table(&top(1_000_000, 1000), &top(3_000_000, 3000));
+        let row: Vec<_> = text.lines().nth(1).unwrap().split_whitespace().collect();
+        let expected = "vol + part-a + part-b stripe 1000 0 0 0 0 0 4.1 5 2";
+        assert_eq!(row.join(" "), expected);
+        assert!(text.lines().nth(2).unwrap().ends_with('-'));
+    }
+}

@@ -1,0 +1,71 @@
+//! `cairn validate`: every fault of a spec, or what the user gets.
+
+use std::path::PathBuf;
+
+use api::GraphView;
+use clap::Args;
+use graph::spec::Fault;
+use serde::Serialize;
+
+use super::planned;
+use crate::exit::{Exit, Result};
+use crate::out::{self, Form};
+use crate::source::{read_spec, told};
+use crate::view;
+
+/// What `validate` takes.
+#[derive(Args)]
+pub struct ValidateArgs {
+    /// The spec
+    spec: PathBuf,
+}
+
+/// What is wrong, and what the spec would come to if nothing is.
+#[derive(Serialize)]
+struct Validated {
+    faults: Vec<FaultView>,
+    graph: Option<GraphView>,
+}
+
+#[derive(Serialize)]
+struct FaultView {
+    file: String,
+    line: u32,
+    column: u32,
+    severity: String,
+    message: String,
+}
+
+impl ValidateArgs {
+    /// Checks, and opens nothing.
+    pub fn run(self, form: Form) -> Result {
+        let plan = planned(&read_spec(&self.spec)?)?;
+        match (plan, form) {
+            (Err(faults), Form::Text) => Err(told(faults)),
+            (Err(faults), Form::Json) => {
+                let faults = faults.iter().map(fault).collect();
+                form.print(&Validated { faults, graph: None }, String::new)?;
+                Ok(Exit::Spec)
+            }
+            (Ok(planned), _) => {
+                if form == Form::Text {
+                    planned.warnings.iter().for_each(|warning| out::note(&warning.to_string()));
+                }
+                let faults = planned.warnings.iter().map(fault).collect();
+                let graph = Some(view::graph(&planned, None, |_| Vec::new()));
+                form.print(&Validated { faults, graph }, || planned.summary())?;
+                Ok(Exit::Ok)
+            }
+        }
+    }
+}
+
+fn fault(fault: &Fault) -> FaultView {
+    FaultView {
+        file: fault.file().to_owned(),
+        line: fault.position().line,
+        column: fault.position().column,
+        severity: fault.severity().to_string(),
+        message: fault.message().to_owned(),
+    }
+}
