@@ -3,5 +3,6 @@
 mod delay;
 mod error;
 mod limit;
+mod manuals;
 mod trace;
 mod world;
