@@ -6,7 +6,8 @@ use kinds::REGISTRY;
 use sim::{Assembly, PartId};
 use testkit::{Subject, conformance, disk_path};
 
-const SIZE: u64 = 192 << 10;
+/// Small, so that requests meet and all of it is read often.
+const SIZE: u64 = 48 << 10;
 
 /// Does not keep what is written, on purpose: no promise about bytes holds for it.
 const WITHOUT_BYTES: [&str; 1] = ["null"];
@@ -35,10 +36,10 @@ fn alone() -> Vec<Subject> {
             graph.add("memory", &[size("memory", SIZE)], &[])
         }),
         over("linear", 1, |graph, on| {
-            graph.add("linear", &[size("start", 4096), size("size", 65536)], on)
+            graph.add("linear", &[size("start", 4096), size("size", 40960)], on)
         }),
         over("partition", 1, |graph, on| {
-            graph.add("partition", &[size("size", 65536)], on)?;
+            graph.add("partition", &[size("size", 8192)], on)?;
             graph.add("partition", &[("size", Value::Rest)], on)
         }),
         over("concat", 3, |graph, on| graph.add("concat", &[], on)),
@@ -51,8 +52,8 @@ fn stacked() -> Vec<Subject> {
     vec![
         over("a stripe of partitions", 2, |graph, on| {
             let part = |graph: &mut Assembly, lower| {
-                graph.add("partition", &[size("size", 65536)], &[lower])?;
-                graph.add("partition", &[size("size", 65536)], &[lower])
+                graph.add("partition", &[size("size", 16384)], &[lower])?;
+                graph.add("partition", &[size("size", 32768)], &[lower])
             };
             let parts = [part(graph, on[0])?, part(graph, on[1])?];
             graph.add("stripe", &[size("chunk", 4096)], &parts)
@@ -62,7 +63,7 @@ fn stacked() -> Vec<Subject> {
             let high = graph.add("stripe", &[size("chunk", 8192)], &on[2..])?;
             let both = graph.add("concat", &[], &[low, high])?;
             let watched = graph.add("pass", &[], &[both])?;
-            let half = [size("start", 96 << 10), size("size", 512 << 10)];
+            let half = [size("start", 24 << 10), size("size", 144 << 10)];
             let window = graph.add("linear", &half, &[watched])?;
             graph.add("pass", &[], &[window])
         }),

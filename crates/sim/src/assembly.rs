@@ -12,7 +12,7 @@ use crate::draw::Stream;
 
 /// A graph that is being put together, and its engine.
 pub struct Assembly {
-    /// Carries the requests; its driver runs in the world from the start.
+    /// It carries the requests; its driver runs in the world from the start.
     pub engine: Engine,
     env: Env,
     registry: Registry,

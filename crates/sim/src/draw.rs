@@ -80,8 +80,8 @@ impl Stream {
     ///
     /// # Panics
     /// If there are none.
-    pub fn pick<'a, T>(&self, from: &'a [T]) -> &'a T {
-        &from[self.below(from.len() as u64) as usize]
+    pub fn pick<T: Copy>(&self, from: &[T]) -> T {
+        from[self.below(from.len() as u64) as usize]
     }
 }
 

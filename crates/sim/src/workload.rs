@@ -70,6 +70,8 @@ pub struct Tally {
     pub done: Cell<u64>,
     /// Requests that failed.
     pub failed: Cell<u64>,
+    /// Flushes that succeeded.
+    pub flushes: Cell<u64>,
     working: Cell<u64>,
     waiting: RefCell<Option<Waker>>,
 }
@@ -77,8 +79,13 @@ pub struct Tally {
 impl Tally {
     /// Waits until no client is at work.
     pub async fn idle(&self) {
+        self.until_flushes(u64::MAX).await;
+    }
+
+    /// Waits until so many flushes have succeeded, or no client is at work.
+    pub async fn until_flushes(&self, flushes: u64) {
         poll_fn(|cx| {
-            if self.working.get() == 0 {
+            if self.working.get() == 0 || self.flushes.get() >= flushes {
                 return Poll::Ready(());
             }
             *self.waiting.borrow_mut() = Some(cx.waker().clone());
@@ -94,6 +101,10 @@ impl Tally {
 
     fn leave(&self) {
         self.working.set(self.working.get() - 1);
+        self.wake();
+    }
+
+    fn wake(&self) {
         if let Some(waker) = self.waiting.borrow_mut().take() {
             waker.wake();
         }
@@ -242,6 +253,10 @@ impl Worker {
         let flush = self.model.flush();
         let answer = self.client.send(Op::Flush).await;
         self.tally.note(&answer.result);
+        if answer.result.is_ok() {
+            self.tally.flushes.set(self.tally.flushes.get() + 1);
+            self.tally.wake();
+        }
         self.tally.judge(self.model.flushed(flush, answer.result.is_ok()));
     }
 

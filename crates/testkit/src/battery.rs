@@ -133,14 +133,15 @@ fn overlaps(bench: &mut Bench) -> Result<(), Refusal> {
 }
 
 fn power_cuts(bench: &mut Bench) -> Result<(), Refusal> {
-    for round in 0..3 {
+    for round in 0..4 {
         let mix = if round == 1 { CARELESS } else { CAREFUL };
-        bench.begin(6, 30, mix);
+        bench.begin(8, 30, mix);
         let draw = Stream::new(bench.world.seed(), "cut at", round);
-        if draw.below(3) == 0 {
-            bench.finish()?;
-        } else {
-            bench.pass(Duration::from_nanos(draw.within(1_000, 8_000_000)))?;
+        match draw.below(4) {
+            0 => bench.finish()?,
+            1 => bench.pass(Duration::from_nanos(draw.within(1_000, 8_000_000)))?,
+            // At the very moment at which somebody relies on it.
+            _ => bench.flushes(draw.within(1, 20))?,
         }
         bench.judge()?;
         bench.power_cut()?;

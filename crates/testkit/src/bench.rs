@@ -122,6 +122,12 @@ impl<'s> Bench<'s> {
         self.judge()
     }
 
+    /// Until so many more flushes have succeeded.
+    pub fn flushes(&self, more: u64) -> Result<(), Refusal> {
+        let flushes = self.tally.flushes.get() + more;
+        self.world.block_on(self.tally.until_flushes(flushes)).map_err(stuck)
+    }
+
     /// Lets time pass.
     pub fn pass(&self, time: Duration) -> Result<(), Refusal> {
         self.world.run(self.world.env().now().after(time)).map_err(stuck)
@@ -194,9 +200,13 @@ impl<'s> Bench<'s> {
     /// The power goes, everywhere at once, and comes back.
     pub fn power_cut(&mut self) -> Result<(), Refusal> {
         let draw = Stream::new(self.world.seed(), "policy", self.starts);
-        self.end();
+        self.world.drop_tasks();
+        self.ended();
         for member in &self.members {
-            member.disk.power_cut(*draw.pick(&CutPolicy::ALL));
+            // The policy that forgives least comes most often.
+            let any = draw.pick(&CutPolicy::ALL);
+            let policy = if draw.below(2) == 0 { CutPolicy::DropAll } else { any };
+            member.disk.power_cut(policy);
         }
         self.model.power_cut();
         self.start().map_err(|error| Refusal::new(Broken::Builds, error))
@@ -204,14 +214,14 @@ impl<'s> Bench<'s> {
 
     /// The process dies, and another takes its place once the disks are free.
     pub fn kill(&mut self) -> Result<(), Refusal> {
-        self.end();
+        self.world.kill();
+        self.ended();
         self.pass(SETTLE)?;
         self.model.restarted();
         self.start().map_err(|error| Refusal::new(Broken::Builds, error))
     }
 
-    fn end(&mut self) {
-        self.world.kill();
+    fn ended(&mut self) {
         self.running = None;
         self.tally.killed();
     }

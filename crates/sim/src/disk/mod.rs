@@ -278,8 +278,11 @@ impl SimDisk {
     fn finish(&self, id: u64) {
         let Some(flight) = self.flights.borrow_mut().remove(&id) else { return };
         self.clock.record(domain(&self.name), mix(id) ^ flight.key);
+        let spoilt = self.spoilt();
         let result = self.carry_out(id, &flight);
         self.destage(&flight);
+        let repaired = spoilt.saturating_sub(self.spoilt());
+        self.clock.counters.add_many(Count::ReadRepaired, repaired as u64);
         self.answer(id, flight, result);
     }
 
@@ -382,9 +385,7 @@ impl SimDisk {
         store.apply(&pending, |sector| !flight.half || !self.is_in_half(half, sector));
         store.complete(&pending, self.clock.tick());
         if fua || !self.config.profile.is_volatile() {
-            let before = store.spoilt();
             store.persist_write(&pending);
-            self.clock.counters.add_many(Count::ReadRepaired, (before - store.spoilt()) as u64);
         }
         Ok(len as usize)
     }
@@ -428,7 +429,13 @@ impl SimDisk {
             // Its cache has a battery; only what it had not answered is open.
             store.flush(u64::MAX);
         }
-        store.cut(&Cut { policy, profile, draw: round }, &in_flight, &self.clock.counters);
+        // The first of two steps was made in its turn, and what came later has replaced it.
+        let is_open = |write, sector| {
+            let flight: &Flight = &flights[&write];
+            !flight.half || !self.is_in_half(self.draw(flight.key, "half"), sector)
+        };
+        let cut = Cut { policy, profile, draw: round };
+        store.cut(&cut, &in_flight, is_open, &self.clock.counters);
         drop(store);
         for (id, flight) in flights {
             self.answer(id, flight, Err(Error::new(ErrorKind::Io, "the power is gone")));
@@ -439,10 +446,13 @@ impl SimDisk {
     /// The process that used it is gone. The kernel goes on with some of what is in flight; the rest
     /// had not got so far.
     pub(crate) fn process_died(&self) {
-        let mut flights = self.flights.borrow_mut();
-        flights.retain(|_, flight| {
+        self.flights.borrow_mut().retain(|id, flight| {
             let lands = flight.hung || self.draw(flight.key, "lands") & 1 == 1;
             self.count(if lands { Count::KillLanded } else { Count::KillLost });
+            if let (false, true, Some(half)) = (lands, flight.half, self.pending(*id, flight)) {
+                // Its first step is all there will be of it, for the next flush to cover.
+                self.store.borrow_mut().complete(&half, self.clock.tick());
+            }
             lands
         });
     }

@@ -196,9 +196,15 @@ impl Store {
         self.medium.contains_key(&(sector / PER_PAGE)) || self.cache.contains_key(&sector)
     }
 
-    /// The power goes. What is not durable stays or goes as `policy` and the numbers drawn say; of
-    /// `in_flight` too. Answers whether bytes were damaged that nobody was writing.
-    pub fn cut(&mut self, cut: &Cut, in_flight: &[Pending], counters: &Counters) {
+    /// The power goes. What is not durable stays or goes as `cut` draws it; of `in_flight` too, where
+    /// the write has not taken effect yet, as `is_open` knows.
+    pub fn cut(
+        &mut self,
+        cut: &Cut,
+        in_flight: &[Pending],
+        is_open: impl Fn(u64, u64) -> bool,
+        counters: &Counters,
+    ) {
         let keep = Keep::draw(cut, &self.writes_in_order(in_flight));
         let mut torn = Torn::default();
         for (sector, versions) in std::mem::take(&mut self.cache) {
@@ -212,7 +218,7 @@ impl Store {
             self.settle(sector, versions[kept].payload.sector(versions[kept].index));
         }
         for pending in in_flight {
-            for sector in pending.sectors.clone() {
+            for sector in pending.sectors.clone().filter(|s| is_open(pending.write, *s)) {
                 let kept = keep.keeps(pending.write, sector);
                 torn.note(pending.write, sector, kept);
                 if kept {

@@ -298,3 +298,24 @@ fn removing_an_operation_leaves_the_fate_of_the_others() {
     };
     assert_eq!(fates(true), fates(false));
 }
+
+#[test]
+fn a_write_in_two_steps_does_not_take_its_first_step_again() {
+    let mut seen = 0;
+    for seed in 0..200 {
+        let bench = Bench::plain(seed);
+        let _slow = bench.write(0, 4096, 1, false);
+        bench.world.run(bench.world.env().now().after(Duration::from_micros(120))).unwrap();
+        let shown: Vec<_> = (0..8).filter(|n| bench.byte(n * 512) == 1).collect();
+        if shown.is_empty() || shown.len() == 8 {
+            continue;
+        }
+        seen += 1;
+        for n in &shown {
+            bench.wait(bench.write(n * 512, 512, 2, true)).unwrap();
+        }
+        bench.disk.power_cut(CutPolicy::KeepAll);
+        assert!(shown.iter().all(|n| bench.byte(n * 512) == 2), "seed {seed}");
+    }
+    assert!(seen > 3);
+}

@@ -19,6 +19,8 @@ pub(super) struct Version {
     /// When the write was answered; what a later flush covers.
     completed: u64,
     fua: bool,
+    /// Whether it was answered with an error: no flush has to cover it.
+    failed: bool,
     /// Whether it may have had no effect.
     optional: bool,
     /// Whether a read has shown that it had one.
@@ -55,6 +57,7 @@ impl Version {
             last: at,
             completed: NEVER,
             fua,
+            failed: false,
             optional: discard,
             shown: false,
             survivor: false,
@@ -106,7 +109,7 @@ impl Register {
                 version.first = version.first.min(at);
                 version.completed = at;
             }
-            End::Failed => version.optional = true,
+            End::Failed => (version.optional, version.failed) = (true, true),
         }
     }
 
@@ -182,6 +185,7 @@ impl Register {
                 completed: at,
                 optional: several,
                 shown: false,
+                failed: false,
                 survivor: true,
                 ..*version
             };
@@ -193,7 +197,7 @@ impl Register {
     pub fn restarted(&mut self, at: u64) {
         for version in self.versions.iter_mut().filter(|v| v.completed == NEVER) {
             version.first = version.first.min(at);
-            version.completed = at;
+            version.completed = if version.failed { NEVER } else { at };
             version.optional = true;
             version.fua = false;
         }

@@ -146,6 +146,19 @@ fn a_failed_write_may_be_there_or_not() {
 }
 
 #[test]
+fn no_flush_has_to_cover_a_failed_write() {
+    let bench = Bench::new();
+    let a = bench.write();
+    let (changing, b) = bench.begin(Change::Write);
+    bench.0.end(changing, false);
+    bench.0.restarted();
+    bench.read(&b).unwrap();
+    bench.flush();
+    bench.0.power_cut();
+    bench.read(&a).unwrap();
+}
+
+#[test]
 fn after_a_kill_what_was_answered_is_there() {
     let bench = Bench::new();
     let a = bench.write();

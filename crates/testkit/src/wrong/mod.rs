@@ -153,7 +153,7 @@ impl Sin {
     }
 }
 
-const SIZE: u64 = 128 << 10;
+const SIZE: u64 = 48 << 10;
 
 /// A device with that sin.
 pub fn subject(sin: Sin) -> Subject {
