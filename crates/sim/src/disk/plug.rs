@@ -61,6 +61,7 @@ impl SimDisk {
             discard: self.config.discard,
             discard_zeroes: self.config.discard_zeroes,
             created: false,
+            identity: open.path.display().to_string(),
             words: format!("simulated, {:?}", self.config.profile),
         }
     }
