@@ -2,6 +2,7 @@
 
 mod delay;
 mod error;
+mod file;
 mod limit;
 mod manuals;
 mod trace;

@@ -236,7 +236,7 @@ fn facts(open: &Open, size: u64, created: bool) -> StorageFacts {
         discard: true,
         discard_zeroes: true,
         created,
-        identity: open.path.display().to_string(),
+        identity: open.path.components().collect::<PathBuf>().display().to_string(),
         words: "in memory".to_owned(),
     }
 }
