@@ -1,5 +1,8 @@
 //! The battery over every kind: alone, and stacked so that tables fuse.
 
+use std::cell::Cell;
+use std::time::Duration;
+
 use block::Result;
 use graph::kind::Value;
 use kinds::REGISTRY;
@@ -45,7 +48,27 @@ fn alone() -> Vec<Subject> {
         over("concat", 3, |graph, on| graph.add("concat", &[], on)),
         over("stripe", 3, |graph, on| graph.add("stripe", &[size("chunk", 1024)], on)),
         over("pass", 1, |graph, on| graph.add("pass", &[], on)),
+        over("error", 1, |graph, on| graph.add("error", &[("count", Value::Integer(0))], on)),
+        over("delay", 1, |graph, on| {
+            let time = |name, micros| (name, Value::Duration(Duration::from_micros(micros)));
+            graph.add("delay", &[time("time", 100), time("flush", 2000), time("jitter", 3000)], on)
+        }),
+        over("limit", 1, |graph, on| {
+            let rates = [("iops", Value::Integer(5000)), size("bytes", 20 << 20)];
+            graph.add("limit", &rates, on)
+        }),
+        over("trace", 1, traced()),
     ]
+}
+
+/// A trace in a file of its own, made at each start.
+fn traced() -> impl Fn(&mut Assembly, &[PartId]) -> Result<PartId> + 'static {
+    let starts = Cell::new(0);
+    move |graph, on| {
+        starts.set(starts.get() + 1);
+        let file = format!("/trace{}", starts.get());
+        graph.add("trace", &[("file", Value::Text(file)), size("size", 1 << 20)], on)
+    }
 }
 
 fn stacked() -> Vec<Subject> {

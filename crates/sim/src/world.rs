@@ -18,7 +18,7 @@ use block::{BufPool, Env, Error, ErrorKind, Mono, Result};
 
 use crate::clock::{Clock, Event};
 use crate::counters::{Count, Counters};
-use crate::disk::{Disks, SimDisk};
+use crate::disk::{DiskConfig, Disks, Profile, SimDisk};
 use crate::draw::{Stream, domain, splitmix};
 
 /// Bytes of buffers that a world may have in use: small, so that exhaustion is near.
@@ -274,6 +274,16 @@ impl Inner {
     }
 }
 
+impl Inner {
+    /// What stands for a file that an open makes: an honest disk. Its number is none that a test
+    /// gives.
+    fn file(&self, size: u64) -> Rc<SimDisk> {
+        let world = SimWorld(self.me.upgrade().expect("it is being called"));
+        let number = (1 << 32) + self.disks.len() as u64;
+        SimDisk::new(&world, number, DiskConfig::new(size, Profile::Native512))
+    }
+}
+
 impl World for Inner {
     fn now(&self) -> Mono {
         self.clock.now()
@@ -326,11 +336,24 @@ impl World for Inner {
     }
 
     fn probe(&self, open: &Open) -> Result<StorageFacts> {
-        Ok(self.disks.find(open)?.facts_for(open))
+        match (self.disks.find(open), open.create) {
+            (Err(_), Some(size)) => {
+                let facts = self.file(size).facts_for(open);
+                Ok(StorageFacts { created: true, ..facts })
+            }
+            (found, _) => Ok(found?.facts_for(open)),
+        }
     }
 
     fn open(&self, open: &Open) -> Result<Rc<dyn Storage>> {
-        self.disks.find(open)?.open(open)
+        match (self.disks.find(open), open.create) {
+            (Err(_), Some(size)) if !open.read_only => {
+                let file = self.file(size);
+                self.disks.plug(open.path.clone(), file.clone());
+                file.open(open, true)
+            }
+            (found, _) => found?.open(open, false),
+        }
     }
 
     fn listen(&self, at: &Address) -> Result<Rc<dyn Listener>> {

@@ -239,6 +239,7 @@ impl World for Looks {
             discard: true,
             discard_zeroes: true,
             created: open.create.is_some(),
+            identity: path.to_string(),
             words: "O_DIRECT".into(),
         })
     }

@@ -2,6 +2,8 @@
 
 mod delay;
 mod error;
+mod file;
 mod limit;
+mod manuals;
 mod trace;
 mod world;

@@ -207,7 +207,7 @@ impl block::env::World for Inner {
         let there = self.files.borrow().get(&open.path).map(|file| file.bytes.borrow().len());
         let size = there.map(|size| size as u64).or(open.create);
         let missing = || Error::new(ErrorKind::NotFound, format!("{:?} is not there", open.path));
-        Ok(facts(size.ok_or_else(missing)?, there.is_none()))
+        Ok(facts(open, size.ok_or_else(missing)?, there.is_none()))
     }
 
     fn open(&self, open: &Open) -> Result<Rc<dyn Storage>> {
@@ -227,7 +227,7 @@ impl block::env::World for Inner {
     }
 }
 
-fn facts(size: u64, created: bool) -> StorageFacts {
+fn facts(open: &Open, size: u64, created: bool) -> StorageFacts {
     StorageFacts {
         size,
         block_size: 512,
@@ -236,6 +236,7 @@ fn facts(size: u64, created: bool) -> StorageFacts {
         discard: true,
         discard_zeroes: true,
         created,
+        identity: open.path.components().collect::<PathBuf>().display().to_string(),
         words: "in memory".to_owned(),
     }
 }

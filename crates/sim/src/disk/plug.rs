@@ -26,6 +26,10 @@ impl Disks {
         })
     }
 
+    pub fn len(&self) -> usize {
+        self.0.borrow().len()
+    }
+
     pub fn each(&self, mut each: impl FnMut(&SimDisk)) {
         self.0.borrow().values().for_each(|disk| each(disk));
     }
@@ -61,13 +65,14 @@ impl SimDisk {
             discard: self.config.discard,
             discard_zeroes: self.config.discard_zeroes,
             created: false,
+            identity: open.path.display().to_string(),
             words: format!("simulated, {:?}", self.config.profile),
         }
     }
 
     /// Opens it, for one writer or for many readers, and not before the kernel is done with the
-    /// last operation of who had it before.
-    pub(crate) fn open(self: &Rc<Self>, open: &Open) -> Result<Rc<dyn Storage>> {
+    /// last operation of who had it before. `created`: whether this open has made it.
+    pub(crate) fn open(self: &Rc<Self>, open: &Open, created: bool) -> Result<Rc<dyn Storage>> {
         let openers = &self.openers;
         let shared = open.read_only && openers.writers.get() == 0;
         let free = openers.writers.get() == 0 && openers.readers.get() == 0;
@@ -80,7 +85,7 @@ impl SimDisk {
         side.set(side.get() + 1);
         Ok(Rc::new(Opened {
             disk: self.clone(),
-            facts: self.facts_for(open),
+            facts: StorageFacts { created, ..self.facts_for(open) },
             read_only: open.read_only,
             power: openers.power.get(),
         }))
