@@ -1,6 +1,7 @@
 //! The routes, on a thread of their own.
 
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -23,7 +24,7 @@ impl Server {
     /// Opens the socket at `path`, with mode 0600, and answers through `bridge`.
     ///
     /// # Errors
-    /// `AddrInUse` if somebody listens there; what the system says.
+    /// `AddrInUse` if somebody listens there, `AlreadyExists` if it is no socket; what the system says.
     pub fn start(path: &Path, bridge: Bridge) -> io::Result<Self> {
         let listener = bind(path)?;
         listener.set_nonblocking(true)?;
@@ -54,8 +55,11 @@ impl Drop for Server {
     }
 }
 
-/// Binds, in place of a socket whose process is gone.
+/// Binds, in place of a socket whose process is gone. Anything else at that path stays.
 fn bind(path: &Path) -> io::Result<UnixListener> {
+    if std::fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
     match UnixStream::connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path)?;

@@ -1,5 +1,6 @@
 //! What runs on this machine for this user, and which of it is meant.
 
+use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 
 use api::{Client, Problem};
@@ -69,7 +70,10 @@ impl At {
 fn running() -> Vec<Client> {
     let Ok(entries) = std::fs::read_dir(place::control()) else { return Vec::new() };
     let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
-    paths.retain(|path| path.extension().is_some_and(|end| end == "sock"));
+    let is_socket = |path: &PathBuf| {
+        std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
+    };
+    paths.retain(is_socket);
     paths.sort();
     let lives = |path: PathBuf| {
         let client = Client::new(path);

@@ -31,12 +31,12 @@ impl Source {
         let found = std::fs::metadata(path).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => Failure::new(
                 Exit::NotFound,
-                format!("{shown}: there is no such file. Next: cairn create {shown} 10GiB"),
+                format!("{shown}: there is no such file. Next: {}", next(path)),
             ),
             _ => Failure::io(&error, &shown),
         })?;
         let kind = found.file_type();
-        if kind.is_file() && path.extension().is_some_and(|end| end == "toml") {
+        if kind.is_file() && is_spec(path) {
             Ok(Self::Spec(path.to_owned()))
         } else if kind.is_file() {
             Ok(Self::File(path.to_owned()))
@@ -65,6 +65,20 @@ impl Source {
             Self::Device(path) => disk("path", path, read_only, env).await,
         }
     }
+}
+
+/// What brings a file about that is not there.
+fn next(path: &Path) -> String {
+    let shown = path.display();
+    if is_spec(path) {
+        format!("write it; cairn validate {shown} checks it")
+    } else {
+        format!("cairn create {shown} 10GiB")
+    }
+}
+
+fn is_spec(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end == "toml")
 }
 
 /// A spec as it stands in the file, with the variables of the environment.

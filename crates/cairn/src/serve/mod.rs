@@ -166,11 +166,12 @@ impl ServeArgs {
         serving.env.spawn("the control socket", answers.run(Rc::new(live)));
         api::Server::start(&path, bridge).map_err(|error| {
             let shown = path.display();
+            let in_use = |why: &str| {
+                Failure::new(Exit::InUse, format!("{shown}: {why}. Next: another --at"))
+            };
             match error.kind() {
-                ErrorKind::AddrInUse => Failure::new(
-                    Exit::InUse,
-                    format!("{shown}: a graph is controlled there already. Next: another --at"),
-                ),
+                ErrorKind::AddrInUse => in_use("a graph is controlled there already"),
+                ErrorKind::AlreadyExists => in_use("this is there already, and no socket"),
                 _ => Failure::io(&error, format_args!("opening the control socket {shown}")),
             }
         })

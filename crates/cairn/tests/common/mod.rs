@@ -1,0 +1,214 @@
+//! The real binary in a directory of its own.
+#![allow(dead_code, reason = "every test file uses its own part of it")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longer than anything here takes on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A directory that is gone after the test, with a runtime directory for sockets in it. Its path is
+/// short, as paths of sockets must be.
+pub struct Dir(pub PathBuf);
+
+impl Dir {
+    pub fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("cairn-cli-{}-{n}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        fs::create_dir(path.join("run")).unwrap();
+        Self(path)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    pub fn write(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    /// The binary, in this directory, with this runtime directory.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cairn"));
+        command.args(args).current_dir(&self.0).stdin(Stdio::null());
+        command.env("XDG_RUNTIME_DIR", self.path("run")).env_remove("NOTIFY_SOCKET");
+        command
+    }
+
+    /// Runs a command to its end.
+    pub fn cairn(&self, args: &[&str]) -> Ran {
+        Ran::of(&self.command(args).output().unwrap())
+    }
+
+    /// Runs a command that must work, and answers what it printed.
+    pub fn text(&self, args: &[&str]) -> String {
+        let ran = self.cairn(args);
+        assert_eq!(ran.code, 0, "cairn {args:?}: {ran:?}");
+        ran.out
+    }
+
+    /// Runs a command with `-o json` that must end with `code`, and parses what it printed.
+    pub fn json<T: serde::de::DeserializeOwned>(&self, code: i32, args: &[&str]) -> T {
+        let ran = self.cairn(&[&["-o", "json"], args].concat());
+        assert_eq!(ran.code, code, "cairn {args:?}: {ran:?}");
+        serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {ran:?}"))
+    }
+
+    /// Starts `serve` and waits until clients can connect.
+    pub fn serve(&self, args: &[&str]) -> Serve {
+        let args = [&["serve"], args].concat();
+        let mut command = self.command(&args);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut reader = BufReader::new(child.stdout.take().unwrap());
+        let mut banner = String::new();
+        // The line for fio is the last one.
+        while !banner.contains("fio ") {
+            let before = banner.len();
+            reader.read_line(&mut banner).unwrap();
+            if banner.len() == before {
+                let output = child.wait_with_output().unwrap();
+                panic!("serve {args:?} ended: {:?} after {banner:?}", Ran::of(&output));
+            }
+        }
+        Serve { child: Some(child), reader, banner }
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What a command came to.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+impl Ran {
+    pub fn of(output: &Output) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let status = output.status;
+        let code = status.code().unwrap_or_else(|| -status.signal().unwrap());
+        Self { code, out: text(&output.stdout), err: text(&output.stderr) }
+    }
+}
+
+/// A server in the foreground.
+pub struct Serve {
+    child: Option<Child>,
+    reader: BufReader<std::process::ChildStdout>,
+    pub banner: String,
+}
+
+impl Serve {
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().unwrap().id()
+    }
+
+    /// The first URI that it printed.
+    pub fn uri(&self) -> &str {
+        self.banner.lines().find(|line| line.contains("://")).unwrap().trim()
+    }
+
+    pub fn signal(&self, signal: &str) {
+        send(self.pid(), signal);
+    }
+
+    /// Waits for its end: the rest of what it printed, and its code.
+    pub fn end(mut self) -> Ran {
+        let mut child = self.child.take().unwrap();
+        let begun = Instant::now();
+        while child.try_wait().unwrap().is_none() {
+            if begun.elapsed() > PATIENCE {
+                child.kill().unwrap();
+                panic!("the server did not end");
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let mut ran = Ran::of(&child.wait_with_output().unwrap());
+        self.reader.read_to_string(&mut ran.out).unwrap();
+        ran
+    }
+
+    /// SIGTERM, and its end.
+    pub fn stop(self) -> Ran {
+        self.signal("TERM");
+        self.end()
+    }
+}
+
+impl Drop for Serve {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+pub fn send(pid: u32, signal: &str) {
+    let status =
+        Command::new("kill").args([format!("-{signal}"), pid.to_string()]).status().unwrap();
+    assert!(status.success());
+}
+
+/// Runs somebody else's program, which has to be installed.
+pub fn tool(dir: &Dir, name: &str, args: &[&str]) -> Ran {
+    let output = Command::new(name).args(args).current_dir(&dir.0).stdin(Stdio::null()).output();
+    let output = output.unwrap_or_else(|error| {
+        panic!(
+            "{name}: {error}. These tests need qemu-io, qemu-img, nbdinfo and fio: install the \
+                packages qemu-utils, libnbd-bin and fio"
+        )
+    });
+    Ran::of(&output)
+}
+
+/// Waits until something is so.
+pub fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !so() {
+        assert!(begun.elapsed() < PATIENCE, "never: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Everything below a directory, to see whether something changed.
+pub fn listing(path: &Path) -> Vec<String> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(path).unwrap() {
+        let entry = entry.unwrap();
+        all.push(entry.path().display().to_string());
+        if entry.file_type().unwrap().is_dir() {
+            all.extend(listing(&entry.path()));
+        }
+    }
+    all.sort();
+    all
+}
+
+/// Two files with the same bytes, cut in two; and a spec of it.
+pub const PAIR: &str = r#"
+name = "home"
+[disk]
+a = { file = "a.img", size = "64MiB", create = true }
+b = { file = "b.img", size = "64MiB", create = true }
+[device]
+pair = { kind = "mirror", on = ["a", "b"] }
+part = { kind = "partition", on = "pair", start = "1MiB", size = "16MiB" }
+rest = { kind = "partition", on = "pair", size = "rest" }
+[export]
+vol = { on = "part" }
+all = { on = "rest", read_only = true }
+"#;

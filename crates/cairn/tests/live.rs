@@ -1,0 +1,224 @@
+//! Verbs that ask a running graph.
+
+mod common;
+
+use std::os::unix::net::UnixListener;
+
+use api::{DeviceStatus, GraphView, Health, Place, SpecText, Status, Top};
+use common::{Dir, PAIR, tool};
+
+fn pair() -> (Dir, common::Serve) {
+    let dir = Dir::new();
+    dir.write("pair.toml", PAIR);
+    let serve = dir.serve(&["pair.toml"]);
+    (dir, serve)
+}
+
+#[test]
+fn a_mirror_degrades_and_recovers() {
+    let (dir, serve) = pair();
+    let wrote = ["-f", "raw", serve.uri(), "-c", "write -P 9 0 4M", "-c", "flush"];
+    assert_eq!(tool(&dir, "qemu-io", &wrote).code, 0);
+    assert_eq!(dir.cairn(&["status"]).code, 0);
+
+    // Nobody is there to be asked, so nothing is done.
+    let ran = dir.cairn(&["device", "fail", "home/b"]);
+    assert!(ran.code == 2 && ran.err.contains("--yes"), "{ran:?}");
+    let out = dir.text(&["device", "fail", "home/b", "--dry-run"]);
+    assert_eq!(out, "pair/b  in sync; would take it out of service\n");
+    assert_eq!(dir.cairn(&["status"]).code, 0);
+
+    assert_eq!(dir.text(&["device", "fail", "home/b", "--yes"]), "pair/b  failed\n");
+    let ran = dir.cairn(&["status"]);
+    assert_eq!(ran.code, 10, "{ran:?}");
+    assert!(ran.out.starts_with("home   DEGRADED   pair: data safe on 1 of 2\n"), "{ran:?}");
+    assert!(ran.out.contains("\n  b  failed    taken out by command"), "{ran:?}");
+    assert!(ran.out.contains("\n  next: cairn device resync pair/b\n"), "{ran:?}");
+    let graph: GraphView = dir.json(0, &["graph"]);
+    let health = |name: &str| graph.nodes.iter().find(|n| n.name == name).unwrap().health;
+    assert_eq!((health("pair"), health("a")), (Health::Degraded, Health::Ok));
+
+    // The last one stays.
+    let ran = dir.cairn(&["device", "fail", "pair/a", "--yes"]);
+    assert!(ran.code == 5 && ran.err.contains("last member"), "{ran:?}");
+
+    let wrote = ["-f", "raw", serve.uri(), "-c", "write -P 8 4M 1M", "-c", "flush"];
+    assert_eq!(tool(&dir, "qemu-io", &wrote).code, 0);
+    let out = dir.text(&["device", "resync", "home/b", "--dry-run"]);
+    assert_eq!(out, "pair/b  failed; would copy it from those that are in sync\n");
+    assert_eq!(dir.cairn(&["status"]).code, 10);
+    // Without a terminal there is no bar.
+    let ran = dir.cairn(&["device", "resync", "home/b", "--wait"]);
+    assert_eq!((ran.code, &*ran.out, &*ran.err), (0, "pair/b  in sync\n", ""));
+    assert_eq!(dir.cairn(&["status"]).code, 0);
+    assert_eq!(dir.cairn(&["device", "resync", "pair/b"]).code, 5);
+
+    assert_eq!(serve.stop().code, 0);
+    let read = |name: &str| std::fs::read(dir.path(name)).unwrap();
+    assert!(read("a.img") == read("b.img"), "the copies differ");
+    assert!(read("b.img")[5 << 20..][..1 << 20].iter().all(|byte| *byte == 8));
+}
+
+#[test]
+fn a_byte_is_found_on_the_disks() {
+    let (dir, _serve) = pair();
+    assert_eq!(
+        dir.text(&["locate", "vol", "4KiB"]),
+        "vol 4 KiB -> part -> pair (mirrored) -> a: 1 MiB + 4 KiB\n\
+         \x20                                   `-> b: 1 MiB + 4 KiB\n"
+    );
+    let place: Place = dir.json(0, &["locate", "vol", "4096"]);
+    assert_eq!((&*place.name, place.below[0].offset_bytes), ("part", (1 << 20) + 4096));
+    let ran = dir.cairn(&["locate", "nope", "0"]);
+    assert!(ran.code == 4 && ran.err.contains("vol, all"), "{ran:?}");
+    let ran = dir.cairn(&["locate", "vol", "16MiB"]);
+    assert!(ran.code == 2 && ran.err.contains("16777216 bytes"), "{ran:?}");
+}
+
+#[test]
+fn what_runs_is_listed_shown_and_drawn() {
+    let (dir, serve) = pair();
+    let ls = dir.text(&["ls"]);
+    assert!(ls.contains(serve.uri()) && ls.contains("512, read-only"), "{ls}");
+    let all: Vec<GraphView> = dir.json(0, &["ls"]);
+    assert_eq!((all.len(), all[0].pid, all[0].exports.len()), (1, Some(serve.pid()), 2));
+    let shown: SpecText = dir.json(0, &["show"]);
+    assert!(shown.text.contains("run/cairn/home.sock"), "{}", shown.text);
+    assert_eq!(dir.text(&["show"]), shown.text);
+    let drawn = dir.text(&["graph"]);
+    assert!(drawn.contains("├─ a") && drawn.contains("see above"), "{drawn}");
+    assert!(dir.text(&["graph", "--dot"]).starts_with("digraph \"home\""));
+    assert!(dir.text(&["graph", "--svg"]).starts_with("<svg "));
+}
+
+#[test]
+fn top_counts_what_passes() {
+    let (dir, serve) = pair();
+    let args =
+        ["-f", "raw", serve.uri(), "-c", "write 0 64k", "-c", "read 0 64k", "-c", "read 0 4k"];
+    assert_eq!(tool(&dir, "qemu-io", &args).code, 0);
+    let top: Top = dir.json(0, &["top"]);
+    let row = |name: &str| top.rows.iter().find(|row| row.name == name).unwrap();
+    let reads = |name: &str| row(name).counts.as_ref().unwrap().ops["read"];
+    assert!(reads("part") >= 2, "{top:?}");
+    assert_eq!(reads("part"), reads("pair"));
+    assert_eq!(reads("pair"), reads("a") + reads("b"));
+    assert!(row("b").counts.as_ref().unwrap().bytes["write"] >= 64 << 10);
+    let text = dir.text(&["top", "--once", "--interval", "100ms"]);
+    assert!(text.starts_with("DEVICE ") && text.lines().count() == 1 + top.rows.len(), "{text}");
+    assert_eq!(dir.cairn(&["top", "--once", "--interval", "1ms"]).code, 2);
+}
+
+#[test]
+fn tables_that_are_looked_up_as_one_are_one_row() {
+    let dir = Dir::new();
+    dir.write(
+        "t.toml",
+        "[disk]\nd = { memory = \"8MiB\" }\n[device]\n\
+         p = { kind = \"partition\", on = \"d\", size = \"1MiB\" }\n\
+         q = { kind = \"partition\", on = \"d\", size = \"rest\" }\n\
+         both = { kind = \"concat\", on = [\"q\", \"p\"] }\n\
+         h = { kind = \"pass\", on = \"both\" }\n[export]\nvol = { on = \"h\" }\n",
+    );
+    let serve = dir.serve(&["t.toml"]);
+    assert_eq!(tool(&dir, "nbdinfo", &["--size", serve.uri()]).out, "8388608\n");
+    assert_eq!(tool(&dir, "qemu-io", &["-f", "raw", serve.uri(), "-c", "read 0 4k"]).code, 0);
+    let top: Top = dir.json(0, &["top"]);
+    let rows: Vec<_> = top.rows.iter().map(|row| (&*row.name, row.fused.join(" "))).collect();
+    assert_eq!(rows, [("h", "".into()), ("both", "q p".into()), ("d", "".into())]);
+    let reads: Vec<_> =
+        top.rows.iter().map(|row| row.counts.as_ref().map(|counts| counts.ops["read"])).collect();
+    assert!(reads[0].is_none() && reads[1] >= Some(1), "{reads:?}");
+    assert_eq!(reads[1], reads[2]);
+}
+
+#[test]
+fn of_two_the_one_that_is_meant_answers() {
+    let (dir, one) = pair();
+    dir.text(&["create", "disk.img", "1M"]);
+    let two = dir.serve(&["disk.img"]);
+    let control = |name: &str, pid| dir.path(&format!("run/cairn/control/{name}-{pid}.sock"));
+    let at = control("disk.img", two.pid()).display().to_string();
+
+    let ran = dir.cairn(&["show"]);
+    assert_eq!(ran.code, 2, "{ran:?}");
+    assert!(ran.err.contains(&format!("--at {at}")), "{ran:?}");
+    assert!(dir.text(&["show", "--at", &at]).contains("disk.img"));
+    let all: Vec<Status> = dir.json(0, &["status"]);
+    assert_eq!(all.len(), 2);
+    // The graph's name says which one is meant.
+    let device: DeviceStatus = dir.json(0, &["device", "fail", "home/b", "--yes"]);
+    assert_eq!(device.health, Health::Degraded);
+    assert_eq!(dir.cairn(&["status"]).code, 10);
+    assert_eq!(dir.cairn(&["status", "--at", &at]).code, 0);
+
+    // A process that is gone leaves its socket; it is skipped, and removed.
+    one.signal("KILL");
+    assert_eq!(one.end().code, -9);
+    assert_eq!(dir.text(&["show"]), dir.text(&["show", "--at", &at]));
+    assert_eq!(std::fs::read_dir(dir.path("run/cairn/control")).unwrap().count(), 1);
+}
+
+#[test]
+fn a_socket_of_ones_own_choice() {
+    let dir = Dir::new();
+    dir.text(&["create", "disk.img", "1M"]);
+    let serve = dir.serve(&["disk.img", "--at", "here.sock"]);
+    assert_eq!(dir.cairn(&["status"]).code, 4);
+    assert_eq!(dir.cairn(&["status", "--at", "here.sock"]).code, 0);
+    dir.text(&["create", "other.img", "1M"]);
+    let ran = dir.cairn(&["serve", "other.img", "--at", "here.sock", "--run", "true"]);
+    assert!(ran.code == 5 && ran.err.contains("here.sock"), "{ran:?}");
+    assert_eq!(serve.stop().code, 0);
+    assert!(!dir.path("here.sock").exists());
+    // A file is not overwritten.
+    dir.write("file", "mine");
+    assert_eq!(dir.cairn(&["serve", "disk.img", "--at", "file", "--run", "true"]).code, 5);
+    assert_eq!(std::fs::read_to_string(dir.path("file")).unwrap(), "mine");
+}
+
+#[test]
+fn nothing_runs() {
+    let dir = Dir::new();
+    for args in [&["status"][..], &["ls"], &["top"], &["show"], &["graph"], &["locate", "v", "0"]] {
+        let ran = dir.cairn(args);
+        assert_eq!(ran.code, 4, "{args:?}: {ran:?}");
+        assert!(ran.err.contains("nothing is running"), "{ran:?}");
+    }
+    let ran = dir.cairn(&["status", "--at", "nope.sock"]);
+    assert_eq!(ran.code, 4, "{ran:?}");
+    // Somebody who listens, and speaks something else.
+    let listener = UnixListener::bind(dir.path("x.sock")).unwrap();
+    let talker = std::thread::spawn(move || {
+        use std::io::{Read, Write};
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(b"NBDMAGIC").unwrap();
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    let ran = dir.cairn(&["status", "--at", "x.sock"]);
+    assert!(ran.code == 8 && ran.err.contains("strange answer"), "{ran:?}");
+    talker.join().unwrap();
+}
+
+#[test]
+fn http_answers_in_http() {
+    let (dir, serve) = pair();
+    let socket = dir.path(&format!("run/cairn/control/home-{}.sock", serve.pid()));
+    let ask = |request: &str| {
+        use std::io::{Read, Write};
+        let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let get =
+        |path: &str| ask(&format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
+    assert!(get("/v1/status").starts_with("HTTP/1.1 200 OK\r\n"));
+    assert!(get("/v2").starts_with("HTTP/1.1 404"));
+    assert!(get("/v1/locate?export=nope&offset=0").starts_with("HTTP/1.1 404"));
+    assert!(get("/v1/locate?export=vol").starts_with("HTTP/1.1 400"));
+    assert!(get("/v1/device/fail").starts_with("HTTP/1.1 405"));
+    assert!(ask("nonsense\r\n\r\n").starts_with("HTTP/1.1 400"));
+}

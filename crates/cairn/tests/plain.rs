@@ -1,0 +1,190 @@
+//! Verbs that need nothing running, and what they say of wrong input.
+
+mod common;
+
+use std::os::unix::fs::MetadataExt;
+
+use common::{Dir, PAIR, listing};
+use serde_json::Value;
+
+#[test]
+fn create_makes_a_sparse_file_once() {
+    let dir = Dir::new();
+    let out = dir.text(&["create", "disk.img", "10G"]);
+    assert_eq!(out, "disk.img  10 GiB, sparse, raw (nothing of Cairn's inside)\n");
+    let found = std::fs::metadata(dir.path("disk.img")).unwrap();
+    assert_eq!((found.len(), found.blocks()), (10 << 30, 0));
+    let ran = dir.cairn(&["create", "disk.img", "1M"]);
+    assert!(ran.code == 5 && ran.err.contains("is there already"), "{ran:?}");
+    assert_eq!(std::fs::metadata(dir.path("disk.img")).unwrap().len(), 10 << 30);
+    std::os::unix::fs::symlink("nowhere", dir.path("link")).unwrap();
+    assert_eq!(dir.cairn(&["create", "link", "1M"]).code, 5);
+    assert!(!dir.path("nowhere").exists());
+}
+
+#[test]
+fn create_refuses_bad_sizes_and_leaves_nothing() {
+    let dir = Dir::new();
+    let before = listing(&dir.0);
+    for (size, code, words) in [
+        ("10GB", 2, "write GiB"),
+        ("0", 2, "at least 512"),
+        ("1000", 2, "Next: take 512"),
+        ("-1", 2, "unexpected argument"),
+        ("x", 2, "no unit"),
+        ("8388608TiB", 2, "at most"),
+    ] {
+        let ran = dir.cairn(&["create", "x.img", size]);
+        assert!(ran.code == code && ran.err.contains(words), "{size}: {ran:?}");
+    }
+    assert_eq!(dir.cairn(&["create", "no/such/x.img", "1M"]).code, 4);
+    let out = dir.text(&["create", "x.img", "1M", "--dry-run"]);
+    assert!(out.starts_with("would create x.img  1 MiB"), "{out}");
+    assert_eq!(listing(&dir.0), before);
+}
+
+#[test]
+fn info_tells_size_use_and_format() {
+    let dir = Dir::new();
+    dir.text(&["create", "disk.img", "1M"]);
+    let out = dir.text(&["info", "disk.img"]);
+    assert!(out.starts_with("disk.img  1 MiB (1048576 B), 0 B in use, blocks of "), "{out}");
+    assert!(out.ends_with(", raw\n"), "{out}");
+    let mut bytes = b"QFI\xfb".to_vec();
+    bytes.resize(65536, 1);
+    std::fs::write(dir.path("x.qcow2"), bytes).unwrap();
+    let facts: Value = dir.json(0, &["info", "x.qcow2"]);
+    assert_eq!((&facts["format"], &facts["size_bytes"]), (&"qcow2".into(), &65536.into()));
+    assert_eq!(facts["holder"], Value::Null);
+    for (target, code) in [
+        ("nope", 4),
+        (".", 2),
+        ("http://x", 2),
+        ("nbds://x", 9),
+        ("nbd://127.0.0.1:1", 8),
+        ("nbd+unix:///x?socket=none", 4),
+    ] {
+        let ran = dir.cairn(&["info", target]);
+        assert!(ran.code == code && ran.err.starts_with("error: "), "{target}: {ran:?}");
+    }
+}
+
+#[test]
+fn info_asks_an_export() {
+    let dir = Dir::new();
+    dir.text(&["create", "disk.img", "1M"]);
+    let serve = dir.serve(&["disk.img"]);
+    let facts: Value = dir.json(0, &["info", serve.uri()]);
+    assert_eq!((&facts["export"], &facts["size_bytes"]), (&"vol".into(), &(1 << 20).into()));
+    assert!(facts["flags"].as_array().unwrap().contains(&"multi-conn".into()), "{facts}");
+    assert_eq!(facts["contexts"], serde_json::json!(["base:allocation"]));
+    let out = dir.text(&["info", serve.uri()]);
+    assert!(out.starts_with("vol  1 MiB (1048576 B), blocks of "), "{out}");
+    let ran = dir.cairn(&["info", &serve.uri().replace("/vol", "/other")]);
+    assert!(ran.code == 4, "{ran:?}");
+}
+
+#[test]
+fn faults_of_a_spec_are_told_together() {
+    let dir = Dir::new();
+    dir.write("bad.toml", "[disk]\na = { memory = \"1GB\" }\n[export]\nvol = { on = \"aa\" }\n");
+    let ran = dir.cairn(&["validate", "bad.toml"]);
+    assert_eq!((ran.code, &*ran.out), (3, ""), "{ran:?}");
+    assert!(ran.err.starts_with("bad.toml:2:16  error  "), "{ran:?}");
+    assert!(ran.err.ends_with("2 faults, nothing done.\n"), "{ran:?}");
+    let json: Value = dir.json(3, &["validate", "bad.toml"]);
+    assert_eq!(json["faults"].as_array().unwrap().len(), 2);
+    assert_eq!((&json["faults"][0]["line"], &json["graph"]), (&2.into(), &Value::Null));
+    for verb in ["serve", "show", "graph"] {
+        assert_eq!(dir.cairn(&[verb, "bad.toml"]).code, 3, "{verb}");
+    }
+    dir.write("utf.toml", "");
+    std::fs::write(dir.path("utf.toml"), [0xff]).unwrap();
+    assert_eq!(dir.cairn(&["validate", "utf.toml"]).code, 3);
+    assert_eq!(dir.cairn(&["validate", "nope.toml"]).code, 4);
+}
+
+#[test]
+fn a_sound_spec_is_summed_up_and_nothing_is_opened() {
+    let dir = Dir::new();
+    dir.write("pair.toml", PAIR);
+    let before = listing(&dir.0);
+    let out = dir.text(&["validate", "pair.toml"]);
+    assert!(out.starts_with("vol  16 MiB (16777216 B), blocks of "), "{out}");
+    assert!(out.contains("survives 1 of 2 disks"), "{out}");
+    let json: Value = dir.json(0, &["validate", "pair.toml"]);
+    assert_eq!((&json["graph"]["name"], &json["graph"]["pid"]), (&"home".into(), &Value::Null));
+    dir.text(&["graph", "pair.toml"]);
+    assert_eq!(listing(&dir.0), before);
+}
+
+#[test]
+fn what_is_shown_is_a_spec_of_the_same_graph() {
+    let dir = Dir::new();
+    let spec =
+        PAIR.replace("64MiB", "${SIZE:-64MiB}").replace("\"a.img\"", "\"a$$ \\\"1\\\".img\"");
+    dir.write("one.toml", &spec);
+    let shown = dir.text(&["show", "one.toml"]);
+    assert!(!shown.contains("${SIZE"), "{shown}");
+    dir.write("two.toml", &shown);
+    assert_eq!(dir.text(&["show", "two.toml"]), shown);
+    let graph = |file: &str| -> Value { dir.json(0, &["graph", file]) };
+    assert_eq!(graph("one.toml"), graph("two.toml"));
+}
+
+#[test]
+fn a_file_that_is_no_disk_is_not_served() {
+    let dir = Dir::new();
+    dir.write("empty.img", "");
+    dir.write("odd.img", "x");
+    let serve = |args: &[&str]| dir.cairn(&[&["serve"], args, &["--run", "true"]].concat());
+    for (args, code, words) in [
+        (&["nope.img"][..], 4, "cairn create nope.img"),
+        (&["nope.toml"], 4, "cairn validate"),
+        (&["."], 2, "neither a spec"),
+        (&["empty.img"], 2, "0 bytes"),
+        (&["odd.img"], 2, "1 bytes"),
+        (&["odd.img", "--degraded"], 9, "labels"),
+        (&["odd.img", "--wipe", "a"], 9, "labels"),
+    ] {
+        let ran = serve(args);
+        assert!(ran.code == code && ran.err.contains(words), "{args:?}: {ran:?}");
+    }
+}
+
+#[test]
+fn kinds_are_listed_and_explained() {
+    let dir = Dir::new();
+    let list = dir.text(&["kinds"]);
+    assert!(list.lines().any(|line| line.starts_with("mirror ")), "{list}");
+    let one = dir.text(&["kinds", "mirror"]);
+    assert!(one.starts_with("# mirror\n") && one.contains("  trust "), "{one}");
+    let all: Value = dir.json(0, &["kinds"]);
+    assert_eq!(all.as_array().unwrap().len(), list.lines().count());
+    let ran = dir.cairn(&["kinds", "mirorr"]);
+    assert!(ran.code == 4 && ran.err.contains("mirror"), "{ran:?}");
+}
+
+#[test]
+fn shells_and_man_are_served() {
+    let dir = Dir::new();
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(dir.text(&["completions", shell]).contains("locate"), "{shell}");
+    }
+    assert!(dir.text(&["man"]).contains(".TH cairn 1"));
+    assert_eq!(dir.text(&["man", "pages"]), "");
+    let page = std::fs::read_to_string(dir.path("pages/cairn-device-fail.1")).unwrap();
+    assert!(page.contains("\\-\\-yes"), "{page}");
+}
+
+#[test]
+fn a_full_disk_behind_stdout_is_told_and_a_closed_pipe_is_not() {
+    let dir = Dir::new();
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let status = dir.command(&["kinds"]).stdout(full).stderr(std::process::Stdio::null()).status();
+    assert_eq!(status.unwrap().code(), Some(6));
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let status = dir.command(&["kinds"]).stdout(writer).status().unwrap();
+    assert_eq!(status.code(), Some(0));
+}
