@@ -2,12 +2,12 @@
 
 use std::rc::Rc;
 
-use block::{Buf, ByteRange, Child, Copies, Error, ErrorKind, Mode, Op, Result};
+use block::{Buf, ByteRange, Child, Copies, Error, ErrorKind, Info, Mode, Op, Result};
 
 use super::device::Inner;
 use super::member::{Member, State};
 
-/// Copied at once, under the range lock: long enough to keep a disk busy, short enough that a write
+/// Copied at once at most, under the range lock: long enough to keep a disk busy, short enough that a write
 /// there waits for a few milliseconds.
 const STEP_BYTES: u64 = 1 << 20;
 
@@ -71,7 +71,7 @@ impl Inner {
                 if at == mirror.size {
                     return mirror.end_resync(index).await;
                 }
-                let end = mirror.size.min(at + STEP_BYTES);
+                let end = mirror.size.min(at + mirror.step_bytes());
                 let step = ByteRange::between(at, end).expect("there is something left");
                 if let Err(error) = mirror.copy(index, step).await {
                     return member.set(State::Failed, Member::words_of("the copy", &error));
@@ -82,6 +82,14 @@ impl Inner {
                 env.give_way().await;
             }
         });
+    }
+
+    /// What every member takes in one request.
+    fn step_bytes(&self) -> u64 {
+        let all = Info::over(self.members.iter().map(|member| member.lower.info()));
+        let all = all.expect("a mirror has members");
+        let most = STEP_BYTES.min(u64::from(all.max_transfer));
+        most - most % u64::from(all.block_size)
     }
 
     /// What was copied is made durable before anybody reads it there.
