@@ -109,11 +109,16 @@ impl Inner {
         Some(best)
     }
 
-    /// Reads until a member answers. Says which ones could not.
-    async fn read(&self, range: ByteRange, into: &mut Buf, avoid: &mut Copies) -> Result<Copies> {
+    /// Waits for the writes that were there before.
+    async fn after_writes(&self, range: ByteRange) {
         if !self.lock.is_empty() {
             drop(self.lock.lock(range, Mode::Shared).await);
         }
+    }
+
+    /// Reads until a member answers. Says which ones could not.
+    async fn read(&self, range: ByteRange, into: &mut Buf, avoid: &mut Copies) -> Result<Copies> {
+        self.after_writes(range).await;
         let mut tried = Copies::NONE;
         let mut failed = Err(self.nobody());
         while let Some(index) = self.choose(*avoid, tried) {
@@ -125,6 +130,19 @@ impl Inner {
                 Err(error) => failed = Err(error),
             }
             tried = tried.with(index);
+        }
+        failed
+    }
+
+    /// Asks members until one answers.
+    async fn status(&self, op: &mut Op) -> Result<()> {
+        self.after_writes(op.range().expect("status has a range")).await;
+        let mut failed = Err(self.nobody());
+        for index in self.in_sync() {
+            failed = self.members[index].lower.forward(op).await;
+            if failed.is_ok() {
+                break;
+            }
         }
         failed
     }
@@ -319,10 +337,7 @@ impl Device for Mirror {
                 inner.change(op).await
             }
             Op::Flush => inner.to_all(&Op::Flush).await,
-            op @ Op::Status { .. } => {
-                let Some(index) = inner.in_sync().next() else { return Err(inner.nobody()) };
-                inner.members[index].lower.forward(op).await
-            }
+            op @ Op::Status { .. } => inner.status(op).await,
         }
     }
 
