@@ -24,6 +24,11 @@ fn size(key: &'static str, bytes: u64) -> (&'static str, Value) {
     (key, Value::Size(bytes))
 }
 
+/// Whose bytes count when nobody knows whether members are equal.
+fn trust(graph: &Assembly, member: PartId) -> (&'static str, Value) {
+    ("trust", Value::Text(graph.name(member).to_owned()))
+}
+
 /// Each kind by itself, under its own name.
 fn alone() -> Vec<Subject> {
     let path = |key: &'static str| {
@@ -45,6 +50,8 @@ fn alone() -> Vec<Subject> {
         over("concat", 3, |graph, on| graph.add("concat", &[], on)),
         over("stripe", 3, |graph, on| graph.add("stripe", &[size("chunk", 1024)], on)),
         over("pass", 1, |graph, on| graph.add("pass", &[], on)),
+        over("mirror", 2, |graph, on| graph.add("mirror", &[trust(graph, on[0])], on))
+            .with_copies(1),
     ]
 }
 
