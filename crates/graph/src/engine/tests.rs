@@ -302,8 +302,9 @@ fn a_request_is_admitted_only_with_its_reserve() {
     disk.hold.set(true);
     let mut top = id;
     for _ in 0..4 {
-        let table = Table::concat(&[(block::Port(0), 4096)]).unwrap();
-        top = bench.table(table, &[top]);
+        // Its lower half comes last: two segments.
+        let text = "0+2048 linear p0 2048\n2048+2048 linear p0 0";
+        top = bench.table(text.parse().unwrap(), &[top]);
     }
     // Each table could fan out to a window of parts: 1 + 8 * (1 + 8 * ...).
     let need = 1 + 8 * (1 + 8 * (1 + 8 * (1 + 8)));
