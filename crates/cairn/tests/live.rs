@@ -1,4 +1,5 @@
 //! Verbs that ask a running graph.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
 

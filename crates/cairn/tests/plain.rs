@@ -1,4 +1,5 @@
 //! Verbs that need nothing running, and what they say of wrong input.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
 

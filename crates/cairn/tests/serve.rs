@@ -1,4 +1,5 @@
 //! `cairn serve`, with the programs of others as clients.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
 
