@@ -274,6 +274,8 @@ pub struct StorageFacts {
     pub discard_zeroes: bool,
     /// Whether this open created it, or would.
     pub created: bool,
+    /// Which one it is, by whatever name it is opened: its path, absolute and without links.
+    pub identity: String,
     /// In words: `O_DIRECT`, `through the page cache`.
     pub words: String,
 }

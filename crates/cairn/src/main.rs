@@ -11,6 +11,7 @@ mod exit;
 mod out;
 mod place;
 mod race;
+mod registry;
 mod remote;
 mod running;
 mod serve;

@@ -8,6 +8,7 @@ use graph::spec::{Faults, Planned, Spec, TEXT_MAX_BYTES};
 
 use crate::exit::{Exit, Failure, Result};
 use crate::out;
+use crate::registry::REGISTRY;
 
 /// A file named on the command line.
 pub enum Source {
@@ -48,10 +49,10 @@ impl Source {
     }
 
     /// The plan of the graph; faults are printed as they stand.
-    pub fn plan(&self, read_only: bool, env: &Env) -> Result<Planned> {
+    pub async fn plan(&self, read_only: bool, env: &Env) -> Result<Planned> {
         match self {
             Self::Spec(path) => {
-                let mut planned = read_spec(path)?.plan(kinds::REGISTRY, env).map_err(told)?;
+                let mut planned = read_spec(path)?.plan(REGISTRY, env).await.map_err(told)?;
                 if read_only {
                     for export in &mut planned.exports {
                         export.read_only = true;
@@ -60,8 +61,8 @@ impl Source {
                 }
                 Ok(planned)
             }
-            Self::File(path) => disk("file", path, read_only, env),
-            Self::Device(path) => disk("path", path, read_only, env),
+            Self::File(path) => disk("file", path, read_only, env).await,
+            Self::Device(path) => disk("path", path, read_only, env).await,
         }
     }
 }
@@ -96,7 +97,7 @@ pub fn read_spec(path: &Path) -> Result<Spec> {
 
 /// A plan of one raw disk. It is probed first: what the system says of it has an exit code of its
 /// own, which a fault of a spec would hide.
-fn disk(kind: &str, path: &Path, read_only: bool, env: &Env) -> Result<Planned> {
+async fn disk(kind: &str, path: &Path, read_only: bool, env: &Env) -> Result<Planned> {
     let text = path.to_str().ok_or_else(|| {
         Failure::new(Exit::Usage, format!("{}: the path is no UTF-8. Next: a link", path.display()))
     })?;
@@ -108,7 +109,7 @@ fn disk(kind: &str, path: &Path, read_only: bool, env: &Env) -> Result<Planned> 
         cache: CacheMode::Direct,
     };
     env.probe(&open)?;
-    Spec::of_disk(kind, text, read_only).plan(kinds::REGISTRY, env).map_err(|faults| {
+    Spec::of_disk(kind, text, read_only).plan(REGISTRY, env).await.map_err(|faults| {
         let words: Vec<_> = faults.iter().map(|fault| fault.message()).collect();
         Failure::new(Exit::Usage, words.join("; "))
     })

@@ -5,6 +5,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use block::env::LocalFuture;
 use block::{Env, Hooks, Info, Lower, Result, Table};
 
 use crate::engine::AnyDevice;
@@ -220,6 +221,9 @@ pub type Plan<T> = std::result::Result<T, Vec<Fault>>;
 /// Makes a device over its lowers.
 pub type MakeDevice = fn(&Given, &Env, Vec<Lower>) -> Result<Rc<dyn AnyDevice>>;
 
+/// Opens a disk.
+pub type MakeDisk = fn(&Given, &Env) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
+
 /// How a device of a kind is made. First planned, from facts alone, so that validation finds every
 /// fault in one pass; then made, once everything below it runs.
 #[derive(Clone, Copy)]
@@ -244,10 +248,15 @@ pub enum Maker {
     /// The device is a disk.
     Disk {
         /// Finds faults, or says what the disk will be; looks at the world, changes nothing.
-        plan: fn(&Given, &Env) -> Plan<DiskPlan>,
+        plan: fn(&Given, &Env) -> LocalFuture<Plan<DiskPlan>>,
         /// Opens it, and makes it where that was asked for.
-        make: fn(&Given, &Env) -> Result<Rc<dyn AnyDevice>>,
+        make: MakeDisk,
     },
+}
+
+/// The answer of a disk that need not wait for anybody.
+pub fn at_once<T: 'static>(answer: T) -> LocalFuture<T> {
+    Box::pin(std::future::ready(answer))
 }
 
 /// What is known of a disk before it is opened.

@@ -65,7 +65,7 @@ impl Graph {
     ///
     /// # Errors
     /// What the first disk or device says that cannot be made; what was opened before is closed.
-    pub fn build(plan: &Planned, engine: &Engine, env: &Env) -> Result<Self> {
+    pub async fn build(plan: &Planned, engine: &Engine, env: &Env) -> Result<Self> {
         let mut graph = Self {
             name: plan.name.clone(),
             engine: engine.clone(),
@@ -73,7 +73,7 @@ impl Graph {
             exports: Vec::new(),
         };
         for node in &plan.nodes {
-            let member = graph.make(node, env).map_err(|error| error.at(&node.name))?;
+            let member = graph.make(node, env).await.map_err(|error| error.at(&node.name))?;
             graph.nodes.push(member);
         }
         for export in &plan.exports {
@@ -92,7 +92,7 @@ impl Graph {
         Ok(graph)
     }
 
-    fn make(&self, plan: &PlannedNode, env: &Env) -> Result<Member> {
+    async fn make(&self, plan: &PlannedNode, env: &Env) -> Result<Member> {
         let below: Vec<NodeId> = plan.lowers.iter().map(|lower| self.nodes[*lower].node).collect();
         let (node, body, info) = match plan.kind.maker {
             Maker::Table(_) => self.table(plan)?,
@@ -112,7 +112,7 @@ impl Graph {
                 self.device(&plan.name, device, &below)?
             }
             Maker::Disk { make, .. } => {
-                let device = make(&plan.given, env)?;
+                let device = make(&plan.given, env).await?;
                 let (disk, body, info) = self.device(&plan.name, device, &[])?;
                 (self.completed(&plan.name, disk, env)?, body, info)
             }

@@ -2,7 +2,10 @@
 #![forbid(unsafe_code)]
 
 mod concat;
+mod delay;
+mod error;
 mod file;
+mod limit;
 mod linear;
 mod memory;
 mod mirror;
@@ -11,6 +14,7 @@ mod partition;
 mod pass;
 mod stripe;
 mod tables;
+pub mod trace;
 
 use graph::kind::Registry;
 
@@ -25,5 +29,9 @@ pub const REGISTRY: Registry = Registry(&[
     concat::KIND,
     stripe::KIND,
     pass::KIND,
+    error::KIND,
+    delay::KIND,
+    limit::KIND,
+    trace::KIND,
     mirror::KIND,
 ]);

@@ -1,7 +1,8 @@
 //! What the table kinds share.
 
 use block::{Port, Table, TableError};
-use graph::kind::{Fault, Given, Plan, TablePlan};
+use graph::kind::{Fault, Given, GivenLower, Plan, TablePlan};
+use graph::spec::units::{format_exact, format_size, write_size};
 
 /// The ports of a table over all of a device's lowers, with their sizes.
 pub fn ports(given: &Given) -> Vec<(Port, u64)> {
@@ -9,9 +10,95 @@ pub fn ports(given: &Given) -> Vec<(Port, u64)> {
 }
 
 /// A fault of `option` where the table could not be made.
-pub fn plan(option: &'static str, table: Result<Table, TableError>) -> Plan<TablePlan> {
+pub fn plan(
+    given: &Given,
+    option: &'static str,
+    table: Result<Table, TableError>,
+) -> Plan<TablePlan> {
     match table {
         Ok(table) => Ok(TablePlan { table, unused_bytes: 0 }),
-        Err(error) => Err(vec![Fault::new(option, error.to_string())]),
+        Err(error) => Err(vec![Fault::new(option, words(&error, given))]),
+    }
+}
+
+/// Why a table was refused, in the words of the spec: names instead of ports, sizes with units.
+pub fn words(error: &TableError, given: &Given) -> String {
+    let lower = |port: Port| -> &GivenLower { &given.lowers[usize::from(port.0)] };
+    match *error {
+        TableError::BeyondLower { port, end, size } => format!(
+            "byte {end} is beyond the end of {:?}, which has {}",
+            lower(port).name,
+            format_exact(size)
+        ),
+        TableError::SmallerThanChunk { port, size, chunk } => format!(
+            "{:?} has {}, and one chunk is {}; at most chunk = \"{}\"",
+            lower(port).name,
+            format_exact(size),
+            format_size(u64::from(chunk)),
+            write_size(size - size % 512)
+        ),
+        TableError::Overlap { port, first, second } => {
+            format!("bytes {first} and {second} of {:?} overlap", lower(port).name)
+        }
+        _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use block::Info;
+    use graph::kind::{Kind, Maker, Value};
+
+    fn given(options: &[(&'static str, Value)], sizes: &[u64]) -> Given {
+        let lower = |(size, name): (&u64, &str)| GivenLower {
+            name: name.to_owned(),
+            info: Info::disk(*size, 512),
+            created: true,
+            next_free: 0,
+        };
+        let lowers = sizes.iter().zip(["left", "right"]).map(lower).collect();
+        Given { name: "joined".to_owned(), options: options.to_vec(), lowers }
+    }
+
+    fn fault(kind: Kind, given: &Given) -> Fault {
+        let Maker::Table(plan) = kind.maker else { panic!("{} is a table", kind.name) };
+        let mut faults = plan(given).err().expect("there is a fault");
+        assert_eq!(faults.len(), 1);
+        faults.remove(0)
+    }
+
+    #[test]
+    fn a_window_past_the_end_names_the_device_and_its_size() {
+        let options = [("start", Value::Size(4096)), ("size", Value::Size(1 << 20))];
+        let fault = fault(crate::linear::KIND, &given(&options, &[1 << 20]));
+        let words = "byte 1052672 is beyond the end of \"left\", which has 1 MiB (1048576 B)";
+        assert_eq!((fault.option, fault.message.as_str()), ("size", words));
+    }
+
+    #[test]
+    fn a_chunk_larger_than_a_column_names_the_column_and_what_fits() {
+        let options = [("chunk", Value::Size(1 << 20))];
+        let fault = fault(crate::stripe::KIND, &given(&options, &[1 << 30, 100 << 10]));
+        let words = "\"right\" has 100 KiB (102400 B), and one chunk is 1 MiB; \
+                     at most chunk = \"100KiB\"";
+        assert_eq!((fault.option, fault.message.as_str()), ("chunk", words));
+    }
+
+    #[test]
+    fn a_partition_that_is_too_large_is_told_what_is_left() {
+        let options = [("start", Value::Size(1 << 20)), ("size", Value::Size(3 << 30))];
+        let fault = fault(crate::partition::KIND, &given(&options, &[2 << 30]));
+        let words =
+            "size 3 GiB, but \"left\" leaves 2.00 GiB from 1 MiB on; at most size = \"2047MiB\"";
+        assert_eq!((fault.option, fault.message.as_str()), ("size", words));
+    }
+
+    #[test]
+    fn a_partition_behind_the_end_is_told_so() {
+        let options = [("start", Value::Size(4 << 20)), ("size", Value::Rest)];
+        let fault = fault(crate::partition::KIND, &given(&options, &[2 << 20]));
+        let words = "\"left\" has 2 MiB (2097152 B), and nothing is left from 4 MiB on";
+        assert_eq!((fault.option, fault.message.as_str()), ("start", words));
     }
 }

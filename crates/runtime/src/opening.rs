@@ -145,9 +145,22 @@ fn inspect(open: &Open, file: OwnedFd, created: bool) -> Result<Opened, Failure>
         discard: punch,
         discard_zeroes: punch,
         created,
+        identity: identity(&open.path),
         words: words.to_owned(),
     };
     Ok(Opened { file, seeker: Some(seeker), facts, inline, punch, zero_range })
+}
+
+/// The one name of what has many: absolute, without links. Of a file that is not there yet, the name
+/// that it would get.
+fn identity(path: &Path) -> String {
+    let made = || {
+        let directory = path.parent().filter(|path| !path.as_os_str().is_empty());
+        let directory = std::fs::canonicalize(directory.unwrap_or(Path::new("."))).ok()?;
+        Some(directory.join(path.file_name()?))
+    };
+    let found = std::fs::canonicalize(path).ok().or_else(made);
+    found.unwrap_or_else(|| path.to_owned()).display().to_string()
 }
 
 fn open_or_create(open: &Open) -> Result<(OwnedFd, bool), Failure> {
@@ -237,6 +250,7 @@ fn inspect_device(open: &Open, file: OwnedFd) -> Result<Opened, Failure> {
         discard: punch,
         discard_zeroes: punch,
         created: false,
+        identity: identity(&open.path),
         words: if direct { "O_DIRECT" } else { "through the page cache" }.to_owned(),
     };
     // The kernel zeroes a range of any device, by writing zeros if it must.

@@ -123,3 +123,26 @@ fn a_disk_that_shrank_says_so() {
         });
     });
 }
+
+#[test]
+fn one_disk_has_one_identity_by_whatever_name() {
+    each_core(|core| {
+        let place = Place::on_disk("identity");
+        let open = place.open(MIB, CacheMode::Buffered);
+        let (directory, name) = (open.path.parent().unwrap(), open.path.file_name().unwrap());
+        let link = directory.join(format!("{}.link", name.display()));
+        let detour = directory.join("..").join(directory.file_name().unwrap()).join(name);
+        let env = core.env();
+        let identity = |path: &std::path::Path| {
+            env.probe(&Open { path: path.into(), ..open.clone() }).unwrap().identity
+        };
+        // Before there is one, and after.
+        let before = [identity(&open.path), identity(&detour)];
+        let facts = env.open(&open).unwrap().facts().clone();
+        std::os::unix::fs::symlink(&open.path, &link).unwrap();
+        let after = [identity(&open.path), identity(&detour), identity(&link)];
+        std::fs::remove_file(&link).unwrap();
+        assert!(before.iter().chain(&after).all(|identity| *identity == facts.identity));
+        assert!(std::path::Path::new(&facts.identity).is_absolute());
+    });
+}

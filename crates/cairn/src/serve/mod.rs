@@ -114,7 +114,7 @@ impl ServeArgs {
         let core = Core::new(Config::default())?;
         let env = core.env();
         let source = Source::of(&self.target)?;
-        let planned = source.plan(self.read_only, &env)?;
+        let planned = core.block_on(source.plan(self.read_only, &env))?;
         let listens = self.addresses(&source, &planned)?;
         for warning in &planned.warnings {
             out::note(&warning.to_string());
@@ -131,7 +131,7 @@ impl ServeArgs {
         }
         // Before any thread is started: threads inherit what is blocked.
         let mut signals = core.signals()?;
-        let serving = Serving::open(&env, &planned)?;
+        let serving = core.block_on(Serving::open(&env, &planned))?;
         let planned = Planned { listens: serving.listen(&listens)?, ..planned };
         let control = self.control(&planned, &serving)?;
         if let Some(pidfile) = &pidfile {

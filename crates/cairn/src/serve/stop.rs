@@ -54,10 +54,10 @@ impl Ended {
 
 impl Serving {
     /// Opens everything that the plan names.
-    pub fn open(env: &Env, planned: &Planned) -> Result<Self> {
+    pub async fn open(env: &Env, planned: &Planned) -> Result<Self> {
         let engine = Engine::new();
         env.spawn("engine", engine.clone().drive());
-        let graph = Rc::new(Graph::build(planned, &engine, env)?);
+        let graph = Rc::new(Graph::build(planned, &engine, env).await?);
         let export = |export: &graph::Export| {
             Export::new(env, &engine, export.node, &export.name, &planned.name)
         };

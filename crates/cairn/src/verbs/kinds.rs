@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::exit::{Exit, Failure, Result};
 use crate::out::{Form, columns};
+use crate::registry::REGISTRY;
 
 /// What `kinds` takes.
 #[derive(Args)]
@@ -39,7 +40,7 @@ impl KindsArgs {
     pub fn run(self, form: Form) -> Result {
         match &self.kind {
             None => {
-                let all: Vec<_> = ::kinds::REGISTRY.0.iter().map(view).collect();
+                let all: Vec<_> = REGISTRY.0.iter().map(view).collect();
                 form.print(&all, || list(&all))?;
             }
             Some(name) => {
@@ -52,8 +53,8 @@ impl KindsArgs {
 }
 
 fn find(name: &str) -> Result<&'static Kind> {
-    ::kinds::REGISTRY.find(name).ok_or_else(|| {
-        let names: Vec<_> = ::kinds::REGISTRY.0.iter().map(|kind| kind.name).collect();
+    REGISTRY.find(name).ok_or_else(|| {
+        let names: Vec<_> = REGISTRY.0.iter().map(|kind| kind.name).collect();
         let why = format!("no kind {name:?}; there are {}", names.join(", "));
         Failure::new(Exit::NotFound, why)
     })

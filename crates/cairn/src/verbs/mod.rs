@@ -15,10 +15,11 @@ pub mod validate;
 
 use std::path::Path;
 
-use ::graph::spec::Planned;
+use ::graph::spec::{Faults, Planned, Spec};
 use runtime::{Config, Core, Engine};
 
 use crate::exit::Result;
+use crate::registry::REGISTRY;
 use crate::source::{read_spec, told};
 
 /// A core for a command that looks at disks and sockets and is done: it needs no ring.
@@ -28,5 +29,12 @@ fn core() -> Result<Core> {
 
 /// The plan of a spec; its faults are printed.
 fn plan(path: &Path) -> Result<Planned> {
-    read_spec(path)?.plan(::kinds::REGISTRY, &core()?.env()).map_err(told)
+    planned(&read_spec(path)?)?.map_err(told)
+}
+
+/// The plan of a spec, or its faults.
+fn planned(spec: &Spec) -> Result<Result<Planned, Faults>> {
+    let core = core()?;
+    let env = core.env();
+    Ok(core.block_on(spec.plan(REGISTRY, &env)))
 }

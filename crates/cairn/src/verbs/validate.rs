@@ -7,7 +7,7 @@ use clap::Args;
 use graph::spec::Fault;
 use serde::Serialize;
 
-use super::core;
+use super::planned;
 use crate::exit::{Exit, Result};
 use crate::out::{self, Form};
 use crate::source::{read_spec, told};
@@ -39,8 +39,8 @@ struct FaultView {
 impl ValidateArgs {
     /// Checks, and opens nothing.
     pub fn run(self, form: Form) -> Result {
-        let planned = read_spec(&self.spec)?.plan(::kinds::REGISTRY, &core()?.env());
-        match (planned, form) {
+        let plan = planned(&read_spec(&self.spec)?)?;
+        match (plan, form) {
             (Err(faults), Form::Text) => Err(told(faults)),
             (Err(faults), Form::Json) => {
                 let faults = faults.iter().map(fault).collect();

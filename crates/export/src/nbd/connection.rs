@@ -10,9 +10,9 @@ use block::env::Socket;
 use block::{Buf, ByteRange, Error, Op, Request, Result};
 use graph::engine::Sink;
 use wire::nbd::{CommandFlags, Reply, ReplyStyle, RequestHeader, Session};
+use wire::stream::{Batch, Outbox};
 
 use super::command::{allocation, errno_of, is_zero, range_of};
-use super::outbox::{Batch, Outbox};
 use super::{Export, Limits};
 
 /// Reads from this length on are looked at for zeros, if the client can be told of them.
@@ -60,7 +60,7 @@ impl Connection {
         session: Session,
         limits: Limits,
     ) -> Result<Rc<Self>> {
-        let outbox = RefCell::new(Outbox::new(&export.env)?);
+        let outbox = RefCell::new(Outbox::new(export.env.pool())?);
         Ok(Rc::new(Self {
             export,
             socket,
@@ -185,7 +185,7 @@ impl Connection {
                 }
                 self.put_long(outbox, &bytes);
             }
-            _ => outbox.head(&reply.done()),
+            _ => outbox.bytes(&reply.done()),
         }
     }
 
@@ -196,10 +196,10 @@ impl Connection {
             && may_hole
             && is_zero(&data.read())
         {
-            outbox.head(&chunks.hole(header.offset, len as u32, true));
+            outbox.bytes(&chunks.hole(header.offset, len as u32, true));
             return;
         }
-        outbox.head(&reply.whole_read(len as u32));
+        outbox.bytes(&reply.whole_read(len as u32));
         outbox.payload(data);
     }
 
@@ -216,7 +216,7 @@ impl Connection {
     }
 
     /// The next batch to send; `None` when there will be no more.
-    pub async fn batch(&self, spare: &mut Spare) -> Option<Batch> {
+    pub async fn batch(&self) -> Option<Batch> {
         poll_fn(|cx| {
             if self.closed.get() {
                 return Poll::Ready(None);
@@ -229,9 +229,7 @@ impl Connection {
                 *self.writer.borrow_mut() = Some(cx.waker().clone());
                 return Poll::Pending;
             }
-            let next = spare.heads.take().expect("one is being filled, one is sent or spare");
-            let (batch, heads) = outbox.take(next, std::mem::take(&mut spare.parts));
-            spare.heads = Some(heads);
+            let batch = outbox.take();
             let mut overflow = self.overflow.borrow_mut();
             while let Some(answer) = overflow.front() {
                 if !outbox.fits(answer.len(), 1) {
@@ -246,8 +244,9 @@ impl Connection {
     }
 
     /// A batch is with the client: what it held is free.
-    pub fn sent(&self, held: usize) {
-        self.held_bytes.set(self.held_bytes.get() - held);
+    pub fn sent(&self, batch: Batch) {
+        self.held_bytes.set(self.held_bytes.get() - batch.held);
+        self.outbox.borrow_mut().sent(batch);
         self.wake_reader();
     }
 
@@ -302,12 +301,6 @@ pub fn held_bytes(header: &RequestHeader, style: ReplyStyle) -> usize {
         wire::nbd::Command::Read => header.length as usize,
         _ => header.payload_bytes(style) as usize,
     }
-}
-
-/// What the writer keeps from one batch to the next.
-pub struct Spare {
-    pub heads: Option<Buf>,
-    pub parts: Vec<Buf>,
 }
 
 impl Sink for Connection {

@@ -5,9 +5,9 @@ use std::rc::Rc;
 use block::Env;
 use block::env::Socket;
 use wire::nbd::{ExportEntry, ExportFacts, Exports, ServerHandshake, ServerProgress, Session};
+use wire::stream::Inbox;
 
 use super::Export;
-use super::reader::Input;
 
 /// The exports of a server, as the codec asks for them.
 pub struct Offer<'a>(pub &'a [Rc<Export>]);
@@ -39,14 +39,14 @@ pub async fn shake(
     env: &Env,
     socket: &dyn Socket,
     exports: &dyn Exports,
-    input: &mut Input,
+    inbox: &mut Inbox,
 ) -> Result<Option<Session>, String> {
     let mut handshake = ServerHandshake::new(wire::nbd::Limits::default());
     let mut out = Vec::new();
     ServerHandshake::greeting(&mut out);
     loop {
         send(env, socket, &mut out).await?;
-        let advanced = handshake.advance(&input.bytes(), exports, &mut out);
+        let advanced = handshake.advance(&inbox.bytes(), exports, &mut out);
         let (used, progress) = match advanced {
             Ok(advanced) => advanced,
             Err(error) => {
@@ -55,7 +55,7 @@ pub async fn shake(
                 return Err(error.to_string());
             }
         };
-        input.take(used);
+        inbox.take(used);
         match progress {
             ServerProgress::Ready(session) => {
                 send(env, socket, &mut out).await?;
@@ -66,10 +66,10 @@ pub async fn shake(
                 return Ok(None);
             }
             ServerProgress::NeedMore => {
-                let outcome = socket.recv(input.room()).await;
+                let outcome = socket.recv(inbox.room()).await;
                 match outcome.result.map_err(|error| error.to_string())? {
                     0 => return Ok(None),
-                    n => input.arrived(n),
+                    n => inbox.arrived(n),
                 }
             }
             _ => {}

@@ -7,7 +7,6 @@
 mod command;
 mod connection;
 mod handshake;
-mod outbox;
 mod reader;
 mod server;
 mod writer;

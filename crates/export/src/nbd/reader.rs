@@ -2,14 +2,12 @@
 
 use std::rc::Rc;
 
-use block::{Buf, ByteRange, Env, Error, ErrorKind, Mono, Op, Result};
+use block::{Buf, ByteRange, Error, ErrorKind, Mono, Op, Result};
 use wire::nbd::{Command, CommandFlags, Errno, RequestHeader, check};
+use wire::stream::Inbox;
 
 use super::command::{PIECE_BYTES, op_of, range_of, zeroing};
 use super::connection::{Connection, held_bytes};
-
-/// What one receive takes at most: a deep queue of small requests in one system call.
-const INPUT_BYTES: usize = 256 << 10;
 
 /// Payloads longer than this are received straight into their own buffer.
 const STRAIGHT_BYTES: usize = 64 << 10;
@@ -17,77 +15,12 @@ const STRAIGHT_BYTES: usize = 64 << 10;
 /// A cached range is read in pieces of this length.
 const PREFETCH_BYTES: u64 = 1 << 20;
 
-/// Bytes that have arrived and are not yet taken.
-pub struct Input {
-    buf: Buf,
-    start: usize,
-    end: usize,
-    /// When the first byte of an unfinished request was there.
-    since: Option<Mono>,
-}
-
-impl Input {
-    /// Room for what arrives.
-    ///
-    /// # Errors
-    /// `Limit` if the pool is exhausted.
-    pub async fn new(env: &Env) -> Result<Self> {
-        let buf = env.pool().wait_for(INPUT_BYTES).await?;
-        Ok(Self { buf, start: 0, end: 0, since: None })
-    }
-
-    /// The bytes that wait to be taken.
-    pub fn bytes(&self) -> impl std::ops::Deref<Target = [u8]> + '_ {
-        Arrived { all: self.buf.read(), from: self.start, to: self.end }
-    }
-
-    /// Takes `n` of them off.
-    pub fn take(&mut self, n: usize) {
-        self.start += n;
-        assert!(self.start <= self.end, "more was taken than had arrived");
-    }
-
-    /// How many wait.
-    pub fn len(&self) -> usize {
-        self.end - self.start
-    }
-
-    /// Where to receive: what is left is moved to the front, so there is always room.
-    pub fn room(&mut self) -> Buf {
-        if self.start > 0 {
-            self.buf.write().copy_within(self.start..self.end, 0);
-            self.end -= self.start;
-            self.start = 0;
-        }
-        self.buf.slice(self.end..INPUT_BYTES)
-    }
-
-    /// `n` more bytes are there.
-    pub fn arrived(&mut self, n: usize) {
-        self.end += n;
-    }
-}
-
-struct Arrived<'a> {
-    all: block::Ref<'a>,
-    from: usize,
-    to: usize,
-}
-
-impl std::ops::Deref for Arrived<'_> {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.all[self.from..self.to]
-    }
-}
-
 /// Why the reader stopped.
 type Ended = std::result::Result<(), String>;
 
 /// Reads requests until the client leaves; says why, for the log.
-pub async fn read(connection: Rc<Connection>, mut input: Input) -> Ended {
-    let ended = Reader { connection: &connection, input: &mut input }.run().await;
+pub async fn read(connection: Rc<Connection>, mut inbox: Inbox) -> Ended {
+    let ended = Reader { connection: &connection, inbox: &mut inbox, since: None }.run().await;
     match &ended {
         Ok(()) => connection.end_of_requests(),
         Err(_) => connection.close(),
@@ -97,25 +30,27 @@ pub async fn read(connection: Rc<Connection>, mut input: Input) -> Ended {
 
 struct Reader<'a> {
     connection: &'a Rc<Connection>,
-    input: &'a mut Input,
+    inbox: &'a mut Inbox,
+    /// When the first byte of an unfinished request was there.
+    since: Option<Mono>,
 }
 
 impl Reader<'_> {
     async fn run(&mut self) -> Ended {
         let style = self.connection.session.style;
         while !self.connection.is_closed() {
-            let parsed = RequestHeader::parse(&self.input.bytes(), style);
+            let parsed = RequestHeader::parse(&self.inbox.bytes(), style);
             match parsed.map_err(|error| error.to_string())? {
                 Some((header, _)) if header.command == Command::Disconnect => return Ok(()),
                 Some((header, used)) => {
                     let payload = header.payload_bytes(style) as usize;
-                    if payload <= STRAIGHT_BYTES && self.input.len() < used + payload {
+                    if payload <= STRAIGHT_BYTES && self.inbox.len() < used + payload {
                         self.receive().await?;
                         continue;
                     }
-                    self.input.take(used);
+                    self.inbox.take(used);
                     self.request(header, payload).await?;
-                    self.input.since = None;
+                    self.since = None;
                 }
                 None => {
                     if !self.receive().await? {
@@ -129,13 +64,13 @@ impl Reader<'_> {
 
     /// Receives what there is; `false` at the end of the stream between two requests.
     async fn receive(&mut self) -> std::result::Result<bool, String> {
-        let begun = self.input.len() > 0;
-        let room = self.input.room();
+        let begun = !self.inbox.is_empty();
+        let room = self.inbox.room();
         match self.receive_into(room, begun).await? {
             0 if begun => Err("the connection ended inside a request".to_owned()),
             0 => Ok(false),
             n => {
-                self.input.arrived(n);
+                self.inbox.arrived(n);
                 Ok(true)
             }
         }
@@ -147,7 +82,7 @@ impl Reader<'_> {
         let ticket = self.connection.socket.recv(room);
         let outcome = if begun {
             let limit = self.connection.limits.request;
-            let since = *self.input.since.get_or_insert(env.now());
+            let since = *self.since.get_or_insert(env.now());
             let left = limit.saturating_sub(env.now().since(since));
             match env.within(left, ticket).await {
                 Some(outcome) => outcome,
@@ -205,9 +140,7 @@ impl Reader<'_> {
     /// The payload: copied from what has arrived, received straight into its place beyond that.
     /// Nothing is begun before all of it is there.
     async fn fill(&mut self, buf: &Buf) -> Ended {
-        let mut have = self.input.len().min(buf.len());
-        buf.slice(0..have.max(1)).write()[..have].copy_from_slice(&self.input.bytes()[..have]);
-        self.input.take(have);
+        let mut have = self.inbox.take_into(buf);
         while have < buf.len() {
             match self.receive_into(buf.slice(have..buf.len()), true).await? {
                 0 => return Err("the connection ended inside a payload".to_owned()),
@@ -220,8 +153,8 @@ impl Reader<'_> {
     /// Takes the payload of a refused request off the stream.
     async fn skip(&mut self, mut payload: usize) -> Ended {
         loop {
-            let have = self.input.len().min(payload);
-            self.input.take(have);
+            let have = self.inbox.len().min(payload);
+            self.inbox.take(have);
             payload -= have;
             if payload == 0 {
                 return Ok(());

@@ -9,10 +9,11 @@ use std::time::Duration;
 use block::Env;
 use block::env::{Listener, Socket};
 use wire::nbd::{ExportEntry, ExportFacts, Exports};
+use wire::stream::Inbox;
 
 use super::connection::Connection;
 use super::handshake::{Offer, shake};
-use super::reader::{Input, read};
+use super::reader::read;
 use super::writer::write;
 use super::{Export, Limits};
 
@@ -163,10 +164,10 @@ impl Server {
 
     async fn connection(&self, socket: Rc<dyn Socket>, full: bool) -> Result<(), String> {
         let inner = &self.0;
-        let mut input = Input::new(&inner.env).await.map_err(|error| error.to_string())?;
+        let mut inbox = Inbox::new(inner.env.pool()).await.map_err(|error| error.to_string())?;
         let (offer, none) = (Offer(&inner.exports), Full(inner.limits.connections));
         let exports: &dyn Exports = if full { &none } else { &offer };
-        let shaking = shake(&inner.env, &*socket, exports, &mut input);
+        let shaking = shake(&inner.env, &*socket, exports, &mut inbox);
         let limit = inner.limits.handshake;
         let Some(shaken) = inner.env.within(limit, shaking).await else {
             return Err(format!("no handshake within {} s", limit.as_secs()));
@@ -183,7 +184,7 @@ impl Server {
         inner.open.borrow_mut().retain(|open| open.strong_count() > 0);
         inner.open.borrow_mut().push(Rc::downgrade(&connection));
         inner.env.spawn("an NBD writer", write(connection.clone()));
-        let ended = read(connection.clone(), input).await;
+        let ended = read(connection.clone(), inbox).await;
         if connection.has_requests() {
             export.orphans.borrow_mut().push(Rc::downgrade(&connection));
         }

@@ -9,6 +9,7 @@ mod split;
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
+use std::mem::ManuallyDrop;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 
@@ -373,9 +374,11 @@ impl Inner {
         polled
     }
 
+    /// The slot's waker. It is a number: there is nothing to be dropped.
     #[inline]
-    fn waker(&self, index: usize, entry: &Entry) -> Waker {
-        self.ready.waker(Key { index: index as u32, generation: entry.generation.get() })
+    fn waker(&self, index: usize, entry: &Entry) -> ManuallyDrop<Waker> {
+        let key = Key { index: index as u32, generation: entry.generation.get() };
+        ManuallyDrop::new(self.ready.waker(key))
     }
 
     fn resume(&self, key: Key) {
@@ -567,7 +570,8 @@ impl Core for Below {
         match engine.run(index, entry, &self.node) {
             Poll::Ready(result) => {
                 let result = engine.ascend(entry, result);
-                *op = engine.release(index, entry).op;
+                // What is there is the flush that was put there above: nothing to be dropped.
+                std::mem::forget(std::mem::replace(op, engine.release(index, entry).op));
                 Started::Done(result)
             }
             Poll::Pending => {

@@ -92,7 +92,7 @@ impl Spec {
     /// # Errors
     /// All faults of the text and of the plan together. What only follows from another fault is not
     /// told.
-    pub fn plan(&self, registry: Registry, env: &Env) -> Result<Planned, Faults> {
+    pub async fn plan(&self, registry: Registry, env: &Env) -> Result<Planned, Faults> {
         let mut log = self.log.clone();
         let names = Names::of(self);
         let drafts: Vec<_> =
@@ -111,7 +111,7 @@ impl Spec {
             log,
         };
         for index in order {
-            planner.draft(index);
+            planner.draft(index).await;
         }
         let exports = exports.iter().filter_map(|export| planner.export(export)).collect();
         planner.check_uses();
@@ -148,9 +148,9 @@ struct Answer {
 }
 
 impl Planner<'_> {
-    fn draft(&mut self, index: usize) {
+    async fn draft(&mut self, index: usize) {
         let draft = &self.drafts[index];
-        let node = self.node(index);
+        let node = self.node(index).await;
         if let Some(node) = &node {
             self.claim(draft, node);
         } else {
@@ -165,7 +165,7 @@ impl Planner<'_> {
     }
 
     /// The node of a draft; `None` if something is wrong with it or with what it stands on.
-    fn node(&mut self, index: usize) -> Option<PlannedNode> {
+    async fn node(&mut self, index: usize) -> Option<PlannedNode> {
         let draft = &self.drafts[index];
         let kind = draft.kind.filter(|_| draft.sound)?;
         let lowers: Vec<usize> =
@@ -174,7 +174,7 @@ impl Planner<'_> {
             return None;
         }
         let given = self.given(draft, &lowers);
-        let answer = self.ask(index, kind, &given)?;
+        let answer = self.ask(index, kind, &given).await?;
         if answer.info.size == 0 {
             let name = &draft.entry.name;
             self.log.error(
@@ -216,7 +216,7 @@ impl Planner<'_> {
     }
 
     /// Asks the kind what the device will be.
-    fn ask(&mut self, index: usize, kind: &Kind, given: &Given) -> Option<Answer> {
+    async fn ask(&mut self, index: usize, kind: &Kind, given: &Given) -> Option<Answer> {
         let draft = &self.drafts[index];
         let over = Info::over(given.lowers.iter().map(|lower| &lower.info));
         let created = given.lowers.iter().all(|lower| lower.created);
@@ -235,7 +235,7 @@ impl Planner<'_> {
             }
             (Maker::Device { plan, .. }, _) => plain(self.tell(draft, plan(given))?),
             (Maker::Disk { plan, .. }, _) => {
-                let disk = self.tell(draft, plan(given, self.env))?;
+                let disk = self.tell(draft, plan(given, self.env).await)?;
                 self.check_identity(index, disk.identity)?;
                 Answer { created: disk.creates, words: disk.words, ..plain(disk.info) }
             }

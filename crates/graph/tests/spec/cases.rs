@@ -26,7 +26,7 @@ fn variable(name: &str) -> Option<String> {
 
 /// What a person is told of the spec.
 fn said(text: &str, file: &str) -> String {
-    match Spec::parse(text, file, &variable).plan(kinds::REGISTRY, &kinds::env()) {
+    match kinds::plan(&Spec::parse(text, file, &variable)) {
         Err(faults) => format!("{faults}\n"),
         Ok(planned) => warned(&planned) + &planned.summary(),
     }

@@ -11,7 +11,9 @@ use block::{BufPool, Env, Error, ErrorKind, Hooks, Info, Lower, Port, Result, Ta
 use graph::engine::AnyDevice;
 use graph::kind::{
     DiskPlan, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Registry, TablePlan, ValueType,
+    at_once,
 };
+use graph::spec::{Faults, Planned, Spec};
 
 const MADE: &str = "a plan makes nothing";
 
@@ -20,10 +22,14 @@ pub const REGISTRY: Registry = Registry(&[
     disk(
         "path",
         &[option("path", ValueType::Path, true), option("read_only", ValueType::Switch, false)],
-        plan_file,
+        |given, env| at_once(plan_file(given, env)),
     ),
-    disk("memory", &[option("memory", ValueType::Size(512, 1 << 46), true)], plan_memory),
-    disk("null", &[option("null", ValueType::Size(512, 1 << 62), true)], plan_memory),
+    disk("memory", &[option("memory", ValueType::Size(512, 1 << 46), true)], |given, env| {
+        at_once(plan_memory(given, env))
+    }),
+    disk("null", &[option("null", ValueType::Size(512, 1 << 62), true)], |given, env| {
+        at_once(plan_memory(given, env))
+    }),
     table("linear", Lowers::One, &[START, option("size", SIZE, false)], plan_linear),
     table(
         "partition",
@@ -66,7 +72,7 @@ const FILE: Kind = disk(
         option("cache", ValueType::Choice(&["direct", "buffered"]), false),
         option("read_only", ValueType::Switch, false),
     ],
-    plan_file,
+    |given, env| at_once(plan_file(given, env)),
 );
 
 const SIZE: ValueType = ValueType::Size(512, 1 << 62);
@@ -88,7 +94,7 @@ const fn kind(
 const fn disk(
     name: &'static str,
     options: &'static [OptionSpec],
-    plan: fn(&Given, &Env) -> Plan<DiskPlan>,
+    plan: fn(&Given, &Env) -> LocalFuture<Plan<DiskPlan>>,
 ) -> Kind {
     kind(name, Lowers::None, options, Maker::Disk { plan, make: make_disk })
 }
@@ -115,7 +121,7 @@ const fn device(
     kind(name, lowers, options, Maker::Device { plan, make: make_device })
 }
 
-fn make_disk(_: &Given, _: &Env) -> Result<Rc<dyn AnyDevice>> {
+fn make_disk(_: &Given, _: &Env) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
     unreachable!("{MADE}")
 }
 
@@ -233,6 +239,7 @@ impl World for Looks {
             discard: true,
             discard_zeroes: true,
             created: open.create.is_some(),
+            identity: path.to_string(),
             words: "O_DIRECT".into(),
         })
     }
@@ -279,5 +286,15 @@ impl World for Looks {
 
     fn connect(&self, _: &Address) -> LocalFuture<Result<Rc<dyn Socket>>> {
         unreachable!("{MADE}")
+    }
+}
+
+/// The plan of a spec. No disk here waits for anybody, so one poll is enough.
+pub fn plan(spec: &Spec) -> std::result::Result<Planned, Faults> {
+    let env = env();
+    let planning = std::pin::pin!(spec.plan(REGISTRY, &env));
+    match planning.poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
+        std::task::Poll::Ready(planned) => planned,
+        std::task::Poll::Pending => unreachable!("these disks answer at once"),
     }
 }

@@ -12,7 +12,7 @@ use graph::spec::{Planned, Position, Role, Severity, Spec};
 use super::kinds;
 
 fn planned(text: &str) -> Planned {
-    match Spec::parse(text, "test.toml", &|_| None).plan(kinds::REGISTRY, &kinds::env()) {
+    match kinds::plan(&Spec::parse(text, "test.toml", &|_| None)) {
         Ok(planned) => planned,
         Err(faults) => panic!("{faults}"),
     }
@@ -60,8 +60,7 @@ fn variables_reach_the_examples() {
         "SIZE" => Some("3GiB".to_owned()),
         _ => None,
     };
-    let planned = Spec::parse(&text, "examples/mirror.toml", &vars)
-        .plan(kinds::REGISTRY, &kinds::env())
+    let planned = kinds::plan(&Spec::parse(&text, "examples/mirror.toml", &vars))
         .unwrap_or_else(|faults| panic!("{faults}"));
     assert_eq!(planned.name, "mirror");
     assert_eq!(planned.listens, [Address::Unix("/run/x.sock".into())]);
@@ -144,9 +143,7 @@ fn facts_pass_upwards() {
 
 #[test]
 fn a_disk_needs_no_text() {
-    let of_disk = |path: &str, read_only| {
-        Spec::of_disk("file", path, read_only).plan(kinds::REGISTRY, &kinds::env())
-    };
+    let of_disk = |path: &str, read_only| kinds::plan(&Spec::of_disk("file", path, read_only));
     let planned = of_disk("/data/disk $1.img", false).unwrap_or_else(|faults| panic!("{faults}"));
     assert_eq!((planned.name.as_str(), planned.exports[0].name.as_str()), ("disk--1.img", "vol"));
     assert_eq!(planned.nodes[0].given.text("file"), Some("/data/disk $1.img"));
@@ -164,7 +161,7 @@ fn the_name_comes_from_the_file() {
     let name = |file: &str| {
         let spec =
             Spec::parse("[disk]\nd = { null = 512 }\n[export]\nv = { on = 'd' }", file, &|_| None);
-        spec.plan(kinds::REGISTRY, &kinds::env()).ok().unwrap().name
+        kinds::plan(&spec).ok().unwrap().name
     };
     assert_eq!(name("/etc/cairn/home.toml"), "home");
     assert_eq!(name(".hidden file.toml"), "hidden-file");
@@ -175,7 +172,7 @@ fn the_name_comes_from_the_file() {
 #[test]
 fn faults_are_read_by_machines_too() {
     let text = "[disk]\nd = { null = 1 }\n[export]\nvol = { on = 'e' }";
-    let faults = Spec::parse(text, "a.toml", &|_| None).plan(kinds::REGISTRY, &kinds::env());
+    let faults = kinds::plan(&Spec::parse(text, "a.toml", &|_| None));
     let faults = faults.err().unwrap();
     let [first, second] = faults.iter().collect::<Vec<_>>()[..] else { panic!("{faults}") };
     assert_eq!((first.file(), first.severity()), ("a.toml", Severity::Error));
@@ -186,7 +183,7 @@ fn faults_are_read_by_machines_too() {
 #[test]
 fn too_much_text_is_not_read() {
     let text = " ".repeat(graph::spec::TEXT_MAX_BYTES + 1);
-    let faults = Spec::parse(&text, "a.toml", &|_| None).plan(kinds::REGISTRY, &kinds::env());
+    let faults = kinds::plan(&Spec::parse(&text, "a.toml", &|_| None));
     let said = "a.toml  error  the text has 4194305 bytes; at most 4194304 are read\n\
                 1 fault, nothing done.";
     assert_eq!(faults.err().unwrap().to_string(), said);
@@ -198,7 +195,7 @@ fn too_many_devices_and_exports_are_told_once() {
     (0..4097).for_each(|i| text += &format!("d{i} = {{ null = 512 }}\n"));
     text += "[export]\n";
     (0..1025).for_each(|i| text += &format!("e{i} = {{ on = 'd{i}' }}\n"));
-    let faults = Spec::parse(&text, "a.toml", &|_| None).plan(kinds::REGISTRY, &kinds::env());
+    let faults = kinds::plan(&Spec::parse(&text, "a.toml", &|_| None));
     let said = "a.toml:4098:1  error  4097 disks and devices; at most 4096 are possible\n\
                 a.toml:5124:1  error  1025 exports; at most 1024 are possible\n\
                 2 faults, nothing done.";

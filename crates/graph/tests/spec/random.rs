@@ -56,7 +56,7 @@ proptest! {
     /// Any text is either planned, or told of with faults that lie in it and in order.
     #[test]
     fn any_text_is_planned_or_told_of(text in prop_oneof![mutated(), any::<String>()]) {
-        match Spec::parse(&text, "any.toml", &|_| None).plan(kinds::REGISTRY, &kinds::env()) {
+        match kinds::plan(&Spec::parse(&text, "any.toml", &|_| None)) {
             Ok(planned) => prop_assert!(planned.summary().starts_with(&planned.exports[0].name)),
             Err(faults) => {
                 let positions: Vec<_> = faults.iter().map(|fault| fault.position()).collect();

@@ -16,5 +16,5 @@ pub const KIND: Kind = Kind {
 };
 
 fn plan(given: &Given) -> Plan<TablePlan> {
-    tables::plan("on", Table::concat(&tables::ports(given)))
+    tables::plan(given, "on", Table::concat(&tables::ports(given)))
 }

@@ -11,7 +11,10 @@ use block::{
     Health, Info, Op, Report, Request, Result, State, push_extent,
 };
 use graph::engine::AnyDevice;
-use graph::kind::{DiskPlan, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
+use graph::kind::{
+    DiskPlan, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType, at_once,
+};
+use graph::spec::units::format_exact;
 
 /// `file`
 pub const FILE: Kind = Kind {
@@ -37,7 +40,10 @@ pub const FILE: Kind = Kind {
         READ_ONLY,
         TIMEOUT,
     ],
-    maker: Maker::Disk { plan, make },
+    maker: Maker::Disk {
+        plan: |given, env| at_once(plan(given, env)),
+        make: |given, env| at_once(make(given, env)),
+    },
 };
 
 /// `path`
@@ -57,7 +63,10 @@ pub const PATH: Kind = Kind {
         READ_ONLY,
         TIMEOUT,
     ],
-    maker: Maker::Disk { plan, make },
+    maker: Maker::Disk {
+        plan: |given, env| at_once(plan(given, env)),
+        make: |given, env| at_once(make(given, env)),
+    },
 };
 
 const CACHE: OptionSpec = OptionSpec {
@@ -121,24 +130,25 @@ fn plan(given: &Given, env: &Env) -> Plan<DiskPlan> {
         && wanted != facts.size
     {
         let fault = format!(
-            "size {wanted}, but {} has {} bytes; leave size away, or make the file that large",
+            "size {}, but {} has {}; leave size away, or make the file that large",
+            format_exact(wanted),
             open.path.display(),
-            facts.size
+            format_exact(facts.size)
         );
         return Err(vec![Fault::new("size", fault)]);
     }
     let info = info_of(&facts, open.read_only);
     if info.size == 0 {
         let fault = format!(
-            "{} has {} bytes; a disk has at least one block of {}",
+            "{} has {}; a disk has at least one block of {}",
             open.path.display(),
-            facts.size,
+            format_exact(facts.size),
             facts.block_size
         );
         return Err(vec![Fault::new(key, fault)]);
     }
-    let identity = open.path.display().to_string();
-    Ok(DiskPlan { info, creates: facts.created, identity, words: facts.words })
+    let StorageFacts { created, identity, words, .. } = facts;
+    Ok(DiskPlan { info, creates: created, identity, words })
 }
 
 fn make(given: &Given, env: &Env) -> Result<Rc<dyn AnyDevice>> {

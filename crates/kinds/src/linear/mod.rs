@@ -33,5 +33,5 @@ fn plan(given: &Given) -> Plan<TablePlan> {
     let start = given.size("start").unwrap_or(0);
     let size = given.size("size").unwrap_or_else(|| lower.saturating_sub(start));
     let option = if given.size("size").is_some() { "size" } else { "start" };
-    tables::plan(option, Table::linear(Port(0), lower, start, size))
+    tables::plan(given, option, Table::linear(Port(0), lower, start, size))
 }

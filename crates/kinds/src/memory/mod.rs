@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use block::{ByteRange, Device, Env, Info, Op, Request, Result, State, push_extent};
 use graph::engine::AnyDevice;
-use graph::kind::{DiskPlan, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
+use graph::kind::{DiskPlan, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType, at_once};
 
 /// `memory`
 pub const KIND: Kind = Kind {
@@ -19,7 +19,10 @@ pub const KIND: Kind = Kind {
         required: true,
         help: "its size in bytes; memory is taken as it is written",
     }],
-    maker: Maker::Disk { plan, make },
+    maker: Maker::Disk {
+        plan: |given, env| at_once(plan(given, env)),
+        make: |given, env| at_once(make(given, env)),
+    },
 };
 
 /// What is made and given back at once: large enough for one huge page, small enough for holes.

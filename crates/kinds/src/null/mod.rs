@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use block::{Buf, Device, Env, Info, Op, Request, Result, State, push_extent};
 use graph::engine::AnyDevice;
-use graph::kind::{DiskPlan, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
+use graph::kind::{DiskPlan, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType, at_once};
 
 /// `null`
 pub const KIND: Kind = Kind {
@@ -18,7 +18,10 @@ pub const KIND: Kind = Kind {
         required: true,
         help: "its size in bytes",
     }],
-    maker: Maker::Disk { plan, make },
+    maker: Maker::Disk {
+        plan: |given, env| at_once(plan(given, env)),
+        make: |given, env| at_once(make(given, env)),
+    },
 };
 
 /// Reads up to this length are answered with one shared buffer of zeros.

@@ -2,6 +2,7 @@
 
 use block::{Port, Table};
 use graph::kind::{Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, TablePlan, ValueType};
+use graph::spec::units::{format_exact, format_size, write_size};
 
 use crate::tables;
 
@@ -33,13 +34,27 @@ fn plan(given: &Given) -> Plan<TablePlan> {
     let start = given.size("start").unwrap_or(lower.next_free);
     let rest = lower.info.size.saturating_sub(start);
     let rest = rest - rest % u64::from(lower.info.block_size);
+    if rest == 0 {
+        let fault = format!(
+            "{:?} has {}, and nothing is left from {} on",
+            lower.name,
+            format_exact(lower.info.size),
+            format_size(start)
+        );
+        let option = if given.size("start").is_some() { "start" } else { "size" };
+        return Err(vec![Fault::new(option, fault)]);
+    }
     let size = given.size("size").unwrap_or(rest);
     if size > rest {
         let fault = format!(
-            "size {size}, but {} leaves {rest} bytes from {start} on; at most \"{rest}\"",
-            lower.name
+            "size {}, but {:?} leaves {} from {} on; at most size = \"{}\"",
+            format_size(size),
+            lower.name,
+            format_size(rest),
+            format_size(start),
+            write_size(rest)
         );
         return Err(vec![Fault::new("size", fault)]);
     }
-    tables::plan("size", Table::partition(Port(0), lower.info.size, start, size))
+    tables::plan(given, "size", Table::partition(Port(0), lower.info.size, start, size))
 }

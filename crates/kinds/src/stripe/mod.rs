@@ -25,9 +25,11 @@ pub const KIND: Kind = Kind {
 
 fn plan(given: &Given) -> Plan<TablePlan> {
     let chunk = given.size("chunk").unwrap_or(CHUNK_DEFAULT);
-    match Table::stripe(&tables::ports(given), chunk as u32) {
-        Ok(StripeTable { table, unused_bytes }) => Ok(TablePlan { table, unused_bytes }),
-        Err(error @ TableError::Chunk { .. }) => Err(vec![Fault::new("chunk", error.to_string())]),
-        Err(error) => Err(vec![Fault::new("on", error.to_string())]),
-    }
+    let error = match Table::stripe(&tables::ports(given), chunk as u32) {
+        Ok(StripeTable { table, unused_bytes }) => return Ok(TablePlan { table, unused_bytes }),
+        Err(error) => error,
+    };
+    let chunk = matches!(error, TableError::Chunk { .. } | TableError::SmallerThanChunk { .. });
+    let option = if chunk { "chunk" } else { "on" };
+    Err(vec![Fault::new(option, tables::words(&error, given))])
 }

@@ -1,0 +1,34 @@
+# `make demo` and `make test` are what a new user runs; the rest is for those who work on Cairn.
+.PHONY: demo test bench sim mutants deny fuzz clean
+
+demo:
+	@tools/setup demo && tools/demo
+
+test:
+	@tools/test
+
+# Beside the peers: 20 minutes, or 3 with QUICK=1. Writes out/bench and the README's table.
+bench:
+	@YES=1 tools/setup bench && tools/bench
+
+# The seeded simulator: make sim N=5000, or SEED=0x... make sim N=1
+N ?= 1000
+sim:
+	@tools/sim $(N)
+
+# Every seeded bug must be found: prints how many seeds each one took.
+mutants:
+	@tools/mutants
+
+deny:
+	@command -v cargo-deny >/dev/null || cargo install --locked --quiet cargo-deny
+	cargo deny check licenses bans sources
+
+# Every fuzz target for SECONDS each; needs nightly and cargo-fuzz.
+SECONDS ?= 30
+fuzz:
+	@for target in $$(cargo fuzz list); do cargo +nightly fuzz run $$target -- -max_total_time=$(SECONDS) || exit 1; done
+
+clean:
+	cargo clean
+	rm -rf out

@@ -1,0 +1,297 @@
+//! Load on an NBD export, and what came of it.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use block::{Buf, Env, Error, ErrorKind, Mono, Result};
+use net::nbd::Client;
+use wire::nbd::{ClientConfig, Command, CommandFlags};
+
+use crate::histogram::Histogram;
+use crate::pattern;
+
+/// Bytes of a request while an export is filled.
+const FILL_BYTES: u64 = 1 << 20;
+
+/// Requests in flight while an export is filled.
+const FILL_DEPTH: u64 = 8;
+
+/// Which requests are sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pattern {
+    /// Reads anywhere.
+    RandomRead,
+    /// Writes anywhere.
+    RandomWrite,
+    /// Anywhere, seven reads for three writes.
+    Mixed,
+    /// Reads one after the other, each connection from a place of its own.
+    SequentialRead,
+    /// Writes one after the other, likewise.
+    SequentialWrite,
+}
+
+impl Pattern {
+    /// Every pattern, with the word that the command line uses.
+    pub const ALL: [(&'static str, Self); 5] = [
+        ("randread", Self::RandomRead),
+        ("randwrite", Self::RandomWrite),
+        ("randrw", Self::Mixed),
+        ("read", Self::SequentialRead),
+        ("write", Self::SequentialWrite),
+    ];
+
+    fn is_sequential(self) -> bool {
+        matches!(self, Self::SequentialRead | Self::SequentialWrite)
+    }
+}
+
+/// What to do to an export.
+#[derive(Clone, Debug)]
+pub struct Load {
+    /// Which requests.
+    pub pattern: Pattern,
+    /// Connections.
+    pub connections: u32,
+    /// Requests in flight on each connection.
+    pub depth: u32,
+    /// Bytes of each request, a multiple of 512.
+    pub block: u32,
+    /// Before anything is counted.
+    pub warm_up: Duration,
+    /// How long is counted.
+    pub time: Duration,
+    /// Only the first so many bytes of the export, if not all.
+    pub span: Option<u64>,
+    /// Whether reads are compared with [`pattern::fill`], which must have been written before.
+    pub verify: bool,
+    /// Whether structured replies are asked for; simple ones are the same for every server.
+    pub structured: bool,
+}
+
+/// What came of it.
+#[derive(Clone, Default)]
+pub struct Outcome {
+    /// How long was counted.
+    pub seconds: f64,
+    /// Requests that were answered.
+    pub ops: u64,
+    /// Reads whose bytes were not those that belong there.
+    pub wrong: u64,
+    /// Requests that were answered with an error, and the first one.
+    pub errors: u64,
+    /// See `errors`.
+    pub first_error: Option<Error>,
+    /// From the call to the answer.
+    pub latency: Histogram,
+}
+
+impl Outcome {
+    /// Requests per second.
+    pub fn iops(&self) -> f64 {
+        self.ops as f64 / self.seconds
+    }
+}
+
+struct Run {
+    env: Env,
+    load: Load,
+    size: u64,
+    begin: Mono,
+    end: Mono,
+    outcome: RefCell<Outcome>,
+}
+
+async fn connect(env: &Env, uri: &str, structured: bool) -> Result<Client> {
+    let (address, export) = net::nbd::target(uri)?;
+    let config = ClientConfig {
+        structured,
+        extended: false,
+        contexts: Vec::new(),
+        ..ClientConfig::connect(export)
+    };
+    Client::connect(env, &address, config).await
+}
+
+/// Puts `load` on the export of `uri`.
+///
+/// # Errors
+/// What connecting says, or `Invalid` if the load does not fit the export.
+pub async fn run(env: &Env, uri: &str, load: &Load) -> Result<Outcome> {
+    let mut clients = Vec::new();
+    for _ in 0..load.connections {
+        clients.push(connect(env, uri, load.structured).await?);
+    }
+    let facts = &clients.first().ok_or_else(|| too_few("connections"))?.session().facts;
+    let size = facts.size_bytes.min(load.span.unwrap_or(u64::MAX));
+    let min = facts.blocks.min();
+    if size < u64::from(load.block) || !load.block.is_multiple_of(min.max(512)) || load.depth == 0 {
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            format!(
+                "requests of {} bytes, {} in flight, on {size} bytes in blocks of {min}; at least \
+                 one, of whole blocks, must fit",
+                load.block, load.depth
+            ),
+        ));
+    }
+    let begin = env.now().after(load.warm_up);
+    let end = begin.after(load.time);
+    let (env, load) = (env.clone(), load.clone());
+    let run = Rc::new(Run { env, load, size, begin, end, outcome: RefCell::default() });
+    let mut workers = Vec::new();
+    for (n, client) in clients.iter().enumerate() {
+        // The connection's workers share a place, so that a sequential stream is one stream.
+        let place = Rc::new(std::cell::Cell::new(size / clients.len() as u64 * n as u64));
+        for _ in 0..run.load.depth {
+            workers.push(start(&run, client.clone(), place.clone()));
+        }
+    }
+    for worker in workers {
+        worker.await;
+    }
+    clients.iter().for_each(Client::close);
+    let mut outcome = run.outcome.take();
+    outcome.seconds = run.load.time.as_secs_f64();
+    Ok(outcome)
+}
+
+fn too_few(what: &str) -> Error {
+    Error::new(ErrorKind::Invalid, format!("0 {what}; at least 1 is needed"))
+}
+
+/// Begins a worker; the future that comes back is done when it is.
+fn start(
+    run: &Rc<Run>,
+    client: Client,
+    place: Rc<std::cell::Cell<u64>>,
+) -> impl Future<Output = ()> + use<> {
+    let done = Rc::new(Done::default());
+    let (theirs, run) = (done.clone(), run.clone());
+    let env = run.env.clone();
+    env.spawn("a worker of the load", async move {
+        if let Err(error) = work(&run, &client, &place).await {
+            let mut outcome = run.outcome.borrow_mut();
+            outcome.errors += 1;
+            outcome.first_error.get_or_insert(error);
+        }
+        theirs.set();
+    });
+    async move { done.wait().await }
+}
+
+#[derive(Default)]
+struct Done {
+    over: std::cell::Cell<bool>,
+    waker: RefCell<Option<std::task::Waker>>,
+}
+
+impl Done {
+    fn set(&self) {
+        self.over.set(true);
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+
+    async fn wait(&self) {
+        std::future::poll_fn(|cx| {
+            if self.over.get() {
+                return std::task::Poll::Ready(());
+            }
+            *self.waker.borrow_mut() = Some(cx.waker().clone());
+            std::task::Poll::Pending
+        })
+        .await;
+    }
+}
+
+async fn work(run: &Run, client: &Client, place: &std::cell::Cell<u64>) -> Result<()> {
+    let load = &run.load;
+    let block = u64::from(load.block);
+    let blocks = run.size / block;
+    let mut buf = run.env.buf(load.block as usize)?;
+    let mut state = run.env.random("load");
+    loop {
+        let began = run.env.now();
+        if began >= run.end {
+            return Ok(());
+        }
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let draw = state >> 16;
+        let offset = if load.pattern.is_sequential() {
+            let at = place.get();
+            place.set(if at + 2 * block > run.size { 0 } else { at + block });
+            at - at % block
+        } else {
+            draw % blocks * block
+        };
+        let command = match load.pattern {
+            Pattern::RandomRead | Pattern::SequentialRead => Command::Read,
+            Pattern::RandomWrite | Pattern::SequentialWrite => Command::Write,
+            Pattern::Mixed if (draw >> 40) % 10 < 7 => Command::Read,
+            Pattern::Mixed => Command::Write,
+        };
+        if command == Command::Write {
+            pattern::fill(&mut buf.write(), offset);
+        }
+        let ticket = client.start(command, CommandFlags::NONE, offset, block, Some(buf));
+        let outcome = ticket.await;
+        buf = match outcome.buf {
+            Some(buf) => buf,
+            None => run.env.buf(load.block as usize)?,
+        };
+        count(run, command, offset, &buf, began, outcome.result)?;
+    }
+}
+
+fn count(
+    run: &Run,
+    command: Command,
+    offset: u64,
+    buf: &Buf,
+    began: Mono,
+    result: Result<usize>,
+) -> Result<()> {
+    result?;
+    let mut outcome = run.outcome.borrow_mut();
+    if run.load.verify && command == Command::Read && !pattern::is_right(&buf.read(), offset) {
+        outcome.wrong += 1;
+    }
+    let now = run.env.now();
+    if now >= run.begin && now < run.end {
+        outcome.ops += 1;
+        outcome.latency.add(now.since(began));
+    }
+    Ok(())
+}
+
+/// Writes what [`Load::verify`] expects over the first `span` bytes of the export, and flushes.
+///
+/// # Errors
+/// What connecting or a write says.
+pub async fn fill(env: &Env, uri: &str, span: Option<u64>) -> Result<()> {
+    let client = connect(env, uri, false).await?;
+    let facts = &client.session().facts;
+    let size = facts.size_bytes.min(span.unwrap_or(u64::MAX));
+    let block = u64::from(facts.blocks.max_payload()).min(FILL_BYTES);
+    let mut window = std::collections::VecDeque::new();
+    let mut at = 0;
+    while at < size || !window.is_empty() {
+        if at < size && (window.len() as u64) < FILL_DEPTH {
+            let len = block.min(size - at);
+            let buf = env.pool().wait_for(len as usize).await?;
+            pattern::fill(&mut buf.write(), at);
+            let (command, flags) = (Command::Write, CommandFlags::NONE);
+            window.push_back(client.start(command, flags, at, len, Some(buf)));
+            at += len;
+        } else if let Some(oldest) = window.pop_front() {
+            oldest.await.result?;
+        }
+    }
+    client.start(Command::Flush, CommandFlags::NONE, 0, 0, None).await.result?;
+    client.close();
+    Ok(())
+}

@@ -1,0 +1,49 @@
+//! Medians, and how sure they are.
+
+/// A median with the interval that holds the true one with about 95 %.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Median {
+    /// The middle.
+    pub value: f64,
+    /// The lower end of the interval.
+    pub low: f64,
+    /// The upper end.
+    pub high: f64,
+}
+
+/// The median of the values and its interval, by rank: with n values the interval reaches about
+/// 0.98 times the root of n ranks to both sides, and needs no assumption on their distribution.
+///
+/// # Panics
+/// If there are none.
+pub fn median(values: &[f64]) -> Median {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let n = sorted.len();
+    let value = if n % 2 == 1 { sorted[n / 2] } else { (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0 };
+    let reach = 0.98 * (n as f64).sqrt();
+    let middle = (n as f64 - 1.0) / 2.0;
+    let low = (middle - reach).floor().max(0.0) as usize;
+    let high = ((middle + reach).ceil() as usize).min(n - 1);
+    Median { value, low: sorted[low], high: sorted[high] }
+}
+
+/// The median of the ratios of two servers in the same rounds.
+pub fn ratio(ours: &[f64], theirs: &[f64]) -> Median {
+    let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(a, b)| a / b).collect();
+    median(&ratios)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_middle_and_its_neighbours() {
+        let values: Vec<f64> = (1..=15).map(f64::from).rev().collect();
+        let found = median(&values);
+        assert_eq!((found.value, found.low, found.high), (8.0, 4.0, 12.0));
+        assert_eq!(median(&[3.0, 1.0]).value, 2.0);
+        assert_eq!(ratio(&[2.0, 9.0, 4.0], &[1.0, 3.0, 2.0]).value, 2.0);
+    }
+}

@@ -1,0 +1,134 @@
+//! Lets every request wait, each by itself: a slow disk made of a fast one.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use block::{
+    Below, ByteRange, Control, Device, Env, Handled, Info, Lower, Needs, Report, Request, Result,
+    Verb,
+};
+use graph::engine::AnyDevice;
+use graph::kind::{Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
+
+/// `delay`
+pub const KIND: Kind = Kind {
+    name: "delay",
+    summary: "lets requests wait before they go down",
+    manual: include_str!("manual.md"),
+    lowers: Lowers::One,
+    options: &[
+        OptionSpec {
+            name: "time",
+            value: ValueType::Duration(TIME_MAX),
+            required: false,
+            help: "how long a request waits if its own option below is not set; 0s if not set",
+        },
+        OptionSpec {
+            name: "read",
+            value: ValueType::Duration(TIME_MAX),
+            required: false,
+            help: "how long reads and status requests wait; `time` if not set",
+        },
+        OptionSpec {
+            name: "write",
+            value: ValueType::Duration(TIME_MAX),
+            required: false,
+            help: "how long writes, zeroes and discards wait; `time` if not set",
+        },
+        OptionSpec {
+            name: "flush",
+            value: ValueType::Duration(TIME_MAX),
+            required: false,
+            help: "how long flushes wait; `time` if not set",
+        },
+        OptionSpec {
+            name: "jitter",
+            value: ValueType::Duration(TIME_MAX),
+            required: false,
+            help: "up to so much longer, drawn for each request; 0s if not set",
+        },
+    ],
+    maker: Maker::Device { plan, make },
+};
+
+const TIME_MAX: Duration = Duration::from_secs(600);
+
+fn plan(given: &Given) -> Plan<Info> {
+    if given.options.is_empty() {
+        let fault =
+            "no time is set, so nothing would wait; add time = \"5ms\", or what it should be";
+        return Err(vec![Fault::new("kind", fault)]);
+    }
+    Ok(given.lowers[0].info.clone())
+}
+
+fn make(given: &Given, env: &Env, lowers: Vec<Lower>) -> Result<Rc<dyn AnyDevice>> {
+    let lower = lowers.into_iter().next().expect("its one lower was counted when it was planned");
+    Ok(Rc::new(Delay {
+        info: lower.info().clone(),
+        times: Verb::ALL.map(|verb| time(given, verb)),
+        jitter_ns: given.duration("jitter").unwrap_or_default().as_nanos() as u64,
+        lower,
+        env: env.clone(),
+        delayed: Cell::new(0),
+    }))
+}
+
+fn time(given: &Given, verb: Verb) -> Duration {
+    let option = match verb {
+        Verb::Read | Verb::Status => "read",
+        Verb::Write | Verb::WriteZeroes | Verb::Discard => "write",
+        Verb::Flush => "flush",
+    };
+    given.duration(option).or(given.duration("time")).unwrap_or_default()
+}
+
+struct Delay {
+    info: Info,
+    lower: Lower,
+    env: Env,
+    /// By verb.
+    times: [Duration; Verb::ALL.len()],
+    jitter_ns: u64,
+    delayed: Cell<u64>,
+}
+
+impl Delay {
+    fn wait_of(&self, verb: Verb) -> Duration {
+        let jitter = match self.jitter_ns {
+            0 => 0,
+            most => self.env.random("delay") % (most + 1),
+        };
+        self.times[verb as usize] + Duration::from_nanos(jitter)
+    }
+}
+
+impl Device for Delay {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::children(1)
+    }
+
+    async fn submit(&self, request: &mut Request) -> Result<()> {
+        let wait = self.wait_of(request.op.verb());
+        if !wait.is_zero() {
+            self.delayed.set(self.delayed.get() + 1);
+            self.env.sleep(wait).await;
+        }
+        self.lower.forward(&mut request.op).await
+    }
+
+    fn resolve(&self, range: ByteRange) -> Result<Vec<Below>> {
+        Ok(vec![Below { lower: 0, above: range.start(), range, how: "" }])
+    }
+
+    fn control(&self, control: &Control) -> Handled {
+        let Control::Report = control else { return Handled::Pass };
+        let counters = vec![("delayed", self.delayed.get())];
+        Handled::Done(Ok(Report { counters, ..Report::default() }))
+    }
+}

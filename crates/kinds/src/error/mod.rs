@@ -1,0 +1,254 @@
+//! Makes chosen requests fail, to see what stands above it do its work.
+
+mod schedule;
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use block::{
+    ByteRange, Control, Env, Error, ErrorKind, Handled, Health, Hooks, Op, Push, Report, Request,
+    Result, Verb,
+};
+use graph::kind::{Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
+use graph::spec::units::format_exact;
+
+use schedule::Schedule;
+
+/// `error`
+pub const KIND: Kind = Kind {
+    name: "error",
+    summary: "makes chosen requests fail",
+    manual: include_str!("manual.md"),
+    lowers: Lowers::One,
+    options: &[
+        OptionSpec {
+            name: "op",
+            value: ValueType::Choices(&["read", "write", "zero", "discard", "flush", "status"]),
+            required: false,
+            help: "which operations; read, write, zero and discard if not set",
+        },
+        OptionSpec {
+            name: "start",
+            value: ValueType::Size(0, u64::MAX),
+            required: false,
+            help: "only requests that touch bytes from here on; 0 if not set",
+        },
+        OptionSpec {
+            name: "size",
+            value: ValueType::Size(1, u64::MAX),
+            required: false,
+            help: "so many bytes from `start` on; up to the end if not set",
+        },
+        OptionSpec {
+            name: "after",
+            value: ValueType::Integer(0, u64::MAX),
+            required: false,
+            help: "so many matching requests pass first; 0 if not set",
+        },
+        OptionSpec {
+            name: "schedule",
+            value: ValueType::Text,
+            required: false,
+            help: "which of the matching requests, by number from 1 on: \"every 4\", \"3,5,9-12\"; \
+                   all if not set",
+        },
+        OptionSpec {
+            name: "rate",
+            value: ValueType::Share,
+            required: false,
+            help: "the share of them that fails, drawn for each; 1 if not set",
+        },
+        OptionSpec {
+            name: "count",
+            value: ValueType::Integer(0, u64::MAX),
+            required: false,
+            help: "at most so many failures; without end if not set",
+        },
+        OptionSpec {
+            name: "with",
+            value: ValueType::Choice(&[
+                "io",
+                "nospace",
+                "corrupt",
+                "timeout",
+                "readonly",
+                "unsupported",
+            ]),
+            required: false,
+            help: "the error; io if not set",
+        },
+        OptionSpec {
+            name: "when",
+            value: ValueType::Choice(&["before", "after"]),
+            required: false,
+            help: "whether the request fails before it goes down, or after it was carried out; \
+                   before if not set",
+        },
+    ],
+    maker: Maker::Hooks { plan, make },
+};
+
+/// Operations that fail if the spec does not say which.
+const VERBS_DEFAULT: [Verb; 4] = [Verb::Read, Verb::Write, Verb::WriteZeroes, Verb::Discard];
+
+/// Draws are compared in this many bits, all of which a share has.
+const DRAW_BITS: u32 = 53;
+
+fn plan(given: &Given) -> Plan<()> {
+    let mut faults = Vec::new();
+    if let Some(text) = given.text("schedule")
+        && let Err(why) = Schedule::parse(text)
+    {
+        faults.push(Fault::new("schedule", format!("schedule {text:?}: {why}")));
+    }
+    let lower = &given.lowers[0];
+    let start = given.size("start").unwrap_or(0);
+    let end = start.saturating_add(given.size("size").unwrap_or(1));
+    if end > lower.info.size {
+        let option = if given.size("size").is_some() { "size" } else { "start" };
+        let fault = format!(
+            "byte {end} is beyond the end of {:?}, which has {}",
+            lower.name,
+            format_exact(lower.info.size)
+        );
+        faults.push(Fault::new(option, fault));
+    }
+    if faults.is_empty() { Ok(()) } else { Err(faults) }
+}
+
+fn make(given: &Given, env: &Env) -> Result<Rc<dyn Hooks>> {
+    let error = |kind, words: &str| Error::new(kind, words).at(&given.name);
+    Ok(Rc::new(Injector {
+        verbs: verbs(given.list("op")),
+        range: range(given),
+        after: given.integer("after").unwrap_or(0),
+        schedule: schedule(given)?,
+        chance: (given.share("rate").unwrap_or(1.0) * (1_u64 << DRAW_BITS) as f64) as u64,
+        left: Cell::new(given.integer("count").unwrap_or(u64::MAX)),
+        failure: error(failure(given.text("with")), "failed on purpose, as the spec says"),
+        flush_failure: error(
+            ErrorKind::Faulted,
+            "an earlier flush failed on purpose, so every flush fails",
+        ),
+        late: given.text("when") == Some("after"),
+        env: env.clone(),
+        seen: Cell::new(0),
+        injected: Cell::new(0),
+        flush_failed: Cell::new(false),
+    }))
+}
+
+/// A set of verbs, a bit for each.
+fn verbs(words: &[String]) -> u8 {
+    let chosen = |verb: &Verb| match words {
+        [] => VERBS_DEFAULT.contains(verb),
+        words => words.iter().any(|word| word == verb.name()),
+    };
+    Verb::ALL.into_iter().filter(chosen).fold(0, |set, verb| set | 1 << verb as u8)
+}
+
+fn range(given: &Given) -> ByteRange {
+    let start = given.size("start").unwrap_or(0);
+    let end = given.size("size").map_or(u64::MAX, |size| start.saturating_add(size));
+    ByteRange::between(start, end).expect("it lies within the lower device: it was planned")
+}
+
+fn schedule(given: &Given) -> Result<Schedule> {
+    given.text("schedule").map_or(Ok(Schedule::All), |text| {
+        Schedule::parse(text).map_err(|why| Error::new(ErrorKind::Invalid, why))
+    })
+}
+
+fn failure(word: Option<&str>) -> ErrorKind {
+    match word {
+        Some("nospace") => ErrorKind::NoSpace,
+        Some("corrupt") => ErrorKind::Corrupt,
+        Some("timeout") => ErrorKind::TimedOut,
+        Some("readonly") => ErrorKind::ReadOnly,
+        Some("unsupported") => ErrorKind::Unsupported,
+        _ => ErrorKind::Io,
+    }
+}
+
+/// Fails what meets every condition.
+struct Injector {
+    verbs: u8,
+    range: ByteRange,
+    after: u64,
+    schedule: Schedule,
+    /// Of all numbers of [`DRAW_BITS`] bits, those below this one strike.
+    chance: u64,
+    /// Failures that are allowed still.
+    left: Cell<u64>,
+    failure: Error,
+    flush_failure: Error,
+    late: bool,
+    env: Env,
+    /// Requests whose operation and range match.
+    seen: Cell<u64>,
+    injected: Cell<u64>,
+    /// After a failed flush every later one fails: so says the contract of a device.
+    flush_failed: Cell<bool>,
+}
+
+impl Injector {
+    fn matches(&self, op: &Op) -> bool {
+        let touches = op.range().is_none_or(|range| range.overlaps(self.range));
+        self.verbs & 1 << op.verb() as u8 != 0 && touches
+    }
+
+    /// Whether this request is to fail.
+    fn strikes(&self, op: &Op) -> bool {
+        if !self.matches(op) {
+            return false;
+        }
+        let number = self.seen.get() + 1;
+        self.seen.set(number);
+        number > self.after && self.schedule.has(number) && self.left.get() > 0 && self.draw()
+    }
+
+    fn draw(&self) -> bool {
+        let all = 1 << DRAW_BITS;
+        self.chance == all || self.env.random("error") % all < self.chance
+    }
+
+    /// The error of a request that fails now.
+    fn inject(&self, op: &Op) -> Error {
+        self.injected.set(self.injected.get() + 1);
+        if matches!(op, Op::Flush) {
+            self.flush_failed.set(true);
+        }
+        self.failure.clone()
+    }
+}
+
+impl Hooks for Injector {
+    fn push(&self, request: &Request) -> Push {
+        if matches!(request.op, Op::Flush) && self.flush_failed.get() {
+            return Push::Done(Err(self.flush_failure.clone()));
+        }
+        if !self.strikes(&request.op) {
+            return Push::Forward;
+        }
+        self.left.set(self.left.get() - 1);
+        if self.late { Push::Watch(0) } else { Push::Done(Err(self.inject(&request.op))) }
+    }
+
+    fn pop(&self, _: u64, request: &Request, result: &mut Result<()>) {
+        match result {
+            Ok(()) => *result = Err(self.inject(&request.op)),
+            // It failed without us.
+            Err(_) => self.left.set(self.left.get() + 1),
+        }
+    }
+
+    fn control(&self, control: &Control) -> Handled {
+        let Control::Report = control else { return Handled::Pass };
+        let (health, summary) = match self.flush_failed.get() {
+            true => (Health::Failed, self.flush_failure.to_string()),
+            false => (Health::Ok, String::new()),
+        };
+        let counters = vec![("seen", self.seen.get()), ("injected", self.injected.get())];
+        Handled::Done(Ok(Report { health, summary, counters, ..Report::default() }))
+    }
+}

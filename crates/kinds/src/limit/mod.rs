@@ -1,0 +1,210 @@
+//! Holds requests and bytes to a rate.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `mod.rs` | the kind and its device: which request waits at which throttle |
+//! | `throttle.rs` | token buckets and the queue, without a clock |
+
+#[cfg(test)]
+mod tests;
+mod throttle;
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use block::{
+    Below, ByteRange, Control, Device, Env, Handled, Info, Lower, Mono, Needs, Op, Report, Request,
+    Result,
+};
+use graph::engine::AnyDevice;
+use graph::kind::{Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
+
+use throttle::{Bucket, Throttle, Ticket, Turn};
+
+/// `limit`
+pub const KIND: Kind = Kind {
+    name: "limit",
+    summary: "holds requests and bytes to a rate",
+    manual: include_str!("manual.md"),
+    lowers: Lowers::One,
+    options: &[
+        requests("iops", "reads, writes, zeroes and discards per second, together"),
+        bytes("bytes", "bytes read and written per second, together"),
+        requests("read_iops", "reads per second"),
+        bytes("read_bytes", "bytes read per second"),
+        requests("write_iops", "writes, zeroes and discards per second"),
+        bytes("write_bytes", "bytes written per second"),
+        OptionSpec {
+            name: "burst",
+            value: ValueType::Duration(Duration::from_secs(3600)),
+            required: false,
+            help: "what this much time brings may be used at once after a rest; 100ms if not set",
+        },
+    ],
+    maker: Maker::Device { plan, make },
+};
+
+const fn requests(name: &'static str, help: &'static str) -> OptionSpec {
+    OptionSpec { name, value: ValueType::Integer(1, 1 << 40), required: false, help }
+}
+
+const fn bytes(name: &'static str, help: &'static str) -> OptionSpec {
+    OptionSpec { name, value: ValueType::Size(1, 1 << 50), required: false, help }
+}
+
+/// Over any second a limit is passed by a tenth at most, and a queue that is filled from a turn of
+/// the core to the next loses no time.
+const BURST_DEFAULT: Duration = Duration::from_millis(100);
+
+/// Options of the two directions together, and those of each.
+const TOGETHER: [&str; 2] = ["iops", "bytes"];
+const READS: [&str; 2] = ["read_iops", "read_bytes"];
+const WRITES: [&str; 2] = ["write_iops", "write_bytes"];
+
+fn plan(given: &Given) -> Plan<Info> {
+    let set = |names: [&'static str; 2]| {
+        names.into_iter().find(|name| given.options.iter().any(|(option, _)| option == name))
+    };
+    let fault = match (set(TOGETHER), set(READS).or(set(WRITES))) {
+        (None, None) => {
+            Fault::new("kind", "no limit is set; add iops = 1000 or bytes = \"100MiB\"")
+        }
+        (Some(_), Some(apart)) => Fault::new(
+            apart,
+            format!(
+                "{apart} limits one direction, and iops and bytes limit both together; put one \
+                 limit on another to have both"
+            ),
+        ),
+        _ => return Ok(given.lowers[0].info.clone()),
+    };
+    Err(vec![fault])
+}
+
+fn make(given: &Given, env: &Env, lowers: Vec<Lower>) -> Result<Rc<dyn AnyDevice>> {
+    let lower = lowers.into_iter().next().expect("its one lower was counted when it was planned");
+    let burst = given.duration("burst").unwrap_or(BURST_DEFAULT);
+    let gate = |[requests, bytes]: [&str; 2]| {
+        let bucket = |rate| Bucket::new(env.now(), rate, burst);
+        let requests = given.integer(requests).map(bucket);
+        Rc::new(Gate::new(Throttle::new(requests, given.size(bytes).map(bucket))))
+    };
+    let together = TOGETHER.iter().any(|name| given.options.iter().any(|(o, _)| o == name));
+    let reads = gate(if together { TOGETHER } else { READS });
+    let writes = if together { reads.clone() } else { gate(WRITES) };
+    Ok(Rc::new(Limit { info: lower.info().clone(), lower, env: env.clone(), reads, writes }))
+}
+
+struct Limit {
+    info: Info,
+    lower: Lower,
+    env: Env,
+    reads: Rc<Gate>,
+    /// The same gate, if both directions are limited together.
+    writes: Rc<Gate>,
+}
+
+/// A throttle that requests wait at.
+struct Gate {
+    throttle: RefCell<Throttle>,
+    passed: Cell<u64>,
+    held: Cell<u64>,
+}
+
+impl Gate {
+    fn new(throttle: Throttle) -> Self {
+        Self { throttle: RefCell::new(throttle), passed: Cell::new(0), held: Cell::new(0) }
+    }
+
+    /// Waits until a request of so many bytes may go on. Who is not the first sleeps without a timer.
+    async fn pass(&self, env: &Env, bytes: u64) {
+        let entered = self.throttle.borrow_mut().enter(env.now(), bytes);
+        if let Some(ticket) = entered {
+            self.held.set(self.held.get() + 1);
+            let place = Place { gate: self, ticket };
+            while let Some(at) = place.turn(env, bytes).await {
+                env.sleep_until(at).await;
+            }
+        }
+        self.passed.set(self.passed.get() + 1);
+    }
+}
+
+/// A place in a gate's queue; given up when dropped, and the next one told.
+struct Place<'g> {
+    gate: &'g Gate,
+    ticket: Ticket,
+}
+
+impl Place<'_> {
+    /// Waits to be the first; then `None` if it may go on, or the time when it may.
+    async fn turn(&self, env: &Env, bytes: u64) -> Option<Mono> {
+        poll_fn(|cx| {
+            let mut throttle = self.gate.throttle.borrow_mut();
+            match throttle.turn(self.ticket, env.now(), bytes) {
+                Turn::Go => Poll::Ready(None),
+                Turn::At(at) => Poll::Ready(Some(at)),
+                Turn::Behind => {
+                    throttle.wait(self.ticket, cx.waker());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut throttle = self.gate.throttle.borrow_mut();
+        throttle.leave(self.ticket);
+        let first = throttle.first();
+        drop(throttle);
+        if let Some(first) = first {
+            first.wake();
+        }
+    }
+}
+
+impl Device for Limit {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::children(1)
+    }
+
+    async fn submit(&self, request: &mut Request) -> Result<()> {
+        match &request.op {
+            Op::Read { range, .. } => self.reads.pass(&self.env, range.len()).await,
+            Op::Write { range, .. } => self.writes.pass(&self.env, range.len()).await,
+            Op::WriteZeroes { .. } | Op::Discard { .. } => self.writes.pass(&self.env, 0).await,
+            // What asks for no bytes and changes none is not held back behind those that do.
+            Op::Flush | Op::Status { .. } => {}
+        }
+        self.lower.forward(&mut request.op).await
+    }
+
+    fn resolve(&self, range: ByteRange) -> Result<Vec<Below>> {
+        Ok(vec![Below { lower: 0, above: range.start(), range, how: "" }])
+    }
+
+    fn control(&self, control: &Control) -> Handled {
+        let Control::Report = control else { return Handled::Pass };
+        let mut gates = vec![&self.reads];
+        if !Rc::ptr_eq(&self.reads, &self.writes) {
+            gates.push(&self.writes);
+        }
+        let sum = |count: fn(&Gate) -> u64| gates.iter().map(|gate| count(gate)).sum();
+        let counters = vec![
+            ("passed", sum(|gate| gate.passed.get())),
+            ("held", sum(|gate| gate.held.get())),
+            ("waiting", sum(|gate| gate.throttle.borrow().waiting() as u64)),
+        ];
+        Handled::Done(Ok(Report { counters, ..Report::default() }))
+    }
+}

@@ -1,0 +1,171 @@
+//! The laws of the throttle.
+
+use std::time::Duration;
+
+use block::Mono;
+use proptest::prelude::*;
+
+use super::throttle::{Bucket, Throttle, Turn};
+
+const SECOND: u128 = 1_000_000_000;
+
+/// A request: how long after the one before it comes, in nanoseconds, and its bytes.
+type Arrival = (u64, u64);
+
+fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
+    let gap = prop_oneof![Just(0), 0..1_000_u64, 0..50_000_000_u64, 0..3_000_000_000_u64];
+    let bytes = prop_oneof![Just(0), 1..100_u64, 1..100_000_u64];
+    proptest::collection::vec((gap, bytes), 1..60)
+}
+
+fn nanos(at: Mono) -> u128 {
+    at.0.as_nanos()
+}
+
+/// When each of the requests goes on. Only the first in the queue looks at the clock, at the time it
+/// was told.
+fn passages(throttle: &mut Throttle, arrivals: &[Arrival], start: Mono) -> Vec<(Mono, u64)> {
+    let mut gone = Vec::new();
+    let mut queue = std::collections::VecDeque::new();
+    let mut arrives = start;
+    for (gap, bytes) in arrivals {
+        arrives = arrives.after(Duration::from_nanos(*gap));
+        serve(throttle, &mut queue, &mut gone, Some(arrives));
+        match throttle.enter(arrives, *bytes) {
+            None => gone.push((arrives, *bytes)),
+            Some(ticket) => queue.push_back((ticket, *bytes, arrives)),
+        }
+    }
+    serve(throttle, &mut queue, &mut gone, None);
+    assert_eq!(throttle.waiting(), 0);
+    gone
+}
+
+/// Serves the queue up to a time, or to its end.
+fn serve(
+    throttle: &mut Throttle,
+    queue: &mut std::collections::VecDeque<(u64, u64, Mono)>,
+    gone: &mut Vec<(Mono, u64)>,
+    until: Option<Mono>,
+) {
+    while let Some((ticket, bytes, came)) = queue.front().copied() {
+        if let Some((behind, bytes, _)) = queue.get(1) {
+            assert_eq!(throttle.turn(*behind, came, *bytes), Turn::Behind);
+        }
+        // Its turn begins when it came, or when the one before it went.
+        let mut now = gone.last().map_or(came, |(at, _)| came.max(*at));
+        if let Turn::At(at) = throttle.turn(ticket, now, bytes) {
+            assert!(at > now);
+            if until.is_some_and(|until| at > until) {
+                return;
+            }
+            now = at;
+            assert_eq!(throttle.turn(ticket, now, bytes), Turn::Go, "it was told this time");
+        }
+        gone.push((now, bytes));
+        queue.pop_front();
+    }
+}
+
+/// No window has more than its rate, and beside that the burst or the largest of it.
+fn check_windows(gone: &[(Mono, u64)], rate: u64, burst: Duration, tokens: impl Fn(u64) -> u64) {
+    for first in 0..gone.len() {
+        let (mut sum, mut largest) = (0, 1);
+        for (at, bytes) in &gone[first..] {
+            sum += u128::from(tokens(*bytes));
+            largest = tokens(*bytes).max(largest);
+            let time = nanos(*at) - nanos(gone[first].0);
+            let saved = (u128::from(rate) * burst.as_nanos()).max(u128::from(largest) * SECOND);
+            assert!(
+                sum * SECOND <= u128::from(rate) * time + saved,
+                "{sum} tokens in {time} ns at {rate}/s with a burst of {burst:?}"
+            );
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn never_faster_than_its_rates_never_out_of_order_never_stuck(
+        arrivals in arrivals(),
+        iops in proptest::option::of(1..2_000_u64),
+        bytes in proptest::option::of(1..1_000_000_u64),
+        burst_ms in 0..2_000_u64,
+        start_s in 0..100_u64,
+    ) {
+        let start = Mono(Duration::from_secs(start_s));
+        let burst = Duration::from_millis(burst_ms);
+        let bucket = |rate: Option<u64>| rate.map(|rate| Bucket::new(start, rate, burst));
+        let mut throttle = Throttle::new(bucket(iops), bucket(bytes));
+        let gone = passages(&mut throttle, &arrivals, start);
+        // All went, in the order in which they came.
+        let order: Vec<u64> = gone.iter().map(|(_, bytes)| *bytes).collect();
+        prop_assert_eq!(order, arrivals.iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>());
+        prop_assert!(gone.is_sorted_by_key(|(at, _)| *at));
+        if let Some(rate) = iops {
+            check_windows(&gone, rate, burst, |_| 1);
+        }
+        if let Some(rate) = bytes {
+            check_windows(&gone, rate, burst, |bytes| bytes);
+        }
+        if (iops, bytes) == (None, None) {
+            let last: u64 = arrivals.iter().map(|(gap, _)| gap).sum();
+            prop_assert_eq!(gone.last().unwrap().0, start.after(Duration::from_nanos(last)));
+        }
+    }
+
+    /// With work always waiting, no time is lost: the rate is reached, not only kept.
+    #[test]
+    fn never_slower_than_its_rate(
+        sizes in proptest::collection::vec(1..100_000_u64, 1..60),
+        rate in 1..1_000_000_u64,
+    ) {
+        let start = Mono(Duration::from_secs(1));
+        let burst = Duration::ZERO;
+        let mut throttle = Throttle::new(None, Some(Bucket::new(start, rate, burst)));
+        let arrivals: Vec<Arrival> = sizes.iter().map(|bytes| (0, *bytes)).collect();
+        let gone = passages(&mut throttle, &arrivals, start);
+        // The bucket begins with one token, and each request waits for a whole nanosecond.
+        let needed = u128::from(sizes.iter().sum::<u64>() - 1) * SECOND / u128::from(rate);
+        let took = nanos(gone.last().unwrap().0) - nanos(start);
+        prop_assert!(needed <= took && took <= needed + sizes.len() as u128, "{took} ns instead of {needed}");
+    }
+}
+
+#[test]
+fn a_full_bucket_lets_a_burst_through_and_then_keeps_time() {
+    let start = Mono(Duration::from_secs(1));
+    let burst = Duration::from_millis(30);
+    let mut throttle = Throttle::new(Some(Bucket::new(start, 100, burst)), None);
+    let gone = passages(&mut throttle, &[(0, 0); 6], start);
+    let millis: Vec<u128> = gone.iter().map(|(at, _)| nanos(*at) / 1_000_000 - 1000).collect();
+    assert_eq!(millis, [0, 0, 0, 10, 20, 30]);
+}
+
+#[test]
+fn who_leaves_makes_room_for_the_next() {
+    let start = Mono(Duration::from_secs(1));
+    let mut throttle = Throttle::new(Some(Bucket::new(start, 1, Duration::ZERO)), None);
+    assert_eq!(throttle.enter(start, 0), None);
+    let [first, second, third] = [(); 3].map(|()| throttle.enter(start, 0).unwrap());
+    throttle.leave(second);
+    assert_eq!(throttle.turn(third, start, 0), Turn::Behind);
+    throttle.leave(first);
+    let at = start.after(Duration::from_secs(1));
+    assert_eq!(throttle.turn(third, start, 0), Turn::At(at));
+    assert_eq!(throttle.turn(third, at, 0), Turn::Go);
+    throttle.leave(third);
+    assert_eq!(throttle.waiting(), 0);
+}
+
+#[test]
+fn the_largest_rates_and_requests_do_not_overflow() {
+    let start = Mono(Duration::ZERO);
+    let long = Duration::from_secs(u64::MAX >> 20);
+    let mut throttle = Throttle::new(None, Some(Bucket::new(start, u64::MAX, long)));
+    let late = start.after(long);
+    assert_eq!(throttle.enter(late, u64::MAX), None);
+    let mut slow = Throttle::new(None, Some(Bucket::new(start, 1, Duration::ZERO)));
+    let ticket = slow.enter(late, u64::MAX).unwrap();
+    assert!(matches!(slow.turn(ticket, late, u64::MAX), Turn::At(at) if at > late));
+}

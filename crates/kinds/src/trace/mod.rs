@@ -1,0 +1,145 @@
+//! Keeps a record of every request in a file.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `mod.rs` | the kind and its hook |
+//! | `entry.rs` | what a trace consists of: bytes and text |
+//! | `reader.rs` | a trace as a row of entries |
+//! | `queue.rs` | what was recorded and not yet written |
+//! | `writer.rs` | the task that writes it |
+//! | `replay.rs` | the requests of a trace, sent again |
+
+mod entry;
+mod queue;
+mod reader;
+mod replay;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use std::rc::Rc;
+
+use block::env::{CacheMode, Open};
+use block::{
+    Control, Env, Error, ErrorKind, Handled, Hooks, Mono, Op, Push, Report, Request, Result,
+};
+use graph::kind::{Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
+
+pub use entry::{Entry, Header, Malformed, Record, SLOT_BYTES};
+pub use reader::Reader;
+pub use replay::{IN_FLIGHT_MAX, Replayed, replay};
+
+use queue::Queue;
+use writer::{BLOCK_BYTES, Writer};
+
+/// `trace`
+pub const KIND: Kind = Kind {
+    name: "trace",
+    summary: "keeps a record of every request in a file",
+    manual: include_str!("manual.md"),
+    lowers: Lowers::One,
+    options: &[
+        OptionSpec {
+            name: "file",
+            value: ValueType::Path,
+            required: true,
+            help: "the trace; made, sparse, if it is not there, and continued if it is",
+        },
+        OptionSpec {
+            name: "size",
+            value: ValueType::Size(BLOCK_BYTES, 1 << 44),
+            required: false,
+            help: "bytes of a file that is made: 64 for each request that it can hold; 1GiB if not \
+                   set",
+        },
+        OptionSpec {
+            name: "queue",
+            value: ValueType::Integer(1, 1 << 20),
+            required: false,
+            help: "requests that may wait to be written, in memory; those beyond are counted and \
+                   not recorded; 65536 if not set",
+        },
+    ],
+    maker: Maker::Hooks { plan, make },
+};
+
+const SIZE_DEFAULT: u64 = 1 << 30;
+const QUEUE_DEFAULT: u64 = 65536;
+
+fn plan(_: &Given) -> Plan<()> {
+    Ok(())
+}
+
+fn make(given: &Given, env: &Env) -> Result<Rc<dyn Hooks>> {
+    let path = given.text("file").unwrap_or_default();
+    let size = given.size("size").unwrap_or(SIZE_DEFAULT);
+    let storage = env.open(&Open {
+        path: path.into(),
+        device: false,
+        read_only: false,
+        create: Some(size - size % BLOCK_BYTES),
+        cache: CacheMode::Buffered,
+    })?;
+    if storage.facts().size < BLOCK_BYTES {
+        let size = storage.facts().size;
+        let words = format!("{path} has {size} bytes; a trace has {BLOCK_BYTES} at least");
+        return Err(Error::new(ErrorKind::Invalid, words));
+    }
+    let queue = Rc::new(Queue::new(given.integer("queue").unwrap_or(QUEUE_DEFAULT) as usize));
+    let writer = Writer::new(env, path, storage, queue.clone())?;
+    env.spawn("a trace's writer", writer.run());
+    Ok(Rc::new(Trace { queue, env: env.clone(), started: env.now() }))
+}
+
+/// Notes each reply. The queue is given up with it; the writer then writes what is left.
+struct Trace {
+    queue: Rc<Queue>,
+    env: Env,
+    started: Mono,
+}
+
+impl Trace {
+    fn now_ns(&self) -> u64 {
+        self.env.now().since(self.started).as_nanos() as u64
+    }
+}
+
+impl Hooks for Trace {
+    fn push(&self, _: &Request) -> Push {
+        Push::Watch(self.now_ns())
+    }
+
+    fn pop(&self, saved: u64, request: &Request, result: &mut Result<()>) {
+        let op = &request.op;
+        self.queue.push(Record {
+            begin_ns: saved,
+            end_ns: self.now_ns(),
+            id: request.id,
+            verb: op.verb(),
+            range: op.range(),
+            fua: op.fua(),
+            unmap: matches!(op, Op::WriteZeroes { unmap: true, .. }),
+            errno: result.as_ref().err().map_or(0, |error| error.errno() as u32),
+        });
+    }
+
+    fn control(&self, control: &Control) -> Handled {
+        let Control::Report = control else { return Handled::Pass };
+        let summary = match self.queue.failure() {
+            Some(error) => format!("nothing is recorded any more: {error}"),
+            None => String::new(),
+        };
+        let counters = vec![
+            ("written", self.queue.written()),
+            ("queued", self.queue.waiting()),
+            ("lost", self.queue.lost()),
+        ];
+        Handled::Done(Ok(Report { summary, counters, ..Report::default() }))
+    }
+}
+
+impl Drop for Trace {
+    fn drop(&mut self) {
+        self.queue.close();
+    }
+}

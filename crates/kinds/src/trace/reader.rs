@@ -1,0 +1,61 @@
+//! A trace as a row of entries.
+
+use std::io::{ErrorKind as IoErrorKind, Read};
+
+use block::{Error, ErrorKind, Result};
+
+use super::entry::{Entry, Header, SLOT_BYTES, Slot};
+
+/// Reads a trace to its end, or to what is no part of one.
+pub struct Reader<R> {
+    from: R,
+    /// The number of the next slot.
+    next: u64,
+    ended: bool,
+}
+
+impl<R: Read> Reader<R> {
+    /// Reads the header. Whatever is read from had better be buffered: it is asked for 64 bytes at a
+    /// time.
+    ///
+    /// # Errors
+    /// `Corrupt` if it is no trace, or of a version that is not known; what reading says.
+    pub fn new(from: R) -> Result<Self> {
+        let mut reader = Self { from, next: 0, ended: false };
+        let slot = reader.slot()?;
+        let header = Header::parse(&slot.unwrap_or([0; SLOT_BYTES]));
+        header.map_err(|why| Error::new(ErrorKind::Corrupt, format!("it is no trace: {why}")))?;
+        Ok(reader)
+    }
+
+    /// The next slot; `None` at the end, which a part of a slot is too.
+    fn slot(&mut self) -> Result<Option<Slot>> {
+        let mut slot = [0; SLOT_BYTES];
+        self.next += 1;
+        match self.from.read_exact(&mut slot) {
+            Ok(()) => Ok(Some(slot)),
+            Err(error) if error.kind() == IoErrorKind::UnexpectedEof => Ok(None),
+            Err(error) => Err(Error::io(&error, "reading the trace")),
+        }
+    }
+
+    fn entry(&mut self) -> Result<Option<Entry>> {
+        let at = self.next;
+        let Some(slot) = self.slot()? else { return Ok(None) };
+        Entry::parse(&slot)
+            .map_err(|why| Error::new(ErrorKind::Corrupt, format!("slot {at} of the trace: {why}")))
+    }
+}
+
+impl<R: Read> Iterator for Reader<R> {
+    type Item = Result<Entry>;
+
+    fn next(&mut self) -> Option<Result<Entry>> {
+        if self.ended {
+            return None;
+        }
+        let entry = self.entry();
+        self.ended = !matches!(entry, Ok(Some(_)));
+        entry.transpose()
+    }
+}

@@ -1,0 +1,122 @@
+//! The requests of a trace, sent again.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use block::{Buf, ByteRange, Child, Env, Error, ErrorKind, Lower, Op, Result, Verb};
+
+use super::entry::Record;
+
+/// Requests in flight at once, whatever the trace had.
+pub const IN_FLIGHT_MAX: usize = 1024;
+
+/// What became of a replay.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Replayed {
+    /// Requests that were sent.
+    pub requests: u64,
+    /// Those that failed.
+    pub failed: u64,
+}
+
+/// Sends the requests of one run to `lower` as they were recorded: none before its time, and none
+/// before the answer of each that had been answered when it began. Those that were in flight
+/// together are so again. Every 16 bytes of a payload hold the place that they were meant for and
+/// the number of their request.
+///
+/// # Errors
+/// `Limit` if not even one request's buffer fits into the pool. A request that fails is counted, and
+/// the rest goes on.
+pub async fn replay(records: &[Record], lower: &Lower, env: &Env) -> Result<Replayed> {
+    let mut records = records.to_vec();
+    records.sort_by_key(|record| (record.begin_ns, record.id));
+    let first_ns = records.first().map_or(0, |record| record.begin_ns);
+    let started = env.now();
+    let mut flights = Flights::default();
+    for record in &records {
+        let due = Duration::from_nanos(record.begin_ns - first_ns);
+        env.sleep_until(started.after(due)).await;
+        flights.land(|end_ns| end_ns <= record.begin_ns).await;
+        if flights.0.len() == IN_FLIGHT_MAX {
+            flights.land_first().await;
+        }
+        let op = flights.operation(record, env).await?;
+        flights.1.requests += 1;
+        flights.0.push_back((record.end_ns, lower.start(op)));
+    }
+    flights.land(|_| true).await;
+    Ok(flights.1)
+}
+
+/// Requests in flight, each with the time at which it was answered then, and what came of others.
+#[derive(Default)]
+struct Flights(VecDeque<(u64, Child)>, Replayed);
+
+impl Flights {
+    /// Waits for those that had been answered.
+    async fn land(&mut self, answered: impl Fn(u64) -> bool) {
+        for _ in 0..self.0.len() {
+            let (end_ns, child) = self.0.pop_front().expect("counted above");
+            if answered(end_ns) {
+                self.note(child).await;
+            } else {
+                self.0.push_back((end_ns, child));
+            }
+        }
+    }
+
+    async fn land_first(&mut self) {
+        if let Some((_, child)) = self.0.pop_front() {
+            self.note(child).await;
+        }
+    }
+
+    async fn note(&mut self, child: Child) {
+        self.1.failed += u64::from(child.await.result.is_err());
+    }
+
+    /// The request of a record, with a buffer if it needs one. Answers that nobody has fetched keep
+    /// their buffers, so they are fetched before waiting for room.
+    async fn operation(&mut self, record: &Record, env: &Env) -> Result<Op> {
+        let Some(range) = record.range else { return Ok(Op::Flush) };
+        let &Record { fua, unmap, id, .. } = record;
+        Ok(match record.verb {
+            Verb::Read => Op::read(range, self.buf(range, env).await?),
+            Verb::Write => {
+                let data = self.buf(range, env).await?;
+                fill(&mut data.write(), range, id);
+                Op::Write { range, data, fua }
+            }
+            Verb::WriteZeroes => Op::WriteZeroes { range, unmap, fua },
+            Verb::Discard => Op::Discard { range, fua },
+            Verb::Status => Op::Status { range, extents: Vec::new() },
+            Verb::Flush => Op::Flush,
+        })
+    }
+
+    async fn buf(&mut self, range: ByteRange, env: &Env) -> Result<Buf> {
+        let len = usize::try_from(range.len())
+            .map_err(|_| Error::new(ErrorKind::Limit, format!("a buffer for {range}")))?;
+        loop {
+            match env.buf(len) {
+                Err(error) if error.kind() == ErrorKind::Limit && !self.0.is_empty() => {
+                    self.land_first().await;
+                }
+                Err(error) if error.kind() == ErrorKind::Limit => {
+                    return env.pool().wait_for(len).await;
+                }
+                taken => return taken,
+            }
+        }
+    }
+}
+
+/// The payload of a write.
+fn fill(data: &mut [u8], range: ByteRange, id: u64) {
+    for (at, bytes) in (range.start()..).step_by(16).zip(data.chunks_mut(16)) {
+        let mut words = [0; 16];
+        words[..8].copy_from_slice(&at.to_le_bytes());
+        words[8..].copy_from_slice(&id.to_le_bytes());
+        bytes.copy_from_slice(&words[..bytes.len()]);
+    }
+}

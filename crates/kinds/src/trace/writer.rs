@@ -1,0 +1,164 @@
+//! The task that writes a trace.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use block::env::{DiskIo, Storage};
+use block::{Buf, Env, Error, ErrorKind, Result};
+use graph::spec::units::format_size;
+
+use super::entry::{Entry, Header, SLOT_BYTES, Slot};
+use super::queue::Queue;
+
+/// What is written at once while there is much to write.
+pub const BLOCK_BYTES: u64 = 64 << 10;
+
+/// Slots in a block.
+const SLOTS: usize = BLOCK_BYTES as usize / SLOT_BYTES;
+
+/// The longest that a record waits for others to be written with.
+const GATHER: Duration = Duration::from_secs(1);
+
+/// Appends to a trace, block by block. A block that is not full is written as far as it goes, and
+/// again when there is more of it.
+pub struct Writer {
+    env: Env,
+    path: String,
+    storage: Rc<dyn Storage>,
+    queue: Rc<Queue>,
+    /// The block that is being filled; zeros behind what is used.
+    block: Buf,
+    number: u64,
+    used: usize,
+    /// How much of `used` is in the file.
+    written: usize,
+}
+
+impl Writer {
+    /// A writer to an open file.
+    ///
+    /// # Errors
+    /// `Limit` if there is no buffer for it.
+    pub fn new(env: &Env, path: &str, storage: Rc<dyn Storage>, queue: Rc<Queue>) -> Result<Self> {
+        let block = env.buf(BLOCK_BYTES as usize)?;
+        block.write().fill(0);
+        let (env, path) = (env.clone(), path.to_owned());
+        Ok(Self { env, path, storage, queue, block, number: 0, used: 0, written: 0 })
+    }
+
+    /// Writes until the queue is closed, or something fails.
+    pub async fn run(mut self) {
+        if let Err(error) = self.write_all().await {
+            self.queue.fail(error);
+        }
+    }
+
+    /// Asleep without a timer while there is nothing to write.
+    async fn write_all(&mut self) -> Result<()> {
+        self.begin().await?;
+        while !self.queue.is_done() {
+            self.queue.has(1).await;
+            self.env.within(GATHER, self.queue.has(SLOTS)).await;
+            while let Some(entry) = self.queue.pop() {
+                self.put(&entry.encode()).await?;
+            }
+            self.write_out().await?;
+        }
+        Ok(())
+    }
+
+    /// Makes the header, or finds the end of what is there.
+    async fn begin(&mut self) -> Result<()> {
+        if self.storage.facts().created {
+            self.put(&Header.encode()).await?;
+        } else {
+            self.find_end().await?;
+        }
+        let wall_ns = self.env.wall().as_nanos() as u64;
+        self.put(&Entry::Start { wall_ns }.encode()).await?;
+        self.write_out().await
+    }
+
+    /// Blocks are filled one after the other, so the last that is begun is found by halving.
+    async fn find_end(&mut self) -> Result<()> {
+        self.load(0).await?;
+        Header::parse(&self.slot(0)).map_err(|why| {
+            let words = format!("{} is there and is no trace: {why}", self.path);
+            Error::new(ErrorKind::InUse, words)
+        })?;
+        let (mut begun, mut blank) = (0, self.blocks());
+        while blank - begun > 1 {
+            let middle = begun + (blank - begun) / 2;
+            self.load(middle).await?;
+            *(if self.is_used(0) { &mut begun } else { &mut blank }) = middle;
+        }
+        self.load(begun).await?;
+        self.used = (0..SLOTS).find(|slot| !self.is_used(*slot)).unwrap_or(SLOTS);
+        self.written = self.used;
+        if self.used == SLOTS {
+            self.next_block();
+        }
+        Ok(())
+    }
+
+    fn blocks(&self) -> u64 {
+        self.storage.facts().size / BLOCK_BYTES
+    }
+
+    fn slot(&self, slot: usize) -> Slot {
+        let from = slot * SLOT_BYTES;
+        self.block.read()[from..from + SLOT_BYTES].try_into().expect("a slot's bytes")
+    }
+
+    fn is_used(&self, slot: usize) -> bool {
+        self.slot(slot) != [0; SLOT_BYTES]
+    }
+
+    async fn load(&mut self, number: u64) -> Result<()> {
+        let io = DiskIo::Read { offset: number * BLOCK_BYTES, into: self.block.clone() };
+        let outcome = self.storage.start(io).await;
+        outcome.result?;
+        self.block = outcome.buf.unwrap_or_else(|| self.block.clone());
+        self.number = number;
+        Ok(())
+    }
+
+    /// Adds a slot, and writes the block if it is full then.
+    async fn put(&mut self, slot: &Slot) -> Result<()> {
+        if self.number == self.blocks() {
+            let size = format_size(self.storage.facts().size);
+            let words = format!("{} is full: it has {size}", self.path);
+            return Err(Error::new(ErrorKind::NoSpace, words));
+        }
+        let from = self.used * SLOT_BYTES;
+        self.block.write()[from..from + SLOT_BYTES].copy_from_slice(slot);
+        self.used += 1;
+        if self.used == SLOTS {
+            self.write_out().await?;
+            self.next_block();
+        }
+        Ok(())
+    }
+
+    fn next_block(&mut self) {
+        self.block.write().fill(0);
+        self.number += 1;
+        self.used = 0;
+        self.written = 0;
+    }
+
+    /// Writes what the file does not have of the block, in whole blocks of the file's.
+    async fn write_out(&mut self) -> Result<()> {
+        if self.written == self.used {
+            return Ok(());
+        }
+        let unit = self.storage.facts().block_size as usize;
+        let from = self.written * SLOT_BYTES / unit * unit;
+        let to = (self.used * SLOT_BYTES).next_multiple_of(unit);
+        let (offset, data) = (self.number * BLOCK_BYTES + from as u64, self.block.slice(from..to));
+        self.storage.start(DiskIo::Write { offset, data, fua: false }).await.result?;
+        self.written = self.used;
+        self.queue.wrote();
+        Ok(())
+    }
+}

@@ -1,0 +1,127 @@
+//! The battery over every kind: alone, and stacked so that tables fuse.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use block::Result;
+use graph::kind::Value;
+use kinds::REGISTRY;
+use sim::{Assembly, PartId};
+use testkit::{Subject, conformance, disk_path};
+
+/// Small, so that requests meet and all of it is read often.
+const SIZE: u64 = 48 << 10;
+
+/// Does not keep what is written, on purpose: no promise about bytes holds for it.
+const WITHOUT_BYTES: [&str; 1] = ["null"];
+
+fn over(
+    name: &str,
+    lowers: usize,
+    build: impl Fn(&mut Assembly, &[PartId]) -> Result<PartId> + 'static,
+) -> Subject {
+    Subject::new(name, REGISTRY, lowers, SIZE, build)
+}
+
+fn size(key: &'static str, bytes: u64) -> (&'static str, Value) {
+    (key, Value::Size(bytes))
+}
+
+/// Each kind by itself, under its own name.
+fn alone() -> Vec<Subject> {
+    let path = |key: &'static str| {
+        move |graph: &mut Assembly| graph.add(key, &[(key, Value::Text(disk_path(0)))], &[])
+    };
+    vec![
+        Subject::disk("file", REGISTRY, 1, SIZE, path("file")),
+        Subject::disk("path", REGISTRY, 1, SIZE, path("path")).with_blocks_of_4k(),
+        Subject::disk("memory", REGISTRY, 0, SIZE, |graph| {
+            graph.add("memory", &[size("memory", SIZE)], &[])
+        }),
+        over("linear", 1, |graph, on| {
+            graph.add("linear", &[size("start", 4096), size("size", 40960)], on)
+        }),
+        over("partition", 1, |graph, on| {
+            graph.add("partition", &[size("size", 8192)], on)?;
+            graph.add("partition", &[("size", Value::Rest)], on)
+        }),
+        over("concat", 3, |graph, on| graph.add("concat", &[], on)),
+        over("stripe", 3, |graph, on| graph.add("stripe", &[size("chunk", 1024)], on)),
+        over("pass", 1, |graph, on| graph.add("pass", &[], on)),
+        over("error", 1, |graph, on| graph.add("error", &[("count", Value::Integer(0))], on)),
+        over("delay", 1, |graph, on| {
+            let time = |name, micros| (name, Value::Duration(Duration::from_micros(micros)));
+            graph.add("delay", &[time("time", 100), time("flush", 2000), time("jitter", 3000)], on)
+        }),
+        over("limit", 1, |graph, on| {
+            let rates = [("iops", Value::Integer(5000)), size("bytes", 20 << 20)];
+            graph.add("limit", &rates, on)
+        }),
+        over("trace", 1, traced()),
+    ]
+}
+
+/// A trace in a file of its own, made at each start.
+fn traced() -> impl Fn(&mut Assembly, &[PartId]) -> Result<PartId> + 'static {
+    let starts = Cell::new(0);
+    move |graph, on| {
+        starts.set(starts.get() + 1);
+        let file = format!("/trace{}", starts.get());
+        graph.add("trace", &[("file", Value::Text(file)), size("size", 1 << 20)], on)
+    }
+}
+
+fn stacked() -> Vec<Subject> {
+    vec![
+        over("a stripe of partitions", 2, |graph, on| {
+            let part = |graph: &mut Assembly, lower| {
+                graph.add("partition", &[size("size", 16384)], &[lower])?;
+                graph.add("partition", &[size("size", 32768)], &[lower])
+            };
+            let parts = [part(graph, on[0])?, part(graph, on[1])?];
+            graph.add("stripe", &[size("chunk", 4096)], &parts)
+        }),
+        over("a window onto a concat of stripes", 4, |graph, on| {
+            let low = graph.add("stripe", &[size("chunk", 512)], &on[..2])?;
+            let high = graph.add("stripe", &[size("chunk", 8192)], &on[2..])?;
+            let both = graph.add("concat", &[], &[low, high])?;
+            let watched = graph.add("pass", &[], &[both])?;
+            let half = [size("start", 24 << 10), size("size", 144 << 10)];
+            let window = graph.add("linear", &half, &[watched])?;
+            graph.add("pass", &[], &[window])
+        }),
+        over("a stripe of 4 KiB blocks", 2, |graph, on| {
+            graph.add("stripe", &[size("chunk", 4096)], on)
+        })
+        .with_blocks_of_4k(),
+    ]
+}
+
+#[test]
+fn every_kind_alone() {
+    for subject in alone() {
+        if let Err(refusal) = conformance(&subject) {
+            panic!("{refusal}");
+        }
+    }
+}
+
+#[test]
+fn kinds_in_stacks() {
+    for subject in stacked() {
+        match conformance(&subject) {
+            Ok(passed) => assert!(passed.errors > 0, "{}: {passed:?}", subject.name),
+            Err(refusal) => panic!("{refusal}"),
+        }
+    }
+}
+
+#[test]
+fn no_kind_is_left_out() {
+    let judged: Vec<_> = alone().into_iter().map(|subject| subject.name).collect();
+    let known = REGISTRY.device_names().chain(REGISTRY.disk_names());
+    let missing: Vec<_> = known
+        .filter(|name| !WITHOUT_BYTES.contains(name) && !judged.iter().any(|j| j == name))
+        .collect();
+    assert!(missing.is_empty(), "give each of these a subject in `alone`: {missing:?}");
+}

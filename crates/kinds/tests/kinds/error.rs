@@ -1,0 +1,136 @@
+//! `error`: what fails, with what, and when.
+
+use block::{ErrorKind, Health, Op};
+
+use crate::world::{Running, World, range};
+
+fn over(options: &str) -> String {
+    format!("[device]\nbad = {{ kind = \"error\", on = \"d\", {options} }}")
+}
+
+fn graph(world: &World, options: &str) -> Running {
+    world.graph(&over(options), "bad")
+}
+
+/// The numbers, from 1 on, of those of `many` reads that fail.
+fn failures(world: &World, running: &Running, many: u64) -> Vec<u64> {
+    let failed = |n: &u64| {
+        let read = running.read(n * 512, 512);
+        world.block_on(running.send(read)).1.is_err()
+    };
+    (1..=many).filter(failed).collect()
+}
+
+#[test]
+fn the_conditions_hold_together() {
+    let world = World::new();
+    let cases: [(&str, &[u64]); 5] = [
+        ("schedule = \"every 3\"", &[3, 6, 9]),
+        ("schedule = \"2,4-6\"", &[2, 4, 5, 6]),
+        ("schedule = \"2,4-6\", after = 4", &[5, 6]),
+        ("after = 3, count = 2", &[4, 5]),
+        ("schedule = \"every 2\", start = \"2KiB\", size = 1024", &[5]),
+    ];
+    for (options, numbers) in cases {
+        let running = graph(&world, options);
+        assert_eq!(failures(&world, &running, 9), numbers, "{options}");
+        assert_eq!(running.counter("bad", "injected"), numbers.len() as u64);
+    }
+}
+
+#[test]
+fn a_share_of_the_requests_is_drawn() {
+    let world = World::new();
+    let share = |options| failures(&world, &graph(&world, options), 2000).len();
+    assert_eq!(share("rate = 0"), 0);
+    assert_eq!(share("rate = 1"), 2000);
+    // A fair coin of 10 % would be outside once in 30 million runs; the world's draws are fixed.
+    assert!((130..=270).contains(&share("rate = \"10%\"")));
+}
+
+#[test]
+fn a_write_fails_before_or_after_it_was_carried_out() {
+    let world = World::new();
+    for (when, found) in [("before", 0), ("after", 7)] {
+        let options = format!("op = \"write\", with = \"nospace\", when = \"{when}\"");
+        let running = graph(&world, &options);
+        let failed = world.block_on(running.send(running.write(4096, 512, 7))).1.unwrap_err();
+        assert_eq!(failed.kind(), ErrorKind::NoSpace);
+        assert_eq!(failed.to_string(), "bad: failed on purpose, as the spec says");
+        let (op, result) = world.block_on(running.send(running.read(4096, 512)));
+        result.unwrap();
+        let Op::Read { into, .. } = op else { panic!("it comes back as it went") };
+        assert!(into.read().iter().all(|byte| *byte == found), "{when}");
+    }
+}
+
+#[test]
+fn only_the_chosen_operations_and_bytes() {
+    let world = World::new();
+    let running = graph(&world, "start = 4096, size = 4096");
+    let ops = |start| {
+        let range = range(start, 4096);
+        let (unmap, fua) = (true, false);
+        let extents = Vec::new();
+        [
+            running.read(start, 4096),
+            running.write(start, 4096, 1),
+            Op::WriteZeroes { range, unmap, fua },
+            Op::Discard { range, fua },
+            Op::Status { range, extents },
+            Op::Flush,
+        ]
+    };
+    let outcomes = |start| ops(start).map(|op| world.block_on(running.send(op)).1.is_err());
+    assert_eq!(outcomes(0), [false; 6]);
+    assert_eq!(outcomes(2048), [true, true, true, true, false, false]);
+    assert_eq!(outcomes(8192), [false; 6]);
+    assert_eq!(running.counter("bad", "seen"), 4);
+}
+
+#[test]
+fn after_a_failed_flush_every_flush_fails() {
+    let world = World::new();
+    for when in ["before", "after"] {
+        let options = format!("op = \"flush\", schedule = \"2\", when = \"{when}\"");
+        let running = graph(&world, &options);
+        let flush = || world.block_on(running.send(Op::Flush)).1.map_err(|error| error.kind());
+        assert_eq!(flush(), Ok(()));
+        assert_eq!(running.report("bad").health, Health::Ok);
+        assert_eq!(flush(), Err(ErrorKind::Io));
+        assert_eq!([flush(), flush()], [Err(ErrorKind::Faulted); 2]);
+        assert_eq!(running.report("bad").health, Health::Failed);
+        assert_eq!(running.counter("bad", "injected"), 1);
+    }
+}
+
+#[test]
+fn what_fails_by_itself_is_not_counted() {
+    let world = World::new();
+    let devices = format!(
+        "{}\nupper = {{ kind = \"error\", on = \"bad\", when = \"after\", count = 1 }}",
+        over("schedule = \"1\", with = \"corrupt\"")
+    );
+    let running = world.graph(&devices, "upper");
+    let read = || world.block_on(running.send(running.read(0, 512))).1.map_err(|e| e.kind());
+    assert_eq!(read(), Err(ErrorKind::Corrupt));
+    assert_eq!(running.counter("upper", "injected"), 0);
+    assert_eq!([read(), read()], [Err(ErrorKind::Io), Ok(())]);
+}
+
+#[test]
+fn as_a_device_it_does_the_same() {
+    let world = World::new();
+    let running = graph(&world, "schedule = \"2\", when = \"after\", mode = \"device\"");
+    assert_eq!(failures(&world, &running, 4), [2]);
+}
+
+#[test]
+fn faults_name_the_option() {
+    let world = World::new();
+    let faults =
+        |options: &str| world.faults(&format!("{{ kind = \"error\", on = \"d\", {options} }}"));
+    let words = "byte 1049088 is beyond the end of \"d\", which has 1 MiB (1048576 B)";
+    assert_eq!(faults("start = \"1MiB\", size = 512"), [words]);
+    assert_eq!(faults("schedule = \"5,3\""), ["schedule \"5,3\": \"3\" does not come after 5"]);
+}

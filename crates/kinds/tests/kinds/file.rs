@@ -1,0 +1,32 @@
+//! `file`: what is found before anything is opened.
+
+use graph::spec::Spec;
+use kinds::REGISTRY;
+
+use crate::world::World;
+
+fn faults(world: &World, disks: &str) -> Vec<String> {
+    let text = format!("[disk]\n{disks}\n[export]\nx = {{ on = \"a\" }}\n");
+    let spec = Spec::parse(&text, "test.toml", &|_| None);
+    let faults = world.block_on(spec.plan(REGISTRY, &world.env())).err();
+    faults.iter().flat_map(|faults| faults.iter()).map(|f| f.message().to_owned()).collect()
+}
+
+#[test]
+fn two_names_of_one_file_are_one_disk() {
+    let world = World::new();
+    world.file("dir/a.img", 4096);
+    let disks = "a = { file = \"dir/a.img\" }\nb = { file = \"dir/./a.img\" }";
+    let words = "\"b\" and \"a\" (line 2) are both on dir/a.img; a disk is used once";
+    assert_eq!(faults(&world, disks), [words]);
+}
+
+#[test]
+fn a_size_that_the_file_has_not_is_told_with_both() {
+    let world = World::new();
+    world.file("a.img", 8192);
+    let words = "size 1 MiB (1048576 B), but a.img has 8 KiB (8192 B); \
+                 leave size away, or make the file that large";
+    assert_eq!(faults(&world, "a = { file = \"a.img\", size = \"1MiB\" }"), [words]);
+    assert!(faults(&world, "a = { file = \"a.img\", size = \"8KiB\" }").is_empty());
+}

@@ -1,0 +1,112 @@
+//! `limit`: rates kept, in order, and without timers for those who need not wait.
+
+use std::time::Duration;
+
+use block::Op;
+
+use crate::world::{Running, World, range};
+
+fn graph(world: &World, options: &str) -> Running {
+    let devices = format!("[device]\nheld = {{ kind = \"limit\", on = \"d\", {options} }}");
+    world.graph(&devices, "held")
+}
+
+fn reads(running: &Running, many: u64, len: u64) -> Vec<Op> {
+    (0..many).map(|_| running.read(0, len)).collect()
+}
+
+/// Sends all at once; when each of them was answered, in milliseconds.
+fn answered(world: &World, running: &Running, ops: Vec<Op>) -> Vec<u128> {
+    let before = world.elapsed();
+    let calls: Vec<_> = ops.into_iter().map(|op| running.send(op)).collect();
+    world.block_on(async {
+        let mut times = Vec::new();
+        for call in calls {
+            call.await.1.unwrap();
+            times.push((world.elapsed() - before).as_millis());
+        }
+        times
+    })
+}
+
+#[test]
+fn a_burst_then_the_rate_in_order() {
+    let world = World::new();
+    let running = graph(&world, "iops = 100, burst = \"30ms\"");
+    assert_eq!(answered(&world, &running, reads(&running, 6, 512)), [0, 0, 0, 10, 20, 30]);
+    assert_eq!(running.counter("held", "held"), 3);
+    // After a rest the burst is there again, and no more.
+    world.sleep(Duration::from_secs(9));
+    assert_eq!(answered(&world, &running, reads(&running, 4, 512)), [0, 0, 0, 10]);
+    assert_eq!((running.counter("held", "passed"), running.counter("held", "waiting")), (10, 0));
+}
+
+#[test]
+fn one_timer_however_many_wait() {
+    let world = World::new();
+    let running = graph(&world, "iops = 1000, burst = \"0s\"");
+    let calls: Vec<_> = reads(&running, 101, 512).into_iter().map(|op| running.send(op)).collect();
+    assert_eq!(world.timers_set(), 1);
+    world.block_on(async {
+        for call in calls {
+            call.await.1.unwrap();
+        }
+    });
+    assert_eq!((world.timers_set(), world.elapsed()), (100, Duration::from_millis(100)));
+    assert!(world.is_idle());
+}
+
+#[test]
+fn under_the_limit_nobody_sets_a_timer() {
+    let world = World::new();
+    let running = graph(&world, "iops = 100");
+    for _ in 0..100 {
+        assert_eq!(answered(&world, &running, reads(&running, 1, 512)), [0]);
+        let sleeps = world.timers_set();
+        world.sleep(Duration::from_millis(10));
+        assert_eq!(world.timers_set(), sleeps + 1, "the test's own");
+    }
+}
+
+#[test]
+fn bytes_are_held_and_a_request_larger_than_the_burst_still_goes() {
+    let world = World::new();
+    let running = graph(&world, "bytes = \"64KiB\", burst = \"0s\"");
+    let ops = vec![running.read(0, 512), running.write(0, 128 << 10, 1), running.read(0, 64 << 10)];
+    let times = answered(&world, &running, ops);
+    assert_eq!(times, [7, 2007, 3007]);
+}
+
+#[test]
+fn directions_apart_do_not_wait_for_each_other() {
+    let world = World::new();
+    let running = graph(&world, "write_iops = 10, read_bytes = \"1MiB\", burst = \"0s\"");
+    let range = range(0, 512);
+    let ops = vec![
+        running.write(0, 512, 1),
+        Op::WriteZeroes { range, unmap: false, fua: false },
+        Op::Discard { range, fua: false },
+        running.write(0, 1 << 20, 2),
+    ];
+    let writes: Vec<_> = ops.into_iter().map(|op| running.send(op)).collect();
+    let free = vec![Op::Flush, Op::Status { range, extents: Vec::new() }];
+    assert_eq!(answered(&world, &running, free), [0, 0]);
+    assert_eq!(answered(&world, &running, reads(&running, 1, 1 << 20)), [999]);
+    let before = world.elapsed();
+    world.block_on(async {
+        for write in writes {
+            write.await.1.unwrap();
+        }
+    });
+    assert_eq!(world.elapsed(), before, "the writes were answered while the read waited");
+}
+
+#[test]
+fn faults_say_what_to_set() {
+    let world = World::new();
+    let faults = |options| world.faults(&format!("{{ kind = \"limit\", on = \"d\"{options} }}"));
+    assert!(faults("")[0].starts_with("no limit is set; add iops"));
+    assert!(faults(", burst = \"1s\"")[0].starts_with("no limit is set"));
+    assert!(faults(", iops = 5, read_bytes = 9")[0].starts_with("read_bytes limits one direction"));
+    assert!(faults(", iops = 5, bytes = 9").is_empty());
+}

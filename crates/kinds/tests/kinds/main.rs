@@ -1,0 +1,9 @@
+//! Kinds at work: specs that become graphs in a world whose time is virtual.
+
+mod delay;
+mod error;
+mod file;
+mod limit;
+mod manuals;
+mod trace;
+mod world;

@@ -1,0 +1,84 @@
+//! Manuals say what the code does: their examples are right, and their options are all there are.
+
+use std::collections::BTreeMap;
+
+use graph::kind::Kind;
+use graph::spec::Spec;
+use kinds::REGISTRY;
+
+use crate::world::World;
+
+const SECTIONS: [&str; 7] =
+    ["Example", "Options", "Promises", "On failure", "Limits", "Cost", "See also"];
+
+/// Every manual, with the kinds that it is about: the two disks on files share one.
+fn manuals() -> BTreeMap<&'static str, Vec<&'static Kind>> {
+    let mut manuals: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for kind in REGISTRY.0 {
+        manuals.entry(kind.manual).or_default().push(kind);
+    }
+    manuals
+}
+
+fn section<'m>(manual: &'m str, name: &str) -> &'m str {
+    let begin = format!("\n## {name}\n");
+    let rest = manual.split_once(&begin).unwrap_or_else(|| panic!("no {name} in {manual}")).1;
+    rest.split("\n## ").next().unwrap_or(rest)
+}
+
+/// The options that the table of a manual names.
+fn documented(manual: &str) -> Vec<&str> {
+    let rows = section(manual, "Options").lines().filter_map(|line| line.strip_prefix("| `"));
+    rows.filter_map(|row| row.split('`').next()).collect()
+}
+
+#[test]
+fn every_manual_has_the_same_sections() {
+    for (manual, kinds) in manuals() {
+        assert!(manual.starts_with(&format!("# {}\n", kinds[0].name)), "{}", kinds[0].name);
+        let found: Vec<_> = manual.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+        assert_eq!(found, SECTIONS, "{}", kinds[0].name);
+        for name in SECTIONS {
+            assert!(!section(manual, name).trim().is_empty(), "{}: {name}", kinds[0].name);
+        }
+        assert!(manual.lines().all(|line| !line.ends_with(' ')), "{}", kinds[0].name);
+    }
+}
+
+#[test]
+fn every_option_is_documented_and_no_other() {
+    for (manual, kinds) in manuals() {
+        let mut options: Vec<_> =
+            kinds.iter().flat_map(|kind| kind.options).map(|option| option.name).collect();
+        options.sort_unstable();
+        options.dedup();
+        let mut documented = documented(manual);
+        documented.sort_unstable();
+        assert_eq!(documented, options, "{}", kinds[0].name);
+    }
+}
+
+#[test]
+fn every_example_can_be_planned_and_uses_its_kind() {
+    let world = World::new();
+    for disk in ["nvme-A", "nvme-B"] {
+        world.file(&format!("/dev/disk/by-id/{disk}"), 1 << 20);
+    }
+    for (manual, kinds) in manuals() {
+        let mut used = Vec::new();
+        for example in manual.split("```toml\n").skip(1) {
+            let text = example.split("```").next().unwrap_or_default();
+            let spec = Spec::parse(text, kinds[0].name, &|_| None);
+            match world.block_on(spec.plan(REGISTRY, &world.env())) {
+                Ok(planned) => {
+                    assert!(planned.warnings.is_empty(), "{text}");
+                    used.extend(planned.nodes.iter().map(|node| node.kind.name));
+                }
+                Err(faults) => panic!("{faults}\n{text}"),
+            }
+        }
+        for kind in kinds {
+            assert!(used.contains(&kind.name), "no example of {}", kind.name);
+        }
+    }
+}

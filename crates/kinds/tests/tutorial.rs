@@ -1,0 +1,101 @@
+//! The kind of CONTRIBUTING.md, judged as every kind is. The guide quotes this file between the marks,
+//! and a test compares the two.
+
+// tutorial: begin
+use std::rc::Rc;
+
+use block::{Below, Buf, ByteRange, Device, Env, Info, Lower, Needs, Op, Request, Result};
+use graph::engine::AnyDevice;
+use graph::kind::{Given, Kind, Lowers, Maker, Plan, Registry};
+
+/// `reverse`: every 512 bytes back to front. Of no use but to show a device that changes bytes.
+pub const KIND: Kind = Kind {
+    name: "reverse",
+    summary: "stores every 512 bytes back to front",
+    manual: "# reverse",
+    lowers: Lowers::One,
+    options: &[],
+    maker: Maker::Device { plan, make },
+};
+
+struct Reverse {
+    info: Info,
+    env: Env,
+    lower: Lower,
+}
+
+/// What is known before anything is opened: the facts, or every fault of the options.
+fn plan(given: &Given) -> Plan<Info> {
+    Ok(given.lowers[0].info.clone())
+}
+
+fn make(_: &Given, env: &Env, mut lowers: Vec<Lower>) -> Result<Rc<dyn AnyDevice>> {
+    let lower = lowers.remove(0);
+    Ok(Rc::new(Reverse { info: lower.info().clone(), env: env.clone(), lower }))
+}
+
+/// A payload belongs to whoever made it: the changed bytes go into a buffer of our own.
+fn reversed(from: &Buf, to: &Buf) {
+    to.write().copy_from_slice(&from.read());
+    to.write().chunks_mut(512).for_each(<[u8]>::reverse);
+}
+
+impl Device for Reverse {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    /// One request below at a time, and a buffer as long as the request.
+    fn needs(&self) -> Needs {
+        Needs { children: 1, scratch_copies: 1 }
+    }
+
+    async fn submit(&self, request: &mut Request) -> Result<()> {
+        match &mut request.op {
+            Op::Read { range, into, .. } => {
+                let stored = self.lower.read(*range, into.clone()).await?;
+                let plain = self.env.buf(stored.len())?;
+                reversed(&stored, &plain);
+                *into = plain;
+                Ok(())
+            }
+            Op::Write { range, data, fua } => {
+                let stored = self.env.buf(data.len())?;
+                reversed(data, &stored);
+                self.lower.call(Op::Write { range: *range, data: stored, fua: *fua }).await.result
+            }
+            // Zeros are zeros from both ends, and what is allocated stays where it is.
+            Op::WriteZeroes { .. } | Op::Discard { .. } | Op::Flush | Op::Status { .. } => {
+                self.lower.forward(&mut request.op).await
+            }
+        }
+    }
+
+    /// For `cairn locate`.
+    fn resolve(&self, range: ByteRange) -> Result<Vec<Below>> {
+        Ok(vec![Below { lower: 0, above: range.start(), range, how: "reversed" }])
+    }
+}
+// tutorial: end
+
+const REGISTRY: Registry = Registry(&[KIND]);
+
+#[test]
+fn the_battery_takes_it() {
+    let subject = testkit::Subject::new("reverse", REGISTRY, 1, 48 << 10, |graph, on| {
+        graph.add("reverse", &[], on)
+    });
+    if let Err(refusal) = testkit::conformance(&subject) {
+        panic!("{refusal}");
+    }
+}
+
+#[test]
+fn the_guide_shows_this_file() {
+    let me = include_str!("tutorial.rs");
+    let from = me.find("// tutorial: begin\n").unwrap() + "// tutorial: begin\n".len();
+    let code = &me[from..me.find("// tutorial: end").unwrap()];
+    assert!(code.lines().count() <= 100, "the walk is at most 100 lines; {}", code.lines().count());
+    let guide = include_str!("../../../CONTRIBUTING.md");
+    assert!(guide.contains(code), "CONTRIBUTING.md does not quote crates/kinds/tests/tutorial.rs");
+}

@@ -1,0 +1,491 @@
+//! An NBD client: any number of requests in flight on one connection, replies in any order.
+//!
+//! The mirror image of the server: requests that are begun in one turn go out with one system call,
+//! and one receive takes all replies that have arrived.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use block::env::{Address, Outcome, Socket, Ticket, Tickets};
+use block::{Buf, Env, Error, ErrorKind, Extent, Result, State, push_extent};
+use wire::nbd::{
+    AllocationFlags, Body, ClientConfig, ClientHandshake, ClientProgress, Command, CommandFlags,
+    EXTENDED_REQUEST_BYTES, Extents, ReplyMessage, RequestHeader, Session,
+};
+use wire::stream::{Inbox, Outbox, drop_front};
+
+/// The whole handshake.
+pub const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// Replies with payload from this length on are received straight into their buffer.
+const STRAIGHT_BYTES: usize = 64 << 10;
+
+/// A connection to an NBD server.
+#[derive(Clone)]
+pub struct Client(Rc<Inner>);
+
+struct Inner {
+    socket: Rc<dyn Socket>,
+    session: Session,
+    pending: RefCell<Pending>,
+    outbox: RefCell<Outbox>,
+    /// Requests that do not fit into the outbox yet, by number.
+    queued: RefCell<std::collections::VecDeque<(RequestHeader, Option<Buf>)>>,
+    writer: Cell<Option<Waker>>,
+    /// Why the connection is gone.
+    gone: RefCell<Option<Error>>,
+}
+
+#[derive(Default)]
+struct Pending {
+    slots: Vec<Slot>,
+    free: Vec<u64>,
+}
+
+/// A request in flight: its cookie is its place in the list.
+#[derive(Default)]
+struct Slot {
+    busy: bool,
+    command: Option<Command>,
+    offset: u64,
+    /// Where a read goes; it comes back with the answer.
+    buf: Option<Buf>,
+    /// Bytes of a read that have come.
+    got: usize,
+    extents: Vec<Extent>,
+    failed: Option<Error>,
+    done: bool,
+    abandoned: bool,
+    waker: Option<Waker>,
+}
+
+impl Client {
+    /// Connects and shakes hands.
+    ///
+    /// # Errors
+    /// What the kernel, the handshake or the server says, with the address.
+    pub async fn connect(env: &Env, to: &Address, config: ClientConfig) -> Result<Self> {
+        let connecting = async {
+            let socket = env.connect(to).await?;
+            let mut inbox = Inbox::new(env.pool()).await?;
+            let session = shake(env, &*socket, config, &mut inbox).await?;
+            Ok((socket, session, inbox))
+        };
+        let Some(connected) = env.within(HANDSHAKE, connecting).await else {
+            let words = format!("no handshake within {} s", HANDSHAKE.as_secs());
+            return Err(Error::new(ErrorKind::TimedOut, words).at(to));
+        };
+        let (socket, session, inbox) = connected.map_err(|error: Error| error.at(to))?;
+        let client = Self(Rc::new(Inner {
+            socket,
+            session,
+            pending: RefCell::default(),
+            outbox: RefCell::new(Outbox::new(env.pool())?),
+            queued: RefCell::default(),
+            writer: Cell::new(None),
+            gone: RefCell::default(),
+        }));
+        env.spawn("an NBD client's writer", write(client.0.clone()));
+        env.spawn("an NBD client's reader", read(client.0.clone(), inbox));
+        Ok(client)
+    }
+
+    /// What the handshake agreed on.
+    pub fn session(&self) -> &Session {
+        &self.0.session
+    }
+
+    /// Why the connection is gone, if it is.
+    pub fn gone(&self) -> Option<Error> {
+        self.0.gone.borrow().clone()
+    }
+
+    /// Begins a request. The outcome of a read has its bytes in the buffer that was given.
+    pub fn start(
+        &self,
+        command: Command,
+        flags: CommandFlags,
+        offset: u64,
+        length: u64,
+        buf: Option<Buf>,
+    ) -> Ticket {
+        let cookie = self.0.begin(command, offset, buf.clone());
+        let payload = buf.filter(|_| command == Command::Write);
+        self.0.queue(RequestHeader { command, flags, cookie, offset, length }, payload);
+        Ticket::new(self.0.clone(), cookie)
+    }
+
+    /// What the server says is allocated from `offset` on.
+    ///
+    /// # Errors
+    /// The server's; `Unsupported` if it has no `base:allocation`.
+    pub async fn status(&self, offset: u64, length: u64) -> Result<Vec<Extent>> {
+        if self.0.session.contexts.is_empty() {
+            let words = "the server does not say what is allocated";
+            return Err(Error::new(ErrorKind::Unsupported, words));
+        }
+        let cookie = self.0.begin(Command::BlockStatus, offset, None);
+        let (command, flags) = (Command::BlockStatus, CommandFlags::NONE);
+        self.0.queue(RequestHeader { command, flags, cookie, offset, length }, None);
+        let inner = self.0.clone();
+        poll_fn(move |cx| inner.poll_status(cookie, cx)).await
+    }
+
+    /// Says good-bye. What is in flight is answered with an error.
+    pub fn close(&self) {
+        let (command, flags) = (Command::Disconnect, CommandFlags::NONE);
+        self.0.queue(RequestHeader { command, flags, cookie: 0, offset: 0, length: 0 }, None);
+    }
+}
+
+impl Inner {
+    fn begin(&self, command: Command, offset: u64, buf: Option<Buf>) -> u64 {
+        let mut pending = self.pending.borrow_mut();
+        let cookie = pending.free.pop().unwrap_or_else(|| {
+            pending.slots.push(Slot::default());
+            pending.slots.len() as u64 - 1
+        });
+        let slot = &mut pending.slots[cookie as usize];
+        (slot.busy, slot.command, slot.offset, slot.buf) = (true, Some(command), offset, buf);
+        if let Some(error) = &*self.gone.borrow() {
+            (slot.failed, slot.done) = (Some(error.clone()), true);
+        }
+        cookie
+    }
+
+    fn queue(&self, header: RequestHeader, payload: Option<Buf>) {
+        if self.gone.borrow().is_some() {
+            return;
+        }
+        let mut outbox = self.outbox.borrow_mut();
+        let mut queued = self.queued.borrow_mut();
+        if queued.is_empty() && outbox.fits(EXTENDED_REQUEST_BYTES, 1) {
+            self.put(&mut outbox, header, payload);
+        } else {
+            queued.push_back((header, payload));
+        }
+        if let Some(waker) = self.writer.take() {
+            waker.wake();
+        }
+    }
+
+    fn put(&self, outbox: &mut Outbox, header: RequestHeader, payload: Option<Buf>) {
+        let mut bytes = [0; EXTENDED_REQUEST_BYTES];
+        let encoded = header.encode(self.session.style, &mut bytes);
+        let len = encoded.expect("lengths were checked against the export's limits");
+        outbox.bytes(&bytes[..len]);
+        if let Some(payload) = payload {
+            outbox.payload(payload);
+        }
+    }
+
+    /// Ends everything: whoever waits learns why.
+    fn end(&self, why: Error) {
+        self.gone.borrow_mut().get_or_insert(why.clone());
+        self.socket.shutdown();
+        self.queued.borrow_mut().clear();
+        let mut wakers = Vec::new();
+        {
+            let mut pending = self.pending.borrow_mut();
+            for slot in pending.slots.iter_mut().filter(|slot| slot.busy && !slot.done) {
+                (slot.failed, slot.done) = (Some(why.clone()), true);
+                wakers.extend(slot.waker.take());
+            }
+        }
+        wakers.extend(self.writer.take());
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Takes an answered request out.
+    fn take(&self, cookie: u64, cx: &mut Context<'_>) -> Poll<Slot> {
+        let mut pending = self.pending.borrow_mut();
+        let slot = &mut pending.slots[cookie as usize];
+        if !slot.done {
+            slot.waker = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        let slot = std::mem::take(slot);
+        pending.free.push(cookie);
+        Poll::Ready(slot)
+    }
+
+    fn poll_status(&self, cookie: u64, cx: &mut Context<'_>) -> Poll<Result<Vec<Extent>>> {
+        self.take(cookie, cx).map(|slot| slot.failed.map_or(Ok(slot.extents), Err))
+    }
+}
+
+impl Tickets for Inner {
+    fn poll(&self, cookie: u64, cx: &mut Context<'_>) -> Poll<Outcome> {
+        self.take(cookie, cx).map(|slot| Outcome {
+            result: slot.failed.map_or(Ok(slot.got), Err),
+            buf: slot.buf,
+            parts: Vec::new(),
+        })
+    }
+
+    fn abandon(&self, cookie: u64) {
+        let mut pending = self.pending.borrow_mut();
+        let slot = &mut pending.slots[cookie as usize];
+        if slot.done {
+            *slot = Slot::default();
+            pending.free.push(cookie);
+        } else {
+            slot.abandoned = true;
+        }
+    }
+}
+
+async fn shake(
+    env: &Env,
+    socket: &dyn Socket,
+    config: ClientConfig,
+    inbox: &mut Inbox,
+) -> Result<Session> {
+    let broken = |error: wire::nbd::ProtocolError| {
+        Error::new(ErrorKind::Unsupported, format!("the handshake failed: {error}"))
+    };
+    let mut handshake = ClientHandshake::new(config).map_err(broken)?;
+    let mut out = Vec::new();
+    loop {
+        let advanced = handshake.advance(&inbox.bytes(), &mut out).map_err(broken);
+        let (used, progress) = advanced?;
+        inbox.take(used);
+        send(env, socket, &mut out).await?;
+        match progress {
+            ClientProgress::Connected(session) => return Ok(*session),
+            ClientProgress::NeedMore => {
+                let outcome = socket.recv(inbox.room()).await;
+                match outcome.result? {
+                    0 => return Err(ended()),
+                    n => inbox.arrived(n),
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+async fn send(env: &Env, socket: &dyn Socket, out: &mut Vec<u8>) -> Result<()> {
+    let mut rest = out.as_slice();
+    while !rest.is_empty() {
+        let buf = env.buf(rest.len())?;
+        buf.write().copy_from_slice(rest);
+        match socket.send(vec![buf]).await.result? {
+            0 => return Err(ended()),
+            n => rest = &rest[n..],
+        }
+    }
+    out.clear();
+    Ok(())
+}
+
+fn ended() -> Error {
+    Error::new(ErrorKind::Io, "the server has closed the connection")
+}
+
+async fn write(inner: Rc<Inner>) {
+    loop {
+        let batch = poll_fn(|cx| {
+            if inner.gone.borrow().is_some() {
+                return Poll::Ready(None);
+            }
+            let mut outbox = inner.outbox.borrow_mut();
+            if outbox.is_empty() {
+                inner.writer.set(Some(cx.waker().clone()));
+                return Poll::Pending;
+            }
+            let batch = outbox.take();
+            let mut queued = inner.queued.borrow_mut();
+            while outbox.fits(EXTENDED_REQUEST_BYTES, 1)
+                && let Some((header, payload)) = queued.pop_front()
+            {
+                inner.put(&mut outbox, header, payload);
+            }
+            Poll::Ready(Some(batch))
+        });
+        let Some(mut batch) = batch.await else { return };
+        loop {
+            let total: usize = batch.parts.iter().map(Buf::len).sum();
+            let outcome = inner.socket.send(batch.parts).await;
+            batch.parts = outcome.parts;
+            match outcome.result {
+                Ok(sent) if sent == total => break,
+                Ok(0) => return inner.end(ended()),
+                Ok(sent) => drop_front(&mut batch.parts, sent),
+                Err(error) => return inner.end(error),
+            }
+        }
+        inner.outbox.borrow_mut().sent(batch);
+    }
+}
+
+async fn read(inner: Rc<Inner>, inbox: Inbox) {
+    let why = match (Reader { inner: &inner, inbox }).run().await {
+        Ok(()) => ended(),
+        Err(error) => error,
+    };
+    inner.end(why);
+}
+
+struct Reader<'a> {
+    inner: &'a Rc<Inner>,
+    inbox: Inbox,
+}
+
+/// Payload that follows a reply in the stream.
+struct Follows {
+    cookie: u64,
+    into: Buf,
+    last: bool,
+}
+
+impl Reader<'_> {
+    async fn run(&mut self) -> Result<()> {
+        while let Some(follows) = self.reply().await? {
+            let Some(Follows { cookie, into, last }) = follows else { continue };
+            self.payload(&into).await?;
+            self.inner.got(cookie, into.len(), last);
+        }
+        Ok(())
+    }
+
+    /// The next reply; `None` at the end of the stream.
+    async fn reply(&mut self) -> Result<Option<Option<Follows>>> {
+        let max = self.inner.session.facts.blocks.max_payload();
+        loop {
+            let heard = {
+                let bytes = self.inbox.bytes();
+                let parsed = ReplyMessage::parse(&bytes, self.inner.session.style, max);
+                match parsed.map_err(|error| nonsense(error.to_string()))? {
+                    Some((message, used)) => Some((self.inner.hear(&message)?, used)),
+                    None => None,
+                }
+            };
+            if let Some((follows, used)) = heard {
+                self.inbox.take(used);
+                return Ok(Some(follows));
+            }
+            match self.inner.socket.recv(self.inbox.room()).await.result? {
+                0 => return Ok(None),
+                n => self.inbox.arrived(n),
+            }
+        }
+    }
+
+    /// Copied from what has arrived; a long rest is received straight into its place.
+    async fn payload(&mut self, into: &Buf) -> Result<()> {
+        let mut have = self.inbox.take_into(into);
+        while have < into.len() {
+            let rest = into.slice(have..into.len());
+            if rest.len() < STRAIGHT_BYTES {
+                match self.inner.socket.recv(self.inbox.room()).await.result? {
+                    0 => return Err(ended()),
+                    n => self.inbox.arrived(n),
+                }
+                have += self.inbox.take_into(&rest);
+            } else {
+                match self.inner.socket.recv(rest).await.result? {
+                    0 => return Err(ended()),
+                    n => have += n,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn nonsense(words: String) -> Error {
+    Error::new(ErrorKind::Io, format!("the server answers nonsense: {words}"))
+}
+
+impl Inner {
+    /// Notes what a reply says, and what follows it.
+    fn hear(&self, message: &ReplyMessage<'_>) -> Result<Option<Follows>> {
+        let mut pending = self.pending.borrow_mut();
+        let cookie = message.cookie;
+        let slot = usize::try_from(cookie).ok().and_then(|index| pending.slots.get_mut(index));
+        let Some(slot) = slot.filter(|slot| slot.busy && !slot.done) else {
+            return Err(nonsense(format!("request {cookie} is not in flight")));
+        };
+        match &message.body {
+            Body::Simple if slot.command == Some(Command::Read) => {
+                let into = slot.buf.clone().expect("a read has its buffer");
+                return Ok(Some(Follows { cookie, into, last: true }));
+            }
+            Body::Simple | Body::None => {}
+            Body::Data { offset, len } => {
+                let into = slot.place(*offset, *len)?;
+                return Ok(Some(Follows { cookie, into, last: message.done }));
+            }
+            Body::Hole { offset, len } => {
+                slot.place(*offset, *len)?.write().fill(0);
+                slot.got += *len as usize;
+            }
+            Body::Status { extents, .. } => slot.extents = states(extents),
+            Body::Error { errno, message, .. } => {
+                let words = if message.is_empty() { "the server says so" } else { message };
+                slot.failed = Some(Error::os(errno.to_wire() as i32, words));
+            }
+        }
+        if message.done {
+            Self::finish(&mut pending, cookie);
+        }
+        Ok(None)
+    }
+
+    /// Payload of a read is in its place.
+    fn got(&self, cookie: u64, len: usize, last: bool) {
+        let mut pending = self.pending.borrow_mut();
+        pending.slots[cookie as usize].got += len;
+        if last {
+            Self::finish(&mut pending, cookie);
+        }
+    }
+
+    fn finish(pending: &mut Pending, cookie: u64) {
+        let slot = &mut pending.slots[cookie as usize];
+        let missing = slot.buf.as_ref().is_some_and(|buf| slot.got < buf.len());
+        if slot.command == Some(Command::Read) && slot.failed.is_none() && missing {
+            slot.failed = Some(nonsense("a read was answered in part".to_owned()));
+        }
+        slot.done = true;
+        if slot.abandoned {
+            *slot = Slot::default();
+            pending.free.push(cookie);
+        } else if let Some(waker) = slot.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+impl Slot {
+    /// Where in the buffer `len` bytes from `offset` belong.
+    fn place(&self, offset: u64, len: u32) -> Result<Buf> {
+        let from = offset.checked_sub(self.offset);
+        let buf = self.buf.as_ref().filter(|_| self.command == Some(Command::Read));
+        match (from, buf) {
+            (Some(from), Some(buf)) if from + u64::from(len) <= buf.len() as u64 => {
+                Ok(buf.slice(from as usize..from as usize + len as usize))
+            }
+            _ => Err(nonsense(format!("{len} bytes at {offset} were not asked for"))),
+        }
+    }
+}
+
+fn states(extents: &Extents<'_>) -> Vec<Extent> {
+    let mut all = Vec::new();
+    for extent in extents.iter() {
+        let flags = AllocationFlags(extent.status as u32);
+        let state = match (flags.has(AllocationFlags::ZERO), flags.has(AllocationFlags::HOLE)) {
+            (true, true) => State::Hole,
+            (true, false) => State::Zero,
+            // A hole that may read as anything is data to us.
+            (false, _) => State::Data,
+        };
+        push_extent(&mut all, extent.length, state);
+    }
+    all
+}

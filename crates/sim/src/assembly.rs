@@ -1,0 +1,234 @@
+//! A graph put together by hand from a registry's kinds, from the bottom up.
+
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use block::env::LocalFuture;
+use block::{Env, Error, ErrorKind, Info, Lower, Port, Result, Table};
+use graph::engine::{AnyDevice, Engine, NodeId};
+use graph::kind::{Fault, Given, GivenLower, Maker, Registry, TablePlan, Value};
+
+use crate::draw::Stream;
+
+/// A graph that is being put together, and its engine.
+pub struct Assembly {
+    /// It carries the requests; its driver runs in the world from the start.
+    pub engine: Engine,
+    env: Env,
+    registry: Registry,
+    fuse: bool,
+    parts: Vec<Part>,
+}
+
+/// A device of an assembly, by number.
+pub type PartId = usize;
+
+struct Part {
+    name: String,
+    info: Info,
+    node: NodeId,
+    /// What a table maps to which nodes.
+    table: Option<(Rc<Table>, Vec<NodeId>)>,
+    /// The first byte that no partition of it takes.
+    next_free: u64,
+}
+
+/// Options of a device, by name.
+pub type Options<'a> = &'a [(&'static str, Value)];
+
+impl Assembly {
+    /// An empty graph. `fuse`: whether tables over tables become one.
+    pub fn new(env: &Env, registry: Registry, fuse: bool, order: Stream) -> Self {
+        let engine = Engine::new();
+        engine.shuffle(move |ready| order.below(ready as u64) as usize);
+        env.spawn("engine", engine.clone().drive());
+        Self { engine, env: env.clone(), registry, fuse, parts: Vec::new() }
+    }
+
+    /// The node of a device.
+    pub fn node(&self, part: PartId) -> NodeId {
+        self.parts[part].node
+    }
+
+    /// The doors of its world.
+    pub fn env(&self) -> &Env {
+        &self.env
+    }
+
+    /// A handle to a device, for one above it.
+    pub fn lower(&self, part: PartId) -> Lower {
+        self.engine.lower(self.parts[part].node)
+    }
+
+    /// The facts of a device.
+    pub fn info(&self, part: PartId) -> &Info {
+        &self.parts[part].info
+    }
+
+    /// Adds a device that is already made, over the devices `on` to which it has handles.
+    ///
+    /// # Errors
+    /// As [`Engine::add_device`].
+    pub fn adopt(
+        &mut self,
+        name: &str,
+        device: Rc<dyn AnyDevice>,
+        on: &[PartId],
+    ) -> Result<PartId> {
+        let info = device.info().clone();
+        let nodes: Vec<_> = on.iter().map(|part| self.parts[*part].node).collect();
+        let node = self.engine.add_device(name, device, &nodes)?;
+        Ok(self.push(name.to_owned(), info, node, None))
+    }
+
+    /// Adds a device of `kind` over the devices `on`.
+    ///
+    /// # Errors
+    /// What planning or making it says; `NotFound` for a kind that the registry has not.
+    pub fn add(&mut self, kind: &str, options: Options<'_>, on: &[PartId]) -> Result<PartId> {
+        let unknown = || Error::new(ErrorKind::NotFound, format!("no kind is called {kind}"));
+        let kind = self.registry.find(kind).ok_or_else(unknown)?;
+        let name = format!("{}{}", kind.name, self.parts.len());
+        let given = Given { name: name.clone(), options: options.to_vec(), lowers: self.given(on) };
+        let nodes: Vec<_> = on.iter().map(|part| self.parts[*part].node).collect();
+        match &kind.maker {
+            Maker::Table(plan) => {
+                let TablePlan { table, .. } = plan(&given).map_err(refused)?;
+                self.note_partition(kind.name, &table, on);
+                self.add_table(name, table, on)
+            }
+            Maker::Hooks { plan, make } => {
+                plan(&given).map_err(refused)?;
+                let hooks = make(&given, &self.env)?;
+                let node = self.engine.add_hooks(&name, hooks, nodes[0])?;
+                Ok(self.push(name, self.engine.info(node), node, None))
+            }
+            Maker::Device { plan, make } => {
+                plan(&given).map_err(refused)?;
+                let lowers = nodes.iter().map(|node| self.engine.lower(*node)).collect();
+                let device = make(&given, &self.env, lowers)?;
+                self.adopt(&name, device, on)
+            }
+            Maker::Disk { plan, make } => {
+                at_once(plan(&given, &self.env)).map_err(refused)?;
+                let disk = at_once(make(&given, &self.env))?;
+                self.adopt(&name, disk, &[])
+            }
+        }
+    }
+
+    fn given(&self, on: &[PartId]) -> Vec<GivenLower> {
+        let lower = |part: &PartId| {
+            let Part { name, info, next_free, .. } = &self.parts[*part];
+            let (name, info) = (name.clone(), info.clone());
+            GivenLower { name, info, created: false, next_free: *next_free }
+        };
+        on.iter().map(lower).collect()
+    }
+
+    fn note_partition(&mut self, kind: &str, table: &Table, on: &[PartId]) {
+        if kind == "partition" {
+            let start = table.segment(0).place.origins()[0].start;
+            self.parts[on[0]].next_free = start + table.size();
+        }
+    }
+
+    fn add_table(&mut self, name: String, table: Table, on: &[PartId]) -> Result<PartId> {
+        let over = Info::over(on.iter().map(|part| &self.parts[*part].info));
+        let info = Info { size: table.size(), ..over.expect("a table has lowers") };
+        table.check_block_size(info.block_size).map_err(invalid)?;
+        let (table, nodes) =
+            if self.fuse { self.fused(&table, on)? } else { self.plain(table, on) };
+        let table = Rc::new(table);
+        let node = self.engine.add_table(&name, info.clone(), table.clone(), &nodes)?;
+        Ok(self.push(name, info, node, Some((table, nodes))))
+    }
+
+    fn plain(&self, table: Table, on: &[PartId]) -> (Table, Vec<NodeId>) {
+        (table, on.iter().map(|part| self.parts[*part].node).collect())
+    }
+
+    fn fused(&self, table: &Table, on: &[PartId]) -> Result<(Table, Vec<NodeId>)> {
+        let below = |part: &PartId| self.parts[*part].table.as_ref();
+        let tables: Vec<_> = on.iter().map(|part| below(part).map(|(table, _)| &**table)).collect();
+        let fused = table.fuse(&tables).map_err(invalid)?;
+        let node = |upper: Port, lower: Option<Port>| {
+            let part = on[usize::from(upper.0)];
+            match (lower, below(&part)) {
+                (Some(lower), Some((_, nodes))) => nodes[usize::from(lower.0)],
+                _ => self.parts[part].node,
+            }
+        };
+        Ok((fused.table, fused.ports.iter().map(|port| node(port.upper, port.lower)).collect()))
+    }
+
+    fn push(
+        &mut self,
+        name: String,
+        info: Info,
+        node: NodeId,
+        table: Option<(Rc<Table>, Vec<NodeId>)>,
+    ) -> PartId {
+        self.parts.push(Part { name, info, node, table, next_free: 0 });
+        self.parts.len() - 1
+    }
+}
+
+/// The answer of a disk of this world, none of which waits for anybody while it is opened.
+fn at_once<T>(mut answer: LocalFuture<T>) -> T {
+    match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => unreachable!("a disk of this world opens at once"),
+    }
+}
+
+fn refused(faults: Vec<Fault>) -> Error {
+    let words: Vec<_> =
+        faults.iter().map(|fault| format!("{}: {}", fault.option, fault.message)).collect();
+    Error::new(ErrorKind::Invalid, words.join("; "))
+}
+
+fn invalid(error: block::TableError) -> Error {
+    Error::new(ErrorKind::Invalid, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Client, DiskConfig, Profile, SimDisk, SimWorld};
+    use block::{ByteRange, Op};
+
+    #[test]
+    fn a_graph_runs_over_simulated_disks() {
+        for fuse in [false, true] {
+            let world = SimWorld::new(1);
+            let env = world.env();
+            let order = Stream::new(1, "order", 0);
+            let mut graph = Assembly::new(&env, kinds::REGISTRY, fuse, order);
+            let disk = |n: u64| {
+                let disk = SimDisk::new(&world, n, DiskConfig::new(1 << 20, Profile::Native512));
+                world.plug(format!("/disk{n}"), &disk);
+            };
+            (0..2).for_each(disk);
+            let path = |n: u64| [("path", Value::Text(format!("/disk{n}")))];
+            let disks = [0, 1].map(|n| graph.add("path", &path(n), &[]).unwrap());
+            let low = [("start", Value::Size(4096)), ("size", Value::Size(512 << 10))];
+            let parts = disks.map(|disk| graph.add("linear", &low, &[disk]).unwrap());
+            let stripe = graph.add("stripe", &[("chunk", Value::Size(4096))], &parts).unwrap();
+            let client = Client::new(&graph.engine, graph.node(stripe));
+            let bytes: Vec<u8> = (0..16384_u32).map(|n| (n / 100) as u8).collect();
+            let range = ByteRange::new(2048, 16384).unwrap();
+            let data = env.buf(16384).unwrap();
+            data.write().copy_from_slice(&bytes);
+            let written = world.block_on(client.send(Op::write(range, data))).unwrap();
+            written.result.unwrap();
+            drop(written.op);
+            let into = env.buf(16384).unwrap();
+            let read = world.block_on(client.send(Op::read(range, into))).unwrap();
+            let Op::Read { into, .. } = read.op else { panic!("it comes back as it went") };
+            assert_eq!(*into.read(), *bytes);
+            drop(into);
+            assert_eq!((env.pool().used_bytes(), graph.engine.in_flight()), (0, 0));
+        }
+    }
+}

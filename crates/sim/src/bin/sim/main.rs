@@ -1,0 +1,134 @@
+//! Runs seeds. `N=5000` says how many, `FROM=0` from which on, `SEED=0x2a` that it is one.
+
+mod plan;
+mod shapes;
+mod trial;
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+
+use sim::draw::mix;
+use sim::{Count, Counters};
+
+use crate::trial::Report;
+
+/// From so many seeds on, everything has to have happened.
+const ENOUGH: u64 = 200;
+
+/// Every so many seeds, one runs twice.
+const TWICE: u64 = 100;
+
+/// What no kind that exists asks for.
+const NOT_ASKED_FOR: [Count; 4] = [Count::Work, Count::Sent, Count::SplitSend, Count::Received];
+
+fn main() -> ExitCode {
+    if let Some(seed) = number("SEED") {
+        println!("{:#?}", plan::Plan::draw(seed));
+        let mut sum = Sum::default();
+        let ok = sum.seed(seed, true);
+        sum.print();
+        return if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
+    let (from, count) = (number("FROM").unwrap_or(0), number("N").unwrap_or(1000));
+    let mut sum = Sum::default();
+    for n in from..from + count {
+        if !sum.seed(mix(n), n % TWICE == 0) {
+            return ExitCode::FAILURE;
+        }
+    }
+    sum.print();
+    let missing = sum.missing();
+    if count >= ENOUGH && !missing.is_empty() {
+        println!("never happened in {count} seeds: {}", missing.join(", "));
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+/// A number from the environment, decimal or `0x...`.
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    let parsed = match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    Some(parsed.unwrap_or_else(|_| panic!("{name}={text} is not a number")))
+}
+
+#[derive(Default)]
+struct Sum {
+    counters: Counters,
+    kinds: BTreeMap<&'static str, u64>,
+    seeds: u64,
+    twice: u64,
+    done: u64,
+    failed: u64,
+}
+
+impl Sum {
+    /// Runs a seed, perhaps twice; says so if it fails.
+    fn seed(&mut self, seed: u64, twice: bool) -> bool {
+        let ran = run(seed).and_then(|report| {
+            if !twice {
+                return Ok(report);
+            }
+            self.twice += 1;
+            let again = run(seed)?;
+            if again.trace == report.trace {
+                return Ok(report);
+            }
+            Err(format!("one seed is one run: traces {:x} and {:x}", report.trace, again.trace))
+        });
+        match ran {
+            Ok(report) => {
+                self.add(&report);
+                true
+            }
+            Err(words) => {
+                println!("{words}\nSEED={seed:#x} cargo run -p cairn-sim");
+                false
+            }
+        }
+    }
+
+    fn add(&mut self, report: &Report) {
+        self.seeds += 1;
+        self.counters.absorb(&report.counters);
+        for kind in &report.kinds {
+            *self.kinds.entry(kind).or_default() += 1;
+        }
+        self.done += report.requests.0;
+        self.failed += report.requests.1;
+    }
+
+    fn missing(&self) -> Vec<String> {
+        let events = self.counters.zeroes().filter(|count| !NOT_ASKED_FOR.contains(count));
+        let events = events.map(|count| count.words().to_owned());
+        let kinds = shapes::SHAPES.iter().map(|shape| shape.kind);
+        let kinds = kinds.filter(|kind| !self.kinds.contains_key(kind));
+        events.chain(kinds.map(|kind| format!("a {kind}"))).collect()
+    }
+
+    fn print(&self) {
+        for count in Count::ALL {
+            println!("{:>12}  {}", self.counters.get(*count), count.words());
+        }
+        for (kind, times) in &self.kinds {
+            println!("{times:>12}  devices of kind {kind}");
+        }
+        println!(
+            "{} seeds, {} of them twice; {} requests succeeded, {} failed as they may",
+            self.seeds, self.twice, self.done, self.failed
+        );
+    }
+}
+
+/// One run; a panic is a failure like any other.
+fn run(seed: u64) -> Result<Report, String> {
+    let ran = catch_unwind(AssertUnwindSafe(|| trial::run(seed)));
+    match ran {
+        Ok(report) => report.map_err(|failure| failure.to_string()),
+        Err(_) => Err("nothing panics: it did, see above".to_owned()),
+    }
+}

@@ -1,0 +1,132 @@
+//! A client of a graph: requests that complete exactly once, and waits that may end before.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use block::{Error, ErrorKind, Info, Op, Request, Result, check};
+use graph::engine::{Engine, NodeId, Sink};
+
+/// Somebody who sends requests to the top of a graph. A clone is a second handle.
+#[derive(Clone)]
+pub struct Client {
+    engine: Engine,
+    node: NodeId,
+    info: Info,
+    calls: Rc<Calls>,
+}
+
+/// A finished request.
+#[derive(Debug)]
+pub struct Answer {
+    /// The operation, with its buffers.
+    pub op: Op,
+    /// How it went.
+    pub result: Result<()>,
+}
+
+#[derive(Default)]
+struct Calls {
+    next: Cell<u64>,
+    open: RefCell<BTreeMap<u64, Wait>>,
+}
+
+enum Wait {
+    For(Option<Waker>),
+    Done(Answer),
+    Abandoned,
+}
+
+impl Client {
+    /// A client of `node`.
+    pub fn new(engine: &Engine, node: NodeId) -> Self {
+        let info = engine.info(node);
+        Self { engine: engine.clone(), node, info, calls: Rc::default() }
+    }
+
+    /// The facts of what it talks to.
+    pub fn info(&self) -> &Info {
+        &self.info
+    }
+
+    /// Requests that are not answered.
+    pub fn open(&self) -> usize {
+        self.calls.open.borrow().len()
+    }
+
+    /// Sends a request. It goes on whether or not somebody waits.
+    pub fn send(&self, op: Op) -> Call {
+        let token = self.calls.next.replace(self.calls.next.get() + 1);
+        self.calls.open.borrow_mut().insert(token, Wait::For(None));
+        let refused = match check(&self.info, &op) {
+            Err(error) => Some((op, error)),
+            Ok(()) => match self.engine.submit(self.node, op, self.calls.clone(), token) {
+                Ok(()) => None,
+                Err(op) => Some((op, Error::new(ErrorKind::Limit, "no slot is free"))),
+            },
+        };
+        if let Some((op, error)) = refused {
+            let answer = Answer { op, result: Err(error) };
+            self.calls.open.borrow_mut().insert(token, Wait::Done(answer));
+        }
+        Call { calls: self.calls.clone(), token }
+    }
+}
+
+impl Sink for Calls {
+    fn done(&self, token: u64, request: Request, result: Result<()>) {
+        let answer = Wait::Done(Answer { op: request.op, result });
+        let mut open = self.open.borrow_mut();
+        match open.insert(token, answer) {
+            Some(Wait::For(Some(waker))) => {
+                drop(open);
+                waker.wake();
+            }
+            Some(Wait::For(None)) => {}
+            Some(Wait::Abandoned) => {
+                let dropped = open.remove(&token);
+                drop(open);
+                drop(dropped);
+            }
+            Some(Wait::Done(_)) | None => panic!("request {token} completed twice"),
+        }
+    }
+}
+
+/// A wait for an answer.
+#[must_use = "an answer tells whether it worked"]
+pub struct Call {
+    calls: Rc<Calls>,
+    token: u64,
+}
+
+impl Future for Call {
+    type Output = Answer;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
+        let mut open = self.calls.open.borrow_mut();
+        match open.remove(&self.token) {
+            Some(Wait::Done(answer)) => Poll::Ready(answer),
+            Some(Wait::For(_)) => {
+                open.insert(self.token, Wait::For(Some(cx.waker().clone())));
+                Poll::Pending
+            }
+            Some(Wait::Abandoned) | None => panic!("a call is not polled after its answer"),
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        let mut open = self.calls.open.borrow_mut();
+        let wait = open.remove(&self.token);
+        if let Some(Wait::For(_)) = wait {
+            open.insert(self.token, Wait::Abandoned);
+        }
+        drop(open);
+        drop(wait);
+    }
+}

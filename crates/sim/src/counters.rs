@@ -1,0 +1,101 @@
+//! Counts of everything that happened, so that a test of nothing is found out.
+
+use std::cell::Cell;
+
+macro_rules! counts {
+    ($($name:ident $words:literal,)*) => {
+        /// Something that can happen in a simulated world.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+        pub enum Count { $(#[doc = $words] $name,)* }
+
+        impl Count {
+            /// All of them, in order.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// In words.
+            pub const fn words(self) -> &'static str {
+                match self { $(Self::$name => $words,)* }
+            }
+        }
+    };
+}
+
+counts! {
+    DiskRead "disk reads",
+    DiskWrite "disk writes",
+    DiskFua "disk writes with FUA",
+    DiskZero "disk zeroes",
+    DiskDiscard "disk discards",
+    DiskFlush "disk flushes",
+    Overlap "disk operations begun while another on the same bytes was in flight",
+    TwoSteps "writes that took effect in two steps",
+    Destage "cached sectors written to the medium by themselves",
+    Overtaken "cached sectors that a later write overtook",
+    PowerCut "power cuts",
+    CutKept "sectors that a power cut kept from the cache",
+    CutLost "sectors of the cache that a power cut lost",
+    CutOlder "sectors of which a power cut kept an older write than the last",
+    CutInFlight "sectors of writes in flight that a power cut kept",
+    Torn "writes that a power cut tore",
+    Damaged "sectors that a torn write damaged",
+    Kill "process kills",
+    KillLanded "writes in flight that landed after a kill",
+    KillLost "writes in flight that a kill called off",
+    ReadError "latent read errors",
+    ReadRepaired "sectors with a read error that were written anew",
+    WriteError "failed writes",
+    FlushError "failed flushes that dropped the cache",
+    FlushIgnored "flushes that a lying disk ignored",
+    NoSpace "writes that found a thin disk full",
+    Stall "late answers",
+    Hang "operations that were never answered",
+    Rot "sectors that rotted",
+    LostWrite "writes that were answered and lost",
+    Misdirected "writes that went elsewhere",
+    Released "hung operations that were let go",
+    Locked "opens refused because the disk was in use",
+    Sent "network sends",
+    SplitSend "network sends that took less than all",
+    Received "network receives",
+    Work "jobs for other threads",
+}
+
+/// How often each thing happened.
+#[derive(Debug)]
+pub struct Counters([Cell<u64>; Count::ALL.len()]);
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self([const { Cell::new(0) }; Count::ALL.len()])
+    }
+}
+
+impl Counters {
+    /// Once more.
+    pub fn add(&self, count: Count) {
+        self.add_many(count, 1);
+    }
+
+    /// So many times more.
+    pub fn add_many(&self, count: Count, times: u64) {
+        let cell = &self.0[count as usize];
+        cell.set(cell.get() + times);
+    }
+
+    /// How often.
+    pub fn get(&self, count: Count) -> u64 {
+        self.0[count as usize].get()
+    }
+
+    /// Adds what `other` counted.
+    pub fn absorb(&self, other: &Self) {
+        for count in Count::ALL {
+            self.add_many(*count, other.get(*count));
+        }
+    }
+
+    /// What never happened.
+    pub fn zeroes(&self) -> impl Iterator<Item = Count> {
+        Count::ALL.iter().copied().filter(|count| self.get(*count) == 0)
+    }
+}

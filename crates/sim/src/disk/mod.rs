@@ -1,0 +1,545 @@
+//! A disk with a volatile cache, whose every delay and fault follows from the seed.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `mod.rs` | requests: when they are answered, and what goes wrong with them |
+//! | `store.rs` | the medium, the cache, and what a power cut makes of them |
+//! | `config.rs` | profiles, faults and the policies of a power cut |
+//! | `plug.rs` | under which path a disk is found, and who has it open |
+
+mod config;
+mod plug;
+mod store;
+#[cfg(test)]
+mod tests;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use block::env::{DiskIo, Outcome, Ticket, Tickets};
+use block::{Buf, ByteRange, Error, ErrorKind, Extent, Result, State, push_extent};
+
+use crate::SimWorld;
+use crate::clock::{Clock, Event, Fire};
+use crate::counters::Count;
+use crate::draw::{Stream, domain, hits, mix};
+use store::{Cut, Payload, Pending, Store};
+
+pub use config::{CutPolicy, DAMAGE, DiskConfig, Faults, PHYSICAL, Profile, SECTOR};
+pub(crate) use plug::Disks;
+
+/// A write of several sectors takes effect in two steps in so many of a million cases.
+const TWO_STEPS: u32 = 250_000;
+
+/// A simulated disk.
+pub struct SimDisk {
+    me: Weak<Self>,
+    name: String,
+    config: DiskConfig,
+    faults: Cell<Faults>,
+    clock: Rc<Clock>,
+    store: RefCell<Store>,
+    flights: RefCell<BTreeMap<u64, Flight>>,
+    outcomes: RefCell<BTreeMap<u64, Outcome>>,
+    next: Cell<u64>,
+    /// How often each sort of operation on each place was seen: part of the key of its draws, so
+    /// that they stay the same when another operation is taken out of the run.
+    seen: RefCell<BTreeMap<u64, u64>>,
+    fates: Stream,
+    cuts: Stream,
+    openers: plug::Openers,
+    lossy: Cell<bool>,
+}
+
+/// An operation that is not answered. It owns its buffer.
+struct Flight {
+    io: DiskIo,
+    /// The key of its draws.
+    key: u64,
+    submitted: u64,
+    waker: Option<Waker>,
+    abandoned: bool,
+    hung: bool,
+    /// Whether the first of its two steps was made.
+    half: bool,
+}
+
+/// What goes wrong with an operation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Fine,
+    Error,
+    Lost,
+    Misdirected,
+}
+
+/// The two moments of an operation.
+const HALF: u64 = 0;
+const WHOLE: u64 = 1;
+
+impl SimDisk {
+    /// A blank disk in `world`; `number` tells its draws from those of others.
+    pub fn new(world: &SimWorld, number: u64, config: DiskConfig) -> Rc<Self> {
+        let clock = world.clock();
+        Rc::new_cyclic(|me| Self {
+            me: me.clone(),
+            name: format!("disk{number}"),
+            faults: Cell::new(config.faults),
+            config,
+            store: RefCell::default(),
+            flights: RefCell::default(),
+            outcomes: RefCell::default(),
+            next: Cell::new(1),
+            seen: RefCell::default(),
+            fates: Stream::new(clock.seed, "fates", number),
+            cuts: Stream::new(clock.seed, "cuts", number),
+            clock,
+            openers: plug::Openers::default(),
+            lossy: Cell::new(false),
+        })
+    }
+
+    /// What it was made as.
+    pub fn config(&self) -> &DiskConfig {
+        &self.config
+    }
+
+    /// Changes what goes wrong from now on.
+    pub fn set_faults(&self, faults: Faults) {
+        self.faults.set(faults);
+    }
+
+    /// Whether it has lost something that it had answered for, otherwise than with power.
+    pub fn is_lossy(&self) -> bool {
+        self.lossy.get()
+    }
+
+    /// How many sectors cannot be read now.
+    pub fn spoilt(&self) -> usize {
+        self.store.borrow().spoilt()
+    }
+
+    /// What it has not answered, in words.
+    pub fn in_flight(&self) -> Vec<String> {
+        let flights = self.flights.borrow();
+        flights.values().map(|flight| format!("{}: {:?}", self.name, flight.io)).collect()
+    }
+
+    /// The bytes that a read of `range` would find now.
+    pub fn peek(&self, range: ByteRange) -> Vec<u8> {
+        let mut bytes = vec![0; range.len() as usize];
+        self.read(range, &mut bytes);
+        bytes
+    }
+
+    fn read(&self, range: ByteRange, into: &mut [u8]) {
+        let store = self.store.borrow();
+        for (sector, into) in sectors(range).zip(into.chunks_mut(SECTOR as usize)) {
+            store.read(sector, into);
+        }
+    }
+
+    fn count(&self, count: Count) {
+        self.clock.counters.add(count);
+    }
+
+    /// The number that this operation draws for `what`.
+    fn draw(&self, key: u64, what: &'static str) -> u64 {
+        self.fates.at(key ^ domain(what))
+    }
+
+    fn strikes(&self, key: u64, what: &'static str, rate: u32) -> bool {
+        rate > 0 && hits(self.draw(key, what), rate)
+    }
+
+    fn key_of(&self, io: &DiskIo) -> u64 {
+        let place = range_of(io).map_or(0, |range| mix(range.start()) ^ range.len());
+        let sort = mix(verb(io) as u64 ^ mix(place));
+        let mut seen = self.seen.borrow_mut();
+        let times = seen.entry(sort).or_default();
+        *times += 1;
+        mix(sort ^ *times)
+    }
+
+    fn begin(&self, io: DiskIo) -> Ticket {
+        let id = self.next.replace(self.next.get() + 1);
+        let key = self.key_of(&io);
+        self.count(verb(&io));
+        if matches!(io, DiskIo::Write { fua: true, .. }) {
+            self.count(Count::DiskFua);
+        }
+        if let Some(range) = range_of(&io) {
+            assert!(
+                range.end() <= self.config.size
+                    && range.is_aligned(self.config.profile.block_size()),
+                "{}: {io:?} of {} bytes in all",
+                self.name,
+                self.config.size
+            );
+            let meets = |other: &Flight| range_of(&other.io).is_some_and(|o| o.overlaps(range));
+            if self.flights.borrow().values().any(meets) {
+                self.count(Count::Overlap);
+            }
+        }
+        let me: Rc<Self> = self.me.upgrade().expect("it is being called");
+        let faults = self.faults.get();
+        let hung = self.strikes(key, "hang", faults.hang);
+        let flight = Flight {
+            submitted: self.clock.tick(),
+            waker: None,
+            abandoned: false,
+            half: false,
+            io,
+            key,
+            hung,
+        };
+        if hung {
+            self.count(Count::Hang);
+        } else {
+            self.schedule(id, &flight);
+        }
+        self.flights.borrow_mut().insert(id, flight);
+        Ticket::new(me, id)
+    }
+
+    /// Whether a write that takes effect in part does so here.
+    fn is_in_half(&self, half: u64, sector: u64) -> bool {
+        mix(half ^ (sector * SECTOR / self.config.profile.atomic())) & 1 == 1
+    }
+
+    fn schedule(&self, id: u64, flight: &Flight) {
+        let me: Rc<Self> = self.me.upgrade().expect("it is being called");
+        let span = self.config.most_ns - self.config.least_ns + 1;
+        let mut delay = self.config.least_ns + self.draw(flight.key, "delay") % span;
+        if self.strikes(flight.key, "stall", self.faults.get().stall) {
+            self.count(Count::Stall);
+            delay += 100_000_000 + self.draw(flight.key, "stalled") % 5_000_000_000;
+        }
+        let now = self.clock.now();
+        let whole = range_of(&flight.io).is_some_and(|range| range.len() == SECTOR);
+        let writes = !matches!(flight.io, DiskIo::Read { .. } | DiskIo::Flush);
+        if writes && !whole && self.strikes(flight.key, "two steps", TWO_STEPS) {
+            let half = now.after(Duration::from_nanos(delay / 2));
+            self.clock.schedule(half, Event::Fire(me.clone(), id << 1 | HALF));
+        }
+        let at = now.after(Duration::from_nanos(delay));
+        self.clock.schedule(at, Event::Fire(me, id << 1 | WHOLE));
+    }
+
+    /// What the operation would put where.
+    fn pending(&self, id: u64, flight: &Flight) -> Option<Pending> {
+        let range = range_of(&flight.io)?;
+        let payload = match &flight.io {
+            DiskIo::Write { data, .. } => Payload::Bytes(Rc::from(&*data.read())),
+            DiskIo::Zero { .. } | DiskIo::Discard { .. } => Payload::Zero,
+            DiskIo::Read { .. } | DiskIo::Flush => return None,
+        };
+        Some(Pending { write: id, sectors: sectors(range), payload })
+    }
+
+    /// Some of the sectors of a write take effect before the rest.
+    fn take_half(&self, id: u64) {
+        let mut flights = self.flights.borrow_mut();
+        let Some(flight) = flights.get_mut(&id) else { return };
+        if self.fate(flight) != Fate::Fine || matches!(flight.io, DiskIo::Discard { .. }) {
+            return;
+        }
+        flight.half = true;
+        self.count(Count::TwoSteps);
+        let half = self.draw(flight.key, "half");
+        let pending = self.pending(id, flight).expect("only writes have two steps");
+        self.store.borrow_mut().apply(&pending, |sector| self.is_in_half(half, sector));
+    }
+
+    fn fate(&self, flight: &Flight) -> Fate {
+        let (faults, key) = (self.faults.get(), flight.key);
+        match &flight.io {
+            DiskIo::Read { .. } if self.strikes(key, "read", faults.read_error) => Fate::Error,
+            DiskIo::Flush if self.strikes(key, "flush", faults.flush_error) => Fate::Error,
+            DiskIo::Read { .. } | DiskIo::Flush | DiskIo::Discard { .. } => Fate::Fine,
+            DiskIo::Write { .. } | DiskIo::Zero { .. } => {
+                if self.strikes(key, "write", faults.write_error) {
+                    Fate::Error
+                } else if self.strikes(key, "lost", faults.lost_write) {
+                    Fate::Lost
+                } else if self.strikes(key, "misdirected", faults.misdirected) {
+                    Fate::Misdirected
+                } else {
+                    Fate::Fine
+                }
+            }
+        }
+    }
+
+    fn finish(&self, id: u64) {
+        let Some(flight) = self.flights.borrow_mut().remove(&id) else { return };
+        self.clock.record(domain(&self.name), mix(id) ^ flight.key);
+        let spoilt = self.spoilt();
+        let result = self.carry_out(id, &flight);
+        self.destage(&flight);
+        let repaired = spoilt.saturating_sub(self.spoilt());
+        self.clock.counters.add_many(Count::ReadRepaired, repaired as u64);
+        self.answer(id, flight, result);
+    }
+
+    fn answer(&self, id: u64, flight: Flight, result: Result<usize>) {
+        if flight.abandoned {
+            return;
+        }
+        let buf = match flight.io {
+            DiskIo::Read { into: buf, .. } | DiskIo::Write { data: buf, .. } => Some(buf),
+            DiskIo::Zero { .. } | DiskIo::Discard { .. } | DiskIo::Flush => None,
+        };
+        self.outcomes.borrow_mut().insert(id, Outcome { result, buf, parts: Vec::new() });
+        if let Some(waker) = flight.waker {
+            waker.wake();
+        }
+    }
+
+    fn carry_out(&self, id: u64, flight: &Flight) -> Result<usize> {
+        let fate = self.fate(flight);
+        match &flight.io {
+            DiskIo::Read { offset, into } => {
+                let range = ByteRange::new(*offset, into.len() as u64).expect("a read has bytes");
+                self.carry_out_read(range, into, flight.key, fate)
+            }
+            DiskIo::Flush => self.carry_out_flush(flight.submitted, fate),
+            DiskIo::Write { fua, .. } => self.carry_out_write(id, flight, *fua, fate),
+            DiskIo::Zero { .. } => self.carry_out_write(id, flight, false, fate),
+            DiskIo::Discard { .. } => self.carry_out_discard(id, flight),
+        }
+    }
+
+    fn carry_out_read(&self, range: ByteRange, into: &Buf, key: u64, fate: Fate) -> Result<usize> {
+        let drawn = sectors(range).start + self.draw(key, "where") % (range.len() / SECTOR);
+        if fate == Fate::Error {
+            self.count(Count::ReadError);
+            self.store.borrow_mut().spoil(drawn);
+        }
+        if self.strikes(key, "rot", self.faults.get().rot)
+            && self.store.borrow_mut().rot(drawn, self.draw(key, "bit"))
+        {
+            self.count(Count::Rot);
+        }
+        if let Some(bad) = sectors(range).find(|s| self.store.borrow().is_spoilt(*s)) {
+            return Err(Error::os(5, format_args!("read of sector {bad}")));
+        }
+        self.read(range, &mut into.write());
+        Ok(into.len())
+    }
+
+    fn carry_out_flush(&self, submitted: u64, fate: Fate) -> Result<usize> {
+        if self.config.profile == Profile::Liar {
+            self.count(Count::FlushIgnored);
+            return Ok(0);
+        }
+        if fate == Fate::Error {
+            self.count(Count::FlushError);
+            self.lossy.set(true);
+            self.store.borrow_mut().drop_cache();
+            return Err(Error::os(5, "flush"));
+        }
+        self.store.borrow_mut().flush(submitted);
+        Ok(0)
+    }
+
+    fn carry_out_write(&self, id: u64, flight: &Flight, fua: bool, fate: Fate) -> Result<usize> {
+        let mut pending = self.pending(id, flight).expect("it writes");
+        let len = (pending.sectors.end - pending.sectors.start) * SECTOR;
+        if let Profile::Thin(space) = self.config.profile
+            && self.store.borrow().allocated(pending.sectors.clone()) > space
+        {
+            self.count(Count::NoSpace);
+            return Err(Error::os(28, format_args!("write of {len} bytes")));
+        }
+        let half = self.draw(flight.key, "half");
+        let mut store = self.store.borrow_mut();
+        match fate {
+            Fate::Error => {
+                // Any part of it may be there: none, some, all.
+                let part = self.draw(flight.key, "part");
+                store.apply(&pending, |sector| {
+                    part & 3 == 0 || (part & 3 == 1) && self.is_in_half(half, sector)
+                });
+                self.count(Count::WriteError);
+                return Err(Error::os(5, format_args!("write of {len} bytes")));
+            }
+            Fate::Lost => {
+                self.lossy.set(true);
+                self.count(Count::LostWrite);
+                return Ok(len as usize);
+            }
+            Fate::Misdirected => {
+                self.lossy.set(true);
+                self.count(Count::Misdirected);
+                let room = self.config.size / SECTOR - len / SECTOR + 1;
+                let start = self.draw(flight.key, "elsewhere") % room;
+                pending.sectors = start..start + len / SECTOR;
+            }
+            Fate::Fine => {}
+        }
+        store.apply(&pending, |sector| !flight.half || !self.is_in_half(half, sector));
+        store.complete(&pending, self.clock.tick());
+        if fua || !self.config.profile.is_volatile() {
+            store.persist_write(&pending);
+        }
+        Ok(len as usize)
+    }
+
+    /// A disk that does not promise zeros takes what it likes of a discard.
+    fn carry_out_discard(&self, id: u64, flight: &Flight) -> Result<usize> {
+        let pending = self.pending(id, flight).expect("it writes");
+        let half = self.draw(flight.key, "half");
+        let mut store = self.store.borrow_mut();
+        store.apply(&pending, |sector| self.config.discard_zeroes || self.is_in_half(half, sector));
+        store.complete(&pending, self.clock.tick());
+        if !self.config.profile.is_volatile() {
+            store.persist_write(&pending);
+        }
+        Ok(0)
+    }
+
+    fn destage(&self, flight: &Flight) {
+        if self.strikes(flight.key, "destage", self.config.destage) {
+            let near = self.draw(flight.key, "near") % (self.config.size / SECTOR);
+            let which = self.draw(flight.key, "version");
+            let unit = self.config.profile.atomic() / SECTOR;
+            self.store.borrow_mut().destage(near, which, unit, &self.clock.counters);
+        }
+    }
+
+    /// The power goes, for this disk. What it has not answered fails; what is not durable stays or
+    /// goes as `policy` says.
+    pub fn power_cut(&self, policy: CutPolicy) {
+        self.count(Count::PowerCut);
+        let flights = self.flights.take();
+        let in_flight: Vec<_> = flights
+            .iter()
+            .filter(|(_, flight)| self.fate(flight) == Fate::Fine)
+            .filter_map(|(id, flight)| self.pending(*id, flight))
+            .collect();
+        let round = Stream::new(self.cuts.next(), "cut", 0);
+        let profile = self.config.profile;
+        let mut store = self.store.borrow_mut();
+        if profile == Profile::Protected {
+            // Its cache has a battery; only what it had not answered is open.
+            store.flush(u64::MAX);
+        }
+        // The first of two steps was made in its turn, and what came later has replaced it.
+        let is_open = |write, sector| {
+            let flight: &Flight = &flights[&write];
+            !flight.half || !self.is_in_half(self.draw(flight.key, "half"), sector)
+        };
+        let cut = Cut { policy, profile, draw: round };
+        store.cut(&cut, &in_flight, is_open, &self.clock.counters);
+        drop(store);
+        for (id, flight) in flights {
+            self.answer(id, flight, Err(Error::new(ErrorKind::Io, "the power is gone")));
+        }
+        self.openers.close_all();
+    }
+
+    /// The process that used it is gone. The kernel goes on with some of what is in flight; the rest
+    /// had not got so far.
+    pub(crate) fn process_died(&self) {
+        self.flights.borrow_mut().retain(|id, flight| {
+            let lands = flight.hung || self.draw(flight.key, "lands") & 1 == 1;
+            self.count(if lands { Count::KillLanded } else { Count::KillLost });
+            if let (false, true, Some(half)) = (lands, flight.half, self.pending(*id, flight)) {
+                // Its first step is all there will be of it, for the next flush to cover.
+                self.store.borrow_mut().complete(&half, self.clock.tick());
+            }
+            lands
+        });
+    }
+
+    /// Answers what hung, with an error: somebody has pulled the cable.
+    pub fn release(&self) {
+        let mut flights = self.flights.borrow_mut();
+        let hung: Vec<_> = flights.iter().filter(|(_, f)| f.hung).map(|(id, _)| *id).collect();
+        let hung: Vec<_> = hung.into_iter().map(|id| (id, flights.remove(&id))).collect();
+        drop(flights);
+        for (id, flight) in hung {
+            self.count(Count::Released);
+            let flight = flight.expect("found above");
+            self.answer(id, flight, Err(Error::new(ErrorKind::Io, "the cable is pulled")));
+        }
+    }
+
+    fn status(&self, range: ByteRange, max: usize) -> Vec<Extent> {
+        let store = self.store.borrow();
+        let mut extents = Vec::new();
+        for sector in sectors(range) {
+            let state = match (store.is_zero(sector), store.is_mapped(sector)) {
+                (false, _) => State::Data,
+                (true, true) => State::Zero,
+                (true, false) => State::Hole,
+            };
+            let before = extents.len();
+            push_extent(&mut extents, SECTOR, state);
+            if before == max && extents.len() > max {
+                extents.pop();
+                break;
+            }
+        }
+        extents
+    }
+}
+
+impl Fire for SimDisk {
+    fn fire(&self, id: u64) {
+        match id & 1 {
+            HALF => self.take_half(id >> 1),
+            _ => self.finish(id >> 1),
+        }
+    }
+}
+
+impl Tickets for SimDisk {
+    fn poll(&self, id: u64, cx: &mut Context<'_>) -> Poll<Outcome> {
+        if let Some(outcome) = self.outcomes.borrow_mut().remove(&id) {
+            return Poll::Ready(outcome);
+        }
+        if let Some(flight) = self.flights.borrow_mut().get_mut(&id) {
+            flight.waker = Some(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    fn abandon(&self, id: u64) {
+        let outcome = self.outcomes.borrow_mut().remove(&id);
+        drop(outcome);
+        if let Some(flight) = self.flights.borrow_mut().get_mut(&id) {
+            flight.abandoned = true;
+            flight.waker = None;
+        }
+    }
+}
+
+fn sectors(range: ByteRange) -> Range<u64> {
+    range.start() / SECTOR..range.end() / SECTOR
+}
+
+fn range_of(io: &DiskIo) -> Option<ByteRange> {
+    match io {
+        DiskIo::Read { offset, into: buf } | DiskIo::Write { offset, data: buf, .. } => {
+            ByteRange::new(*offset, buf.len() as u64)
+        }
+        DiskIo::Zero { range, .. } | DiskIo::Discard { range } => Some(*range),
+        DiskIo::Flush => None,
+    }
+}
+
+fn verb(io: &DiskIo) -> Count {
+    match io {
+        DiskIo::Read { .. } => Count::DiskRead,
+        DiskIo::Write { .. } => Count::DiskWrite,
+        DiskIo::Zero { .. } => Count::DiskZero,
+        DiskIo::Discard { .. } => Count::DiskDiscard,
+        DiskIo::Flush => Count::DiskFlush,
+    }
+}

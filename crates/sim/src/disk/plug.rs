@@ -1,0 +1,124 @@
+//! Under which path a disk is found, and who has it open.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use block::env::{DiskIo, Open, Storage, StorageFacts, Ticket};
+use block::{ByteRange, Error, ErrorKind, Extent, Result};
+
+use super::SimDisk;
+use crate::counters::Count;
+
+/// The disks of a world, by path.
+#[derive(Default)]
+pub(crate) struct Disks(RefCell<BTreeMap<PathBuf, Rc<SimDisk>>>);
+
+impl Disks {
+    pub fn plug(&self, path: PathBuf, disk: Rc<SimDisk>) {
+        self.0.borrow_mut().insert(path, disk);
+    }
+
+    pub fn find(&self, open: &Open) -> Result<Rc<SimDisk>> {
+        self.0.borrow().get(&open.path).cloned().ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("{}: no such disk", open.path.display()))
+        })
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.borrow().len()
+    }
+
+    pub fn each(&self, mut each: impl FnMut(&SimDisk)) {
+        self.0.borrow().values().for_each(|disk| each(disk));
+    }
+}
+
+/// Who has a disk open. A power cut ends all that: handles from before count no more.
+#[derive(Default)]
+pub(super) struct Openers {
+    writers: Cell<u32>,
+    readers: Cell<u32>,
+    power: Cell<u64>,
+}
+
+impl Openers {
+    pub fn close_all(&self) {
+        self.writers.set(0);
+        self.readers.set(0);
+        self.power.set(self.power.get() + 1);
+    }
+
+    fn side(&self, read_only: bool) -> &Cell<u32> {
+        if read_only { &self.readers } else { &self.writers }
+    }
+}
+
+impl SimDisk {
+    pub(crate) fn facts_for(&self, open: &Open) -> StorageFacts {
+        StorageFacts {
+            size: self.config.size,
+            block_size: self.config.profile.block_size(),
+            direct: open.device,
+            zeroes: self.config.zeroes,
+            discard: self.config.discard,
+            discard_zeroes: self.config.discard_zeroes,
+            created: false,
+            identity: open.path.display().to_string(),
+            words: format!("simulated, {:?}", self.config.profile),
+        }
+    }
+
+    /// Opens it, for one writer or for many readers, and not before the kernel is done with the
+    /// last operation of who had it before. `created`: whether this open has made it.
+    pub(crate) fn open(self: &Rc<Self>, open: &Open, created: bool) -> Result<Rc<dyn Storage>> {
+        let openers = &self.openers;
+        let shared = open.read_only && openers.writers.get() == 0;
+        let free = openers.writers.get() == 0 && openers.readers.get() == 0;
+        if !(shared || free && self.flights.borrow().is_empty()) {
+            self.count(Count::Locked);
+            let words = format!("{}: somebody else has it open", open.path.display());
+            return Err(Error::new(ErrorKind::InUse, words));
+        }
+        let side = openers.side(open.read_only);
+        side.set(side.get() + 1);
+        Ok(Rc::new(Opened {
+            disk: self.clone(),
+            facts: StorageFacts { created, ..self.facts_for(open) },
+            read_only: open.read_only,
+            power: openers.power.get(),
+        }))
+    }
+}
+
+struct Opened {
+    disk: Rc<SimDisk>,
+    facts: StorageFacts,
+    read_only: bool,
+    power: u64,
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        let openers = &self.disk.openers;
+        if openers.power.get() == self.power {
+            let side = openers.side(self.read_only);
+            side.set(side.get() - 1);
+        }
+    }
+}
+
+impl Storage for Opened {
+    fn facts(&self) -> &StorageFacts {
+        &self.facts
+    }
+
+    fn start(&self, io: DiskIo) -> Ticket {
+        self.disk.begin(io)
+    }
+
+    fn extents(&self, range: ByteRange, max: usize) -> Result<Vec<Extent>> {
+        Ok(self.disk.status(range, max))
+    }
+}

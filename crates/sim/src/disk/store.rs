@@ -1,0 +1,345 @@
+//! The medium of a disk and the volatile cache in front of it, in sectors. No clock, no requests.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::rc::Rc;
+
+use super::config::{CutPolicy, DAMAGE, PHYSICAL, Profile, SECTOR};
+use crate::counters::{Count, Counters};
+use crate::draw::{Stream, mix};
+
+const PER_PAGE: u64 = PHYSICAL / SECTOR;
+
+/// What a write puts into its sectors.
+#[derive(Clone, Debug)]
+pub(super) enum Payload {
+    Zero,
+    Bytes(Rc<[u8]>),
+}
+
+impl Payload {
+    /// The bytes of its `n`-th sector; `None` for zeros.
+    fn sector(&self, n: u64) -> Option<&[u8]> {
+        match self {
+            Self::Zero => None,
+            Self::Bytes(bytes) => Some(&bytes[(n * SECTOR) as usize..][..SECTOR as usize]),
+        }
+    }
+}
+
+/// A write, or the part of one that is about some sectors.
+#[derive(Clone, Debug)]
+pub(super) struct Pending {
+    pub write: u64,
+    pub sectors: Range<u64>,
+    pub payload: Payload,
+}
+
+/// One sector's bytes that wait in the cache.
+#[derive(Clone, Debug)]
+struct Version {
+    write: u64,
+    /// Which sector of the payload.
+    index: u64,
+    payload: Payload,
+    /// When its write was answered.
+    completed: Option<u64>,
+}
+
+#[derive(Default)]
+pub(super) struct Store {
+    medium: BTreeMap<u64, Box<[u8; PHYSICAL as usize]>>,
+    /// By sector, in the order in which they took effect: the last is what is read.
+    cache: BTreeMap<u64, Vec<Version>>,
+    unreadable: BTreeSet<u64>,
+}
+
+impl Store {
+    /// Copies the newest bytes of a sector to `into`.
+    pub fn read(&self, sector: u64, into: &mut [u8]) {
+        match self.cache.get(&sector).and_then(|versions| versions.last()) {
+            Some(newest) => put(into, newest.payload.sector(newest.index)),
+            None => put(into, self.on_medium(sector)),
+        }
+    }
+
+    fn on_medium(&self, sector: u64) -> Option<&[u8]> {
+        let page = self.medium.get(&(sector / PER_PAGE))?;
+        Some(&page[(sector % PER_PAGE * SECTOR) as usize..][..SECTOR as usize])
+    }
+
+    /// Whether a sector reads as zeros.
+    pub fn is_zero(&self, sector: u64) -> bool {
+        let mut bytes = [0; SECTOR as usize];
+        self.read(sector, &mut bytes);
+        bytes.iter().all(|byte| *byte == 0)
+    }
+
+    fn settle(&mut self, sector: u64, bytes: Option<&[u8]>) {
+        self.unreadable.remove(&sector);
+        let page = sector / PER_PAGE;
+        if bytes.is_none() && !self.medium.contains_key(&page) {
+            return;
+        }
+        let page = self.medium.entry(page).or_insert_with(|| Box::new([0; PHYSICAL as usize]));
+        put(&mut page[(sector % PER_PAGE * SECTOR) as usize..][..SECTOR as usize], bytes);
+    }
+
+    /// The write takes effect on those of its sectors that `which` names.
+    pub fn apply(&mut self, pending: &Pending, which: impl Fn(u64) -> bool) {
+        for sector in pending.sectors.clone().filter(|sector| which(*sector)) {
+            let index = sector - pending.sectors.start;
+            let payload = pending.payload.clone();
+            let version = Version { write: pending.write, index, payload, completed: None };
+            self.cache.entry(sector).or_default().push(version);
+        }
+    }
+
+    /// The write was answered at that point of the order of things.
+    pub fn complete(&mut self, pending: &Pending, at: u64) {
+        for sector in pending.sectors.clone() {
+            let versions = self.cache.get_mut(&sector).into_iter().flatten();
+            for version in versions.filter(|version| version.write == pending.write) {
+                version.completed = Some(at);
+            }
+        }
+    }
+
+    /// Puts the `n`-th cached version of a sector onto the medium; those before it never get there.
+    fn persist(&mut self, sector: u64, n: usize) {
+        let Some(versions) = self.cache.get_mut(&sector) else { return };
+        let version = versions.drain(..=n).next_back().expect("the range is not empty");
+        if versions.is_empty() {
+            self.cache.remove(&sector);
+        }
+        self.settle(sector, version.payload.sector(version.index));
+    }
+
+    /// Makes one write durable, and what it replaced gone.
+    pub fn persist_write(&mut self, pending: &Pending) {
+        for sector in pending.sectors.clone() {
+            let versions = self.cache.get(&sector);
+            let own = versions.and_then(|v| v.iter().rposition(|v| v.write == pending.write));
+            if let Some(n) = own {
+                self.persist(sector, n);
+            }
+        }
+    }
+
+    /// Makes durable what had completed before `submitted`, and nothing else.
+    pub fn flush(&mut self, submitted: u64) {
+        let covered = |version: &Version| version.completed.is_some_and(|at| at < submitted);
+        let newest = |versions: &Vec<Version>| versions.iter().rposition(covered);
+        let due: Vec<_> =
+            self.cache.iter().filter_map(|(sector, v)| Some((*sector, newest(v)?))).collect();
+        for (sector, n) in due {
+            self.persist(sector, n);
+        }
+    }
+
+    /// Forgets what is in the cache: a failed flush.
+    pub fn drop_cache(&mut self) {
+        self.cache.clear();
+    }
+
+    /// One drawn version of the first cached sector from `near` on goes to the medium, with what its
+    /// write put into the same unit of `unit` sectors. Versions before it are overtaken.
+    pub fn destage(&mut self, near: u64, draw: u64, unit: u64, counters: &Counters) {
+        let found = self.cache.range(near..).next().or_else(|| self.cache.first_key_value());
+        let Some((sector, versions)) = found else { return };
+        let write = versions[draw as usize % versions.len()].write;
+        let first = sector / unit * unit;
+        for sector in first..first + unit {
+            let versions = self.cache.get(&sector);
+            let own = versions.and_then(|v| v.iter().rposition(|v| v.write == write));
+            if let Some(n) = own {
+                counters.add(Count::Destage);
+                counters.add_many(Count::Overtaken, n as u64);
+                self.persist(sector, n);
+            }
+        }
+    }
+
+    /// A sector becomes unreadable until it is written to the medium.
+    pub fn spoil(&mut self, sector: u64) {
+        self.unreadable.insert(sector);
+    }
+
+    /// Whether a sector that is not in the cache cannot be read.
+    pub fn is_spoilt(&self, sector: u64) -> bool {
+        self.unreadable.contains(&sector) && !self.cache.contains_key(&sector)
+    }
+
+    /// How many sectors cannot be read.
+    pub fn spoilt(&self) -> usize {
+        self.unreadable.len()
+    }
+
+    /// Turns a bit over on the medium, if there is anything.
+    pub fn rot(&mut self, sector: u64, draw: u64) -> bool {
+        let Some(page) = self.medium.get_mut(&(sector / PER_PAGE)) else { return false };
+        let byte = sector % PER_PAGE * SECTOR + draw % SECTOR;
+        page[byte as usize] ^= 1 << (draw >> 32 & 7);
+        true
+    }
+
+    /// Bytes of the medium that were ever written, with those that wait for it.
+    pub fn allocated(&self, more: Range<u64>) -> u64 {
+        let mut pages: BTreeSet<u64> = self.medium.keys().copied().collect();
+        pages.extend(self.cache.keys().map(|sector| sector / PER_PAGE));
+        pages.extend(more.map(|sector| sector / PER_PAGE));
+        pages.len() as u64 * PHYSICAL
+    }
+
+    /// Whether the sector has a place, zeros or not.
+    pub fn is_mapped(&self, sector: u64) -> bool {
+        self.medium.contains_key(&(sector / PER_PAGE)) || self.cache.contains_key(&sector)
+    }
+
+    /// The power goes. What is not durable stays or goes as `cut` draws it; of `in_flight` too, where
+    /// the write has not taken effect yet, as `is_open` knows.
+    pub fn cut(
+        &mut self,
+        cut: &Cut,
+        in_flight: &[Pending],
+        is_open: impl Fn(u64, u64) -> bool,
+        counters: &Counters,
+    ) {
+        let keep = Keep::draw(cut, &self.writes_in_order(in_flight));
+        let mut torn = Torn::default();
+        for (sector, versions) in std::mem::take(&mut self.cache) {
+            let kept = versions.iter().rposition(|v| keep.keeps(v.write, sector));
+            versions.iter().for_each(|v| torn.note(v.write, sector, keep.keeps(v.write, sector)));
+            counters.add(if kept.is_some() { Count::CutKept } else { Count::CutLost });
+            let Some(kept) = kept else { continue };
+            if kept + 1 < versions.len() {
+                counters.add(Count::CutOlder);
+            }
+            self.settle(sector, versions[kept].payload.sector(versions[kept].index));
+        }
+        for pending in in_flight {
+            for sector in pending.sectors.clone().filter(|s| is_open(pending.write, *s)) {
+                let kept = keep.keeps(pending.write, sector);
+                torn.note(pending.write, sector, kept);
+                if kept {
+                    counters.add(Count::CutInFlight);
+                    self.settle(sector, pending.payload.sector(sector - pending.sectors.start));
+                }
+            }
+        }
+        self.damage(cut.profile, &torn, counters);
+    }
+
+    /// Every write that is not durable, those in flight last.
+    fn writes_in_order(&self, in_flight: &[Pending]) -> Vec<u64> {
+        let cached = self.cache.values().flatten();
+        let mut order: Vec<_> =
+            cached.map(|version| (version.completed.unwrap_or(u64::MAX), version.write)).collect();
+        order.extend(in_flight.iter().map(|pending| (u64::MAX, pending.write)));
+        order.sort_unstable();
+        order.dedup();
+        order.into_iter().map(|(_, write)| write).collect()
+    }
+
+    fn damage(&mut self, profile: Profile, torn: &Torn, counters: &Counters) {
+        let writes: Vec<_> = torn.0.values().filter(|t| t.kept > 0 && t.lost > 0).collect();
+        counters.add_many(Count::Torn, writes.len() as u64);
+        for torn in writes {
+            let sector = torn.last_kept;
+            let (sectors, from) = match profile {
+                Profile::Emulated512 => {
+                    let page = sector / PER_PAGE * PER_PAGE;
+                    ((page..page + PER_PAGE).filter(|s| *s != sector).collect::<Vec<_>>(), 0)
+                }
+                Profile::NotAtomic => (vec![sector], SECTOR as usize / 2),
+                _ => return,
+            };
+            counters.add_many(Count::Damaged, sectors.len() as u64);
+            for sector in sectors {
+                let mut bytes = [0; SECTOR as usize];
+                self.read(sector, &mut bytes);
+                bytes[from..].fill(DAMAGE);
+                self.settle(sector, Some(&bytes));
+            }
+        }
+    }
+}
+
+fn put(into: &mut [u8], bytes: Option<&[u8]>) {
+    match bytes {
+        Some(bytes) => into.copy_from_slice(bytes),
+        None => into.fill(0),
+    }
+}
+
+/// A power cut: how it chooses, and from which numbers.
+pub(super) struct Cut {
+    pub policy: CutPolicy,
+    pub profile: Profile,
+    pub draw: Stream,
+}
+
+/// Which writes a power cut keeps.
+struct Keep {
+    /// `None`: a choice by write and unit.
+    writes: Option<BTreeSet<u64>>,
+    /// Sectors that go together.
+    unit: u64,
+    key: u64,
+}
+
+impl Keep {
+    fn draw(cut: &Cut, order: &[u64]) -> Self {
+        let key = cut.draw.next();
+        let count = order.len();
+        let at = if count == 0 { 0 } else { key as usize % count };
+        let unit = match cut.policy {
+            CutPolicy::Torn => cut.profile.atomic() / SECTOR,
+            _ => u64::MAX,
+        };
+        let chosen: Option<&[u64]> = match cut.policy {
+            CutPolicy::DropAll => Some(&[]),
+            CutPolicy::KeepAll => Some(order),
+            CutPolicy::Prefix => Some(&order[..at]),
+            CutPolicy::Reverse => Some(&order[at..]),
+            CutPolicy::KeepOne => Some(&order[at..count.min(at + 1)]),
+            CutPolicy::OmitOne | CutPolicy::Random | CutPolicy::Torn => None,
+        };
+        let mut writes = chosen.map(|writes| writes.iter().copied().collect::<BTreeSet<_>>());
+        if cut.policy == CutPolicy::OmitOne {
+            let left = order.iter().enumerate().filter(|(n, _)| *n != at).map(|(_, w)| *w);
+            writes = Some(left.collect());
+        }
+        Self { writes, unit, key }
+    }
+
+    fn keeps(&self, write: u64, sector: u64) -> bool {
+        match &self.writes {
+            Some(writes) => writes.contains(&write),
+            None => mix(self.key ^ mix(write) ^ (sector / self.unit)) & 1 == 1,
+        }
+    }
+}
+
+/// How much of each write a power cut kept.
+#[derive(Default)]
+struct Torn(BTreeMap<u64, TornWrite>);
+
+#[derive(Default)]
+struct TornWrite {
+    kept: u64,
+    lost: u64,
+    last_kept: u64,
+}
+
+impl Torn {
+    fn note(&mut self, write: u64, sector: u64, kept: bool) {
+        let torn = self.0.entry(write).or_default();
+        if kept {
+            torn.kept += 1;
+            torn.last_kept = sector;
+        } else {
+            torn.lost += 1;
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! The seeded world: the doors of [`block::env`] with a clock, disks, a network and a scheduler that
+//! follow from one number. A run with the same seed is the same run.
+#![forbid(unsafe_code)]
+
+mod assembly;
+mod client;
+mod clock;
+mod counters;
+pub mod disk;
+pub mod draw;
+mod model;
+pub mod workload;
+mod world;
+
+pub use assembly::{Assembly, Options, PartId};
+pub use client::{Answer, Call, Client};
+pub use counters::{Count, Counters};
+pub use disk::{CutPolicy, DiskConfig, Faults, Profile, SimDisk};
+pub use model::{Change, Changing, Content, Looking, Model, Promise, Rule, Stamp, Wrong};
+pub use world::{SimWorld, Stuck};

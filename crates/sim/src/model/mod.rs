@@ -1,0 +1,307 @@
+//! What a volume may answer: the judge of every read, before and after a failure.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `mod.rs` | the volume: requests begin and end, power goes, processes die |
+//! | `register.rs` | one sector: which of its versions a read may return |
+//! | `stamp.rs` | payloads by which any sector can be named |
+
+mod register;
+mod stamp;
+#[cfg(test)]
+mod tests;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::ops::Range;
+
+use block::{ByteRange, Extent};
+
+use crate::disk::SECTOR;
+use register::{End, Flaw, Register, Version};
+
+pub use stamp::{Content, Stamp};
+
+/// What is demanded of a volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Promise {
+    /// The contract of a device.
+    Full,
+    /// As full, but a torn write may have left damage.
+    Damage,
+    /// What was written may be lost, and older bytes come back; never bytes of another place, and
+    /// never a mixture.
+    Lossy,
+    /// Nothing about bytes: a disk below lies about them and nobody checks.
+    Nothing,
+}
+
+/// A promise that was not kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rule {
+    /// Every 512 bytes behave as if requests came one after the other.
+    Order,
+    /// A sector holds what was written to that sector.
+    Place,
+    /// A sector is written wholly or not at all.
+    Whole,
+    /// What a flush or FUA made durable survives a power cut.
+    Durable,
+    /// Only what reads as zeros is said to.
+    Status,
+    /// After a failed flush every later flush fails.
+    Sticky,
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Order => "every sector behaves as if requests came one after the other",
+            Self::Place => "a sector holds what was written there",
+            Self::Whole => "a sector is written wholly or not at all",
+            Self::Durable => "what was made durable survives a power cut",
+            Self::Status => "status says zero of zeros only",
+            Self::Sticky => "after a failed flush every later flush fails",
+        })
+    }
+}
+
+/// How a volume broke a rule.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Wrong {
+    /// The rule.
+    pub rule: Rule,
+    /// What was seen where.
+    pub words: String,
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.rule, self.words)
+    }
+}
+
+/// What a request does to the bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// Stores a payload.
+    Write,
+    /// Makes zeros.
+    Zero,
+    /// Makes zeros, or nothing.
+    Discard,
+}
+
+/// A change in flight.
+#[derive(Debug)]
+pub struct Changing(u64);
+
+/// A read, status or flush in flight.
+#[derive(Debug)]
+pub struct Looking(u64);
+
+/// A volume as it should be.
+pub struct Model {
+    volume: u64,
+    now: Cell<u64>,
+    next: Cell<u64>,
+    registers: RefCell<Vec<Register>>,
+    changes: RefCell<BTreeMap<u64, Range<u64>>>,
+    looks: RefCell<BTreeSet<u64>>,
+    /// What completed before this is durable.
+    flushed: Cell<u64>,
+    /// When a flush was first answered with an error.
+    flush_failed: Cell<Option<u64>>,
+    promise: Cell<Promise>,
+}
+
+impl Model {
+    /// A volume of `size` bytes, all zero; `volume` is in every payload.
+    pub fn new(volume: u64, size: u64) -> Self {
+        Self {
+            volume,
+            now: Cell::new(1),
+            next: Cell::new(1),
+            registers: RefCell::new(vec![Register::new(); (size / SECTOR) as usize]),
+            changes: RefCell::default(),
+            looks: RefCell::default(),
+            flushed: Cell::new(0),
+            flush_failed: Cell::new(None),
+            promise: Cell::new(Promise::Full),
+        }
+    }
+
+    /// Demands less from now on.
+    pub fn demand(&self, promise: Promise) {
+        self.promise.set(promise);
+    }
+
+    fn tick(&self) -> u64 {
+        self.now.replace(self.now.get() + 1)
+    }
+
+    /// A change of `range` is submitted.
+    pub fn begin(&self, range: ByteRange, change: Change, fua: bool) -> Changing {
+        let (write, at) = (self.next.replace(self.next.get() + 1), self.tick());
+        let (zero, discard) = (change != Change::Write, change == Change::Discard);
+        let version = Version::begun(write, zero, discard, fua, at);
+        let oldest = self.looks.borrow().first().copied().unwrap_or(at);
+        let mut registers = self.registers.borrow_mut();
+        for sector in sectors(range) {
+            let register = &mut registers[sector as usize];
+            register.forget(self.flushed.get(), oldest);
+            register.begin(version);
+        }
+        self.changes.borrow_mut().insert(write, sectors(range));
+        Changing(write)
+    }
+
+    /// Fills the payload of a write.
+    pub fn fill(&self, changing: &Changing, into: &mut [u8]) {
+        let sectors = self.changes.borrow()[&changing.0].clone();
+        for (sector, into) in sectors.zip(into.chunks_exact_mut(SECTOR as usize)) {
+            Stamp { volume: self.volume, sector, write: changing.0 }.put(into);
+        }
+    }
+
+    /// A change was answered.
+    pub fn end(&self, changing: Changing, ok: bool) {
+        let at = self.tick();
+        let end = if ok { End::Answered } else { End::Failed };
+        let sectors = self.changes.borrow_mut().remove(&changing.0);
+        let mut registers = self.registers.borrow_mut();
+        for sector in sectors.expect("a change ends once") {
+            registers[sector as usize].end(changing.0, end, at);
+        }
+    }
+
+    /// A read or status is submitted.
+    pub fn look(&self) -> Looking {
+        let at = self.tick();
+        self.looks.borrow_mut().insert(at);
+        Looking(at)
+    }
+
+    /// It was answered with an error.
+    pub fn look_failed(&self, looking: Looking) {
+        self.looks.borrow_mut().remove(&looking.0);
+    }
+
+    /// A read was answered.
+    ///
+    /// # Errors
+    /// Which rule the bytes break.
+    pub fn saw(&self, looking: Looking, range: ByteRange, bytes: &[u8]) -> Result<(), Wrong> {
+        let end = self.tick();
+        self.looks.borrow_mut().remove(&looking.0);
+        for (sector, bytes) in sectors(range).zip(bytes.chunks_exact(SECTOR as usize)) {
+            self.judge(sector, Content::of(bytes), looking.0, end)?;
+        }
+        Ok(())
+    }
+
+    /// A status request was answered: what it calls zero must read as zeros.
+    ///
+    /// # Errors
+    /// Which rule the answer breaks.
+    pub fn told(&self, looking: Looking, range: ByteRange, told: &[Extent]) -> Result<(), Wrong> {
+        let end = self.tick();
+        self.looks.borrow_mut().remove(&looking.0);
+        let wrong = |words: String| Wrong { rule: Rule::Status, words };
+        let mut at = range.start();
+        for extent in told {
+            let part = ByteRange::new(at, extent.len)
+                .filter(|part| range.contains(*part) && part.is_aligned(SECTOR as u32))
+                .ok_or_else(|| wrong(format!("{range} was asked for, {told:?} is the answer")))?;
+            for sector in sectors(part).filter(|_| extent.state.is_zero()) {
+                self.judge(sector, Content::Zero, looking.0, end)
+                    .map_err(|flaw| wrong(format!("it says {:?}; {}", extent.state, flaw.words)))?;
+            }
+            at = part.end();
+        }
+        if at == range.start() {
+            return Err(wrong(format!("nothing is said about {range}")));
+        }
+        Ok(())
+    }
+
+    /// A flush is submitted.
+    pub fn flush(&self) -> Looking {
+        Looking(self.tick())
+    }
+
+    /// A flush was answered.
+    ///
+    /// # Errors
+    /// If it succeeded although an earlier one had failed.
+    pub fn flushed(&self, flush: Looking, ok: bool) -> Result<(), Wrong> {
+        if !ok {
+            self.flush_failed.set(self.flush_failed.get().or(Some(self.tick())));
+            return Ok(());
+        }
+        if self.flush_failed.get().is_some_and(|failed| failed < flush.0) {
+            let words = "it succeeded".to_owned();
+            return Err(Wrong { rule: Rule::Sticky, words });
+        }
+        self.flushed.set(self.flushed.get().max(flush.0));
+        Ok(())
+    }
+
+    /// The power went. Nothing that was in flight will be answered any more.
+    pub fn power_cut(&self) {
+        let at = self.tick();
+        self.forget_open();
+        for register in self.registers.borrow_mut().iter_mut() {
+            register.power_cut(self.flushed.get(), at);
+        }
+    }
+
+    /// The process died, and its successor has the disks: what was in flight has landed or never will.
+    pub fn restarted(&self) {
+        let at = self.tick();
+        self.forget_open();
+        for register in self.registers.borrow_mut().iter_mut() {
+            register.restarted(at);
+        }
+    }
+
+    fn forget_open(&self) {
+        self.changes.borrow_mut().clear();
+        self.looks.borrow_mut().clear();
+        self.flush_failed.set(None);
+    }
+
+    fn judge(&self, sector: u64, content: Content, start: u64, end: u64) -> Result<(), Wrong> {
+        if self.promise.get() == Promise::Nothing {
+            return Ok(());
+        }
+        let wrong = |rule, words: &str| {
+            Err(Wrong { rule, words: format!("sector {sector} holds {content}{words}") })
+        };
+        let register = &mut self.registers.borrow_mut()[sector as usize];
+        let seen = match content {
+            Content::Damage if self.promise.get() != Promise::Full => return Ok(()),
+            Content::Damage | Content::Mixture(_) | Content::Junk => return wrong(Rule::Whole, ""),
+            Content::Stamp(s) if s.volume != self.volume || s.sector != sector => {
+                return wrong(Rule::Place, "");
+            }
+            Content::Stamp(s) if s.write >= self.next.get() => return wrong(Rule::Whole, ""),
+            Content::Zero | Content::Stamp(_) if self.promise.get() == Promise::Lossy => Ok(()),
+            Content::Stamp(stamp) => register.read(stamp.write, start, end),
+            Content::Zero => register.read_zero(start, end),
+        };
+        match seen {
+            Ok(()) => Ok(()),
+            Err(Flaw::Undone) => wrong(Rule::Durable, ", which a durable one had replaced"),
+            Err(Flaw::Replaced(by)) => {
+                wrong(Rule::Order, &format!(", which write {by} had replaced"))
+            }
+            Err(Flaw::Unknown) => wrong(Rule::Order, ", which was replaced, or never written"),
+        }
+    }
+}
+
+fn sectors(range: ByteRange) -> Range<u64> {
+    range.start() / SECTOR..range.end() / SECTOR
+}

@@ -1,0 +1,115 @@
+//! Payloads that say what they are: any sector that is read can be named.
+
+use std::fmt;
+
+use crate::disk::{DAMAGE, SECTOR};
+use crate::draw::mix;
+
+const WORDS: usize = SECTOR as usize / 8;
+const HEAD: usize = 4;
+const MAGIC: u64 = u64::from_be_bytes(*b"cairnsim");
+
+/// Which write put a sector where.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stamp {
+    /// The volume.
+    pub volume: u64,
+    /// The sector in it.
+    pub sector: u64,
+    /// The number of the write.
+    pub write: u64,
+}
+
+/// What the bytes of a sector are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Content {
+    /// Zeros.
+    Zero,
+    /// One write's bytes, whole.
+    Stamp(Stamp),
+    /// Bytes of that write, and others.
+    Mixture(Stamp),
+    /// What a torn write left.
+    Damage,
+    /// Nothing that anybody wrote.
+    Junk,
+}
+
+impl Stamp {
+    fn word(self, n: usize) -> u64 {
+        let key = mix(mix(mix(self.volume) ^ self.sector) ^ self.write);
+        match n {
+            0 => MAGIC,
+            1 => self.volume,
+            2 => self.sector,
+            3 => self.write,
+            n => key.wrapping_add((n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1,
+        }
+    }
+
+    /// Fills a sector.
+    pub fn put(self, into: &mut [u8]) {
+        for (n, bytes) in into.chunks_exact_mut(8).enumerate() {
+            bytes.copy_from_slice(&self.word(n).to_le_bytes());
+        }
+    }
+}
+
+impl Content {
+    /// What the bytes of a sector are.
+    pub fn of(bytes: &[u8]) -> Self {
+        if bytes.iter().all(|byte| *byte == 0) {
+            return Self::Zero;
+        }
+        let word = |n: usize| u64::from_le_bytes(bytes[n * 8..][..8].try_into().expect("8 bytes"));
+        if (0..WORDS).any(|n| word(n) == u64::from_ne_bytes([DAMAGE; 8])) {
+            return Self::Damage;
+        }
+        if word(0) != MAGIC {
+            return Self::Junk;
+        }
+        let stamp = Stamp { volume: word(1), sector: word(2), write: word(3) };
+        match (HEAD..WORDS).all(|n| word(n) == stamp.word(n)) {
+            true => Self::Stamp(stamp),
+            false => Self::Mixture(stamp),
+        }
+    }
+}
+
+impl fmt::Display for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Zero => f.write_str("zeros"),
+            Self::Stamp(stamp) => write!(f, "{stamp}"),
+            Self::Mixture(stamp) => write!(f, "a mixture that begins as {stamp}"),
+            Self::Damage => f.write_str("what a torn write left"),
+            Self::Junk => f.write_str("bytes that nobody wrote"),
+        }
+    }
+}
+
+impl fmt::Display for Stamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "write {} to sector {} of volume {}", self.write, self.sector, self.volume)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_sector_can_be_named() {
+        let stamp = Stamp { volume: 3, sector: 9, write: 27 };
+        let mut bytes = [0; SECTOR as usize];
+        assert_eq!(Content::of(&bytes), Content::Zero);
+        stamp.put(&mut bytes);
+        assert_eq!(Content::of(&bytes), Content::Stamp(stamp));
+        bytes[511] ^= 1;
+        assert_eq!(Content::of(&bytes), Content::Mixture(stamp));
+        bytes[256..].fill(DAMAGE);
+        assert_eq!(Content::of(&bytes), Content::Damage);
+        bytes.fill(1);
+        assert_eq!(Content::of(&bytes), Content::Junk);
+    }
+}

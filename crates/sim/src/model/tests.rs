@@ -1,0 +1,248 @@
+use super::*;
+use block::State;
+
+const ONE: ByteRange = match ByteRange::new(0, 512) {
+    Some(range) => range,
+    None => panic!("512 bytes are some"),
+};
+
+/// A model of one sector, and the bytes of every write to it.
+struct Bench(Model);
+
+impl Bench {
+    fn new() -> Self {
+        Self(Model::new(1, 512))
+    }
+
+    fn begin(&self, change: Change) -> (Changing, Vec<u8>) {
+        let changing = self.0.begin(ONE, change, false);
+        let mut bytes = vec![0; 512];
+        if change == Change::Write {
+            self.0.fill(&changing, &mut bytes);
+        }
+        (changing, bytes)
+    }
+
+    fn write(&self) -> Vec<u8> {
+        let (changing, bytes) = self.begin(Change::Write);
+        self.0.end(changing, true);
+        bytes
+    }
+
+    fn flush(&self) {
+        self.0.flushed(self.0.flush(), true).unwrap();
+    }
+
+    fn read(&self, bytes: &[u8]) -> Result<(), Rule> {
+        self.0.saw(self.0.look(), ONE, bytes).map_err(|wrong| wrong.rule)
+    }
+}
+
+const ZEROS: [u8; 512] = [0; 512];
+
+#[test]
+fn the_last_write_is_read() {
+    let bench = Bench::new();
+    bench.read(&ZEROS).unwrap();
+    let (a, b) = (bench.write(), bench.write());
+    bench.read(&b).unwrap();
+    assert_eq!(bench.read(&a), Err(Rule::Order));
+    assert_eq!(bench.read(&ZEROS), Err(Rule::Order));
+}
+
+#[test]
+fn a_read_beside_a_write_sees_either_but_never_goes_back() {
+    let bench = Bench::new();
+    let a = bench.write();
+    let (changing, b) = bench.begin(Change::Write);
+    bench.read(&a).unwrap();
+    bench.read(&b).unwrap();
+    assert_eq!(bench.read(&a), Err(Rule::Order));
+    bench.0.end(changing, true);
+    bench.read(&b).unwrap();
+}
+
+#[test]
+fn overlapping_writes_end_in_one_order() {
+    let bench = Bench::new();
+    let ((one, a), (two, b)) = (bench.begin(Change::Write), bench.begin(Change::Write));
+    bench.0.end(one, true);
+    bench.0.end(two, true);
+    bench.read(&a).unwrap();
+    assert_eq!(bench.read(&b), Err(Rule::Order));
+}
+
+#[test]
+fn reads_that_overlap_may_disagree() {
+    let bench = Bench::new();
+    let a = bench.write();
+    let (_changing, b) = bench.begin(Change::Write);
+    let (first, second) = (bench.0.look(), bench.0.look());
+    bench.0.saw(first, ONE, &b).unwrap();
+    bench.0.saw(second, ONE, &a).unwrap();
+}
+
+#[test]
+fn after_a_power_cut_the_durable_or_newer_is_there_and_stays() {
+    for left in 0..3 {
+        let bench = Bench::new();
+        let old = bench.write();
+        let durable = bench.write();
+        bench.flush();
+        let newer = bench.write();
+        let (_in_flight, newest) = bench.begin(Change::Write);
+        bench.0.power_cut();
+        assert_eq!(bench.read(&old), Err(Rule::Durable));
+        assert_eq!(bench.read(&ZEROS), Err(Rule::Durable));
+        for (n, bytes) in [durable, newer, newest].iter().enumerate().cycle().skip(left).take(3) {
+            assert_eq!(bench.read(bytes).is_ok(), n == left, "the first that is seen stays");
+        }
+    }
+}
+
+#[test]
+fn what_a_power_cut_left_open_stays_open_until_it_is_read() {
+    let bench = Bench::new();
+    let a = bench.write();
+    bench.0.power_cut();
+    bench.0.power_cut();
+    bench.read(&a).unwrap();
+    bench.0.power_cut();
+    assert_eq!(bench.read(&ZEROS), Err(Rule::Order), "shown once, it sticks");
+    bench.read(&a).unwrap();
+}
+
+#[test]
+fn a_flush_covers_what_completed_before_it_was_submitted() {
+    let bench = Bench::new();
+    let a = bench.write();
+    let (changing, _) = bench.begin(Change::Write);
+    let flush = bench.0.flush();
+    bench.0.end(changing, true);
+    bench.0.flushed(flush, true).unwrap();
+    bench.0.power_cut();
+    bench.read(&a).unwrap();
+}
+
+#[test]
+fn fua_covers_itself() {
+    let bench = Bench::new();
+    let a = bench.write();
+    let changing = bench.0.begin(ONE, Change::Write, true);
+    bench.0.end(changing, true);
+    bench.0.power_cut();
+    assert_eq!(bench.read(&a), Err(Rule::Durable));
+}
+
+#[test]
+fn a_failed_write_may_be_there_or_not() {
+    let bench = Bench::new();
+    let a = bench.write();
+    let (changing, b) = bench.begin(Change::Write);
+    bench.0.end(changing, false);
+    bench.read(&a).unwrap();
+    bench.read(&b).unwrap();
+    assert_eq!(bench.read(&a), Err(Rule::Order), "but not go again");
+}
+
+#[test]
+fn no_flush_has_to_cover_a_failed_write() {
+    let bench = Bench::new();
+    let a = bench.write();
+    let (changing, b) = bench.begin(Change::Write);
+    bench.0.end(changing, false);
+    bench.0.restarted();
+    bench.read(&b).unwrap();
+    bench.flush();
+    bench.0.power_cut();
+    bench.read(&a).unwrap();
+}
+
+#[test]
+fn after_a_kill_what_was_answered_is_there() {
+    let bench = Bench::new();
+    let a = bench.write();
+    let (_in_flight, b) = bench.begin(Change::Write);
+    bench.0.restarted();
+    assert_eq!(bench.read(&ZEROS), Err(Rule::Order));
+    bench.read(&a).unwrap();
+    assert_eq!(bench.read(&b), Err(Rule::Order), "it has landed or never will");
+}
+
+#[test]
+fn a_discard_makes_zeros_or_nothing_and_then_stays() {
+    for first_zero in [false, true] {
+        let bench = Bench::new();
+        let a = bench.write();
+        let (changing, _) = bench.begin(Change::Discard);
+        bench.0.end(changing, true);
+        let (then, never) = if first_zero { (&ZEROS[..], &a[..]) } else { (&a[..], &ZEROS[..]) };
+        bench.read(then).unwrap();
+        bench.read(then).unwrap();
+        assert!(bench.read(never).is_err());
+    }
+}
+
+#[test]
+fn zeroes_read_as_zeros() {
+    let bench = Bench::new();
+    let a = bench.write();
+    let (changing, _) = bench.begin(Change::Zero);
+    bench.0.end(changing, true);
+    assert_eq!(bench.read(&a), Err(Rule::Order));
+    bench.read(&ZEROS).unwrap();
+}
+
+#[test]
+fn bytes_of_elsewhere_and_mixtures_are_named() {
+    let model = Model::new(1, 1024);
+    let range = ByteRange::new(0, 1024).unwrap();
+    let changing = model.begin(range, Change::Write, false);
+    let mut bytes = vec![0; 1024];
+    model.fill(&changing, &mut bytes);
+    model.end(changing, true);
+    let swapped = [&bytes[512..], &bytes[..512]].concat();
+    let wrong = model.saw(model.look(), range, &swapped).unwrap_err();
+    assert_eq!(wrong.rule, Rule::Place);
+    assert!(wrong.words.contains("sector 0 holds write 1 to sector 1 of volume 1"), "{wrong}");
+    bytes[100] ^= 1;
+    assert_eq!(model.saw(model.look(), range, &bytes).unwrap_err().rule, Rule::Whole);
+}
+
+#[test]
+fn status_may_know_less_but_never_lies() {
+    let model = Model::new(1, 1024);
+    let range = ByteRange::new(0, 1024).unwrap();
+    let extent = |len, state| Extent { len, state };
+    model.told(model.look(), range, &[extent(512, State::Hole)]).unwrap();
+    model.told(model.look(), range, &[extent(1024, State::Data)]).unwrap();
+    let changing = model.begin(ByteRange::new(512, 512).unwrap(), Change::Write, false);
+    model.end(changing, true);
+    let told = |extents: &[Extent]| model.told(model.look(), range, extents).map_err(|w| w.rule);
+    assert_eq!(told(&[extent(1024, State::Zero)]), Err(Rule::Status));
+    assert_eq!(told(&[extent(1536, State::Data)]), Err(Rule::Status));
+    assert_eq!(told(&[]), Err(Rule::Status));
+    told(&[extent(512, State::Zero), extent(512, State::Data)]).unwrap();
+}
+
+#[test]
+fn what_is_settled_is_forgotten() {
+    let bench = Bench::new();
+    for _ in 0..100 {
+        bench.write();
+        bench.flush();
+    }
+    let last = bench.write();
+    assert!(format!("{:?}", bench.0.registers.borrow()[0]).matches("write:").count() < 20);
+    bench.read(&last).unwrap();
+}
+
+#[test]
+fn a_failed_flush_is_not_taken_back() {
+    let bench = Bench::new();
+    let beside = bench.0.flush();
+    bench.0.flushed(bench.0.flush(), false).unwrap();
+    bench.0.flushed(beside, true).unwrap();
+    let later = bench.0.flushed(bench.0.flush(), true).unwrap_err();
+    assert_eq!(later.rule, Rule::Sticky);
+}

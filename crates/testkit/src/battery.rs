@@ -1,0 +1,190 @@
+//! The battery: what every kind has to pass.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use block::BUF_MAX_BYTES;
+use sim::draw::Stream;
+use sim::workload::Mix;
+
+use crate::bench::Bench;
+use crate::refusal::{Broken, Refusal};
+use crate::strict::Inject;
+use crate::subject::Subject;
+
+/// Calls of a lower at which an error is injected, spread over all if there are more.
+const POINTS: u64 = 40;
+
+/// What a subject has passed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Passed {
+    /// Worlds that were run.
+    pub runs: u64,
+    /// Requests that were answered as they should be.
+    pub requests: u64,
+    /// Errors that lowers were told to give.
+    pub errors: u64,
+}
+
+/// Judges a subject.
+///
+/// # Errors
+/// The first rule that it breaks, with the seed that shows it.
+pub fn conformance(subject: &Subject) -> Result<Passed, Refusal> {
+    let mut passed = Passed::default();
+    for fuse in [false, true] {
+        let mut survives = true;
+        passed.run(subject, "facts", 0, fuse, |bench| {
+            survives = bench.facts().survives_process;
+            facts(bench)
+        })?;
+        for seed in 0..subject.seeds {
+            passed.run(subject, "overlaps", seed, fuse, overlaps)?;
+            if !survives {
+                continue;
+            }
+            passed.run(subject, "power cuts", seed, fuse, power_cuts)?;
+            passed.run(subject, "kills", seed, fuse, kills)?;
+        }
+        passed.errors(subject, fuse)?;
+    }
+    Ok(passed)
+}
+
+impl Passed {
+    /// One world. A panic in it breaks a rule like any other.
+    fn run(
+        &mut self,
+        subject: &Subject,
+        part: &str,
+        seed: u64,
+        fuse: bool,
+        scene: impl FnOnce(&mut Bench) -> Result<(), Refusal>,
+    ) -> Result<Vec<u64>, Refusal> {
+        self.runs += 1;
+        let ran = catch_unwind(AssertUnwindSafe(|| {
+            let mut bench = Bench::new(subject, seed, fuse)?;
+            scene(&mut bench)?;
+            self.requests += bench.tally.done.get();
+            self.errors += bench.members.iter().map(|m| m.watch.injected.get()).sum::<u64>();
+            Ok(bench.members.iter().map(|member| member.watch.calls.get()).collect())
+        }));
+        let ran = ran.unwrap_or_else(|panic| Err(Refusal::new(Broken::Panic, words_of(&*panic))));
+        ran.map_err(|refusal| {
+            let fused = if fuse { "fused" } else { "not fused" };
+            Refusal { place: format!("{}, {part}, seed {seed}, {fused}", subject.name), ..refusal }
+        })
+    }
+
+    /// An error at every call of every lower, once and from then on.
+    fn errors(&mut self, subject: &Subject, fuse: bool) -> Result<(), Refusal> {
+        let calls = self.run(subject, "errors", 0, fuse, |bench| {
+            bench.begin(3, 20, UNDISTURBED);
+            bench.finish()
+        })?;
+        for (lower, calls) in calls.into_iter().enumerate() {
+            for at in (0..calls).step_by(calls.div_ceil(POINTS).max(1) as usize) {
+                for sticky in [false, true] {
+                    let inject = Inject { at, sticky };
+                    let part = format!("{inject:?} of lower {lower}");
+                    let seed = if sticky { at } else { 0 };
+                    self.run(subject, &part, seed, fuse, |bench| errors(bench, lower, inject))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Everybody waits for every answer.
+const UNDISTURBED: Mix = Mix { abandon: 0, ..Mix::ALL };
+
+/// Nobody asks for durability, so that what is lost may be.
+const CARELESS: Mix = Mix { flush: 1, fua: 0, ..Mix::ALL };
+
+/// Flushes are frequent, so that what one forgets is found.
+const CAREFUL: Mix = Mix { flush: 25, fua: 300_000, abandon: 0, ..Mix::ALL };
+
+fn facts(bench: &mut Bench) -> Result<(), Refusal> {
+    let info = bench.facts().clone();
+    let block = u64::from(info.block_size);
+    let honest = info.block_size.is_power_of_two()
+        && (512..=65536).contains(&info.block_size)
+        && info.size > 0
+        && info.size.is_multiple_of(block)
+        && info.max_transfer as usize <= BUF_MAX_BYTES
+        && u64::from(info.max_transfer) >= block
+        && u64::from(info.preferred_io).is_multiple_of(block);
+    if !honest {
+        return Err(Refusal::new(Broken::Facts, format_args!("{info:?}")));
+    }
+    // All of it is there, from the first block to the last.
+    bench.verify()?;
+    bench.settle()
+}
+
+fn overlaps(bench: &mut Bench) -> Result<(), Refusal> {
+    bench.begin(8, 40, Mix::ALL);
+    bench.finish()?;
+    bench.settle()?;
+    bench.verify()?;
+    bench.compare()?;
+    bench.settle()
+}
+
+fn power_cuts(bench: &mut Bench) -> Result<(), Refusal> {
+    for round in 0..4 {
+        let mix = if round == 1 { CARELESS } else { CAREFUL };
+        bench.begin(8, 30, mix);
+        let draw = Stream::new(bench.world.seed(), "cut at", round);
+        match draw.below(4) {
+            0 => bench.finish()?,
+            1 => bench.pass(Duration::from_nanos(draw.within(1_000, 8_000_000)))?,
+            // At the very moment at which somebody relies on it.
+            _ => bench.flushes(draw.within(1, 20))?,
+        }
+        bench.judge()?;
+        bench.power_cut()?;
+        bench.verify()?;
+    }
+    bench.settle()
+}
+
+fn kills(bench: &mut Bench) -> Result<(), Refusal> {
+    for round in 0..2 {
+        bench.begin(6, 30, Mix::ALL);
+        let draw = Stream::new(bench.world.seed(), "kill at", round);
+        bench.pass(Duration::from_nanos(draw.within(1_000, 8_000_000)))?;
+        bench.judge()?;
+        bench.kill()?;
+        bench.verify()?;
+    }
+    bench.settle()
+}
+
+fn errors(bench: &mut Bench, lower: usize, inject: Inject) -> Result<(), Refusal> {
+    bench.members[lower].watch.inject.set(Some(inject));
+    bench.begin(3, 20, UNDISTURBED);
+    bench.finish()?;
+    bench.settle()?;
+    let (injected, failed) = (bench.members[lower].watch.injected.get(), bench.tally.failed.get());
+    if injected > 0 && bench.redundancy() == 0 && failed == 0 {
+        let words = format!("{injected} errors below, and none is told");
+        return Err(Refusal::new(Broken::Errors, words));
+    }
+    if bench.redundancy() > 0
+        && let Some(error) = &*bench.tally.error.borrow()
+    {
+        let words = format!("one lower failed, which should be masked, but: {error}");
+        return Err(Refusal::new(Broken::Errors, words));
+    }
+    bench.members[lower].watch.inject.set(None);
+    bench.verify()?;
+    bench.settle()
+}
+
+fn words_of(panic: &dyn std::any::Any) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("a panic without words").to_owned()
+}

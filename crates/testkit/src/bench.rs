@@ -1,0 +1,254 @@
+//! A subject at work: a world, its lowers, clients, and the model that judges them.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use block::env::{CacheMode, Open};
+use block::{ByteRange, Error};
+use sim::draw::Stream;
+use sim::workload::{Mix, Tally, Worker};
+use sim::{
+    Assembly, Client, CutPolicy, DiskConfig, Model, PartId, Profile, SimDisk, SimWorld, Stuck,
+};
+
+use crate::refusal::{Broken, Refusal};
+use crate::strict::{Strict, Watch};
+use crate::subject::{LowerSpec, Subject, disk_path};
+
+/// Longer than anything takes that is on its way.
+const SETTLE: Duration = Duration::from_secs(120);
+
+/// A lower: its disk and what is known of it.
+pub(crate) struct Member {
+    pub disk: Rc<SimDisk>,
+    pub watch: Rc<Watch>,
+}
+
+pub(crate) struct Bench<'s> {
+    pub world: SimWorld,
+    pub members: Vec<Member>,
+    pub model: Rc<Model>,
+    pub tally: Rc<Tally>,
+    subject: &'s Subject,
+    fuse: bool,
+    starts: u64,
+    running: Option<Running>,
+}
+
+/// One life of the process.
+struct Running {
+    graph: Assembly,
+    top: PartId,
+    client: Client,
+    /// Bytes of buffers that the devices keep for themselves.
+    kept_bytes: usize,
+}
+
+impl<'s> Bench<'s> {
+    pub fn new(subject: &'s Subject, seed: u64, fuse: bool) -> Result<Self, Refusal> {
+        let world = SimWorld::new(seed);
+        let draw = Stream::new(seed, "members", 0);
+        let numbered = subject.lowers.iter().enumerate();
+        let members = numbered.map(|(n, spec)| member(&world, n, *spec, &draw)).collect();
+        let mut bench = Self {
+            world,
+            members,
+            // Replaced below, once the size is known.
+            model: Rc::new(Model::new(seed, 0)),
+            tally: Rc::default(),
+            subject,
+            fuse,
+            starts: 0,
+            running: None,
+        };
+        bench.start().map_err(|error| Refusal::new(Broken::Builds, error))?;
+        bench.model = Rc::new(Model::new(seed, bench.running().client.info().size));
+        Ok(bench)
+    }
+
+    fn running(&self) -> &Running {
+        self.running.as_ref().expect("it runs between its start and its end")
+    }
+
+    /// Builds the subject over its lowers.
+    fn start(&mut self) -> Result<(), Error> {
+        self.starts += 1;
+        let (env, seed) = (self.world.env(), self.world.seed());
+        let order = Stream::new(seed, "order", self.starts);
+        let mut graph = Assembly::new(&env, self.subject.registry, self.fuse, order);
+        let mut lowers = Vec::new();
+        let opened = if self.subject.is_disk { &[] } else { &self.members[..] };
+        for (n, member) in opened.iter().enumerate() {
+            let draw = Stream::new(seed, "strict", self.starts << 32 | n as u64);
+            let strict = Strict::new(&env, env.open(&open(n))?, &member.watch, draw);
+            lowers.push(graph.adopt(&format!("lower{n}"), Rc::new(strict), &[])?);
+        }
+        let top = (self.subject.build)(&mut graph, &lowers)?;
+        let client = Client::new(&graph.engine, graph.node(top));
+        let kept_bytes = env.pool().used_bytes();
+        self.running = Some(Running { graph, top, client, kept_bytes });
+        Ok(())
+    }
+
+    pub fn client(&self) -> Client {
+        self.running().client.clone()
+    }
+
+    /// The facts of the top.
+    pub fn facts(&self) -> &block::Info {
+        let running = self.running();
+        running.graph.info(running.top)
+    }
+
+    fn worker(&self, number: u64, mix: Mix) -> Worker {
+        Worker {
+            env: self.world.env(),
+            client: self.client(),
+            model: self.model.clone(),
+            tally: self.tally.clone(),
+            draw: Stream::new(self.world.seed(), "worker", self.starts << 32 | number),
+            mix,
+        }
+    }
+
+    /// So many clients send so many requests each; they go on after this returns.
+    pub fn begin(&self, clients: u64, requests: u64, mix: Mix) {
+        (0..clients).for_each(|n| self.worker(n, mix).start(requests));
+    }
+
+    /// Until no client is at work.
+    pub fn finish(&self) -> Result<(), Refusal> {
+        self.world.block_on(self.tally.idle()).map_err(stuck)?;
+        self.judge()
+    }
+
+    /// Until so many more flushes have succeeded.
+    pub fn flushes(&self, more: u64) -> Result<(), Refusal> {
+        let flushes = self.tally.flushes.get() + more;
+        self.world.block_on(self.tally.until_flushes(flushes)).map_err(stuck)
+    }
+
+    /// Lets time pass.
+    pub fn pass(&self, time: Duration) -> Result<(), Refusal> {
+        self.world.run(self.world.env().now().after(time)).map_err(stuck)
+    }
+
+    /// Reads everything.
+    pub fn verify(&self) -> Result<(), Refusal> {
+        let worker = self.worker(u64::from(u32::MAX), Mix::ALL);
+        self.world.block_on(worker.verify()).map_err(stuck)?;
+        self.judge()
+    }
+
+    /// What has been found so far.
+    pub fn judge(&self) -> Result<(), Refusal> {
+        if let Some(wrong) = &*self.tally.wrong.borrow() {
+            return Err(Refusal::new(Broken::Bytes(wrong.rule), &wrong.words));
+        }
+        for (n, member) in self.members.iter().enumerate() {
+            if let Some((broken, words)) = &*member.watch.offence.borrow() {
+                return Err(Refusal::new(*broken, format_args!("lower {n}: {words}")));
+            }
+        }
+        let injected: u64 = self.members.iter().map(|member| member.watch.injected.get()).sum();
+        if let (Some(error), 0) = (&*self.tally.error.borrow(), injected) {
+            return Err(Refusal::new(Broken::Errors, format_args!("nothing failed, but: {error}")));
+        }
+        Ok(())
+    }
+
+    /// Once all is quiet, nobody holds anything, and copies are alike.
+    pub fn settle(&self) -> Result<(), Refusal> {
+        self.pass(SETTLE)?;
+        let running = self.running();
+        let (open, in_flight) = (running.client.open(), running.graph.engine.in_flight());
+        if open > 0 || in_flight > 0 {
+            let words = format!("{open} requests without an answer, {in_flight} in flight");
+            return Err(Refusal::new(Broken::Completes, words));
+        }
+        let used = self.world.env().pool().used_bytes();
+        if used > running.kept_bytes {
+            let words = format!("{} bytes of buffers are missing", used - running.kept_bytes);
+            return Err(Refusal::new(Broken::Returns, words));
+        }
+        self.judge()
+    }
+
+    /// How many lowers may fail and nothing is seen.
+    pub fn redundancy(&self) -> usize {
+        self.subject.redundancy
+    }
+
+    /// Whether all lowers hold the same, if they should.
+    pub fn compare(&self) -> Result<(), Refusal> {
+        if !self.subject.copies {
+            return Ok(());
+        }
+        let size = self.subject.lowers.iter().map(|lower| lower.size).min().unwrap_or(0);
+        let Some(range) = ByteRange::new(0, size) else { return Ok(()) };
+        let first = self.members[0].disk.peek(range);
+        for (n, member) in self.members.iter().enumerate().skip(1) {
+            let other = member.disk.peek(range);
+            if let Some(at) = (0..first.len()).find(|at| first[*at] != other[*at]) {
+                let words = format!("lower 0 and lower {n} differ at byte {at}");
+                return Err(Refusal::new(Broken::Copies, words));
+            }
+        }
+        Ok(())
+    }
+
+    /// The power goes, everywhere at once, and comes back.
+    pub fn power_cut(&mut self) -> Result<(), Refusal> {
+        let draw = Stream::new(self.world.seed(), "policy", self.starts);
+        self.world.drop_tasks();
+        self.ended();
+        for member in &self.members {
+            // The policy that forgives least comes most often.
+            let any = draw.pick(&CutPolicy::ALL);
+            let policy = if draw.below(2) == 0 { CutPolicy::DropAll } else { any };
+            member.disk.power_cut(policy);
+        }
+        self.model.power_cut();
+        self.start().map_err(|error| Refusal::new(Broken::Builds, error))
+    }
+
+    /// The process dies, and another takes its place once the disks are free.
+    pub fn kill(&mut self) -> Result<(), Refusal> {
+        self.world.kill();
+        self.ended();
+        self.pass(SETTLE)?;
+        self.model.restarted();
+        self.start().map_err(|error| Refusal::new(Broken::Builds, error))
+    }
+
+    fn ended(&mut self) {
+        self.running = None;
+        self.tally.killed();
+    }
+}
+
+fn member(world: &SimWorld, n: usize, spec: LowerSpec, draw: &Stream) -> Member {
+    let profile = if spec.block_size == 4096 { Profile::Native4k } else { Profile::Native512 };
+    let config = DiskConfig {
+        discard_zeroes: draw.below(2) == 0,
+        most_ns: draw.within(10_000, 2_000_000),
+        ..DiskConfig::new(spec.size, profile)
+    };
+    let disk = SimDisk::new(world, n as u64, config);
+    world.plug(disk_path(n), &disk);
+    Member { disk, watch: Rc::default() }
+}
+
+fn open(n: usize) -> Open {
+    Open {
+        path: disk_path(n).into(),
+        device: true,
+        read_only: false,
+        create: None,
+        cache: CacheMode::Direct,
+    }
+}
+
+fn stuck(stuck: Stuck) -> Refusal {
+    Refusal::new(Broken::Completes, stuck)
+}

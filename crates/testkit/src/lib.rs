@@ -1,0 +1,18 @@
+//! The judge of a kind: a lower device that exploits every freedom of the contract, and a battery
+//! that every kind has to pass over it.
+//!
+//! The battery is itself judged: [`wrong`] holds devices that each break one rule, and it must refuse
+//! every one of them by that rule.
+#![forbid(unsafe_code)]
+
+mod battery;
+mod bench;
+mod refusal;
+mod strict;
+mod subject;
+pub mod wrong;
+
+pub use battery::{Passed, conformance};
+pub use refusal::{Broken, Refusal};
+pub use strict::{Inject, Strict, Watch};
+pub use subject::{LowerSpec, Subject, disk_path};

@@ -1,0 +1,205 @@
+//! A lower device that takes every freedom of the contract and lets nobody else take one.
+//!
+//! It answers in a drawn order, keeps what is not flushed in a volatile cache, fills the buffer of a
+//! read with junk before the answer, sometimes answers in another buffer, tells less by status than
+//! it knows, and fails at a call that it was told. It holds against the device above: what is out of
+//! range, misaligned or too long, a buffer used for two reads at once, and a payload that changes.
+
+use std::cell::{Cell, RefCell};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::rc::Rc;
+
+use block::env::{DiskIo, Storage};
+use block::{
+    Buf, ByteRange, Device, Env, Error, ErrorKind, Info, Op, Request, Result, State, check,
+};
+use sim::draw::Stream;
+
+use crate::refusal::Broken;
+
+/// The longest read or write that it takes: small, so that a limit that is overlooked is found.
+pub const MAX_TRANSFER: u32 = 16 << 10;
+
+const JUNK: u8 = 0xee;
+
+/// Which calls fail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Inject {
+    /// The first that does, counted from zero.
+    pub at: u64,
+    /// Whether all after it do, too.
+    pub sticky: bool,
+}
+
+/// What is known of a lower from outside; outlives the device, as its disk does.
+#[derive(Default)]
+pub struct Watch {
+    /// Requests so far.
+    pub calls: Cell<u64>,
+    /// Flushes so far.
+    pub flushes: Cell<u64>,
+    /// What is to fail.
+    pub inject: Cell<Option<Inject>>,
+    /// What has failed.
+    pub injected: Cell<u64>,
+    /// What the device above did that it may not.
+    pub offence: RefCell<Option<(Broken, String)>>,
+}
+
+impl Watch {
+    fn accuse(&self, broken: Broken, words: String) {
+        self.offence.borrow_mut().get_or_insert((broken, words));
+    }
+
+    fn strikes(&self) -> bool {
+        let call = self.calls.replace(self.calls.get() + 1);
+        let strikes = self
+            .inject
+            .get()
+            .is_some_and(|inject| call == inject.at || (inject.sticky && call > inject.at));
+        self.injected.set(self.injected.get() + u64::from(strikes));
+        strikes
+    }
+}
+
+/// The device.
+pub struct Strict {
+    info: Info,
+    env: Env,
+    storage: Rc<dyn Storage>,
+    watch: Rc<Watch>,
+    draw: Stream,
+    reading: RefCell<Vec<Buf>>,
+    flush_failed: Cell<bool>,
+}
+
+impl Strict {
+    /// Over an open disk of the world that `env` leads to.
+    pub fn new(env: &Env, storage: Rc<dyn Storage>, watch: &Rc<Watch>, draw: Stream) -> Self {
+        let facts = storage.facts();
+        let info = Info {
+            max_transfer: MAX_TRANSFER,
+            discard_zeroes: facts.discard_zeroes,
+            ..Info::disk(facts.size, facts.block_size)
+        };
+        Self {
+            info,
+            env: env.clone(),
+            storage,
+            watch: watch.clone(),
+            draw,
+            reading: RefCell::default(),
+            flush_failed: Cell::new(false),
+        }
+    }
+
+    async fn read(&self, range: ByteRange, into: &mut Buf) -> Result<()> {
+        if self.reading.borrow().iter().any(|other| overlap(other, into)) {
+            let words = format!("two reads at once into one buffer, one of {range}");
+            self.watch.accuse(Broken::Seam, words);
+        }
+        into.write().fill(JUNK);
+        self.reading.borrow_mut().push(into.clone());
+        let own = if self.draw.below(4) == 0 { self.env.buf(into.len()).ok() } else { None };
+        let to = own.unwrap_or_else(|| into.clone());
+        let outcome = self.storage.start(DiskIo::Read { offset: range.start(), into: to }).await;
+        self.reading.borrow_mut().retain(|other| !other.same(into));
+        outcome.result?;
+        *into = outcome.buf.expect("a read brings its buffer back");
+        Ok(())
+    }
+
+    async fn write(&self, range: ByteRange, data: &Buf, fua: bool) -> Result<()> {
+        let before = hash(data);
+        let io = DiskIo::Write { offset: range.start(), data: data.clone(), fua };
+        let outcome = self.storage.start(io).await;
+        if hash(data) != before {
+            let words = format!("the payload of the write of {range} changed in flight");
+            self.watch.accuse(Broken::Payload, words);
+        }
+        outcome.result.map(drop)
+    }
+
+    async fn flush(&self, fails: bool) -> Result<()> {
+        self.watch.flushes.set(self.watch.flushes.get() + 1);
+        if fails {
+            self.flush_failed.set(true);
+        }
+        if self.flush_failed.get() {
+            return Err(injected("flush"));
+        }
+        self.storage.start(DiskIo::Flush).await.result.map(drop)
+    }
+
+    async fn without_payload(&self, io: DiskIo, fua: bool) -> Result<()> {
+        self.storage.start(io).await.result?;
+        if fua { self.flush(false).await } else { Ok(()) }
+    }
+
+    /// What it says of a range: sometimes less than it knows, never more.
+    fn status(&self, range: ByteRange) -> Result<Vec<block::Extent>> {
+        let mut extents = self.storage.extents(range, 1 + self.draw.below(8) as usize)?;
+        for extent in &mut extents {
+            if self.draw.below(4) == 0 {
+                extent.state = State::Data;
+            }
+        }
+        Ok(extents)
+    }
+
+    /// A failed call takes its time, as any other.
+    async fn fail(&self, verb: &str) -> Result<()> {
+        let delay = std::time::Duration::from_nanos(self.draw.below(300_000));
+        self.env.sleep(delay).await;
+        Err(injected(verb))
+    }
+}
+
+impl Device for Strict {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    async fn submit(&self, request: &mut Request) -> Result<()> {
+        if let Err(error) = check(&self.info, &request.op) {
+            self.watch.accuse(Broken::Seam, error.to_string());
+            return Err(error);
+        }
+        let fails = self.watch.strikes();
+        if fails && !matches!(request.op, Op::Flush) {
+            return self.fail(request.op.verb().name()).await;
+        }
+        match &mut request.op {
+            Op::Read { range, into, .. } => self.read(*range, into).await,
+            Op::Write { range, data, fua } => self.write(*range, data, *fua).await,
+            Op::WriteZeroes { range, unmap, fua } => {
+                let (range, unmap) = (*range, *unmap);
+                self.without_payload(DiskIo::Zero { range, unmap }, *fua).await
+            }
+            Op::Discard { range, fua } => {
+                self.without_payload(DiskIo::Discard { range: *range }, *fua).await
+            }
+            Op::Flush => self.flush(fails).await,
+            Op::Status { range, extents } => {
+                *extents = self.status(*range)?;
+                Ok(())
+            }
+        }
+    }
+}
+
+fn injected(verb: &str) -> Error {
+    Error::new(ErrorKind::Io, format!("{verb}: told to fail"))
+}
+
+fn overlap(one: &Buf, two: &Buf) -> bool {
+    let span = |buf: &Buf| (buf.as_ptr().addr(), buf.as_ptr().addr() + buf.len());
+    let ((from, to), (start, end)) = (span(one), span(two));
+    from < end && start < to
+}
+
+fn hash(data: &Buf) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    data.read().hash(&mut hasher);
+    hasher.finish()
+}

@@ -1,0 +1,90 @@
+//! What the battery judges.
+
+use block::Result;
+use graph::kind::Registry;
+use sim::{Assembly, PartId};
+
+/// A lower that a subject stands on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LowerSpec {
+    /// Bytes.
+    pub size: u64,
+    /// Bytes of a block.
+    pub block_size: u32,
+}
+
+/// Builds what is to be judged over the lowers, and answers the top of it.
+pub type Build = dyn Fn(&mut Assembly, &[PartId]) -> Result<PartId>;
+
+/// A kind, or a graph of several, and what it promises beyond the contract.
+pub struct Subject {
+    /// Its name, for messages.
+    pub name: String,
+    /// Its kinds.
+    pub registry: Registry,
+    /// What it stands on.
+    pub lowers: Vec<LowerSpec>,
+    /// How it is built.
+    pub build: Box<Build>,
+    /// How many lowers may fail and nothing is seen above.
+    pub redundancy: usize,
+    /// Whether all lowers hold the same bytes when all is quiet.
+    pub copies: bool,
+    /// Whether it is a disk: then it opens its lowers itself, by the paths that [`disk_path`] says.
+    pub is_disk: bool,
+    /// Seeds of each part of the battery.
+    pub seeds: u64,
+}
+
+impl Subject {
+    /// A subject without redundancy over `count` lowers of `size` bytes in blocks of 512.
+    pub fn new(
+        name: &str,
+        registry: Registry,
+        count: usize,
+        size: u64,
+        build: impl Fn(&mut Assembly, &[PartId]) -> Result<PartId> + 'static,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            registry,
+            lowers: vec![LowerSpec { size, block_size: 512 }; count],
+            build: Box::new(build),
+            redundancy: 0,
+            copies: false,
+            is_disk: false,
+            seeds: 12,
+        }
+    }
+
+    /// A disk, as one by itself.
+    pub fn disk(
+        name: &str,
+        registry: Registry,
+        count: usize,
+        size: u64,
+        build: impl Fn(&mut Assembly) -> Result<PartId> + 'static,
+    ) -> Self {
+        let build = move |graph: &mut Assembly, _: &[PartId]| build(graph);
+        Self { is_disk: true, ..Self::new(name, registry, count, size, build) }
+    }
+
+    /// The same, in blocks of 4 KiB.
+    #[must_use]
+    pub fn with_blocks_of_4k(mut self) -> Self {
+        self.lowers.iter_mut().for_each(|lower| lower.block_size = 4096);
+        self
+    }
+
+    /// The same; so many lowers may fail, and all hold the same.
+    #[must_use]
+    pub fn with_copies(mut self, redundancy: usize) -> Self {
+        (self.redundancy, self.copies) = (redundancy, true);
+        self
+    }
+}
+
+/// Where the `n`-th lower's disk is plugged in.
+pub fn disk_path(n: usize) -> String {
+    format!("/lower{n}")
+}

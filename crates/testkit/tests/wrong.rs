@@ -1,0 +1,31 @@
+//! The battery refuses what is wrong, by the rule that it breaks, and passes what is right.
+
+use testkit::conformance;
+use testkit::wrong::{Sin, copies, one, subject};
+
+#[test]
+fn every_sin_is_refused_by_its_rule() {
+    let mut wrong = Vec::new();
+    for sin in Sin::ALL {
+        match conformance(&subject(sin)) {
+            Ok(passed) => wrong.push(format!("{sin:?} passed: {passed:?}")),
+            Err(refusal) if !sin.breaks().contains(&refusal.broken) => {
+                wrong.push(format!("{sin:?} by another rule: {refusal}"));
+            }
+            Err(refusal) => {
+                let words = refusal.to_string();
+                assert!(words.contains(&refusal.broken.to_string()), "{words}");
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn without_a_sin_both_pass() {
+    for subject in [one(None), copies(None)] {
+        if let Err(refusal) = conformance(&subject) {
+            panic!("{refusal}");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Bytes that have arrived and are not yet taken.
+
+use std::ops::Deref;
+
+use block::{Buf, BufPool, Ref, Result};
+
+/// What one receive takes at most: a deep queue of small messages in one system call.
+pub const INBOX_BYTES: usize = 256 << 10;
+
+/// Bytes that have arrived and are not yet taken.
+pub struct Inbox {
+    buf: Buf,
+    start: usize,
+    end: usize,
+}
+
+impl Inbox {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// `Limit` if the pool can never hold it.
+    pub async fn new(pool: &BufPool) -> Result<Self> {
+        let buf = pool.wait_for(INBOX_BYTES).await?;
+        Ok(Self { buf, start: 0, end: 0 })
+    }
+
+    /// The bytes that wait to be taken.
+    pub fn bytes(&self) -> impl Deref<Target = [u8]> + '_ {
+        Arrived { all: self.buf.read(), from: self.start, to: self.end }
+    }
+
+    /// Takes `n` of them off.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn take(&mut self, n: usize) {
+        self.start += n;
+        assert!(self.start <= self.end, "more was taken than had arrived");
+    }
+
+    /// Moves as many as fit into the front of `into`; answers how many.
+    pub fn take_into(&mut self, into: &Buf) -> usize {
+        let n = self.len().min(into.len());
+        if n > 0 {
+            into.slice(0..n).write().copy_from_slice(&self.buf.read()[self.start..self.start + n]);
+            self.take(n);
+        }
+        n
+    }
+
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// Whether none wait.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where to receive: what is left is moved to the front, so there is room as long as no message
+    /// is longer than [`INBOX_BYTES`].
+    pub fn room(&mut self) -> Buf {
+        if self.start > 0 {
+            self.buf.write().copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        self.buf.slice(self.end..INBOX_BYTES)
+    }
+
+    /// `n` more bytes are in the room.
+    pub fn arrived(&mut self, n: usize) {
+        self.end += n;
+    }
+}
+
+struct Arrived<'a> {
+    all: Ref<'a>,
+    from: usize,
+    to: usize,
+}
+
+impl Deref for Arrived<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.all[self.from..self.to]
+    }
+}
