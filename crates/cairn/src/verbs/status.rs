@@ -7,7 +7,7 @@ use clap::Args;
 use graph::spec::units::format_size;
 
 use crate::exit::{Exit, Result};
-use crate::out::Form;
+use crate::out::{Form, count};
 use crate::running::At;
 
 /// What `status` takes.
@@ -43,8 +43,8 @@ fn text(status: &Status) -> String {
     let mut said: Vec<_> =
         said.map(|device| format!("{}: {}", device.name, device.summary)).collect();
     if said.is_empty() {
-        let s = if status.connections == 1 { "" } else { "s" };
-        said.push(format!("{} connection{s}, process {}", status.connections, status.pid));
+        let connections = count(status.connections as u64, "connection");
+        said.push(format!("{connections}, process {}", status.pid));
     }
     let mut text = format!("{}   {word}   {}\n", status.graph, said.join("; "));
     let members = || status.devices.iter().flat_map(|device| &device.members);
@@ -75,8 +75,7 @@ fn words(member: &MemberStatus) -> String {
         words.push(member.detail.clone());
     }
     if member.errors > 0 {
-        let s = if member.errors == 1 { "" } else { "s" };
-        words.push(format!("{} error{s}", member.errors));
+        words.push(count(member.errors, "error"));
     }
     words.join(", ")
 }
