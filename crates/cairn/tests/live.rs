@@ -35,6 +35,7 @@ fn a_mirror_degrades_and_recovers() {
     assert!(ran.out.starts_with("home   DEGRADED   pair: data safe on 1 of 2\n"), "{ran:?}");
     assert!(ran.out.contains("\n  b  failed    taken out by command"), "{ran:?}");
     assert!(ran.out.contains("\n  next: cairn device resync pair/b\n"), "{ran:?}");
+    assert!(ran.out.contains("taken out by command, for "), "{ran:?}");
     let graph: GraphView = dir.json(0, &["graph"]);
     let health = |name: &str| graph.nodes.iter().find(|n| n.name == name).unwrap().health;
     assert_eq!((health("pair"), health("a")), (Health::Degraded, Health::Ok));

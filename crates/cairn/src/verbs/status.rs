@@ -1,10 +1,11 @@
 //! `cairn status`: how everything is, and what to type next.
 
 use std::fmt::Write as _;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use api::{DeviceStatus, Health, MemberStatus, Status};
 use clap::Args;
-use graph::spec::units::format_size;
+use graph::spec::units::{format_duration, format_size};
 
 use crate::exit::{Exit, Result};
 use crate::out::{Form, count};
@@ -76,6 +77,11 @@ fn words(member: &MemberStatus) -> String {
     }
     if member.errors > 0 {
         words.push(count(member.errors, "error"));
+    }
+    if let Some(since) = member.since_unix_s {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let past = now.saturating_sub(Duration::from_secs(since)).as_secs();
+        words.push(format!("for {}", format_duration(Duration::from_secs(past))));
     }
     words.join(", ")
 }
