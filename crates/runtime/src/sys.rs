@@ -288,24 +288,31 @@ extern "C" fn note_signal(signal: c_int) {
 
 /// Runs `start` with `signals` let through in this thread. Those that come meanwhile are noted, and
 /// sent again once they are blocked.
-pub(crate) fn let_through<T>(signals: &[c_int], start: impl FnOnce() -> T) -> T {
+pub(crate) fn let_through<T>(signals: &[c_int; 3], start: impl FnOnce() -> T) -> T {
     let set = signal_set(signals);
     let handler: extern "C" fn(c_int) = note_signal;
     let block = |how| {
         // SAFETY: a valid set, no old one wanted. It fails only for a `how` that there is not.
         unsafe { libc::pthread_sigmask(how, &raw const set, std::ptr::null_mut()) };
     };
-    let handle = |with: libc::sighandler_t| {
-        for &signal in signals {
-            // SAFETY: the handler does nothing but change an atomic number.
-            unsafe { libc::signal(signal, with) };
-        }
+    let handle = |signal, with: libc::sighandler_t| {
+        // SAFETY: the handler does nothing but change an atomic number.
+        unsafe { libc::signal(signal, with) }
     };
-    handle(handler as libc::sighandler_t);
+    let mut handled = [libc::SIG_DFL; 3];
+    for (&signal, before) in signals.iter().zip(&mut handled) {
+        *before = handle(signal, handler as libc::sighandler_t);
+        // What is ignored here, as by nohup, is to be ignored there too.
+        if *before == libc::SIG_IGN {
+            handle(signal, libc::SIG_IGN);
+        }
+    }
     block(libc::SIG_UNBLOCK);
     let started = start();
     block(libc::SIG_BLOCK);
-    handle(libc::SIG_DFL);
+    for (&signal, before) in signals.iter().zip(handled) {
+        handle(signal, before);
+    }
     let came = CAME.swap(0, Ordering::SeqCst);
     for &signal in signals.iter().filter(|signal| came >> **signal & 1 == 1) {
         // SAFETY: it is blocked in this thread, so it waits to be read.
