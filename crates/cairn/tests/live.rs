@@ -180,6 +180,25 @@ fn a_socket_of_ones_own_choice() {
 }
 
 #[test]
+fn a_directory_that_others_can_write_is_not_trusted() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = Dir::new();
+    dir.text(&["create", "disk.img", "1M"]);
+    let path = dir.path("run/cairn");
+    std::fs::create_dir_all(path.join("control")).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let listen = ["--listen", "unix:x.sock", "--run", "true"];
+    for args in [&["serve", "disk.img", "--run", "true"][..], &["status"]] {
+        let ran = dir.cairn(args);
+        assert!(ran.code == 7 && ran.err.contains("XDG_RUNTIME_DIR"), "{args:?}: {ran:?}");
+    }
+    assert_eq!(dir.cairn(&[&["serve", "disk.img"], &listen[..]].concat()).code, 7);
+    // With sockets of one's own choice it is not needed.
+    let ran = dir.cairn(&[&["serve", "disk.img", "--at", "c.sock"], &listen[..]].concat());
+    assert_eq!(ran.code, 0, "{ran:?}");
+}
+
+#[test]
 fn nothing_runs() {
     let dir = Dir::new();
     for args in [&["status"][..], &["ls"], &["top"], &["show"], &["graph"], &["locate", "v", "0"]] {
