@@ -1,4 +1,5 @@
 //! Verbs that need nothing running, and what they say of wrong input.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
 
@@ -158,7 +159,9 @@ fn kinds_are_listed_and_explained() {
     let list = dir.text(&["kinds"]);
     assert!(list.lines().any(|line| line.starts_with("mirror ")), "{list}");
     let one = dir.text(&["kinds", "mirror"]);
-    assert!(one.starts_with("# mirror\n") && one.contains("  trust "), "{one}");
+    assert!(one.starts_with("# mirror\n") && one.contains("trust"), "{one}");
+    let json: Value = dir.json(0, &["kinds", "mirror"]);
+    assert_eq!((&json["manual"], &json["options"][0]["name"]), (&one.into(), &"trust".into()));
     let all: Value = dir.json(0, &["kinds"]);
     assert_eq!(all.as_array().unwrap().len(), list.lines().count());
     let ran = dir.cairn(&["kinds", "mirorr"]);

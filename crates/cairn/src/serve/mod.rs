@@ -140,7 +140,11 @@ impl ServeArgs {
         process::tell_manager("READY=1");
         let ended = match &self.run {
             None => {
-                form.print(&serving.view(&planned), || banner::text(&planned))?;
+                let view = serving.view(&planned);
+                if let Err(failure) = form.print(&view, || banner::text(&planned)) {
+                    // It serves all the same.
+                    out::note(&format!("warning: {}", failure.message));
+                }
                 core.block_on(serving.until_signal(&mut signals, self.stop_timeout))
             }
             Some(run) => {
@@ -157,7 +161,7 @@ impl ServeArgs {
         let path = match &self.at {
             Some(path) => path.clone(),
             None => {
-                place::make(&place::control())?;
+                place::make_control()?;
                 place::control().join(format!("{}-{}.sock", planned.name, std::process::id()))
             }
         };
@@ -205,7 +209,7 @@ impl ServeArgs {
         };
         let directory = place::directory();
         if !self.dry_run {
-            place::make(&directory)?;
+            place::make_directory()?;
         }
         Ok(vec![Address::Unix(directory.join(format!("{name}.sock")))])
     }

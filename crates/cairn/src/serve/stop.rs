@@ -4,8 +4,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::Env;
+use block::Op;
 use block::env::Address;
-use block::{ErrorKind, Op};
 use export::nbd::{Export, Limits, Server};
 use graph::Graph;
 use graph::engine::Engine;
@@ -118,10 +118,10 @@ impl Serving {
         };
         match race(stop, signals.next()).await {
             First::One(Ok(closed)) => {
-                let s = if closed == 1 { "" } else { "s" };
                 if code == 0 {
                     // A terminal that is gone does not make it less flushed.
-                    let _ = out::print(&format!("flushed; closed {closed} connection{s}.\n"));
+                    let closed = out::count(closed as u64, "connection");
+                    let _ = out::print(&format!("flushed; closed {closed}.\n"));
                 }
                 Ended::Flushed(code)
             }
@@ -153,9 +153,7 @@ impl Serving {
             .collect();
         let mut failed = Vec::new();
         for (name, child) in begun {
-            if let Err(error) = child.await.result
-                && error.kind() != ErrorKind::Unsupported
-            {
+            if let Err(error) = child.await.result {
                 failed.push(format!("{name}: {error}"));
             }
         }
@@ -172,9 +170,9 @@ impl Serving {
             }
         }
         let limit = format_duration(limit);
-        let clients = self.engine.in_flight();
+        let clients = out::count(self.engine.in_flight(), "request");
         format!(
-            "stopped after {limit} with {clients} requests unanswered; waiting: {}. What was not \
+            "stopped after {limit} with {clients} unanswered; waiting: {}. What was not \
              flushed may be lost with power",
             waiting.join(", ")
         )

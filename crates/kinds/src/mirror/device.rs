@@ -56,7 +56,7 @@ impl Mirror {
         };
         let members = lowers.into_iter().map(|lower| {
             let state = state(&lower);
-            Member::new(lower, state)
+            Member::new(env, lower, state)
         });
         let inner = Rc::new(Inner {
             name: name.to_owned(),
