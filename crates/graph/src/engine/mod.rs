@@ -7,6 +7,7 @@ mod ready;
 mod slot;
 mod split;
 
+use std::alloc::Layout;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::mem::ManuallyDrop;
@@ -365,6 +366,19 @@ impl Inner {
             Power::Table { split, future, .. } => (split, *future),
             Power::Hooks { .. } => unreachable!("hooks do not carry requests out"),
         };
+        self.enter(index, entry, node, device, future)
+    }
+
+    /// Gives the request in the slot to a device, and drives that until it first waits.
+    #[inline(always)]
+    fn enter(
+        &self,
+        index: usize,
+        entry: &Entry,
+        node: &Rc<Node>,
+        device: &Rc<dyn AnyDevice>,
+        future: Layout,
+    ) -> Poll<Result<()>> {
         let waker = self.waker(index, entry);
         let polled = entry.slot.enter(device, future, &mut Context::from_waker(&waker));
         match &polled {
@@ -488,12 +502,12 @@ fn descend<'n>(entry: &Entry, request: &mut Request, mut node: &'n Rc<Node>) -> 
             },
             Power::Table { table, lowers, .. } => {
                 let Some(port) = forward(table, &mut request.op) else { break };
-                node.counters.pass(request);
+                node.counters.pass(&request.op);
                 node = &lowers[port];
             }
         }
     }
-    node.counters.begin(request);
+    node.counters.begin(&request.op);
     Way::Device(node)
 }
 
@@ -566,12 +580,24 @@ impl Core for Below {
         if let Err(error) = check(&self.node.info, op) {
             return Started::Done(Err(error));
         }
+        // Straight to a device there is nothing to descend through, and nothing to come back up.
+        let straight = match &self.node.power {
+            Power::Device { device, future } => Some((device, *future)),
+            Power::Hooks { .. } | Power::Table { .. } => None,
+        };
+        if straight.is_some() {
+            self.node.counters.begin(op);
+        }
         let (index, entry) = engine.begin(std::mem::replace(op, Op::Flush));
-        match engine.run(index, entry, &self.node) {
+        let polled = match straight {
+            Some((device, future)) => engine.enter(index, entry, &self.node, device, future),
+            None => engine.run(index, entry, &self.node).map(|result| engine.ascend(entry, result)),
+        };
+        match polled {
             Poll::Ready(result) => {
-                let result = engine.ascend(entry, result);
                 // What is there is the flush that was put there above: nothing to be dropped.
                 std::mem::forget(std::mem::replace(op, engine.release(index, entry).op));
+                rebase(op, entry.start.get());
                 Started::Done(result)
             }
             Poll::Pending => {
