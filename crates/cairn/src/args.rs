@@ -87,3 +87,19 @@ impl Args {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound_and_documented() {
+        let command = Args::command();
+        command.clone().debug_assert();
+        let page = include_str!("../../../docs/cli.md");
+        for verb in command.get_subcommands() {
+            let line = format!("\ncairn {} ", verb.get_name());
+            assert!(page.contains(&line), "docs/cli.md does not list {}", verb.get_name());
+        }
+    }
+}

@@ -57,6 +57,8 @@ fn info_tells_size_use_and_format() {
     let facts: Value = dir.json(0, &["info", "x.qcow2"]);
     assert_eq!((&facts["format"], &facts["size_bytes"]), (&"qcow2".into(), &65536.into()));
     assert_eq!(facts["holder"], Value::Null);
+    let ran = dir.cairn(&["serve", "x.qcow2", "--dry-run"]);
+    assert!(ran.code == 0 && ran.err.contains("warning: x.qcow2 holds qcow2"), "{ran:?}");
     for (target, code) in [
         ("nope", 4),
         (".", 2),
