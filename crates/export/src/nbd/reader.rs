@@ -1,10 +1,14 @@
 //! The reader of a connection: begins every request that has arrived.
 
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::task::Poll;
 
+use block::env::Ticket;
 use block::{Buf, ByteRange, Error, ErrorKind, Mono, Op, Result};
 use wire::nbd::{Command, CommandFlags, Errno, RequestHeader, check};
-use wire::stream::Inbox;
+use wire::stream::{INBOX_BYTES, Inbox};
 
 use super::command::{PIECE_BYTES, op_of, range_of, zeroing};
 use super::connection::{Connection, held_bytes};
@@ -20,7 +24,9 @@ type Ended = std::result::Result<(), String>;
 
 /// Reads requests until the client leaves; says why, for the log.
 pub async fn read(connection: Rc<Connection>, mut inbox: Inbox) -> Ended {
-    let ended = Reader { connection: &connection, inbox: &mut inbox, since: None }.run().await;
+    let ended = Reader { connection: &connection, inbox: &mut inbox, since: None, hearing: None }
+        .run()
+        .await;
     match &ended {
         Ok(()) => connection.end_of_requests(),
         Err(_) => connection.close(),
@@ -33,6 +39,8 @@ struct Reader<'a> {
     inbox: &'a mut Inbox,
     /// When the first byte of an unfinished request was there.
     since: Option<Mono>,
+    /// A receive into the inbox that is on its way.
+    hearing: Option<Ticket>,
 }
 
 impl Reader<'_> {
@@ -65,8 +73,11 @@ impl Reader<'_> {
     /// Receives what there is; `false` at the end of the stream between two requests.
     async fn receive(&mut self) -> std::result::Result<bool, String> {
         let begun = !self.inbox.is_empty();
-        let room = self.inbox.room();
-        match self.receive_into(room, begun).await? {
+        let ticket = match self.hearing.take() {
+            Some(ticket) => ticket,
+            None => self.connection.socket.recv(self.inbox.room()),
+        };
+        match self.received(ticket, begun).await? {
             0 if begun => Err("the connection ended inside a request".to_owned()),
             0 => Ok(false),
             n => {
@@ -77,9 +88,12 @@ impl Reader<'_> {
     }
 
     /// One receive; inside a request it is over at the request's deadline.
-    async fn receive_into(&mut self, room: Buf, begun: bool) -> std::result::Result<usize, String> {
+    async fn received(
+        &mut self,
+        ticket: Ticket,
+        begun: bool,
+    ) -> std::result::Result<usize, String> {
         let env = &self.connection.export.env;
-        let ticket = self.connection.socket.recv(room);
         let outcome = if begun {
             let limit = self.connection.limits.request;
             let since = *self.since.get_or_insert(env.now());
@@ -121,11 +135,38 @@ impl Reader<'_> {
             _ => None,
         };
         let touched = (header.command != Command::Flush).then(|| range_of(&header));
-        while self.connection.export.is_fenced(touched) {
-            self.connection.export.engine.answered().await;
-        }
+        self.unfenced(touched).await?;
         let token = self.connection.begin(header, held);
         self.begin(header, token, buf).await;
+        Ok(())
+    }
+
+    /// Waits until no orphan is in the way, and hears meanwhile whether the client is still there: once
+    /// its connection is gone it counts on nothing landing that had not begun.
+    async fn unfenced(&mut self, touched: Option<ByteRange>) -> Ended {
+        let export = self.connection.export.clone();
+        while export.is_fenced(touched) {
+            if self.hearing.is_none() && self.inbox.len() < INBOX_BYTES {
+                self.hearing = Some(self.connection.socket.recv(self.inbox.room()));
+            }
+            let mut answered = pin!(export.engine.answered());
+            let heard = poll_fn(|cx| {
+                if answered.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(None);
+                }
+                match &mut self.hearing {
+                    Some(ticket) => Pin::new(ticket).poll(cx).map(Some),
+                    None => Poll::Pending,
+                }
+            });
+            let Some(outcome) = heard.await else { continue };
+            self.hearing = None;
+            match outcome.result {
+                Ok(0) => return Err("the client left while a request waited".to_owned()),
+                Ok(n) => self.inbox.arrived(n),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
         Ok(())
     }
 
@@ -142,7 +183,15 @@ impl Reader<'_> {
     async fn fill(&mut self, buf: &Buf) -> Ended {
         let mut have = self.inbox.take_into(buf);
         while have < buf.len() {
-            match self.receive_into(buf.slice(have..buf.len()), true).await? {
+            if self.hearing.is_some() {
+                if !self.receive().await? {
+                    return Err("the connection ended inside a payload".to_owned());
+                }
+                have += self.inbox.take_into(&buf.slice(have..buf.len()));
+                continue;
+            }
+            let ticket = self.connection.socket.recv(buf.slice(have..buf.len()));
+            match self.received(ticket, true).await? {
                 0 => return Err("the connection ended inside a payload".to_owned()),
                 n => have += n,
             }
