@@ -1,6 +1,6 @@
 //! How a client reaches a volume: straight into the graph, or through NBD connections.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -41,7 +41,6 @@ pub struct Remote {
     info: Info,
     connections: RefCell<Vec<Option<Connection>>>,
     draw: Stream,
-    closed: Cell<bool>,
 }
 
 impl Door {
@@ -99,7 +98,7 @@ impl Sent {
         };
         let mut flags = if op.fua() { CommandFlags::FUA } else { CommandFlags::NONE };
         if matches!(op, Op::WriteZeroes { unmap: false, .. }) {
-            flags = flags | CommandFlags::NO_HOLE;
+            flags |= CommandFlags::NO_HOLE;
         }
         let (start, len) = op.range().map_or((0, 0), |range| (range.start(), range.len()));
         Some(Self { command, flags, start, len, buf })
@@ -127,13 +126,11 @@ impl Remote {
             info,
             connections: RefCell::new(vec![None; count]),
             draw,
-            closed: Cell::new(false),
         })
     }
 
     /// Says good-bye on every connection.
     pub fn close(&self) {
-        self.closed.set(true);
         for connection in self.connections.take().iter().flatten() {
             connection.close();
         }

@@ -19,7 +19,7 @@ use std::ops::Range;
 use block::{ByteRange, Extent};
 
 use crate::disk::SECTOR;
-use register::{End, Flaw, Register, Version};
+use register::{End, FIRST, Flaw, Register, Version};
 
 pub use stamp::{Content, Stamp};
 
@@ -107,6 +107,8 @@ pub struct Model {
     now: Cell<u64>,
     next: Cell<u64>,
     registers: RefCell<Vec<Register>>,
+    /// What was in sectors that were not zero at first.
+    first: RefCell<BTreeMap<u64, Box<[u8]>>>,
     changes: RefCell<BTreeMap<u64, Range<u64>>>,
     looks: RefCell<BTreeSet<u64>>,
     /// What completed before this is durable.
@@ -123,12 +125,32 @@ impl Model {
             volume,
             now: Cell::new(1),
             next: Cell::new(1),
-            registers: RefCell::new(vec![Register::new(); (size / SECTOR) as usize]),
+            registers: RefCell::new(vec![Register::new(true); (size / SECTOR) as usize]),
+            first: RefCell::default(),
             changes: RefCell::default(),
             looks: RefCell::default(),
             flushed: Cell::new(0),
             flush_failed: Cell::new(None),
             promise: Cell::new(Promise::Full),
+        }
+    }
+
+    /// What is there at first, before any change: the bytes of one read.
+    pub fn learn(&self, range: ByteRange, bytes: &[u8]) {
+        let mut registers = self.registers.borrow_mut();
+        for (sector, bytes) in sectors(range).zip(bytes.chunks_exact(SECTOR as usize)) {
+            if Content::of(bytes) != Content::Zero {
+                registers[sector as usize] = Register::new(false);
+                self.first.borrow_mut().insert(sector, bytes.into());
+            }
+        }
+    }
+
+    /// What a sector holds, of all that it may.
+    fn content(&self, sector: u64, bytes: &[u8]) -> Content {
+        match self.first.borrow().get(&sector) {
+            Some(first) if **first == *bytes => Content::First,
+            _ => Content::of(bytes),
         }
     }
 
@@ -207,7 +229,7 @@ impl Model {
         let end = self.tick();
         self.looks.borrow_mut().remove(&looking.0);
         for (sector, bytes) in sectors(range).zip(bytes.chunks_exact(SECTOR as usize)) {
-            self.judge(sector, Content::of(bytes), looking.0, end)?;
+            self.judge(sector, self.content(sector, bytes), looking.0, end)?;
         }
         Ok(())
     }
@@ -298,8 +320,13 @@ impl Model {
                 return wrong(Rule::Place, "");
             }
             Content::Stamp(s) if s.write >= self.next.get() => return wrong(Rule::Whole, ""),
-            Content::Zero | Content::Stamp(_) if self.promise.get() == Promise::Lossy => Ok(()),
+            Content::Zero | Content::Stamp(_) | Content::First
+                if self.promise.get() == Promise::Lossy =>
+            {
+                Ok(())
+            }
             Content::Stamp(stamp) => register.read(stamp.write, start, end),
+            Content::First => register.read(FIRST, start, end),
             Content::Zero => register.read_zero(start, end),
         };
         match seen {

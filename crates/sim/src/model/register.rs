@@ -9,6 +9,9 @@
 /// Never, for a version that has no end yet.
 const NEVER: u64 = u64::MAX;
 
+/// The number of what was there before all writes.
+pub(super) const FIRST: u64 = 0;
+
 /// A write, as one sector sees it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Version {
@@ -89,13 +92,13 @@ pub(super) struct Register {
 }
 
 impl Register {
-    /// A sector that was always zero.
-    pub fn new() -> Self {
+    /// A sector that nobody has written yet; `zero`: it is all zeros.
+    pub fn new(zero: bool) -> Self {
         let blank = Version {
             first: 0,
             completed: 0,
             survivor: true,
-            ..Version::begun(0, true, false, false, 0)
+            ..Version::begun(FIRST, zero, false, false, 0)
         };
         Self { versions: vec![blank], undone: Vec::new(), zero_undone: false }
     }

@@ -27,6 +27,8 @@ pub enum Content {
     Zero,
     /// One write's bytes, whole.
     Stamp(Stamp),
+    /// What was there before all writes.
+    First,
     /// Bytes of that write, and others.
     Mixture(Stamp),
     /// What a torn write left.
@@ -81,6 +83,7 @@ impl fmt::Display for Content {
         match self {
             Self::Zero => f.write_str("zeros"),
             Self::Stamp(stamp) => write!(f, "{stamp}"),
+            Self::First => f.write_str("what was there at first"),
             Self::Mixture(stamp) => write!(f, "a mixture that begins as {stamp}"),
             Self::Damage => f.write_str("what a torn write left"),
             Self::Junk => f.write_str("bytes that nobody wrote"),

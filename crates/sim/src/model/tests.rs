@@ -246,3 +246,16 @@ fn a_failed_flush_is_not_taken_back() {
     let later = bench.0.flushed(bench.0.flush(), true).unwrap_err();
     assert_eq!(later.rule, Rule::Sticky);
 }
+
+#[test]
+fn what_was_there_at_first_is_a_version_like_any_other() {
+    let bench = Bench::new();
+    let junk = [7; 512];
+    assert_eq!(bench.read(&junk), Err(Rule::Whole));
+    bench.0.learn(ONE, &junk);
+    bench.read(&junk).unwrap();
+    assert_eq!(bench.read(&ZEROS), Err(Rule::Order));
+    let a = bench.write();
+    bench.read(&a).unwrap();
+    assert_eq!(bench.read(&junk), Err(Rule::Order));
+}

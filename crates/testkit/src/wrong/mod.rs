@@ -115,7 +115,8 @@ impl Sin {
             Self::ReordersOverlaps => &[Bytes(Order), Copies],
             Self::NeverResyncs => &[Bytes(Order), Bytes(Durable)],
             Self::DiscardsCopies => &[Bytes(Order), Copies],
-            Self::SwallowsErrors => &[Errors, Bytes(Order), Bytes(Whole)],
+            // Of a read that it swallows the buffer shows what it held before.
+            Self::SwallowsErrors => &[Errors, Bytes(Order), Bytes(Whole), Bytes(Place)],
             Self::RetriesFlush => &[Errors, Bytes(Sticky)],
             Self::ForgetsFailedFlush => &[Bytes(Sticky)],
             Self::WritesPart | Self::ZeroesNothing => &[Bytes(Order)],
