@@ -6,7 +6,7 @@ mod common;
 use common::{Rig, Shape, bytes_of};
 
 const PIECE: u64 = 24 << 10;
-const ZEROS: [u8; PIECE as usize] = [0; PIECE as usize];
+static ZEROS: [u8; PIECE as usize] = [0; PIECE as usize];
 
 /// Starts it again after a power cut, for each member of a mirror in turn, and looks at it.
 fn after(rig: &mut Rig, shape: &Shape, look: impl Fn(&Rig, &common::Volume)) {

@@ -74,6 +74,11 @@ impl Volume {
         self.call(core, Op::Flush).map(drop)
     }
 
+    /// A flush for which somebody may not want to wait.
+    pub async fn flush_later(&self) -> Result<()> {
+        self.client.send(Op::Flush).await.result
+    }
+
     pub fn flush(&self, core: &Core) {
         self.try_flush(core).unwrap();
     }

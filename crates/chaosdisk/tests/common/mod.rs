@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use runtime::{Config, Core};
 use serde_json::Value;
 
+#[allow(unused_imports, reason = "as above")]
 pub use client::{Volume, bytes_of};
 pub use shape::Shape;
 
