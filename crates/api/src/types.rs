@@ -127,6 +127,8 @@ pub struct MemberStatus {
     pub errors: u64,
     /// What happened, in words.
     pub detail: String,
+    /// When it came to this state, in seconds since 1970; none if at the start.
+    pub since_unix_s: Option<u64>,
     /// How far it is, while it is brought up to date.
     pub progress: Option<Progress>,
 }

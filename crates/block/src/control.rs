@@ -1,5 +1,7 @@
 //! Control requests: what a person or the manager asks of a device in the graph.
 
+use std::time::Duration;
+
 use crate::Result;
 
 /// A control request. It goes to the named device, which answers or passes it on downwards.
@@ -54,6 +56,8 @@ pub struct Member {
     pub errors: u64,
     /// What happened, in words.
     pub detail: String,
+    /// When it came to this state, by the wall clock since 1970; `None` if at the start.
+    pub since: Option<Duration>,
     /// Bytes copied and to copy, while it is brought up to date.
     pub progress: Option<(u64, u64)>,
 }

@@ -5,6 +5,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::exit::Result;
 use crate::out::Form;
 use crate::serve::ServeArgs;
+use crate::verbs::bench::BenchArgs;
 use crate::verbs::completions::{CompletionsArgs, ManArgs};
 use crate::verbs::create::CreateArgs;
 use crate::verbs::device::DeviceArgs;
@@ -55,6 +56,8 @@ enum Verb {
     Device(DeviceArgs),
     /// List the kinds of devices, or show the manual of one
     Kinds(KindsArgs),
+    /// Put the same load on NBD exports of any server
+    Bench(BenchArgs),
     /// Print completions for a shell
     Completions(CompletionsArgs),
     /// Print the manual page, or write one for every verb
@@ -78,8 +81,25 @@ impl Args {
             Verb::Locate(args) => args.run(form),
             Verb::Device(args) => args.run(form),
             Verb::Kinds(args) => args.run(form),
+            Verb::Bench(args) => args.run(form),
             Verb::Completions(args) => args.run(Self::command()),
             Verb::Man(args) => args.run(Self::command()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound_and_documented() {
+        let command = Args::command();
+        command.clone().debug_assert();
+        let page = include_str!("../../../docs/cli.md");
+        for verb in command.get_subcommands() {
+            let line = format!("\ncairn {} ", verb.get_name());
+            assert!(page.contains(&line), "docs/cli.md does not list {}", verb.get_name());
         }
     }
 }

@@ -49,6 +49,12 @@ pub fn note(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
+/// So many of something: `1 error`, `2 errors`.
+pub fn count(n: u64, what: &str) -> String {
+    let s = if n == 1 { "" } else { "s" };
+    format!("{n} {what}{s}")
+}
+
 /// Columns, each as wide as its widest cell, two blanks apart; those marked `>` to the right.
 pub fn columns(marks: &str, rows: &[Vec<String>]) -> String {
     let marks: Vec<char> = marks.chars().collect();

@@ -24,17 +24,38 @@ pub fn control() -> PathBuf {
     directory().join("control")
 }
 
-/// Makes a directory, and those above it, for this user alone.
+/// Makes [`directory`] for this user alone.
 ///
 /// # Errors
-/// `Denied` if somebody else owns it: in `/tmp` anybody could have made it before us.
-pub fn make(path: &Path) -> Result<()> {
-    let shown = path.display();
+/// As [`check`], and what the system says.
+pub fn make_directory() -> Result<()> {
+    make(&directory())
+}
+
+/// Makes [`control`], and what is above it, for this user alone.
+///
+/// # Errors
+/// As [`check`], and what the system says.
+pub fn make_control() -> Result<()> {
+    make_directory()?;
+    make(&control())
+}
+
+fn make(path: &Path) -> Result<()> {
     std::fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(path)
-        .map_err(|error| Failure::io(&error, format_args!("making {shown}")))?;
+        .map_err(|error| Failure::io(&error, format_args!("making {}", path.display())))?;
+    check(path)
+}
+
+/// Makes sure that nobody else can put something there.
+///
+/// # Errors
+/// `Denied` if somebody else owns it: in `/tmp` anybody could have made it before us.
+pub fn check(path: &Path) -> Result<()> {
+    let shown = path.display();
     let found = std::fs::symlink_metadata(path).map_err(|error| Failure::io(&error, &shown))?;
     let user = rustix::process::geteuid().as_raw();
     if !found.is_dir() || found.uid() != user || found.mode() & 0o022 != 0 {

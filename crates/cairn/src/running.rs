@@ -57,7 +57,7 @@ impl At {
         if let Some(path) = &self.at {
             return Ok(vec![Client::new(path)]);
         }
-        let all = running();
+        let all = running()?;
         if all.is_empty() {
             let why = "nothing is running here. Next: cairn serve SPEC|FILE";
             return Err(Failure::new(Exit::NotFound, why));
@@ -67,8 +67,13 @@ impl At {
 }
 
 /// Sockets at which somebody answers, by name. One whose process is gone is removed.
-fn running() -> Vec<Client> {
-    let Ok(entries) = std::fs::read_dir(place::control()) else { return Vec::new() };
+///
+/// # Errors
+/// `Denied` if others could have put sockets there.
+fn running() -> Result<Vec<Client>> {
+    let Ok(entries) = std::fs::read_dir(place::control()) else { return Ok(Vec::new()) };
+    place::check(&place::directory())?;
+    place::check(&place::control())?;
     let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
     let is_socket = |path: &PathBuf| {
         std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
@@ -88,7 +93,7 @@ fn running() -> Vec<Client> {
             }
         }
     };
-    paths.into_iter().filter_map(lives).collect()
+    Ok(paths.into_iter().filter_map(lives).collect())
 }
 
 impl From<Problem> for Failure {

@@ -10,6 +10,10 @@ use crate::exit::{Exit, Failure, Result};
 use crate::out;
 use crate::registry::REGISTRY;
 
+/// Formats that are no raw disks, by how their files begin.
+const FORMATS: [(&[u8], &str); 4] =
+    [(b"QFI\xfb", "qcow2"), (b"KDMV", "vmdk"), (b"vhdxfile", "vhdx"), (b"conectix", "vhd")];
+
 /// A file named on the command line.
 pub enum Source {
     /// A text: its name ends in `.toml`.
@@ -67,6 +71,16 @@ impl Source {
     }
 }
 
+/// What is in a file: `raw`, or a format that only looks like a disk.
+pub fn format(path: &Path) -> Result<&'static str> {
+    use std::io::Read;
+    let mut start = Vec::new();
+    let read = std::fs::File::open(path).and_then(|file| file.take(8).read_to_end(&mut start));
+    read.map_err(|error| Failure::io(&error, path.display()))?;
+    let known = FORMATS.iter().find(|(magic, _)| start.starts_with(magic));
+    Ok(known.map_or("raw", |(_, name)| name))
+}
+
 /// What brings a file about that is not there.
 fn next(path: &Path) -> String {
     let shown = path.display();
@@ -109,6 +123,13 @@ async fn disk(kind: &str, path: &Path, read_only: bool, env: &Env) -> Result<Pla
         cache: CacheMode::Direct,
     };
     env.probe(&open)?;
+    let format = format(path)?;
+    if format != "raw" {
+        out::note(&format!(
+            "warning: {text} holds {format}; clients see the file as it is, not the disk in it. \
+             Next: qemu-img convert -O raw {text} {text}.raw"
+        ));
+    }
     Spec::of_disk(kind, text, read_only).plan(REGISTRY, env).await.map_err(|faults| {
         let words: Vec<_> = faults.iter().map(|fault| fault.message()).collect();
         Failure::new(Exit::Usage, words.join("; "))

@@ -1,4 +1,5 @@
 //! Verbs that ask a running graph.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
 
@@ -34,6 +35,7 @@ fn a_mirror_degrades_and_recovers() {
     assert!(ran.out.starts_with("home   DEGRADED   pair: data safe on 1 of 2\n"), "{ran:?}");
     assert!(ran.out.contains("\n  b  failed    taken out by command"), "{ran:?}");
     assert!(ran.out.contains("\n  next: cairn device resync pair/b\n"), "{ran:?}");
+    assert!(ran.out.contains("taken out by command, for "), "{ran:?}");
     let graph: GraphView = dir.json(0, &["graph"]);
     let health = |name: &str| graph.nodes.iter().find(|n| n.name == name).unwrap().health;
     assert_eq!((health("pair"), health("a")), (Health::Degraded, Health::Ok));
@@ -175,6 +177,25 @@ fn a_socket_of_ones_own_choice() {
     dir.write("file", "mine");
     assert_eq!(dir.cairn(&["serve", "disk.img", "--at", "file", "--run", "true"]).code, 5);
     assert_eq!(std::fs::read_to_string(dir.path("file")).unwrap(), "mine");
+}
+
+#[test]
+fn a_directory_that_others_can_write_is_not_trusted() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = Dir::new();
+    dir.text(&["create", "disk.img", "1M"]);
+    let path = dir.path("run/cairn");
+    std::fs::create_dir_all(path.join("control")).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let listen = ["--listen", "unix:x.sock", "--run", "true"];
+    for args in [&["serve", "disk.img", "--run", "true"][..], &["status"]] {
+        let ran = dir.cairn(args);
+        assert!(ran.code == 7 && ran.err.contains("XDG_RUNTIME_DIR"), "{args:?}: {ran:?}");
+    }
+    assert_eq!(dir.cairn(&[&["serve", "disk.img"], &listen[..]].concat()).code, 7);
+    // With sockets of one's own choice it is not needed.
+    let ran = dir.cairn(&[&["serve", "disk.img", "--at", "c.sock"], &listen[..]].concat());
+    assert_eq!(ran.code, 0, "{ran:?}");
 }
 
 #[test]

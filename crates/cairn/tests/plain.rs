@@ -1,4 +1,5 @@
 //! Verbs that need nothing running, and what they say of wrong input.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
 
@@ -56,6 +57,8 @@ fn info_tells_size_use_and_format() {
     let facts: Value = dir.json(0, &["info", "x.qcow2"]);
     assert_eq!((&facts["format"], &facts["size_bytes"]), (&"qcow2".into(), &65536.into()));
     assert_eq!(facts["holder"], Value::Null);
+    let ran = dir.cairn(&["serve", "x.qcow2", "--dry-run"]);
+    assert!(ran.code == 0 && ran.err.contains("warning: x.qcow2 holds qcow2"), "{ran:?}");
     for (target, code) in [
         ("nope", 4),
         (".", 2),
@@ -158,7 +161,9 @@ fn kinds_are_listed_and_explained() {
     let list = dir.text(&["kinds"]);
     assert!(list.lines().any(|line| line.starts_with("mirror ")), "{list}");
     let one = dir.text(&["kinds", "mirror"]);
-    assert!(one.starts_with("# mirror\n") && one.contains("  trust "), "{one}");
+    assert!(one.starts_with("# mirror\n") && one.contains("trust"), "{one}");
+    let json: Value = dir.json(0, &["kinds", "mirror"]);
+    assert_eq!((&json["manual"], &json["options"][0]["name"]), (&one.into(), &"trust".into()));
     let all: Value = dir.json(0, &["kinds"]);
     assert_eq!(all.as_array().unwrap().len(), list.lines().count());
     let ran = dir.cairn(&["kinds", "mirorr"]);

@@ -1,4 +1,5 @@
 //! `cairn serve`, with the programs of others as clients.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
 
@@ -83,13 +84,70 @@ fn an_open_connection_is_closed_and_counted() {
     client.wait().unwrap();
 }
 
+/// A spec of a slow device in memory.
+fn slow(what: &str) -> String {
+    format!(
+        "[disk]\nm = {{ memory = \"1MiB\" }}\n\
+         [device]\nslow = {{ kind = \"delay\", on = \"m\", {what} = \"10min\" }}\n\
+         [export]\nvol = {{ on = \"slow\" }}\n"
+    )
+}
+
 #[test]
 fn a_flush_past_the_deadline_is_named() {
-    let dir = with_disk();
-    let serve = dir.serve(&["disk.img", "--stop-timeout", "0s"]);
+    let dir = Dir::new();
+    dir.write("slow.toml", &slow("flush"));
+    let ran = dir.serve(&["slow.toml", "--stop-timeout", "200ms"]).stop();
+    assert_eq!((ran.code, &*ran.out), (12, ""), "{ran:?}");
+    assert!(ran.err.contains("stopped after 200 ms with 0 requests unanswered"), "{ran:?}");
+    assert!(ran.err.contains("slow (delay): 1"), "{ran:?}");
+}
+
+#[test]
+fn no_time_is_enough_if_there_is_nothing_to_wait_for() {
+    let dir = Dir::new();
+    dir.write("m.toml", "[disk]\nm = { memory = \"1MiB\" }\n[export]\nvol = { on = \"m\" }\n");
+    let ran = dir.serve(&["m.toml", "--stop-timeout", "0s"]).stop();
+    assert_eq!((ran.code, &*ran.out), (0, "flushed; closed 0 connections.\n"), "{ran:?}");
+}
+
+#[test]
+fn a_request_past_the_deadline_is_named() {
+    let dir = Dir::new();
+    dir.write("slow.toml", &slow("write"));
+    let serve = dir.serve(&["slow.toml", "--stop-timeout", "200ms"]);
+    let mut client = Command::new("qemu-io")
+        .args(["-f", "raw", serve.uri(), "-c", "write 0 4k"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("qemu-io is needed: install the package qemu-utils");
+    until("the write", || {
+        let top: api::Top = dir.json(0, &["top"]);
+        let slow = top.rows.iter().find(|row| row.name == "slow").unwrap();
+        slow.counts.as_ref().unwrap().in_flight == 1
+    });
     let ran = serve.stop();
     assert_eq!(ran.code, 12, "{ran:?}");
-    assert!(ran.err.contains("stopped after 0 s") && ran.err.contains("disk (file): 1"), "{ran:?}");
+    assert!(ran.err.contains("stopped after 200 ms with 1 request unanswered"), "{ran:?}");
+    assert!(ran.err.contains("slow (delay): 1"), "{ran:?}");
+    client.kill().unwrap();
+    client.wait().unwrap();
+}
+
+#[test]
+fn a_flush_that_fails_is_not_called_flushed() {
+    let dir = Dir::new();
+    dir.write(
+        "bad.toml",
+        "[disk]\nm = { memory = \"1MiB\" }\n\
+         [device]\nbad = { kind = \"error\", on = \"m\", op = \"flush\" }\n\
+         [export]\nvol = { on = \"bad\" }\n",
+    );
+    let ran = dir.serve(&["bad.toml"]).stop();
+    assert_eq!((ran.code, &*ran.out), (12, ""), "{ran:?}");
+    assert!(ran.err.contains("not everything was flushed: vol: "), "{ran:?}");
 }
 
 #[test]

@@ -27,6 +27,11 @@ fn size(key: &'static str, bytes: u64) -> (&'static str, Value) {
     (key, Value::Size(bytes))
 }
 
+/// Whose bytes count when nobody knows whether members are equal.
+fn trust(graph: &Assembly, member: PartId) -> (&'static str, Value) {
+    ("trust", Value::Text(graph.name(member).to_owned()))
+}
+
 /// Each kind by itself, under its own name.
 fn alone() -> Vec<Subject> {
     let path = |key: &'static str| {
@@ -58,6 +63,8 @@ fn alone() -> Vec<Subject> {
             graph.add("limit", &rates, on)
         }),
         over("trace", 1, traced()),
+        over("mirror", 2, |graph, on| graph.add("mirror", &[trust(graph, on[0])], on))
+            .with_copies(1),
     ]
 }
 

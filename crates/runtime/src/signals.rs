@@ -29,14 +29,10 @@ impl Signals {
         Ok(Self { side, file: Rc::new(file), ticket: None })
     }
 
-    /// Runs `start` with these signals unblocked in this thread: a program that it starts inherits
-    /// what is blocked, and would never see them. One that comes meanwhile ends this process, as one
-    /// does that comes before [`crate::Core::signals`].
-    pub fn unblocked<T>(&self, start: impl FnOnce() -> T) -> T {
-        sys::set_blocked(&SIGNALS, false);
-        let started = start();
-        sys::set_blocked(&SIGNALS, true);
-        started
+    /// Runs `start` with these signals let through in this thread: a program that it starts inherits
+    /// what is blocked, and would never see them. None is lost that comes meanwhile.
+    pub fn let_through<T>(&self, start: impl FnOnce() -> T) -> T {
+        sys::let_through(&SIGNALS, start)
     }
 
     /// The next signal's number.
@@ -79,5 +75,28 @@ mod tests {
                 }
             });
         }
+    }
+
+    #[test]
+    fn a_program_is_started_with_them_let_through() {
+        let core = Core::new(Config::default()).unwrap();
+        let mut signals = core.signals().unwrap();
+        let blocked = |mask: &str| {
+            let line = mask.lines().find(|line| line.starts_with("SigBlk:")).unwrap();
+            u64::from_str_radix(line[7..].trim(), 16).unwrap() >> (libc::SIGTERM - 1) & 1 == 1
+        };
+        let output = signals.let_through(|| {
+            // SAFETY: it is handled while it is let through.
+            assert_eq!(unsafe { libc::raise(libc::SIGTERM) }, 0);
+            std::process::Command::new("cat").arg("/proc/self/status").output().unwrap()
+        });
+        assert!(!blocked(&String::from_utf8(output.stdout).unwrap()));
+        let own = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        assert!(blocked(&own));
+        core.block_on(async {
+            let limit = Duration::from_secs(10);
+            let next = core.env().within(limit, signals.next()).await;
+            assert_eq!(next.expect("it was not lost").unwrap(), libc::SIGTERM);
+        });
     }
 }

@@ -11,6 +11,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One operation for the kernel. The pointers are good until it has answered: the slot sees to it.
 #[derive(Clone, Copy, Debug)]
@@ -278,12 +279,46 @@ pub(crate) fn signalfd(signals: &[c_int]) -> io::Result<OwnedFd> {
     owned(unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC) })
 }
 
-/// Blocks `signals` in this thread, or lets them through.
-pub(crate) fn set_blocked(signals: &[c_int], blocked: bool) {
+/// Signals that came while they were let through, a bit each.
+static CAME: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn note_signal(signal: c_int) {
+    CAME.fetch_or(1 << signal, Ordering::SeqCst);
+}
+
+/// Runs `start` with `signals` let through in this thread. Those that come meanwhile are noted, and
+/// sent again once they are blocked.
+pub(crate) fn let_through<T>(signals: &[c_int; 3], start: impl FnOnce() -> T) -> T {
     let set = signal_set(signals);
-    let how = if blocked { libc::SIG_BLOCK } else { libc::SIG_UNBLOCK };
-    // SAFETY: a valid set, no old one wanted. It fails only for a `how` that there is not.
-    unsafe { libc::pthread_sigmask(how, &raw const set, std::ptr::null_mut()) };
+    let handler: extern "C" fn(c_int) = note_signal;
+    let block = |how| {
+        // SAFETY: a valid set, no old one wanted. It fails only for a `how` that there is not.
+        unsafe { libc::pthread_sigmask(how, &raw const set, std::ptr::null_mut()) };
+    };
+    let handle = |signal, with: libc::sighandler_t| {
+        // SAFETY: the handler does nothing but change an atomic number.
+        unsafe { libc::signal(signal, with) }
+    };
+    let mut handled = [libc::SIG_DFL; 3];
+    for (&signal, before) in signals.iter().zip(&mut handled) {
+        *before = handle(signal, handler as libc::sighandler_t);
+        // What is ignored here, as by nohup, is to be ignored there too.
+        if *before == libc::SIG_IGN {
+            handle(signal, libc::SIG_IGN);
+        }
+    }
+    block(libc::SIG_UNBLOCK);
+    let started = start();
+    block(libc::SIG_BLOCK);
+    for (&signal, before) in signals.iter().zip(handled) {
+        handle(signal, before);
+    }
+    let came = CAME.swap(0, Ordering::SeqCst);
+    for &signal in signals.iter().filter(|signal| came >> **signal & 1 == 1) {
+        // SAFETY: it is blocked in this thread, so it waits to be read.
+        unsafe { libc::raise(signal) };
+    }
+    started
 }
 
 /// Blocks every signal in this thread: signals belong to the cores.

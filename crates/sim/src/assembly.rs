@@ -60,6 +60,11 @@ impl Assembly {
         self.engine.lower(self.parts[part].node)
     }
 
+    /// The name of a device.
+    pub fn name(&self, part: PartId) -> &str {
+        &self.parts[part].name
+    }
+
     /// The facts of a device.
     pub fn info(&self, part: PartId) -> &Info {
         &self.parts[part].info

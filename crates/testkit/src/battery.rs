@@ -163,11 +163,16 @@ fn kills(bench: &mut Bench) -> Result<(), Refusal> {
 }
 
 fn errors(bench: &mut Bench, lower: usize, inject: Inject) -> Result<(), Refusal> {
-    bench.members[lower].watch.inject.set(Some(inject));
+    if bench.redundancy() > 0 {
+        // Copies have to be alike before one of them may fail.
+        bench.settle()?;
+    }
+    let watch = bench.members[lower].watch.clone();
+    watch.inject.set(Some(Inject { at: watch.calls.get() + inject.at, ..inject }));
     bench.begin(3, 20, UNDISTURBED);
     bench.finish()?;
     bench.settle()?;
-    let (injected, failed) = (bench.members[lower].watch.injected.get(), bench.tally.failed.get());
+    let (injected, failed) = (watch.injected.get(), bench.tally.failed.get());
     if injected > 0 && bench.redundancy() == 0 && failed == 0 {
         let words = format!("{injected} errors below, and none is told");
         return Err(Refusal::new(Broken::Errors, words));
@@ -178,7 +183,7 @@ fn errors(bench: &mut Bench, lower: usize, inject: Inject) -> Result<(), Refusal
         let words = format!("one lower failed, which should be masked, but: {error}");
         return Err(Refusal::new(Broken::Errors, words));
     }
-    bench.members[lower].watch.inject.set(None);
+    watch.inject.set(None);
     bench.verify()?;
     bench.settle()
 }

@@ -37,7 +37,7 @@ impl Command {
             .env("size", export.info.size.to_string())
             .stdin(Stdio::inherit());
         let child = signals
-            .unblocked(|| command.spawn())
+            .let_through(|| command.spawn())
             .map_err(|error| Failure::io(&error, "starting /bin/sh"))?;
         let pid = Pid::from_child(&child);
         let (tell, ended) = oneshot::channel();

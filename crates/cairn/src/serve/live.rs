@@ -179,6 +179,7 @@ fn device(member: &Member, report: Report) -> DeviceStatus {
         state: member.state.to_owned(),
         errors: member.errors,
         detail: member.detail,
+        since_unix_s: member.since.map(|since| since.as_secs()),
         progress: member.progress.map(|(done_bytes, all_bytes)| Progress { done_bytes, all_bytes }),
     };
     DeviceStatus {

@@ -26,7 +26,7 @@ use api::GraphView;
 use block::Env;
 use block::env::Address;
 use clap::Args;
-use export::nbd::Server;
+use export::nbd::{Export, Limits, Server};
 use graph::Graph;
 use graph::engine::Engine;
 use graph::spec::Planned;
@@ -90,11 +90,41 @@ pub struct Serving {
 }
 
 impl Serving {
+    /// Opens everything that the plan names.
+    pub async fn open(env: &Env, planned: &Planned) -> Result<Self> {
+        let engine = Engine::new();
+        env.spawn("engine", engine.clone().drive());
+        let graph = Rc::new(Graph::build(planned, &engine, env).await?);
+        let export = |export: &graph::Export| {
+            Export::new(env, &engine, export.node, &export.name, &planned.name)
+        };
+        let exports = graph.exports().iter().map(export).collect();
+        let mut limits = Limits::default();
+        if let Some(most) = planned.max_connections {
+            limits.connections = most as usize;
+        }
+        let server = Server::new(env, exports, limits, out::note);
+        Ok(Self { env: env.clone(), engine, graph, server })
+    }
+
+    /// Lets clients in. Answers the addresses as they turned out.
+    fn listen(&self, listens: &[Address]) -> Result<Vec<Address>> {
+        let mut bound = Vec::new();
+        for at in listens {
+            let listener = self.env.listen(at)?;
+            bound.push(listener.address());
+            self.server.serve(listener);
+        }
+        Ok(bound)
+    }
+
+    /// As people and programs look at it.
     fn view(&self, planned: &Planned) -> GraphView {
         let pid = Some(std::process::id());
         view::graph(planned, pid, |export| listen::uris(&planned.listens, export))
     }
 
+    /// As the control socket looks at it.
     fn live(&self, planned: &Planned) -> Running {
         Running {
             env: self.env.clone(),
@@ -140,7 +170,11 @@ impl ServeArgs {
         process::tell_manager("READY=1");
         let ended = match &self.run {
             None => {
-                form.print(&serving.view(&planned), || banner::text(&planned))?;
+                let view = serving.view(&planned);
+                if let Err(failure) = form.print(&view, || banner::text(&planned)) {
+                    // It serves all the same.
+                    out::note(&format!("warning: {}", failure.message));
+                }
                 core.block_on(serving.until_signal(&mut signals, self.stop_timeout))
             }
             Some(run) => {
@@ -149,7 +183,7 @@ impl ServeArgs {
             }
         };
         drop((control, pidfile));
-        ended.finish(core, self.stop_timeout)
+        ended.finish(core)
     }
 
     /// Opens the control socket.
@@ -157,7 +191,7 @@ impl ServeArgs {
         let path = match &self.at {
             Some(path) => path.clone(),
             None => {
-                place::make(&place::control())?;
+                place::make_control()?;
                 place::control().join(format!("{}-{}.sock", planned.name, std::process::id()))
             }
         };
@@ -205,7 +239,7 @@ impl ServeArgs {
         };
         let directory = place::directory();
         if !self.dry_run {
-            place::make(&directory)?;
+            place::make_directory()?;
         }
         Ok(vec![Address::Unix(directory.join(format!("{name}.sock")))])
     }

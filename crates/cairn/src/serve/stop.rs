@@ -1,15 +1,8 @@
 //! How serving ends: nobody is let in any more, what was begun is answered, every device is flushed.
 
-use std::rc::Rc;
 use std::time::Duration;
 
-use block::Env;
-use block::env::Address;
-use block::{ErrorKind, Op};
-use export::nbd::{Export, Limits, Server};
-use graph::Graph;
-use graph::engine::Engine;
-use graph::spec::Planned;
+use block::Op;
 use graph::spec::units::format_duration;
 use runtime::{Core, Signals};
 
@@ -19,68 +12,41 @@ use crate::exit::{Exit, Failure, Result};
 use crate::out;
 use crate::race::{First, race};
 
+/// For what is left to do when everything is flushed: closing listeners and the ring.
+const CLOSE: Duration = Duration::from_secs(5);
+
+const AT_ONCE: &str =
+    "stopped at once by a second signal; what was not flushed may be lost with power";
+
 /// What serving came to.
 pub enum Ended {
     /// All is flushed; with the code to end with.
     Flushed(u8),
     /// Not all is flushed, for the reason given.
     Unflushed(String),
-    /// A second signal asked for the end at once.
-    AtOnce,
 }
 
 impl Ended {
     /// Closes the core and makes it an exit code.
-    pub fn finish(self, core: Core, limit: Duration) -> Result {
-        let unflushed = |why: String| Err(Failure::new(Exit::Unflushed, why));
+    pub fn finish(self, core: Core) -> Result {
         match self {
-            Self::Flushed(code) => match core.shutdown(limit) {
-                Ok(()) if code == 0 => Ok(Exit::Ok),
-                Ok(()) => Err(Failure { code, message: String::new() }),
-                Err(error) => unflushed(error.to_string()),
-            },
+            Self::Flushed(code) => {
+                if let Err(error) = core.shutdown(CLOSE) {
+                    // Whatever it is, somebody gave it up before, and everything is flushed.
+                    out::note(&format!("warning: {error}"));
+                }
+                if code == 0 { Ok(Exit::Ok) } else { Err(Failure { code, message: String::new() }) }
+            }
             Self::Unflushed(why) => {
                 // What did not come within the deadline is not waited for a second time.
                 let _ = core.shutdown(Duration::ZERO);
-                unflushed(why)
-            }
-            Self::AtOnce => {
-                let _ = core.shutdown(Duration::ZERO);
-                unflushed("stopped at once by a second signal; nothing was flushed".to_owned())
+                Err(Failure::new(Exit::Unflushed, why))
             }
         }
     }
 }
 
 impl Serving {
-    /// Opens everything that the plan names.
-    pub async fn open(env: &Env, planned: &Planned) -> Result<Self> {
-        let engine = Engine::new();
-        env.spawn("engine", engine.clone().drive());
-        let graph = Rc::new(Graph::build(planned, &engine, env).await?);
-        let export = |export: &graph::Export| {
-            Export::new(env, &engine, export.node, &export.name, &planned.name)
-        };
-        let exports = graph.exports().iter().map(export).collect();
-        let mut limits = Limits::default();
-        if let Some(most) = planned.max_connections {
-            limits.connections = most as usize;
-        }
-        let server = Server::new(env, exports, limits, out::note);
-        Ok(Self { env: env.clone(), engine, graph, server })
-    }
-
-    /// Lets clients in. Answers the addresses as they turned out.
-    pub fn listen(&self, listens: &[Address]) -> Result<Vec<Address>> {
-        let mut bound = Vec::new();
-        for at in listens {
-            let listener = self.env.listen(at)?;
-            bound.push(listener.address());
-            self.server.serve(listener);
-        }
-        Ok(bound)
-    }
-
     /// Serves until a signal comes, then stops.
     pub async fn until_signal(&self, signals: &mut Signals, limit: Duration) -> Ended {
         let _ = signals.next().await;
@@ -118,15 +84,15 @@ impl Serving {
         };
         match race(stop, signals.next()).await {
             First::One(Ok(closed)) => {
-                let s = if closed == 1 { "" } else { "s" };
                 if code == 0 {
                     // A terminal that is gone does not make it less flushed.
-                    let _ = out::print(&format!("flushed; closed {closed} connection{s}.\n"));
+                    let closed = out::count(closed as u64, "connection");
+                    let _ = out::print(&format!("flushed; closed {closed}.\n"));
                 }
                 Ended::Flushed(code)
             }
             First::One(Err(why)) => Ended::Unflushed(why),
-            First::Other(_) => Ended::AtOnce,
+            First::Other(_) => Ended::Unflushed(AT_ONCE.to_owned()),
         }
     }
 
@@ -153,9 +119,7 @@ impl Serving {
             .collect();
         let mut failed = Vec::new();
         for (name, child) in begun {
-            if let Err(error) = child.await.result
-                && error.kind() != ErrorKind::Unsupported
-            {
+            if let Err(error) = child.await.result {
                 failed.push(format!("{name}: {error}"));
             }
         }
@@ -172,9 +136,9 @@ impl Serving {
             }
         }
         let limit = format_duration(limit);
-        let clients = self.engine.in_flight();
+        let clients = out::count(self.engine.in_flight(), "request");
         format!(
-            "stopped after {limit} with {clients} requests unanswered; waiting: {}. What was not \
+            "stopped after {limit} with {clients} unanswered; waiting: {}. What was not \
              flushed may be lost with power",
             waiting.join(", ")
         )

@@ -1,12 +1,14 @@
 //! `cairn device`: members of redundant devices, while they are in use.
 
-use std::io::{IsTerminal, Write};
+use std::fmt::Write;
+use std::io::IsTerminal;
 use std::str::FromStr;
 use std::time::Duration;
 
 use api::{Client, DeviceStatus, MemberRequest, MemberStatus};
 use clap::{Args, Subcommand};
-use indicatif::{ProgressBar, ProgressStyle};
+use graph::spec::units::format_duration;
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
 use crate::exit::{Exit, Failure, Result};
 use crate::out::Form;
@@ -141,10 +143,7 @@ impl FailArgs {
         }
         let member = self.target.find(device)?;
         let (name, state) = (&member.name, &member.state);
-        let mut err = std::io::stderr();
-        // Who cannot read the question will hardly answer y.
-        let _ = write!(err, "take {name} ({state}) out of {}? [y/N] ", device.name);
-        let _ = err.flush();
+        eprint!("take {name} ({state}) out of {}? [y/N] ", device.name);
         let mut answer = String::new();
         let read = std::io::stdin().read_line(&mut answer);
         match (read, answer.trim()) {
@@ -175,11 +174,16 @@ impl ResyncArgs {
     /// Shows the bar until the member is not being copied any more. The copy is the server's: the
     /// end of this process changes nothing about it.
     fn watch(&self, client: &Client, mut device: DeviceStatus) -> Result<DeviceStatus> {
-        let bar = ProgressBar::new(0);
-        let template = "rebuild {prefix}  [{bar:14}] {percent:>2} %  {binary_bytes_per_sec}  \
-                        {eta} left   (Ctrl-C leaves it running)";
+        let Some(progress) = self.target.find(&device)?.progress else { return Ok(device) };
+        let bar = ProgressBar::new(progress.all_bytes);
+        let template = "rebuild {prefix}  [{bar:14}] {percent:>2} %  {decimal_bytes_per_sec}  \
+                        {left} left   (Ctrl-C leaves it running)";
         let style = ProgressStyle::with_template(template).expect("the template is well-formed");
-        bar.set_style(style.progress_chars("=> "));
+        let left = |state: &ProgressState, out: &mut dyn Write| {
+            // A bar that cannot be written is seen by nobody.
+            let _ = out.write_str(&format_duration(state.eta()));
+        };
+        bar.set_style(style.progress_chars("=> ").with_key("left", left));
         bar.set_prefix(format!("{}/{}", client.graph()?.name, device.name));
         loop {
             let member = self.target.find(&device)?;
@@ -188,7 +192,6 @@ impl ResyncArgs {
                 return Ok(device);
             }
             if let Some(progress) = member.progress {
-                bar.set_length(progress.all_bytes);
                 bar.set_position(progress.done_bytes);
             }
             std::thread::sleep(LOOK);

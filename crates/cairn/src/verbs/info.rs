@@ -12,6 +12,7 @@ use super::core;
 use crate::exit::{Exit, Failure, Result};
 use crate::out::Form;
 use crate::remote;
+use crate::source::format;
 
 /// What `info` takes.
 #[derive(Args)]
@@ -33,15 +34,6 @@ struct FileView {
     access: String,
     holder: Option<String>,
 }
-
-/// Formats that are no raw disks, by how their files begin.
-const FORMATS: [(&[u8], &str); 5] = [
-    (b"QFI\xfb", "qcow2"),
-    (b"KDMV", "vmdk"),
-    (b"vhdxfile", "vhdx"),
-    (b"conectix", "vhd"),
-    (b"LUKS\xba\xbe", "raw, with LUKS on it"),
-];
 
 impl InfoArgs {
     /// Tells it.
@@ -80,15 +72,6 @@ fn file(path: &Path, env: &Env) -> Result<FileView> {
         access: facts.words,
         holder: holder(&open, env)?,
     })
-}
-
-fn format(path: &Path) -> Result<&'static str> {
-    use std::io::Read;
-    let mut start = Vec::new();
-    let read = std::fs::File::open(path).and_then(|file| file.take(8).read_to_end(&mut start));
-    read.map_err(|error| Failure::io(&error, path.display()))?;
-    let known = FORMATS.iter().find(|(magic, _)| start.starts_with(magic));
-    Ok(known.map_or("raw", |(_, name)| name))
 }
 
 /// Who has it open for writing: a reader's lock is refused, and given back at once.

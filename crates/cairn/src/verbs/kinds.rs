@@ -1,7 +1,5 @@
 //! `cairn kinds`: what sorts of devices there are.
 
-use std::fmt::Write as _;
-
 use clap::Args;
 use graph::kind::{Kind, Lowers, OptionSpec, ValueType};
 use graph::spec::units::{format_duration, write_size};
@@ -45,7 +43,7 @@ impl KindsArgs {
             }
             Some(name) => {
                 let kind = view(find(name)?);
-                form.print(&kind, || manual(&kind))?;
+                form.print(&kind, || kind.manual.to_owned())?;
             }
         }
         Ok(Exit::Ok)
@@ -66,22 +64,6 @@ fn list(all: &[KindView]) -> String {
     };
     let rows: Vec<_> = all.iter().map(row).collect();
     columns("<<<", &rows)
-}
-
-fn manual(kind: &KindView) -> String {
-    let mut text = kind.manual.trim_end().to_owned();
-    let _ = write!(text, "\n\n{}: {}; {}.\n", kind.name, kind.summary, kind.stands_on);
-    if !kind.options.is_empty() {
-        text.push_str("\nOptions:\n\n");
-        let row = |option: &OptionView| {
-            let needed = if option.required { "needed; " } else { "" };
-            let name = format!("  {}", option.name);
-            vec![name, option.value.clone(), format!("{needed}{}", option.help)]
-        };
-        let rows: Vec<_> = kind.options.iter().map(row).collect();
-        text.push_str(&columns("<<<", &rows));
-    }
-    text
 }
 
 fn view(kind: &Kind) -> KindView {

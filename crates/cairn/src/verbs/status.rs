@@ -1,13 +1,14 @@
 //! `cairn status`: how everything is, and what to type next.
 
 use std::fmt::Write as _;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use api::{DeviceStatus, Health, MemberStatus, Status};
 use clap::Args;
-use graph::spec::units::format_size;
+use graph::spec::units::{format_duration, format_size};
 
 use crate::exit::{Exit, Result};
-use crate::out::Form;
+use crate::out::{Form, count};
 use crate::running::At;
 
 /// What `status` takes.
@@ -43,8 +44,8 @@ fn text(status: &Status) -> String {
     let mut said: Vec<_> =
         said.map(|device| format!("{}: {}", device.name, device.summary)).collect();
     if said.is_empty() {
-        let s = if status.connections == 1 { "" } else { "s" };
-        said.push(format!("{} connection{s}, process {}", status.connections, status.pid));
+        let connections = count(status.connections as u64, "connection");
+        said.push(format!("{connections}, process {}", status.pid));
     }
     let mut text = format!("{}   {word}   {}\n", status.graph, said.join("; "));
     let members = || status.devices.iter().flat_map(|device| &device.members);
@@ -75,8 +76,12 @@ fn words(member: &MemberStatus) -> String {
         words.push(member.detail.clone());
     }
     if member.errors > 0 {
-        let s = if member.errors == 1 { "" } else { "s" };
-        words.push(format!("{} error{s}", member.errors));
+        words.push(count(member.errors, "error"));
+    }
+    if let Some(since) = member.since_unix_s {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let past = now.saturating_sub(Duration::from_secs(since)).as_secs();
+        words.push(format!("for {}", format_duration(Duration::from_secs(past))));
     }
     words.join(", ")
 }

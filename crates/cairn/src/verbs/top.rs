@@ -54,7 +54,12 @@ impl TopArgs {
             }
             let table = table(&before, &now);
             lines = table.lines().count();
-            text.push_str(&table);
+            if in_place {
+                // A line that is too long is cut: broken, it would be two to go back over.
+                let _ = write!(text, "\x1b[?7l{table}\x1b[?7h");
+            } else {
+                text.push_str(&table);
+            }
             out::print(&text)?;
             if self.once {
                 return Ok(Exit::Ok);

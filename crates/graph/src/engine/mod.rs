@@ -7,6 +7,7 @@ mod ready;
 mod slot;
 mod split;
 
+use std::alloc::Layout;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::mem::ManuallyDrop;
@@ -40,6 +41,9 @@ pub const SLOTS_OWN: u32 = (SLOTS_MAX / 8) as u32;
 /// Ends the list of free slots.
 const NONE: u32 = u32::MAX;
 
+/// No request's number.
+const NOBODY: u64 = 0;
+
 /// Draws which of so many woken requests is next.
 type Pick = Box<dyn FnMut(usize) -> usize>;
 
@@ -62,6 +66,8 @@ struct Inner {
     slots_left: Cell<u32>,
     waiting: RefCell<Vec<Waker>>,
     next_request: Cell<u64>,
+    /// The request whose device is being driven: what it starts below bears its number.
+    current: Cell<u64>,
     in_flight: Cell<u64>,
 }
 
@@ -81,7 +87,9 @@ struct Entry {
     answer: Cell<Option<Result<()>>>,
     /// The device that carries it out, while it waits.
     node: Cell<Option<Rc<Node>>>,
-    /// Where the request began in its own address space.
+    /// The request's number.
+    id: Cell<u64>,
+    /// Where it began in its own address space.
     start: Cell<u64>,
     watched: Cell<bool>,
     frames: Cell<Vec<Frame>>,
@@ -117,6 +125,7 @@ impl Entry {
             waiter: Cell::new(None),
             answer: Cell::new(None),
             node: Cell::new(None),
+            id: Cell::new(NOBODY),
             start: Cell::new(0),
             watched: Cell::new(false),
             frames: Cell::new(Vec::new()),
@@ -143,6 +152,7 @@ impl Engine {
             slots_left: Cell::new(SLOTS_MAX as u32 - SLOTS_OWN),
             waiting: RefCell::default(),
             next_request: Cell::new(1),
+            current: Cell::new(NOBODY),
             in_flight: Cell::new(0),
         }))
     }
@@ -338,8 +348,12 @@ impl Inner {
         let index = self.free.get() as usize;
         let entry = self.slots.get(index);
         self.free.set(entry.next.get());
-        let id = self.next_request.get();
-        self.next_request.set(id + 1);
+        let mut id = self.current.get();
+        if id == NOBODY {
+            id = self.next_request.get();
+            self.next_request.set(id + 1);
+        }
+        entry.id.set(id);
         entry.start.set(start_of(&op));
         entry.slot.put(Request { op, id });
         (index, entry)
@@ -365,8 +379,23 @@ impl Inner {
             Power::Table { split, future, .. } => (split, *future),
             Power::Hooks { .. } => unreachable!("hooks do not carry requests out"),
         };
+        self.enter(index, entry, node, device, future)
+    }
+
+    /// Gives the request in the slot to a device, and drives that until it first waits.
+    #[inline(always)]
+    fn enter(
+        &self,
+        index: usize,
+        entry: &Entry,
+        node: &Rc<Node>,
+        device: &Rc<dyn AnyDevice>,
+        future: Layout,
+    ) -> Poll<Result<()>> {
         let waker = self.waker(index, entry);
+        let outer = self.current.replace(entry.id.get());
         let polled = entry.slot.enter(device, future, &mut Context::from_waker(&waker));
+        self.current.set(outer);
         match &polled {
             Poll::Ready(result) => node.counters.end(result.is_ok()),
             Poll::Pending => entry.node.set(Some(node.clone())),
@@ -388,7 +417,10 @@ impl Inner {
             return;
         }
         let waker = self.waker(index, entry);
-        if let Poll::Ready(result) = entry.slot.poll(&mut Context::from_waker(&waker)) {
+        let outer = self.current.replace(entry.id.get());
+        let polled = entry.slot.poll(&mut Context::from_waker(&waker));
+        self.current.set(outer);
+        if let Poll::Ready(result) = polled {
             if let Some(node) = entry.node.take() {
                 node.counters.end(result.is_ok());
             }
@@ -488,12 +520,12 @@ fn descend<'n>(entry: &Entry, request: &mut Request, mut node: &'n Rc<Node>) -> 
             },
             Power::Table { table, lowers, .. } => {
                 let Some(port) = forward(table, &mut request.op) else { break };
-                node.counters.pass(request);
+                node.counters.pass(&request.op);
                 node = &lowers[port];
             }
         }
     }
-    node.counters.begin(request);
+    node.counters.begin(&request.op);
     Way::Device(node)
 }
 
@@ -566,12 +598,24 @@ impl Core for Below {
         if let Err(error) = check(&self.node.info, op) {
             return Started::Done(Err(error));
         }
+        // Straight to a device there is nothing to descend through, and nothing to come back up.
+        let straight = match &self.node.power {
+            Power::Device { device, future } => Some((device, *future)),
+            Power::Hooks { .. } | Power::Table { .. } => None,
+        };
+        if straight.is_some() {
+            self.node.counters.begin(op);
+        }
         let (index, entry) = engine.begin(std::mem::replace(op, Op::Flush));
-        match engine.run(index, entry, &self.node) {
+        let polled = match straight {
+            Some((device, future)) => engine.enter(index, entry, &self.node, device, future),
+            None => engine.run(index, entry, &self.node).map(|result| engine.ascend(entry, result)),
+        };
+        match polled {
             Poll::Ready(result) => {
-                let result = engine.ascend(entry, result);
                 // What is there is the flush that was put there above: nothing to be dropped.
                 std::mem::forget(std::mem::replace(op, engine.release(index, entry).op));
+                rebase(op, entry.start.get());
                 Started::Done(result)
             }
             Poll::Pending => {

@@ -4,7 +4,7 @@ use std::alloc::Layout;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use block::{Hooks, Info, Request, Table, Verb};
+use block::{Hooks, Info, Op, Table, Verb};
 
 use super::slot::AnyDevice;
 
@@ -45,17 +45,17 @@ pub struct Counters {
 
 impl Counters {
     #[inline]
-    pub(super) fn begin(&self, request: &Request) {
-        self.pass(request);
+    pub(super) fn begin(&self, op: &Op) {
+        self.pass(op);
         self.in_flight.set(self.in_flight.get() + 1);
     }
 
     /// One more request that went through in place.
     #[inline]
-    pub(super) fn pass(&self, request: &Request) {
-        let verb = request.op.verb() as usize;
+    pub(super) fn pass(&self, op: &Op) {
+        let verb = op.verb() as usize;
         self.ops[verb].set(self.ops[verb].get() + 1);
-        if let Some(range) = request.op.range() {
+        if let Some(range) = op.range() {
             self.bytes[verb].set(self.bytes[verb].get() + range.len());
         }
     }

@@ -129,8 +129,12 @@ impl Device for Split {
         &self.info
     }
 
+    /// What is one run from end to end never comes here in parts.
     fn needs(&self) -> Needs {
-        Needs::children(WINDOW as u32)
+        let mut segments = self.table.segments();
+        let whole = segments.len() == 1
+            && segments.all(|segment| matches!(segment.place, block::Place::Linear(_)));
+        Needs::children(if whole { 1 } else { WINDOW as u32 })
     }
 
     async fn submit(&self, request: &mut Request) -> Result<()> {

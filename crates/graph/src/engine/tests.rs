@@ -266,6 +266,31 @@ fn hooks_see_both_ways_in_their_own_addresses() {
 }
 
 #[test]
+fn a_request_keeps_its_number_all_the_way_down() {
+    #[derive(Default)]
+    struct Numbers(RefCell<Vec<u64>>);
+    impl Hooks for Numbers {
+        fn push(&self, request: &Request) -> Push {
+            self.0.borrow_mut().push(request.id);
+            Push::Forward
+        }
+
+        fn pop(&self, _: u64, _: &Request, _: &mut Result<()>) {}
+    }
+    let bench = Bench::new();
+    let (_, disk) = bench.disk("disk", 8192);
+    let (low, high) = (Rc::new(Numbers::default()), Rc::new(Numbers::default()));
+    let below = bench.engine.add_hooks("low", low.clone(), disk).unwrap();
+    let top = bench.engine.add_hooks("high", high.clone(), bench.pass(below)).unwrap();
+    for _ in 0..3 {
+        bench.read(top, range(0, 512));
+    }
+    assert_eq!(*low.0.borrow(), *high.0.borrow());
+    assert_eq!(low.0.borrow().len(), 3);
+    assert!(low.0.borrow().windows(2).all(|pair| pair[0] < pair[1]));
+}
+
+#[test]
 fn an_abandoned_child_works_on_and_keeps_its_buffer() {
     let bench = Bench::new();
     let (disk, id) = bench.disk("disk", 4096);
@@ -302,8 +327,9 @@ fn a_request_is_admitted_only_with_its_reserve() {
     disk.hold.set(true);
     let mut top = id;
     for _ in 0..4 {
-        let table = Table::concat(&[(block::Port(0), 4096)]).unwrap();
-        top = bench.table(table, &[top]);
+        // Its lower half comes last: two segments.
+        let text = "0+2048 linear p0 2048\n2048+2048 linear p0 0";
+        top = bench.table(text.parse().unwrap(), &[top]);
     }
     // Each table could fan out to a window of parts: 1 + 8 * (1 + 8 * ...).
     let need = 1 + 8 * (1 + 8 * (1 + 8 * (1 + 8)));

@@ -1,6 +1,6 @@
 //! Reads from the member that answers soonest, writes to all.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -33,6 +33,7 @@ pub struct Inner {
     pub repairs: Cell<u32>,
     pub repaired: Cell<u64>,
     zero_to_discard: bool,
+    flush_failed: RefCell<Option<Error>>,
 }
 
 /// Writes under way, one for each member that takes them.
@@ -55,7 +56,7 @@ impl Mirror {
         };
         let members = lowers.into_iter().map(|lower| {
             let state = state(&lower);
-            Member::new(lower, state)
+            Member::new(env, lower, state)
         });
         let inner = Rc::new(Inner {
             name: name.to_owned(),
@@ -68,6 +69,7 @@ impl Mirror {
             repairs: Cell::new(0),
             repaired: Cell::new(0),
             zero_to_discard,
+            flush_failed: RefCell::default(),
         });
         for index in 0..inner.members.len() {
             if inner.members[index].state() == State::Stale {
@@ -109,11 +111,16 @@ impl Inner {
         Some(best)
     }
 
-    /// Reads until a member answers. Says which ones could not.
-    async fn read(&self, range: ByteRange, into: &mut Buf, avoid: &mut Copies) -> Result<Copies> {
+    /// Waits for the writes that were there before.
+    async fn after_writes(&self, range: ByteRange) {
         if !self.lock.is_empty() {
             drop(self.lock.lock(range, Mode::Shared).await);
         }
+    }
+
+    /// Reads until a member answers. Says which ones could not.
+    async fn read(&self, range: ByteRange, into: &mut Buf, avoid: &mut Copies) -> Result<Copies> {
+        self.after_writes(range).await;
         let mut tried = Copies::NONE;
         let mut failed = Err(self.nobody());
         while let Some(index) = self.choose(*avoid, tried) {
@@ -125,6 +132,19 @@ impl Inner {
                 Err(error) => failed = Err(error),
             }
             tried = tried.with(index);
+        }
+        failed
+    }
+
+    /// Asks members until one answers.
+    async fn status(&self, op: &mut Op) -> Result<()> {
+        self.after_writes(op.range().expect("status has a range")).await;
+        let mut failed = Err(self.nobody());
+        for index in self.in_sync() {
+            failed = self.members[index].lower.forward(op).await;
+            if failed.is_ok() {
+                break;
+            }
         }
         failed
     }
@@ -174,6 +194,21 @@ impl Inner {
         self.to_all(op).await
     }
 
+    /// A flush that failed upwards is never made good by a later one, whichever members it meets.
+    async fn flush(&self) -> Result<()> {
+        if let Some(error) = &*self.flush_failed.borrow() {
+            return Err(error.clone());
+        }
+        let flushed = self.to_all(&Op::Flush).await;
+        if let Err(error) = &flushed {
+            let words =
+                format!("an earlier flush failed ({error}); what it should have kept may be lost");
+            let sticky = Error::new(ErrorKind::Faulted, words).at(&self.name);
+            self.flush_failed.borrow_mut().get_or_insert(sticky);
+        }
+        flushed
+    }
+
     /// Starts `op` everywhere, waits for all, retires who failed. It worked if it is on a member
     /// that stays in sync.
     async fn to_all(&self, op: &Op) -> Result<()> {
@@ -219,7 +254,7 @@ impl Inner {
         Error::new(ErrorKind::Faulted, "no member is in sync").at(&self.name)
     }
 
-    fn no_answer(&self, index: usize) -> Error {
+    pub fn no_answer(&self, index: usize) -> Error {
         Error::new(ErrorKind::TimedOut, format!("no answer within {:?}", self.deadline.limit()))
             .at(self.members[index].lower.name())
     }
@@ -227,7 +262,9 @@ impl Inner {
     fn report(&self) -> Report {
         let members: Vec<_> = self.members.iter().map(Member::report).collect();
         let out = self.members.iter().find(|member| member.state() != State::InSync);
+        let sticky = self.flush_failed.borrow();
         let health = match out {
+            _ if sticky.is_some() => Health::Failed,
             None => Health::Ok,
             Some(_) if self.in_sync().next().is_none() => Health::Failed,
             Some(_) => Health::Degraded,
@@ -237,7 +274,9 @@ impl Inner {
             Health::Degraded => {
                 format!("data safe on {} of {}", self.in_sync().count(), members.len())
             }
-            Health::Failed => "no member is in sync".to_owned(),
+            Health::Failed => {
+                sticky.as_ref().map_or_else(|| self.nobody().to_string(), Error::to_string)
+            }
         };
         let next = out
             .filter(|member| matches!(member.state(), State::Failed | State::Stale))
@@ -318,11 +357,8 @@ impl Device for Mirror {
             op @ (Op::Write { .. } | Op::WriteZeroes { .. } | Op::Discard { .. }) => {
                 inner.change(op).await
             }
-            Op::Flush => inner.to_all(&Op::Flush).await,
-            op @ Op::Status { .. } => {
-                let Some(index) = inner.in_sync().next() else { return Err(inner.nobody()) };
-                inner.members[index].lower.forward(op).await
-            }
+            Op::Flush => inner.flush().await,
+            op @ Op::Status { .. } => inner.status(op).await,
         }
     }
 

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::{Error, Lower, Member as MemberReport, Mono};
+use block::{Env, Error, Lower, Member as MemberReport, Mono};
 
 /// So many read errors within [`ERRORS_WITHIN`] retire a member.
 pub const ERRORS_MAX: usize = 10;
@@ -46,9 +46,11 @@ impl State {
 
 /// A member and what is known of it.
 pub struct Member {
+    env: Env,
     pub lower: Lower,
     state: Cell<State>,
     detail: RefCell<String>,
+    since: Cell<Option<Duration>>,
     errors: Cell<u64>,
     /// When the latest read errors were.
     recent: RefCell<Vec<Mono>>,
@@ -62,11 +64,13 @@ pub struct Member {
 }
 
 impl Member {
-    pub fn new(lower: Lower, state: State) -> Self {
+    pub fn new(env: &Env, lower: Lower, state: State) -> Self {
         Self {
+            env: env.clone(),
             lower,
             state: Cell::new(state),
             detail: RefCell::default(),
+            since: Cell::new(None),
             errors: Cell::new(0),
             recent: RefCell::default(),
             queue: Cell::new(0),
@@ -83,6 +87,7 @@ impl Member {
     pub fn set(&self, state: State, detail: impl Into<String>) {
         self.state.set(state);
         *self.detail.borrow_mut() = detail.into();
+        self.since.set(Some(self.env.wall()));
         if state != State::Copying {
             self.progress.set(None);
         }
@@ -147,6 +152,7 @@ impl Member {
             state: self.state.get().word(),
             errors: self.errors.get(),
             detail: self.detail.borrow().clone(),
+            since: self.since.get(),
             progress: self.progress.get(),
         }
     }

@@ -2,17 +2,25 @@
 
 use std::rc::Rc;
 
-use block::{Buf, ByteRange, Child, Copies, Error, ErrorKind, Mode, Op, Result};
+use block::{Buf, ByteRange, Child, Copies, Error, ErrorKind, Info, Mode, Op, Result};
 
 use super::device::Inner;
 use super::member::{Member, State};
 
-/// Copied at once, under the range lock: long enough to keep a disk busy, short enough that a write
+/// Copied at once at most, under the range lock: long enough to keep a disk busy, short enough that a write
 /// there waits for a few milliseconds.
 const STEP_BYTES: u64 = 1 << 20;
 
 /// Repairs at once; a read error beyond is answered from another copy all the same.
 const REPAIRS_MAX: u32 = 16;
+
+/// Why a range was not copied.
+enum Uncopied {
+    /// No source could be read.
+    Unread(Error),
+    /// The member could not be written.
+    Unwritten(Error),
+}
 
 impl Inner {
     /// Begins to bring members up to date: the named one, or all that miss something.
@@ -71,9 +79,11 @@ impl Inner {
                 if at == mirror.size {
                     return mirror.end_resync(index).await;
                 }
-                let end = mirror.size.min(at + STEP_BYTES);
+                let end = mirror.size.min(at + mirror.step_bytes());
                 let step = ByteRange::between(at, end).expect("there is something left");
-                if let Err(error) = mirror.copy(index, step).await {
+                if let Err(Uncopied::Unread(error) | Uncopied::Unwritten(error)) =
+                    mirror.copy(index, step).await
+                {
                     return member.set(State::Failed, Member::words_of("the copy", &error));
                 }
                 at = end;
@@ -82,6 +92,14 @@ impl Inner {
                 env.give_way().await;
             }
         });
+    }
+
+    /// What every member takes in one request.
+    fn step_bytes(&self) -> u64 {
+        let all = Info::over(self.members.iter().map(|member| member.lower.info()));
+        let all = all.expect("a mirror has members");
+        let most = STEP_BYTES.min(u64::from(all.max_transfer));
+        most - most % u64::from(all.block_size)
     }
 
     /// What was copied is made durable before anybody reads it there.
@@ -98,40 +116,33 @@ impl Inner {
     }
 
     /// Copies one range to a member from one that is in sync.
-    async fn copy(&self, to: usize, range: ByteRange) -> Result<()> {
+    async fn copy(&self, to: usize, range: ByteRange) -> Result<(), Uncopied> {
         let _alone = self.lock.lock(range, Mode::Exclusive).await;
-        let buf = self.env.pool().wait_for(range.len() as usize).await?;
-        let data = self.read_any(range, buf, Copies::NONE.with(to)).await?;
+        let data = self.read_any(range, Copies::NONE.with(to)).await.map_err(Uncopied::Unread)?;
         let child = self.members[to].lower.start(Op::write(range, data));
         let mut guard = self.deadline.guard(child);
         match (&mut guard).await {
-            Some(done) => done.result,
+            Some(done) => done.result.map_err(Uncopied::Unwritten),
             None => {
                 self.members[to].one_late();
                 self.wait_for_late(to, guard.into_inner());
-                Err(Error::new(
-                    ErrorKind::TimedOut,
-                    format!("no answer within {:?}", self.deadline.limit()),
-                ))
+                Err(Uncopied::Unwritten(self.no_answer(to)))
             }
         }
     }
 
     /// The bytes of a range from any member that is in sync and not `except`ed.
-    async fn read_any(&self, range: ByteRange, mut buf: Buf, except: Copies) -> Result<Buf> {
+    async fn read_any(&self, range: ByteRange, except: Copies) -> Result<Buf> {
         let mut failed =
             Error::new(ErrorKind::Faulted, "no other member is in sync").at(&self.name);
         for source in self.in_sync().filter(|n| !except.has(*n)) {
+            let buf = self.env.pool().wait_for(range.len() as usize).await?;
             let read = self.members[source].lower.start(Op::read(range, buf));
             match self.deadline.guard(read).await.map(block::Done::into_buf) {
                 Some(Ok(data)) => return Ok(data),
                 Some(Err(error)) => failed = error,
-                None => {
-                    let limit = self.deadline.limit();
-                    failed = Error::new(ErrorKind::TimedOut, format!("no answer in {limit:?}"));
-                }
+                None => failed = self.no_answer(source),
             }
-            buf = self.env.pool().wait_for(range.len() as usize).await?;
         }
         Err(failed)
     }
@@ -148,9 +159,11 @@ impl Inner {
                 if members.has(index) && mirror.members[index].state() == State::InSync {
                     match mirror.copy(index, range).await {
                         Ok(()) => mirror.repaired.set(mirror.repaired.get() + 1),
-                        Err(error) => {
+                        Err(Uncopied::Unwritten(error)) => {
                             mirror.retire(index, Member::words_of("a rewrite", &error));
                         }
+                        // That is the source's trouble, and whoever reads there will be told.
+                        Err(Uncopied::Unread(_)) => {}
                     }
                 }
             }

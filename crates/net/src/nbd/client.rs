@@ -69,16 +69,18 @@ impl Client {
     /// What the kernel, the handshake or the server says, with the address.
     pub async fn connect(env: &Env, to: &Address, config: ClientConfig) -> Result<Self> {
         let connecting = async {
+            // Its errors name the address themselves.
             let socket = env.connect(to).await?;
             let mut inbox = Inbox::new(env.pool()).await?;
-            let session = shake(env, &*socket, config, &mut inbox).await?;
+            let shaken = shake(env, &*socket, config, &mut inbox).await;
+            let session = shaken.map_err(|error: Error| error.at(to))?;
             Ok((socket, session, inbox))
         };
         let Some(connected) = env.within(HANDSHAKE, connecting).await else {
             let words = format!("no handshake within {} s", HANDSHAKE.as_secs());
             return Err(Error::new(ErrorKind::TimedOut, words).at(to));
         };
-        let (socket, session, inbox) = connected.map_err(|error: Error| error.at(to))?;
+        let (socket, session, inbox) = connected?;
         let client = Self(Rc::new(Inner {
             socket,
             session,

@@ -193,10 +193,12 @@ impl Register {
         self.versions = left;
     }
 
-    /// The process died, and at `at` all that it had in flight has landed or never will.
+    /// The process died, and at `at` all that it had in flight has landed or never will. Only what
+    /// was answered has to be there, even if a read had shown the rest.
     pub fn restarted(&mut self, at: u64) {
         for version in self.versions.iter_mut().filter(|v| v.completed == NEVER) {
-            version.first = version.first.min(at);
+            version.first = at;
+            version.shown = false;
             version.completed = if version.failed { NEVER } else { at };
             version.optional = true;
             version.fua = false;

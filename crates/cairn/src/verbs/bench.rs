@@ -1,0 +1,180 @@
+//! `cairn bench`: the same load on one server or several, round by round.
+
+use std::time::Duration;
+
+use bench::load::{self, Load, Outcome, Pattern};
+use clap::Args;
+use graph::spec::units::{format_duration, parse_duration, parse_size};
+use runtime::{Config, Core};
+use serde::Serialize;
+
+use crate::exit::{Exit, Failure, Result};
+use crate::out::{self, Form};
+
+/// Before each round is counted.
+const WARM_UP: Duration = Duration::from_millis(150);
+
+/// What `bench` takes.
+#[derive(Args)]
+pub struct BenchArgs {
+    /// The exports: nbd+unix:///EXPORT?socket=PATH or nbd://HOST/EXPORT
+    #[arg(required = true)]
+    uris: Vec<String>,
+    /// randread, randwrite, randrw (70 % reads), read, write
+    #[arg(long, default_value = "randread", value_parser = parse_pattern)]
+    pattern: Pattern,
+    /// Bytes of a request
+    #[arg(long, default_value = "4KiB", value_parser = parse_size)]
+    block: u64,
+    /// Connections to each export
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    connections: u32,
+    /// Requests in flight on each connection
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    depth: u32,
+    /// Rounds; in each, every export has its turn
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// How long a round counts
+    #[arg(long, default_value = "1s", value_parser = parse_duration)]
+    time: Duration,
+    /// Only the first so many bytes of each export
+    #[arg(long, value_parser = parse_size)]
+    span: Option<u64>,
+    /// Overwrite the export with known bytes first, and compare every read with them
+    #[arg(long)]
+    fill: bool,
+    /// Overwrite without asking: writes and --fill destroy what the export holds
+    #[arg(long)]
+    yes: bool,
+    /// Ask for structured replies; simple ones are the same for every server
+    #[arg(long)]
+    structured: bool,
+}
+
+fn parse_pattern(word: &str) -> std::result::Result<Pattern, String> {
+    let found = Pattern::ALL.iter().find(|(name, _)| *name == word);
+    found.map(|(_, pattern)| *pattern).ok_or_else(|| {
+        let names: Vec<_> = Pattern::ALL.iter().map(|(name, _)| *name).collect();
+        format!("no such pattern; there are {}", names.join(", "))
+    })
+}
+
+/// What came of one export.
+#[derive(Serialize)]
+struct Measured {
+    uri: String,
+    iops: Vec<f64>,
+    median_iops: f64,
+    bytes_per_second: f64,
+    p50_us: f64,
+    p99_us: f64,
+    max_us: f64,
+}
+
+impl BenchArgs {
+    /// Measures.
+    pub fn run(self, form: Form) -> Result {
+        self.may_write()?;
+        let load = self.load()?;
+        let core = Core::new(Config::default())?;
+        let env = core.env();
+        let mut all: Vec<Vec<Outcome>> = vec![Vec::new(); self.uris.len()];
+        if self.fill {
+            for uri in &self.uris {
+                core.block_on(load::fill(&env, uri, self.span))?;
+            }
+        }
+        for round in 0..self.rounds as usize {
+            for turn in 0..self.uris.len() {
+                let n = (turn + round) % self.uris.len();
+                let outcome = core.block_on(load::run(&env, &self.uris[n], &load))?;
+                check(&self.uris[n], &outcome)?;
+                all[n].push(outcome);
+            }
+        }
+        let measured: Vec<_> =
+            self.uris.iter().zip(&all).map(|(uri, rounds)| self.measured(uri, rounds)).collect();
+        form.print(&measured, || self.text(&measured))?;
+        Ok(Exit::Ok)
+    }
+
+    /// Measuring must not cost anybody a disk.
+    fn may_write(&self) -> Result<()> {
+        let writes = !matches!(self.pattern, Pattern::RandomRead | Pattern::SequentialRead);
+        if (writes || self.fill) && !self.yes {
+            let why = "this overwrites what the export holds. Next: add --yes, or only read";
+            return Err(Failure::new(Exit::Usage, why));
+        }
+        Ok(())
+    }
+
+    fn load(&self) -> Result<Load> {
+        let block = u32::try_from(self.block).unwrap_or(u32::MAX);
+        if block == 0 || block > 32 << 20 || !block.is_multiple_of(512) {
+            let why = format!("requests of {} bytes; 512 to 32MiB, in steps of 512", self.block);
+            return Err(Failure::new(Exit::Usage, why));
+        }
+        Ok(Load {
+            pattern: self.pattern,
+            connections: self.connections,
+            depth: self.depth,
+            block,
+            warm_up: WARM_UP,
+            time: self.time,
+            span: self.span,
+            verify: self.fill,
+            structured: self.structured,
+        })
+    }
+
+    fn measured(&self, uri: &str, rounds: &[Outcome]) -> Measured {
+        let iops: Vec<f64> = rounds.iter().map(Outcome::iops).collect();
+        let mut sorted = iops.clone();
+        sorted.sort_by(f64::total_cmp);
+        let median_iops = sorted[sorted.len() / 2];
+        let middle = |of: fn(&Outcome) -> Duration| {
+            let mut times: Vec<Duration> = rounds.iter().map(of).collect();
+            times.sort();
+            times[times.len() / 2].as_secs_f64() * 1e6
+        };
+        Measured {
+            uri: uri.to_owned(),
+            median_iops,
+            bytes_per_second: median_iops * self.block as f64,
+            p50_us: middle(|outcome| outcome.latency.percentile(0.5)),
+            p99_us: middle(|outcome| outcome.latency.percentile(0.99)),
+            max_us: rounds.iter().map(|o| o.latency.max().as_secs_f64() * 1e6).fold(0.0, f64::max),
+            iops,
+        }
+    }
+
+    fn text(&self, all: &[Measured]) -> String {
+        let rounds = format!("{} rounds of {}", self.rounds, format_duration(self.time));
+        let head = ["EXPORT", "IOPS", "MB/s", "p50", "p99", "MAX"].map(str::to_owned);
+        let mut rows = vec![head.to_vec()];
+        for one in all {
+            rows.push(vec![
+                one.uri.clone(),
+                format!("{:.0}", one.median_iops),
+                format!("{:.1}", one.bytes_per_second / 1e6),
+                format!("{:.0} us", one.p50_us),
+                format!("{:.0} us", one.p99_us),
+                format!("{:.0} us", one.max_us),
+            ]);
+        }
+        format!("{}medians of {rounds}\n", out::columns("<>>>>>", &rows))
+    }
+}
+
+fn check(uri: &str, outcome: &Outcome) -> Result<()> {
+    if let Some(error) = &outcome.first_error {
+        let why = format!("{uri}: {} requests failed; the first: {error}", outcome.errors);
+        return Err(Failure::new(Exit::Io, why));
+    }
+    if outcome.wrong > 0 {
+        let why = format!("{uri}: {} reads had other bytes than were written", outcome.wrong);
+        return Err(Failure::new(Exit::Damaged, why));
+    }
+    Ok(())
+}
