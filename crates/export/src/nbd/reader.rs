@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use block::seeded::{self, Bug};
 use block::{Buf, ByteRange, Error, ErrorKind, Mono, Op, Result};
 use wire::nbd::{Command, CommandFlags, Errno, RequestHeader, check};
 use wire::stream::Inbox;
@@ -143,6 +144,7 @@ impl Reader<'_> {
         let mut have = self.inbox.take_into(buf);
         while have < buf.len() {
             match self.receive_into(buf.slice(have..buf.len()), true).await? {
+                0 if seeded::on(Bug::PartialPayload) => return Ok(()),
                 0 => return Err("the connection ended inside a payload".to_owned()),
                 n => have += n,
             }
@@ -169,7 +171,14 @@ impl Reader<'_> {
         let connection = self.connection;
         let slow_zeroes =
             header.flags.has(CommandFlags::FAST_ZERO) && !connection.export.info.native_zeroes;
+        let writer = Rc::as_ptr(connection).addr();
+        if header.command.modifies() {
+            seeded::note(writer);
+        }
         match header.command {
+            Command::Flush if seeded::on(Bug::FlushPerConnection) && !seeded::noted(writer) => {
+                connection.end(token, None, Ok(()));
+            }
             Command::WriteZeroes if slow_zeroes => {
                 let words = "zeroing is no faster than writing here";
                 connection.end(token, None, Err(Error::new(ErrorKind::Unsupported, words)));

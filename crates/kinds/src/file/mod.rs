@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::{CacheMode, DiskIo, Open, Storage, StorageFacts, Ticket};
+use block::seeded::{self, Bug};
 use block::{
     Buf, ByteRange, Control, Deadline, Device, EXTENTS_MAX, Env, Error, ErrorKind, Extent, Handled,
     Health, Info, Op, Report, Request, Result, State, push_extent,
@@ -226,7 +227,10 @@ impl Disk {
         if let Some(error) = &*self.flush_failed.borrow() {
             return Err(error.clone());
         }
-        let flushed = self.carry_out(DiskIo::Flush).await;
+        let mut flushed = self.carry_out(DiskIo::Flush).await;
+        if flushed.is_err() && seeded::on(Bug::FlushRetried) {
+            flushed = self.carry_out(DiskIo::Flush).await;
+        }
         if let Err(error) = flushed {
             let sticky = Error::new(
                 ErrorKind::Faulted,
