@@ -54,13 +54,17 @@ fn status(serve: &Serve, key: &str) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// How often any thread of the server went to sleep: each time, something had woken it.
+/// How often any thread of the server went to sleep: each time, something had woken it. Workers of the
+/// kernel's, which come and go by its own rules, do not count.
 fn sleeps(serve: &Serve) -> u64 {
     let tasks = fs::read_dir(format!("/proc/{}/task", serve.pid())).unwrap();
     let of = |task: std::io::Result<fs::DirEntry>| {
-        let text = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
-        let line = text.lines().find(|line| line.starts_with("voluntary_ctxt")).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+        let text = fs::read_to_string(task.unwrap().path().join("status")).unwrap_or_default();
+        let field = |key| text.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+        if field("Name:").is_none_or(|name| name.starts_with("iou-wrk")) {
+            return 0;
+        }
+        field("voluntary_ctxt_switches:").unwrap().parse::<u64>().unwrap()
     };
     tasks.map(of).sum()
 }

@@ -19,6 +19,7 @@ pub const SHAPES: &[Shape] = &[
     Shape { kind: "partition", draw: partitions },
     Shape { kind: "concat", draw: concat },
     Shape { kind: "stripe", draw: stripe },
+    Shape { kind: "mirror", draw: mirror },
     Shape { kind: "pass", draw: pass },
 ];
 
@@ -152,6 +153,15 @@ fn stripe(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
     }
     let chunk = block * drawing.draw.within(1, fits.min(16));
     drawing.add("stripe", vec![size("chunk", chunk)], &lowers)
+}
+
+fn mirror(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
+    let lowers = drawing.devices(depth, 3)?;
+    if lowers.len() < 2 {
+        return Ok(lowers[0]);
+    }
+    let trust = Value::Text(drawing.graph.name(lowers[0]).to_owned());
+    drawing.add("mirror", vec![("trust", trust)], &lowers)
 }
 
 fn pass(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
