@@ -7,26 +7,47 @@ use block::{Buf, ByteRange, Error, ErrorKind, Mono, Op, Result};
 use wire::nbd::{Command, CommandFlags, Errno, RequestHeader, check};
 use wire::stream::Inbox;
 
-use super::command::{PIECE_BYTES, op_of, range_of, zeroing};
+use super::command::{PIECE_BYTES, PREFETCH_BYTES, op_of, range_of, zeroing};
 use super::connection::{Connection, held_bytes};
 
 /// Payloads longer than this are received straight into their own buffer.
 const STRAIGHT_BYTES: usize = 64 << 10;
 
-/// A cached range is read in pieces of this length.
-const PREFETCH_BYTES: u64 = 1 << 20;
+/// Why the reader stops.
+enum End {
+    /// The client has taken its leave, or nobody wants more requests.
+    Over,
+    /// In words for the log.
+    Broken(String),
+}
 
-/// Why the reader stopped.
-type Ended = std::result::Result<(), String>;
-
-/// Reads requests until the client leaves; says why, for the log.
-pub async fn read(connection: Rc<Connection>, mut inbox: Inbox) -> Ended {
-    let ended = Reader { connection: &connection, inbox: &mut inbox, since: None }.run().await;
-    match &ended {
-        Ok(()) => connection.end_of_requests(),
-        Err(_) => connection.close(),
+impl From<String> for End {
+    fn from(why: String) -> Self {
+        Self::Broken(why)
     }
-    ended
+}
+
+type Step<T = ()> = std::result::Result<T, End>;
+
+/// Reads requests until the client leaves, or the gate is shut.
+///
+/// # Errors
+/// Why the connection was closed, for the log.
+pub async fn read(
+    connection: &Rc<Connection>,
+    mut inbox: Inbox,
+) -> std::result::Result<(), String> {
+    let ended = Reader { connection, inbox: &mut inbox, since: None }.run().await;
+    match ended {
+        Ok(()) | Err(End::Over) => {
+            connection.end_of_requests();
+            Ok(())
+        }
+        Err(End::Broken(why)) => {
+            connection.close();
+            Err(why)
+        }
+    }
 }
 
 struct Reader<'a> {
@@ -37,12 +58,12 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    async fn run(&mut self) -> Ended {
+    async fn run(&mut self) -> Step {
         let style = self.connection.session.style;
-        while !self.connection.is_closed() {
+        while !self.connection.gate.is_shut() {
             let parsed = RequestHeader::parse(&self.inbox.bytes(), style);
             match parsed.map_err(|error| error.to_string())? {
-                Some((header, _)) if header.command == Command::Disconnect => return Ok(()),
+                Some((header, _)) if header.command == Command::Disconnect => break,
                 Some((header, used)) => {
                     let payload = header.payload_bytes(style) as usize;
                     if payload <= STRAIGHT_BYTES && self.inbox.len() < used + payload {
@@ -55,7 +76,7 @@ impl Reader<'_> {
                 }
                 None => {
                     if !self.receive().await? {
-                        return Ok(());
+                        break;
                     }
                 }
             }
@@ -64,11 +85,11 @@ impl Reader<'_> {
     }
 
     /// Receives what there is; `false` at the end of the stream between two requests.
-    async fn receive(&mut self) -> std::result::Result<bool, String> {
+    async fn receive(&mut self) -> Step<bool> {
         let begun = !self.inbox.is_empty();
         let room = self.inbox.room();
         match self.receive_into(room, begun).await? {
-            0 if begun => Err("the connection ended inside a request".to_owned()),
+            0 if begun => Err("the connection ended inside a request".to_owned().into()),
             0 => Ok(false),
             n => {
                 self.inbox.arrived(n);
@@ -78,40 +99,39 @@ impl Reader<'_> {
     }
 
     /// One receive; inside a request it is over at the request's deadline.
-    async fn receive_into(&mut self, room: Buf, begun: bool) -> std::result::Result<usize, String> {
+    async fn receive_into(&mut self, room: Buf, begun: bool) -> Step<usize> {
         let env = &self.connection.export.env;
         let ticket = self.connection.socket.recv(room);
         let outcome = if begun {
             let limit = self.connection.limits.request;
             let since = *self.since.get_or_insert(env.now());
             let left = limit.saturating_sub(env.now().since(since));
-            match env.within(left, ticket).await {
-                Some(outcome) => outcome,
-                None => {
-                    return Err(format!(
-                        "a request was not complete {} s after its first byte",
-                        limit.as_secs()
-                    ));
-                }
-            }
+            let outcome = self.unless_shut(env.within(left, ticket)).await?;
+            outcome.ok_or_else(|| {
+                format!("a request was not complete {limit:?} after its first byte")
+            })?
         } else {
-            ticket.await
+            self.unless_shut(ticket).await?
         };
-        outcome.result.map_err(|error| error.to_string())
+        Ok(outcome.result.map_err(|error| error.to_string())?)
+    }
+
+    /// Waits, unless no more requests are to begin.
+    async fn unless_shut<F: Future>(&self, future: F) -> Step<F::Output> {
+        self.connection.gate.unless(future).await.ok_or(End::Over)
     }
 
     /// Begins one request, whose payload follows in the stream.
-    async fn request(&mut self, header: RequestHeader, payload: usize) -> Ended {
+    async fn request(&mut self, header: RequestHeader, payload: usize) -> Step {
         if let Err(refusal) = check(&header, &self.connection.session) {
+            self.room(0).await?;
             self.skip(payload).await?;
             let kind = kind_of(refusal.errno);
             self.connection.refuse(header, Error::new(kind, refusal.reason));
             return Ok(());
         }
         let held = held_bytes(&header, self.connection.session.style);
-        if !self.connection.may_begin(held) {
-            self.connection.room(held).await;
-        }
+        self.room(held).await?;
         let buf = match header.command {
             Command::Read => Some(self.buffer(header.length as usize).await?),
             Command::Write => {
@@ -122,30 +142,49 @@ impl Reader<'_> {
             _ => None,
         };
         let touched = (header.command != Command::Flush).then(|| range_of(&header));
-        while self.connection.export.is_fenced(touched) {
-            self.connection.export.engine.answered().await;
+        if self.connection.export.is_fenced(touched) {
+            self.unless_shut(self.connection.export.unfenced(touched)).await?;
         }
         let token = self.connection.begin(header, held);
         self.begin(header, token, buf).await;
         Ok(())
     }
 
-    async fn buffer(&self, len: usize) -> std::result::Result<Buf, String> {
-        let pool = self.connection.export.env.pool();
-        match pool.take(len) {
-            Ok(buf) => Ok(buf),
-            Err(_) => pool.wait_for(len).await.map_err(|error| error.to_string()),
+    /// Waits until a request that holds so many bytes may begin. That is our time, not the client's.
+    async fn room(&mut self, bytes: usize) -> Step {
+        if !self.connection.may_begin(bytes) {
+            self.unless_shut(self.connection.room(bytes)).await?;
+            self.since = None;
         }
+        Ok(())
+    }
+
+    /// A buffer. While there is none, whoever has not read its answers for too long is closed.
+    async fn buffer(&mut self, len: usize) -> Step<Buf> {
+        let Connection { export, limits, peers, .. } = &**self.connection;
+        let pool = export.env.pool();
+        if let Ok(buf) = pool.take(len) {
+            return Ok(buf);
+        }
+        let taken = loop {
+            peers.close_stuck();
+            let waiting = export.env.within(limits.request / 4, pool.wait_for(len));
+            if let Some(taken) = self.unless_shut(waiting).await? {
+                break taken;
+            }
+        };
+        self.since = None;
+        Ok(taken.map_err(|error| error.to_string())?)
     }
 
     /// The payload: copied from what has arrived, received straight into its place beyond that.
     /// Nothing is begun before all of it is there.
-    async fn fill(&mut self, buf: &Buf) -> Ended {
+    async fn fill(&mut self, buf: &Buf) -> Step {
         let mut have = self.inbox.take_into(buf);
         while have < buf.len() {
             match self.receive_into(buf.slice(have..buf.len()), true).await? {
                 0 if seeded::on(Bug::PartialPayload) => return Ok(()),
-                0 => return Err("the connection ended inside a payload".to_owned()),
+                0 => return Err("the connection ended inside a payload".to_owned().into()),
                 n => have += n,
             }
         }
@@ -153,7 +192,7 @@ impl Reader<'_> {
     }
 
     /// Takes the payload of a refused request off the stream.
-    async fn skip(&mut self, mut payload: usize) -> Ended {
+    async fn skip(&mut self, mut payload: usize) -> Step {
         loop {
             let have = self.inbox.len().min(payload);
             self.inbox.take(have);
@@ -161,8 +200,10 @@ impl Reader<'_> {
             if payload == 0 {
                 return Ok(());
             }
-            if !self.receive().await? {
-                return Err("the connection ended inside a payload".to_owned());
+            let room = self.inbox.room();
+            match self.receive_into(room, true).await? {
+                0 => return Err("the connection ended inside a payload".to_owned().into()),
+                n => self.inbox.arrived(n),
             }
         }
     }
