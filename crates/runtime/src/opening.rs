@@ -119,7 +119,11 @@ fn inspect(open: &Open, file: OwnedFd, created: bool) -> Result<Opened, Failure>
         _ => 512,
     };
     if size == 0 || !size.is_multiple_of(u64::from(block_size)) {
-        let words = format!("has {size} bytes; it must be a multiple of {block_size} above zero");
+        let whole = size.next_multiple_of(block_size.into()).max(block_size.into());
+        let words = format!(
+            "has {size} bytes; it must be a multiple of {block_size} above zero. Next: truncate -s \
+             {whole}, or more, or name another"
+        );
         return Err(Failure::Said(ErrorKind::Invalid, words));
     }
     // Past the end there is nothing to lose: this asks without writing.
@@ -213,8 +217,14 @@ fn device(open: &Open) -> Result<Opened, Failure> {
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
             let holder = device_holder(&open.path);
             let words = match holder {
-                Some(holder) => format!("is in use; {holder} has it open"),
-                None => "is in use: it is mounted, or part of another device".to_owned(),
+                Some(holder) => {
+                    format!("is in use; {holder} has it open. Next: stop that, or name another")
+                }
+                None => {
+                    "is in use: it is mounted, or part of another device. Next: unmount it, or \
+                         name another"
+                        .to_owned()
+                }
             };
             return Err(Failure::Said(ErrorKind::InUse, words));
         }
@@ -274,7 +284,7 @@ fn lock(open: &Open, fd: RawFd, stat: &libc::stat) -> Result<(), Failure> {
     match sys::lock(fd, !open.read_only) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
             let words = match file_holder(stat) {
-                Some(holder) => format!("is in use by {holder}"),
+                Some(holder) => format!("is in use by {holder}. Next: stop that, or name another"),
                 None => "is in use: by a request of an ended process that the kernel has not \
                          finished, or by another machine; try again"
                     .to_owned(),

@@ -126,7 +126,13 @@ fn plan(given: &Given, env: &Env) -> Plan<DiskPlan> {
         let fault = "create needs a size; add size = \"1GiB\", or what it should be";
         return Err(vec![Fault::new("create", fault)]);
     }
-    let facts = env.probe(&open).map_err(|error| vec![Fault::new(key, error.to_string())])?;
+    let facts = env.probe(&open).map_err(|error| {
+        let next = match (error.kind(), key) {
+            (ErrorKind::NotFound, "file") => "; add create = true and a size, or name another",
+            _ => "",
+        };
+        vec![Fault::new(key, format!("{error}{next}"))]
+    })?;
     if let Some(wanted) = given.size("size")
         && wanted != facts.size
     {
