@@ -63,8 +63,8 @@ fn errors_come_as_often_as_they_were_ordered() {
 #[test]
 fn a_disk_stalls_hangs_and_goes_on() {
     let (rig, disk) = one("512n");
-    rig.ctl("stall a 200ms");
     let begun = Instant::now();
+    rig.ctl("stall a 200ms");
     disk.write(&rig.core, 0, &bytes_of(1, PIECE));
     assert!(begun.elapsed() >= Duration::from_millis(200));
     rig.ctl("hang a");
