@@ -8,5 +8,6 @@ mod locate;
 mod running;
 pub mod spec;
 
+pub use carried::Carried;
 pub use locate::Located;
 pub use running::{Export, Graph, Member};

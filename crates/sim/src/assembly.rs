@@ -4,7 +4,10 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use block::env::LocalFuture;
-use block::{Env, Error, ErrorKind, Info, Lower, Port, Result, Table};
+use block::{
+    Control, Env, Error, ErrorKind, Handled, Hooks, Info, Lower, Port, Report, Result, Table,
+};
+use graph::Carried;
 use graph::engine::{AnyDevice, Engine, NodeId};
 use graph::kind::{Fault, Given, GivenLower, Maker, Registry, TablePlan, Value};
 
@@ -27,10 +30,17 @@ struct Part {
     name: String,
     info: Info,
     node: NodeId,
-    /// What a table maps to which nodes.
-    table: Option<(Rc<Table>, Vec<NodeId>)>,
+    body: Body,
     /// The first byte that no partition of it takes.
     next_free: u64,
+}
+
+/// What stands behind the node of a part.
+enum Body {
+    Device(Rc<dyn AnyDevice>),
+    Hooks(Rc<dyn Hooks>),
+    /// What a table maps to which nodes.
+    Table(Rc<Table>, Vec<NodeId>),
 }
 
 /// Options of a device, by name.
@@ -70,6 +80,26 @@ impl Assembly {
         &self.parts[part].info
     }
 
+    /// Asks a device. One that has nothing to say is well.
+    ///
+    /// # Errors
+    /// The device's answer; `Unsupported` if it does not know the request.
+    pub fn control(&self, part: PartId, control: &Control) -> Result<Report> {
+        let Part { name, body, .. } = &self.parts[part];
+        let handled = match body {
+            Body::Device(device) => device.control(control),
+            Body::Hooks(hooks) => hooks.control(control),
+            Body::Table(..) => Handled::Pass,
+        };
+        match (handled, control) {
+            (Handled::Done(answer), _) => answer,
+            (Handled::Pass, Control::Report) => Ok(Report::default()),
+            (Handled::Pass, _) => {
+                Err(Error::new(ErrorKind::Unsupported, format!("{name} does not know it")))
+            }
+        }
+    }
+
     /// Adds a device that is already made, over the devices `on` to which it has handles.
     ///
     /// # Errors
@@ -82,8 +112,8 @@ impl Assembly {
     ) -> Result<PartId> {
         let info = device.info().clone();
         let nodes: Vec<_> = on.iter().map(|part| self.parts[*part].node).collect();
-        let node = self.engine.add_device(name, device, &nodes)?;
-        Ok(self.push(name.to_owned(), info, node, None))
+        let node = self.engine.add_device(name, device.clone(), &nodes)?;
+        Ok(self.push(name.to_owned(), info, node, Body::Device(device)))
     }
 
     /// Adds a device of `kind` over the devices `on`.
@@ -105,8 +135,12 @@ impl Assembly {
             Maker::Hooks { plan, make } => {
                 plan(&given).map_err(refused)?;
                 let hooks = make(&given, &self.env)?;
-                let node = self.engine.add_hooks(&name, hooks, nodes[0])?;
-                Ok(self.push(name, self.engine.info(node), node, None))
+                if given.text("mode") == Some("device") {
+                    let carried = Rc::new(Carried::new(hooks, self.engine.lower(nodes[0])));
+                    return self.adopt(&name, carried, on);
+                }
+                let node = self.engine.add_hooks(&name, hooks.clone(), nodes[0])?;
+                Ok(self.push(name, self.engine.info(node), node, Body::Hooks(hooks)))
             }
             Maker::Device { plan, make } => {
                 plan(&given).map_err(refused)?;
@@ -146,7 +180,7 @@ impl Assembly {
             if self.fuse { self.fused(&table, on)? } else { self.plain(table, on) };
         let table = Rc::new(table);
         let node = self.engine.add_table(&name, info.clone(), table.clone(), &nodes)?;
-        Ok(self.push(name, info, node, Some((table, nodes))))
+        Ok(self.push(name, info, node, Body::Table(table, nodes)))
     }
 
     fn plain(&self, table: Table, on: &[PartId]) -> (Table, Vec<NodeId>) {
@@ -154,7 +188,10 @@ impl Assembly {
     }
 
     fn fused(&self, table: &Table, on: &[PartId]) -> Result<(Table, Vec<NodeId>)> {
-        let below = |part: &PartId| self.parts[*part].table.as_ref();
+        let below = |part: &PartId| match &self.parts[*part].body {
+            Body::Table(table, nodes) => Some((table, nodes)),
+            Body::Device(_) | Body::Hooks(_) => None,
+        };
         let tables: Vec<_> = on.iter().map(|part| below(part).map(|(table, _)| &**table)).collect();
         let fused = table.fuse(&tables).map_err(invalid)?;
         let node = |upper: Port, lower: Option<Port>| {
@@ -167,14 +204,8 @@ impl Assembly {
         Ok((fused.table, fused.ports.iter().map(|port| node(port.upper, port.lower)).collect()))
     }
 
-    fn push(
-        &mut self,
-        name: String,
-        info: Info,
-        node: NodeId,
-        table: Option<(Rc<Table>, Vec<NodeId>)>,
-    ) -> PartId {
-        self.parts.push(Part { name, info, node, table, next_free: 0 });
+    fn push(&mut self, name: String, info: Info, node: NodeId, body: Body) -> PartId {
+        self.parts.push(Part { name, info, node, body, next_free: 0 });
         self.parts.len() - 1
     }
 }

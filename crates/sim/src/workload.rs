@@ -21,6 +21,9 @@ const LONG_BYTES: u64 = 64 << 10;
 /// Blocks that most requests go to, so that they meet.
 const HOT_BLOCKS: u64 = 24;
 
+/// What every error says that a device of kind `error` makes.
+const ON_PURPOSE: &str = "on purpose";
+
 /// How often each sort of request is sent, relative to the others.
 #[derive(Clone, Copy, Debug)]
 pub struct Mix {
@@ -64,8 +67,10 @@ impl Mix {
 pub struct Tally {
     /// The first promise that was broken.
     pub wrong: RefCell<Option<Wrong>>,
-    /// The first error.
+    /// The first error that nobody makes on purpose.
     pub error: RefCell<Option<Error>>,
+    /// Requests that failed on purpose.
+    pub injected: Cell<u64>,
     /// Requests that succeeded.
     pub done: Cell<u64>,
     /// Requests that failed.
@@ -115,6 +120,9 @@ impl Tally {
             Ok(()) => self.done.set(self.done.get() + 1),
             Err(error) => {
                 self.failed.set(self.failed.get() + 1);
+                if error.to_string().contains(ON_PURPOSE) {
+                    return self.injected.set(self.injected.get() + 1);
+                }
                 self.error.borrow_mut().get_or_insert_with(|| error.clone());
             }
         }

@@ -18,7 +18,7 @@ use block::{BufPool, Env, Error, ErrorKind, Mono, Result};
 
 use crate::clock::{Clock, Event};
 use crate::counters::{Count, Counters};
-use crate::disk::{DiskConfig, Disks, Profile, SimDisk};
+use crate::disk::{CutPolicy, DiskConfig, Disks, Profile, SimDisk};
 use crate::draw::{Stream, domain, splitmix};
 
 /// Bytes of buffers that a world may have in use: small, so that exhaustion is near.
@@ -26,6 +26,9 @@ const POOL_BYTES: usize = 64 << 20;
 
 /// Events without the end of a `block_on`, after which it is taken to go in circles.
 const EVENTS_MAX: u64 = 2_000_000;
+
+/// Files that an open makes are numbered from here on; no test gives a disk such a number.
+const FILES: u64 = 1 << 32;
 
 /// The task that [`SimWorld::block_on`] was given.
 const MAIN: usize = 0;
@@ -210,6 +213,15 @@ impl SimWorld {
         self.0.disks.each(SimDisk::process_died);
     }
 
+    /// The power goes, for the files that opens have made: what was not flushed is gone.
+    pub fn power_cut_files(&self) {
+        self.0.disks.each(|disk| {
+            if disk.number() >= FILES {
+                disk.power_cut(CutPolicy::DropAll);
+            }
+        });
+    }
+
     /// Ends every task.
     pub fn drop_tasks(&self) {
         let tasks = self.0.tasks.replace(vec![None]);
@@ -280,11 +292,10 @@ impl Inner {
 }
 
 impl Inner {
-    /// What stands for a file that an open makes: an honest disk. Its number is none that a test
-    /// gives.
+    /// What stands for a file that an open makes: an honest disk.
     fn file(&self, size: u64) -> Rc<SimDisk> {
         let world = SimWorld(self.me.upgrade().expect("it is being called"));
-        let number = (1 << 32) + self.disks.len() as u64;
+        let number = FILES + self.disks.len() as u64;
         SimDisk::new(&world, number, DiskConfig::new(size, Profile::Native512))
     }
 }

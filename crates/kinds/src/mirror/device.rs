@@ -1,7 +1,10 @@
 //! Reads from the member that answers soonest, writes to all.
 
 use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use block::seeded::{self, Bug};
@@ -164,6 +167,11 @@ impl Inner {
             return Err(self.no_answer(index));
         };
         match done.into_buf() {
+            // Taken out meanwhile: who has failed at one thing may have forgotten another.
+            Ok(buf) if member.state() != State::InSync => {
+                *into = buf;
+                Err(self.nobody())
+            }
             Ok(buf) => {
                 *into = buf;
                 Ok(())
@@ -182,10 +190,14 @@ impl Inner {
     async fn answer(&self, index: usize, mut guard: Guard<Child>) -> Option<Done> {
         let answer = (&mut guard).await;
         if answer.is_none() {
-            self.members[index].one_late();
-            self.wait_for_late(index, guard.into_inner());
+            self.leave_late(index, guard);
         }
         answer
+    }
+
+    fn leave_late(&self, index: usize, guard: Guard<Child>) {
+        self.members[index].one_late();
+        self.wait_for_late(index, guard.into_inner());
     }
 
     /// Carries out something that changes bytes on every member that takes writes.
@@ -226,26 +238,30 @@ impl Inner {
             }
         }
         let mut worked = Copies::NONE;
-        let mut failed: [Option<Error>; MEMBERS_MAX] = [const { None }; MEMBERS_MAX];
-        for (index, guard) in fan.into_iter().enumerate() {
-            let Some(guard) = guard else { continue };
-            match self.answer(index, guard).await.map(|done| done.result) {
+        let mut result = Ok(());
+        while let Some((index, answer)) = next_of(&mut fan).await {
+            match answer {
                 Some(Ok(())) => worked = worked.with(index),
-                Some(Err(error)) => failed[index] = Some(error),
-                None => failed[index] = Some(self.no_answer(index)),
+                Some(Err(error)) => result = Err(self.failed(op, index, error)),
+                None => {
+                    let guard = fan[index].take().expect("it was polled just now");
+                    self.leave_late(index, guard);
+                    result = Err(self.failed(op, index, self.no_answer(index)));
+                }
             }
         }
-        self.judge(op, worked, failed)
+        self.judge(worked, result)
     }
 
-    fn judge(&self, op: &Op, worked: Copies, failed: [Option<Error>; MEMBERS_MAX]) -> Result<()> {
-        let mut result = Ok(());
-        for (index, error) in failed.into_iter().enumerate() {
-            let Some(error) = error else { continue };
-            self.members[index].count_error();
-            self.retire(index, Member::words_of(op.verb().name(), &error));
-            result = Err(error);
-        }
+    /// A member has failed at `op`. It goes at once, whoever else is awaited still: a disk whose
+    /// flush failed may show older bytes from then on.
+    fn failed(&self, op: &Op, index: usize, error: Error) -> Error {
+        self.members[index].count_error();
+        self.retire(index, Member::words_of(op.verb().name(), &error));
+        error
+    }
+
+    fn judge(&self, worked: Copies, result: Result<()>) -> Result<()> {
         if self.in_sync().any(|index| worked.has(index)) {
             return Ok(());
         }
@@ -320,6 +336,26 @@ impl Inner {
         self.members[index].set(State::Failed, "taken out by command");
         Ok(self.report())
     }
+}
+
+/// The next answer of a fan, from whichever member it comes; one that is past its deadline (`None`)
+/// stays in it, for the caller to take out.
+async fn next_of(fan: &mut Fan) -> Option<(usize, Option<Result<()>>)> {
+    poll_fn(|cx| {
+        let mut open = false;
+        for (index, place) in fan.iter_mut().enumerate() {
+            let Some(guard) = place else { continue };
+            open = true;
+            if let Poll::Ready(answer) = Pin::new(guard).poll(cx) {
+                if answer.is_some() {
+                    *place = None;
+                }
+                return Poll::Ready(Some((index, answer.map(|done| done.result))));
+            }
+        }
+        if open { Poll::Pending } else { Poll::Ready(None) }
+    })
+    .await
 }
 
 /// The same operation for one more member: handles to the same immutable bytes.

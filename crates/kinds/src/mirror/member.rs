@@ -49,6 +49,8 @@ pub struct Member {
     env: Env,
     pub lower: Lower,
     state: Cell<State>,
+    /// How often its state was set: who copies to it knows by this that nothing has come between.
+    changes: Cell<u64>,
     detail: RefCell<String>,
     since: Cell<Option<Duration>>,
     errors: Cell<u64>,
@@ -69,6 +71,7 @@ impl Member {
             env: env.clone(),
             lower,
             state: Cell::new(state),
+            changes: Cell::new(0),
             detail: RefCell::default(),
             since: Cell::new(None),
             errors: Cell::new(0),
@@ -84,8 +87,14 @@ impl Member {
         self.state.get()
     }
 
+    /// See [`Member::set`]: another number says that it was called.
+    pub fn changes(&self) -> u64 {
+        self.changes.get()
+    }
+
     pub fn set(&self, state: State, detail: impl Into<String>) {
         self.state.set(state);
+        self.changes.set(self.changes.get() + 1);
         *self.detail.borrow_mut() = detail.into();
         self.since.set(Some(self.env.wall()));
         if state != State::Copying {

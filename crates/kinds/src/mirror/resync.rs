@@ -66,6 +66,8 @@ impl Inner {
     pub fn begin_resync(self: &Rc<Self>, index: usize) {
         self.members[index].set(State::Copying, "");
         self.members[index].set_progress(0, self.size);
+        // Taken out and brought back meanwhile, it misses what this copy has done already.
+        let begun = self.members[index].changes();
         let mirror = Rc::downgrade(self);
         let env = self.env.clone();
         self.env.spawn("a mirror's resync", async move {
@@ -73,17 +75,19 @@ impl Inner {
             loop {
                 let Some(mirror) = mirror.upgrade() else { return };
                 let member = &mirror.members[index];
-                if member.state() != State::Copying {
+                if member.changes() != begun {
                     return;
                 }
                 if at == mirror.size {
-                    return mirror.end_resync(index).await;
+                    return mirror.end_resync(index, begun).await;
                 }
                 let end = mirror.size.min(at + mirror.step_bytes());
                 let step = ByteRange::between(at, end).expect("there is something left");
-                if let Err(Uncopied::Unread(error) | Uncopied::Unwritten(error)) =
-                    mirror.copy(index, step).await
-                {
+                let copied = mirror.copy(index, step).await;
+                if member.changes() != begun {
+                    return;
+                }
+                if let Err(Uncopied::Unread(error) | Uncopied::Unwritten(error)) = copied {
                     return member.set(State::Failed, Member::words_of("the copy", &error));
                 }
                 at = end;
@@ -103,10 +107,10 @@ impl Inner {
     }
 
     /// What was copied is made durable before anybody reads it there.
-    async fn end_resync(&self, index: usize) {
+    async fn end_resync(&self, index: usize, begun: u64) {
         let member = &self.members[index];
         let flushed = member.lower.flush().await;
-        if member.state() != State::Copying {
+        if member.changes() != begun {
             return;
         }
         match flushed {

@@ -5,5 +5,6 @@ mod error;
 mod file;
 mod limit;
 mod manuals;
+mod mirror;
 mod trace;
 mod world;

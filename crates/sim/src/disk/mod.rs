@@ -41,6 +41,7 @@ const TWO_STEPS: u32 = 250_000;
 pub struct SimDisk {
     me: Weak<Self>,
     name: String,
+    number: u64,
     config: DiskConfig,
     faults: Cell<Faults>,
     clock: Rc<Clock>,
@@ -55,6 +56,7 @@ pub struct SimDisk {
     cuts: Stream,
     openers: plug::Openers,
     lossy: Cell<bool>,
+    reads: Cell<u64>,
 }
 
 /// An operation that is not answered. It owns its buffer.
@@ -90,6 +92,7 @@ impl SimDisk {
         Rc::new_cyclic(|me| Self {
             me: me.clone(),
             name: format!("disk{number}"),
+            number,
             faults: Cell::new(config.faults),
             config,
             store: RefCell::default(),
@@ -102,7 +105,13 @@ impl SimDisk {
             clock,
             openers: plug::Openers::default(),
             lossy: Cell::new(false),
+            reads: Cell::new(0),
         })
+    }
+
+    /// The number that tells it from others.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
     }
 
     /// What it was made as.
@@ -118,6 +127,11 @@ impl SimDisk {
     /// Whether it has lost something that it had answered for, otherwise than with power.
     pub fn is_lossy(&self) -> bool {
         self.lossy.get()
+    }
+
+    /// Reads that were begun.
+    pub fn reads(&self) -> u64 {
+        self.reads.get()
     }
 
     /// How many sectors cannot be read now.
@@ -171,8 +185,10 @@ impl SimDisk {
         let id = self.next.replace(self.next.get() + 1);
         let key = self.key_of(&io);
         self.count(verb(&io));
-        if matches!(io, DiskIo::Write { fua: true, .. }) {
-            self.count(Count::DiskFua);
+        match &io {
+            DiskIo::Write { fua: true, .. } => self.count(Count::DiskFua),
+            DiskIo::Read { .. } => self.reads.set(self.reads.get() + 1),
+            _ => {}
         }
         if let Some(range) = range_of(&io) {
             assert!(

@@ -1,5 +1,6 @@
 //! Runs seeds. `N=5000` says how many, `FROM=0` from which on, `SEED=0x2a` that it is one.
 
+mod mirrors;
 mod plan;
 mod shapes;
 mod trial;

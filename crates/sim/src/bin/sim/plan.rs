@@ -15,6 +15,10 @@ pub struct Plan {
     pub promise: Promise,
     /// Whether requests may fail: more goes wrong than the graph must survive.
     pub may_fail: bool,
+    /// Whether nothing goes wrong but what redundancy makes good.
+    pub within_budget: bool,
+    /// How long a mirror waits for its members: less than a late answer may take, or more.
+    pub patience: Duration,
     /// The height of the graph.
     pub depth: u32,
     /// Whether tables fuse.
@@ -68,7 +72,8 @@ impl Plan {
         let draw = Stream::new(seed, "plan", 0);
         // Four of five seeds stay within what the graph must survive.
         let class = if draw.below(5) == 0 { Some(draw.pick(&CLASSES)) } else { None };
-        let disks = (0..draw.within(2, 7)).map(|_| disk(&draw, class)).collect();
+        let hasty = draw.below(3) == 0;
+        let disks = (0..draw.within(2, 7)).map(|_| disk(&draw, class, hasty)).collect();
         let promise = match class {
             Some(Class::Lost) => Promise::Lossy,
             Some(Class::Torn) => Promise::Damage,
@@ -79,6 +84,8 @@ impl Plan {
             disks,
             promise,
             may_fail: matches!(class, Some(Class::Told | Class::Lost)),
+            within_budget: class.is_none(),
+            patience: Duration::from_secs(if hasty { 2 } else { 8 }),
             depth: draw.below(4) as u32,
             fuse: draw.below(2) == 0,
             timeout: Duration::from_secs(draw.within(10, 30)),
@@ -91,7 +98,24 @@ impl Plan {
     }
 }
 
-fn disk(draw: &Stream, class: Option<Class>) -> DiskConfig {
+/// What goes wrong with the member that a mirror must do without; `is_disk`: it is one disk.
+pub fn trouble(draw: &Stream, is_disk: bool) -> Faults {
+    let rate = |least, most| draw.within(least, most) as u32;
+    let none = Faults::default();
+    match draw.below(6) {
+        0 => none,
+        1 => Faults { read_error: rate(50_000, 400_000), ..none },
+        2 => Faults { hang: rate(10_000, 60_000), ..none },
+        3 => Faults { stall: rate(20_000, 200_000), ..none },
+        // Of several disks, one that answers late would keep the error of another from being told,
+        // and what that one has dropped be read.
+        4 if is_disk => Faults { flush_error: rate(100_000, 500_000), ..none },
+        _ => Faults { write_error: rate(20_000, 200_000), ..none },
+    }
+}
+
+/// `hasty`: somebody waits for it less long than a late answer takes.
+fn disk(draw: &Stream, class: Option<Class>, hasty: bool) -> DiskConfig {
     let size = 4096 * draw.within(2, 24);
     let honest = [Profile::Native4k, Profile::Native512, Profile::Native512, Profile::Protected];
     let has = |one: Class| class == Some(one) && draw.below(3) > 0;
@@ -103,7 +127,7 @@ fn disk(draw: &Stream, class: Option<Class>) -> DiskConfig {
     };
     let rate = |on: bool| if on { draw.within(10_000, 120_000) as u32 } else { 0 };
     let faults = Faults {
-        stall: rate(draw.below(3) == 0),
+        stall: rate(draw.below(3) == 0 && !hasty),
         read_error: rate(has(Class::Told)),
         write_error: rate(class == Some(Class::Told)),
         hang: rate(has(Class::Told)) / 2,

@@ -1,5 +1,7 @@
 //! Random graphs: for each kind, how one of it is drawn. A new kind is a function and a line here.
 
+use std::time::Duration;
+
 use block::{Error, Result};
 use graph::kind::Value;
 use sim::draw::Stream;
@@ -13,7 +15,8 @@ pub struct Shape {
     draw: fn(&mut Drawing, u32) -> Result<PartId>,
 }
 
-/// All that can be drawn on top of something.
+/// All that can be drawn on top of something. A kind that has bytes of its own is none of them: the
+/// disks are drawn by themselves.
 pub const SHAPES: &[Shape] = &[
     Shape { kind: "linear", draw: linear },
     Shape { kind: "partition", draw: partitions },
@@ -21,7 +24,17 @@ pub const SHAPES: &[Shape] = &[
     Shape { kind: "stripe", draw: stripe },
     Shape { kind: "mirror", draw: mirror },
     Shape { kind: "pass", draw: pass },
+    Shape { kind: "delay", draw: delay },
+    Shape { kind: "limit", draw: limit },
+    Shape { kind: "trace", draw: trace },
+    Shape { kind: "error", draw: error },
 ];
+
+/// How often a mirror is drawn beyond its share: it has the most to lose.
+const MORE_MIRRORS: u64 = 4;
+
+/// Two mirrors above each other: the upper one waits so many times longer.
+const PATIENCE: u32 = 4;
 
 /// One device of a graph, so that the same graph can be built again after a restart.
 #[derive(Clone, Debug)]
@@ -32,18 +45,72 @@ pub struct Step {
     on: Vec<PartId>,
 }
 
+/// A graph that was drawn.
+pub struct Drawn {
+    /// Where requests go.
+    pub top: PartId,
+    /// How to build it again.
+    pub steps: Vec<Step>,
+    /// Its mirrors, each before those that stand on it.
+    pub mirrors: Vec<Mirror>,
+    /// Whether requests may fail on purpose.
+    pub may_fail: bool,
+}
+
+/// A mirror of a drawn graph.
+pub struct Mirror {
+    /// Which device it is.
+    pub part: PartId,
+    /// Its members.
+    pub members: Vec<Member>,
+    /// The member that may fail; the others must not.
+    pub victim: Option<usize>,
+    /// Whether it is part of such a member itself: then all of it may fail.
+    pub is_spare: bool,
+}
+
+/// A member of a drawn mirror.
+pub struct Member {
+    /// Which device it is.
+    pub part: PartId,
+    /// The disks below.
+    pub disks: Vec<usize>,
+    /// Whether it is one disk and nothing else.
+    pub is_disk: bool,
+    /// Whether something below it fails on purpose.
+    pub fails: bool,
+}
+
+/// What may fail where something is drawn.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// No mirror is above: what fails here is told.
+    Open,
+    /// A mirror above counts on it.
+    Needed,
+    /// A mirror above must do without it.
+    Spare,
+}
+
 /// A graph that is being drawn.
 pub struct Drawing<'a> {
     graph: &'a mut Assembly,
     draw: &'a Stream,
-    /// Disks that are not used yet.
-    disks: Vec<Step>,
+    /// Disks that are not used yet, by number.
+    disks: Vec<(usize, Step)>,
     /// The largest block of any of them: everything is cut at multiples of it.
     block: u64,
+    /// How long the lowest mirrors wait for a member.
+    timeout: Duration,
+    place: Place,
     steps: Vec<Step>,
+    mirrors: Vec<Mirror>,
+    may_fail: bool,
+    used: Vec<usize>,
 }
 
-/// Draws a graph over `disks` of blocks of at most `block` bytes, and answers its top and how to build it again.
+/// Draws a graph over `disks` of blocks of at most `block` bytes. `timeout`: how long its lowest
+/// mirrors wait for a member.
 ///
 /// # Errors
 /// If a kind refuses what was drawn, which is a mistake of its shape.
@@ -53,10 +120,23 @@ pub fn draw(
     disks: Vec<Step>,
     block: u64,
     depth: u32,
-) -> Result<(PartId, Vec<Step>)> {
-    let mut drawing = Drawing { graph, draw, disks, block, steps: Vec::new() };
+    timeout: Duration,
+) -> Result<Drawn> {
+    let mut drawing = Drawing {
+        graph,
+        draw,
+        disks: disks.into_iter().enumerate().collect(),
+        block,
+        timeout,
+        place: Place::Open,
+        steps: Vec::new(),
+        mirrors: Vec::new(),
+        may_fail: false,
+        used: Vec::new(),
+    };
     let top = drawing.device(depth)?;
-    Ok((top, drawing.steps))
+    let Drawing { steps, mirrors, may_fail, .. } = drawing;
+    Ok(Drawn { top, steps, mirrors, may_fail })
 }
 
 /// Builds again what was drawn.
@@ -68,9 +148,20 @@ pub fn rebuild(graph: &mut Assembly, steps: &[Step]) -> Result<()> {
 }
 
 /// A disk at `path`.
-pub fn disk(kind: &'static str, path: String, timeout: std::time::Duration) -> Step {
+pub fn disk(kind: &'static str, path: String, timeout: Duration) -> Step {
     let options = vec![(kind, Value::Text(path)), ("timeout", Value::Duration(timeout))];
     Step { kind, options, on: Vec::new() }
+}
+
+impl Step {
+    /// The bytes of the member `name` are the ones that count from the next start on. Answers
+    /// whether it was another one before.
+    pub fn trust(&mut self, name: &str) -> bool {
+        let trusted = self.options.iter_mut().find(|(option, _)| *option == "trust");
+        let (_, value) = trusted.expect("a mirror over disks that were there before");
+        let before = std::mem::replace(value, Value::Text(name.to_owned()));
+        before != *value
+    }
 }
 
 impl Drawing<'_> {
@@ -90,12 +181,15 @@ impl Drawing<'_> {
     }
 
     fn device(&mut self, depth: u32) -> Result<PartId> {
-        if depth == 0 || self.draw.below(5) == 0 {
+        if depth == 0 || self.draw.below(6) == 0 {
             let n = self.draw.below(self.disks.len() as u64) as usize;
-            let disk = self.disks.swap_remove(n);
+            let (number, disk) = self.disks.swap_remove(n);
+            self.used.push(number);
             return self.add(disk.kind, disk.options, &[]);
         }
-        (self.draw.pick(SHAPES).draw)(self, depth - 1)
+        let n = self.draw.below(SHAPES.len() as u64 + MORE_MIRRORS) as usize;
+        let draw = SHAPES.get(n).map_or(mirror as fn(&mut Drawing, u32) -> _, |shape| shape.draw);
+        draw(self, depth - 1)
     }
 
     /// Some devices, as long as there are disks for them.
@@ -107,6 +201,19 @@ impl Drawing<'_> {
             }
         }
         Ok(devices)
+    }
+
+    /// A member of a mirror, and the disks that it took.
+    fn member(&mut self, depth: u32, place: Place) -> Result<Member> {
+        let before = (std::mem::take(&mut self.used), self.place, self.steps.len());
+        self.place = place;
+        let part = self.device(depth)?;
+        let disks = std::mem::replace(&mut self.used, before.0);
+        self.used.extend(&disks);
+        self.place = before.1;
+        let steps = &self.steps[before.2..];
+        let fails = steps.iter().any(|step| step.kind == "error");
+        Ok(Member { part, disks, is_disk: steps.len() == 1, fails })
     }
 }
 
@@ -156,15 +263,92 @@ fn stripe(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
 }
 
 fn mirror(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
-    let lowers = drawing.devices(depth, 3)?;
-    if lowers.len() < 2 {
-        return Ok(lowers[0]);
+    let count = drawing.draw.within(2, 3) as usize;
+    let inside = if drawing.place == Place::Spare { Place::Spare } else { Place::Needed };
+    // Never the first: it may take all disks that are left, and then there is no mirror.
+    let spare = drawing.draw.within(1, count as u64 - 1) as usize;
+    let mut members = Vec::new();
+    for n in 0..count {
+        if n == 0 || !drawing.disks.is_empty() {
+            let place = if n == spare { Place::Spare } else { inside };
+            members.push(drawing.member(depth, place)?);
+        }
     }
-    let trust = Value::Text(drawing.graph.name(lowers[0]).to_owned());
-    drawing.add("mirror", vec![("trust", trust)], &lowers)
+    if members.len() < 2 {
+        return Ok(members[0].part);
+    }
+    let victim = (inside == Place::Needed && spare < members.len()).then_some(spare);
+    let trust = Value::Text(drawing.graph.name(members[0].part).to_owned());
+    let timeout = Value::Duration(drawing.timeout * PATIENCE.pow(depth));
+    let parts: Vec<_> = members.iter().map(|member| member.part).collect();
+    let part = drawing.add("mirror", vec![("trust", trust), ("timeout", timeout)], &parts)?;
+    drawing.mirrors.push(Mirror { part, members, victim, is_spare: inside == Place::Spare });
+    Ok(part)
+}
+
+/// A hook, as one and as a device.
+fn hook(
+    drawing: &mut Drawing,
+    depth: u32,
+    kind: &'static str,
+    mut options: Vec<(&'static str, Value)>,
+) -> Result<PartId> {
+    let lower = drawing.device(depth)?;
+    if drawing.draw.below(2) == 0 {
+        options.push(("mode", Value::Text("device".to_owned())));
+    }
+    drawing.add(kind, options, &[lower])
 }
 
 fn pass(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
+    hook(drawing, depth, "pass", vec![])
+}
+
+fn trace(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
+    let path = format!("/trace{}", drawing.draw.next());
+    // So small that it comes to its end.
+    let size = size("size", (64 << 10) * drawing.draw.within(1, 4));
+    hook(drawing, depth, "trace", vec![("file", Value::Text(path)), size])
+}
+
+/// Errors on purpose, where somebody is told or does without.
+fn error(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
+    if drawing.place == Place::Needed {
+        return pass(drawing, depth);
+    }
+    drawing.may_fail |= drawing.place == Place::Open;
+    let draw = drawing.draw;
+    let mut options = vec![
+        ("after", Value::Integer(draw.below(60))),
+        ("rate", Value::Share(0.1)),
+        ("count", Value::Integer(draw.within(1, 12))),
+        ("when", Value::Text(draw.pick(&["before", "after"]).to_owned())),
+    ];
+    if draw.below(3) == 0 {
+        let op = draw.pick(&["read", "write", "zero", "discard", "flush", "status"]);
+        options.push(("op", Value::List(vec![op.to_owned()])));
+    }
+    hook(drawing, depth, "error", options)
+}
+
+/// Much shorter than anybody waits for an answer.
+fn delay(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
     let lower = drawing.device(depth)?;
-    drawing.add("pass", vec![], &[lower])
+    let time = |most: u64| Value::Duration(Duration::from_micros(drawing.draw.below(most)));
+    let options = vec![("time", time(2_000)), ("jitter", time(3_000)), ("flush", time(5_000))];
+    drawing.add("delay", options, &[lower])
+}
+
+/// So that requests wait, and all that are there at once have passed within a second.
+fn limit(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
+    let lower = drawing.device(depth)?;
+    let draw = drawing.draw;
+    let iops = Value::Integer(draw.within(500, 5_000));
+    let bytes = Value::Size(draw.within(8 << 20, 64 << 20));
+    let burst = ("burst", Value::Duration(Duration::from_micros(draw.within(1, 20_000))));
+    let options = match draw.below(2) {
+        0 => vec![("iops", iops), ("bytes", bytes), burst],
+        _ => vec![("read_bytes", bytes), ("write_iops", iops), burst],
+    };
+    drawing.add("limit", options, &[lower])
 }

@@ -7,13 +7,19 @@ use std::time::Duration;
 use block::ErrorKind;
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
-use sim::{Assembly, Client, Counters, CutPolicy, Model, PartId, SimDisk, SimWorld, Stuck};
+use sim::{
+    Assembly, Client, Count, Counters, CutPolicy, Model, PartId, Promise, SimDisk, SimWorld, Stuck,
+};
 
-use crate::plan::{End, Plan};
+use crate::mirrors::Mirrors;
+use crate::plan::{self, End, Plan};
 use crate::shapes::{self, Step};
 
 /// In virtual time: longer than any work takes that takes an end.
 const LIMIT: Duration = Duration::from_secs(3600);
+
+/// Commands come within this time from the beginning of a round.
+const COMMANDS_WITHIN_NS: u64 = 10_000_000;
 
 /// How often and how long a start waits for a disk that somebody else has open still.
 const OPEN_TRIES: u32 = 40;
@@ -56,9 +62,14 @@ pub fn run(seed: u64) -> Result<Report, Failure> {
         trial.chaos(round as u64, end)?;
     }
     trial.heal()?;
-    trial.work(u64::from(u32::MAX))?;
-    trial.verify()?;
+    if trial.plan.within_budget {
+        trial.redundancy()?;
+    } else {
+        trial.work(u64::from(u32::MAX))?;
+        trial.verify()?;
+    }
     trial.settle()?;
+    trial.world.counters().add_many(Count::Injected, trial.tally.injected.get());
     let counters = Counters::default();
     counters.absorb(trial.world.counters());
     Ok(Report {
@@ -75,10 +86,21 @@ struct Trial {
     disks: Vec<Rc<SimDisk>>,
     steps: Vec<Step>,
     top: PartId,
+    mirrors: Mirrors,
+    /// Whether requests may fail on purpose.
+    may_fail: bool,
     model: Rc<Model>,
     tally: Rc<Tally>,
     starts: u64,
-    running: Option<(Assembly, Client)>,
+    running: Option<Running>,
+}
+
+/// One life of the process.
+struct Running {
+    graph: Rc<Assembly>,
+    client: Client,
+    /// Bytes of buffers that devices keep for themselves.
+    kept_bytes: usize,
 }
 
 impl Trial {
@@ -97,18 +119,37 @@ impl Trial {
         let mut graph = assembly(&world, plan.fuse, 0);
         let blocks = plan.disks.iter().map(|disk| u64::from(disk.profile.block_size()));
         let block = blocks.max().unwrap_or(512);
-        let (top, steps) = shapes::draw(&mut graph, &draw, steps, block, plan.depth)
+        let Plan { depth, patience, .. } = plan;
+        let drawn = shapes::draw(&mut graph, &draw, steps, block, depth, patience)
             .map_err(|error| Failure(format!("a graph can be built: {error}")))?;
-        let client = Client::new(&graph.engine, graph.node(top));
-        let model = Rc::new(Model::new(seed, client.info().size));
+        let troubles = Stream::new(seed, "troubles", 0);
+        let mirrors = Mirrors::new(&world, &disks, drawn.mirrors, |is_disk| {
+            plan.within_budget.then(|| plan::trouble(&troubles, is_disk))
+        });
+        let running = Running::new(graph, drawn.top);
+        let model = Rc::new(Model::new(seed, running.client.info().size));
         model.demand(plan.promise);
-        let running = Some((graph, client));
-        let tally = Rc::default();
-        Ok(Self { plan, world, disks, steps, top, model, tally, starts: 0, running })
+        Ok(Self {
+            plan,
+            world,
+            disks,
+            steps: drawn.steps,
+            top: drawn.top,
+            mirrors,
+            may_fail: drawn.may_fail,
+            model,
+            tally: Rc::default(),
+            starts: 0,
+            running: Some(running),
+        })
+    }
+
+    fn running(&self) -> &Running {
+        self.running.as_ref().expect("it runs between its start and its end")
     }
 
     fn worker(&self, number: u64, mix: Mix) -> Worker {
-        let (_, client) = self.running.as_ref().expect("it runs");
+        let client = &self.running().client;
         Worker {
             env: self.world.env(),
             client: client.clone(),
@@ -127,8 +168,15 @@ impl Trial {
 
     fn chaos(&mut self, round: u64, end: End) -> Result<(), Failure> {
         self.begin(round);
+        let draw = Stream::new(self.world.seed(), "commands", self.starts << 32 | round);
+        self.mirrors.command(&self.running().graph, draw, COMMANDS_WITHIN_NS);
         match end {
-            End::Done => self.finish()?,
+            End::Done => {
+                self.finish()?;
+                if self.quiet()? {
+                    self.compare()?;
+                }
+            }
             End::PowerAfter(time) => {
                 self.pass(time)?;
                 self.power_cut()?;
@@ -162,6 +210,40 @@ impl Trial {
         self.judge()
     }
 
+    fn quiet(&self) -> Result<bool, Failure> {
+        self.mirrors.quiet(&self.running().graph).map_err(Failure)
+    }
+
+    /// What should be alike is, unless a disk lies.
+    fn compare(&self) -> Result<(), Failure> {
+        if self.plan.promise == Promise::Nothing {
+            return Ok(());
+        }
+        self.mirrors.check(&self.running().graph).map_err(Failure)
+    }
+
+    /// With nothing wrong any more: redundancy comes back, and who is out is left alone.
+    fn redundancy(&self) -> Result<(), Failure> {
+        let graph = &self.running().graph;
+        self.until_in_sync()?;
+        let draw = Stream::new(self.world.seed(), "out", 0);
+        let out = self.mirrors.take_out(graph, &draw).map_err(Failure)?;
+        self.work(u64::from(u32::MAX))?;
+        self.verify()?;
+        self.mirrors.bring_back(graph, &out).map_err(Failure)?;
+        self.work(u64::from(u32::MAX) - 1)?;
+        self.until_in_sync()?;
+        self.verify()
+    }
+
+    fn until_in_sync(&self) -> Result<(), Failure> {
+        if !self.quiet()? {
+            return Err(Failure("all is quiet in the end: it is not".to_owned()));
+        }
+        self.mirrors.all_in_sync(&self.running().graph).map_err(Failure)?;
+        self.compare()
+    }
+
     fn verify(&self) -> Result<(), Failure> {
         let worker = self.worker(self.starts << 48, Mix::ALL);
         self.world.block_on(worker.verify())?;
@@ -176,6 +258,9 @@ impl Trial {
         if let Some(wrong) = &*self.tally.wrong.borrow() {
             return Err(Failure(wrong.to_string()));
         }
+        if self.tally.injected.get() > 0 && !self.may_fail {
+            return Err(Failure("a mirror makes good what its spare member says".to_owned()));
+        }
         match &*self.tally.error.borrow() {
             Some(error) if !self.plan.may_fail => {
                 Err(Failure(format!("what a graph must survive fails no request: {error}")))
@@ -188,14 +273,15 @@ impl Trial {
         let draw = Stream::new(self.world.seed(), "cut", self.starts);
         // Now and then it goes again while the graph comes up.
         for _ in 0..1 + draw.below(4) / 3 {
+            self.stopped()?;
             self.world.drop_tasks();
-            self.stopped();
             let together = draw.pick(&CutPolicy::ALL);
             for disk in &self.disks {
                 let own = draw.pick(&CutPolicy::ALL);
                 let drawn = if draw.below(2) == 0 { together } else { own };
                 disk.power_cut(self.plan.cut.unwrap_or(drawn));
             }
+            self.world.power_cut_files();
             self.model.power_cut();
             self.start()?;
         }
@@ -203,16 +289,24 @@ impl Trial {
     }
 
     fn kill(&mut self) -> Result<(), Failure> {
+        self.stopped()?;
         self.world.kill();
-        self.stopped();
         self.start()?;
         self.model.restarted();
         Ok(())
     }
 
-    fn stopped(&mut self) {
-        self.running = None;
+    /// The process is about to end: what an operator would know then decides whom to trust.
+    fn stopped(&mut self) -> Result<(), Failure> {
+        let draw = Stream::new(self.world.seed(), "trust", self.starts);
+        let running = self.running.take().expect("it runs between its start and its end");
+        for (part, name) in self.mirrors.trusted(&running.graph, &draw).map_err(Failure)? {
+            if self.steps[part].trust(&name) {
+                self.world.counters().add(Count::Trusted);
+            }
+        }
         self.tally.killed();
+        Ok(())
     }
 
     fn start(&mut self) -> Result<(), Failure> {
@@ -221,8 +315,7 @@ impl Trial {
             let mut graph = assembly(&self.world, self.plan.fuse, self.starts);
             match shapes::rebuild(&mut graph, &self.steps) {
                 Ok(()) => {
-                    let client = Client::new(&graph.engine, graph.node(self.top));
-                    self.running = Some((graph, client));
+                    self.running = Some(Running::new(graph, self.top));
                     return Ok(());
                 }
                 Err(error) if error.kind() == ErrorKind::InUse => {
@@ -246,20 +339,28 @@ impl Trial {
             disk.release();
         }
         self.finish()?;
-        if self.plan.may_fail { self.kill() } else { Ok(()) }
+        self.kill()
     }
 
     /// Nobody holds anything when all is quiet.
     fn settle(&self) -> Result<(), Failure> {
         self.pass(Duration::from_secs(60))?;
-        let (graph, client) = self.running.as_ref().expect("it runs");
-        let used = self.world.env().pool().used_bytes();
+        let Running { graph, client, kept_bytes } = self.running();
+        let used = self.world.env().pool().used_bytes().saturating_sub(*kept_bytes);
         let (open, in_flight) = (client.open(), graph.engine.in_flight());
         if used > 0 || open > 0 || in_flight > 0 {
             let words = format!("{used} bytes, {open} calls and {in_flight} requests are left");
             return Err(Failure(format!("buffers and slots come back: {words}")));
         }
         Ok(())
+    }
+}
+
+impl Running {
+    fn new(graph: Assembly, top: PartId) -> Self {
+        let client = Client::new(&graph.engine, graph.node(top));
+        let kept_bytes = graph.env().pool().used_bytes();
+        Self { graph: Rc::new(graph), client, kept_bytes }
     }
 }
 

@@ -1,0 +1,295 @@
+//! What a trial asks of mirrors: commands under load, whom to trust after a restart, and whether the
+//! members in sync are alike.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use block::{ByteRange, Control, Op, Report};
+use sim::draw::Stream;
+use sim::{Assembly, Client, Count, Faults, PartId, SimDisk, SimWorld};
+
+use crate::shapes::{Member, Mirror};
+
+/// The most that is read at once to compare.
+const STEP_BYTES: u64 = 64 << 10;
+
+/// So many read errors retire a member.
+const READ_ERRORS_MAX: u64 = 10;
+
+/// How long they count.
+const READ_ERRORS_WITHIN: Duration = Duration::from_secs(600);
+
+const IN_SYNC: &str = "in sync";
+
+/// The mirrors of a trial.
+pub struct Mirrors {
+    world: SimWorld,
+    disks: Vec<Rc<SimDisk>>,
+    all: Rc<Vec<Mirror>>,
+    /// Mirrors whose victim has more to suffer than commands: nobody would trust it.
+    troubled: BTreeSet<PartId>,
+}
+
+/// A broken promise, in words.
+type Wrong = String;
+
+impl Mirrors {
+    /// Those of a graph over `disks`. `trouble`: what goes wrong with the member of each that may
+    /// fail, by whether it is one disk; `None` if anything may go wrong anywhere.
+    pub fn new(
+        world: &SimWorld,
+        disks: &[Rc<SimDisk>],
+        all: Vec<Mirror>,
+        trouble: impl Fn(bool) -> Option<Faults>,
+    ) -> Self {
+        let mut troubled = BTreeSet::new();
+        for mirror in &all {
+            let Some(victim) = mirror.victim.map(|victim| &mirror.members[victim]) else {
+                continue;
+            };
+            let Some(faults) = trouble(victim.is_disk) else { continue };
+            if faults != Faults::default() {
+                victim.disks.iter().for_each(|disk| disks[*disk].set_faults(faults));
+            }
+            if faults != Faults::default() || victim.fails {
+                troubled.insert(mirror.part);
+            }
+        }
+        Self { world: world.clone(), disks: disks.to_vec(), all: Rc::new(all), troubled }
+    }
+
+    /// Takes members out and brings them back, now and then, while requests are on their way.
+    pub fn command(&self, graph: &Rc<Assembly>, draw: Stream, within_ns: u64) {
+        if self.all.is_empty() || draw.below(3) == 0 {
+            return;
+        }
+        let (graph, all, world) = (graph.clone(), self.all.clone(), self.world.clone());
+        let env = self.world.env();
+        let pauses = draw.within(1, 6);
+        env.clone().spawn("commands", async move {
+            for _ in 0..pauses {
+                env.sleep(Duration::from_nanos(draw.below(within_ns / pauses) + 1)).await;
+                let mirror = &all[draw.below(all.len() as u64) as usize];
+                let any = draw.below(mirror.members.len() as u64) as usize;
+                let member = mirror.members[mirror.victim.unwrap_or(any)].part;
+                let member = graph.name(member).to_owned();
+                let control = match draw.below(5) {
+                    0 | 1 => Control::Fail { member },
+                    2 => Control::Resync { member: None },
+                    _ => Control::Resync { member: Some(member) },
+                };
+                // It may well be refused: the member is the last one, or copied already.
+                let done = graph.control(mirror.part, &control).is_ok();
+                if done && matches!(control, Control::Fail { .. }) {
+                    world.counters().add(Count::MemberFailed);
+                }
+            }
+        });
+    }
+
+    /// Notes what has become of the members, and answers for each mirror whose bytes count from the
+    /// next start on.
+    pub fn trusted(&self, graph: &Assembly, draw: &Stream) -> Result<Vec<(usize, String)>, Wrong> {
+        let mut trusted = Vec::new();
+        for mirror in self.all.iter() {
+            let report = report(graph, mirror)?;
+            self.note(&report);
+            let of: Vec<_> = (0..mirror.members.len())
+                .filter(|n| report.members[*n].state == IN_SYNC)
+                .filter(|n| mirror.victim != Some(*n) || !self.troubled.contains(&mirror.part))
+                .collect();
+            if of.is_empty() {
+                return Err(format!("somebody that works is in sync: {report:?}"));
+            }
+            trusted.push((mirror.part, report.members[draw.pick(&of)].name.clone()));
+        }
+        Ok(trusted)
+    }
+
+    fn note(&self, report: &Report) {
+        let counters = self.world.counters();
+        let repaired = report.counters.iter().find(|(name, _)| *name == "repaired");
+        counters.add_many(Count::Rewritten, repaired.map_or(0, |(_, count)| *count));
+        for told in &report.members {
+            let is_out = told.state == "failed" && told.detail != "taken out by command";
+            counters.add_many(Count::Retired, u64::from(is_out));
+            counters.add_many(
+                Count::Resynced,
+                u64::from(told.state == IN_SYNC && told.since.is_some()),
+            );
+            let for_reads = told.detail.contains("too many reads");
+            counters.add_many(Count::ReadRetired, u64::from(for_reads));
+        }
+    }
+
+    /// Waits until nothing is on its way and nothing is copied; `false` if something hangs.
+    pub fn quiet(&self, graph: &Assembly) -> Result<bool, Wrong> {
+        for _ in 0..100 {
+            let later = self.world.env().now().after(Duration::from_secs(1));
+            self.world.run(later).map_err(|stuck| stuck.to_string())?;
+            if graph.engine.in_flight() == 0 && !self.is_copying(graph)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn is_copying(&self, graph: &Assembly) -> Result<bool, Wrong> {
+        for mirror in self.all.iter() {
+            if report(graph, mirror)?.members.iter().any(|member| member.state == "copying") {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// When all is quiet: members in sync are alike, and none of them has had too many errors.
+    pub fn check(&self, graph: &Assembly) -> Result<(), Wrong> {
+        for mirror in self.all.iter() {
+            let report = report(graph, mirror)?;
+            let size = graph.info(mirror.part).size;
+            let mut first: Option<(usize, Vec<Option<Vec<u8>>>)> = None;
+            for (n, told) in report.members.iter().enumerate() {
+                if told.state != IN_SYNC {
+                    continue;
+                }
+                self.check_errors(mirror, n, told)?;
+                let bytes = self.bytes_of(graph, &mirror.members[n], size)?;
+                let Some((other, expected)) = &first else {
+                    first = Some((n, bytes));
+                    continue;
+                };
+                self.world.counters().add(Count::Compared);
+                let both = expected.iter().zip(&bytes).enumerate();
+                for (step, (expected, bytes)) in both {
+                    let (Some(expected), Some(bytes)) = (expected, bytes) else { continue };
+                    if let Some(at) = (0..bytes.len()).find(|at| bytes[*at] != expected[*at]) {
+                        let at = step as u64 * STEP_BYTES + at as u64;
+                        let name = graph.name(mirror.part);
+                        let (one, two) = (&report.members[*other].name, &told.name);
+                        return Err(format!(
+                            "members in sync are alike: {one} and {two} of {name} differ at byte {at}"
+                        ));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One disk that only has read errors, in a process too young for any of them to be forgotten.
+    fn check_errors(&self, mirror: &Mirror, n: usize, told: &block::Member) -> Result<(), Wrong> {
+        let member = &mirror.members[n];
+        let only_reads = member.is_disk
+            && told.since.is_none()
+            && self.world.env().now().0 < READ_ERRORS_WITHIN
+            && told.errors >= READ_ERRORS_MAX;
+        if only_reads {
+            return Err(format!("{} read errors retire a member: {told:?}", READ_ERRORS_MAX));
+        }
+        Ok(())
+    }
+
+    /// The bytes of a member, step by step; `None` where it cannot be read. A disk is looked into.
+    fn bytes_of(
+        &self,
+        graph: &Assembly,
+        member: &Member,
+        size: u64,
+    ) -> Result<Vec<Option<Vec<u8>>>, Wrong> {
+        let client = Client::new(&graph.engine, graph.node(member.part));
+        let mut all = Vec::new();
+        let mut at = 0;
+        while at < size {
+            let range = ByteRange::between(at, size.min(at + STEP_BYTES)).expect("some are left");
+            at = range.end();
+            all.push(match member.is_disk {
+                true => Some(self.disks[member.disks[0]].peek(range)),
+                false => self.read(&client, range)?,
+            });
+        }
+        Ok(all)
+    }
+
+    fn read(&self, client: &Client, range: ByteRange) -> Result<Option<Vec<u8>>, Wrong> {
+        let into = self.world.env().buf(range.len() as usize).map_err(|error| error.to_string())?;
+        let call = client.send(Op::read(range, into));
+        let answer = self.world.block_on(call).map_err(|stuck| stuck.to_string())?;
+        match (answer.result, answer.op) {
+            (Ok(()), Op::Read { into, .. }) => Ok(Some(into.read().to_vec())),
+            _ => Ok(None),
+        }
+    }
+
+    /// Takes one member out of each mirror, if one can be spared. Answers what to look for later.
+    pub fn take_out(&self, graph: &Assembly, draw: &Stream) -> Result<Vec<Out>, Wrong> {
+        let mut out = Vec::new();
+        for (n, mirror) in self.all.iter().enumerate() {
+            let any = draw.below(mirror.members.len() as u64) as usize;
+            let index = mirror.victim.unwrap_or(any);
+            let member = graph.name(mirror.members[index].part).to_owned();
+            if graph.control(mirror.part, &Control::Fail { member }).is_ok() {
+                out.push(Out { mirror: n, member: index, reads: self.reads(mirror, index) });
+            }
+        }
+        Ok(out)
+    }
+
+    fn reads(&self, mirror: &Mirror, member: usize) -> u64 {
+        mirror.members[member].disks.iter().map(|disk| self.disks[*disk].reads()).sum()
+    }
+
+    /// Nobody has read those that were taken out. Brings them back.
+    pub fn bring_back(&self, graph: &Assembly, out: &[Out]) -> Result<(), Wrong> {
+        for Out { mirror, member, reads } in out {
+            let mirror = &self.all[*mirror];
+            let name = graph.name(mirror.members[*member].part);
+            let now = self.reads(mirror, *member);
+            if now != *reads {
+                return Err(format!(
+                    "a member that is out is not read: {name} of {} was, {} times",
+                    graph.name(mirror.part),
+                    now - reads
+                ));
+            }
+            self.world.counters().add(Count::Unread);
+            let control = Control::Resync { member: Some(name.to_owned()) };
+            graph
+                .control(mirror.part, &control)
+                .map_err(|error| format!("a member that works can be brought back: {error}"))?;
+        }
+        Ok(())
+    }
+
+    /// Nothing goes wrong any more: everybody comes back in sync.
+    pub fn all_in_sync(&self, graph: &Assembly) -> Result<(), Wrong> {
+        for mirror in self.all.iter() {
+            let report = report(graph, mirror)?;
+            self.note(&report);
+            let is_missed = |n: usize| report.members[n].state != IN_SYNC && !mirror.may_miss(n);
+            if (0..report.members.len()).any(is_missed) {
+                return Err(format!("redundancy is restored: {report:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Mirror {
+    /// Whether a member may stay out in the end: it fails on purpose, or what it is copied from may.
+    fn may_miss(&self, member: usize) -> bool {
+        self.is_spare || self.victim == Some(member) && self.members[member].fails
+    }
+}
+
+/// A member that was taken out, and how often its disks had been read by then.
+pub struct Out {
+    mirror: usize,
+    member: usize,
+    reads: u64,
+}
+
+fn report(graph: &Assembly, mirror: &Mirror) -> Result<Report, Wrong> {
+    graph.control(mirror.part, &Control::Report).map_err(|error| error.to_string())
+}
