@@ -129,7 +129,7 @@ fn load(pattern: Pattern, connections: u32, depth: u32, block: u32) -> Load {
 
 /// Everything that is measured over NBD.
 pub fn all() -> Vec<Cell> {
-    use Pattern::{Mixed, RandomRead, RandomWrite, SequentialRead, SequentialWrite};
+    use Pattern::{RandomRead, RandomWrite, SequentialRead, SequentialWrite};
     let cell = |id, title, recipes, load, target| Cell {
         id,
         title,
@@ -142,7 +142,7 @@ pub fn all() -> Vec<Cell> {
     };
     let held = |cell: Cell| Cell { verify: true, load: Load { verify: true, ..cell.load }, ..cell };
     let on_disk = |id, title, load, target| Cell {
-        direct: true,
+        direct: matches!(target, Target::TimesDirect(..)),
         ..held(cell(id, title, on_file(), load, target))
     };
     vec![
@@ -187,13 +187,6 @@ pub fn all() -> Vec<Cell> {
             memory(),
             load(RandomWrite, 1, 32, 4096),
             Target::TimesBest(2.5),
-        )),
-        held(cell(
-            "memory-mix-q32",
-            "memory, 70 % reads, depth 32",
-            memory(),
-            load(Mixed, 1, 32, 4096),
-            Target::Shown,
         )),
         held(cell(
             "memory-rr-q1",
