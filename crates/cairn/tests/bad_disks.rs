@@ -180,7 +180,7 @@ fn a_member_that_hangs_is_taken_out_and_the_mirror_goes_on() {
 }
 
 /// A file of a file system in user space, whose process can be frozen.
-struct Fuse(Child, PathBuf);
+struct Fuse(Child);
 
 impl Fuse {
     fn start(dir: &Dir) -> Self {
@@ -194,7 +194,7 @@ impl Fuse {
             .expect("nbdfuse is needed: install the packages nbdfuse and nbdkit");
         let path = dir.path("fuse.img");
         until("the file of nbdfuse", || std::fs::metadata(&path).unwrap().len() == 1 << 20);
-        Self(child, path)
+        Self(child)
     }
 
     fn signal(&self, signal: &str) {
@@ -204,8 +204,9 @@ impl Fuse {
 
 impl Drop for Fuse {
     fn drop(&mut self) {
+        // It unmounts when it is asked to end.
         self.signal("CONT");
-        let _ = Command::new("umount").arg("-l").arg(&self.1).status();
+        self.signal("TERM");
         let _ = self.0.wait();
     }
 }
