@@ -147,6 +147,15 @@ impl Client {
         ((both >> 16) as u16, both as u16, self.bytes(len as usize))
     }
 
+    /// A chunk of an extended reply to a request at `offset`: flags, kind, data.
+    pub fn extended_chunk(&mut self, offset: u64) -> (u16, u16, Vec<u8>) {
+        assert_eq!(self.u32(), 0x6e8a_278c);
+        let both = self.u32();
+        assert_eq!((self.u64(), self.u64()), (EXTENDED_COOKIE, offset));
+        let len = self.u64();
+        ((both >> 16) as u16, both as u16, self.bytes(len as usize))
+    }
+
     /// Whether the server has closed, whatever it said before.
     pub fn is_closed(&mut self) -> bool {
         let mut rest = [0; 4096];
@@ -169,6 +178,18 @@ pub fn header(command: u16, flags: u16, offset: u64, len: u32) -> Vec<u8> {
     bytes.extend(flags.to_be_bytes());
     bytes.extend(command.to_be_bytes());
     bytes.extend(cookie_of(offset, len).to_be_bytes());
+    bytes.extend(offset.to_be_bytes());
+    bytes.extend(len.to_be_bytes());
+    bytes
+}
+
+pub const EXTENDED_COOKIE: u64 = 0x0123_4567_89ab_cdef;
+
+pub fn extended(command: u16, flags: u16, offset: u64, len: u64) -> Vec<u8> {
+    let mut bytes = 0x21e4_1c71_u32.to_be_bytes().to_vec();
+    bytes.extend(flags.to_be_bytes());
+    bytes.extend(command.to_be_bytes());
+    bytes.extend(EXTENDED_COOKIE.to_be_bytes());
     bytes.extend(offset.to_be_bytes());
     bytes.extend(len.to_be_bytes());
     bytes

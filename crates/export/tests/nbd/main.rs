@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "the tests play the world that the doors lead to")]
 
 mod client;
+mod docs;
 mod ends;
 mod handshake;
 mod limits;

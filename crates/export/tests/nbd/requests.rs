@@ -159,6 +159,37 @@ fn holes_and_data_are_told_apart() {
 }
 
 #[test]
+fn extended_headers_are_those_of_the_specification() {
+    let world = World::new(MEMORY, SHORT);
+    let mut client = Client::shake(&world);
+    assert_eq!(client.option(OPT_EXTENDED, &[])[0].0, ACK);
+    assert_eq!(client.option(OPT_SET_META, &meta("vol", &["base:allocation"]))[0].0, META);
+    assert_eq!(client.go("vol").last().unwrap().0, ACK);
+    // PAYLOAD_LEN goes with every extended write.
+    client.send(&extended(WRITE, 1 << 5, 65536, 4096));
+    client.send(&[6; 4096]);
+    assert_eq!(client.extended_chunk(65536), (1, 0, vec![]));
+    client.send(&extended(READ, 0, 65536, 4096));
+    let data = [&65536_u64.to_be_bytes()[..], &[6; 4096]].concat();
+    assert_eq!(client.extended_chunk(65536), (1, 1, data));
+    client.send(&extended(BLOCK_STATUS, 1 << 3, 0, SIZE));
+    let (flags, kind, data) = client.extended_chunk(0);
+    assert_eq!((flags, kind), (1, 6));
+    // The context, one extent of 64 bits, its flags: a hole of zeros.
+    let words = [&0_u32.to_be_bytes()[..], &1_u32.to_be_bytes()].concat();
+    let extent = [65536_u64.to_be_bytes(), 3_u64.to_be_bytes()].concat();
+    assert_eq!(data, [words, extent].concat());
+    // A length that compact headers cannot say.
+    client.send(&extended(TRIM, 0, 0, 1 << 40));
+    let (flags, kind, data) = client.extended_chunk(0);
+    assert_eq!((flags, kind, &data[..4]), (1, 1 << 15 | 1, &EINVAL.to_be_bytes()[..]));
+    client.send(&extended(WRITE, 0, 0, 4096));
+    assert_eq!(client.extended_chunk(0).1, 1 << 15 | 1, "without PAYLOAD_LEN there is no payload");
+    client.send(&extended(READ, 0, 0, 512));
+    assert_eq!(client.extended_chunk(0).0, 1);
+}
+
+#[test]
 fn a_client_hears_what_the_disk_said() {
     for (with, error) in [("io", EIO), ("nospace", ENOSPC), ("timeout", EIO), ("readonly", EPERM)] {
         let spec = format!(
