@@ -7,8 +7,10 @@ mod client;
 mod clock;
 mod counters;
 pub mod disk;
+mod door;
 pub mod draw;
 mod model;
+mod net;
 pub mod workload;
 mod world;
 
@@ -16,5 +18,6 @@ pub use assembly::{Assembly, Options, PartId};
 pub use client::{Answer, Call, Client};
 pub use counters::{Count, Counters};
 pub use disk::{CutPolicy, DiskConfig, Faults, Profile, SimDisk};
+pub use door::{Door, Remote, Reply};
 pub use model::{Change, Changing, Content, Looking, Model, Promise, Rule, Stamp, Wrong};
 pub use world::{SimWorld, Stuck};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use block::{ByteRange, Env, Error, Op};
 
-use crate::client::Client;
+use crate::door::{Door, Reply};
 use crate::draw::{Ppm, Stream};
 use crate::model::{Change, Model, Wrong};
 
@@ -75,6 +75,8 @@ pub struct Tally {
     pub done: Cell<u64>,
     /// Requests that failed.
     pub failed: Cell<u64>,
+    /// Requests of which nobody knows.
+    pub lost: Cell<u64>,
     /// Flushes that succeeded.
     pub flushes: Cell<u64>,
     working: Cell<u64>,
@@ -115,8 +117,9 @@ impl Tally {
         }
     }
 
-    fn note(&self, result: &Result<(), Error>) {
-        match result {
+    fn note(&self, reply: &Reply) {
+        match &reply.answer.result {
+            _ if reply.lost => self.lost.set(self.lost.get() + 1),
             Ok(()) => self.done.set(self.done.get() + 1),
             Err(error) => {
                 self.failed.set(self.failed.get() + 1);
@@ -140,7 +143,7 @@ pub struct Worker {
     /// The world.
     pub env: Env,
     /// Where requests go.
-    pub client: Client,
+    pub client: Door,
     /// What the answers should be.
     pub model: Rc<Model>,
     /// What they were.
@@ -229,26 +232,29 @@ impl Worker {
         if let Op::Write { data, .. } = &op {
             self.model.fill(&changing, &mut data.write());
         }
-        let call = self.client.send(op);
         if self.is_abandoned() {
             // It stays in flight, as far as the model knows.
-            return drop(call);
+            return self.client.abandon(op);
         }
-        let answer = call.await;
-        self.tally.note(&answer.result);
-        self.model.end(changing, answer.result.is_ok());
+        let reply = self.client.send(op).await;
+        self.tally.note(&reply);
+        match reply.lost {
+            true => self.model.lost(changing),
+            false => self.model.end(changing, reply.answer.result.is_ok()),
+        }
     }
 
     async fn read(&self, range: ByteRange) {
         let Ok(into) = self.env.pool().wait_for(range.len() as usize).await else { return };
         let looking = self.model.look();
-        let call = self.client.send(Op::read(range, into));
+        let op = Op::read(range, into);
         if self.is_abandoned() {
             self.model.look_failed(looking);
-            return drop(call);
+            return self.client.abandon(op);
         }
-        let answer = call.await;
-        self.tally.note(&answer.result);
+        let reply = self.client.send(op).await;
+        self.tally.note(&reply);
+        let answer = reply.answer;
         match (answer.result, answer.op) {
             (Ok(()), Op::Read { into, .. }) => {
                 self.tally.judge(self.model.saw(looking, range, &into.read()));
@@ -259,8 +265,12 @@ impl Worker {
 
     async fn flush(&self) {
         let flush = self.model.flush();
-        let answer = self.client.send(Op::Flush).await;
-        self.tally.note(&answer.result);
+        let reply = self.client.send(Op::Flush).await;
+        self.tally.note(&reply);
+        if reply.lost {
+            return;
+        }
+        let answer = reply.answer;
         if answer.result.is_ok() {
             self.tally.flushes.set(self.tally.flushes.get() + 1);
             self.tally.wake();
@@ -270,8 +280,9 @@ impl Worker {
 
     async fn status(&self, range: ByteRange) {
         let looking = self.model.look();
-        let answer = self.client.send(Op::Status { range, extents: Vec::new() }).await;
-        self.tally.note(&answer.result);
+        let reply = self.client.send(Op::Status { range, extents: Vec::new() }).await;
+        self.tally.note(&reply);
+        let answer = reply.answer;
         match (answer.result, answer.op) {
             (Ok(()), Op::Status { extents, .. }) => {
                 self.tally.judge(self.model.told(looking, range, &extents));

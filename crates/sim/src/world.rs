@@ -14,12 +14,13 @@ use std::time::Duration;
 use block::env::{
     Address, Listener, LocalFuture, Open, Socket, Storage, StorageFacts, TimerId, World,
 };
-use block::{BufPool, Env, Error, ErrorKind, Mono, Result};
+use block::{BufPool, Env, Mono, Result};
 
 use crate::clock::{Clock, Event};
 use crate::counters::{Count, Counters};
 use crate::disk::{CutPolicy, DiskConfig, Disks, Profile, SimDisk};
 use crate::draw::{Stream, domain, splitmix};
+use crate::net::Network;
 
 /// Bytes of buffers that a world may have in use: small, so that exhaustion is near.
 const POOL_BYTES: usize = 64 << 20;
@@ -48,6 +49,7 @@ struct Inner {
     work: Stream,
     randoms: RefCell<BTreeMap<&'static str, u64>>,
     disks: Disks,
+    network: Network,
     running: Cell<bool>,
 }
 
@@ -110,9 +112,11 @@ impl fmt::Display for Stuck {
 impl SimWorld {
     /// The world of that seed, empty.
     pub fn new(seed: u64) -> Self {
+        let clock = Clock::new(seed);
         Self(Rc::new_cyclic(|me| Inner {
             me: me.clone(),
-            clock: Clock::new(seed),
+            network: Network::new(&clock),
+            clock,
             pool: BufPool::new(POOL_BYTES, POOL_BYTES),
             ready: Arc::default(),
             tasks: RefCell::new(vec![None]),
@@ -222,11 +226,17 @@ impl SimWorld {
         });
     }
 
+    /// Breaks a connection, if there is one: what was sent and not received is lost.
+    pub fn reset_connection(&self, drawn: u64) {
+        self.0.network.reset_one(drawn);
+    }
+
     /// Ends every task.
     pub fn drop_tasks(&self) {
         let tasks = self.0.tasks.replace(vec![None]);
         self.0.free.borrow_mut().clear();
         drop(tasks);
+        self.0.network.clear();
         // The wakers of the dead name tasks of the living.
         self.0.ready.0.lock().expect("nobody panics while holding it").clear();
     }
@@ -373,12 +383,12 @@ impl World for Inner {
     }
 
     fn listen(&self, at: &Address) -> Result<Rc<dyn Listener>> {
-        Err(Error::new(ErrorKind::Unsupported, format!("no network to listen at {at}")))
+        self.network.listen(at)
     }
 
     fn connect(&self, to: &Address) -> LocalFuture<Result<Rc<dyn Socket>>> {
-        let error = Error::new(ErrorKind::Unsupported, format!("no network to reach {to}"));
-        Box::pin(std::future::ready(Err(error)))
+        let me = self.me.upgrade().expect("it is being called");
+        self.network.connect(Env::new(me), to)
     }
 }
 

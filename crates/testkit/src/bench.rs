@@ -8,7 +8,7 @@ use block::{ByteRange, Error};
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
 use sim::{
-    Assembly, Client, CutPolicy, DiskConfig, Model, PartId, Profile, SimDisk, SimWorld, Stuck,
+    Assembly, Client, CutPolicy, DiskConfig, Door, Model, PartId, Profile, SimDisk, SimWorld, Stuck,
 };
 
 use crate::refusal::{Broken, Refusal};
@@ -103,7 +103,7 @@ impl<'s> Bench<'s> {
     fn worker(&self, number: u64, mix: Mix) -> Worker {
         Worker {
             env: self.world.env(),
-            client: self.client(),
+            client: Door::Graph(self.client()),
             model: self.model.clone(),
             tally: self.tally.clone(),
             draw: Stream::new(self.world.seed(), "worker", self.starts << 32 | number),

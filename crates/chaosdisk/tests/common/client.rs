@@ -95,7 +95,7 @@ impl Volume {
     pub fn worker(&self, model: &Rc<Model>, tally: &Rc<Tally>, draw: Stream, mix: Mix) -> Worker {
         Worker {
             env: self.env.clone(),
-            client: self.client.clone(),
+            client: sim::Door::Graph(self.client.clone()),
             model: model.clone(),
             tally: tally.clone(),
             draw,

@@ -1,11 +1,15 @@
 //! The reader of a connection: begins every request that has arrived.
 
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::task::Poll;
 
+use block::env::Ticket;
 use block::seeded::{self, Bug};
 use block::{Buf, ByteRange, Error, ErrorKind, Mono, Op, Result};
 use wire::nbd::{Command, CommandFlags, Errno, RequestHeader, check};
-use wire::stream::Inbox;
+use wire::stream::{INBOX_BYTES, Inbox};
 
 use super::command::{PIECE_BYTES, PREFETCH_BYTES, op_of, range_of, zeroing};
 use super::connection::{Connection, held_bytes};
@@ -37,7 +41,7 @@ pub async fn read(
     connection: &Rc<Connection>,
     mut inbox: Inbox,
 ) -> std::result::Result<(), String> {
-    let ended = Reader { connection, inbox: &mut inbox, since: None }.run().await;
+    let ended = Reader { connection, inbox: &mut inbox, since: None, hearing: None }.run().await;
     match ended {
         Ok(()) | Err(End::Over) => {
             connection.end_of_requests();
@@ -55,6 +59,8 @@ struct Reader<'a> {
     inbox: &'a mut Inbox,
     /// When the first byte of an unfinished request was there.
     since: Option<Mono>,
+    /// A receive into the inbox that was begun while a request waited at the fence.
+    hearing: Option<Ticket>,
 }
 
 impl Reader<'_> {
@@ -87,21 +93,26 @@ impl Reader<'_> {
     /// Receives what there is; `false` at the end of the stream between two requests.
     async fn receive(&mut self) -> Step<bool> {
         let begun = !self.inbox.is_empty();
-        let room = self.inbox.room();
-        match self.receive_into(room, begun).await? {
+        match self.more(begun).await? {
             0 if begun => Err("the connection ended inside a request".to_owned().into()),
-            0 => Ok(false),
-            n => {
-                self.inbox.arrived(n);
-                Ok(true)
-            }
+            n => Ok(n > 0),
         }
     }
 
+    /// Receives into the inbox; 0 at the end of the stream.
+    async fn more(&mut self, begun: bool) -> Step<usize> {
+        let ticket = match self.hearing.take() {
+            Some(ticket) => ticket,
+            None => self.connection.socket.recv(self.inbox.room()),
+        };
+        let n = self.received(ticket, begun).await?;
+        self.inbox.arrived(n);
+        Ok(n)
+    }
+
     /// One receive; inside a request it is over at the request's deadline.
-    async fn receive_into(&mut self, room: Buf, begun: bool) -> Step<usize> {
+    async fn received(&mut self, ticket: Ticket, begun: bool) -> Step<usize> {
         let env = &self.connection.export.env;
-        let ticket = self.connection.socket.recv(room);
         let outcome = if begun {
             let limit = self.connection.limits.request;
             let since = *self.since.get_or_insert(env.now());
@@ -143,11 +154,39 @@ impl Reader<'_> {
         };
         let touched = (header.command != Command::Flush).then(|| range_of(&header));
         if self.connection.export.is_fenced(touched) {
-            self.unless_shut(self.connection.export.unfenced(touched)).await?;
+            self.unfenced(touched).await?;
         }
         let token = self.connection.begin(header, held);
         self.begin(header, token, buf).await;
         Ok(())
+    }
+
+    /// Waits until no orphan is in the way, and hears meanwhile whether the client is still there: once
+    /// its connection is gone it counts on nothing landing that had not begun.
+    async fn unfenced(&mut self, touched: Option<ByteRange>) -> Step {
+        let connection = self.connection.clone();
+        let mut clear = pin!(connection.export.unfenced(touched));
+        loop {
+            if self.hearing.is_none() && self.inbox.len() < INBOX_BYTES {
+                self.hearing = Some(connection.socket.recv(self.inbox.room()));
+            }
+            let heard = poll_fn(|cx| {
+                if clear.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(None);
+                }
+                match &mut self.hearing {
+                    Some(ticket) => Pin::new(ticket).poll(cx).map(Some),
+                    None => Poll::Pending,
+                }
+            });
+            let heard = connection.gate.unless(heard).await.ok_or(End::Over)?;
+            let Some(outcome) = heard else { return Ok(()) };
+            self.hearing = None;
+            match outcome.result.map_err(|error| error.to_string())? {
+                0 => return Err("the client left while a request waited".to_owned().into()),
+                n => self.inbox.arrived(n),
+            }
+        }
     }
 
     /// Waits until a request that holds so many bytes may begin. That is our time, not the client's.
@@ -182,7 +221,14 @@ impl Reader<'_> {
     async fn fill(&mut self, buf: &Buf) -> Step {
         let mut have = self.inbox.take_into(buf);
         while have < buf.len() {
-            match self.receive_into(buf.slice(have..buf.len()), true).await? {
+            let rest = buf.slice(have..buf.len());
+            let n = if self.hearing.is_some() {
+                self.more(true).await?.min(self.inbox.take_into(&rest))
+            } else {
+                let ticket = self.connection.socket.recv(rest);
+                self.received(ticket, true).await?
+            };
+            match n {
                 0 if seeded::on(Bug::PartialPayload) => return Ok(()),
                 0 => return Err("the connection ended inside a payload".to_owned().into()),
                 n => have += n,
@@ -200,10 +246,8 @@ impl Reader<'_> {
             if payload == 0 {
                 return Ok(());
             }
-            let room = self.inbox.room();
-            match self.receive_into(room, true).await? {
-                0 => return Err("the connection ended inside a payload".to_owned().into()),
-                n => self.inbox.arrived(n),
+            if self.more(true).await? == 0 {
+                return Err("the connection ended inside a payload".to_owned().into());
             }
         }
     }

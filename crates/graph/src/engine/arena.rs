@@ -24,6 +24,11 @@ impl<T> Arena<T> {
         &self.chunks[index / CHUNK].get().expect("this element was made before")[index % CHUNK]
     }
 
+    /// How many are made.
+    pub fn made(&self) -> usize {
+        self.made.get()
+    }
+
     /// Makes some more; `None` at the bound. Answers the indices of the new ones.
     pub fn grow(&self) -> Option<std::ops::Range<usize>> {
         let from = self.made.get();

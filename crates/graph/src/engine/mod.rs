@@ -314,6 +314,14 @@ impl Engine {
         .await;
     }
 
+    /// Forgets who waits for answers: its process is at its end, and nobody will drive it again. Who
+    /// waits may have hold of the engine, and then each would keep the other for ever.
+    pub fn abandon(&self) {
+        for index in 0..self.0.slots.made() {
+            drop(self.0.slots.get(index).sink.take());
+        }
+    }
+
     /// Drives requests that were woken; ends never. Spawn it on the core.
     pub async fn drive(self) {
         poll_fn(|cx| {

@@ -176,6 +176,17 @@ impl Model {
         }
     }
 
+    /// Nobody will say what has become of a change. If it has an effect, it has it before anything
+    /// that is submitted from now on.
+    pub fn lost(&self, changing: Changing) {
+        let at = self.tick();
+        let sectors = self.changes.borrow_mut().remove(&changing.0);
+        let mut registers = self.registers.borrow_mut();
+        for sector in sectors.expect("a change ends once") {
+            registers[sector as usize].end(changing.0, End::Lost, at);
+        }
+    }
+
     /// A read or status is submitted.
     pub fn look(&self) -> Looking {
         let at = self.tick();

@@ -35,6 +35,8 @@ pub(super) enum End {
     Answered,
     /// With an error: it may have had any effect, and may have it later.
     Failed,
+    /// Without an answer: it may have had any effect, and nothing later waits for it.
+    Lost,
 }
 
 /// Why a sector is wrong.
@@ -108,6 +110,10 @@ impl Register {
             End::Answered => {
                 version.first = version.first.min(at);
                 version.completed = at;
+            }
+            End::Lost => {
+                version.first = version.first.min(at);
+                version.optional = true;
             }
             End::Failed => (version.optional, version.failed) = (true, true),
         }

@@ -25,6 +25,8 @@ pub struct Plan {
     pub fuse: bool,
     /// After how long a disk is out of service.
     pub timeout: Duration,
+    /// Over how many NBD connections clients come; straight into the graph if none.
+    pub connections: usize,
     /// Clients.
     pub clients: u64,
     /// Requests of each in a round.
@@ -89,6 +91,7 @@ impl Plan {
             depth: draw.below(4) as u32,
             fuse: draw.below(2) == 0,
             timeout: Duration::from_secs(draw.within(10, 30)),
+            connections: if draw.below(10) < 3 { draw.within(1, 4) as usize } else { 0 },
             clients: draw.within(1, 10),
             requests: draw.within(5, 40),
             mix: mix(&draw),

@@ -5,10 +5,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::ErrorKind;
+use block::env::Address;
+use export::nbd::{Export, Limits, Server};
+use graph::engine::Engine;
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
 use sim::{
-    Assembly, Client, Count, Counters, CutPolicy, Model, PartId, Promise, SimDisk, SimWorld, Stuck,
+    Assembly, Client, Count, Counters, CutPolicy, Door, Model, PartId, Promise, Remote, SimDisk,
+    SimWorld, Stuck,
 };
 
 use crate::mirrors::Mirrors;
@@ -20,6 +24,9 @@ const LIMIT: Duration = Duration::from_secs(3600);
 
 /// Commands come within this time from the beginning of a round.
 const COMMANDS_WITHIN_NS: u64 = 10_000_000;
+
+/// An idle server stops within this time.
+const STOP_WITHIN: Duration = Duration::from_secs(10);
 
 /// How often and how long a start waits for a disk that somebody else has open still.
 const OPEN_TRIES: u32 = 40;
@@ -69,7 +76,9 @@ pub fn run(seed: u64) -> Result<Report, Failure> {
         trial.verify()?;
     }
     trial.settle()?;
-    trial.world.counters().add_many(Count::Injected, trial.tally.injected.get());
+    let counters = trial.world.counters();
+    counters.add_many(Count::Injected, trial.tally.injected.get());
+    counters.add_many(Count::Unknown, trial.tally.lost.get());
     let counters = Counters::default();
     counters.absorb(trial.world.counters());
     Ok(Report {
@@ -99,6 +108,9 @@ struct Trial {
 struct Running {
     graph: Rc<Assembly>,
     client: Client,
+    /// How workers reach it: a server and its clients, or straight.
+    door: Door,
+    server: Option<Server>,
     /// Bytes of buffers that devices keep for themselves.
     kept_bytes: usize,
 }
@@ -126,7 +138,7 @@ impl Trial {
         let mirrors = Mirrors::new(&world, &disks, drawn.mirrors, |is_disk| {
             plan.within_budget.then(|| plan::trouble(&troubles, is_disk))
         });
-        let running = Running::new(graph, drawn.top);
+        let running = Running::new(graph, drawn.top, plan.connections, 0)?;
         let model = Rc::new(Model::new(seed, running.client.info().size));
         model.demand(plan.promise);
         Ok(Self {
@@ -149,10 +161,9 @@ impl Trial {
     }
 
     fn worker(&self, number: u64, mix: Mix) -> Worker {
-        let client = &self.running().client;
         Worker {
             env: self.world.env(),
-            client: client.clone(),
+            client: self.running().door.clone(),
             model: self.model.clone(),
             tally: self.tally.clone(),
             draw: Stream::new(self.world.seed(), "worker", number),
@@ -170,6 +181,7 @@ impl Trial {
         self.begin(round);
         let draw = Stream::new(self.world.seed(), "commands", self.starts << 32 | round);
         self.mirrors.command(&self.running().graph, draw, COMMANDS_WITHIN_NS);
+        self.resets(Stream::new(self.world.seed(), "resets", self.starts << 32 | round));
         match end {
             End::Done => {
                 self.finish()?;
@@ -193,6 +205,21 @@ impl Trial {
         }
         self.judge()?;
         self.verify()
+    }
+
+    /// Breaks connections, now and then, while requests are on their way.
+    fn resets(&self, draw: Stream) {
+        if self.plan.connections == 0 {
+            return;
+        }
+        let world = self.world.clone();
+        world.env().spawn("resets", async move {
+            for _ in 0..draw.below(5) {
+                let pause = draw.below(COMMANDS_WITHIN_NS / 4) + 1;
+                world.env().sleep(Duration::from_nanos(pause)).await;
+                world.reset_connection(draw.next());
+            }
+        });
     }
 
     fn work(&self, round: u64) -> Result<(), Failure> {
@@ -273,8 +300,10 @@ impl Trial {
         let draw = Stream::new(self.world.seed(), "cut", self.starts);
         // Now and then it goes again while the graph comes up.
         for _ in 0..1 + draw.below(4) / 3 {
-            self.stopped()?;
+            let engine = self.stopped()?;
             self.world.drop_tasks();
+            engine.abandon();
+            drop(engine);
             let together = draw.pick(&CutPolicy::ALL);
             for disk in &self.disks {
                 let own = draw.pick(&CutPolicy::ALL);
@@ -289,15 +318,17 @@ impl Trial {
     }
 
     fn kill(&mut self) -> Result<(), Failure> {
-        self.stopped()?;
+        let engine = self.stopped()?;
         self.world.kill();
+        engine.abandon();
+        drop(engine);
         self.start()?;
         self.model.restarted();
         Ok(())
     }
 
     /// The process is about to end: what an operator would know then decides whom to trust.
-    fn stopped(&mut self) -> Result<(), Failure> {
+    fn stopped(&mut self) -> Result<Engine, Failure> {
         let draw = Stream::new(self.world.seed(), "trust", self.starts);
         let running = self.running.take().expect("it runs between its start and its end");
         for (part, name) in self.mirrors.trusted(&running.graph, &draw).map_err(Failure)? {
@@ -306,7 +337,7 @@ impl Trial {
             }
         }
         self.tally.killed();
-        Ok(())
+        Ok(running.graph.engine.clone())
     }
 
     fn start(&mut self) -> Result<(), Failure> {
@@ -315,7 +346,8 @@ impl Trial {
             let mut graph = assembly(&self.world, self.plan.fuse, self.starts);
             match shapes::rebuild(&mut graph, &self.steps) {
                 Ok(()) => {
-                    self.running = Some(Running::new(graph, self.top));
+                    let connections = self.plan.connections;
+                    self.running = Some(Running::new(graph, self.top, connections, self.starts)?);
                     return Ok(());
                 }
                 Err(error) if error.kind() == ErrorKind::InUse => {
@@ -344,8 +376,15 @@ impl Trial {
 
     /// Nobody holds anything when all is quiet.
     fn settle(&self) -> Result<(), Failure> {
+        if let (Door::Nbd(remote), Some(server)) = (&self.running().door, &self.running().server) {
+            remote.close();
+            let (_, answered) = self.world.block_on(server.stop(STOP_WITHIN))?;
+            if !answered {
+                return Err(Failure("a server that is idle stops at once".to_owned()));
+            }
+        }
         self.pass(Duration::from_secs(60))?;
-        let Running { graph, client, kept_bytes } = self.running();
+        let Running { graph, client, kept_bytes, .. } = self.running();
         let used = self.world.env().pool().used_bytes().saturating_sub(*kept_bytes);
         let (open, in_flight) = (client.open(), graph.engine.in_flight());
         if used > 0 || open > 0 || in_flight > 0 {
@@ -357,10 +396,23 @@ impl Trial {
 }
 
 impl Running {
-    fn new(graph: Assembly, top: PartId) -> Self {
-        let client = Client::new(&graph.engine, graph.node(top));
-        let kept_bytes = graph.env().pool().used_bytes();
-        Self { graph: Rc::new(graph), client, kept_bytes }
+    fn new(graph: Assembly, top: PartId, connections: usize, start: u64) -> Result<Self, Failure> {
+        let (env, node) = (graph.env().clone(), graph.node(top));
+        let client = Client::new(&graph.engine, node);
+        let kept_bytes = env.pool().used_bytes();
+        let (mut door, mut server) = (Door::Graph(client.clone()), None);
+        if connections > 0 {
+            let export = Export::new(&env, &graph.engine, node, "volume", "");
+            let served = Server::new(&env, vec![export], Limits::default(), |_| {});
+            let at = Address::Unix("/socket".into());
+            let listener = env.listen(&at).map_err(|error| Failure(error.to_string()))?;
+            served.serve(listener);
+            server = Some(served);
+            let draw = Stream::new(env.random("connections"), "connections", start);
+            let info = client.info().clone();
+            door = Door::Nbd(Remote::new(&env, &at, "volume", info, connections, draw));
+        }
+        Ok(Self { graph: Rc::new(graph), client, door, server, kept_bytes })
     }
 }
 

@@ -1,0 +1,199 @@
+//! How a client reaches a volume: straight into the graph, or through NBD connections.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use block::env::Address;
+use block::{Buf, Env, Error, Info, Op, Result};
+use net::nbd::Client as Connection;
+use wire::nbd::{ClientConfig, Command, CommandFlags};
+
+use crate::client::{Answer, Client};
+use crate::draw::Stream;
+
+/// After a connection that was refused, before the next.
+const REST: Duration = Duration::from_millis(1);
+
+/// A way to a volume. A clone is a second handle.
+#[derive(Clone)]
+pub enum Door {
+    /// Into the graph.
+    Graph(Client),
+    /// Through connections.
+    Nbd(Rc<Remote>),
+}
+
+/// A finished request, or one of which nobody knows whether it is.
+#[derive(Debug)]
+pub struct Reply {
+    /// The operation, with its buffers, and how it went.
+    pub answer: Answer,
+    /// Whether its connection was gone before an answer came.
+    pub lost: bool,
+}
+
+/// Some connections to one export; each is made again when it is gone.
+pub struct Remote {
+    env: Env,
+    address: Address,
+    export: String,
+    info: Info,
+    connections: RefCell<Vec<Option<Connection>>>,
+    draw: Stream,
+    closed: Cell<bool>,
+}
+
+impl Door {
+    /// The facts of the volume.
+    pub fn info(&self) -> &Info {
+        match self {
+            Self::Graph(client) => client.info(),
+            Self::Nbd(remote) => &remote.info,
+        }
+    }
+
+    /// Sends a request and waits for its answer.
+    pub async fn send(&self, op: Op) -> Reply {
+        match self {
+            Self::Graph(client) => Reply { answer: client.send(op).await, lost: false },
+            Self::Nbd(remote) => remote.send(op).await,
+        }
+    }
+
+    /// Sends a request for whose answer nobody waits.
+    pub fn abandon(&self, op: Op) {
+        match self {
+            Self::Graph(client) => drop(client.send(op)),
+            Self::Nbd(remote) => {
+                // With no connection it is never sent; nobody can tell.
+                let connection = remote.any();
+                if let (Some(connection), Some(sent)) = (connection, Sent::of(&op, &remote.info)) {
+                    drop(sent.start(&connection));
+                }
+            }
+        }
+    }
+}
+
+/// An operation as a command.
+struct Sent {
+    command: Command,
+    flags: CommandFlags,
+    start: u64,
+    len: u64,
+    buf: Option<Buf>,
+}
+
+impl Sent {
+    /// `None` for what is no single command.
+    fn of(op: &Op, info: &Info) -> Option<Self> {
+        let (command, buf) = match op {
+            Op::Read { into, .. } => (Command::Read, Some(into.clone())),
+            Op::Write { data, .. } => (Command::Write, Some(data.clone())),
+            // Zeros are a discard that did all it may.
+            Op::Discard { .. } if info.discard => (Command::Trim, None),
+            Op::WriteZeroes { .. } | Op::Discard { .. } => (Command::WriteZeroes, None),
+            Op::Flush => (Command::Flush, None),
+            Op::Status { .. } => return None,
+        };
+        let mut flags = if op.fua() { CommandFlags::FUA } else { CommandFlags::NONE };
+        if matches!(op, Op::WriteZeroes { unmap: false, .. }) {
+            flags |= CommandFlags::NO_HOLE;
+        }
+        let (start, len) = op.range().map_or((0, 0), |range| (range.start(), range.len()));
+        Some(Self { command, flags, start, len, buf })
+    }
+
+    fn start(self, connection: &Connection) -> block::env::Ticket {
+        connection.start(self.command, self.flags, self.start, self.len, self.buf)
+    }
+}
+
+impl Remote {
+    /// `count` connections to `export` at `address`, which has these facts.
+    pub fn new(
+        env: &Env,
+        address: &Address,
+        export: &str,
+        info: Info,
+        count: usize,
+        draw: Stream,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            env: env.clone(),
+            address: address.clone(),
+            export: export.to_owned(),
+            info,
+            connections: RefCell::new(vec![None; count]),
+            draw,
+            closed: Cell::new(false),
+        })
+    }
+
+    /// Says good-bye on every connection.
+    pub fn close(&self) {
+        self.closed.set(true);
+        for connection in self.connections.take().iter().flatten() {
+            connection.close();
+        }
+    }
+
+    fn pick(&self) -> usize {
+        self.draw.below(self.connections.borrow().len() as u64) as usize
+    }
+
+    /// A connection that is there.
+    fn any(&self) -> Option<Connection> {
+        let n = self.pick();
+        self.connections.borrow()[n].clone().filter(|connection| connection.gone().is_none())
+    }
+
+    /// A connection, made if need be.
+    async fn connection(&self) -> Result<Connection> {
+        let mut failed = block::env::stopped();
+        for _ in 0..100 {
+            if let Some(connection) = self.any() {
+                return Ok(connection);
+            }
+            let config = ClientConfig::connect(self.export.clone());
+            match Connection::connect(&self.env, &self.address, config).await {
+                Ok(connection) => {
+                    let n = self.pick();
+                    let before = self.connections.borrow_mut()[n].replace(connection.clone());
+                    if let Some(before) = before {
+                        before.close();
+                    }
+                    return Ok(connection);
+                }
+                Err(error) => failed = error,
+            }
+            self.env.sleep(REST).await;
+        }
+        Err(failed)
+    }
+
+    async fn send(&self, mut op: Op) -> Reply {
+        let connection = match self.connection().await {
+            Ok(connection) => connection,
+            Err(error) => return Reply { answer: Answer { op, result: Err(error) }, lost: true },
+        };
+        let result = self.carry_out(&connection, &mut op).await;
+        let lost = result.is_err() && connection.gone().is_some();
+        Reply { answer: Answer { op, result }, lost }
+    }
+
+    async fn carry_out(&self, connection: &Connection, op: &mut Op) -> Result<(), Error> {
+        if let Op::Status { range, extents } = op {
+            *extents = connection.status(range.start(), range.len()).await?;
+            return Ok(());
+        }
+        let sent = Sent::of(op, &self.info).expect("all but status is one command");
+        let outcome = sent.start(connection).await;
+        outcome.result?;
+        if let (Op::Read { into, .. }, Some(buf)) = (op, outcome.buf) {
+            *into = buf;
+        }
+        Ok(())
+    }
+}
