@@ -1,5 +1,5 @@
 # `make demo` and `make test` are what a new user runs; the rest is for those who work on Cairn.
-.PHONY: demo test bench sim mutants deny fuzz clean
+.PHONY: demo test bench sim mutants deny fuzz miri clean
 
 demo:
 	@tools/setup demo && tools/demo
@@ -28,6 +28,12 @@ deny:
 SECONDS ?= 30
 fuzz:
 	@for target in $$(cargo fuzz list); do cargo +nightly fuzz run $$target -- -max_total_time=$(SECONDS) || exit 1; done
+
+# The files with unsafe code that Miri can run: the slots of the engine, the buffer pool, the wakers.
+miri:
+	@rustup component add --toolchain nightly miri rust-src 2>/dev/null || true
+	MIRIFLAGS=-Zmiri-strict-provenance cargo +nightly miri test --package cairn-graph --lib engine
+	MIRIFLAGS=-Zmiri-strict-provenance cargo +nightly miri test --package cairn-block --lib -- buf range_lock
 
 clean:
 	cargo clean

@@ -18,6 +18,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("cairn", &["api", "bench", "block", "export", "graph", "kinds", "net", "runtime", "wire"]),
     ("sim", &["block", "export", "graph", "kinds", "net", "runtime", "wire"]),
     ("testkit", &["block", "graph", "kinds", "sim"]),
+    ("chaosdisk", &["block", "export", "graph", "runtime", "sim"]),
 ];
 
 fn manifests() -> BTreeMap<String, toml::Table> {

@@ -43,13 +43,13 @@ pub enum Target {
 const GIB: u64 = 1 << 30;
 
 fn cairn(example: &str) -> Recipe {
+    serve("cairn", &format!("examples/{example}.toml"))
+}
+
+fn serve(name: &'static str, spec: &str) -> Recipe {
     Recipe {
-        name: "cairn",
-        command: vec![
-            "target/release/cairn".into(),
-            "serve".into(),
-            format!("examples/{example}.toml"),
-        ],
+        name,
+        command: vec!["target/release/cairn".into(), "serve".into(), spec.into()],
         export: "vol",
         file: None,
     }
@@ -78,6 +78,11 @@ fn null() -> Vec<Recipe> {
 
 fn memory() -> Vec<Recipe> {
     vec![cairn("memory"), nbdkit("nbdkit", "memory {size}")]
+}
+
+/// A graph of ours, and the same without the kind that is looked at.
+fn with_and_without(with: &str, without: &str) -> Vec<Recipe> {
+    vec![serve("cairn", with), serve("plain", without)]
 }
 
 fn on_file() -> Vec<Recipe> {
@@ -124,7 +129,7 @@ fn load(pattern: Pattern, connections: u32, depth: u32, block: u32) -> Load {
 
 /// Everything that is measured over NBD.
 pub fn all() -> Vec<Cell> {
-    use Pattern::{Mixed, RandomRead, RandomWrite, SequentialRead, SequentialWrite};
+    use Pattern::{RandomRead, RandomWrite, SequentialRead, SequentialWrite};
     let cell = |id, title, recipes, load, target| Cell {
         id,
         title,
@@ -137,7 +142,7 @@ pub fn all() -> Vec<Cell> {
     };
     let held = |cell: Cell| Cell { verify: true, load: Load { verify: true, ..cell.load }, ..cell };
     let on_disk = |id, title, load, target| Cell {
-        direct: true,
+        direct: matches!(target, Target::TimesDirect(..)),
         ..held(cell(id, title, on_file(), load, target))
     };
     vec![
@@ -182,13 +187,6 @@ pub fn all() -> Vec<Cell> {
             memory(),
             load(RandomWrite, 1, 32, 4096),
             Target::TimesBest(2.5),
-        )),
-        held(cell(
-            "memory-mix-q32",
-            "memory, 70 % reads, depth 32",
-            memory(),
-            load(Mixed, 1, 32, 4096),
-            Target::Shown,
         )),
         held(cell(
             "memory-rr-q1",
@@ -279,6 +277,44 @@ pub fn all() -> Vec<Cell> {
             "file, O_DIRECT, 1 MiB sequential writes, depth 8",
             load(SequentialWrite, 1, 8, 1 << 20),
             Target::TimesBest(0.95),
+        ),
+        held(cell(
+            "stripe-rr-q32",
+            "a stripe of two memory disks beside one, 4 KiB random reads, depth 32",
+            with_and_without("bench/specs/stripe-memory.toml", "examples/memory.toml"),
+            load(RandomRead, 1, 32, 4096),
+            Target::TimesBest(0.9),
+        )),
+        held(cell(
+            "mirror-rr-q32",
+            "a mirror of two memory disks beside one, 4 KiB random reads, depth 32",
+            with_and_without("bench/specs/mirror-memory.toml", "examples/memory.toml"),
+            load(RandomRead, 1, 32, 4096),
+            Target::TimesBest(0.9),
+        )),
+        Cell {
+            size: 16 * GIB,
+            ..cell(
+                "tables16-rr-q32",
+                "16 tables on null beside none, 4 KiB random reads, depth 32",
+                with_and_without("examples/tables16.toml", "examples/null.toml"),
+                load(RandomRead, 1, 32, 4096),
+                Target::Shown,
+            )
+        },
+        cell(
+            "hooks16-rr-q32",
+            "16 hooks on null beside none, 4 KiB random reads, depth 32",
+            with_and_without("examples/hooks16.toml", "examples/null.toml"),
+            load(RandomRead, 1, 32, 4096),
+            Target::Shown,
+        ),
+        cell(
+            "devices16-rr-q32",
+            "16 async devices on null beside none, 4 KiB random reads, depth 32",
+            with_and_without("examples/devices16.toml", "examples/null.toml"),
+            load(RandomRead, 1, 32, 4096),
+            Target::Shown,
         ),
     ]
 }

@@ -1,6 +1,7 @@
 //! Measures Cairn beside its peers, interleaved, and writes down every round.
 //!
-//! `suite [--quick] [--out DIR] [--only PART-OF-ID]`
+//! `suite [--quick] [--out DIR] [--only PART-OF-ID] [--readme FILE]`, or `suite --table FILE` for the
+//! table of saved results.
 #![allow(clippy::disallowed_methods, reason = "it starts servers and reads the real clock")]
 
 mod cell;
@@ -10,9 +11,9 @@ mod report;
 mod server;
 mod stats;
 
-use std::path::PathBuf;
-use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Instant;
 
 use measure::{Measured, measure};
 
@@ -20,21 +21,35 @@ use measure::{Measured, measure};
 const ROUNDS: usize = 15;
 const ROUNDS_QUICK: usize = 3;
 
+/// Where the README's table is.
+const BEGIN: &str = "<!-- bench: begin -->";
+const END: &str = "<!-- bench: end -->";
+
 struct Arguments {
     quick: bool,
     out: PathBuf,
     only: String,
+    readme: Option<PathBuf>,
+    table: Option<PathBuf>,
 }
 
 fn arguments() -> Result<Arguments, String> {
-    let mut found =
-        Arguments { quick: false, out: PathBuf::from("out/bench"), only: String::new() };
+    let mut found = Arguments {
+        quick: false,
+        out: PathBuf::from("out/bench"),
+        only: String::new(),
+        readme: None,
+        table: None,
+    };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
+        let mut next = || words.next().ok_or(format!("{word} needs a value"));
         match word.as_str() {
             "--quick" => found.quick = true,
-            "--out" => found.out = words.next().ok_or("--out needs a directory")?.into(),
-            "--only" => found.only = words.next().ok_or("--only needs part of a cell's name")?,
+            "--out" => found.out = next()?.into(),
+            "--only" => found.only = next()?,
+            "--readme" => found.readme = Some(next()?.into()),
+            "--table" => found.table = Some(next()?.into()),
             other => return Err(format!("{other}: not known; see the head of main.rs")),
         }
     }
@@ -52,6 +67,10 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), String> {
+    if let Some(path) = &arguments.table {
+        print!("{}", report::table(&load(path)?));
+        return Ok(());
+    }
     std::fs::create_dir_all(&arguments.out).map_err(|error| error.to_string())?;
     let work = arguments.out.join("work");
     std::fs::create_dir_all(&work).map_err(|error| error.to_string())?;
@@ -61,15 +80,41 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     let cells: Vec<_> =
         cell::all().into_iter().filter(|cell| cell.id.contains(&arguments.only)).collect();
     for (n, cell) in cells.iter().enumerate() {
-        eprintln!("[{}/{}, {:?}] {}", n + 1, cells.len(), whole(begun.elapsed()), cell.title);
+        eprintln!("[{}/{}, {} s] {}", n + 1, cells.len(), begun.elapsed().as_secs(), cell.title);
         let measured = measure(cell, &work, rounds)?;
         eprintln!("{}", report::line(&measured));
         all.push(measured);
     }
     let _ = std::fs::remove_dir_all(&work);
-    report::write(&arguments.out, &all, rounds, begun.elapsed())
+    let results = report::results(&all, hops()?, rounds, begun.elapsed());
+    report::write(&arguments.out, &results)?;
+    let table = report::table(&results);
+    eprintln!("\n{table}\n{}", arguments.out.join("index.html").display());
+    arguments.readme.as_deref().map_or(Ok(()), |readme| quote(readme, &table))
 }
 
-fn whole(time: Duration) -> Duration {
-    Duration::from_secs(time.as_secs())
+fn load(path: &Path) -> Result<serde_json::Value, String> {
+    let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// What hops cost in process, from the program beside this one.
+fn hops() -> Result<serde_json::Value, String> {
+    let program =
+        std::env::current_exe().map_err(|error| error.to_string())?.with_file_name("hops");
+    let output = Command::new(&program).arg("--json").output();
+    let output = output.map_err(|error| format!("{}: {error}", program.display()))?;
+    if !output.status.success() {
+        return Err(format!("hops: {}", String::from_utf8_lossy(&output.stderr)));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|error| format!("hops: {error}"))
+}
+
+/// Puts the table between its marks.
+fn quote(readme: &Path, table: &str) -> Result<(), String> {
+    let text = std::fs::read_to_string(readme).map_err(|e| format!("{}: {e}", readme.display()))?;
+    let (head, rest) = text.split_once(BEGIN).ok_or("the README has no mark for the table")?;
+    let (_, tail) = rest.split_once(END).ok_or("the README has no mark for the table's end")?;
+    std::fs::write(readme, format!("{head}{BEGIN}\n{table}{END}{tail}"))
+        .map_err(|error| format!("{}: {error}", readme.display()))
 }

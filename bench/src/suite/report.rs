@@ -1,10 +1,10 @@
-//! The results: every round as JSON, a table for the README, a page with plots.
+//! The results: every round as JSON; from that a table for the README and a page with plots.
 
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cell::Target;
 use crate::measure::{Measured, Series};
@@ -89,28 +89,29 @@ pub fn line(measured: &Measured) -> String {
     text
 }
 
-/// Writes `results.json`, `table.md` and `index.html`.
-pub fn write(out: &Path, all: &[Measured], rounds: usize, took: Duration) -> Result<(), String> {
-    let save = |name: &str, text: &str| {
-        let path = out.join(name);
-        std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
-    };
-    let results = json!({
+/// Everything that was measured.
+pub fn results(all: &[Measured], hops: Value, rounds: usize, took: Duration) -> Value {
+    json!({
         "rounds": rounds,
         "took_seconds": took.as_secs(),
         "machine": machine(),
         "cells": all.iter().map(cell_json).collect::<Vec<_>>(),
-    });
-    let text = serde_json::to_string_pretty(&results).map_err(|error| error.to_string())?;
-    save("results.json", &text)?;
-    save("table.md", &table(all))?;
-    save("index.html", &page(all, rounds))?;
-    eprintln!("{}", table(all));
-    eprintln!("{}", out.join("index.html").display());
-    Ok(())
+        "hops": hops,
+    })
 }
 
-fn machine() -> serde_json::Value {
+/// Writes `results.json`, `table.md` and `index.html`.
+pub fn write(out: &Path, results: &Value) -> Result<(), String> {
+    let save = |name: &str, text: &str| {
+        let path = out.join(name);
+        std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
+    };
+    save("results.json", &format!("{results:#}\n"))?;
+    save("table.md", &table(results))?;
+    save("index.html", &page(results))
+}
+
+fn machine() -> Value {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = read("/proc/cpuinfo");
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name\t: "));
@@ -121,86 +122,148 @@ fn machine() -> serde_json::Value {
     })
 }
 
-fn cell_json(measured: &Measured) -> serde_json::Value {
-    let series = |series: &Series| {
-        json!({
-            "name": series.name, "command": series.line, "iops": series.iops,
-            "cpu_us": series.cpu_us, "p99_us": series.p99_us,
-        })
-    };
+fn series_json(series: &Series) -> Value {
+    json!({
+        "name": series.name, "command": series.line, "iops": series.iops,
+        "median_iops": median(&series.iops).value, "cpu_us": series.cpu_us,
+        "median_cpu_us": median(&series.cpu_us).value, "p99_us": series.p99_us,
+    })
+}
+
+fn cell_json(measured: &Measured) -> Value {
     let verdict = verdict(measured).map(|verdict| {
+        let held = !matches!(measured.target, Target::Shown);
         json!({
             "ratio": verdict.ratio.value, "low": verdict.ratio.low, "high": verdict.ratio.high,
-            "against": verdict.against, "wanted": verdict.wanted,
-            "cpu_share": verdict.cpu.map(|(share, _)| share), "holds": verdict.holds(),
+            "against": verdict.against, "wanted": held.then_some(verdict.wanted),
+            "cpu_share": verdict.cpu.map(|(share, _)| share),
+            "cpu_wanted": verdict.cpu.map(|(_, most)| most),
+            "holds": held.then(|| verdict.holds()),
         })
     });
     json!({
         "id": measured.id, "title": measured.title, "block": measured.block,
-        "series": measured.series.iter().map(series).collect::<Vec<_>>(),
-        "direct": measured.direct.as_ref().map(series),
-        "verdict": verdict,
+        "series": measured.series.iter().chain(&measured.direct).map(series_json).collect::<Vec<_>>(),
+        "verdict": verdict, "line": line(measured).trim(),
     })
 }
 
-fn table(all: &[Measured]) -> String {
-    let mut text = String::from(
-        "| load | Cairn | best peer | ratio | target | holds |\n|---|---|---|---|---|---|\n",
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or(0.0)
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn holds(value: &Value) -> &'static str {
+    match value.as_bool() {
+        Some(true) => "yes",
+        Some(false) => "**no**",
+        None => "",
+    }
+}
+
+/// The table that the README quotes.
+pub fn table(results: &Value) -> String {
+    let mut text = format!(
+        "{} rounds of a second each, interleaved; medians; {} processors, client and server together.\n\n\
+         | load, 4 KiB unless said | Cairn | beside | ratio (95 %) | target | holds |\n\
+         |---|---|---|---|---|---|\n",
+        results["rounds"], results["machine"]["processors"]
     );
-    for measured in all {
-        let Some(verdict) = verdict(measured) else { continue };
-        let ours = median(&measured.series[0].iops).value;
-        let theirs = measured
-            .series
-            .iter()
-            .chain(&measured.direct)
-            .find(|series| series.name == verdict.against)
-            .map_or(0.0, |series| median(&series.iops).value);
-        let target = match measured.target {
-            Target::Shown => "-".to_owned(),
-            _ => match verdict.cpu {
-                Some((_, most)) => format!("{:.2}, CPU {most:.2}", verdict.wanted),
-                None => format!("{:.2}", verdict.wanted),
-            },
-        };
-        let cpu = verdict.cpu.map_or_else(String::new, |(share, _)| format!(", CPU {share:.2}"));
-        let _ = writeln!(
-            text,
-            "| {} | {} | {} {} | {:.2} ({:.2} to {:.2}){cpu} | {target} | {} |",
-            measured.title,
-            amount(ours, measured.block),
-            verdict.against,
-            amount(theirs, measured.block),
-            verdict.ratio.value,
-            verdict.ratio.low,
-            verdict.ratio.high,
-            if verdict.holds() { "yes" } else { "**no**" },
-        );
+    for cell in list(&results["cells"]) {
+        text += &row(cell);
+    }
+    text += "\n| in process | ns | instructions | each hop | target | holds |\n|---|---|---|---|---|---|\n";
+    let hops = list(&results["hops"]);
+    let base = hops.iter().find(|hop| hop["name"] == "null");
+    for hop in hops {
+        text += &hop_row(hop, base.unwrap_or(hop), hops);
     }
     text
 }
 
+fn row(cell: &Value) -> String {
+    let (verdict, block) = (&cell["verdict"], number(&cell["block"]) as u32);
+    let series = list(&cell["series"]);
+    let of = |name: &str| series.iter().find(|series| series["name"] == name);
+    let against = verdict["against"].as_str().unwrap_or("");
+    let shown = |name| of(name).map_or(String::new(), |s| amount(number(&s["median_iops"]), block));
+    let cpu = verdict["cpu_share"].as_f64().map(|share| format!(", CPU {share:.2}"));
+    let target = verdict["wanted"].as_f64().map(|wanted| {
+        let cpu = verdict["cpu_wanted"].as_f64().map(|most| format!(", CPU {most:.2}"));
+        format!("{wanted:.2}{}", cpu.unwrap_or_default())
+    });
+    format!(
+        "| {} | {} | {against} {} | {:.2} ({:.2} to {:.2}){} | {} | {} |\n",
+        cell["title"].as_str().unwrap_or(""),
+        shown("cairn"),
+        shown(against),
+        number(&verdict["ratio"]),
+        number(&verdict["low"]),
+        number(&verdict["high"]),
+        cpu.unwrap_or_default(),
+        target.unwrap_or_default(),
+        holds(&verdict["holds"]),
+    )
+}
+
+/// Tables are held to instructions, hooks and devices to nanoseconds for each hop.
+fn hop_row(hop: &Value, base: &Value, hops: &[Value]) -> String {
+    let name = hop["name"].as_str().unwrap_or("");
+    let (ns, each) = (number(&hop["ns"]), number(&hop["ns_per_hop"]));
+    let count = hop["instructions"].as_f64();
+    let more = |from: &Value| count.zip(from["instructions"].as_f64()).map(|(a, b)| a - b);
+    let one = hops.iter().find(|hop| hop["name"] == "table-1");
+    let (target, held) = match name {
+        "table-16" => {
+            let more = one.and_then(more);
+            ("10 instructions more than for one".to_owned(), more.map(|more| more <= 10.0))
+        }
+        "hook-16" => ("7 ns".to_owned(), Some(each <= 7.0)),
+        "device-8" => ("25 ns".to_owned(), Some(each <= 25.0)),
+        _ => (String::new(), None),
+    };
+    let per_hop = match (number(&hop["hops"]), more(base)) {
+        (0.0, _) => String::new(),
+        (hops, Some(more)) => format!("{each:.1} ns, {:.0} instructions", more / hops),
+        (_, None) => format!("{each:.1} ns"),
+    };
+    format!(
+        "| {name} | {ns:.0} | {} | {per_hop} | {target} | {} |\n",
+        count.map_or("-".to_owned(), |count| format!("{count:.0}")),
+        holds(&held.map_or(Value::Null, Value::from)),
+    )
+}
+
 /// One plot for each cell: every round of every server as a dot, its median as a bar.
-fn page(all: &[Measured], rounds: usize) -> String {
+fn page(results: &Value) -> String {
     let mut text = format!(
         "<!doctype html><meta charset=utf-8><title>Cairn beside its peers</title>\
          <style>body{{font:15px sans-serif;max-width:62em;margin:2em auto}}svg{{width:100%}}\
-         code{{font-size:12px}}</style><h1>Cairn beside its peers</h1><p>{rounds} rounds of a \
-         second, interleaved; every round is a dot, the bar is the median.</p>"
+         code{{font-size:12px}}</style><h1>Cairn beside its peers</h1><p>{} rounds of a second, \
+         interleaved; every round is a dot, the bar is the median. {}</p>",
+        results["rounds"], results["machine"]
     );
-    for measured in all {
-        let _ = write!(text, "<h2>{}</h2><p>{}</p>", measured.title, line(measured));
-        text += &plot(measured);
-        for series in &measured.series {
-            let _ = write!(text, "<div><code>{}</code></div>", series.line);
+    for cell in list(&results["cells"]) {
+        let (title, line) = (cell["title"].as_str(), cell["line"].as_str());
+        let _ = write!(text, "<h2>{}</h2><p>{}</p>", title.unwrap_or(""), line.unwrap_or(""));
+        text += &plot(list(&cell["series"]));
+        for series in list(&cell["series"]) {
+            let _ = write!(
+                text,
+                "<div><code>{}</code></div>",
+                series["command"].as_str().unwrap_or("")
+            );
         }
     }
     text
 }
 
-fn plot(measured: &Measured) -> String {
-    let rows: Vec<&Series> = measured.series.iter().chain(&measured.direct).collect();
-    let most = rows.iter().flat_map(|row| &row.iops).copied().fold(1.0, f64::max);
+fn plot(rows: &[Value]) -> String {
+    let all = |row: &Value| list(&row["iops"]).iter().map(number).collect::<Vec<_>>();
+    let most = rows.iter().flat_map(all).fold(1.0, f64::max);
     let x = |iops: f64| 120.0 + iops / most * 660.0;
     let mut text = format!("<svg viewBox='0 0 800 {}'>", rows.len() * 26 + 4);
     for (n, row) in rows.iter().enumerate() {
@@ -211,11 +274,11 @@ fn plot(measured: &Measured) -> String {
             "<text x=0 y={} font-size=13>{}</text><rect x=120 y={y} width={:.1} height=18 \
              fill='{fill}' />",
             y + 14,
-            row.name,
-            x(median(&row.iops).value) - 120.0,
+            row["name"].as_str().unwrap_or(""),
+            x(number(&row["median_iops"])) - 120.0,
         );
-        for iops in &row.iops {
-            let _ = write!(text, "<circle cx={:.1} cy={} r=2.2 />", x(*iops), y + 9);
+        for iops in all(row) {
+            let _ = write!(text, "<circle cx={:.1} cy={} r=2.2 />", x(iops), y + 9);
         }
     }
     text + "</svg>"

@@ -26,8 +26,12 @@ impl Emulate {
     pub fn new(env: &Env, lower: Lower, block_size: u32) -> Result<Self> {
         let zeros = env.buf(ZEROS_BYTES)?;
         zeros.write().fill(0);
-        let info =
-            Info { block_size: block_size.min(lower.info().block_size), ..lower.info().clone() };
+        let below = lower.info();
+        let mut info = Info { block_size: block_size.min(below.block_size), ..below.clone() };
+        if info.block_size < below.block_size {
+            // Widened to whole blocks, a request may grow at both ends.
+            info.max_transfer = below.max_transfer - 2 * below.block_size;
+        }
         Ok(Self { lower, info, env: env.clone(), zeros, lock: RangeLock::new() })
     }
 
@@ -75,9 +79,10 @@ impl Emulate {
         if self.lower.info().native_zeroes && self.widened(range).is_none() {
             return self.lower.call(Op::WriteZeroes { range, unmap, fua }).await.result;
         }
+        let most = (ZEROS_BYTES as u64).min(u64::from(self.info.max_transfer));
         let mut at = range.start();
         while at < range.end() {
-            let piece = ByteRange::between(at, range.end().min(at + ZEROS_BYTES as u64))
+            let piece = ByteRange::between(at, range.end().min(at + most))
                 .expect("there is something left");
             self.write(piece, self.zeros.slice(0..piece.len() as usize), fua).await?;
             at = piece.end();

@@ -16,6 +16,7 @@ mod lower;
 mod range;
 mod range_lock;
 mod request;
+pub mod seeded;
 mod table;
 
 pub use buf::{BUF_ALIGN, BUF_MAX_BYTES, Buf, BufPool, Ref, RefMut};

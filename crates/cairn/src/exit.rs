@@ -96,7 +96,21 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self::new(Exit::of(error.kind()), error.to_string())
+        let next = error.os_code().map_or("", next_step);
+        Self::new(Exit::of(error.kind()), format!("{error}{next}"))
+    }
+}
+
+/// What to do when the operating system says no: it never says that itself.
+fn next_step(errno: i32) -> &'static str {
+    use rustix::io::Errno;
+    match Errno::from_raw_os_error(errno) {
+        Errno::NOENT => ". Next: make it, or name another",
+        Errno::ACCESS | Errno::PERM => ". Next: run as a user who may, or name another",
+        Errno::NOSPC | Errno::DQUOT => ". Next: free some space there, or name another place",
+        Errno::MFILE => ". Next: raise the limit of open files (ulimit -n)",
+        Errno::CONNREFUSED | Errno::CONNRESET => ". Next: see whether the server runs",
+        _ => "",
     }
 }
 

@@ -9,6 +9,7 @@ mod limit;
 mod linear;
 mod memory;
 mod mirror;
+mod nowhere;
 mod null;
 mod partition;
 mod pass;

@@ -22,6 +22,8 @@ pub(crate) struct Disk {
     facts: StorageFacts,
     read_only: bool,
     inline: bool,
+    /// Served by another process, which may be slow or stopped.
+    foreign: bool,
     punch: Cell<bool>,
     zero_range: Cell<bool>,
     fault: RefCell<Option<Error>>,
@@ -44,12 +46,13 @@ pub(crate) enum Step {
 
 /// Opens a disk for `side`.
 pub(crate) fn open(side: Rc<Side>, open: &Open) -> Result<OpenDisk> {
-    let Opened { file, seeker, facts, inline, punch, zero_range } = opening::open(open)?;
+    let Opened { file, seeker, facts, inline, foreign, punch, zero_range } = opening::open(open)?;
     let disk = Disk {
         path: open.path.display().to_string(),
         facts,
         read_only: open.read_only,
         inline,
+        foreign,
         punch: Cell::new(punch),
         zero_range: Cell::new(zero_range),
         fault: RefCell::new(None),
@@ -96,7 +99,10 @@ impl Storage for OpenDisk {
         let Some(seeker) = &self.seeker else {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                format!("{path}: a block device cannot say what is allocated; treat all as data"),
+                format!(
+                    "{path}: a block device, or a file system in user space, is not asked what is \
+                     allocated; treat all as data"
+                ),
             ));
         };
         if range.end() > self.disk.facts.size {
@@ -154,6 +160,11 @@ impl Disk {
                 self.facts.size
             ),
         )
+    }
+
+    /// Whether the kernel may sleep while it takes a call.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.foreign
     }
 
     /// Whether `op` can be carried out at all.
@@ -263,7 +274,10 @@ impl Disk {
         // The kernel reports a lost write once. Who would ask again would hear that all is well.
         let lost = match op {
             Op::Flush => true,
-            Op::Write { fua: true, .. } => !self.facts.direct || error.kind() == ErrorKind::Io,
+            // A tmpfs writes nothing later: what it refuses is refused at once.
+            Op::Write { fua: true, .. } => {
+                !(self.facts.direct || self.inline) || error.kind() == ErrorKind::Io
+            }
             _ => false,
         };
         if lost && self.fault.borrow().is_none() {

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Duration;
 
 use block::env::{CacheMode, Open, StorageFacts};
 use block::{BUF_ALIGN, Error, ErrorKind, Result};
@@ -15,6 +16,7 @@ const EXT4: i64 = 0xef53;
 const XFS: i64 = 0x5846_5342;
 const BTRFS: i64 = 0x9123_683e;
 const F2FS: i64 = 0xf2f5_2010;
+const FUSE: i64 = 0x6573_5546;
 
 /// What opening has found.
 pub(crate) struct Opened {
@@ -22,6 +24,7 @@ pub(crate) struct Opened {
     pub(crate) seeker: Option<OwnedFd>,
     pub(crate) facts: StorageFacts,
     pub(crate) inline: bool,
+    pub(crate) foreign: bool,
     pub(crate) punch: bool,
     pub(crate) zero_range: bool,
 }
@@ -119,7 +122,11 @@ fn inspect(open: &Open, file: OwnedFd, created: bool) -> Result<Opened, Failure>
         _ => 512,
     };
     if size == 0 || !size.is_multiple_of(u64::from(block_size)) {
-        let words = format!("has {size} bytes; it must be a multiple of {block_size} above zero");
+        let whole = size.next_multiple_of(block_size.into()).max(block_size.into());
+        let words = format!(
+            "has {size} bytes; it must be a multiple of {block_size} above zero. Next: truncate -s \
+             {whole}, or more, or name another"
+        );
         return Err(Failure::Said(ErrorKind::Invalid, words));
     }
     // Past the end there is nothing to lose: this asks without writing.
@@ -129,9 +136,16 @@ fn inspect(open: &Open, file: OwnedFd, created: bool) -> Result<Opened, Failure>
         sys::allocate(fd, punch_mode, beyond, BUF_ALIGN as u64).is_ok()
     };
     let zero_range = !open.read_only && matches!(kind, EXT4 | XFS | BTRFS | F2FS);
+    // Who asks a file system in user space for holes waits for a process, and the core with it.
+    let foreign = kind == FUSE;
     // By the descriptor: the path may name another file by now.
     let itself = format!("/proc/self/fd/{fd}");
-    let seeker = sys::open(itself.as_ref(), libc::O_RDONLY, 0).tried("opening again to seek")?;
+    let seeker = match foreign {
+        true => None,
+        false => {
+            Some(sys::open(itself.as_ref(), libc::O_RDONLY, 0).tried("opening again to seek")?)
+        }
+    };
     let words = match (inline, direct) {
         (true, _) => "in memory (tmpfs)",
         (false, true) => "O_DIRECT",
@@ -148,7 +162,7 @@ fn inspect(open: &Open, file: OwnedFd, created: bool) -> Result<Opened, Failure>
         identity: identity(&open.path),
         words: words.to_owned(),
     };
-    Ok(Opened { file, seeker: Some(seeker), facts, inline, punch, zero_range })
+    Ok(Opened { file, seeker, facts, inline, foreign, punch, zero_range })
 }
 
 /// The one name of what has many: absolute, without links. Of a file that is not there yet, the name
@@ -200,7 +214,7 @@ fn kind_words(kind: i64) -> String {
         BTRFS => "btrfs".to_owned(),
         F2FS => "f2fs".to_owned(),
         0x6969 => "nfs".to_owned(),
-        0x6573_5546 => "a fuse file system".to_owned(),
+        FUSE => "a fuse file system".to_owned(),
         0x794c_7630 => "overlayfs".to_owned(),
         _ => format!("a file system of type {kind:#x}"),
     }
@@ -213,8 +227,14 @@ fn device(open: &Open) -> Result<Opened, Failure> {
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
             let holder = device_holder(&open.path);
             let words = match holder {
-                Some(holder) => format!("is in use; {holder} has it open"),
-                None => "is in use: it is mounted, or part of another device".to_owned(),
+                Some(holder) => {
+                    format!("is in use; {holder} has it open. Next: stop that, or name another")
+                }
+                None => {
+                    "is in use: it is mounted, or part of another device. Next: unmount it, or \
+                         name another"
+                        .to_owned()
+                }
             };
             return Err(Failure::Said(ErrorKind::InUse, words));
         }
@@ -255,7 +275,7 @@ fn inspect_device(open: &Open, file: OwnedFd) -> Result<Opened, Failure> {
     };
     // The kernel zeroes a range of any device, by writing zeros if it must.
     let zero_range = !open.read_only;
-    Ok(Opened { file, seeker: None, facts, inline: false, punch, zero_range })
+    Ok(Opened { file, seeker: None, facts, inline: false, foreign: false, punch, zero_range })
 }
 
 fn queue_limit(device: u64, name: &str) -> u64 {
@@ -270,19 +290,26 @@ fn queue_limit(device: u64, name: &str) -> u64 {
         .unwrap_or(0)
 }
 
+/// How often a lock without a living holder is tried, and how long the rest between is: the kernel ends
+/// the ring of a killed process a moment after the process itself.
+const LOCK_TRIES: u32 = 200;
+const LOCK_REST: Duration = Duration::from_millis(10);
+
 fn lock(open: &Open, fd: RawFd, stat: &libc::stat) -> Result<(), Failure> {
-    match sys::lock(fd, !open.read_only) {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
-            let words = match file_holder(stat) {
-                Some(holder) => format!("is in use by {holder}"),
-                None => "is in use: by a request of an ended process that the kernel has not \
-                         finished, or by another machine; try again"
-                    .to_owned(),
-            };
-            Err(Failure::Said(ErrorKind::InUse, words))
+    for _ in 0..LOCK_TRIES {
+        match sys::lock(fd, !open.read_only) {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {}
+            other => return other.tried("lock"),
         }
-        other => other.tried("lock"),
+        if let Some(holder) = file_holder(stat) {
+            let words = format!("is in use by {holder}. Next: stop that, or name another");
+            return Err(Failure::Said(ErrorKind::InUse, words));
+        }
+        std::thread::sleep(LOCK_REST);
     }
+    let words = "is in use: by a request of an ended process that the kernel has not finished, or by \
+                 another machine; try again";
+    Err(Failure::Said(ErrorKind::InUse, words.to_owned()))
 }
 
 fn processes() -> impl Iterator<Item = u32> {

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
-use io_uring::squeue::Entry;
+use io_uring::squeue::{Entry, Flags};
 use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, opcode};
 
@@ -195,14 +195,19 @@ fn timespec(limit: Duration) -> Timespec {
     Timespec::new().sec(limit.as_secs()).nsec(limit.subsec_nanos())
 }
 
+/// The entry, for a thread of the kernel if it could sleep.
+fn apart(entry: Entry, away: bool) -> Entry {
+    if away { entry.flags(Flags::ASYNC) } else { entry }
+}
+
 fn entry(call: Call) -> Entry {
     match call {
-        Call::Read { fd, ptr, len, offset } => {
-            opcode::Read::new(Fd(fd), ptr, len).offset(offset).build()
+        Call::Read { fd, ptr, len, offset, apart: away } => {
+            apart(opcode::Read::new(Fd(fd), ptr, len).offset(offset).build(), away)
         }
-        Call::Write { fd, ptr, len, offset, dsync } => {
+        Call::Write { fd, ptr, len, offset, dsync, apart: away } => {
             let flags = if dsync { libc::RWF_DSYNC } else { 0 };
-            opcode::Write::new(Fd(fd), ptr, len).offset(offset).rw_flags(flags).build()
+            apart(opcode::Write::new(Fd(fd), ptr, len).offset(offset).rw_flags(flags).build(), away)
         }
         Call::Fsync { fd } => opcode::Fsync::new(Fd(fd)).flags(FsyncFlags::DATASYNC).build(),
         Call::Fallocate { fd, mode, offset, len } => {

@@ -141,16 +141,17 @@ impl Slot {
         let held = self.held.as_ref().expect("an operation in flight is held");
         let fd = held.file.as_raw_fd();
         let moved = self.moved;
+        let apart = held.disk.as_ref().is_some_and(|disk| disk.is_foreign());
         let rest = |range: ByteRange| (range.start() + moved, range.len() - moved);
         let buf = || held.buf.as_ref().expect("a transfer has its buffer");
         match held.op {
             Op::Read { offset } => {
                 let (ptr, len) = tail(buf(), moved);
-                Call::Read { fd, ptr, len, offset: offset + moved }
+                Call::Read { fd, ptr, len, offset: offset + moved, apart }
             }
             Op::Write { offset, fua } => {
                 let (ptr, len) = tail(buf(), moved);
-                Call::Write { fd, ptr, len, offset: offset + moved, dsync: fua }
+                Call::Write { fd, ptr, len, offset: offset + moved, dsync: fua, apart }
             }
             Op::Flush => Call::Fsync { fd },
             Op::Zero { range, mode, .. } => {
@@ -160,7 +161,7 @@ impl Slot {
                 let (offset, left) = rest(range);
                 let buf = buf();
                 let len = left.min(buf.len() as u64) as u32;
-                Call::Write { fd, ptr: buf.as_ptr(), len, offset, dsync: false }
+                Call::Write { fd, ptr: buf.as_ptr(), len, offset, dsync: false, apart }
             }
             Op::Discard { range } => {
                 let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;

@@ -21,6 +21,8 @@ pub(crate) enum Call {
         ptr: *mut u8,
         len: u32,
         offset: u64,
+        /// The kernel might sleep while it takes the call: not on this thread.
+        apart: bool,
     },
     Write {
         fd: RawFd,
@@ -28,6 +30,7 @@ pub(crate) enum Call {
         len: u32,
         offset: u64,
         dsync: bool,
+        apart: bool,
     },
     Fsync {
         fd: RawFd,
@@ -101,12 +104,12 @@ pub(crate) fn accepted(fd: i32) -> OwnedFd {
 /// The call's pointers are valid for its lengths, and nobody else uses the memory meanwhile.
 pub(crate) unsafe fn perform(call: Call) -> i32 {
     match call {
-        Call::Read { fd, ptr, len, offset } => {
+        Call::Read { fd, ptr, len, offset, .. } => {
             let part = libc::iovec { iov_base: ptr.cast(), iov_len: len as usize };
             // SAFETY: one valid part, by the contract above.
             check_size(unsafe { libc::preadv2(fd, &raw const part, 1, offset as i64, 0) })
         }
-        Call::Write { fd, ptr, len, offset, dsync } => {
+        Call::Write { fd, ptr, len, offset, dsync, .. } => {
             let part = libc::iovec { iov_base: ptr.cast_mut().cast(), iov_len: len as usize };
             let flags = if dsync { libc::RWF_DSYNC } else { 0 };
             // SAFETY: one valid part, which the kernel only reads.

@@ -62,37 +62,6 @@ fn a_request_in_flight_keeps_the_lock() {
     });
 }
 
-/// Not a test of its own: what the next one runs in a process that it kills.
-#[test]
-#[ignore = "run by killed_with_writes_in_flight, in a process of its own"]
-fn writes_until_killed() {
-    let path = std::env::var("CAIRN_TEST_WRITES_TO").expect("the parent test says where");
-    let core = Core::new(Config { engine: Engine::Ring, ..Config::default() }).unwrap();
-    let env = core.env();
-    let open = Open {
-        path: path.into(),
-        device: false,
-        read_only: false,
-        create: None,
-        cache: CacheMode::Direct,
-    };
-    let disk = env.open(&open).unwrap();
-    println!("locked");
-    core.block_on(async {
-        for round in 1u8.. {
-            let writes: Vec<_> = (0..64u64)
-                .map(|at| {
-                    let data = filled(&env, WRITE_BYTES, round.max(1));
-                    disk.start(DiskIo::Write { offset: at * WRITE_BYTES as u64, data, fua: false })
-                })
-                .collect();
-            for write in writes {
-                write.await.result.unwrap();
-            }
-        }
-    });
-}
-
 fn open_when_free(env: &Env, open: &Open) -> u32 {
     let began = Instant::now();
     let mut refused = 0;
@@ -120,9 +89,8 @@ fn killed_with_writes_in_flight() {
     drop(file);
     let mut refused = 0;
     for round in 0..8u32 {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "writes_until_killed", "--ignored", "--nocapture"])
-            .env("CAIRN_TEST_WRITES_TO", place.path())
+        let mut child = Command::new(common::helper("writes_until_killed"))
+            .arg(place.path())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();

@@ -199,6 +199,11 @@ impl SimWorld {
         self.block_on(async move { env.sleep_until(until).await })
     }
 
+    /// When the next thing happens, if anything is to.
+    pub fn next_at(&self) -> Option<Mono> {
+        self.0.clock.next_at()
+    }
+
     /// Whether nothing is ready and nothing will happen.
     pub fn is_idle(&self) -> bool {
         self.0.clock.next_at().is_none() && self.0.ready.0.lock().is_ok_and(|r| r.is_empty())

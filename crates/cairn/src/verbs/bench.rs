@@ -77,7 +77,7 @@ impl BenchArgs {
     pub fn run(self, form: Form) -> Result {
         self.may_write()?;
         let load = self.load()?;
-        let core = Core::new(Config::default())?;
+        let core = Core::new(Config { spin_us: 0, ..Config::default() })?;
         let env = core.env();
         let mut all: Vec<Vec<Outcome>> = vec![Vec::new(); self.uris.len()];
         if self.fill {

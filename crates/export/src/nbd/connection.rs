@@ -3,16 +3,17 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Poll, Waker};
 
 use block::env::Socket;
-use block::{Buf, ByteRange, Error, Op, Request, Result};
+use block::{Buf, ByteRange, Error, Mono, Op, Request, Result};
 use graph::engine::Sink;
 use wire::nbd::{CommandFlags, Reply, ReplyStyle, RequestHeader, Session};
 use wire::stream::{Batch, Outbox};
 
-use super::command::{allocation, errno_of, is_zero, range_of};
+use super::command::{PREFETCH_BYTES, allocation, errno_of, is_zero, range_of};
+use super::gate::Gate;
 use super::{Export, Limits};
 
 /// Reads from this length on are looked at for zeros, if the client can be told of them.
@@ -25,18 +26,55 @@ pub struct Connection {
     pub socket: Rc<dyn Socket>,
     pub session: Session,
     pub limits: Limits,
+    /// Shut when no more requests are to begin.
+    pub gate: Rc<Gate>,
+    pub peers: Rc<Peers>,
     pending: RefCell<Pending>,
     outbox: RefCell<Outbox>,
     /// Answers that did not fit into the outbox.
     overflow: RefCell<VecDeque<Answer>>,
     held_bytes: Cell<usize>,
     in_flight: Cell<u32>,
+    /// Since when the client has taken nothing of what is being sent.
+    sending: Cell<Option<Mono>>,
     /// No more answers are wanted.
     closed: Cell<bool>,
     /// No more requests come.
     ended: Cell<bool>,
+    /// The writer has ended.
+    written: Cell<bool>,
+    /// It was closed for keeping memory from others.
+    cut: Cell<bool>,
     reader: RefCell<Option<Waker>>,
     writer: RefCell<Option<Waker>>,
+    /// Whoever waits for the end.
+    waiting: RefCell<Vec<Waker>>,
+}
+
+/// The open connections of a server.
+#[derive(Default)]
+pub struct Peers(RefCell<Vec<Weak<Connection>>>);
+
+impl Peers {
+    pub fn add(&self, connection: &Rc<Connection>) {
+        let mut peers = self.0.borrow_mut();
+        peers.retain(|peer| peer.strong_count() > 0);
+        peers.push(Rc::downgrade(connection));
+    }
+
+    pub fn all(&self) -> Vec<Rc<Connection>> {
+        self.0.borrow().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Closes whoever keeps memory from the others by not reading its answers.
+    pub fn close_stuck(&self) {
+        for peer in self.all() {
+            if peer.is_stuck() {
+                peer.cut.set(true);
+                peer.close();
+            }
+        }
+    }
 }
 
 /// Requests on their way, by token.
@@ -49,6 +87,8 @@ struct Pending {
 /// A request and what became of it.
 struct Answer {
     header: RequestHeader,
+    /// What it holds until it is sent; nothing, if it never began.
+    held: usize,
     op: Option<Op>,
     result: Result<()>,
 }
@@ -59,6 +99,8 @@ impl Connection {
         socket: Rc<dyn Socket>,
         session: Session,
         limits: Limits,
+        gate: Rc<Gate>,
+        peers: Rc<Peers>,
     ) -> Result<Rc<Self>> {
         let outbox = RefCell::new(Outbox::new(export.env.pool())?);
         Ok(Rc::new(Self {
@@ -66,44 +108,70 @@ impl Connection {
             socket,
             session,
             limits,
+            gate,
+            peers,
             pending: RefCell::default(),
             outbox,
             overflow: RefCell::default(),
             held_bytes: Cell::new(0),
             in_flight: Cell::new(0),
+            sending: Cell::new(None),
             closed: Cell::new(false),
             ended: Cell::new(false),
+            written: Cell::new(false),
+            cut: Cell::new(false),
             reader: RefCell::default(),
             writer: RefCell::default(),
+            waiting: RefCell::default(),
         }))
     }
 
-    /// Whether another request of `bytes` may begin now.
+    /// Whether another request of `bytes` may begin now. A client that does not read its answers
+    /// is not listened to either; and nobody holds more than is left for all the others.
     pub fn may_begin(&self, bytes: usize) -> bool {
+        let pool = self.export.env.pool();
+        let left = pool.limit_bytes().saturating_sub(pool.used_bytes());
+        let held = self.held_bytes.get();
         self.in_flight.get() < self.limits.requests
-            && (self.held_bytes.get() == 0
-                || self.held_bytes.get() + bytes <= self.limits.held_bytes)
+            && self.overflow.borrow().len() < self.limits.requests as usize
+            && (held == 0 || held + bytes <= self.limits.held_bytes.min(left))
     }
 
-    /// Waits until [`Connection::may_begin`], or the connection is closed.
+    /// Waits until [`Connection::may_begin`].
     pub async fn room(&self, bytes: usize) {
-        self.reader_waits(|| self.may_begin(bytes) || self.closed.get()).await;
-    }
-
-    /// Waits until every request has been answered.
-    pub async fn quiet(&self) {
-        self.reader_waits(|| self.in_flight.get() == 0).await;
-    }
-
-    async fn reader_waits(&self, over: impl Fn() -> bool) {
         poll_fn(|cx| {
-            if over() {
+            if self.may_begin(bytes) {
                 return Poll::Ready(());
             }
             *self.reader.borrow_mut() = Some(cx.waker().clone());
             Poll::Pending
         })
         .await;
+    }
+
+    /// Waits until every begun request has been answered.
+    pub async fn quiet(&self) {
+        self.wait(|| self.in_flight.get() == 0).await;
+    }
+
+    /// Waits until the writer has ended.
+    pub async fn written(&self) {
+        self.wait(|| self.written.get()).await;
+    }
+
+    async fn wait(&self, over: impl Fn() -> bool) {
+        poll_fn(|cx| {
+            if over() {
+                return Poll::Ready(());
+            }
+            self.waiting.borrow_mut().push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    fn wake_waiting(&self) {
+        self.waiting.take().into_iter().for_each(Waker::wake);
     }
 
     fn wake_reader(&self) {
@@ -139,16 +207,22 @@ impl Connection {
             pending.requests[token as usize].take().expect("a token is answered once")
         };
         self.in_flight.set(self.in_flight.get() - 1);
+        if self.in_flight.get() == 0 {
+            self.wake_waiting();
+        }
+        if self.ended.get() || self.closed.get() {
+            self.export.wake_fenced();
+        }
         if self.closed.get() {
-            self.wake_reader();
             return;
         }
-        self.answer(Answer { header, op, result });
+        let held = held_bytes(&header, self.session.style);
+        self.answer(Answer { header, held, op, result });
     }
 
     /// Answers a request that never began.
     pub fn refuse(&self, header: RequestHeader, error: Error) {
-        self.answer(Answer { header, op: None, result: Err(error) });
+        self.answer(Answer { header, held: 0, op: None, result: Err(error) });
     }
 
     fn answer(&self, answer: Answer) {
@@ -163,8 +237,8 @@ impl Connection {
     }
 
     fn put(&self, outbox: &mut Outbox, answer: Answer) {
-        let Answer { header, op, result } = answer;
-        outbox.hold(held_bytes(&header, self.session.style));
+        let Answer { header, held, op, result } = answer;
+        outbox.hold(held);
         let reply = Reply::new(&header, self.session.style);
         if let Err(error) = result {
             let mut bytes = Vec::new();
@@ -215,6 +289,17 @@ impl Connection {
         }
     }
 
+    /// Notes that a send begins, or that it has ended.
+    pub fn sends(&self, sends: bool) {
+        self.sending.set(sends.then(|| self.export.env.now()));
+    }
+
+    /// Whether the client has taken nothing of its answers for the time of one request.
+    pub fn is_stuck(&self) -> bool {
+        let now = self.export.env.now();
+        self.sending.get().is_some_and(|since| now.since(since) >= self.limits.request)
+    }
+
     /// The next batch to send; `None` when there will be no more.
     pub async fn batch(&self) -> Option<Batch> {
         poll_fn(|cx| {
@@ -256,14 +341,25 @@ impl Connection {
         self.wake_writer();
     }
 
+    /// The writer has ended.
+    pub fn end_of_answers(&self) {
+        self.written.set(true);
+        self.wake_waiting();
+    }
+
     /// Neither requests nor answers any more. What is on its way goes on, and fences what overlaps.
     pub fn close(&self) {
         if self.closed.replace(true) {
             return;
         }
+        self.gate.shut();
         self.socket.shutdown();
-        self.wake_reader();
         self.wake_writer();
+    }
+
+    /// Whether it was closed because it read no answers.
+    pub fn was_cut(&self) -> bool {
+        self.cut.get()
     }
 
     pub fn is_closed(&self) -> bool {
@@ -299,6 +395,7 @@ impl Answer {
 pub fn held_bytes(header: &RequestHeader, style: ReplyStyle) -> usize {
     match header.command {
         wire::nbd::Command::Read => header.length as usize,
+        wire::nbd::Command::Cache => PREFETCH_BYTES as usize,
         _ => header.payload_bytes(style) as usize,
     }
 }

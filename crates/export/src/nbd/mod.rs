@@ -6,13 +6,17 @@
 
 mod command;
 mod connection;
+mod gate;
 mod handshake;
+mod log;
 mod reader;
 mod server;
 mod writer;
 
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::rc::{Rc, Weak};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use block::{ByteRange, Env, Info};
@@ -34,7 +38,8 @@ pub struct Limits {
     pub held_bytes: usize,
     /// The whole handshake.
     pub handshake: Duration,
-    /// One request, from its first byte to its last.
+    /// One request, from its first byte to its last; and, while others wait for memory, the time in
+    /// which a client has to take something of its answers.
     pub request: Duration,
 }
 
@@ -60,6 +65,8 @@ pub struct Export {
     info: Info,
     /// Closed connections whose requests are still on their way: what overlaps these waits.
     orphans: RefCell<Vec<Weak<Connection>>>,
+    /// Whoever waits for that.
+    fenced: RefCell<Vec<Waker>>,
 }
 
 impl Export {
@@ -79,6 +86,7 @@ impl Export {
             node,
             info: engine.info(node),
             orphans: RefCell::default(),
+            fenced: RefCell::default(),
         })
     }
 
@@ -118,6 +126,22 @@ impl Export {
             blocks,
             contexts: vec![wire::nbd::BASE_ALLOCATION.to_owned()],
         }
+    }
+
+    /// Waits until no closed connection has a request on its way that touches `range`.
+    async fn unfenced(&self, range: Option<ByteRange>) {
+        poll_fn(|cx| {
+            if !self.is_fenced(range) {
+                return Poll::Ready(());
+            }
+            self.fenced.borrow_mut().push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    fn wake_fenced(&self) {
+        self.fenced.take().into_iter().for_each(Waker::wake);
     }
 
     /// Whether a request on `range` must wait for one that a closed connection left behind.

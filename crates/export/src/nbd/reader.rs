@@ -6,32 +6,52 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use block::env::Ticket;
+use block::seeded::{self, Bug};
 use block::{Buf, ByteRange, Error, ErrorKind, Mono, Op, Result};
 use wire::nbd::{Command, CommandFlags, Errno, RequestHeader, check};
 use wire::stream::{INBOX_BYTES, Inbox};
 
-use super::command::{PIECE_BYTES, op_of, range_of, zeroing};
+use super::command::{PIECE_BYTES, PREFETCH_BYTES, op_of, range_of, zeroing};
 use super::connection::{Connection, held_bytes};
 
 /// Payloads longer than this are received straight into their own buffer.
 const STRAIGHT_BYTES: usize = 64 << 10;
 
-/// A cached range is read in pieces of this length.
-const PREFETCH_BYTES: u64 = 1 << 20;
+/// Why the reader stops.
+enum End {
+    /// The client has taken its leave, or nobody wants more requests.
+    Over,
+    /// In words for the log.
+    Broken(String),
+}
 
-/// Why the reader stopped.
-type Ended = std::result::Result<(), String>;
-
-/// Reads requests until the client leaves; says why, for the log.
-pub async fn read(connection: Rc<Connection>, mut inbox: Inbox) -> Ended {
-    let ended = Reader { connection: &connection, inbox: &mut inbox, since: None, hearing: None }
-        .run()
-        .await;
-    match &ended {
-        Ok(()) => connection.end_of_requests(),
-        Err(_) => connection.close(),
+impl From<String> for End {
+    fn from(why: String) -> Self {
+        Self::Broken(why)
     }
-    ended
+}
+
+type Step<T = ()> = std::result::Result<T, End>;
+
+/// Reads requests until the client leaves, or the gate is shut.
+///
+/// # Errors
+/// Why the connection was closed, for the log.
+pub async fn read(
+    connection: &Rc<Connection>,
+    mut inbox: Inbox,
+) -> std::result::Result<(), String> {
+    let ended = Reader { connection, inbox: &mut inbox, since: None, hearing: None }.run().await;
+    match ended {
+        Ok(()) | Err(End::Over) => {
+            connection.end_of_requests();
+            Ok(())
+        }
+        Err(End::Broken(why)) => {
+            connection.close();
+            Err(why)
+        }
+    }
 }
 
 struct Reader<'a> {
@@ -39,17 +59,17 @@ struct Reader<'a> {
     inbox: &'a mut Inbox,
     /// When the first byte of an unfinished request was there.
     since: Option<Mono>,
-    /// A receive into the inbox that is on its way.
+    /// A receive into the inbox that was begun while a request waited at the fence.
     hearing: Option<Ticket>,
 }
 
 impl Reader<'_> {
-    async fn run(&mut self) -> Ended {
+    async fn run(&mut self) -> Step {
         let style = self.connection.session.style;
-        while !self.connection.is_closed() {
+        while !self.connection.gate.is_shut() {
             let parsed = RequestHeader::parse(&self.inbox.bytes(), style);
             match parsed.map_err(|error| error.to_string())? {
-                Some((header, _)) if header.command == Command::Disconnect => return Ok(()),
+                Some((header, _)) if header.command == Command::Disconnect => break,
                 Some((header, used)) => {
                     let payload = header.payload_bytes(style) as usize;
                     if payload <= STRAIGHT_BYTES && self.inbox.len() < used + payload {
@@ -62,7 +82,7 @@ impl Reader<'_> {
                 }
                 None => {
                     if !self.receive().await? {
-                        return Ok(());
+                        break;
                     }
                 }
             }
@@ -71,60 +91,58 @@ impl Reader<'_> {
     }
 
     /// Receives what there is; `false` at the end of the stream between two requests.
-    async fn receive(&mut self) -> std::result::Result<bool, String> {
+    async fn receive(&mut self) -> Step<bool> {
         let begun = !self.inbox.is_empty();
+        match self.more(begun).await? {
+            0 if begun => Err("the connection ended inside a request".to_owned().into()),
+            n => Ok(n > 0),
+        }
+    }
+
+    /// Receives into the inbox; 0 at the end of the stream.
+    async fn more(&mut self, begun: bool) -> Step<usize> {
         let ticket = match self.hearing.take() {
             Some(ticket) => ticket,
             None => self.connection.socket.recv(self.inbox.room()),
         };
-        match self.received(ticket, begun).await? {
-            0 if begun => Err("the connection ended inside a request".to_owned()),
-            0 => Ok(false),
-            n => {
-                self.inbox.arrived(n);
-                Ok(true)
-            }
-        }
+        let n = self.received(ticket, begun).await?;
+        self.inbox.arrived(n);
+        Ok(n)
     }
 
     /// One receive; inside a request it is over at the request's deadline.
-    async fn received(
-        &mut self,
-        ticket: Ticket,
-        begun: bool,
-    ) -> std::result::Result<usize, String> {
+    async fn received(&mut self, ticket: Ticket, begun: bool) -> Step<usize> {
         let env = &self.connection.export.env;
         let outcome = if begun {
             let limit = self.connection.limits.request;
             let since = *self.since.get_or_insert(env.now());
             let left = limit.saturating_sub(env.now().since(since));
-            match env.within(left, ticket).await {
-                Some(outcome) => outcome,
-                None => {
-                    return Err(format!(
-                        "a request was not complete {} s after its first byte",
-                        limit.as_secs()
-                    ));
-                }
-            }
+            let outcome = self.unless_shut(env.within(left, ticket)).await?;
+            outcome.ok_or_else(|| {
+                format!("a request was not complete {limit:?} after its first byte")
+            })?
         } else {
-            ticket.await
+            self.unless_shut(ticket).await?
         };
-        outcome.result.map_err(|error| error.to_string())
+        Ok(outcome.result.map_err(|error| error.to_string())?)
+    }
+
+    /// Waits, unless no more requests are to begin.
+    async fn unless_shut<F: Future>(&self, future: F) -> Step<F::Output> {
+        self.connection.gate.unless(future).await.ok_or(End::Over)
     }
 
     /// Begins one request, whose payload follows in the stream.
-    async fn request(&mut self, header: RequestHeader, payload: usize) -> Ended {
+    async fn request(&mut self, header: RequestHeader, payload: usize) -> Step {
         if let Err(refusal) = check(&header, &self.connection.session) {
+            self.room(0).await?;
             self.skip(payload).await?;
             let kind = kind_of(refusal.errno);
             self.connection.refuse(header, Error::new(kind, refusal.reason));
             return Ok(());
         }
         let held = held_bytes(&header, self.connection.session.style);
-        if !self.connection.may_begin(held) {
-            self.connection.room(held).await;
-        }
+        self.room(held).await?;
         let buf = match header.command {
             Command::Read => Some(self.buffer(header.length as usize).await?),
             Command::Write => {
@@ -135,7 +153,9 @@ impl Reader<'_> {
             _ => None,
         };
         let touched = (header.command != Command::Flush).then(|| range_of(&header));
-        self.unfenced(touched).await?;
+        if self.connection.export.is_fenced(touched) {
+            self.unfenced(touched).await?;
+        }
         let token = self.connection.begin(header, held);
         self.begin(header, token, buf).await;
         Ok(())
@@ -143,15 +163,15 @@ impl Reader<'_> {
 
     /// Waits until no orphan is in the way, and hears meanwhile whether the client is still there: once
     /// its connection is gone it counts on nothing landing that had not begun.
-    async fn unfenced(&mut self, touched: Option<ByteRange>) -> Ended {
-        let export = self.connection.export.clone();
-        while export.is_fenced(touched) {
+    async fn unfenced(&mut self, touched: Option<ByteRange>) -> Step {
+        let connection = self.connection.clone();
+        let mut clear = pin!(connection.export.unfenced(touched));
+        loop {
             if self.hearing.is_none() && self.inbox.len() < INBOX_BYTES {
-                self.hearing = Some(self.connection.socket.recv(self.inbox.room()));
+                self.hearing = Some(connection.socket.recv(self.inbox.room()));
             }
-            let mut answered = pin!(export.engine.answered());
             let heard = poll_fn(|cx| {
-                if answered.as_mut().poll(cx).is_ready() {
+                if clear.as_mut().poll(cx).is_ready() {
                     return Poll::Ready(None);
                 }
                 match &mut self.hearing {
@@ -159,40 +179,58 @@ impl Reader<'_> {
                     None => Poll::Pending,
                 }
             });
-            let Some(outcome) = heard.await else { continue };
+            let heard = connection.gate.unless(heard).await.ok_or(End::Over)?;
+            let Some(outcome) = heard else { return Ok(()) };
             self.hearing = None;
-            match outcome.result {
-                Ok(0) => return Err("the client left while a request waited".to_owned()),
-                Ok(n) => self.inbox.arrived(n),
-                Err(error) => return Err(error.to_string()),
+            match outcome.result.map_err(|error| error.to_string())? {
+                0 => return Err("the client left while a request waited".to_owned().into()),
+                n => self.inbox.arrived(n),
             }
+        }
+    }
+
+    /// Waits until a request that holds so many bytes may begin. That is our time, not the client's.
+    async fn room(&mut self, bytes: usize) -> Step {
+        if !self.connection.may_begin(bytes) {
+            self.unless_shut(self.connection.room(bytes)).await?;
+            self.since = None;
         }
         Ok(())
     }
 
-    async fn buffer(&self, len: usize) -> std::result::Result<Buf, String> {
-        let pool = self.connection.export.env.pool();
-        match pool.take(len) {
-            Ok(buf) => Ok(buf),
-            Err(_) => pool.wait_for(len).await.map_err(|error| error.to_string()),
+    /// A buffer. While there is none, whoever has not read its answers for too long is closed.
+    async fn buffer(&mut self, len: usize) -> Step<Buf> {
+        let Connection { export, limits, peers, .. } = &**self.connection;
+        let pool = export.env.pool();
+        if let Ok(buf) = pool.take(len) {
+            return Ok(buf);
         }
+        let taken = loop {
+            peers.close_stuck();
+            let waiting = export.env.within(limits.request / 4, pool.wait_for(len));
+            if let Some(taken) = self.unless_shut(waiting).await? {
+                break taken;
+            }
+        };
+        self.since = None;
+        Ok(taken.map_err(|error| error.to_string())?)
     }
 
     /// The payload: copied from what has arrived, received straight into its place beyond that.
     /// Nothing is begun before all of it is there.
-    async fn fill(&mut self, buf: &Buf) -> Ended {
+    async fn fill(&mut self, buf: &Buf) -> Step {
         let mut have = self.inbox.take_into(buf);
         while have < buf.len() {
-            if self.hearing.is_some() {
-                if !self.receive().await? {
-                    return Err("the connection ended inside a payload".to_owned());
-                }
-                have += self.inbox.take_into(&buf.slice(have..buf.len()));
-                continue;
-            }
-            let ticket = self.connection.socket.recv(buf.slice(have..buf.len()));
-            match self.received(ticket, true).await? {
-                0 => return Err("the connection ended inside a payload".to_owned()),
+            let rest = buf.slice(have..buf.len());
+            let n = if self.hearing.is_some() {
+                self.more(true).await?.min(self.inbox.take_into(&rest))
+            } else {
+                let ticket = self.connection.socket.recv(rest);
+                self.received(ticket, true).await?
+            };
+            match n {
+                0 if seeded::on(Bug::PartialPayload) => return Ok(()),
+                0 => return Err("the connection ended inside a payload".to_owned().into()),
                 n => have += n,
             }
         }
@@ -200,7 +238,7 @@ impl Reader<'_> {
     }
 
     /// Takes the payload of a refused request off the stream.
-    async fn skip(&mut self, mut payload: usize) -> Ended {
+    async fn skip(&mut self, mut payload: usize) -> Step {
         loop {
             let have = self.inbox.len().min(payload);
             self.inbox.take(have);
@@ -208,8 +246,8 @@ impl Reader<'_> {
             if payload == 0 {
                 return Ok(());
             }
-            if !self.receive().await? {
-                return Err("the connection ended inside a payload".to_owned());
+            if self.more(true).await? == 0 {
+                return Err("the connection ended inside a payload".to_owned().into());
             }
         }
     }
@@ -218,7 +256,14 @@ impl Reader<'_> {
         let connection = self.connection;
         let slow_zeroes =
             header.flags.has(CommandFlags::FAST_ZERO) && !connection.export.info.native_zeroes;
+        let writer = Rc::as_ptr(connection).addr();
+        if header.command.modifies() {
+            seeded::note(writer);
+        }
         match header.command {
+            Command::Flush if seeded::on(Bug::FlushPerConnection) && !seeded::noted(writer) => {
+                connection.end(token, None, Ok(()));
+            }
             Command::WriteZeroes if slow_zeroes => {
                 let words = "zeroing is no faster than writing here";
                 connection.end(token, None, Err(Error::new(ErrorKind::Unsupported, words)));

@@ -8,17 +8,22 @@ use std::time::Duration;
 
 use block::Env;
 use block::env::{Listener, Socket};
-use wire::nbd::{ExportEntry, ExportFacts, Exports};
+use wire::nbd::{ExportEntry, ExportFacts, Exports, Session};
 use wire::stream::Inbox;
 
-use super::connection::Connection;
+use super::connection::{Connection, Peers};
+use super::gate::Gate;
 use super::handshake::{Offer, shake};
+use super::log::Log;
 use super::reader::read;
 use super::writer::write;
 use super::{Export, Limits};
 
 /// After an accept that failed, before the next: what fails once would fail at once again.
 const REST: Duration = Duration::from_millis(100);
+
+/// At the end, for the last answers to leave.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A running NBD server.
 #[derive(Clone)]
@@ -28,10 +33,11 @@ struct Inner {
     env: Env,
     exports: Vec<Rc<Export>>,
     limits: Limits,
-    log: Box<dyn Fn(&str)>,
+    log: Log,
     listeners: RefCell<Vec<Rc<dyn Listener>>>,
-    sockets: RefCell<Vec<Weak<dyn Socket>>>,
-    open: RefCell<Vec<Weak<Connection>>>,
+    /// Of every connection, in its handshake or after it.
+    gates: RefCell<Vec<Weak<Gate>>>,
+    peers: Rc<Peers>,
     /// Connections, in their handshake or after it.
     connections: Cell<usize>,
     served: Cell<u64>,
@@ -39,22 +45,26 @@ struct Inner {
     stopping: Cell<bool>,
 }
 
-/// Answers whoever is one too many.
+/// Tells whoever is one too many.
 struct Full(usize);
 
 impl Exports for Full {
     fn list(&self) -> Vec<ExportEntry> {
-        let description = format!("the server has its {} connections; try again later", self.0);
-        vec![ExportEntry { name: "busy".to_owned(), description }]
+        Vec::new()
     }
 
     fn find(&self, _: &str) -> Option<ExportFacts> {
         None
     }
+
+    fn refusal(&self) -> Option<String> {
+        Some(format!("the server has all of its {} connections; try again later", self.0))
+    }
 }
 
 impl Server {
-    /// A server of these exports; `log` gets a line for each connection that ends badly.
+    /// A server of these exports; `log` gets a line for each connection that ends badly, as long as
+    /// they are few.
     pub fn new(
         env: &Env,
         exports: Vec<Rc<Export>>,
@@ -65,10 +75,10 @@ impl Server {
             env: env.clone(),
             exports,
             limits,
-            log: Box::new(log),
+            log: Log::new(env, log),
             listeners: RefCell::default(),
-            sockets: RefCell::default(),
-            open: RefCell::default(),
+            gates: RefCell::default(),
+            peers: Rc::default(),
             connections: Cell::new(0),
             served: Cell::new(0),
             waiting: RefCell::default(),
@@ -86,7 +96,7 @@ impl Server {
                     Ok(socket) => server.admit(socket),
                     Err(_) if server.0.stopping.get() => return,
                     Err(error) => {
-                        (server.0.log)(&format!("{}: {error}", listener.address()));
+                        server.0.log.line(&format!("{}: {error}", listener.address()));
                         server.0.env.sleep(REST).await;
                     }
                 }
@@ -104,28 +114,31 @@ impl Server {
         self.0.served.get()
     }
 
-    /// Lets nobody in any more, and waits up to `limit` until every begun request is answered.
-    /// Answers how many connections were closed, and whether all was answered.
+    /// Lets nobody in and begins nothing any more, and waits up to `limit` until every begun request
+    /// is answered. Answers how many connections were closed, and whether all was answered.
     pub async fn stop(&self, limit: Duration) -> (usize, bool) {
         self.0.stopping.set(true);
         for listener in self.0.listeners.take() {
             listener.close();
         }
-        let open: Vec<_> = self.0.open.take().iter().filter_map(Weak::upgrade).collect();
-        let count = open.len();
+        let open = self.0.peers.all();
+        for gate in self.0.gates.take() {
+            if let Some(gate) = gate.upgrade() {
+                gate.shut();
+            }
+        }
         let quiet = async {
             for connection in &open {
                 connection.quiet().await;
             }
         };
         let answered = self.0.env.within(limit, quiet).await.is_some();
-        for socket in self.0.sockets.take() {
-            if let Some(socket) = socket.upgrade() {
-                socket.shutdown();
-            }
+        if answered && self.0.env.within(FAREWELL, self.all_closed()).await.is_some() {
+            return (open.len(), true);
         }
-        let closed = self.0.env.within(Duration::from_secs(1), self.all_closed()).await;
-        (count, answered && closed.is_some())
+        open.iter().for_each(|connection| connection.close());
+        let closed = self.0.env.within(FAREWELL, self.all_closed()).await;
+        (open.len(), answered && closed.is_some())
     }
 
     async fn all_closed(&self) {
@@ -147,13 +160,14 @@ impl Server {
         }
         let full = inner.connections.get() >= inner.limits.connections;
         inner.connections.set(inner.connections.get() + 1);
-        inner.sockets.borrow_mut().retain(|socket| socket.strong_count() > 0);
-        inner.sockets.borrow_mut().push(Rc::downgrade(&socket));
+        let gate = Rc::new(Gate::default());
+        inner.gates.borrow_mut().retain(|gate| gate.strong_count() > 0);
+        inner.gates.borrow_mut().push(Rc::downgrade(&gate));
         let server = self.clone();
         inner.env.spawn("an NBD connection", async move {
             let peer = socket.peer();
-            if let Err(why) = server.connection(socket.clone(), full).await {
-                (server.0.log)(&format!("connection of {peer} closed: {why}"));
+            if let Err(why) = server.connection(socket.clone(), gate, full).await {
+                server.0.log.line(&format!("connection of {peer} closed: {why}"));
             }
             socket.shutdown();
             let inner = &server.0;
@@ -162,33 +176,65 @@ impl Server {
         });
     }
 
-    async fn connection(&self, socket: Rc<dyn Socket>, full: bool) -> Result<(), String> {
+    async fn connection(
+        &self,
+        socket: Rc<dyn Socket>,
+        gate: Rc<Gate>,
+        full: bool,
+    ) -> Result<(), String> {
         let inner = &self.0;
-        let mut inbox = Inbox::new(inner.env.pool()).await.map_err(|error| error.to_string())?;
-        let (offer, none) = (Offer(&inner.exports), Full(inner.limits.connections));
-        let exports: &dyn Exports = if full { &none } else { &offer };
-        let shaking = shake(&inner.env, &*socket, exports, &mut inbox);
-        let limit = inner.limits.handshake;
-        let Some(shaken) = inner.env.within(limit, shaking).await else {
-            return Err(format!("no handshake within {} s", limit.as_secs()));
+        let Some((session, inbox)) = self.handshake(&*socket, &gate, full).await? else {
+            return Ok(());
         };
-        if full {
-            return Err(format!("at most {} connections", inner.limits.connections));
-        }
-        let Some(session) = shaken? else { return Ok(()) };
         let found = inner.exports.iter().find(|export| export.name == session.facts.name);
         let export = found.expect("the codec found it among these").clone();
-        let connection = Connection::new(export.clone(), socket, session, inner.limits)
+        let (limits, peers) = (inner.limits, inner.peers.clone());
+        let connection = Connection::new(export.clone(), socket, session, limits, gate, peers)
             .map_err(|error| error.to_string())?;
         inner.served.set(inner.served.get() + 1);
-        inner.open.borrow_mut().retain(|open| open.strong_count() > 0);
-        inner.open.borrow_mut().push(Rc::downgrade(&connection));
+        inner.peers.add(&connection);
         inner.env.spawn("an NBD writer", write(connection.clone()));
-        let ended = read(connection.clone(), inbox).await;
+        let ended = read(&connection, inbox).await;
         if connection.has_requests() {
             export.orphans.borrow_mut().push(Rc::downgrade(&connection));
         }
         connection.quiet().await;
+        // Whoever has left may still read its last answers, but not for ever.
+        let _ = inner.env.within(limits.request, connection.written()).await;
+        connection.close();
+        if connection.was_cut() {
+            return Err(format!(
+                "it took none of its answers for {:?}, and others wait for memory",
+                limits.request
+            ));
+        }
         ended
+    }
+
+    /// The handshake; `None` if the client left, or the server ends.
+    async fn handshake(
+        &self,
+        socket: &dyn Socket,
+        gate: &Gate,
+        full: bool,
+    ) -> Result<Option<(Session, Inbox)>, String> {
+        let inner = &self.0;
+        let (offer, none) = (Offer(&inner.exports), Full(inner.limits.connections));
+        let exports: &dyn Exports = if full { &none } else { &offer };
+        let shaking = async {
+            let inbox = Inbox::new(inner.env.pool()).await;
+            let mut inbox = inbox.map_err(|error| error.to_string())?;
+            let session = shake(&inner.env, socket, exports, &mut inbox).await?;
+            Ok(session.map(|session| (session, inbox)))
+        };
+        let limit = inner.limits.handshake;
+        let Some(shaken) = gate.unless(inner.env.within(limit, shaking)).await else {
+            return Ok(None);
+        };
+        match shaken {
+            _ if full => Err(none.refusal().expect("it refuses everybody")),
+            Some(shaken) => shaken,
+            None => Err(format!("no handshake within {limit:?}")),
+        }
     }
 }

@@ -12,18 +12,23 @@ pub async fn write(connection: Rc<Connection>) {
     while let Some(mut batch) = connection.batch().await {
         match send_all(&connection, batch.parts).await {
             Some(parts) => batch.parts = parts,
-            None => return connection.close(),
+            None => {
+                connection.close();
+                break;
+            }
         }
         connection.sent(batch);
     }
-    connection.socket.shutdown();
+    connection.end_of_answers();
 }
 
 /// Sends all parts; the vector comes back, to be used again.
 async fn send_all(connection: &Connection, mut parts: Vec<Buf>) -> Option<Vec<Buf>> {
     loop {
         let total: usize = parts.iter().map(Buf::len).sum();
+        connection.sends(true);
         let outcome = connection.socket.send(parts).await;
+        connection.sends(false);
         parts = outcome.parts;
         let sent = outcome.result.ok().filter(|sent| *sent > 0)?;
         if sent == total {

@@ -41,6 +41,9 @@ pub const SLOTS_OWN: u32 = (SLOTS_MAX / 8) as u32;
 /// Ends the list of free slots.
 const NONE: u32 = u32::MAX;
 
+/// No request's number.
+const NOBODY: u64 = 0;
+
 /// Draws which of so many woken requests is next.
 type Pick = Box<dyn FnMut(usize) -> usize>;
 
@@ -63,6 +66,8 @@ struct Inner {
     slots_left: Cell<u32>,
     waiting: RefCell<Vec<Waker>>,
     next_request: Cell<u64>,
+    /// The request whose device is being driven: what it starts below bears its number.
+    current: Cell<u64>,
     in_flight: Cell<u64>,
 }
 
@@ -82,7 +87,9 @@ struct Entry {
     answer: Cell<Option<Result<()>>>,
     /// The device that carries it out, while it waits.
     node: Cell<Option<Rc<Node>>>,
-    /// Where the request began in its own address space.
+    /// The request's number.
+    id: Cell<u64>,
+    /// Where it began in its own address space.
     start: Cell<u64>,
     watched: Cell<bool>,
     frames: Cell<Vec<Frame>>,
@@ -118,6 +125,7 @@ impl Entry {
             waiter: Cell::new(None),
             answer: Cell::new(None),
             node: Cell::new(None),
+            id: Cell::new(NOBODY),
             start: Cell::new(0),
             watched: Cell::new(false),
             frames: Cell::new(Vec::new()),
@@ -144,6 +152,7 @@ impl Engine {
             slots_left: Cell::new(SLOTS_MAX as u32 - SLOTS_OWN),
             waiting: RefCell::default(),
             next_request: Cell::new(1),
+            current: Cell::new(NOBODY),
             in_flight: Cell::new(0),
         }))
     }
@@ -347,8 +356,12 @@ impl Inner {
         let index = self.free.get() as usize;
         let entry = self.slots.get(index);
         self.free.set(entry.next.get());
-        let id = self.next_request.get();
-        self.next_request.set(id + 1);
+        let mut id = self.current.get();
+        if id == NOBODY {
+            id = self.next_request.get();
+            self.next_request.set(id + 1);
+        }
+        entry.id.set(id);
         entry.start.set(start_of(&op));
         entry.slot.put(Request { op, id });
         (index, entry)
@@ -388,7 +401,9 @@ impl Inner {
         future: Layout,
     ) -> Poll<Result<()>> {
         let waker = self.waker(index, entry);
+        let outer = self.current.replace(entry.id.get());
         let polled = entry.slot.enter(device, future, &mut Context::from_waker(&waker));
+        self.current.set(outer);
         match &polled {
             Poll::Ready(result) => node.counters.end(result.is_ok()),
             Poll::Pending => entry.node.set(Some(node.clone())),
@@ -410,7 +425,10 @@ impl Inner {
             return;
         }
         let waker = self.waker(index, entry);
-        if let Poll::Ready(result) = entry.slot.poll(&mut Context::from_waker(&waker)) {
+        let outer = self.current.replace(entry.id.get());
+        let polled = entry.slot.poll(&mut Context::from_waker(&waker));
+        self.current.set(outer);
+        if let Poll::Ready(result) = polled {
             if let Some(node) = entry.node.take() {
                 node.counters.end(result.is_ok());
             }

@@ -266,6 +266,31 @@ fn hooks_see_both_ways_in_their_own_addresses() {
 }
 
 #[test]
+fn a_request_keeps_its_number_all_the_way_down() {
+    #[derive(Default)]
+    struct Numbers(RefCell<Vec<u64>>);
+    impl Hooks for Numbers {
+        fn push(&self, request: &Request) -> Push {
+            self.0.borrow_mut().push(request.id);
+            Push::Forward
+        }
+
+        fn pop(&self, _: u64, _: &Request, _: &mut Result<()>) {}
+    }
+    let bench = Bench::new();
+    let (_, disk) = bench.disk("disk", 8192);
+    let (low, high) = (Rc::new(Numbers::default()), Rc::new(Numbers::default()));
+    let below = bench.engine.add_hooks("low", low.clone(), disk).unwrap();
+    let top = bench.engine.add_hooks("high", high.clone(), bench.pass(below)).unwrap();
+    for _ in 0..3 {
+        bench.read(top, range(0, 512));
+    }
+    assert_eq!(*low.0.borrow(), *high.0.borrow());
+    assert_eq!(low.0.borrow().len(), 3);
+    assert!(low.0.borrow().windows(2).all(|pair| pair[0] < pair[1]));
+}
+
+#[test]
 fn an_abandoned_child_works_on_and_keeps_its_buffer() {
     let bench = Bench::new();
     let (disk, id) = bench.disk("disk", 4096);

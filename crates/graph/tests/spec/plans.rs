@@ -41,8 +41,9 @@ fn example(name: &str) -> Planned {
 #[test]
 fn every_example_exports_vol_on_the_socket() {
     let all = examples();
-    assert_eq!(all.len(), 8);
-    for (name, text) in all {
+    assert_eq!(all.len(), 9);
+    // The demo's has two exports, and is run as a whole.
+    for (name, text) in all.into_iter().filter(|(name, _)| name != "demo") {
         let planned = planned(&text);
         assert_eq!(planned.listens, [Address::Unix("cairn.sock".into())], "{name}");
         assert_eq!(planned.exports.len(), 1, "{name}");

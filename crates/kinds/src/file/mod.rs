@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::{CacheMode, DiskIo, Open, Storage, StorageFacts, Ticket};
+use block::seeded::{self, Bug};
 use block::{
     Buf, ByteRange, Control, Deadline, Device, EXTENTS_MAX, Env, Error, ErrorKind, Extent, Handled,
     Health, Info, Op, Report, Request, Result, State, push_extent,
@@ -125,7 +126,13 @@ fn plan(given: &Given, env: &Env) -> Plan<DiskPlan> {
         let fault = "create needs a size; add size = \"1GiB\", or what it should be";
         return Err(vec![Fault::new("create", fault)]);
     }
-    let facts = env.probe(&open).map_err(|error| vec![Fault::new(key, error.to_string())])?;
+    let facts = env.probe(&open).map_err(|error| {
+        let next = match (error.kind(), key) {
+            (ErrorKind::NotFound, "file") => "; add create = true and a size, or name another",
+            _ => "",
+        };
+        vec![Fault::new(key, format!("{error}{next}"))]
+    })?;
     if let Some(wanted) = given.size("size")
         && wanted != facts.size
     {
@@ -226,7 +233,10 @@ impl Disk {
         if let Some(error) = &*self.flush_failed.borrow() {
             return Err(error.clone());
         }
-        let flushed = self.carry_out(DiskIo::Flush).await;
+        let mut flushed = self.carry_out(DiskIo::Flush).await;
+        if flushed.is_err() && seeded::on(Bug::FlushRetried) {
+            flushed = self.carry_out(DiskIo::Flush).await;
+        }
         if let Err(error) = flushed {
             let sticky = Error::new(
                 ErrorKind::Faulted,

@@ -5,7 +5,9 @@ use std::rc::Rc;
 
 use block::{ByteRange, Device, Env, Info, Op, Request, Result, State, push_extent};
 use graph::engine::AnyDevice;
-use graph::kind::{DiskPlan, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType, at_once};
+use graph::kind::{Given, Kind, Lowers, Maker, OptionSpec, ValueType, at_once};
+
+use crate::nowhere;
 
 /// `memory`
 pub const KIND: Kind = Kind {
@@ -20,7 +22,12 @@ pub const KIND: Kind = Kind {
         help: "its size in bytes; memory is taken as it is written",
     }],
     maker: Maker::Disk {
-        plan: |given, env| at_once(plan(given, env)),
+        plan: |given, _| {
+            at_once(nowhere::plan(
+                nowhere::info(given, "memory"),
+                "in memory, gone with this process",
+            ))
+        },
         make: |given, env| at_once(make(given, env)),
     },
 };
@@ -33,23 +40,8 @@ struct Memory {
     pieces: RefCell<Vec<Option<Box<[u8]>>>>,
 }
 
-fn info(given: &Given) -> Info {
-    let size = given.size("memory").unwrap_or(0);
-    Info {
-        volatile_cache: false,
-        discard_zeroes: true,
-        survives_process: false,
-        ..Info::disk(size - size % 512, 512)
-    }
-}
-
-fn plan(given: &Given, _: &Env) -> Plan<DiskPlan> {
-    let words = "in memory, gone with this process".to_owned();
-    Ok(DiskPlan { info: info(given), creates: true, identity: String::new(), words })
-}
-
 fn make(given: &Given, _: &Env) -> Result<Rc<dyn AnyDevice>> {
-    let info = info(given);
+    let info = nowhere::info(given, "memory");
     let pieces = RefCell::new(vec![None; info.size.div_ceil(PIECE_BYTES) as usize]);
     Ok(Rc::new(Memory { info, pieces }))
 }

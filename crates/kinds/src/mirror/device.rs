@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
+use block::seeded::{self, Bug};
 use block::{
     Below, Buf, ByteRange, Child, Control, Copies, Deadline, Device, Done, Env, Error, ErrorKind,
     Guard, Handled, Health, Info, Lower, Mode, Needs, Op, RangeLock, Report, Request, Result,
@@ -202,7 +203,10 @@ impl Inner {
     /// Carries out something that changes bytes on every member that takes writes.
     async fn change(&self, op: &Op) -> Result<()> {
         let range = op.range().expect("what changes bytes has a range");
-        let _alone = self.lock.lock(range, Mode::Exclusive).await;
+        let _alone = match seeded::on(Bug::OverlapUnordered) {
+            true => None,
+            false => Some(self.lock.lock(range, Mode::Exclusive).await),
+        };
         self.to_all(op).await
     }
 
@@ -226,7 +230,9 @@ impl Inner {
     async fn to_all(&self, op: &Op) -> Result<()> {
         let mut fan: Fan = [const { None }; MEMBERS_MAX];
         for (index, member) in self.members.iter().enumerate() {
-            if member.state().takes_writes() {
+            let left_out =
+                index > 0 && matches!(op, Op::Flush) && seeded::on(Bug::FlushFirstMember);
+            if member.state().takes_writes() && !left_out {
                 let child = member.lower.start(copy_of(op));
                 fan[index] = Some(self.deadline.guard(child));
             }

@@ -4,7 +4,9 @@ use std::rc::Rc;
 
 use block::{Buf, Device, Env, Info, Op, Request, Result, State, push_extent};
 use graph::engine::AnyDevice;
-use graph::kind::{DiskPlan, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType, at_once};
+use graph::kind::{Given, Kind, Lowers, Maker, OptionSpec, ValueType, at_once};
+
+use crate::nowhere;
 
 /// `null`
 pub const KIND: Kind = Kind {
@@ -19,7 +21,9 @@ pub const KIND: Kind = Kind {
         help: "its size in bytes",
     }],
     maker: Maker::Disk {
-        plan: |given, env| at_once(plan(given, env)),
+        plan: |given, _| {
+            at_once(nowhere::plan(nowhere::info(given, "null"), "null: keeps nothing"))
+        },
         make: |given, env| at_once(make(given, env)),
     },
 };
@@ -32,25 +36,10 @@ struct Null {
     zeros: Buf,
 }
 
-fn info(given: &Given) -> Info {
-    let size = given.size("null").unwrap_or(0);
-    Info {
-        volatile_cache: false,
-        discard_zeroes: true,
-        survives_process: false,
-        ..Info::disk(size - size % 512, 512)
-    }
-}
-
-fn plan(given: &Given, _: &Env) -> Plan<DiskPlan> {
-    let words = "null: keeps nothing".to_owned();
-    Ok(DiskPlan { info: info(given), creates: true, identity: String::new(), words })
-}
-
 fn make(given: &Given, env: &Env) -> Result<Rc<dyn AnyDevice>> {
     let zeros = env.buf(ZEROS_BYTES)?;
     zeros.write().fill(0);
-    Ok(Rc::new(Null { info: info(given), zeros }))
+    Ok(Rc::new(Null { info: nowhere::info(given, "null"), zeros }))
 }
 
 impl Device for Null {

@@ -7,6 +7,12 @@ use block::env::{CacheMode, DiskIo, Open, Storage};
 use block::{Buf, ByteRange, Env};
 use runtime::{Config, Core, Engine};
 
+/// A program of `examples/`, which cargo builds before it runs tests.
+pub fn helper(name: &str) -> PathBuf {
+    let me = std::env::current_exe().unwrap();
+    me.parent().and_then(Path::parent).unwrap().join("examples").join(name)
+}
+
 /// Runs `test` once on a core of each engine.
 pub fn each_core(test: impl Fn(&Core)) {
     for engine in [Engine::Ring, Engine::Threads] {
@@ -21,7 +27,7 @@ pub struct Place(PathBuf);
 
 impl Place {
     pub fn on_disk(name: &str) -> Self {
-        Self::at(Path::new(env!("CARGO_TARGET_TMPDIR")), name)
+        Self::at(Path::new(option_env!("CARGO_TARGET_TMPDIR").unwrap_or("/var/tmp")), name)
     }
 
     pub fn in_memory(name: &str) -> Self {

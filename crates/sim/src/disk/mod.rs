@@ -5,9 +5,11 @@
 //! | `mod.rs` | requests: when they are answered, and what goes wrong with them |
 //! | `store.rs` | the medium, the cache, and what a power cut makes of them |
 //! | `config.rs` | profiles, faults and the policies of a power cut |
+//! | `hand.rs` | what a hand does to a disk |
 //! | `plug.rs` | under which path a disk is found, and who has it open |
 
 mod config;
+mod hand;
 mod plug;
 mod store;
 #[cfg(test)]

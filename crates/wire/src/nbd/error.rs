@@ -54,6 +54,11 @@ pub enum ProtocolError {
         /// The name asked for.
         name: String,
     },
+    /// `NBD_OPT_EXPORT_NAME` while nobody gets an export; the option has no error reply.
+    NotServed {
+        /// Why, in the words of [`super::Exports::refusal`].
+        why: String,
+    },
     /// The server refused an option that the session needs.
     Refused {
         /// The option.
@@ -86,6 +91,7 @@ impl fmt::Display for ProtocolError {
             Self::UnknownExport { name } => {
                 write!(f, "there is no export named {name:?}; list the exports to see the names")
             }
+            Self::NotServed { why } => f.write_str(why),
             Self::Refused { option, reply, message } => {
                 write!(f, "the server refused {option} with {reply}")?;
                 if !message.is_empty() {

@@ -103,6 +103,10 @@ pub trait Exports {
     fn list(&self) -> Vec<ExportEntry>;
     /// The export of a name; the empty name asks for the default one.
     fn find(&self, name: &str) -> Option<ExportFacts>;
+    /// Why nobody gets an export now, in words, if that is so. It is asked before [`Exports::find`].
+    fn refusal(&self) -> Option<String> {
+        None
+    }
 }
 
 /// A metadata context that was selected for a session.

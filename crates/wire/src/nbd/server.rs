@@ -97,8 +97,14 @@ fn unsupported(words: &str) -> Answer {
     Refuse(ReplyCode::ERR_UNSUP, words.to_owned())
 }
 
-fn unknown_export(name: &str) -> Answer {
-    Refuse(ReplyCode::ERR_UNKNOWN, format!("there is no export named {name:?}"))
+/// The export of that name, or the answer to who asks for it.
+fn find(exports: &dyn Exports, name: &str) -> Result<ExportFacts, Answer> {
+    if let Some(why) = exports.refusal() {
+        return Err(Refuse(ReplyCode::ERR_POLICY, why));
+    }
+    exports
+        .find(name)
+        .ok_or_else(|| Refuse(ReplyCode::ERR_UNKNOWN, format!("there is no export named {name:?}")))
 }
 
 impl ServerHandshake {
@@ -293,6 +299,9 @@ impl ServerHandshake {
         }
         require_within("length of the export name", data.len(), MAX_STRING_BYTES)?;
         let name = text(data).ok_or(ProtocolError::BadText { what: "name of the export" })?;
+        if let Some(why) = exports.refusal() {
+            return Err(ProtocolError::NotServed { why });
+        }
         let facts = exports
             .find(name)
             .ok_or_else(|| ProtocolError::UnknownExport { name: name.to_owned() })?;
@@ -315,8 +324,9 @@ impl ServerHandshake {
         let Some(request) = InfoRequest::parse(data) else {
             return invalid("the lengths or the name in the option data are wrong");
         };
-        let Some(facts) = exports.find(request.name) else {
-            return unknown_export(request.name);
+        let facts = match find(exports, request.name) {
+            Ok(facts) => facts,
+            Err(answer) => return answer,
         };
         put_infos(out, option, &request, &facts, self.agreed.structured);
         if option == OptionCode::INFO {
@@ -403,7 +413,7 @@ impl ServerHandshake {
             let words = format!("{} queries, the limit is {}", request.count, self.limits.queries);
             return Err(Refuse(ReplyCode::ERR_TOO_BIG, words));
         }
-        let facts = exports.find(request.name).ok_or_else(|| unknown_export(request.name))?;
+        let facts = find(exports, request.name)?;
         Ok((request, facts))
     }
 
@@ -427,6 +437,9 @@ impl ServerHandshake {
 fn list(data: &[u8], exports: &dyn Exports, out: &mut Vec<u8>) -> Answer {
     if !data.is_empty() {
         return invalid("LIST takes no data");
+    }
+    if let Some(why) = exports.refusal() {
+        return Refuse(ReplyCode::ERR_POLICY, why);
     }
     for entry in exports.list() {
         put_server(out, &entry);

@@ -1,11 +1,11 @@
 //! The server's handshake against clients that do things out of order or wrong.
 
 use wire::nbd::{
-    Context, Limits, OptionCode, ProtocolError, ReplyCode, ReplyStyle, ServerHandshake,
-    ServerProgress, Session, TransmissionFlags,
+    Context, ExportEntry, ExportFacts, Exports, Limits, OptionCode, ProtocolError, ReplyCode,
+    ReplyStyle, ServerHandshake, ServerProgress, Session, TransmissionFlags,
 };
 
-use crate::pair::{ALL_FLAGS, Server, TwoExports, info_data, meta_data, option};
+use crate::pair::{ALL_FLAGS, Server, TwoExports, info_data, meta_data, option, reply};
 
 const INVALID: [ReplyCode; 1] = [ReplyCode::ERR_INVALID];
 
@@ -30,6 +30,47 @@ fn export_name(server: &mut Server, name: &str) -> Result<Session, ProtocolError
         (_, ServerProgress::Ready(session)) => Ok(*session),
         other => panic!("EXPORT_NAME came to {other:?}"),
     }
+}
+
+/// A server that lets nobody in.
+struct Nobody;
+
+impl Exports for Nobody {
+    fn list(&self) -> Vec<ExportEntry> {
+        panic!("nobody is shown the list")
+    }
+
+    fn find(&self, _: &str) -> Option<ExportFacts> {
+        panic!("nobody gets an export")
+    }
+
+    fn refusal(&self) -> Option<String> {
+        Some("come back later".to_owned())
+    }
+}
+
+#[test]
+fn who_is_not_let_in_is_told_why() {
+    let asked = |code, data: &[u8]| {
+        let (mut server, mut out) = (structured(), Vec::new());
+        let step = server.handshake.advance(&option(code, data), &Nobody, &mut out);
+        (step, out)
+    };
+    for (code, data) in [
+        (OptionCode::LIST, Vec::new()),
+        (OptionCode::INFO, info_data("first", &[])),
+        (OptionCode::GO, info_data("first", &[])),
+        (OptionCode::LIST_META_CONTEXT, meta_data("first", &[])),
+        (OptionCode::SET_META_CONTEXT, meta_data("first", &[])),
+    ] {
+        let (step, out) = asked(code, &data);
+        assert!(matches!(step, Ok((_, ServerProgress::Advanced))), "{step:?}");
+        assert_eq!(out, reply(code, ReplyCode::ERR_POLICY, b"come back later"));
+    }
+    let (step, out) = asked(OptionCode::EXPORT_NAME, b"first");
+    assert_eq!(step.unwrap_err().to_string(), "come back later");
+    assert!(out.is_empty());
+    assert!(matches!(asked(OptionCode::ABORT, &[]).0, Ok((_, ServerProgress::Aborted))));
 }
 
 #[test]

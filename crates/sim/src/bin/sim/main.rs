@@ -87,7 +87,8 @@ impl Sum {
                 true
             }
             Err(words) => {
-                println!("{words}\nSEED={seed:#x} cargo run -p cairn-sim");
+                println!("{words}\nafter {} seeds that did well", self.seeds);
+                println!("SEED={seed:#x} cargo run -p cairn-sim");
                 false
             }
         }

@@ -1,0 +1,96 @@
+//! Bugs that can be switched on, so that the tests prove that they would find them.
+//!
+//! They exist only with the feature `seeded-bugs`, in builds that nobody gets; elsewhere [`on`] is the
+//! constant `false`. One at a time is chosen by its number: `CAIRN_SEEDED_BUG=02a`. `tools/mutants`
+//! takes the numbers and the words from the lines below.
+
+/// A bug.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bug {
+    /// 02a flush only the first child of a table
+    FlushFirstChild,
+    /// 02b flush only the first member of a mirror
+    FlushFirstMember,
+    /// 04 retry a flush that failed, and say yes
+    FlushRetried,
+    /// 15 overlapping writes in another order on each copy
+    OverlapUnordered,
+    /// 40 a flush covers its own connection only
+    FlushPerConnection,
+    /// 41 a payload that came in part is written
+    PartialPayload,
+}
+
+impl Bug {
+    /// All of them, by their numbers.
+    pub const ALL: [(&str, Self); 6] = [
+        ("02a", Self::FlushFirstChild),
+        ("02b", Self::FlushFirstMember),
+        ("04", Self::FlushRetried),
+        ("15", Self::OverlapUnordered),
+        ("40", Self::FlushPerConnection),
+        ("41", Self::PartialPayload),
+    ];
+}
+
+#[cfg(not(feature = "seeded-bugs"))]
+mod switch {
+    use super::Bug;
+
+    /// Whether the bug is switched on.
+    #[inline(always)]
+    pub const fn on(_: Bug) -> bool {
+        false
+    }
+
+    /// Notes something about a thing, by its address, for a bug that depends on it.
+    #[inline(always)]
+    pub const fn note(_: usize) {}
+
+    /// Whether something was noted.
+    #[inline(always)]
+    pub const fn noted(_: usize) -> bool {
+        false
+    }
+}
+
+#[cfg(feature = "seeded-bugs")]
+mod switch {
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+    use std::sync::OnceLock;
+
+    use super::Bug;
+
+    static CHOSEN: OnceLock<Option<Bug>> = OnceLock::new();
+
+    thread_local! {
+        static NOTED: RefCell<BTreeSet<usize>> = const { RefCell::new(BTreeSet::new()) };
+    }
+
+    /// Whether the bug is switched on.
+    ///
+    /// # Panics
+    /// If there is no bug of the number that was asked for.
+    pub fn on(bug: Bug) -> bool {
+        *CHOSEN.get_or_init(chosen) == Some(bug)
+    }
+
+    fn chosen() -> Option<Bug> {
+        let wanted = std::env::var("CAIRN_SEEDED_BUG").ok()?;
+        let found = Bug::ALL.into_iter().find(|(number, _)| *number == wanted);
+        Some(found.unwrap_or_else(|| panic!("CAIRN_SEEDED_BUG={wanted}: there is none")).1)
+    }
+
+    /// Notes something about a thing, by its address, for a bug that depends on it.
+    pub fn note(thing: usize) {
+        NOTED.with_borrow_mut(|noted| noted.insert(thing));
+    }
+
+    /// Whether something was noted.
+    pub fn noted(thing: usize) -> bool {
+        NOTED.with_borrow(|noted| noted.contains(&thing))
+    }
+}
+
+pub use switch::{note, noted, on};

@@ -1,0 +1,264 @@
+//! The programs of others as clients of the real binary, and crowds of bad ones.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+
+use common::{Dir, Serve, tool, until};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde_json::Value;
+
+const MIB: usize = 1 << 20;
+
+/// Two files, striped; and the same, mirrored.
+fn pair(kind: &str) -> String {
+    format!(
+        "[disk]\na = {{ file = \"a.img\", size = \"64MiB\", create = true }}\n\
+         b = {{ file = \"b.img\", size = \"64MiB\", create = true }}\n\
+         [device]\npair = {{ kind = \"{kind}\", on = [\"a\", \"b\"] }}\n\
+         [export]\nvol = {{ on = \"pair\" }}\n"
+    )
+}
+
+fn works(dir: &Dir, name: &str, args: &[&str]) -> String {
+    let ran = tool(dir, name, args);
+    assert!(ran.code == 0 && !ran.out.contains("failed"), "{name} {args:?}: {ran:?}");
+    ran.out
+}
+
+fn read_bytes(dir: &Dir) -> u64 {
+    let top: api::Top = dir.json(0, &["top"]);
+    let disks = top.rows.iter().filter(|row| ["a", "b"].contains(&row.name.as_str()));
+    disks.map(|row| row.counts.as_ref().unwrap().bytes["read"]).sum()
+}
+
+fn in_use(dir: &Dir, name: &str) -> u64 {
+    std::fs::metadata(dir.path(name)).unwrap().blocks() * 512
+}
+
+#[test]
+fn a_sparse_disk_is_copied_as_what_it_holds() {
+    for kind in ["stripe", "mirror"] {
+        let dir = Dir::new();
+        dir.write("pair.toml", &pair(kind));
+        let serve = dir.serve(&["pair.toml"]);
+        let uri = serve.uri();
+        works(
+            &dir,
+            "qemu-io",
+            &["-f", "raw", uri, "-c", "write -P 7 8M 1M", "-c", "write -P 9 40M 1M"],
+        );
+        let map: Vec<Value> =
+            serde_json::from_str(&works(&dir, "nbdinfo", &["--map", "--json", uri])).unwrap();
+        let data: u64 = map
+            .iter()
+            .filter(|extent| extent["type"] == 0)
+            .map(|extent| extent["length"].as_u64().unwrap())
+            .sum();
+        assert!((2 * MIB as u64..3 * MIB as u64).contains(&data), "{kind}: {map:?}");
+        let before = read_bytes(&dir);
+        works(&dir, "nbdcopy", &["--connections=4", uri, "copy.img"]);
+        let read = read_bytes(&dir) - before;
+        assert!((2 * MIB as u64..4 * MIB as u64).contains(&read), "{kind}: read {read} bytes");
+        assert!(in_use(&dir, "copy.img") < 4 * MIB as u64);
+        works(&dir, "qemu-img", &["compare", "-f", "raw", "-F", "raw", "copy.img", uri]);
+        // And back in again: the holes stay holes.
+        works(&dir, "nbdcopy", &["--connections=4", "copy.img", uri]);
+        works(&dir, "qemu-img", &["compare", "-f", "raw", "-F", "raw", "copy.img", uri]);
+        assert!(in_use(&dir, "a.img") < 4 * MIB as u64, "{kind}");
+        assert_eq!(serve.stop().code, 0);
+    }
+}
+
+#[test]
+fn what_is_offered_is_what_others_see() {
+    let dir = Dir::new();
+    dir.write("pair.toml", &pair("mirror"));
+    let serve = dir.serve(&["pair.toml"]);
+    let seen: Value =
+        serde_json::from_str(&works(&dir, "nbdinfo", &["--json", serve.uri()])).unwrap();
+    assert_eq!(seen["protocol"], "newstyle-fixed");
+    assert_eq!(seen["structured"], true);
+    let export = &seen["exports"][0];
+    assert_eq!(export["export-name"], "vol");
+    assert_eq!(export["export-size"], 64 * MIB);
+    assert_eq!(export["contexts"], serde_json::json!(["base:allocation"]));
+    for can in [
+        "can_cache",
+        "can_df",
+        "can_fast_zero",
+        "can_flush",
+        "can_fua",
+        "can_multi_conn",
+        "can_zero",
+    ] {
+        assert_eq!(export[can], true, "{can}");
+    }
+    assert_eq!(export["is_read_only"], false);
+    assert!(export["block_size_minimum"].as_u64().unwrap() >= 512);
+    assert_eq!(export["block_size_maximum"], 32 * MIB);
+}
+
+#[test]
+fn qemu_converts_writes_zeroes_and_discards() {
+    let dir = Dir::new();
+    dir.text(&["create", "disk.img", "64M"]);
+    let serve = dir.serve(&["disk.img"]);
+    let uri = serve.uri();
+    works(
+        &dir,
+        "qemu-io",
+        &[
+            "-f",
+            "raw",
+            uri,
+            "-c",
+            "write -f -P 3 0 8M",
+            "-c",
+            "write -z 1M 1M",
+            "-c",
+            "write -z -u 2M 1M",
+            "-c",
+            "discard 3M 1M",
+            "-c",
+            "flush",
+            "-c",
+            "read -P 3 0 1M",
+            "-c",
+            "read -P 0 1M 3M",
+            "-c",
+            "read -P 3 4M 4M",
+        ],
+    );
+    works(&dir, "qemu-img", &["convert", "-f", "raw", "-O", "qcow2", uri, "disk.qcow2"]);
+    works(&dir, "qemu-img", &["compare", "-f", "raw", uri, "disk.qcow2"]);
+    works(&dir, "qemu-img", &["convert", "-n", "-f", "qcow2", "-O", "raw", "disk.qcow2", uri]);
+    works(&dir, "qemu-img", &["compare", "-f", "raw", uri, "disk.qcow2"]);
+    assert_eq!(serve.stop().code, 0);
+}
+
+#[test]
+fn fio_finds_what_it_wrote() {
+    let memory = "[disk]\nm = { memory = \"16MiB\" }\n[export]\nvol = { on = \"m\" }\n".to_owned();
+    for spec in [memory, pair("mirror")] {
+        let dir = Dir::new();
+        dir.write("pair.toml", &spec);
+        let serve = dir.serve(&["pair.toml"]);
+        let uri = format!("--uri={}", serve.uri());
+        works(
+            &dir,
+            "fio",
+            &[
+                "--name=verify",
+                "--ioengine=nbd",
+                &uri,
+                "--rw=randwrite",
+                "--bsrange=4k-64k",
+                "--size=8m",
+                "--iodepth=16",
+                "--verify=crc32c",
+                "--verify_fatal=1",
+                "--fsync=32",
+                "--randseed=7",
+            ],
+        );
+        assert_eq!(serve.stop().code, 0);
+    }
+}
+
+#[test]
+fn who_is_one_too_many_hears_it_from_nbdinfo() {
+    let dir = Dir::new();
+    dir.write(
+        "one.toml",
+        "[nbd]\nmax_connections = 1\n[disk]\nm = { memory = \"1MiB\" }\n[export]\nvol = { on = \"m\" }\n",
+    );
+    let serve = dir.serve(&["one.toml"]);
+    let _first = greeted(&serve).expect("the first one is let in");
+    let words = "the server has all of its 1 connections; try again later";
+    // libnbd shows a server's words to who asks for them, and else a sentence of its own.
+    let shown = format!("LIBNBD_DEBUG=1 nbdinfo '{}'", serve.uri());
+    let ran = tool(&dir, "sh", &["-c", &shown]);
+    assert!(ran.code != 0 && ran.err.contains(words), "{ran:?}");
+    let ran = tool(&dir, "nbdcopy", &[serve.uri(), "null:"]);
+    assert!(ran.code != 0 && ran.err.contains("server policy prevents NBD_OPT_GO"), "{ran:?}");
+    let ran = tool(&dir, "qemu-io", &["-f", "raw", serve.uri(), "-c", "read 0 4k"]);
+    assert!(ran.err.contains(words), "{ran:?}");
+    let ran = dir.cairn(&["info", serve.uri()]);
+    assert!(ran.err.contains(words), "{ran:?}");
+}
+
+/// A connection that has read the greeting, if it got one.
+fn greeted(serve: &Serve) -> Option<UnixStream> {
+    let path = serve.uri().split_once("socket=").unwrap().1;
+    let mut stream = UnixStream::connect(path).ok()?;
+    let mut greeting = [0; 18];
+    stream.read_exact(&mut greeting).ok()?;
+    Some(stream)
+}
+
+fn raise_open_files() -> u64 {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
+    maximum.unwrap_or(1 << 20)
+}
+
+#[test]
+fn ten_thousand_idle_connections_are_bounded() {
+    let dir = Dir::new();
+    dir.text(&["create", "disk.img", "16M"]);
+    let serve = dir.serve(&["disk.img"]);
+    let path = serve.uri().split_once("socket=").unwrap().1;
+    let count = 10_000.min(raise_open_files().saturating_sub(500)) as usize;
+    let idle: Vec<_> = (0..count).map(|_| UnixStream::connect(path).unwrap()).collect();
+    let open = std::fs::read_dir(format!("/proc/{}/fd", serve.pid())).unwrap().count();
+    assert!(open < 300, "{open} open files");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", serve.pid())).unwrap();
+    let resident = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+    let kib: u64 = resident.split_whitespace().nth(1).unwrap().parse().unwrap();
+    assert!(kib < 200 << 10, "{resident}");
+    // They have said nothing within 10 s, all at once; then there is room, while they are still there.
+    until("a client is served", || tool(&dir, "nbdinfo", &["--size", serve.uri()]).code == 0);
+    drop(idle);
+    let ran = serve.stop();
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.err.lines().count() < 100, "{} lines", ran.err.lines().count());
+}
+
+#[test]
+fn at_the_limit_of_descriptors_accepting_rests() {
+    let dir = Dir::new();
+    dir.write(
+        "many.toml",
+        "[nbd]\nlisten = \"unix:x.sock\"\nmax_connections = 400\n\
+         [disk]\nm = { memory = \"1MiB\" }\n[export]\nvol = { on = \"m\" }\n",
+    );
+    let line = "ulimit -n 64; exec \"$CAIRN\" serve many.toml --pidfile pid";
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", line]).current_dir(&dir.0).env("CAIRN", env!("CARGO_BIN_EXE_cairn"));
+    command.env("XDG_RUNTIME_DIR", dir.path("run"));
+    command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    let mut child = command.spawn().unwrap();
+    until("the server", || dir.path("pid").exists());
+    let mut crowd: Vec<_> =
+        (0..120).map(|_| UnixStream::connect(dir.path("x.sock")).unwrap()).collect();
+    let ticks = || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        let fields: Vec<_> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    };
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    let before = ticks();
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    assert!(ticks() - before < 30, "it burns the core: {} ticks", ticks() - before);
+    // Those who are in are served, and the others once there is room.
+    crowd[0].write_all(&3_u32.to_be_bytes()).unwrap();
+    crowd.truncate(1);
+    let uri = format!("nbd+unix:///vol?socket={}", dir.path("x.sock").display());
+    until("a client is served", || tool(&dir, "nbdinfo", &["--size", &uri]).out == "1048576\n");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}

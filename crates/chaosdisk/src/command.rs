@@ -1,0 +1,185 @@
+//! What may be asked for, and the words for it.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use block::Verb;
+use graph::spec::units::{parse_duration, parse_size};
+use sim::{CutPolicy, DiskConfig, Profile};
+
+/// What the control socket understands, a line each.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Command {
+    /// `powercut [POLICY] [stay]`
+    PowerCut {
+        /// Which writes that are not durable are left.
+        policy: CutPolicy,
+        /// Whether connections outlive it.
+        stay: bool,
+    },
+    /// `eio DISK VERB [COUNT]`
+    Fail {
+        /// Which disk.
+        disk: String,
+        /// Which requests.
+        verb: Verb,
+        /// How many of the next.
+        count: u64,
+    },
+    /// `stall DISK TIME`
+    Stall {
+        /// Which disk.
+        disk: String,
+        /// For how long it answers nothing.
+        time: Duration,
+    },
+    /// `hang DISK`
+    Hang {
+        /// Which disk.
+        disk: String,
+    },
+    /// `release DISK`
+    Release {
+        /// Which disk.
+        disk: String,
+    },
+    /// `rot DISK OFFSET`
+    Rot {
+        /// Which disk.
+        disk: String,
+        /// A bit of which byte.
+        offset: u64,
+    },
+    /// `counts`
+    Counts,
+    /// `quit`
+    Quit,
+}
+
+/// The forms of all commands, for whoever typed another.
+pub const FORMS: &str = "powercut [POLICY] [stay] | eio DISK VERB [COUNT] | stall DISK TIME | \
+                         hang DISK | release DISK | rot DISK OFFSET | counts | quit";
+
+const POLICIES: [(&str, CutPolicy); CutPolicy::ALL.len()] = [
+    ("drop-all", CutPolicy::DropAll),
+    ("keep-all", CutPolicy::KeepAll),
+    ("prefix", CutPolicy::Prefix),
+    ("reverse", CutPolicy::Reverse),
+    ("omit-one", CutPolicy::OmitOne),
+    ("keep-one", CutPolicy::KeepOne),
+    ("random", CutPolicy::Random),
+    ("torn", CutPolicy::Torn),
+];
+
+const PROFILES: [(&str, Profile); 6] = [
+    ("4kn", Profile::Native4k),
+    ("512n", Profile::Native512),
+    ("512e", Profile::Emulated512),
+    ("not-atomic", Profile::NotAtomic),
+    ("protected", Profile::Protected),
+    ("liar", Profile::Liar),
+];
+
+/// The value of that name.
+fn named<T: Copy>(all: &[(&str, T)], name: &str) -> Result<T, String> {
+    let found = all.iter().find(|(known, _)| *known == name);
+    found.map(|(_, value)| *value).ok_or_else(|| {
+        let names: Vec<_> = all.iter().map(|(known, _)| *known).collect();
+        format!("{name:?} is none of {}", names.join(", "))
+    })
+}
+
+fn verb(name: &str) -> Result<Verb, String> {
+    named(&Verb::ALL.map(|verb| (verb.name(), verb)), name)
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("{text:?} is not a number"))
+}
+
+impl FromStr for Command {
+    type Err = String;
+
+    fn from_str(line: &str) -> Result<Self, String> {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let owned = |word: &str| word.to_owned();
+        Ok(match words[..] {
+            ["powercut"] => Self::PowerCut { policy: CutPolicy::DropAll, stay: false },
+            ["powercut", policy] => {
+                Self::PowerCut { policy: named(&POLICIES, policy)?, stay: false }
+            }
+            ["powercut", policy, "stay"] => {
+                Self::PowerCut { policy: named(&POLICIES, policy)?, stay: true }
+            }
+            ["eio", disk, op] => Self::Fail { disk: owned(disk), verb: verb(op)?, count: 1 },
+            ["eio", disk, op, count] => {
+                Self::Fail { disk: owned(disk), verb: verb(op)?, count: number(count)? }
+            }
+            ["stall", disk, time] => Self::Stall { disk: owned(disk), time: parse_duration(time)? },
+            ["hang", disk] => Self::Hang { disk: owned(disk) },
+            ["release", disk] => Self::Release { disk: owned(disk) },
+            ["rot", disk, offset] => Self::Rot { disk: owned(disk), offset: number(offset)? },
+            ["counts"] => Self::Counts,
+            ["quit"] => Self::Quit,
+            _ => return Err(format!("{line:?} is none of {FORMS}")),
+        })
+    }
+}
+
+/// A disk that is to be made: `NAME=SIZE` or `NAME=SIZE,PROFILE`.
+#[derive(Clone, Debug)]
+pub struct DiskSpec {
+    /// The name of its export.
+    pub name: String,
+    size: u64,
+    profile: Profile,
+}
+
+impl DiskSpec {
+    /// What it is made as. Nothing reaches the medium by itself: what a power cut leaves follows from
+    /// flushes and the policy alone, so that a test can tell what must be lost.
+    pub(crate) fn config(&self) -> DiskConfig {
+        DiskConfig { destage: 0, ..DiskConfig::new(self.size, self.profile) }
+    }
+}
+
+impl FromStr for DiskSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, rest) = text.split_once('=').ok_or("a disk is NAME=SIZE[,PROFILE]")?;
+        let (size, profile) = rest.split_once(',').unwrap_or((rest, "512n"));
+        let (size, profile) = (parse_size(size)?, named(&PROFILES, profile)?);
+        if size == 0 || size % 4096 != 0 {
+            return Err(format!("{size} bytes: a disk is a multiple of 4096"));
+        }
+        Ok(Self { name: name.to_owned(), size, profile })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_commands() {
+        let cut = |policy, stay| Ok(Command::PowerCut { policy, stay });
+        assert_eq!("powercut".parse(), cut(CutPolicy::DropAll, false));
+        assert_eq!("powercut omit-one stay".parse(), cut(CutPolicy::OmitOne, true));
+        let fail = Command::Fail { disk: "a".to_owned(), verb: Verb::Flush, count: 3 };
+        assert_eq!("eio a flush 3".parse(), Ok(fail));
+        let stall = Command::Stall { disk: "a".to_owned(), time: Duration::from_millis(20) };
+        assert_eq!("stall a 20ms".parse(), Ok(stall));
+        for wrong in ["", "powercut all", "eio a fush", "stall a 20", "hang", "rot a b", "quit now"]
+        {
+            assert!(wrong.parse::<Command>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn every_policy_has_a_word() {
+        for policy in CutPolicy::ALL {
+            assert!(POLICIES.iter().any(|(_, known)| *known == policy), "{policy:?}");
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! The control socket, both sides: a line there, a line back.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::rc::Rc;
+
+use block::env::{Listener, Socket};
+use block::{Env, Result};
+
+use crate::command::Command;
+use crate::shelf::Shelf;
+
+/// Longer than any command.
+const LINE_BYTES: usize = 4096;
+
+/// Sends one command, and waits until it is done.
+///
+/// # Errors
+/// If nobody listens there.
+pub fn ask(socket: &Path, line: &str) -> std::io::Result<std::result::Result<String, String>> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.write_all(format!("{line}\n").as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let answer = answer.trim_end();
+    Ok(match answer.strip_prefix("error: ") {
+        Some(error) => Err(error.to_owned()),
+        None => Ok(answer.to_owned()),
+    })
+}
+
+/// Carries out what arrives, one command after the other, until one says `quit`.
+///
+/// # Errors
+/// What the kernel says to an accept.
+pub async fn serve(env: &Env, shelf: &Shelf, listener: Rc<dyn Listener>) -> Result<()> {
+    loop {
+        let client = listener.accept().await?;
+        // Whoever leaves early has lost only its answer.
+        let quit = answer(env, shelf, &*client).await.unwrap_or(false);
+        client.shutdown();
+        if quit {
+            return Ok(());
+        }
+    }
+}
+
+/// Answers one command; whether it was the last.
+async fn answer(env: &Env, shelf: &Shelf, client: &dyn Socket) -> Result<bool> {
+    let buf = env.buf(LINE_BYTES)?;
+    let mut have = 0;
+    while have < LINE_BYTES && !buf.read()[..have].contains(&b'\n') {
+        match client.recv(buf.slice(have..LINE_BYTES)).await.result? {
+            0 => break,
+            n => have += n,
+        }
+    }
+    let line = String::from_utf8_lossy(&buf.read()[..have]).trim().to_owned();
+    let parsed: std::result::Result<Command, String> = line.parse();
+    let quit = parsed == Ok(Command::Quit);
+    let said = match parsed {
+        Ok(command) => shelf.carry_out(command).await.map_err(|error| error.to_string()),
+        Err(words) => Err(words),
+    };
+    let text = said.unwrap_or_else(|words| format!("error: {words}")) + "\n";
+    let mut rest = text.as_bytes();
+    while !rest.is_empty() {
+        let out = env.buf(rest.len())?;
+        out.write().copy_from_slice(rest);
+        rest = &rest[client.send(vec![out]).await.result?..];
+    }
+    Ok(quit)
+}

@@ -1,0 +1,249 @@
+//! A simulated disk as a block device, and the hand that breaks it.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use block::env::{CacheMode, DiskIo, Open, Outcome, Storage};
+use block::{
+    BUF_MAX_BYTES, ByteRange, Device, EXTENTS_MAX, Env, Error, ErrorKind, Info, Mono, Op, Request,
+    Result, Verb,
+};
+use serde_json::{Map, Value};
+use sim::{CutPolicy, SimDisk};
+
+use crate::command::DiskSpec;
+use crate::time::Time;
+
+const EIO: i32 = 5;
+
+/// A disk on the shelf.
+pub struct Disk {
+    info: Info,
+    name: String,
+    env: Env,
+    time: Rc<Time>,
+    sim: Rc<SimDisk>,
+    storage: Rc<dyn Storage>,
+    counts: Counts,
+    /// How many of the next requests fail, by verb.
+    to_fail: [Cell<u64>; Verb::ALL.len()],
+    hung: Cell<bool>,
+    stalled: Cell<Mono>,
+    powered: Cell<bool>,
+    /// How often the power went: what came before does not reach the disk any more.
+    cuts: Cell<u64>,
+    held: RefCell<Vec<Waker>>,
+}
+
+#[derive(Default)]
+struct Counts {
+    verbs: [Cell<u64>; Verb::ALL.len()],
+    fua: Cell<u64>,
+    in_flight: Cell<u64>,
+}
+
+fn add(cell: &Cell<u64>, more: u64) {
+    cell.set(cell.get() + more);
+}
+
+impl Disk {
+    /// A blank disk, the `number`-th of its world.
+    ///
+    /// # Errors
+    /// If the world has another disk of that name open.
+    pub fn new(env: &Env, time: &Rc<Time>, number: u64, spec: &DiskSpec) -> Result<Self> {
+        let world = time.world();
+        let sim = SimDisk::new(world, number, spec.config());
+        let path = format!("/{}", spec.name);
+        world.plug(&path, &sim);
+        let storage = world.env().open(&Open {
+            path: path.into(),
+            device: true,
+            read_only: false,
+            create: None,
+            cache: CacheMode::Direct,
+        })?;
+        let facts = storage.facts();
+        let info = Info {
+            discard_zeroes: facts.discard_zeroes,
+            ..Info::disk(facts.size, facts.block_size)
+        };
+        Ok(Self {
+            info,
+            name: spec.name.clone(),
+            env: env.clone(),
+            time: time.clone(),
+            sim,
+            storage,
+            counts: Counts::default(),
+            to_fail: Default::default(),
+            hung: Cell::new(false),
+            stalled: Cell::new(env.now()),
+            powered: Cell::new(true),
+            cuts: Cell::new(0),
+            held: RefCell::default(),
+        })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The next `count` requests of that verb fail. What a failed flush should have kept is lost.
+    pub fn fail(&self, verb: Verb, count: u64) {
+        self.to_fail[verb as usize].set(count);
+    }
+
+    /// Answers nothing for that long.
+    pub fn stall(&self, time: Duration) {
+        self.stalled.set(self.env.now().after(time));
+    }
+
+    /// Answers nothing, until it is released: what came in between is carried out then.
+    pub fn hang(&self) {
+        self.hung.set(true);
+    }
+
+    /// Goes on after [`Disk::hang`].
+    pub fn release(&self) {
+        self.hung.set(false);
+        self.held.take().into_iter().for_each(Waker::wake);
+    }
+
+    /// Turns a bit over; `false` if nothing is on the medium there.
+    pub fn rot(&self, offset: u64) -> bool {
+        offset < self.info.size && self.sim.rot(offset)
+    }
+
+    /// From now on every request fails, and so does what is in flight.
+    pub fn power_off(&self, policy: CutPolicy) {
+        self.powered.set(false);
+        add(&self.cuts, 1);
+        self.time.catch_up();
+        self.sim.power_cut(policy);
+        self.stalled.set(self.env.now());
+        self.release();
+    }
+
+    /// After [`Disk::power_off`]: it is there again, with what the cut has left.
+    pub fn power_on(&self) {
+        self.powered.set(true);
+    }
+
+    /// Requests so far, by verb; of those that change bytes, how many were to be durable at once; and
+    /// how many are not answered.
+    pub fn counts(&self) -> Value {
+        let verbs = Verb::ALL.into_iter().zip(&self.counts.verbs);
+        let mut all: Map<String, Value> =
+            verbs.map(|(verb, count)| (verb.name().to_owned(), count.get().into())).collect();
+        all.insert("fua".to_owned(), self.counts.fua.get().into());
+        all.insert("in_flight".to_owned(), self.counts.in_flight.get().into());
+        all.into()
+    }
+
+    fn power_is_gone() -> Error {
+        Error::new(ErrorKind::Io, "the power is gone")
+    }
+
+    /// Waits while the disk hangs or stalls.
+    async fn held(&self) -> Result<()> {
+        let cuts = self.cuts.get();
+        poll_fn(|cx| {
+            if !self.hung.get() {
+                return Poll::Ready(());
+            }
+            self.held.borrow_mut().push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+        if self.stalled.get() > self.env.now() {
+            self.env.sleep_until(self.stalled.get()).await;
+        }
+        if cuts == self.cuts.get() && self.powered.get() {
+            Ok(())
+        } else {
+            Err(Self::power_is_gone())
+        }
+    }
+
+    fn struck(&self, verb: Verb) -> Result<()> {
+        let left = &self.to_fail[verb as usize];
+        if left.get() == 0 {
+            return Ok(());
+        }
+        left.set(left.get() - 1);
+        if verb == Verb::Flush {
+            self.sim.lose_cache();
+        }
+        Err(Error::os(EIO, format_args!("{verb}, as it was told to fail")))
+    }
+
+    async fn io(&self, io: DiskIo) -> Outcome {
+        self.time.catch_up();
+        let ticket = self.storage.start(io);
+        self.time.begun();
+        ticket.await
+    }
+
+    /// Zeros that are durable at once are written: a flush after them would keep more than was asked
+    /// for, and hide that somebody above forgot one.
+    async fn write_zeros(&self, range: ByteRange) -> Result<()> {
+        let mut at = range.start();
+        while at < range.end() {
+            let piece = range.end().min(at + BUF_MAX_BYTES as u64) - at;
+            let data = self.env.pool().wait_for(piece as usize).await?;
+            data.write().fill(0);
+            self.io(DiskIo::Write { offset: at, data, fua: true }).await.result?;
+            at += piece;
+        }
+        Ok(())
+    }
+
+    async fn carry_out(&self, op: &mut Op) -> Result<()> {
+        self.held().await?;
+        self.struck(op.verb())?;
+        match op {
+            Op::Read { range, into, .. } => {
+                let io = DiskIo::Read { offset: range.start(), into: into.clone() };
+                self.io(io).await.result.map(drop)
+            }
+            Op::Write { range, data, fua } => {
+                let io = DiskIo::Write { offset: range.start(), data: data.clone(), fua: *fua };
+                self.io(io).await.result.map(drop)
+            }
+            Op::WriteZeroes { range, fua: true, .. } | Op::Discard { range, fua: true } => {
+                self.write_zeros(*range).await
+            }
+            Op::WriteZeroes { range, unmap, .. } => {
+                self.io(DiskIo::Zero { range: *range, unmap: *unmap }).await.result.map(drop)
+            }
+            Op::Discard { range, .. } => {
+                self.io(DiskIo::Discard { range: *range }).await.result.map(drop)
+            }
+            Op::Flush => self.io(DiskIo::Flush).await.result.map(drop),
+            Op::Status { range, extents } => {
+                *extents = self.storage.extents(*range, EXTENTS_MAX)?;
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Device for Disk {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    async fn submit(&self, request: &mut Request) -> Result<()> {
+        add(&self.counts.verbs[request.op.verb() as usize], 1);
+        add(&self.counts.fua, u64::from(request.op.fua()));
+        add(&self.counts.in_flight, 1);
+        let result = self.carry_out(&mut request.op).await;
+        self.counts.in_flight.set(self.counts.in_flight.get() - 1);
+        result
+    }
+}

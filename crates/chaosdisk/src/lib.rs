@@ -1,0 +1,26 @@
+//! Simulated disks for real programs: the disks of `sim`, with their volatile caches, served over
+//! NBD. On command they forget what was not flushed, fail, hang and rot. A SIGKILL alone cannot see a
+//! missing flush: the kernel keeps what was written. These disks do not.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `time.rs` | the clock of the simulated world, tied to the real one |
+//! | `disk.rs` | a simulated disk as a block device, and the hand that breaks it |
+//! | `shelf.rs` | all disks of a process, their server, and the power of all |
+//! | `command.rs` | what may be asked for, and the words for it |
+//! | `control.rs` | the control socket, both sides |
+#![forbid(unsafe_code)]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "whoever asks the control socket is a plain program, not below an Env"
+)]
+
+mod command;
+mod control;
+mod disk;
+mod shelf;
+mod time;
+
+pub use command::{Command, DiskSpec};
+pub use control::{ask, serve};
+pub use shelf::Shelf;

@@ -1,0 +1,107 @@
+//! All disks of a process, their server, and the power of all.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use block::env::Address;
+use block::{Env, Error, ErrorKind, Result};
+use export::nbd::{Export, Limits, Server};
+use graph::engine::Engine;
+use serde_json::{Map, Value, json};
+use sim::CutPolicy;
+
+use crate::command::{Command, DiskSpec};
+use crate::disk::Disk;
+use crate::time::Time;
+
+/// How long a power cut waits for connections that are closed.
+const CLOSING: Duration = Duration::from_secs(5);
+
+/// Disks on one power supply, each an export of one server.
+pub struct Shelf {
+    env: Env,
+    disks: Vec<Rc<Disk>>,
+    exports: Vec<Rc<Export>>,
+    address: Address,
+    server: RefCell<Server>,
+}
+
+impl Shelf {
+    /// Disks as `specs` say, in a world of that seed, served on a unix socket at `socket`.
+    ///
+    /// # Errors
+    /// If two disks have one name, or the socket is in use.
+    pub fn open(env: &Env, seed: u64, specs: &[DiskSpec], socket: PathBuf) -> Result<Rc<Self>> {
+        let time = Time::start(env, seed);
+        let engine = Engine::new();
+        env.spawn("engine", engine.clone().drive());
+        let (mut disks, mut exports) = (Vec::new(), Vec::new());
+        for (number, spec) in specs.iter().enumerate() {
+            let disk = Rc::new(Disk::new(env, &time, number as u64, spec)?);
+            let node = engine.add_device(&spec.name, disk.clone(), &[])?;
+            exports.push(Export::new(env, &engine, node, &spec.name, "a simulated disk"));
+            disks.push(disk);
+        }
+        let address = Address::Unix(socket);
+        let server = RefCell::new(listen(env, &exports, &address)?);
+        Ok(Rc::new(Self { env: env.clone(), disks, exports, address, server }))
+    }
+
+    /// Does what it is told, and answers in a line.
+    ///
+    /// # Errors
+    /// `NotFound` for a disk that is not there.
+    pub async fn carry_out(&self, command: Command) -> Result<String> {
+        match command {
+            Command::PowerCut { policy, stay } => self.power_cut(policy, stay).await?,
+            Command::Fail { disk, verb, count } => self.disk(&disk)?.fail(verb, count),
+            Command::Stall { disk, time } => self.disk(&disk)?.stall(time),
+            Command::Hang { disk } => self.disk(&disk)?.hang(),
+            Command::Release { disk } => self.disk(&disk)?.release(),
+            Command::Rot { disk, offset } => {
+                if !self.disk(&disk)?.rot(offset) {
+                    let words = format!("{disk}: nothing is on the medium at {offset}");
+                    return Err(Error::new(ErrorKind::NotFound, words));
+                }
+            }
+            Command::Counts => return Ok(self.counts().to_string()),
+            Command::Quit => {}
+        }
+        Ok("ok".to_owned())
+    }
+
+    fn disk(&self, name: &str) -> Result<&Disk> {
+        self.disks.iter().map(|disk| &**disk).find(|disk| disk.name() == name).ok_or_else(|| {
+            let names: Vec<_> = self.disks.iter().map(|disk| disk.name()).collect();
+            let words = format!("no disk is called {name:?}; there are {}", names.join(", "));
+            Error::new(ErrorKind::NotFound, words)
+        })
+    }
+
+    /// The power of all disks goes, and comes back. Unless they `stay`, connections are lost with it:
+    /// what a client had sent and no disk had taken is gone too.
+    async fn power_cut(&self, policy: CutPolicy, stay: bool) -> Result<()> {
+        self.disks.iter().for_each(|disk| disk.power_off(policy));
+        if !stay {
+            let server = self.server.borrow().clone();
+            server.stop(CLOSING).await;
+            *self.server.borrow_mut() = listen(&self.env, &self.exports, &self.address)?;
+        }
+        self.disks.iter().for_each(|disk| disk.power_on());
+        Ok(())
+    }
+
+    fn counts(&self) -> Value {
+        let disks: Map<_, _> =
+            self.disks.iter().map(|disk| (disk.name().to_owned(), disk.counts())).collect();
+        json!({ "connections": self.server.borrow().connections(), "disks": disks })
+    }
+}
+
+fn listen(env: &Env, exports: &[Rc<Export>], address: &Address) -> Result<Server> {
+    let server = Server::new(env, exports.to_vec(), Limits::default(), |line| eprintln!("{line}"));
+    server.serve(env.listen(address)?);
+    Ok(server)
+}

@@ -1,0 +1,227 @@
+//! The real `cairn` over disks of a real `chaosdisk`, and a client of it in this process.
+#![allow(dead_code, reason = "every test file uses its own part of it")]
+#![allow(clippy::disallowed_methods, reason = "a test drives real programs, by real time")]
+
+mod client;
+mod shape;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use runtime::{Config, Core};
+use serde_json::Value;
+
+#[allow(unused_imports, reason = "as above")]
+pub use client::{Volume, bytes_of};
+pub use shape::Shape;
+
+/// Longer than anything here takes on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The exit code of `cairn serve` for a socket or a disk that somebody else has.
+const IN_USE: i32 = 5;
+
+/// Disks on one power supply, and perhaps a `cairn` that serves them as one volume.
+pub struct Rig {
+    pub core: Core,
+    dir: PathBuf,
+    chaos: Child,
+    cairn: Option<Child>,
+}
+
+impl Rig {
+    /// Disks, by `NAME=SIZE[,PROFILE]`.
+    pub fn new(seed: u64, disks: &[String]) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("cairn-chaos-{}-{n}", std::process::id()));
+        fs::create_dir_all(dir.join("run")).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_chaosdisk"));
+        command.arg("serve").arg("--socket").arg(dir.join("disks.sock"));
+        command.arg("--control").arg(dir.join("control.sock"));
+        command.args(["--seed", &seed.to_string()]).args(disks);
+        // A bug that is switched on is one of cairn's: the disks are part of the judge.
+        command.env_remove("CAIRN_SEEDED_BUG");
+        let chaos = start(&mut command, "disks, seed").unwrap();
+        Self { core: Core::new(Config::default()).unwrap(), dir, chaos, cairn: None }
+    }
+
+    /// The disks of a shape.
+    pub fn of(shape: &Shape, seed: u64) -> Self {
+        Self::new(seed, &shape.disks())
+    }
+
+    /// Tells chaosdisk something that must work.
+    pub fn ctl(&self, line: &str) -> String {
+        let answer = chaosdisk::ask(&self.dir.join("control.sock"), line).unwrap();
+        answer.unwrap_or_else(|error| panic!("{line}: {error}"))
+    }
+
+    /// What chaosdisk has counted.
+    pub fn counts(&self) -> Value {
+        serde_json::from_str(&self.ctl("counts")).unwrap()
+    }
+
+    /// How often a disk was asked for that.
+    pub fn count(&self, disk: &str, what: &str) -> u64 {
+        self.counts()["disks"][disk][what].as_u64().unwrap()
+    }
+
+    /// The URI of a disk itself.
+    pub fn disk_uri(&self, disk: &str) -> String {
+        format!("nbd+unix:///{disk}?socket={}", self.dir.join("disks.sock").display())
+    }
+
+    /// Starts `cairn serve` on a spec, in which `@NAME` stands for the URI of that disk, and waits
+    /// until clients can connect.
+    pub fn serve(&mut self, spec: &str) {
+        assert!(self.cairn.is_none(), "it is running");
+        let uris = spec.split('@').enumerate().map(|(n, text)| match n {
+            0 => text.to_owned(),
+            _ => {
+                let end = text.find('"').expect("a name ends with its string");
+                self.disk_uri(&text[..end]) + &text[end..]
+            }
+        });
+        let spec: String = uris.collect();
+        fs::write(self.dir.join("vol.toml"), spec).unwrap();
+        let mut command = self.cairn_command();
+        command.args(["serve", "vol.toml", "--listen"]);
+        command.arg(format!("unix:{}", self.socket().display()));
+        // The kernel closes what a killed process had in its ring a moment after the process is gone.
+        let begun = Instant::now();
+        while self.cairn.is_none() {
+            // The line for fio is the last one of the banner.
+            match start(&mut command, "fio ") {
+                Ok(child) => self.cairn = Some(child),
+                Err(ended) if ended.code == Some(IN_USE) && begun.elapsed() < PATIENCE => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Err(ended) => panic!("{command:?}: {ended:?}"),
+            }
+        }
+    }
+
+    fn cairn_command(&self) -> Command {
+        let beside = PathBuf::from(env!("CARGO_BIN_EXE_chaosdisk")).with_file_name("cairn");
+        assert!(
+            beside.exists(),
+            "{} is needed: cargo build --package cairn, in the profile of this test",
+            beside.display()
+        );
+        let mut command = Command::new(beside);
+        command.current_dir(&self.dir).env("XDG_RUNTIME_DIR", self.dir.join("run"));
+        command
+    }
+
+    /// Where clients of cairn connect.
+    pub fn socket(&self) -> PathBuf {
+        self.dir.join("vol.sock")
+    }
+
+    /// The URI of the volume.
+    pub fn uri(&self) -> String {
+        format!("nbd+unix:///vol?socket={}", self.socket().display())
+    }
+
+    /// The volume, over a connection of its own.
+    pub fn volume(&self) -> Volume {
+        Volume::connect(&self.core, &self.uri())
+    }
+
+    /// A disk itself.
+    pub fn disk(&self, disk: &str) -> Volume {
+        Volume::connect(&self.core, &self.disk_uri(disk))
+    }
+
+    /// What a live verb of cairn prints as JSON, with whatever exit code.
+    pub fn ask(&self, args: &[&str]) -> Value {
+        let output = self.cairn_command().args(["-o", "json"]).args(args).output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+    }
+
+    /// Waits until every member of every device is in sync.
+    pub fn in_sync(&self) {
+        until("all in sync", || {
+            let all = self.ask(&["status"]);
+            assert!(all[0]["devices"].is_array(), "{all}");
+            all[0]["health"] == "ok"
+        });
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        let mut cairn = self.cairn.take().expect("it is running");
+        cairn.kill().unwrap();
+        cairn.wait().unwrap();
+    }
+
+    /// SIGKILL; afterwards the disks have carried out all that cairn had sent.
+    pub fn kill_and_drain(&mut self) {
+        self.kill();
+        until("the disks are done", || self.counts()["connections"] == 0);
+    }
+
+    /// The power of everything goes: of cairn with all that it had in mind, and of the disks.
+    pub fn power_cut(&mut self, policy: &str) {
+        self.kill();
+        self.ctl(&format!("powercut {policy}"));
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        for child in [Some(&mut self.chaos), self.cairn.as_mut()].into_iter().flatten() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// How a program ended that should have gone on.
+#[derive(Debug)]
+struct Ended {
+    code: Option<i32>,
+    #[expect(dead_code, reason = "for whoever reads the panic")]
+    said: String,
+}
+
+/// Starts a program, and reads what it prints up to the line that says it is ready.
+fn start(command: &mut Command, ready: &str) -> Result<Child, Ended> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut reader = BufReader::new(child.stdout.take().unwrap());
+    let mut said = String::new();
+    while !said.contains(ready) {
+        if reader.read_line(&mut said).unwrap() == 0 {
+            let output = child.wait_with_output().unwrap();
+            said += &String::from_utf8_lossy(&output.stderr);
+            return Err(Ended { code: output.status.code(), said });
+        }
+    }
+    Ok(child)
+}
+
+/// Waits until something is so.
+pub fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !so() {
+        assert!(begun.elapsed() < PATIENCE, "never: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The seed of a run: `SEED` if it is set, or one of its own; printed, for whoever has to run it
+/// again.
+pub fn seed() -> u64 {
+    let given = std::env::var("SEED").ok().map(|text| text.parse().expect("SEED is a number"));
+    let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let seed = given.unwrap_or(clock.as_micros() as u64);
+    println!("SEED={seed}");
+    seed
+}

@@ -1,0 +1,12 @@
+//! The NBD server on a real core, against clients that are written byte by byte: the numbers here
+//! are those of the specification, not those of our codec.
+#![allow(clippy::disallowed_methods, reason = "the tests play the world that the doors lead to")]
+
+mod client;
+mod docs;
+mod ends;
+mod handshake;
+mod limits;
+mod orphans;
+mod requests;
+mod world;

@@ -1,0 +1,216 @@
+//! Requests, good and bad.
+
+use std::time::{Duration, Instant};
+
+use super::client::*;
+use super::world::{MEMORY, SHORT, World};
+
+const EPERM: u32 = 1;
+const EIO: u32 = 5;
+const EINVAL: u32 = 22;
+const ENOSPC: u32 = 28;
+const SIZE: u64 = 1 << 20;
+
+#[test]
+fn every_command_does_its_work() {
+    let world = World::new(MEMORY, SHORT);
+    let mut client = Client::new(&world);
+    assert_eq!(client.ask(WRITE, 0, 4096, 4096, &[7; 4096]), 0);
+    assert_eq!(client.ask(WRITE, 1, 8192, 4096, &[8; 4096]), 0, "FUA");
+    assert_eq!(client.ask(FLUSH, 0, 0, 0, &[]), 0);
+    assert_eq!(client.ask(CACHE, 0, 0, SIZE as u32, &[]), 0);
+    assert_eq!(client.read(4096, 8192), [[7; 4096], [8; 4096]].concat());
+    assert_eq!(client.ask(WRITE_ZEROES, 2, 4096, 4096, &[]), 0, "NO_HOLE");
+    assert_eq!(client.ask(TRIM, 0, 8192, 4096, &[]), 0);
+    assert_eq!(client.read(4096, 8192), [0; 8192]);
+    client.request(DISC, 0, 0, 0, &[]);
+    assert!(client.is_closed());
+}
+
+#[test]
+fn bad_requests_are_answered_and_nothing_happens() {
+    let world = World::new(MEMORY, SHORT);
+    let mut client = Client::new(&world);
+    assert_eq!(client.ask(WRITE, 0, 0, 4096, &[1; 4096]), 0);
+    for (command, flags, offset, len, error) in [
+        (READ, 0, SIZE, 512, EINVAL),
+        (READ, 0, u64::MAX - 511, 512, EINVAL),
+        (READ, 0, u64::MAX, u32::MAX, EINVAL),
+        (READ, 0, 0, 0, EINVAL),
+        (READ, 0, 1, 512, EINVAL),
+        (READ, 0, 0, 511, EINVAL),
+        (READ, 0, 0, (32 << 20) + 512, EINVAL),
+        (READ, 2, 0, 512, EINVAL),
+        (TRIM, 0, SIZE - 512, 1024, EINVAL),
+        (WRITE_ZEROES, 0, SIZE - 512, 1024, ENOSPC),
+        (WRITE_ZEROES, 0, 0, !511, ENOSPC),
+        (BLOCK_STATUS, 0, 0, 512, EINVAL),
+        (FLUSH, 0, 0, 512, EINVAL),
+        (CACHE, 0, SIZE, 512, EINVAL),
+        (99, 0, 0, 512, EINVAL),
+        (u16::MAX, u16::MAX, u64::MAX, u32::MAX, EINVAL),
+    ] {
+        assert_eq!(client.ask(command, flags, offset, len, &[]), error, "{command} {offset} {len}");
+    }
+    // The payload of a refused write is passed over.
+    for (flags, offset, error) in
+        [(0, SIZE - 512, ENOSPC), (0, u64::MAX - 511, EINVAL), (0, 8, EINVAL), (0x80, 0, EINVAL)]
+    {
+        assert_eq!(client.ask(WRITE, flags, offset, 300 << 10, &[2; 300 << 10]), error);
+    }
+    let mut expected = vec![1; 4096];
+    expected.resize(SIZE as usize, 0);
+    assert_eq!(client.read(0, SIZE as u32), expected);
+}
+
+#[test]
+fn garbage_after_the_handshake_is_closed() {
+    let world = World::new(MEMORY, SHORT);
+    let mut client = Client::new(&world);
+    client.send(&[0x55; 4096]);
+    assert!(client.is_closed());
+    world.logs("the magic of the request is 0x55555555");
+    let mut client = Client::new(&world);
+    client.send(&header(WRITE, 0, 0, u32::MAX));
+    assert!(client.is_closed());
+    world.logs("payload of a request is 4294967295, the limit is 33554432");
+}
+
+#[test]
+fn half_a_payload_changes_nothing() {
+    let world = World::new(MEMORY, SHORT);
+    // Short enough to be received with its header, and received straight into its place.
+    for len in [4096_u32, 512 << 10] {
+        let mut client = Client::new(&world);
+        client.send(&header(WRITE, 0, 0, len));
+        client.send(&vec![9; len as usize / 2]);
+        drop(client);
+        let mut client = Client::new(&world);
+        client.send(&header(WRITE, 0, 0, len));
+        client.send(&vec![9; len as usize / 2]);
+        let begun = Instant::now();
+        assert!(client.is_closed());
+        assert!(begun.elapsed() >= SHORT.request / 2, "{:?}", begun.elapsed());
+        world.logs("a request was not complete 500ms after its first byte");
+        assert_eq!(Client::new(&world).read(0, len), vec![0; len as usize]);
+    }
+    world.logs("the connection ended inside a");
+}
+
+#[test]
+fn the_rest_of_a_refused_write_has_a_deadline_too() {
+    let world = World::new(MEMORY, SHORT);
+    let mut client = Client::new(&world);
+    client.send(&header(WRITE, 0, SIZE, 512 << 10));
+    assert!(client.is_closed());
+    world.logs("a request was not complete 500ms after its first byte");
+}
+
+#[test]
+fn one_byte_after_the_other_is_closed_in_time() {
+    let world = World::new(MEMORY, SHORT);
+    let mut client = Client::new(&world);
+    let begun = Instant::now();
+    for byte in header(READ, 0, 0, 512) {
+        use std::io::Write;
+        if client.0.write_all(&[byte]).is_err() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(client.is_closed());
+    assert!(begun.elapsed() >= SHORT.request, "{:?}", begun.elapsed());
+    // Who sends nothing at all may stay.
+    let mut quiet = Client::new(&world);
+    std::thread::sleep(SHORT.request + SHORT.handshake);
+    assert_eq!(quiet.read(0, 512), [0; 512]);
+}
+
+#[test]
+fn holes_and_data_are_told_apart() {
+    let world = World::new(MEMORY, SHORT);
+    let mut client = Client::structured(&world);
+    client.request(WRITE, 0, 65536, 4096, &[5; 4096]);
+    assert_eq!(client.chunk(), (1, 0, vec![]));
+    client.request(READ, 0, 0, 4096, &[]);
+    let hole = [0_u64.to_be_bytes().to_vec(), 4096_u32.to_be_bytes().to_vec()].concat();
+    assert_eq!(client.chunk(), (1, 2, hole));
+    // DF: one chunk of data, though it is all zeros.
+    client.request(READ, 4, 0, 4096, &[]);
+    let (flags, kind, data) = client.chunk();
+    assert_eq!((flags, kind, data.len()), (1, 1, 8 + 4096));
+    client.request(BLOCK_STATUS, 0, 0, SIZE as u32, &[]);
+    let (flags, kind, data) = client.chunk();
+    assert_eq!((flags, kind), (1, 5));
+    let words: Vec<u32> =
+        data.chunks(4).map(|word| u32::from_be_bytes(word.try_into().unwrap())).collect();
+    let extents: Vec<(u32, u32)> = words[1..].chunks(2).map(|pair| (pair[0], pair[1])).collect();
+    assert_eq!(extents.iter().map(|(len, _)| len).sum::<u32>(), SIZE as u32);
+    assert_eq!(extents[0], (65536, 3), "{extents:?}");
+    assert_eq!(extents[1].1, 0, "{extents:?}");
+    client.request(BLOCK_STATUS, 8, 0, SIZE as u32, &[]);
+    assert_eq!(client.chunk().2.len(), 12, "REQ_ONE");
+    // An error chunk has words.
+    client.request(READ, 0, SIZE, 512, &[]);
+    let (flags, kind, data) = client.chunk();
+    assert_eq!((flags, kind), (1, 1 << 15 | 1));
+    assert_eq!(data[..4], EINVAL.to_be_bytes());
+    assert_eq!(&data[6..], b"the range passes the end of the export");
+}
+
+#[test]
+fn extended_headers_are_those_of_the_specification() {
+    let world = World::new(MEMORY, SHORT);
+    let mut client = Client::shake(&world);
+    assert_eq!(client.option(OPT_EXTENDED, &[])[0].0, ACK);
+    assert_eq!(client.option(OPT_SET_META, &meta("vol", &["base:allocation"]))[0].0, META);
+    assert_eq!(client.go("vol").last().unwrap().0, ACK);
+    // PAYLOAD_LEN goes with every extended write.
+    client.send(&extended(WRITE, 1 << 5, 65536, 4096));
+    client.send(&[6; 4096]);
+    assert_eq!(client.extended_chunk(65536), (1, 0, vec![]));
+    client.send(&extended(READ, 0, 65536, 4096));
+    let data = [&65536_u64.to_be_bytes()[..], &[6; 4096]].concat();
+    assert_eq!(client.extended_chunk(65536), (1, 1, data));
+    client.send(&extended(BLOCK_STATUS, 1 << 3, 0, SIZE));
+    let (flags, kind, data) = client.extended_chunk(0);
+    assert_eq!((flags, kind), (1, 6));
+    // The context, one extent of 64 bits, its flags: a hole of zeros.
+    let words = [&0_u32.to_be_bytes()[..], &1_u32.to_be_bytes()].concat();
+    let extent = [65536_u64.to_be_bytes(), 3_u64.to_be_bytes()].concat();
+    assert_eq!(data, [words, extent].concat());
+    // A length that compact headers cannot say.
+    client.send(&extended(TRIM, 0, 0, 1 << 40));
+    let (flags, kind, data) = client.extended_chunk(0);
+    assert_eq!((flags, kind, &data[..4]), (1, 1 << 15 | 1, &EINVAL.to_be_bytes()[..]));
+    client.send(&extended(WRITE, 0, 0, 4096));
+    assert_eq!(client.extended_chunk(0).1, 1 << 15 | 1, "without PAYLOAD_LEN there is no payload");
+    client.send(&extended(READ, 0, 0, 512));
+    assert_eq!(client.extended_chunk(0).0, 1);
+}
+
+#[test]
+fn a_client_hears_what_the_disk_said() {
+    for (with, error) in [("io", EIO), ("nospace", ENOSPC), ("timeout", EIO), ("readonly", EPERM)] {
+        let spec = format!(
+            "[disk]\nm = {{ memory = \"1MiB\" }}\n\
+             [device]\nbad = {{ kind = \"error\", on = \"m\", with = \"{with}\", start = \"64KiB\" }}\n\
+             [export]\nvol = {{ on = \"bad\" }}\n"
+        );
+        let world = World::new(&spec, SHORT);
+        let mut client = Client::new(&world);
+        assert_eq!(client.ask(WRITE, 0, 64 << 10, 4096, &[1; 4096]), error, "{with}");
+        assert_eq!(client.ask(WRITE, 0, 0, 4096, &[1; 4096]), 0);
+    }
+}
+
+#[test]
+fn a_read_only_export_refuses_every_change() {
+    let spec = MEMORY.replace("on = \"m\"", "on = \"m\", read_only = true");
+    let world = World::new(&spec, SHORT);
+    let mut client = Client::new(&world);
+    assert_eq!(client.ask(WRITE, 0, 0, 512, &[1; 512]), EPERM);
+    assert_eq!(client.ask(WRITE_ZEROES, 0, 0, 512, &[]), EPERM);
+    assert_eq!(client.ask(TRIM, 0, 0, 512, &[]), EPERM);
+    assert_eq!(client.read(0, 512), [0; 512]);
+}

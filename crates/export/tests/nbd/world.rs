@@ -1,0 +1,155 @@
+//! A server in a thread of its own.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use block::env::Address;
+use export::nbd::{Export, Limits, Server};
+use graph::Graph;
+use graph::engine::Engine;
+use graph::spec::Spec;
+use runtime::{Config, Core};
+
+/// One mebibyte of memory, as the export `vol`.
+pub const MEMORY: &str = "[disk]\nm = { memory = \"1MiB\" }\n[export]\nvol = { on = \"m\" }\n";
+
+/// Limits that a test can wait for.
+pub const SHORT: Limits = Limits {
+    connections: 4,
+    requests: 256,
+    held_bytes: 64 << 20,
+    handshake: Duration::from_millis(300),
+    request: Duration::from_millis(500),
+};
+
+/// A running server; its thread ends with it.
+pub struct World {
+    pub path: PathBuf,
+    shared: Arc<Shared>,
+    stop: mpsc::Sender<Duration>,
+    thread: Option<JoinHandle<(usize, bool)>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    log: Mutex<Vec<String>>,
+    most_bytes: AtomicUsize,
+    connections: AtomicUsize,
+    ready: AtomicBool,
+}
+
+impl World {
+    pub fn new(spec: &str, limits: Limits) -> Self {
+        Self::with_pool(spec, limits, Config::default().pool_limit_bytes)
+    }
+
+    pub fn with_pool(spec: &str, limits: Limits, pool_limit_bytes: usize) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let n = COUNT.fetch_add(1, Relaxed);
+        let path = std::env::temp_dir().join(format!("cairn-nbd-{}-{n}", std::process::id()));
+        let (stop, asked) = mpsc::channel();
+        let shared = Arc::<Shared>::default();
+        let (spec, at, ours) = (spec.to_owned(), path.clone(), shared.clone());
+        let config = Config { pool_limit_bytes, ..Config::default() };
+        let thread = std::thread::spawn(move || run(&spec, limits, config, at, &asked, &ours));
+        let world = Self { path, shared, stop, thread: Some(thread) };
+        until("the server listens", || world.shared.ready.load(Relaxed) || world.is_over());
+        world
+    }
+
+    fn is_over(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// What was logged so far.
+    pub fn log(&self) -> Vec<String> {
+        self.shared.log.lock().unwrap().clone()
+    }
+
+    pub fn logs(&self, words: &str) {
+        until(words, || self.log().iter().any(|line| line.contains(words)));
+    }
+
+    /// The most bytes of buffers that were in use at once, as seen every few milliseconds.
+    pub fn most_bytes(&self) -> usize {
+        self.shared.most_bytes.load(Relaxed)
+    }
+
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(Relaxed)
+    }
+
+    /// Asks for the end, without waiting for it.
+    pub fn begin_stop(&self, limit: Duration) {
+        self.stop.send(limit).unwrap();
+    }
+
+    /// How many connections were closed, and whether all was answered.
+    pub fn end(mut self) -> (usize, bool) {
+        self.thread.take().unwrap().join().unwrap()
+    }
+
+    pub fn stop(self, limit: Duration) -> (usize, bool) {
+        self.begin_stop(limit);
+        self.end()
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = self.stop.send(Duration::ZERO);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(
+    spec: &str,
+    limits: Limits,
+    config: Config,
+    path: PathBuf,
+    asked: &mpsc::Receiver<Duration>,
+    shared: &Arc<Shared>,
+) -> (usize, bool) {
+    let core = Core::new(config).unwrap();
+    let env = core.env();
+    let spec = Spec::parse(spec, "test.toml", &|_| None);
+    let planned = core.block_on(spec.plan(kinds::REGISTRY, &env)).expect("the spec is right");
+    let engine = Engine::new();
+    env.spawn("engine", engine.clone().drive());
+    let graph = core.block_on(Graph::build(&planned, &engine, &env)).expect("it can be built");
+    let exports = graph.exports().iter();
+    let exports =
+        exports.map(|export| Export::new(&env, &engine, export.node, &export.name, "a test"));
+    let ours = shared.clone();
+    let log = move |line: &str| ours.log.lock().unwrap().push(line.to_owned());
+    let server = Server::new(&env, exports.collect(), limits, log);
+    server.serve(env.listen(&Address::Unix(path)).unwrap());
+    shared.ready.store(true, Relaxed);
+    let ended = core.block_on(async {
+        let limit = loop {
+            shared.most_bytes.fetch_max(env.pool().used_bytes(), Relaxed);
+            shared.connections.store(server.connections(), Relaxed);
+            match asked.try_recv() {
+                Ok(limit) => break limit,
+                Err(_) => env.sleep(Duration::from_millis(2)).await,
+            }
+        };
+        server.stop(limit).await
+    });
+    core.shutdown(Duration::ZERO).ok();
+    ended
+}
+
+/// Waits until something is so.
+pub fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !so() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

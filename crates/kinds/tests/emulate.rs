@@ -1,0 +1,60 @@
+//! What the framework does for devices that cannot do it themselves, judged as a kind is.
+
+use std::rc::Rc;
+
+use block::{Device, Emulate, Info, Lower, Needs, Op, Request, Result};
+use kinds::REGISTRY;
+use sim::{Assembly, PartId};
+use testkit::{Subject, conformance};
+
+const SIZE: u64 = 48 << 10;
+
+/// Can read, write and flush; and says so.
+struct Plain {
+    info: Info,
+    lower: Lower,
+}
+
+impl Device for Plain {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::children(1)
+    }
+
+    async fn submit(&self, request: &mut Request) -> Result<()> {
+        match &mut request.op {
+            op @ (Op::WriteZeroes { .. } | Op::Discard { .. }) => {
+                panic!("a {} for a device that has none", op.verb())
+            }
+            op => self.lower.forward(op).await,
+        }
+    }
+}
+
+/// A plain device, and the emulation above it in blocks of 512.
+fn emulated(graph: &mut Assembly, on: &[PartId]) -> Result<PartId> {
+    let lower = graph.lower(on[0]);
+    let info = Info { native_zeroes: false, discard: false, ..lower.info().clone() };
+    let plain = graph.adopt("plain", Rc::new(Plain { info, lower }), on)?;
+    let above = Emulate::new(graph.env(), graph.lower(plain), 512)?;
+    graph.adopt("emulate", Rc::new(above), &[plain])
+}
+
+#[test]
+fn zeros_and_discards_for_a_device_without() {
+    judge(Subject::new("emulate", REGISTRY, 1, SIZE, emulated));
+}
+
+#[test]
+fn small_writes_on_large_blocks() {
+    judge(Subject::new("emulate 512 on 4096", REGISTRY, 1, SIZE, emulated).with_blocks_of_4k());
+}
+
+fn judge(subject: Subject) {
+    if let Err(refusal) = conformance(&subject) {
+        panic!("{refusal}");
+    }
+}

@@ -1,0 +1,47 @@
+//! A flush that says yes has kept everything, also on a disk whose flushes fail now and then.
+
+use block::{ByteRange, Op};
+use graph::kind::Value;
+use kinds::REGISTRY;
+use sim::draw::Stream;
+use sim::{Assembly, Client, CutPolicy, DiskConfig, Faults, Profile, SimDisk, SimWorld, Stamp};
+
+const LEN: u64 = 4096;
+
+/// Writes and flushes in turn; answers how many flushes said yes before the first that did not.
+fn rounds(seed: u64, kind: &'static str) -> usize {
+    let world = SimWorld::new(seed);
+    let env = world.env();
+    let faults = Faults { flush_error: 400_000, ..Faults::default() };
+    let config = DiskConfig { faults, destage: 0, ..DiskConfig::new(64 << 10, Profile::Native512) };
+    let disk = SimDisk::new(&world, 0, config);
+    world.plug("/a", &disk);
+    let mut graph = Assembly::new(&env, REGISTRY, true, Stream::new(seed, "order", 0));
+    let part = graph.add(kind, &[(kind, Value::Text("/a".to_owned()))], &[]).unwrap();
+    let client = Client::new(&graph.engine, graph.node(part));
+    let range = ByteRange::new(0, LEN).unwrap();
+    let mut failed = None;
+    for round in 0..8 {
+        let data = env.buf(LEN as usize).unwrap();
+        Stamp { volume: seed, sector: 0, write: round as u64 }.put(&mut data.write());
+        let bytes = data.read().to_vec();
+        world.block_on(client.send(Op::write(range, data))).unwrap().result.unwrap();
+        let flushed = world.block_on(client.send(Op::Flush)).unwrap().result;
+        if flushed.is_err() {
+            failed = failed.or(Some(round));
+            continue;
+        }
+        assert_eq!(failed, None, "seed {seed}: a yes in round {round} after a no");
+        disk.power_cut(CutPolicy::DropAll);
+        assert!(disk.peek(range) == bytes, "seed {seed}: round {round} was flushed, and is lost");
+    }
+    failed.unwrap_or(8)
+}
+
+#[test]
+fn a_flush_that_failed_is_told_and_never_made_good() {
+    for kind in ["file", "path"] {
+        let yes: usize = (0..64).map(|seed| rounds(seed, kind)).sum();
+        assert!((64..448).contains(&yes), "{yes} of 512: both answers are to be seen");
+    }
+}
