@@ -15,7 +15,7 @@ use sim::{Count, Counters};
 use crate::trial::Report;
 
 /// From so many seeds on, everything has to have happened.
-const ENOUGH: u64 = 200;
+const ENOUGH: u64 = 1000;
 
 /// Every so many seeds, one runs twice.
 const TWICE: u64 = 100;

@@ -107,7 +107,7 @@ pub fn trouble(draw: &Stream, is_disk: bool) -> Faults {
     let none = Faults::default();
     match draw.below(6) {
         0 => none,
-        1 => Faults { read_error: rate(50_000, 400_000), ..none },
+        1 => Faults { read_error: rate(100_000, 900_000), ..none },
         2 => Faults { hang: rate(10_000, 60_000), ..none },
         3 => Faults { stall: rate(20_000, 200_000), ..none },
         // Of several disks, one that answers late would keep the error of another from being told,
