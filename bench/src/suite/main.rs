@@ -1,6 +1,6 @@
 //! Measures Cairn beside its peers, interleaved, and writes down every round.
 //!
-//! `suite [--quick] [--out DIR] [--only PART-OF-ID] [--readme FILE]`, or `suite --table FILE` for the
+//! `suite [--rounds N] [--out DIR] [--only PART-OF-ID] [--readme FILE]`, or `suite --table FILE` for the
 //! table of saved results.
 #![allow(clippy::disallowed_methods, reason = "it starts servers and reads the real clock")]
 
@@ -17,16 +17,15 @@ use std::time::Instant;
 
 use measure::{Measured, measure};
 
-/// Rounds of a second: the most, if time allows, and the fewest.
+/// Rounds of a second, if nothing else is said.
 const ROUNDS: usize = 15;
-const ROUNDS_QUICK: usize = 3;
 
 /// Where the README's table is.
 const BEGIN: &str = "<!-- bench: begin -->";
 const END: &str = "<!-- bench: end -->";
 
 struct Arguments {
-    quick: bool,
+    rounds: usize,
     out: PathBuf,
     only: String,
     readme: Option<PathBuf>,
@@ -35,7 +34,7 @@ struct Arguments {
 
 fn arguments() -> Result<Arguments, String> {
     let mut found = Arguments {
-        quick: false,
+        rounds: ROUNDS,
         out: PathBuf::from("out/bench"),
         only: String::new(),
         readme: None,
@@ -45,7 +44,9 @@ fn arguments() -> Result<Arguments, String> {
     while let Some(word) = words.next() {
         let mut next = || words.next().ok_or(format!("{word} needs a value"));
         match word.as_str() {
-            "--quick" => found.quick = true,
+            "--rounds" => {
+                found.rounds = next()?.parse().map_err(|_| "--rounds needs a number".to_owned())?;
+            }
             "--out" => found.out = next()?.into(),
             "--only" => found.only = next()?,
             "--readme" => found.readme = Some(next()?.into()),
@@ -74,7 +75,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     std::fs::create_dir_all(&arguments.out).map_err(|error| error.to_string())?;
     let work = arguments.out.join("work");
     std::fs::create_dir_all(&work).map_err(|error| error.to_string())?;
-    let rounds = if arguments.quick { ROUNDS_QUICK } else { ROUNDS };
+    let rounds = arguments.rounds.max(1);
     let begun = Instant::now();
     let mut all: Vec<Measured> = Vec::new();
     let cells: Vec<_> =
