@@ -97,7 +97,7 @@ fn on_file() -> Vec<Recipe> {
         )
     };
     vec![
-        Recipe { file: Some("disk.img"), ..cairn("file") },
+        Recipe { file: Some("d.img"), ..cairn("file") },
         file("qsd-io_uring", "io_uring"),
         Recipe { file: Some("peer2.img"), ..file("qsd-native", "native") }.on("peer2.img"),
     ]
