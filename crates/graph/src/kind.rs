@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::LocalFuture;
-use block::{Env, Hooks, Info, Lower, Result, Table};
+use block::{Env, Hooks, Info, Kept, Lower, Result, Table};
 
 use crate::engine::AnyDevice;
 
@@ -118,8 +118,10 @@ pub struct GivenLower {
     pub name: String,
     /// Its facts.
     pub info: Info,
-    /// Whether this start created every disk beneath it.
+    /// Whether this start creates every disk beneath it, or labels it for the first time.
     pub created: bool,
+    /// Whether every disk beneath it has a label: only then is anything kept there.
+    pub labelled: bool,
     /// For partitions without `start`: the first byte of this lower that no partition before this
     /// one takes.
     pub next_free: u64,
@@ -221,6 +223,11 @@ pub type Plan<T> = std::result::Result<T, Vec<Fault>>;
 /// Makes a device over its lowers.
 pub type MakeDevice = fn(&Given, &Env, Vec<Lower>) -> Result<Rc<dyn AnyDevice>>;
 
+/// Makes a device that keeps a state on the labelled disks beneath it. It may wait: for its state to
+/// be written, for a key to be derived.
+pub type MakeKeeper =
+    fn(&Given, &Env, Vec<Lower>, Rc<dyn Kept>) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
+
 /// Opens a disk.
 pub type MakeDisk = fn(&Given, &Env) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
 
@@ -244,6 +251,13 @@ pub enum Maker {
         plan: fn(&Given) -> Plan<Info>,
         /// Makes it.
         make: MakeDevice,
+    },
+    /// The device issues requests, and keeps a state on the labelled disks beneath it.
+    Keeper {
+        /// Finds faults, or says what the device will be.
+        plan: fn(&Given) -> Plan<Info>,
+        /// Makes it from what it kept, or newly.
+        make: MakeKeeper,
     },
     /// The device is a disk.
     Disk {

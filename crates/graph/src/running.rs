@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use block::{
-    Below, ByteRange, Control, Emulate, Env, Error, ErrorKind, Handled, Hooks, Info, Port, Report,
-    Result, Table, TableId,
+    Below, ByteRange, Control, Emulate, Env, Error, ErrorKind, Handled, Hooks, Info, NothingKept,
+    Port, Report, Result, Table, TableId,
 };
 
 use crate::carried::Carried;
@@ -109,6 +109,12 @@ impl Graph {
             Maker::Device { make, .. } => {
                 let lowers = below.iter().map(|id| self.engine.lower(*id)).collect();
                 let device = make(&plan.given, env, lowers)?;
+                self.device(&plan.name, device, &below)?
+            }
+            Maker::Keeper { make, .. } => {
+                let lowers = below.iter().map(|id| self.engine.lower(*id)).collect();
+                let kept = Rc::new(NothingKept::new(plan.created));
+                let device = make(&plan.given, env, lowers, kept).await?;
                 self.device(&plan.name, device, &below)?
             }
             Maker::Disk { make, .. } => {

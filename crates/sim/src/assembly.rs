@@ -5,7 +5,8 @@ use std::task::{Context, Poll, Waker};
 
 use block::env::LocalFuture;
 use block::{
-    Control, Env, Error, ErrorKind, Handled, Hooks, Info, Lower, Port, Report, Result, Table,
+    Control, Env, Error, ErrorKind, Handled, Hooks, Info, Lower, NothingKept, Port, Report, Result,
+    Table,
 };
 use graph::Carried;
 use graph::engine::{AnyDevice, Engine, NodeId};
@@ -148,6 +149,13 @@ impl Assembly {
                 let device = make(&given, &self.env, lowers)?;
                 self.adopt(&name, device, on)
             }
+            Maker::Keeper { plan, make } => {
+                plan(&given).map_err(refused)?;
+                let lowers = nodes.iter().map(|node| self.engine.lower(*node)).collect();
+                let kept = Rc::new(NothingKept::new(false));
+                let device = at_once(make(&given, &self.env, lowers, kept))?;
+                self.adopt(&name, device, on)
+            }
             Maker::Disk { plan, make } => {
                 at_once(plan(&given, &self.env)).map_err(refused)?;
                 let disk = at_once(make(&given, &self.env))?;
@@ -160,7 +168,7 @@ impl Assembly {
         let lower = |part: &PartId| {
             let Part { name, info, next_free, .. } = &self.parts[*part];
             let (name, info) = (name.clone(), info.clone());
-            GivenLower { name, info, created: false, next_free: *next_free }
+            GivenLower { name, info, created: false, labelled: false, next_free: *next_free }
         };
         on.iter().map(lower).collect()
     }

@@ -208,6 +208,7 @@ impl Planner<'_> {
                 name: node.name.clone(),
                 info: node.info.clone(),
                 created: node.created,
+                labelled: false,
                 next_free: self.uses[*draft].next_free(),
             }
         };
@@ -233,7 +234,9 @@ impl Planner<'_> {
                 self.tell(draft, plan(given))?;
                 plain(over)
             }
-            (Maker::Device { plan, .. }, _) => plain(self.tell(draft, plan(given))?),
+            (Maker::Device { plan, .. } | Maker::Keeper { plan, .. }, _) => {
+                plain(self.tell(draft, plan(given))?)
+            }
             (Maker::Disk { plan, .. }, _) => {
                 let disk = self.tell(draft, plan(given, self.env).await)?;
                 self.check_identity(index, disk.identity)?;

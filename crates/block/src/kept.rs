@@ -1,0 +1,80 @@
+//! Small state of a device that outlives the process: kept in the labels of the disks beneath it.
+
+use crate::env::LocalFuture;
+use crate::{Error, ErrorKind, Result};
+
+/// The most bytes that one device keeps.
+pub const KEPT_BYTES_MAX: usize = 4096;
+
+/// What a device keeps on the labelled disks beneath it, seen from the device. Its ports are the
+/// device's lowers, in order. The framework knows which labels lie beneath which port, numbers what
+/// is written, and gives back the newest.
+pub trait Kept {
+    /// What was found beneath a port when the graph was opened. It does not change afterwards.
+    fn found(&self, port: usize) -> &Found;
+
+    /// Whether the operator has said that a device may open without all of what it needs
+    /// (`--degraded`).
+    fn may_degrade(&self) -> bool;
+
+    /// Writes `state` into the label of every disk beneath `ports` and flushes it: with `Ok` for a
+    /// port, each of them has it durably, and will show it as newer than all that was there before.
+    /// One write is under way at a time for each device; a second one waits.
+    ///
+    /// The answers come in the order of the ports. `Unsupported` where a disk beneath has no label;
+    /// otherwise what the first disk says that failed. A port that failed may have either state.
+    ///
+    /// # Panics
+    /// If `state` is longer than [`KEPT_BYTES_MAX`].
+    fn write(&self, ports: &[usize], state: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>>;
+}
+
+/// What lies beneath a port, as its labels tell.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Found {
+    /// Whether every disk beneath is labelled: only then can anything be kept there.
+    pub labelled: bool,
+    /// Whether every disk beneath is there. One that is not answers nothing but errors.
+    pub present: bool,
+    /// Whether this start labelled every disk beneath: nothing was there before.
+    pub fresh: bool,
+    /// The newest state that the device left there, if it left one.
+    pub state: Option<KeptState>,
+}
+
+/// A state that a device once wrote.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KeptState {
+    /// Which write of this device it was, on the disks that took part: later is larger.
+    pub sequence: u64,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// What a device keeps on raw disks: nothing.
+pub struct NothingKept {
+    found: Found,
+}
+
+impl NothingKept {
+    /// For disks of which this start created every one (`fresh`), or not.
+    pub fn new(fresh: bool) -> Self {
+        Self { found: Found { labelled: false, present: true, fresh, state: None } }
+    }
+}
+
+impl Kept for NothingKept {
+    fn found(&self, _: usize) -> &Found {
+        &self.found
+    }
+
+    fn may_degrade(&self) -> bool {
+        false
+    }
+
+    fn write(&self, ports: &[usize], _: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>> {
+        let unlabelled = || Error::new(ErrorKind::Unsupported, "its disks have no label");
+        let answers = ports.iter().map(|port| (*port, Err(unlabelled()))).collect();
+        Box::pin(std::future::ready(answers))
+    }
+}
