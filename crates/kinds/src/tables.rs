@@ -55,6 +55,7 @@ mod tests {
             name: name.to_owned(),
             info: Info::disk(*size, 512),
             created: true,
+            labelled: false,
             next_free: 0,
         };
         let lowers = sizes.iter().zip(["left", "right"]).map(lower).collect();
