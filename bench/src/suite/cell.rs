@@ -22,6 +22,9 @@ pub struct Cell {
     pub load: Load,
     /// fio's io_uring engine beside the servers, straight on the file.
     pub direct: bool,
+    /// Whether fio's nbd engine is the client, instead of our own: a second opinion. Processor time
+    /// is the client's then.
+    pub by_fio: bool,
     /// What our figure is held to.
     pub target: Target,
 }
@@ -138,6 +141,7 @@ pub fn all() -> Vec<Cell> {
         verify: false,
         load,
         direct: false,
+        by_fio: false,
         target,
     };
     let held = |cell: Cell| Cell { verify: true, load: Load { verify: true, ..cell.load }, ..cell };
@@ -160,6 +164,26 @@ pub fn all() -> Vec<Cell> {
             load(RandomWrite, 1, 32, 4096),
             Target::TimesBest(3.0),
         ),
+        Cell {
+            by_fio: true,
+            ..cell(
+                "null-rr-q32-fio",
+                "the same reads, fio's nbd engine as the client",
+                null(),
+                load(RandomRead, 1, 32, 4096),
+                Target::Shown,
+            )
+        },
+        Cell {
+            by_fio: true,
+            ..cell(
+                "null-rw-q32-fio",
+                "the same writes, fio's nbd engine as the client",
+                null(),
+                load(RandomWrite, 1, 32, 4096),
+                Target::Shown,
+            )
+        },
         cell(
             "null-rr-4q32",
             "null, 4 KiB random reads, 4 connections of 32",

@@ -4,8 +4,9 @@
 //! table of saved results.
 #![allow(clippy::disallowed_methods, reason = "it starts servers and reads the real clock")]
 
+mod awake;
 mod cell;
-mod direct;
+mod fio;
 mod measure;
 mod report;
 mod server;
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
+use awake::Awake;
 use measure::{Measured, measure};
 
 /// Rounds of a second, if nothing else is said.
@@ -76,6 +78,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     let work = arguments.out.join("work");
     std::fs::create_dir_all(&work).map_err(|error| error.to_string())?;
     let rounds = arguments.rounds.max(1);
+    let _awake = Awake::begin()?;
     let begun = Instant::now();
     let mut all: Vec<Measured> = Vec::new();
     let cells: Vec<_> =

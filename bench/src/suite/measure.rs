@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use bench::load;
+use bench::load::{self, Load};
 
 use crate::cell::{Cell, Target};
-use crate::direct;
+use crate::fio;
 use crate::server::Server;
 
 /// What one server did in every round.
@@ -81,7 +81,8 @@ pub fn measure(cell: &Cell, dir: &Path, rounds: usize) -> Result<Measured, Strin
             // Its writes would undo what the servers' reads are compared with: a file of its own.
             let file = dir.join("direct.img");
             allocate(&file, cell.size)?;
-            let (iops, cpu_us) = direct::round(&file, &cell.load, cell.size)?;
+            let target = fio::Target::File(&file);
+            let (iops, cpu_us) = fio::round(&target, &cell.load, cell.size)?;
             beside.iops.push(iops);
             beside.cpu_us.push(cpu_us);
         }
@@ -98,9 +99,18 @@ fn one(
     server: &Server,
     series: &mut Series,
 ) -> Result<(), String> {
+    if cell.by_fio {
+        let target = fio::Target::Uri(&server.uri);
+        let (iops, cpu_us) = fio::round(&target, &cell.load, cell.size)?;
+        series.iops.push(iops);
+        series.cpu_us.push(cpu_us);
+        return Ok(());
+    }
+    // What was filled, and no more: a graph may be larger than its disks.
+    let load = Load { span: Some(cell.size), ..cell.load.clone() };
     let before = server.cpu();
     let outcome = core
-        .block_on(load::run(env, &server.uri, &cell.load))
+        .block_on(load::run(env, &server.uri, &load))
         .map_err(|error| format!("{}: {error}", server.name))?;
     let used = server.cpu() - before;
     if let Some(error) = outcome.first_error {

@@ -208,6 +208,11 @@ impl Buf {
         RefMut(self)
     }
 
+    /// Whether other handles to the same block are about.
+    pub fn is_shared(&self) -> bool {
+        Rc::strong_count(self.block()) > 1
+    }
+
     /// Whether both are handles to the very same bytes.
     pub fn same(&self, other: &Self) -> bool {
         self.as_ptr() == other.as_ptr() && self.len == other.len

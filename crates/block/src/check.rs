@@ -17,6 +17,10 @@ pub fn check(info: &Info, op: &Op) -> Result<()> {
     match op {
         Op::Read { into: buf, .. } | Op::Write { data: buf, .. } => {
             assert_eq!(buf.len() as u64, range.len(), "a buffer has the length of its range");
+            debug_assert!(
+                buf.as_ptr().addr().is_multiple_of(info.buf_align as usize),
+                "a payload begins where the device can take it"
+            );
             if range.len() > u64::from(info.max_transfer) {
                 return Err(refuse(info, op));
             }

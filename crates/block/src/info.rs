@@ -1,6 +1,6 @@
 //! Facts about a device, computed once when the graph is built.
 
-use crate::BUF_MAX_BYTES;
+use crate::{BUF_ALIGN, BUF_MAX_BYTES};
 
 /// What a device is and can do. A value, not a trait per capability: whoever stands above copies it
 /// and narrows a field.
@@ -14,6 +14,8 @@ pub struct Info {
     pub preferred_io: u32,
     /// The longest read or write in bytes; longer ones are split above.
     pub max_transfer: u32,
+    /// The address of every payload is a multiple of this many bytes; 1 where any will do.
+    pub buf_align: u32,
     /// Whether writes are refused.
     pub read_only: bool,
     /// Whether a completed write may be lost with power until a flush.
@@ -38,6 +40,7 @@ impl Info {
             block_size,
             preferred_io: 4096,
             max_transfer: BUF_MAX_BYTES as u32,
+            buf_align: BUF_ALIGN as u32,
             read_only: false,
             volatile_cache: true,
             native_fua: true,
@@ -57,6 +60,7 @@ impl Info {
             block_size: self.block_size.max(other.block_size),
             preferred_io: self.preferred_io.max(other.preferred_io),
             max_transfer: self.max_transfer.min(other.max_transfer),
+            buf_align: self.buf_align.max(other.buf_align),
             read_only: self.read_only || other.read_only,
             volatile_cache: self.volatile_cache || other.volatile_cache,
             native_fua: self.native_fua && other.native_fua,

@@ -7,6 +7,7 @@ use graph::kind::{DiskPlan, Given, Plan};
 pub fn info(given: &Given, option: &str) -> Info {
     let size = given.size(option).unwrap_or(0);
     Info {
+        buf_align: 1,
         volatile_cache: false,
         discard_zeroes: true,
         survives_process: false,

@@ -46,8 +46,8 @@ pub(crate) struct Side {
     random: RefCell<Vec<u64>>,
     nonblocking: bool,
     spin: Duration,
-    // A running mean of how long a turn waits for its first answer.
-    waits: Cell<Duration>,
+    // Running means of how long a turn waits for its first answer: from clients, and from disks.
+    waits: [Cell<Duration>; 2],
     stopping: Cell<bool>,
     // Whether memory was left to the kernel for good.
     lost: Cell<bool>,
@@ -82,7 +82,7 @@ impl Side {
             random: RefCell::default(),
             nonblocking,
             spin,
-            waits: Cell::new(Duration::MAX),
+            waits: [const { Cell::new(Duration::MAX) }; 2],
             stopping: Cell::new(false),
             lost: Cell::new(false),
         });
@@ -251,8 +251,10 @@ impl Side {
         let began = clock();
         let timer = self.timers.borrow().next();
         let patience = self.spin;
+        // A slow disk says nothing about the client that comes back at once, nor the other way round.
+        let waits = &self.waits[usize::from(self.slab.borrow().at_disks() > 0)];
         // A spin that is likely to be answered is shorter than going to sleep and waking.
-        if ran && self.waits.get() <= patience + patience / 4 && patience > Duration::ZERO {
+        if ran && waits.get() <= patience + patience / 4 && patience > Duration::ZERO {
             engine.flush();
             let until = timer.map_or(began.after(patience), |at| at.min(began.after(patience)));
             while !engine.ready() && !self.queue.has_injected() && clock() < until {
@@ -273,8 +275,8 @@ impl Side {
         self.queue.set_asleep(false);
         // The mean of the last few; a long one counts no more than a wait that is clearly too long.
         let waited = clock().since(began).min(16 * patience);
-        let mean = self.waits.get().min(16 * patience);
-        self.waits.set((mean * 7 + waited) / 8);
+        let mean = waits.get().min(16 * patience);
+        waits.set((mean * 7 + waited) / 8);
         entered
     }
 

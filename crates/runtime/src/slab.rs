@@ -62,6 +62,11 @@ impl Op {
         matches!(self, Self::Recv | Self::Send | Self::Accept | Self::Connect | Self::Next)
     }
 
+    /// Whether a disk carries it out.
+    pub(crate) fn is_at_disk(self) -> bool {
+        !self.waits_for_others() && self != Self::Bell
+    }
+
     /// In words.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -203,6 +208,8 @@ pub(crate) struct Slab {
     chunks: Vec<Box<[Slot]>>,
     free: Vec<u32>,
     in_flight: usize,
+    // Those of them that disks carry out.
+    at_disks: usize,
 }
 
 /// What polling an operation finds.
@@ -214,6 +221,7 @@ pub(crate) enum Polled {
 impl Slab {
     /// Places an operation; its id.
     pub(crate) fn place(&mut self, held: Held, parts: Vec<Buf>) -> u64 {
+        let at_disk = held.op.is_at_disk();
         let index = self.free.pop().unwrap_or_else(|| self.grow());
         let slot = self.slot_at(index);
         slot.phase = Phase::Flying;
@@ -223,6 +231,7 @@ impl Slab {
         slot.moved = 0;
         let id = id_of(index, slot.generation);
         self.in_flight += 1;
+        self.at_disks += usize::from(at_disk);
         id
     }
 
@@ -261,7 +270,9 @@ impl Slab {
         let waker = slot.waker.take();
         slot.phase = Phase::Done(result);
         let abandoned = slot.abandoned;
+        let at_disk = slot.held.as_ref().is_some_and(|held| held.op.is_at_disk());
         self.in_flight -= 1;
+        self.at_disks -= usize::from(at_disk);
         (waker, abandoned.then(|| self.free(id)))
     }
 
@@ -309,6 +320,11 @@ impl Slab {
     /// How many operations the kernel has not answered.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight
+    }
+
+    /// How many of them disks carry out.
+    pub(crate) fn at_disks(&self) -> usize {
+        self.at_disks
     }
 
     /// The operations that the kernel has not answered.

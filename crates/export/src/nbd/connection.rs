@@ -16,6 +16,10 @@ use super::command::{PREFETCH_BYTES, allocation, errno_of, is_zero, range_of};
 use super::gate::Gate;
 use super::{Export, Limits};
 
+/// Answers of this length are sent while the next requests are carried out: client and server
+/// work at the same time, and the system calls are still few.
+const BATCH_BYTES: usize = 32 << 10;
+
 /// Reads from this length on are looked at for zeros, if the client can be told of them.
 const LOOK_FOR_ZEROS_BYTES: usize = 4096;
 
@@ -147,6 +151,11 @@ impl Connection {
             Poll::Pending
         })
         .await;
+    }
+
+    /// Whether answers are ready that are worth a system call, and nothing is being sent.
+    pub fn has_batch(&self) -> bool {
+        self.sending.get().is_none() && self.outbox.borrow().held() >= BATCH_BYTES
     }
 
     /// Waits until every begun request has been answered.

@@ -41,7 +41,9 @@ pub async fn read(
     connection: &Rc<Connection>,
     mut inbox: Inbox,
 ) -> std::result::Result<(), String> {
-    let ended = Reader { connection, inbox: &mut inbox, since: None, hearing: None }.run().await;
+    let in_place = connection.export.info.buf_align == 1;
+    let mut reader = Reader { connection, inbox: &mut inbox, since: None, hearing: None, in_place };
+    let ended = reader.run().await;
     match ended {
         Ok(()) | Err(End::Over) => {
             connection.end_of_requests();
@@ -61,6 +63,9 @@ struct Reader<'a> {
     since: Option<Mono>,
     /// A receive into the inbox that was begun while a request waited at the fence.
     hearing: Option<Ticket>,
+    /// Whether payloads are handed on where they arrived: the device below does not care where that
+    /// is, and so far has never held one longer than its call.
+    in_place: bool,
 }
 
 impl Reader<'_> {
@@ -79,6 +84,9 @@ impl Reader<'_> {
                     self.inbox.take(used);
                     self.request(header, payload).await?;
                     self.since = None;
+                    if self.connection.has_batch() {
+                        self.connection.export.env.give_way().await;
+                    }
                 }
                 None => {
                     if !self.receive().await? {
@@ -103,11 +111,17 @@ impl Reader<'_> {
     async fn more(&mut self, begun: bool) -> Step<usize> {
         let ticket = match self.hearing.take() {
             Some(ticket) => ticket,
-            None => self.connection.socket.recv(self.inbox.room()),
+            None => self.begin_hearing().await?,
         };
         let n = self.received(ticket, begun).await?;
         self.inbox.arrived(n);
         Ok(n)
+    }
+
+    async fn begin_hearing(&mut self) -> Step<Ticket> {
+        let pool = self.connection.export.env.pool();
+        self.inbox.renew(pool).await.map_err(|error| error.to_string())?;
+        Ok(self.connection.socket.recv(self.inbox.room()))
     }
 
     /// One receive; inside a request it is over at the request's deadline.
@@ -145,11 +159,7 @@ impl Reader<'_> {
         self.room(held).await?;
         let buf = match header.command {
             Command::Read => Some(self.buffer(header.length as usize).await?),
-            Command::Write => {
-                let buf = self.buffer(payload).await?;
-                self.fill(&buf).await?;
-                Some(buf)
-            }
+            Command::Write => Some(self.payload(payload).await?),
             _ => None,
         };
         let touched = (header.command != Command::Flush).then(|| range_of(&header));
@@ -158,6 +168,7 @@ impl Reader<'_> {
         }
         let token = self.connection.begin(header, held);
         self.begin(header, token, buf).await;
+        self.in_place &= !self.inbox.is_held();
         Ok(())
     }
 
@@ -168,7 +179,7 @@ impl Reader<'_> {
         let mut clear = pin!(connection.export.unfenced(touched));
         loop {
             if self.hearing.is_none() && self.inbox.len() < INBOX_BYTES {
-                self.hearing = Some(connection.socket.recv(self.inbox.room()));
+                self.hearing = Some(self.begin_hearing().await?);
             }
             let heard = poll_fn(|cx| {
                 if clear.as_mut().poll(cx).is_ready() {
@@ -216,8 +227,18 @@ impl Reader<'_> {
         Ok(taken.map_err(|error| error.to_string())?)
     }
 
-    /// The payload: copied from what has arrived, received straight into its place beyond that.
-    /// Nothing is begun before all of it is there.
+    /// The payload of a write.
+    async fn payload(&mut self, len: usize) -> Step<Buf> {
+        if self.in_place && self.inbox.len() >= len {
+            return Ok(self.inbox.take_part(len));
+        }
+        let buf = self.buffer(len).await?;
+        self.fill(&buf).await?;
+        Ok(buf)
+    }
+
+    /// Copied from what has arrived, received straight into its place beyond that. Nothing is begun
+    /// before all of it is there.
     async fn fill(&mut self, buf: &Buf) -> Step {
         let mut have = self.inbox.take_into(buf);
         while have < buf.len() {

@@ -88,6 +88,7 @@ fn info_of(facts: &ExportFacts) -> Info {
         preferred_io: facts.blocks.preferred().max(4096),
         max_transfer: facts.blocks.max_payload() - facts.blocks.max_payload() % block_size,
         // What the server does when it dies is not known.
+        buf_align: 1,
         survives_process: false,
         ..Info::disk(facts.size_bytes - facts.size_bytes % u64::from(block_size), block_size)
     }

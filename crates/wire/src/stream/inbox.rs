@@ -48,6 +48,35 @@ impl Inbox {
         n
     }
 
+    /// Takes the first `n` without moving them. As long as the part is held the inbox cannot receive:
+    /// see [`Inbox::renew`].
+    ///
+    /// # Panics
+    /// If `n` is zero, or more than there are.
+    pub fn take_part(&mut self, n: usize) -> Buf {
+        let part = self.buf.slice(self.start..self.start + n);
+        self.take(n);
+        part
+    }
+
+    /// Whether parts of it are held.
+    pub fn is_held(&self) -> bool {
+        self.buf.is_shared()
+    }
+
+    /// Goes on in a buffer of its own, if parts of this one are held.
+    ///
+    /// # Errors
+    /// `Limit` if the pool can never hold it.
+    pub async fn renew(&mut self, pool: &BufPool) -> Result<()> {
+        if self.is_held() {
+            let mut fresh = Self::new(pool).await?;
+            fresh.end = self.take_into(&fresh.buf);
+            *self = fresh;
+        }
+        Ok(())
+    }
+
     /// How many wait.
     pub fn len(&self) -> usize {
         self.end - self.start
@@ -60,7 +89,11 @@ impl Inbox {
 
     /// Where to receive: what is left is moved to the front, so there is room as long as no message
     /// is longer than [`INBOX_BYTES`].
+    ///
+    /// # Panics
+    /// If parts of it are held.
     pub fn room(&mut self) -> Buf {
+        assert!(!self.is_held(), "bytes that somebody holds would be overwritten");
         if self.start > 0 {
             self.buf.write().copy_within(self.start..self.end, 0);
             self.end -= self.start;

@@ -74,6 +74,11 @@ impl Outbox {
         self.held += bytes;
     }
 
+    /// What was put down for the batch so far.
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
     /// Whether there is nothing to send.
     pub fn is_empty(&self) -> bool {
         self.used == 0 && self.parts.is_empty()

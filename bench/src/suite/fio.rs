@@ -1,12 +1,34 @@
-//! fio's io_uring engine straight on a file: what the disk itself can do.
+//! fio: its io_uring engine straight on a file, for what the disk itself can do; its nbd engine on a
+//! server, as a second opinion on our own client.
 
 use std::path::Path;
 use std::process::Command;
 
 use bench::load::{Load, Pattern};
 
-/// One round of fio: requests per second, and microseconds of processor time for each.
-pub fn round(file: &Path, load: &Load, size: u64) -> Result<(f64, f64), String> {
+/// What fio is put on.
+pub enum Target<'a> {
+    /// A file, past the page cache.
+    File(&'a Path),
+    /// An NBD export.
+    Uri(&'a str),
+}
+
+impl Target<'_> {
+    fn arguments(&self) -> Vec<String> {
+        match self {
+            Self::File(path) => vec![
+                format!("--filename={}", path.display()),
+                "--ioengine=io_uring".to_owned(),
+                "--direct=1".to_owned(),
+            ],
+            Self::Uri(uri) => vec!["--ioengine=nbd".to_owned(), format!("--uri={uri}")],
+        }
+    }
+}
+
+/// One round of fio: requests per second, and microseconds of its own processor time for each.
+pub fn round(target: &Target<'_>, load: &Load, size: u64) -> Result<(f64, f64), String> {
     let pattern = match load.pattern {
         Pattern::RandomRead => "randread",
         Pattern::RandomWrite => "randwrite",
@@ -15,9 +37,9 @@ pub fn round(file: &Path, load: &Load, size: u64) -> Result<(f64, f64), String> 
         Pattern::SequentialWrite => "write",
     };
     let output = Command::new("fio")
-        .arg("--name=direct")
-        .arg(format!("--filename={}", file.display()))
-        .args(["--ioengine=io_uring", "--direct=1", "--time_based", "--output-format=json"])
+        .arg("--name=round")
+        .args(target.arguments())
+        .args(["--time_based", "--output-format=json"])
         .arg(format!("--rw={pattern}"))
         .arg(format!("--bs={}", load.block))
         .arg(format!("--iodepth={}", load.depth * load.connections))
@@ -30,8 +52,11 @@ pub fn round(file: &Path, load: &Load, size: u64) -> Result<(f64, f64), String> 
     if !output.status.success() {
         return Err(format!("fio: {}", String::from_utf8_lossy(&output.stderr)));
     }
+    // Engines have a word to say before the results.
+    let text = String::from_utf8_lossy(&output.stdout);
+    let results = text.find('{').map_or("", |begin| &text[begin..]);
     let parsed: serde_json::Value =
-        serde_json::from_slice(&output.stdout).map_err(|error| format!("fio: {error}"))?;
+        serde_json::from_str(results).map_err(|error| format!("fio: {error}"))?;
     let job = &parsed["jobs"][0];
     let number = |value: &serde_json::Value| value.as_f64().unwrap_or(0.0);
     let iops = number(&job["read"]["iops"]) + number(&job["write"]["iops"]);
