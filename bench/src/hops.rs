@@ -94,7 +94,7 @@ impl Bench {
     fn new(spec: &str) -> std::result::Result<Self, String> {
         let core = Core::new(Config::default()).map_err(|error| error.to_string())?;
         let env = core.env();
-        let engine = Engine::new();
+        let engine = Engine::new(env.pool());
         let spec = Spec::parse(spec, "hops", &|_| None);
         let graph = core.block_on(async {
             let plan =

@@ -14,7 +14,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 
 use crate::{Error, ErrorKind, Result};
 
@@ -34,6 +34,7 @@ struct Pool {
     limit_bytes: usize,
     keep_bytes: usize,
     used_bytes: Cell<usize>,
+    reserved_bytes: Cell<usize>,
     kept_bytes: Cell<usize>,
     kept: [RefCell<Vec<Rc<Block>>>; CLASSES],
     waiting: RefCell<Vec<Waker>>,
@@ -63,13 +64,14 @@ impl BufPool {
             limit_bytes,
             keep_bytes,
             used_bytes: Cell::new(0),
+            reserved_bytes: Cell::new(0),
             kept_bytes: Cell::new(0),
             kept: [const { RefCell::new(Vec::new()) }; CLASSES],
             waiting: RefCell::default(),
         }))
     }
 
-    /// A buffer of `len` bytes. Its contents are those of an earlier request of this process, or
+    /// A buffer of `len` bytes, out of what nobody has in reserve. Its contents are those of an earlier request of this process, or
     /// zeros: whoever hands it on fills it first.
     ///
     /// # Errors
@@ -81,9 +83,14 @@ impl BufPool {
                 format!("a buffer of {len} bytes; 1 to {BUF_MAX_BYTES} are possible"),
             ));
         }
+        self.give(len, self.0.reserved_bytes.get())
+    }
+
+    /// A block with `len` bytes of it, if `kept` bytes remain then.
+    fn give(&self, len: usize, kept: usize) -> Result<Buf> {
         let class = class_of(len);
         let bytes = class_bytes(class);
-        if self.0.used_bytes.get() + bytes > self.0.limit_bytes {
+        if self.0.used_bytes.get() + kept + bytes > self.0.limit_bytes {
             return Err(Error::new(
                 ErrorKind::Limit,
                 format!("{bytes} bytes more of buffers pass the limit of {}", self.0.limit_bytes),
@@ -106,14 +113,54 @@ impl BufPool {
     /// # Errors
     /// `Invalid` as for [`BufPool::take`]; `Limit` if it would not fit into an empty pool.
     pub async fn wait_for(&self, len: usize) -> Result<Buf> {
-        std::future::poll_fn(|cx| match self.take(len) {
+        std::future::poll_fn(|cx| self.or_wait(self.take(len), cx)).await
+    }
+
+    /// A buffer for a device's own work on a request that was admitted: out of the reserve that was
+    /// kept for it, so that it need not wait for requests that wait for this one.
+    ///
+    /// # Errors
+    /// As [`BufPool::wait_for`].
+    pub async fn scratch(&self, len: usize) -> Result<Buf> {
+        std::future::poll_fn(|cx| {
+            let given = match len {
+                1..=BUF_MAX_BYTES => self.give(len, 0),
+                _ => self.take(len),
+            };
+            self.or_wait(given, cx)
+        })
+        .await
+    }
+
+    fn or_wait(&self, taken: Result<Buf>, cx: &mut Context<'_>) -> Poll<Result<Buf>> {
+        match taken {
             Err(error) if error.kind() == ErrorKind::Limit && self.0.used_bytes.get() > 0 => {
-                self.0.waiting.borrow_mut().push(cx.waker().clone());
+                self.wake_later(cx);
                 Poll::Pending
             }
             taken => Poll::Ready(taken),
-        })
-        .await
+        }
+    }
+
+    /// Wakes the task when bytes come back.
+    pub fn wake_later(&self, cx: &Context<'_>) {
+        self.0.waiting.borrow_mut().push(cx.waker().clone());
+    }
+
+    /// Keeps back `bytes` for [`BufPool::scratch`], if nobody has them; whether it did.
+    pub fn reserve(&self, bytes: usize) -> bool {
+        let free =
+            self.0.used_bytes.get() + self.0.reserved_bytes.get() + bytes <= self.0.limit_bytes;
+        if free {
+            self.0.reserved_bytes.set(self.0.reserved_bytes.get() + bytes);
+        }
+        free
+    }
+
+    /// Gives back what was reserved.
+    pub fn unreserve(&self, bytes: usize) {
+        self.0.reserved_bytes.set(self.0.reserved_bytes.get() - bytes);
+        self.0.wake();
     }
 
     /// Bytes that are in somebody's hands now.
@@ -121,9 +168,23 @@ impl BufPool {
         self.0.used_bytes.get()
     }
 
+    /// Bytes that may be taken now.
+    pub fn free_bytes(&self) -> usize {
+        let Pool { limit_bytes, used_bytes, reserved_bytes, .. } = &*self.0;
+        limit_bytes.saturating_sub(used_bytes.get() + reserved_bytes.get())
+    }
+
     /// The most bytes that may be in use at once.
     pub fn limit_bytes(&self) -> usize {
         self.0.limit_bytes
+    }
+}
+
+impl Pool {
+    fn wake(&self) {
+        if !self.waiting.borrow().is_empty() {
+            self.waiting.take().into_iter().for_each(Waker::wake);
+        }
     }
 }
 
@@ -249,9 +310,7 @@ impl Drop for Buf {
             pool.kept_bytes.set(pool.kept_bytes.get() + bytes);
             pool.kept[block.class].borrow_mut().push(block);
         }
-        if !pool.waiting.borrow().is_empty() {
-            pool.waiting.take().into_iter().for_each(Waker::wake);
-        }
+        pool.wake();
     }
 }
 

@@ -54,7 +54,7 @@ impl Emulate {
             *into = self.lower.read(range, into.clone()).await?;
             return Ok(());
         };
-        let buf = self.env.pool().wait_for(wide.len() as usize).await?;
+        let buf = self.env.pool().scratch(wide.len() as usize).await?;
         let buf = self.lower.read(wide, buf).await?;
         *into = buf.slice(within(wide, range));
         Ok(())
@@ -67,9 +67,9 @@ impl Emulate {
             return self.lower.call(Op::Write { range, data, fua }).await.result;
         };
         let _alone = self.lock.lock(wide, Mode::Exclusive).await;
-        let scratch = self.env.pool().wait_for(wide.len() as usize).await?;
+        let scratch = self.env.pool().scratch(wide.len() as usize).await?;
         let old = self.lower.read(wide, scratch).await?;
-        let new = self.env.pool().wait_for(wide.len() as usize).await?;
+        let new = self.env.pool().scratch(wide.len() as usize).await?;
         new.write().copy_from_slice(&old.read());
         new.slice(within(wide, range)).write().copy_from_slice(&data.read());
         self.lower.call(Op::Write { range: wide, data: new, fua }).await.result

@@ -1,6 +1,6 @@
 //! Facts about a device, computed once when the graph is built.
 
-use crate::{BUF_ALIGN, BUF_MAX_BYTES};
+use crate::BUF_MAX_BYTES;
 
 /// What a device is and can do. A value, not a trait per capability: whoever stands above copies it
 /// and narrows a field.
@@ -40,7 +40,7 @@ impl Info {
             block_size,
             preferred_io: 4096,
             max_transfer: BUF_MAX_BYTES as u32,
-            buf_align: BUF_ALIGN as u32,
+            buf_align: 512,
             read_only: false,
             volatile_cache: true,
             native_fua: true,

@@ -35,7 +35,7 @@ impl Shelf {
     /// If two disks have one name, or the socket is in use.
     pub fn open(env: &Env, seed: u64, specs: &[DiskSpec], socket: PathBuf) -> Result<Rc<Self>> {
         let time = Time::start(env, seed);
-        let engine = Engine::new();
+        let engine = Engine::new(env.pool());
         env.spawn("engine", engine.clone().drive());
         let (mut disks, mut exports) = (Vec::new(), Vec::new());
         for (number, spec) in specs.iter().enumerate() {

@@ -50,7 +50,7 @@ pub type Options<'a> = &'a [(&'static str, Value)];
 impl Assembly {
     /// An empty graph. `fuse`: whether tables over tables become one.
     pub fn new(env: &Env, registry: Registry, fuse: bool, order: Stream) -> Self {
-        let engine = Engine::new();
+        let engine = Engine::new(env.pool());
         engine.shuffle(move |ready| order.below(ready as u64) as usize);
         env.spawn("engine", engine.clone().drive());
         Self { engine, env: env.clone(), registry, fuse, parts: Vec::new() }

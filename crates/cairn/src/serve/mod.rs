@@ -92,7 +92,7 @@ pub struct Serving {
 impl Serving {
     /// Opens everything that the plan names.
     pub async fn open(env: &Env, planned: &Planned) -> Result<Self> {
-        let engine = Engine::new();
+        let engine = Engine::new(env.pool());
         env.spawn("engine", engine.clone().drive());
         let graph = Rc::new(Graph::build(planned, &engine, env).await?);
         let export = |export: &graph::Export| {

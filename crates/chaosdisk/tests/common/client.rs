@@ -33,7 +33,7 @@ impl Volume {
         let given = Given { name: "volume".to_owned(), options, lowers: Vec::new() };
         let Maker::Disk { make, .. } = net::nbd::KIND.maker else { panic!("nbd is a disk") };
         let disk = core.block_on(make(&given, &env)).unwrap();
-        let engine = Engine::new();
+        let engine = Engine::new(env.pool());
         env.spawn("a client's engine", engine.clone().drive());
         let node = engine.add_device("volume", disk, &[]).unwrap();
         Self { client: Client::new(&engine, node), env }

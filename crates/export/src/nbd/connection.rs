@@ -134,7 +134,7 @@ impl Connection {
     /// is not listened to either; and nobody holds more than is left for all the others.
     pub fn may_begin(&self, bytes: usize) -> bool {
         let pool = self.export.env.pool();
-        let left = pool.limit_bytes().saturating_sub(pool.used_bytes());
+        let left = pool.free_bytes();
         let held = self.held_bytes.get();
         self.in_flight.get() < self.limits.requests
             && self.overflow.borrow().len() < self.limits.requests as usize

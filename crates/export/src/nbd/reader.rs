@@ -308,7 +308,7 @@ impl Reader<'_> {
                 Ok(()) => return,
                 Err(back) => op = back,
             }
-            export.engine.room(export.node).await;
+            export.engine.room(export.node, &op).await;
         }
     }
 }

@@ -119,7 +119,7 @@ fn run(
     let env = core.env();
     let spec = Spec::parse(spec, "test.toml", &|_| None);
     let planned = core.block_on(spec.plan(kinds::REGISTRY, &env)).expect("the spec is right");
-    let engine = Engine::new();
+    let engine = Engine::new(env.pool());
     env.spawn("engine", engine.clone().drive());
     let graph = core.block_on(Graph::build(&planned, &engine, &env)).expect("it can be built");
     let exports = graph.exports().iter();

@@ -1,5 +1,5 @@
 //! The engine of one core: it carries requests through nodes, owns every one of them until it is
-//! done, and admits a request only with the slots that it may need in hand.
+//! done, and admits a request only with the slots and buffers that it may need in hand.
 
 mod arena;
 mod node;
@@ -15,12 +15,12 @@ use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 
 use block::{
-    ChildId, Core, Done, Error, ErrorKind, Hooks, Info, Lower, Op, Push, Request, Result, Started,
-    Table, check, env,
+    BufPool, ChildId, Core, Done, Error, ErrorKind, Hooks, Info, Lower, Op, Push, Request, Result,
+    Started, Table, check, env,
 };
 
 use arena::Arena;
-use node::{Node, Power};
+use node::{Node, Power, Reserve};
 use ready::{Key, Ready};
 use slot::Slot;
 use split::Split;
@@ -37,6 +37,9 @@ pub const SLOTS_MAX: usize = 1 << 20;
 
 /// Slots kept back for what devices do by themselves: resync, retirement, scrub.
 pub const SLOTS_OWN: u32 = (SLOTS_MAX / 8) as u32;
+
+/// The most slots that one request may need.
+const REQUEST_SLOTS_MAX: u32 = (SLOTS_MAX / 64) as u32;
 
 /// Ends the list of free slots.
 const NONE: u32 = u32::MAX;
@@ -69,6 +72,7 @@ struct Inner {
     /// The request whose device is being driven: what it starts below bears its number.
     current: Cell<u64>,
     in_flight: Cell<u64>,
+    pool: BufPool,
 }
 
 /// A slot and what the engine knows about the request in it.
@@ -78,10 +82,11 @@ struct Entry {
     owner: Cell<Owner>,
     /// The next free slot, while this one is free.
     next: Cell<u32>,
-    /// Of a client: who, under which token, with how many slots in reserve.
+    /// Of a client: who, under which token, with how many slots and bytes in reserve.
     sink: Cell<Option<Rc<dyn Sink>>>,
     token: Cell<u64>,
     need: Cell<u32>,
+    scratch: Cell<usize>,
     /// Of a child: who waits, and the answer until it is fetched.
     waiter: Cell<Option<Waker>>,
     answer: Cell<Option<Result<()>>>,
@@ -122,6 +127,7 @@ impl Entry {
             sink: Cell::new(None),
             token: Cell::new(0),
             need: Cell::new(0),
+            scratch: Cell::new(0),
             waiter: Cell::new(None),
             answer: Cell::new(None),
             node: Cell::new(None),
@@ -133,16 +139,10 @@ impl Entry {
     }
 }
 
-impl Default for Engine {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Engine {
-    /// An engine without nodes. Something must drive it: spawn [`Engine::drive`], or call
+    /// An engine without nodes, whose requests keep their buffers back in `pool`. Something must drive it: spawn [`Engine::drive`], or call
     /// [`Engine::turn`].
-    pub fn new() -> Self {
+    pub fn new(pool: &BufPool) -> Self {
         Self(Rc::new(Inner {
             slots: Arena::new(SLOTS_MAX, Entry::new),
             free: Cell::new(NONE),
@@ -154,6 +154,7 @@ impl Engine {
             next_request: Cell::new(1),
             current: Cell::new(NOBODY),
             in_flight: Cell::new(0),
+            pool: pool.clone(),
         }))
     }
 
@@ -163,14 +164,14 @@ impl Engine {
         *self.0.pick.borrow_mut() = Some(Box::new(pick));
     }
 
-    fn add(&self, name: &str, info: Info, power: Power, need: (u32, u32)) -> Result<NodeId> {
+    fn add(&self, name: &str, info: Info, power: Power, reserve: Reserve) -> Result<NodeId> {
         let mut nodes = self.0.nodes.borrow_mut();
         let id = nodes.len();
         if id == NODES_MAX {
             return Err(Error::new(ErrorKind::Limit, format!("at most {NODES_MAX} nodes")));
         }
         let (name, counters) = (name.into(), Counters::default());
-        nodes.push(Rc::new(Node { name, info, power, need: need.0, scratch: need.1, counters }));
+        nodes.push(Rc::new(Node { name, info, power, reserve, counters }));
         Ok(id)
     }
 
@@ -184,9 +185,9 @@ impl Engine {
         device: Rc<dyn AnyDevice>,
         lowers: &[NodeId],
     ) -> Result<NodeId> {
-        let need = self.needs(name, &*device, lowers)?;
+        let reserve = self.reserve(name, &*device, lowers, device.needs().children)?;
         let (info, future) = (device.info().clone(), device.future_layout());
-        self.add(name, info, Power::Device { device, future }, need)
+        self.add(name, info, Power::Device { device, future }, reserve)
     }
 
     /// Adds a hook on the way to `next`.
@@ -195,8 +196,8 @@ impl Engine {
     /// As [`Engine::add_device`].
     pub fn add_hooks(&self, name: &str, hooks: Rc<dyn Hooks>, next: NodeId) -> Result<NodeId> {
         let next = self.node(next);
-        let (info, need) = (next.info.clone(), (next.need, next.scratch));
-        self.add(name, info, Power::Hooks { hooks, next }, need)
+        let (info, reserve) = (next.info.clone(), next.reserve);
+        self.add(name, info, Power::Hooks { hooks, next }, reserve)
     }
 
     /// Adds a table over `lowers`, one node for each of its ports.
@@ -212,28 +213,49 @@ impl Engine {
     ) -> Result<NodeId> {
         let handles = lowers.iter().map(|id| self.lower(*id)).collect();
         let split: Rc<dyn AnyDevice> = Rc::new(Split::new(info.clone(), table.clone(), handles));
-        let need = self.needs(name, &*split, lowers)?;
+        // The parts of a split add up to the request.
+        let reserve = self.reserve(name, &*split, lowers, 1)?;
         let lowers = lowers.iter().map(|id| self.node(*id)).collect();
         let future = split.future_layout();
-        self.add(name, info, Power::Table { table, lowers, split, future }, need)
+        self.add(name, info, Power::Table { table, lowers, split, future }, reserve)
     }
 
-    fn needs(&self, name: &str, device: &dyn AnyDevice, lowers: &[NodeId]) -> Result<(u32, u32)> {
+    /// What a request through a device over `lowers` may need. It may go down `ways` at once, all of
+    /// it each time.
+    fn reserve(
+        &self,
+        name: &str,
+        device: &dyn AnyDevice,
+        lowers: &[NodeId],
+        ways: u32,
+    ) -> Result<Reserve> {
         let needs = device.needs();
-        let most = |need: fn(&Node) -> u32| lowers.iter().map(|id| need(&self.node(*id))).max();
-        let below = most(|node| node.need).unwrap_or(0);
-        let need = needs.children.saturating_mul(below).saturating_add(1);
-        if need > SLOTS_MAX as u32 / 64 {
-            return Err(Error::new(
-                ErrorKind::Limit,
-                format!(
-                    "one request through {name} may need {need} slots; at most {}. Next: fewer \
-                     devices that fan out above each other",
-                    SLOTS_MAX / 64
-                ),
-            ));
+        let below = |of: fn(&Reserve) -> u32| {
+            lowers.iter().map(|id| of(&self.node(*id).reserve)).max().unwrap_or(0)
+        };
+        let copies = ways.saturating_mul(below(|reserve| reserve.copies));
+        let reserve = Reserve {
+            slots: needs.children.saturating_mul(below(|reserve| reserve.slots)).saturating_add(1),
+            copies: needs.scratch_copies.saturating_add(copies),
+            block: below(|reserve| reserve.block).max(device.info().block_size),
+        };
+        let too_much = |need: String, most: String| {
+            let words = format!(
+                "one request through {name} may need {need}; at most {most}. Next: fewer devices \
+                 that fan out or change bytes above each other"
+            );
+            Err(Error::new(ErrorKind::Limit, words))
+        };
+        if reserve.slots > REQUEST_SLOTS_MAX {
+            let slots = |count| format!("{count} slots");
+            return too_much(slots(reserve.slots), slots(REQUEST_SLOTS_MAX));
         }
-        Ok((need, needs.scratch_copies.saturating_add(most(|node| node.scratch).unwrap_or(0))))
+        let bytes = reserve.bytes(u64::from(device.info().max_transfer));
+        let most = self.0.pool.limit_bytes() / 2;
+        if bytes > most {
+            return too_much(format!("{bytes} bytes of buffers"), format!("{most} bytes"));
+        }
+        Ok(reserve)
     }
 
     fn node(&self, id: NodeId) -> Rc<Node> {
@@ -271,16 +293,18 @@ impl Engine {
     /// [`Engine::room`].
     pub fn submit(&self, node: NodeId, op: Op, sink: Rc<dyn Sink>, token: u64) -> Result<(), Op> {
         let node = self.node(node);
-        if self.0.slots_left.get() < node.need {
+        let (need, scratch) = (node.reserve.slots, node.reserve.bytes_for(&op));
+        if self.0.slots_left.get() < need || (scratch > 0 && !self.0.pool.reserve(scratch)) {
             return Err(op);
         }
-        self.0.slots_left.set(self.0.slots_left.get() - node.need);
+        self.0.slots_left.set(self.0.slots_left.get() - need);
         self.0.in_flight.set(self.0.in_flight.get() + 1);
         let (index, entry) = self.0.begin(op);
         entry.owner.set(Owner::Client);
         entry.sink.set(Some(sink));
         entry.token.set(token);
-        entry.need.set(node.need);
+        entry.need.set(need);
+        entry.scratch.set(scratch);
         if let Poll::Ready(result) = self.0.run(index, entry, &node) {
             let result = self.0.ascend(entry, result);
             self.0.finish(index, entry, result);
@@ -288,12 +312,18 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits until a request for `node` may be admitted.
-    pub async fn room(&self, node: NodeId) {
-        let need = self.node(node).need;
+    /// Waits until `op` may be admitted to `node`.
+    pub async fn room(&self, node: NodeId, op: &Op) {
+        let reserve = self.node(node).reserve;
+        let (need, scratch) = (reserve.slots, reserve.bytes_for(op));
         poll_fn(|cx| {
-            if self.0.slots_left.get() >= need {
+            let slots = self.0.slots_left.get() >= need;
+            if slots && (scratch == 0 || self.0.pool.free_bytes() >= scratch) {
                 return Poll::Ready(());
+            }
+            if slots {
+                self.0.pool.wake_later(cx);
+                return Poll::Pending;
             }
             self.0.waiting.borrow_mut().push(cx.waker().clone());
             Poll::Pending
@@ -469,6 +499,9 @@ impl Inner {
                 let token = entry.token.get();
                 let request = self.release(index, entry);
                 self.slots_left.set(self.slots_left.get() + entry.need.get());
+                if entry.scratch.get() > 0 {
+                    self.pool.unreserve(entry.scratch.get());
+                }
                 self.in_flight.set(self.in_flight.get() - 1);
                 sink.done(token, request, result);
                 if !self.waiting.borrow().is_empty() {

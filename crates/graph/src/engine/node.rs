@@ -4,7 +4,7 @@ use std::alloc::Layout;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use block::{Hooks, Info, Op, Table, Verb};
+use block::{BUF_MAX_BYTES, Hooks, Info, Op, Table, Verb};
 
 use super::slot::AnyDevice;
 
@@ -27,11 +27,42 @@ pub(super) struct Node {
     pub name: Rc<str>,
     pub info: Info,
     pub power: Power,
-    /// Slots that one request takes at most from here down.
-    pub need: u32,
-    /// Buffers beside its own that one request takes at most from here down, in its length.
-    pub scratch: u32,
+    /// What one request takes at most from here down.
+    pub reserve: Reserve,
     pub counters: Counters,
+}
+
+/// What is kept back for a request before it begins.
+#[derive(Clone, Copy)]
+pub(super) struct Reserve {
+    /// Slots, its own included.
+    pub slots: u32,
+    /// Buffers beside its own, each as long as it is, to whole blocks.
+    pub copies: u32,
+    /// The largest block on its way: what a request may be widened to.
+    pub block: u32,
+}
+
+impl Reserve {
+    /// Bytes of the pool for a request of `len` bytes.
+    #[inline]
+    pub fn bytes(&self, len: u64) -> usize {
+        if self.copies == 0 {
+            return 0;
+        }
+        // A range that begins and ends inside blocks reaches into one more at either end.
+        let wide = len as usize + 2 * self.block as usize;
+        self.copies as usize * wide.min(BUF_MAX_BYTES).next_power_of_two()
+    }
+
+    /// Likewise, for `op`: what has no payload is worked on in pieces as long as one.
+    #[inline]
+    pub fn bytes_for(&self, op: &Op) -> usize {
+        match op.range() {
+            Some(range) if self.copies > 0 => self.bytes(range.len().min(BUF_MAX_BYTES as u64)),
+            _ => 0,
+        }
+    }
 }
 
 /// What a node has done since it was made. Plain numbers of one core; read them as often as you like.

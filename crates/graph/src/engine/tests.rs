@@ -1,5 +1,5 @@
 use super::*;
-use block::{Buf, BufPool, ByteRange, Device, Needs, Push, State};
+use block::{BUF_MAX_BYTES, Buf, BufPool, ByteRange, Device, Needs, Push, State};
 use std::collections::BTreeMap;
 
 fn range(start: u64, len: u64) -> ByteRange {
@@ -131,12 +131,8 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        Self {
-            engine: Engine::new(),
-            pool: BufPool::new(1 << 24, 0),
-            answers: Rc::default(),
-            tokens: Cell::new(0),
-        }
+        let pool = BufPool::new(1 << 24, 0);
+        Self { engine: Engine::new(&pool), pool, answers: Rc::default(), tokens: Cell::new(0) }
     }
 
     fn disk(&self, name: &str, size: u64) -> (Rc<Bytes>, NodeId) {
@@ -337,13 +333,63 @@ fn a_request_is_admitted_only_with_its_reserve() {
     let tokens: Vec<_> = (0..fit).map(|_| bench.submit(top, Op::Flush)).collect();
     let refused = bench.engine.submit(top, Op::Flush, bench.answers.clone(), u64::MAX);
     assert!(matches!(refused, Err(Op::Flush)));
-    let mut room = std::pin::pin!(bench.engine.room(top));
+    let mut room = std::pin::pin!(bench.engine.room(top, &Op::Flush));
     let mut cx = Context::from_waker(Waker::noop());
     assert!(room.as_mut().poll(&mut cx).is_pending());
     disk.let_go();
     bench.engine.turn();
     assert!(room.as_mut().poll(&mut cx).is_ready());
     assert!(tokens.into_iter().all(|token| bench.answer(token).is_some()));
+}
+
+/// Hands every request on, and says that it may need a copy of it.
+struct Copying(Pass);
+
+impl Device for Copying {
+    fn info(&self) -> &Info {
+        &self.0.info
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { children: 1, scratch_copies: 1 }
+    }
+
+    async fn submit(&self, request: &mut Request) -> Result<()> {
+        Device::submit(&self.0, request).await
+    }
+}
+
+#[test]
+fn a_request_is_admitted_only_with_its_buffers() {
+    let bench = Bench::new();
+    let (disk, id) = bench.disk("disk", 65536);
+    disk.hold.set(true);
+    let copying = |max_transfer| {
+        let lower = bench.engine.lower(id);
+        let info = Info { max_transfer, ..lower.info().clone() };
+        bench.engine.add_device("copying", Rc::new(Copying(Pass { info, lower })), &[id])
+    };
+    let refused = copying(BUF_MAX_BYTES as u32).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Limit, "{refused}");
+    let top = copying(65536).unwrap();
+    let zero = || Op::WriteZeroes { range: range(0, 65536), unmap: false, fua: false };
+    // 64 KiB with a block more at either end come out of a buffer of 128 KiB.
+    let fit = bench.pool.limit_bytes() >> 17;
+    let tokens: Vec<_> = (0..fit).map(|_| bench.submit(top, zero())).collect();
+    let refused = bench.engine.submit(top, zero(), bench.answers.clone(), u64::MAX);
+    assert!(refused.is_err());
+    assert!(bench.pool.take(1).is_err(), "nobody else has what is in reserve");
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut scratch = std::pin::pin!(bench.pool.scratch(65536));
+    assert!(scratch.as_mut().poll(&mut cx).is_ready(), "those that are admitted have it");
+    let zero = zero();
+    let mut room = std::pin::pin!(bench.engine.room(top, &zero));
+    assert!(room.as_mut().poll(&mut cx).is_pending());
+    disk.let_go();
+    bench.engine.turn();
+    assert!(room.as_mut().poll(&mut cx).is_ready());
+    assert!(tokens.into_iter().all(|token| bench.answer(token).is_some()));
+    assert_eq!(bench.pool.free_bytes(), bench.pool.limit_bytes());
 }
 
 #[test]

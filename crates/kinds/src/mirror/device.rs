@@ -162,7 +162,7 @@ impl Inner {
         member.read_ends(self.env.now().since(begun));
         let Some(done) = answer else {
             // The late answer may still arrive in that buffer: go on with another.
-            *into = self.env.pool().wait_for(into.len()).await?;
+            *into = self.env.pool().scratch(into.len()).await?;
             self.retire(index, format!("no answer to a read within {:?}", self.deadline.limit()));
             return Err(self.no_answer(index));
         };

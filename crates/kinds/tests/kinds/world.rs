@@ -120,7 +120,7 @@ impl World {
         let spec = Spec::parse(&text, "test.toml", &|_| None);
         let env = self.env();
         let planned = self.block_on(spec.plan(kinds::REGISTRY, &env)).expect("the spec is right");
-        let engine = Engine::new();
+        let engine = Engine::new(env.pool());
         env.spawn("engine", engine.clone().drive());
         let graph = self.block_on(Graph::build(&planned, &engine, &env)).expect("it can be built");
         Running { node: graph.exports()[0].node, graph, env }
