@@ -117,6 +117,11 @@ impl Error {
         Self(Arc::new(inner))
     }
 
+    /// The sentence, without the place: for whoever has named it already.
+    pub fn words(&self) -> &str {
+        &self.0.message
+    }
+
     /// What sort of failure it was.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind

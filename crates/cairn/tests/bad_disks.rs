@@ -180,7 +180,7 @@ fn a_member_that_hangs_is_taken_out_and_the_mirror_goes_on() {
 }
 
 /// A file of a file system in user space, whose process can be frozen.
-struct Fuse(Child);
+struct Fuse(Child, PathBuf);
 
 impl Fuse {
     fn start(dir: &Dir) -> Self {
@@ -194,16 +194,26 @@ impl Fuse {
             .expect("nbdfuse is needed: install the packages nbdfuse and nbdkit");
         let path = dir.path("fuse.img");
         until("the file of nbdfuse", || std::fs::metadata(&path).unwrap().len() == 1 << 20);
-        Self(child)
+        Self(child, path)
     }
 
     fn signal(&self, signal: &str) {
         send(self.0.id(), signal);
     }
+
+    /// Ends it without a word, as a cable that is pulled.
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
 }
 
 impl Drop for Fuse {
     fn drop(&mut self) {
+        if self.0.try_wait().is_ok_and(|ended| ended.is_some()) {
+            let _ = Command::new("umount").arg("-l").arg(&self.1).status();
+            return;
+        }
         // It unmounts when it is asked to end.
         self.signal("CONT");
         self.signal("TERM");
@@ -259,6 +269,56 @@ fn an_export_of_others_that_hangs_fails_in_time_until_it_is_served_anew() {
     let serve = dir.serve(&["far.toml"]);
     assert!(io(&dir, &serve, &["read -P 5 0 4k"]).out.contains("read 4096/4096"));
     assert_eq!(serve.stop().code, 0);
+}
+
+/// A block device over the file of a file system in user space: it is gone when that ends.
+struct Loop(String);
+
+impl Loop {
+    fn over(dir: &Dir, file: &str) -> Self {
+        let made = tool(dir, "losetup", &["-f", "--show", file]);
+        assert_eq!(made.code, 0, "{made:?}");
+        Self(made.out.trim().to_owned())
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["-d", &self.0]).status();
+    }
+}
+
+#[test]
+fn a_block_device_that_disappears_fails_alone_and_is_taken_out_of_a_mirror() {
+    let dir = Dir::new();
+    let mut fuse = Fuse::start(&dir);
+    let device = Loop::over(&dir, "fuse.img");
+    let spec = format!(
+        "[disk]\na = {{ memory = \"1MiB\" }}\nb = {{ path = {:?} }}\n\
+         [device]\nleft = {{ kind = \"partition\", on = \"b\", size = \"512KiB\" }}\n\
+         right = {{ kind = \"partition\", on = \"b\", size = \"rest\" }}\n\
+         pair = {{ kind = \"mirror\", on = [\"a\", \"left\"], trust = \"a\" }}\n\
+         [export]\nvol = {{ on = \"pair\" }}\nalone = {{ on = \"right\" }}\n",
+        device.0
+    );
+    dir.write("gone.toml", &spec);
+    let serve = dir.serve(&["gone.toml"]);
+    let alone = serve.uri().replace("/vol?", "/alone?");
+    let on = |uri: &str, commands: &[&str]| run(&dir, &["-f", "raw", uri], commands);
+    until("the copy", || dir.cairn(&["status"]).code == 0);
+    let ran = on(&alone, &["write -P 3 0 4k", "flush", "read -P 3 0 4k"]);
+    assert!(!ran.out.contains("failed"), "{ran:?}");
+
+    fuse.kill();
+    let ran = on(serve.uri(), &["write -P 7 0 64k", "flush", "read -P 7 0 64k"]);
+    assert!(!ran.out.contains("failed") && ran.out.contains("read 65536/65536"), "{ran:?}");
+    let ran = on(&alone, &["read 64k 4k", "write 64k 4k", "flush"]);
+    assert!(ran.out.contains("read failed: Input/output error"), "{ran:?}");
+    let text = dir.cairn(&["status"]);
+    assert_eq!(text.code, 11, "what the disk alone was to keep may be lost: {text:?}");
+    assert!(text.out.contains("left") && text.out.contains("next: "), "{text:?}");
+    let ran = serve.stop();
+    assert_eq!(ran.code, 12, "what the device was to keep is not flushed: {ran:?}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A disk on a file or a block device: raw, byte 0 to byte 0.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use std::time::Duration;
 use block::env::{CacheMode, DiskIo, Open, Storage, StorageFacts, Ticket};
 use block::seeded::{self, Bug};
 use block::{
-    Buf, ByteRange, Control, Deadline, Device, EXTENTS_MAX, Env, Error, ErrorKind, Extent, Handled,
-    Health, Info, Op, Report, Request, Result, State, push_extent,
+    Buf, ByteRange, Control, Deadline, Device, EXTENTS_MAX, Env, Error, ErrorKind, Extent,
+    FlushFault, Handled, Health, Info, Op, Report, Request, Result, State, push_extent,
 };
 use graph::engine::AnyDevice;
 use graph::kind::{
@@ -168,7 +168,7 @@ fn make(given: &Given, env: &Env) -> Result<Rc<dyn AnyDevice>> {
         storage,
         deadline: Deadline::new(env, timeout),
         late: Rc::default(),
-        flush_failed: RefCell::default(),
+        flush_fault: FlushFault::default(),
         errors: Cell::new(0),
         env: env.clone(),
     }))
@@ -181,8 +181,7 @@ struct Disk {
     deadline: Deadline,
     /// Operations that nobody waits for any more and that the kernel still works on.
     late: Rc<Cell<u32>>,
-    /// After a failed flush nobody knows what was lost: every later one fails too.
-    flush_failed: RefCell<Option<Error>>,
+    flush_fault: FlushFault,
     errors: Cell<u64>,
     env: Env,
 }
@@ -230,22 +229,12 @@ impl Disk {
     }
 
     async fn flush(&self) -> Result<()> {
-        if let Some(error) = &*self.flush_failed.borrow() {
-            return Err(error.clone());
-        }
+        self.flush_fault.check()?;
         let mut flushed = self.carry_out(DiskIo::Flush).await;
         if flushed.is_err() && seeded::on(Bug::FlushRetried) {
             flushed = self.carry_out(DiskIo::Flush).await;
         }
-        if let Err(error) = flushed {
-            let sticky = Error::new(
-                ErrorKind::Faulted,
-                format!("an earlier flush failed ({error}); what it should have kept may be lost"),
-            );
-            self.flush_failed.borrow_mut().get_or_insert(sticky.at(&self.name));
-            return Err(error);
-        }
-        Ok(())
+        flushed.map(drop).inspect_err(|error| self.flush_fault.note(error, &self.name))
     }
 
     async fn and_flush(&self, fua: bool) -> Result<()> {
@@ -299,10 +288,9 @@ impl Device for Disk {
 
     fn control(&self, control: &Control) -> Handled {
         let Control::Report = control else { return Handled::Pass };
-        let sticky = self.flush_failed.borrow();
-        let summary = match &*sticky {
-            Some(error) => error.to_string(),
-            None if self.late.get() > 0 => self.overdue().to_string(),
+        let summary = match self.flush_fault.error() {
+            Some(error) => error.words().to_owned(),
+            None if self.late.get() > 0 => self.overdue().words().to_owned(),
             None => String::new(),
         };
         let health = if summary.is_empty() { Health::Ok } else { Health::Failed };
