@@ -169,7 +169,7 @@ pub fn all() -> Vec<Cell> {
             ..cell(
                 "null-rr-q32-fio",
                 "the same reads, fio's nbd engine as the client",
-                null(),
+                null()[..2].to_vec(),
                 load(RandomRead, 1, 32, 4096),
                 Target::Shown,
             )
@@ -179,7 +179,7 @@ pub fn all() -> Vec<Cell> {
             ..cell(
                 "null-rw-q32-fio",
                 "the same writes, fio's nbd engine as the client",
-                null(),
+                null()[..2].to_vec(),
                 load(RandomWrite, 1, 32, 4096),
                 Target::Shown,
             )
