@@ -185,13 +185,6 @@ pub fn all() -> Vec<Cell> {
             )
         },
         cell(
-            "null-rr-4q32",
-            "null, 4 KiB random reads, 4 connections of 32",
-            null(),
-            load(RandomRead, 4, 32, 4096),
-            Target::Shown,
-        ),
-        cell(
             "null-rr-q1",
             "null, 4 KiB random reads, depth 1",
             null(),
