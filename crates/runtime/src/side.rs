@@ -16,10 +16,11 @@ use block::env::{
     self, Address, Listener, LocalFuture, Open, Outcome, Socket, Storage, StorageFacts, Ticket,
     Tickets, TimerId, World,
 };
-use block::{Buf, BufPool, Error, ErrorKind, Mono, Result};
+use block::{Buf, BufPool, Error, ErrorKind, Mono, Result, Secret, Wanted};
 
 use crate::engine::{Answer, Running, Wait};
 use crate::executor::{MAIN, Queue, Tasks};
+use crate::secrets::Keys;
 use crate::slab::{Held, Op, Polled, Slab, Slot};
 use crate::sys::{self, Call};
 use crate::timers::Timers;
@@ -46,6 +47,7 @@ pub(crate) struct Side {
     random: RefCell<Vec<u64>>,
     nonblocking: bool,
     spin: Duration,
+    note: fn(&str),
     // A running mean of how long a turn waits for its first answer.
     waits: Cell<Duration>,
     stopping: Cell<bool>,
@@ -66,6 +68,7 @@ impl Side {
         pool: BufPool,
         threads: usize,
         spin: Duration,
+        note: fn(&str),
     ) -> Rc<Self> {
         let nonblocking = engine.nonblocking();
         let side = Rc::new_cyclic(|me| Self {
@@ -82,6 +85,7 @@ impl Side {
             random: RefCell::default(),
             nonblocking,
             spin,
+            note,
             waits: Cell::new(Duration::MAX),
             stopping: Cell::new(false),
             lost: Cell::new(false),
@@ -448,6 +452,16 @@ impl World for Side {
         let (job, ended) = Job::new(job);
         self.workers.push(job);
         Box::pin(ended)
+    }
+
+    fn random_secret(&self, into: &mut [u8]) {
+        sys::random_bytes(into);
+    }
+
+    fn secret(&self, wanted: &Wanted) -> LocalFuture<Result<Secret>> {
+        let credentials = std::env::var_os("CREDENTIALS_DIRECTORY");
+        let keys = Keys { credentials, note: self.note };
+        Box::pin(std::future::ready(keys.get(wanted)))
     }
 
     fn pool(&self) -> &BufPool {

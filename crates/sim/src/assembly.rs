@@ -95,7 +95,7 @@ impl Assembly {
         match (handled, control) {
             (Handled::Done(answer), _) => answer,
             (Handled::Pass, Control::Report) => Ok(Report::default()),
-            (Handled::Pass, _) => {
+            (Handled::Pass | Handled::Later(_), _) => {
                 Err(Error::new(ErrorKind::Unsupported, format!("{name} does not know it")))
             }
         }
@@ -125,7 +125,8 @@ impl Assembly {
         let unknown = || Error::new(ErrorKind::NotFound, format!("no kind is called {kind}"));
         let kind = self.registry.find(kind).ok_or_else(unknown)?;
         let name = format!("{}{}", kind.name, self.parts.len());
-        let given = Given { name: name.clone(), options: options.to_vec(), lowers: self.given(on) };
+        let (graph, options) = ("sim".to_owned(), options.to_vec());
+        let given = Given { graph, name: name.clone(), options, lowers: self.given(on) };
         let nodes: Vec<_> = on.iter().map(|part| self.parts[*part].node).collect();
         match &kind.maker {
             Maker::Table(plan) => {
