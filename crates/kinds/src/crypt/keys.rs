@@ -133,7 +133,7 @@ impl Keys {
         let passphrase = self.passphrase(source).await?;
         let volume = self.volume.borrow().clone();
         let opened = unwrap(&self.env, &volume, passphrase).await?;
-        opened.ok_or_else(|| wrong(&volume, source))
+        opened.ok_or_else(|| wrong(&volume))
     }
 
     /// A server that runs asks nobody, and nobody hands it descriptors.

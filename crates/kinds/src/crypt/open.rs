@@ -77,7 +77,7 @@ impl Lock {
             }
             prompt = format!("no key slot opens with it; passphrase for {}", self.who);
         }
-        Err(wrong(&volume, &self.source))
+        Err(wrong(&volume))
     }
 
     async fn make(&self, kept: &dyn Kept, unit: u32) -> Result<(KeySlots, Secret)> {
@@ -101,18 +101,13 @@ fn denied(words: impl Into<String>) -> Error {
 }
 
 /// No slot opens.
-pub fn wrong(volume: &KeySlots, source: &KeySource) -> Error {
+pub fn wrong(volume: &KeySlots) -> Error {
     let count = volume.slots.iter().flatten().count();
-    let slots = if count == 1 { "the one slot" } else { "none of the slots" };
-    let said = if count == 1 { "does not" } else { "does" };
-    let why = match source {
-        KeySource::Ask => "Next: see whether the keyboard is what you think it is",
-        _ => {
-            "Next: see whether this is the key of this device; all of it counts, but for one \
-              newline at its end"
-        }
-    };
-    denied(format!("no key slot opens with this passphrase ({source}): {slots} {said}. {why}"))
+    let used = if count == 1 { "one is in use".to_owned() } else { format!("{count} are in use") };
+    denied(format!(
+        "no key slot opens with this passphrase; {used}. Next: see whether it is the one of this \
+         device; all of it counts, but for one newline at the end of a file"
+    ))
 }
 
 /// Writes the slots, durably.
