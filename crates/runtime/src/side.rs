@@ -24,7 +24,7 @@ use crate::secrets::Keys;
 use crate::slab::{Held, Op, Polled, Slab, Slot};
 use crate::sys::{self, Call};
 use crate::timers::Timers;
-use crate::workers::{Job, Workers};
+use crate::workers::{Home, Job, Workers};
 use crate::{disk, opening, socket};
 
 // So often the queue is run through before the kernel is asked again.
@@ -450,8 +450,11 @@ impl World for Side {
 
     fn work(&self, job: Box<dyn FnOnce() + Send>) -> LocalFuture<()> {
         let (job, ended) = Job::new(job);
+        let home = Rc::<Home>::default();
+        let tell = home.clone();
         self.workers.push(job);
-        Box::pin(ended)
+        self.spawn("a job comes home", Box::pin(async move { tell.tell(ended.await) }));
+        Box::pin(async move { home.wait().await })
     }
 
     fn random_secret(&self, into: &mut [u8]) {
