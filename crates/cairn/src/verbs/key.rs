@@ -86,10 +86,15 @@ struct ChangeArgs {
 struct Keys {
     /// Where a passphrase comes from that opens it: file:PATH, fd:N, credential:NAME or ask
     #[arg(long, value_name = "SOURCE", default_value = "ask")]
-    key: KeySource,
+    key: String,
     /// Where the new passphrase comes from
     #[arg(long, value_name = "SOURCE", default_value = "ask")]
-    new_key: KeySource,
+    new_key: String,
+}
+
+/// Not parsed by clap, which would repeat what is wrong: it may be a passphrase.
+fn source(option: &str, text: &str) -> Result<KeySource> {
+    text.parse().map_err(|words| Failure::new(Exit::Usage, format!("{option}: {words}")))
 }
 
 #[derive(Args)]
@@ -164,6 +169,7 @@ impl Target {
         dry_run: bool,
         change: impl Fn(String, String) -> KeyChange,
     ) -> Result {
+        let (key, new_key) = (source("--key", &keys.key)?, source("--new-key", &keys.new_key)?);
         let client = self.client()?;
         // These sources are not read for a dry run.
         let nobody = || "file:/nowhere".to_owned();
@@ -172,8 +178,8 @@ impl Target {
             return print(form, &would);
         }
         let who = format!("{}/{}", client.graph()?.name, self.device.device);
-        let old = Lent::of(&keys.key, format!("passphrase for {who}"), false)?;
-        let new = Lent::of(&keys.new_key, format!("new passphrase for {who}"), true)?;
+        let old = Lent::of(&key, format!("passphrase for {who}"), false)?;
+        let new = Lent::of(&new_key, format!("new passphrase for {who}"), true)?;
         let done = client.keys(&self.request(change(old.source(), new.source()), false))?;
         print(form, &done)
     }

@@ -10,6 +10,7 @@ use std::ptr::{null, null_mut};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use aws_lc_sys as lc;
+use block::seeded::{self, Bug};
 use block::{Buf, Env, Error, ErrorKind, Result, Secret};
 
 /// Both halves of a key: one for the data, one for the tweak.
@@ -128,7 +129,8 @@ impl Cipher {
                     continue;
                 }
             }
-            let sector = (offset + at as u64) / TWEAK_UNIT_BYTES;
+            let unit_at = if seeded::on(Bug::TweakOnce) { 0 } else { at as u64 };
+            let sector = (offset + unit_at) / TWEAK_UNIT_BYTES;
             tweak[..8].copy_from_slice(&sector.to_le_bytes());
             let mut done = 0;
             // SAFETY: the context was prepared; its key stays when only a tweak is given. The bytes
