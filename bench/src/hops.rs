@@ -1,7 +1,8 @@
 //! What a hop costs in process: nanoseconds and instructions of a table, a hook, an async device.
 //!
 //! `hops [--json]` measures all; `hops GRAPH OPS` carries out so many requests, for a tool that
-//! counts instructions (which this program runs itself, if it is there).
+//! counts instructions (which this program runs itself, if it is there). `hops crypt` measures a read
+//! through crypt beside its cipher alone.
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the real clock")]
 
 use std::cell::Cell;
@@ -150,8 +151,54 @@ fn instructions(row: &Row) -> Option<f64> {
     Some((count(30_000)? - count(10_000)?) / 20_000.0)
 }
 
+/// Nanoseconds for 4 KiB of crypt's cipher, and of a whole read through crypt on memory.
+/// `hops crypt` prints them: what a kind may cost beside its own kernel.
+fn crypt() -> std::result::Result<(), String> {
+    const MEMORY: &str = "[disk]\nd = { memory = \"16MiB\" }\n";
+    let key = std::env::temp_dir().join(format!("cairn-hops-{}.key", std::process::id()));
+    let bytes: Vec<u8> = (0..64).collect();
+    std::fs::write(&key, bytes).map_err(|error| error.to_string())?;
+    let device = format!(
+        "x = {{ kind = \"crypt\", on = \"d\", key = \"file:{}\", plain = true, unit = 4096 }}",
+        key.display()
+    );
+    let spec = |devices: &str, top: &str| {
+        format!("{MEMORY}[device]\n{devices}\n[export]\nvol = {{ on = \"{top}\" }}\n")
+    };
+    let benches = [Bench::new(&spec("", "d")), Bench::new(&spec(&device, "x"))];
+    std::fs::remove_file(&key).map_err(|error| error.to_string())?;
+    let [without, with] = benches;
+    let (without, with) = (without?, with?);
+    let mut rounds = [const { Vec::new() }; 3];
+    let timed = |run: &mut dyn FnMut()| {
+        let begun = Instant::now();
+        run();
+        begun.elapsed().as_nanos() as f64 / OPS as f64
+    };
+    let mut kernel = kinds::crypt::kernel(BLOCK as u32).map_err(|error| error.to_string())?;
+    for _ in 0..ROUNDS {
+        rounds[0].push(timed(&mut || without.read(OPS)));
+        rounds[1].push(timed(&mut || with.read(OPS)));
+        rounds[2].push(timed(&mut || (0..OPS).for_each(|n| kernel(n * BLOCK))));
+    }
+    rounds.iter_mut().for_each(|all| all.sort_by(f64::total_cmp));
+    let [without, with, kernel] = rounds.map(|all| all[ROUNDS / 2]);
+    println!("memory   {without:8.1} ns for 4 KiB");
+    println!("cipher   {kernel:8.1} ns for 4 KiB, {:.2} GB/s", BLOCK as f64 / kernel);
+    println!(
+        "crypt    {with:8.1} ns for 4 KiB, {:.2} of 1 / (memory + cipher)",
+        (without + kernel) / with
+    );
+    Ok(())
+}
+
 fn run() -> std::result::Result<(), String> {
     let words: Vec<String> = std::env::args().skip(1).collect();
+    if let [what] = &words[..]
+        && what == "crypt"
+    {
+        return crypt();
+    }
     if let [name, ops] = &words[..] {
         let row = ROWS.iter().find(|row| row.name == name).ok_or("no such graph")?;
         let ops = ops.parse().map_err(|_| "how many requests?")?;

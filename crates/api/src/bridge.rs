@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::{Live, Problem};
+use crate::{Later, Live, Problem};
 
 /// Questions on their way at once; who asks one more waits.
 pub const JOBS_MAX: usize = 64;
@@ -29,6 +29,26 @@ pub fn bridge() -> (Bridge, Answers) {
 }
 
 impl Bridge {
+    /// As [`Bridge::ask`], of what takes time; other questions are answered meanwhile.
+    ///
+    /// # Errors
+    /// If the core is gone.
+    pub async fn ask_later<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&dyn Live) -> Later<T> + Send + 'static,
+    ) -> Result<T, Problem> {
+        let (tell, told) = oneshot::channel();
+        let begun = self.ask(move |live| {
+            let answer = ask(live);
+            live.spawn(Box::pin(async move {
+                // Who asked may have left.
+                let _ = tell.send(answer.await);
+            }));
+        });
+        begun.await?;
+        told.await.map_err(|_| gone())
+    }
+
     /// Asks, and waits for the answer.
     ///
     /// # Errors
@@ -37,15 +57,18 @@ impl Bridge {
         &self,
         ask: impl FnOnce(&dyn Live) -> T + Send + 'static,
     ) -> Result<T, Problem> {
-        let gone = |_| Problem { exit: 1, message: "the graph is going down".to_owned() };
         let (tell, told) = oneshot::channel();
         let job: Job = Box::new(move |live| {
             // Who asked may have left.
             let _ = tell.send(ask(live));
         });
-        self.0.send(job).await.map_err(|_| gone(()))?;
-        told.await.map_err(|_| gone(()))
+        self.0.send(job).await.map_err(|_| gone())?;
+        told.await.map_err(|_| gone())
     }
+}
+
+fn gone() -> Problem {
+    Problem { exit: 1, message: "the graph is going down".to_owned() }
 }
 
 impl Answers {

@@ -9,13 +9,20 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::{DeviceStatus, GraphView, MemberRequest, Place, Problem, SpecText, Status, Top};
+use crate::{
+    DeviceStatus, GraphView, KeyRequest, KeySlots, MemberRequest, Place, Problem, SpecText, Status,
+    Top,
+};
 
 /// The longest answer that is read: a graph of the most devices fits several times.
 pub const ANSWER_MAX_BYTES: u64 = 64 << 20;
 
 /// A server that does not answer for so long does not answer at all: none of its answers waits.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Deriving a key takes about a second for each slot that is tried, and as long as the slot says: a
+/// minute for the costliest that is taken.
+const PATIENCE_KEYS: Duration = Duration::from_secs(180);
 
 /// A control socket, seen from outside.
 #[derive(Clone, Debug)]
@@ -103,22 +110,44 @@ impl Client {
         self.post("/v1/device/resync", request)
     }
 
+    /// Lists or changes the key slots of a device.
+    ///
+    /// # Errors
+    /// As all.
+    pub fn keys(&self, request: &KeyRequest) -> Answer<KeySlots> {
+        self.post_within(PATIENCE_KEYS, "/v1/keys", request)
+    }
+
     fn get<T: DeserializeOwned>(&self, path: &str) -> Answer<T> {
-        self.ask(&format!("GET {path} HTTP/1.1\r\nHost: cairn\r\nConnection: close\r\n\r\n"))
+        self.ask(
+            PATIENCE,
+            &format!("GET {path} HTTP/1.1\r\nHost: cairn\r\nConnection: close\r\n\r\n"),
+        )
     }
 
     fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Answer<T> {
+        self.post_within(PATIENCE, path, body)
+    }
+
+    fn post_within<T: DeserializeOwned>(
+        &self,
+        patience: Duration,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Answer<T> {
         let body = serde_json::to_string(body).expect("a request has only fields that JSON knows");
-        self.ask(&format!(
+        let request = format!(
             "POST {path} HTTP/1.1\r\nHost: cairn\r\nConnection: close\r\n\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
-        ))
+        );
+        self.ask(patience, &request)
     }
 
-    fn ask<T: DeserializeOwned>(&self, request: &str) -> Answer<T> {
+    fn ask<T: DeserializeOwned>(&self, patience: Duration, request: &str) -> Answer<T> {
         let mut answer = Vec::new();
         let exchanged = self.connect().and_then(|mut stream| {
+            stream.set_read_timeout(Some(patience))?;
             stream.write_all(request.as_bytes())?;
             stream.take(ANSWER_MAX_BYTES).read_to_end(&mut answer)
         });

@@ -14,6 +14,8 @@
     reason = "control-plane work: it runs on a thread of its own, not on a core below an Env"
 )]
 
+use std::pin::Pin;
+
 mod bridge;
 mod client;
 mod server;
@@ -23,11 +25,15 @@ pub use bridge::{Answers, Bridge, JOBS_MAX, bridge};
 pub use client::{ANSWER_MAX_BYTES, Client};
 pub use server::Server;
 pub use types::{
-    Counts, DeviceStatus, ExportView, GraphView, Health, MemberRequest, MemberStatus, NodeView,
-    Place, Power, Problem, Progress, SpecText, Status, Top, TopRow,
+    Counts, DeviceStatus, ExportView, GraphView, Health, KeyChange, KeyRequest, KeySlot, KeySlots,
+    MemberRequest, MemberStatus, NodeView, Place, Power, Problem, Progress, SpecText, Status, Top,
+    TopRow,
 };
 
-/// Somebody with a running graph. Answers come at once: nothing here waits.
+/// What takes time, on the core of whoever is asked.
+pub type Later<T> = Pin<Box<dyn Future<Output = T>>>;
+
+/// Somebody with a running graph. Answers come at once, but for those that say otherwise.
 pub trait Live {
     /// The graph as it is built.
     fn graph(&self) -> GraphView;
@@ -52,4 +58,8 @@ pub trait Live {
     /// # Errors
     /// No such member, or nothing to do for it.
     fn resync(&self, request: &MemberRequest) -> Result<DeviceStatus, Problem>;
+    /// Lists or changes key slots, which takes time: for deriving keys, and for writing them.
+    fn keys(&self, request: &KeyRequest) -> Later<Result<KeySlots, Problem>>;
+    /// Lets something go on beside the answers.
+    fn spawn(&self, task: Later<()>);
 }

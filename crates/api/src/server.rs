@@ -13,7 +13,7 @@ use axum::{Json, Router};
 use rustix::fs::Mode;
 use serde::{Deserialize, Serialize};
 
-use crate::{Bridge, Live, MemberRequest, Problem};
+use crate::{Bridge, KeyRequest, Live, MemberRequest, Problem};
 
 /// A control socket that is open; it closes with this value.
 pub struct Server {
@@ -84,6 +84,7 @@ fn routes(bridge: Bridge) -> Router {
         .route("/v1/locate", get(locate))
         .route("/v1/device/fail", post(fail))
         .route("/v1/device/resync", post(resync))
+        .route("/v1/keys", post(keys))
         .fallback(nothing)
         .with_state(bridge)
 }
@@ -106,6 +107,10 @@ async fn resync(State(bridge): State<Bridge>, Json(request): Json<MemberRequest>
     ask(bridge, move |live| live.resync(&request)).await
 }
 
+async fn keys(State(bridge): State<Bridge>, Json(request): Json<KeyRequest>) -> Response {
+    answer(bridge.ask_later(move |live| live.keys(&request)).await.flatten())
+}
+
 async fn nothing() -> Response {
     refuse(Problem { exit: 4, message: "there is nothing under that path".to_owned() })
 }
@@ -114,7 +119,11 @@ async fn ask<T: Serialize + Send + 'static>(
     bridge: Bridge,
     ask: impl FnOnce(&dyn Live) -> Result<T, Problem> + Send + 'static,
 ) -> Response {
-    match bridge.ask(ask).await.flatten() {
+    answer(bridge.ask(ask).await.flatten())
+}
+
+fn answer<T: Serialize>(answer: Result<T, Problem>) -> Response {
+    match answer {
         Ok(answer) => Json(answer).into_response(),
         Err(problem) => refuse(problem),
     }

@@ -218,6 +218,80 @@ pub struct MemberRequest {
     pub dry_run: bool,
 }
 
+/// What to do with the key slots of an encrypted device. Keys are named by their sources, `file:PATH`
+/// or `credential:NAME`, which the server reads: no key is part of a request.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct KeyRequest {
+    /// The device.
+    pub device: String,
+    /// What to do.
+    #[serde(flatten)]
+    pub change: KeyChange,
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What to do with key slots.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "lowercase")]
+pub enum KeyChange {
+    /// Nothing but to list them.
+    List,
+    /// One more.
+    Add {
+        /// A passphrase that opens a slot.
+        key: String,
+        /// The passphrase for the new one.
+        new_key: String,
+        /// A word for people.
+        #[serde(default)]
+        label: String,
+    },
+    /// Empty one.
+    Remove {
+        /// Its number.
+        slot: usize,
+    },
+    /// Make one open with another passphrase.
+    Change {
+        /// The passphrase that opens it now.
+        key: String,
+        /// The passphrase that will.
+        new_key: String,
+    },
+}
+
+/// The key slots of a device.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct KeySlots {
+    /// The device.
+    pub device: String,
+    /// What was done, or would be; empty if they are only listed.
+    pub done: String,
+    /// Those that are in use.
+    pub slots: Vec<KeySlot>,
+}
+
+/// A key slot that is in use.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct KeySlot {
+    /// Its number.
+    pub slot: usize,
+    /// A word for people; may be empty.
+    pub label: String,
+    /// When it was made, in seconds since 1970.
+    pub made_unix_s: u64,
+    /// How a passphrase becomes a key: `argon2id`.
+    pub derivation: String,
+    /// The memory that this takes.
+    pub memory_bytes: u64,
+    /// Passes over it.
+    pub passes: u32,
+    /// Lanes of it.
+    pub lanes: u32,
+}
+
 /// Why something was not done.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Problem {

@@ -1,8 +1,10 @@
 //! Control requests: what a person or the manager asks of a device in the graph.
 
+use std::fmt;
 use std::time::Duration;
 
-use crate::Result;
+use crate::env::LocalFuture;
+use crate::{KeySource, Result};
 
 /// A control request. It goes to the named device, which answers or passes it on downwards.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -19,15 +21,62 @@ pub enum Control {
         /// The member's name; all stale ones if `None`.
         member: Option<String>,
     },
+    /// List or change the key slots of an encrypted device. Keys come from their sources: none is
+    /// ever part of a request.
+    Keys {
+        /// What to do.
+        command: KeyCommand,
+        /// Only say what would be done.
+        dry_run: bool,
+    },
+}
+
+/// What to do with key slots.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum KeyCommand {
+    /// Nothing but to list them.
+    List,
+    /// Put the volume key into one more slot.
+    Add {
+        /// A passphrase that opens a slot.
+        key: KeySource,
+        /// The passphrase for the new one.
+        new: KeySource,
+        /// A word for people.
+        label: String,
+    },
+    /// Empty a slot.
+    Remove {
+        /// Its number.
+        slot: usize,
+    },
+    /// Make a slot open with another passphrase.
+    Change {
+        /// The passphrase that opens it now.
+        key: KeySource,
+        /// The passphrase that will.
+        new: KeySource,
+    },
 }
 
 /// Whether a device answered.
-#[derive(Debug)]
 pub enum Handled {
     /// It did.
     Done(Result<Report>),
+    /// It will: what was asked takes time.
+    Later(LocalFuture<Result<Report>>),
     /// It hands the request back, to travel on.
     Pass,
+}
+
+impl fmt::Debug for Handled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Done(answer) => f.debug_tuple("Done").field(answer).finish(),
+            Self::Later(_) => f.write_str("Later"),
+            Self::Pass => f.write_str("Pass"),
+        }
+    }
 }
 
 /// A device's answer.
@@ -43,6 +92,27 @@ pub struct Report {
     pub counters: Vec<(&'static str, u64)>,
     /// What to type next, if something should be done.
     pub next: Option<String>,
+    /// Its key slots that are in use, if it was asked about them.
+    pub key_slots: Vec<KeySlot>,
+}
+
+/// A key slot that is in use.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KeySlot {
+    /// Its number.
+    pub number: usize,
+    /// A word for people; may be empty.
+    pub label: String,
+    /// When it was made, by the wall clock since 1970.
+    pub made: Duration,
+    /// How a passphrase becomes a key: `argon2id`.
+    pub derivation: &'static str,
+    /// The memory that this takes.
+    pub memory_bytes: u64,
+    /// Passes over it.
+    pub passes: u32,
+    /// Lanes of it.
+    pub lanes: u32,
 }
 
 /// A member of a redundant device.

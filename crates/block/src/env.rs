@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::{Buf, BufPool, ByteRange, Error, ErrorKind, Extent, Result};
+use crate::{Buf, BufPool, ByteRange, Error, ErrorKind, Extent, Result, Secret, Wanted};
 
 /// A future of one core, boxed; for what happens once, not once per request.
 pub type LocalFuture<T> = Pin<Box<dyn Future<Output = T>>>;
@@ -51,6 +51,23 @@ pub trait World {
     fn spawn(&self, name: &'static str, task: LocalFuture<()>);
     /// Runs a job that may hold a core for long on another thread; resolves when it has run.
     fn work(&self, job: Box<dyn FnOnce() + Send>) -> LocalFuture<()>;
+    /// Fills `into` with random bytes that are good for keys, and keeps no copy of them.
+    fn random_secret(&self, into: &mut [u8]) {
+        for word in into.chunks_mut(8) {
+            let random = self.random("secret").to_le_bytes();
+            word.copy_from_slice(&random[..word.len()]);
+        }
+    }
+    /// Gets a key or a passphrase, as it is: at most [`crate::SECRET_BYTES_MAX`] bytes, and one at
+    /// least. May hold the core while a person types.
+    ///
+    /// # Errors
+    /// `Denied` in all that a person can put right, with what to do; `Unsupported` in a world
+    /// without secrets.
+    fn secret(&self, wanted: &Wanted) -> LocalFuture<Result<Secret>> {
+        let why = format!("{}: there are no secrets in this world", wanted.prompt);
+        Box::pin(std::future::ready(Err(Error::new(ErrorKind::Unsupported, why))))
+    }
     /// The buffers of this core.
     fn pool(&self) -> &BufPool;
     /// The facts that [`World::open`] would find; changes nothing and takes no lock.
@@ -105,6 +122,19 @@ impl Env {
     /// See [`World::work`].
     pub fn work(&self, job: impl FnOnce() + Send + 'static) -> LocalFuture<()> {
         self.0.work(Box::new(job))
+    }
+
+    /// See [`World::random_secret`].
+    pub fn random_secret(&self, into: &mut [u8]) {
+        self.0.random_secret(into);
+    }
+
+    /// See [`World::secret`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn secret(&self, wanted: &Wanted) -> Result<Secret> {
+        self.0.secret(wanted).await
     }
 
     /// A buffer of `len` bytes from this core's pool.

@@ -18,12 +18,13 @@ mod lower;
 mod range;
 mod range_lock;
 mod request;
+mod secret;
 pub mod seeded;
 mod table;
 
 pub use buf::{BUF_ALIGN, BUF_MAX_BYTES, Buf, BufPool, Ref, RefMut};
 pub use check::check;
-pub use control::{Control, Handled, Health, Member, Report};
+pub use control::{Control, Handled, Health, KeyCommand, KeySlot, Member, Report};
 pub use deadline::{Deadline, Guard};
 pub use device::{Below, Device, Hooks, Push};
 pub use emulate::Emulate;
@@ -36,6 +37,7 @@ pub use lower::{Child, ChildId, Core, Done, Lower, Started};
 pub use range::ByteRange;
 pub use range_lock::{Locked, Locking, Mode, RangeLock};
 pub use request::{Copies, EXTENTS_MAX, Extent, Op, Request, State, Verb, push_extent};
+pub use secret::{KeySource, SECRET_BYTES_MAX, Secret, Wanted};
 pub use table::{
     Fused, Origin, ParseError, ParseProblem, Place, Port, PortPath, Run, Runs, Segment, Stripe,
     StripeTable, Table, TableError, TableId,

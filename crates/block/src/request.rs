@@ -17,6 +17,8 @@ pub struct Request {
 #[derive(Debug)]
 pub enum Op {
     /// Fills `into`, which has the length of `range`. A device may put another buffer there instead.
+    /// Once it is answered the buffer is the reader's alone, to change as well: a device that wants to
+    /// keep the bytes copies them.
     Read {
         /// Which bytes.
         range: ByteRange,

@@ -17,18 +17,21 @@ pub enum Bug {
     OverlapUnordered,
     /// 40 a flush covers its own connection only
     FlushPerConnection,
+    /// 35 one tweak for all data units of a request
+    TweakOnce,
     /// 41 a payload that came in part is written
     PartialPayload,
 }
 
 impl Bug {
     /// All of them, by their numbers.
-    pub const ALL: [(&str, Self); 6] = [
+    pub const ALL: [(&str, Self); 7] = [
         ("02a", Self::FlushFirstChild),
         ("02b", Self::FlushFirstMember),
         ("04", Self::FlushRetried),
         ("15", Self::OverlapUnordered),
         ("40", Self::FlushPerConnection),
+        ("35", Self::TweakOnce),
         ("41", Self::PartialPayload),
     ];
 }

@@ -11,6 +11,7 @@ use crate::verbs::create::CreateArgs;
 use crate::verbs::device::DeviceArgs;
 use crate::verbs::graph::GraphArgs;
 use crate::verbs::info::InfoArgs;
+use crate::verbs::key::KeyArgs;
 use crate::verbs::kinds::KindsArgs;
 use crate::verbs::locate::LocateArgs;
 use crate::verbs::ls::LsArgs;
@@ -54,6 +55,8 @@ enum Verb {
     Locate(LocateArgs),
     /// Act on members of redundant devices, while they are in use
     Device(DeviceArgs),
+    /// Say who may open an encrypted device the next time
+    Key(KeyArgs),
     /// List the kinds of devices, or show the manual of one
     Kinds(KindsArgs),
     /// Put the same load on NBD exports of any server
@@ -80,6 +83,7 @@ impl Args {
             Verb::Top(args) => args.run(form),
             Verb::Locate(args) => args.run(form),
             Verb::Device(args) => args.run(form),
+            Verb::Key(args) => args.run(form),
             Verb::Kinds(args) => args.run(form),
             Verb::Bench(args) => args.run(form),
             Verb::Completions(args) => args.run(Self::command()),

@@ -103,6 +103,8 @@ pub enum Value {
 /// against the kind's [`OptionSpec`]s.
 #[derive(Clone, Debug)]
 pub struct Given {
+    /// The graph's name.
+    pub graph: String,
     /// The device's name.
     pub name: String,
     /// The options that were set.

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use block::env::LocalFuture;
 use block::{
     Below, ByteRange, Control, Emulate, Env, Error, ErrorKind, Handled, Hooks, Info, NothingKept,
     Port, Report, Result, Table, TableId,
@@ -210,20 +211,40 @@ impl Graph {
     /// Asks a member; one that has nothing to say is well.
     ///
     /// # Errors
-    /// The device's answer, or `Unsupported` if it does not know the request.
+    /// The device's answer, or `Unsupported` if it does not know the request, or needs time for it.
     pub fn control(&self, member: &Member, control: &Control) -> Result<Report> {
-        let handled = match &member.body {
-            Body::Device(device) => device.control(control),
-            Body::Hooks(hooks) => hooks.control(control),
-            Body::Table(_) => Handled::Pass,
-        };
-        match (handled, control) {
+        match (self.handled(member, control), control) {
             (Handled::Done(answer), _) => answer,
+            (Handled::Later(_), _) => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("{} needs time for this, and was not given any", member.name),
+            )),
             (Handled::Pass, Control::Report) => Ok(Report::default()),
+            (Handled::Pass, Control::Keys { .. }) => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("{} is a {} and has no key slots", member.name, member.kind.name),
+            )),
             (Handled::Pass, _) => Err(Error::new(
                 ErrorKind::Unsupported,
                 format!("{} is a {} and has no members", member.name, member.kind.name),
             )),
+        }
+    }
+
+    /// As [`Graph::control`], of what may take time. The answer holds on to nothing of the graph.
+    pub fn control_later(&self, member: &Member, control: &Control) -> LocalFuture<Result<Report>> {
+        match self.handled(member, control) {
+            Handled::Later(answer) => answer,
+            Handled::Done(answer) => Box::pin(std::future::ready(answer)),
+            Handled::Pass => Box::pin(std::future::ready(self.control(member, control))),
+        }
+    }
+
+    fn handled(&self, member: &Member, control: &Control) -> Handled {
+        match &member.body {
+            Body::Device(device) => device.control(control),
+            Body::Hooks(hooks) => hooks.control(control),
+            Body::Table(_) => Handled::Pass,
         }
     }
 

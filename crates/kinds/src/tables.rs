@@ -59,7 +59,8 @@ mod tests {
             next_free: 0,
         };
         let lowers = sizes.iter().zip(["left", "right"]).map(lower).collect();
-        Given { name: "joined".to_owned(), options: options.to_vec(), lowers }
+        let (graph, name) = ("test".to_owned(), "joined".to_owned());
+        Given { graph, name, options: options.to_vec(), lowers }
     }
 
     fn fault(kind: Kind, given: &Given) -> Fault {

@@ -7,7 +7,7 @@ use block::Result;
 use graph::kind::Value;
 use kinds::REGISTRY;
 use sim::{Assembly, PartId};
-use testkit::{Subject, conformance, disk_path};
+use testkit::{Shelf, Subject, conformance, disk_path};
 
 /// Small, so that requests meet and all of it is read often.
 const SIZE: u64 = 48 << 10;
@@ -63,9 +63,25 @@ fn alone() -> Vec<Subject> {
             graph.add("limit", &rates, on)
         }),
         over("trace", 1, traced()),
+        over("crypt", 1, |graph, on| graph.add("crypt", &plain(), on)),
         over("mirror", 2, |graph, on| graph.add("mirror", &[trust(graph, on[0])], on))
             .with_copies(1),
     ]
+}
+
+/// A key that is no passphrase: nothing is kept.
+fn plain() -> [(&'static str, Value); 2] {
+    [("key", Value::Text("file:/key".to_owned())), ("plain", Value::Switch(true))]
+}
+
+/// Key slots, made at the first start and found at all that follow.
+fn with_slots() -> impl Fn(&mut Assembly, &[PartId]) -> Result<PartId> + 'static {
+    let shelf = Shelf::new();
+    move |graph, on| {
+        let cheap = [("kdf_passes", Value::Integer(1)), size("kdf_memory", 64 << 10)];
+        let key = [("key", Value::Text("credential:safe".to_owned()))];
+        graph.add_keeper("crypt", &[&key[..], &cheap[..]].concat(), on, shelf.look())
+    }
 }
 
 /// A trace in a file of its own, made at each start.
@@ -96,6 +112,23 @@ fn stacked() -> Vec<Subject> {
             let half = [size("start", 24 << 10), size("size", 144 << 10)];
             let window = graph.add("linear", &half, &[watched])?;
             graph.add("pass", &[], &[window])
+        }),
+        over("a crypt with key slots", 1, with_slots()),
+        over("a crypt with key slots on 4 KiB blocks", 1, with_slots()).with_blocks_of_4k(),
+        over("a crypt of 4 KiB blocks", 1, |graph, on| graph.add("crypt", &plain(), on))
+            .with_blocks_of_4k(),
+        over("a crypt in units of 4 KiB", 1, |graph, on| {
+            let unit = [size("unit", 4096)];
+            graph.add("crypt", &[&plain()[..], &unit[..]].concat(), on)
+        }),
+        over("a crypt with discards", 1, |graph, on| {
+            let discards = [("discards", Value::Switch(true))];
+            graph.add("crypt", &[&plain()[..], &discards[..]].concat(), on)
+        }),
+        over("a stripe of crypts", 2, |graph, on| {
+            let safes = [on[0], on[1]].map(|lower| graph.add("crypt", &plain(), &[lower]));
+            let [one, two] = safes;
+            graph.add("stripe", &[size("chunk", 1024)], &[one?, two?])
         }),
         over("a stripe of 4 KiB blocks", 2, |graph, on| {
             graph.add("stripe", &[size("chunk", 4096)], on)

@@ -13,6 +13,7 @@ mod engine;
 mod executor;
 mod opening;
 mod ring;
+mod secrets;
 mod side;
 mod signals;
 mod slab;
@@ -53,6 +54,8 @@ pub struct Config {
     pub work_threads: usize,
     /// How long a dropped core waits for what is in flight.
     pub drain: Duration,
+    /// Where warnings go that a person should see.
+    pub note: fn(&str),
 }
 
 impl Default for Config {
@@ -64,6 +67,7 @@ impl Default for Config {
             spin_us: 20,
             work_threads: 0,
             drain: Duration::from_secs(30),
+            note: |line| eprintln!("{line}"),
         }
     }
 }
@@ -95,7 +99,7 @@ impl Core {
             threads => threads,
         };
         let pool = BufPool::new(config.pool_limit_bytes, config.pool_keep_bytes);
-        let side = Side::new(engine, queue, bell_end, pool, threads, spin);
+        let side = Side::new(engine, queue, bell_end, pool, threads, spin, config.note);
         let env = Env::new(side.clone());
         Ok(Self { side, env, words, drain: config.drain })
     }

@@ -16,14 +16,15 @@ use block::env::{
     self, Address, Listener, LocalFuture, Open, Outcome, Socket, Storage, StorageFacts, Ticket,
     Tickets, TimerId, World,
 };
-use block::{Buf, BufPool, Error, ErrorKind, Mono, Result};
+use block::{Buf, BufPool, Error, ErrorKind, Mono, Result, Secret, Wanted};
 
 use crate::engine::{Answer, Running, Wait};
 use crate::executor::{MAIN, Queue, Tasks};
+use crate::secrets::Keys;
 use crate::slab::{Held, Op, Polled, Slab, Slot};
 use crate::sys::{self, Call};
 use crate::timers::Timers;
-use crate::workers::{Job, Workers};
+use crate::workers::{Home, Job, Workers};
 use crate::{disk, opening, socket};
 
 // So often the queue is run through before the kernel is asked again.
@@ -46,6 +47,7 @@ pub(crate) struct Side {
     random: RefCell<Vec<u64>>,
     nonblocking: bool,
     spin: Duration,
+    note: fn(&str),
     // Running means of how long a turn waits for its first answer: from clients, and from disks.
     waits: [Cell<Duration>; 2],
     stopping: Cell<bool>,
@@ -66,6 +68,7 @@ impl Side {
         pool: BufPool,
         threads: usize,
         spin: Duration,
+        note: fn(&str),
     ) -> Rc<Self> {
         let nonblocking = engine.nonblocking();
         let side = Rc::new_cyclic(|me| Self {
@@ -82,6 +85,7 @@ impl Side {
             random: RefCell::default(),
             nonblocking,
             spin,
+            note,
             waits: [const { Cell::new(Duration::MAX) }; 2],
             stopping: Cell::new(false),
             lost: Cell::new(false),
@@ -448,8 +452,21 @@ impl World for Side {
 
     fn work(&self, job: Box<dyn FnOnce() + Send>) -> LocalFuture<()> {
         let (job, ended) = Job::new(job);
+        let home = Rc::<Home>::default();
+        let tell = home.clone();
         self.workers.push(job);
-        Box::pin(ended)
+        self.spawn("a job comes home", Box::pin(async move { tell.tell(ended.await) }));
+        Box::pin(async move { home.wait().await })
+    }
+
+    fn random_secret(&self, into: &mut [u8]) {
+        sys::random_bytes(into);
+    }
+
+    fn secret(&self, wanted: &Wanted) -> LocalFuture<Result<Secret>> {
+        let credentials = std::env::var_os("CREDENTIALS_DIRECTORY");
+        let keys = Keys { credentials, note: self.note };
+        Box::pin(std::future::ready(keys.get(wanted)))
     }
 
     fn pool(&self) -> &BufPool {

@@ -12,6 +12,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// One operation for the kernel. The pointers are good until it has answered: the slot sees to it.
 #[derive(Clone, Copy, Debug)]
@@ -242,17 +243,101 @@ pub(crate) fn ring_bell(fd: RawFd) {
     let _ = unsafe { libc::write(fd, (&raw const one).cast(), 8) };
 }
 
-/// Random bytes of the kernel.
+/// Random numbers of the kernel.
 pub(crate) fn random(into: &mut [u64]) {
-    let bytes = size_of_val(into);
+    // SAFETY: all bytes of the slice, and any bits are a valid u64.
+    let bytes = unsafe {
+        std::slice::from_raw_parts_mut(into.as_mut_ptr().cast::<u8>(), size_of_val(into))
+    };
+    random_bytes(bytes);
+}
+
+/// Random bytes of the kernel; early after boot it waits until they are good.
+pub(crate) fn random_bytes(into: &mut [u8]) {
     let mut done = 0;
-    while done < bytes {
-        // SAFETY: the rest of the slice; any bits are a valid u64.
-        let got = unsafe {
-            libc::getrandom(into.as_mut_ptr().cast::<u8>().add(done).cast(), bytes - done, 0)
-        };
+    while done < into.len() {
+        let rest = &mut into[done..];
+        // SAFETY: the rest of the slice.
+        let got = unsafe { libc::getrandom(rest.as_mut_ptr().cast(), rest.len(), 0) };
         if got > 0 {
             done += got as usize;
+        }
+    }
+}
+
+/// The descriptor of the standard input.
+pub(crate) const STDIN: RawFd = libc::STDIN_FILENO;
+
+/// Reads what is there.
+pub(crate) fn read(fd: RawFd, into: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: the pointer and the length of one slice.
+    let got = unsafe { libc::read(fd, into.as_mut_ptr().cast(), into.len()) };
+    usize::try_from(got).map_err(|_| io::Error::last_os_error())
+}
+
+/// Whether a read of `fd` would answer, after `limit` at the latest.
+pub(crate) fn readable(fd: RawFd, limit: Duration) -> io::Result<bool> {
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let limit_ms = c_int::try_from(limit.as_millis()).unwrap_or(c_int::MAX);
+    // SAFETY: one entry.
+    match unsafe { libc::poll(&raw mut poll, 1, limit_ms) } {
+        -1 => match io::Error::last_os_error() {
+            error if error.kind() == io::ErrorKind::Interrupted => Ok(false),
+            error => Err(error),
+        },
+        _ if poll.revents & libc::POLLNVAL != 0 => Err(io::Error::from_raw_os_error(libc::EBADF)),
+        ready => Ok(ready > 0),
+    }
+}
+
+const STOPS: [c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+/// Whether a signal that ends a program has come and is blocked.
+pub(crate) fn told_to_stop() -> bool {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: the kernel writes the set; when it cannot, the set is empty.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigpending(set.as_mut_ptr());
+        STOPS.iter().any(|signal| libc::sigismember(set.as_ptr(), *signal) == 1)
+    }
+}
+
+/// The terminal shows nothing of what is typed, and a signal waits until it shows it again.
+pub(crate) struct Quiet {
+    terminal: libc::termios,
+    signals: libc::sigset_t,
+}
+
+impl Quiet {
+    /// Makes the standard input quiet; `None` if it is no terminal.
+    pub(crate) fn terminal() -> Option<Self> {
+        let mut terminal = MaybeUninit::uninit();
+        // SAFETY: the call fills it where it answers 0.
+        if unsafe { libc::tcgetattr(STDIN, terminal.as_mut_ptr()) } != 0 {
+            return None;
+        }
+        // SAFETY: filled just now.
+        let terminal: libc::termios = unsafe { terminal.assume_init() };
+        let stops = signal_set(&STOPS);
+        let mut signals = signal_set(&[]);
+        let mut quiet = terminal;
+        quiet.c_lflag = quiet.c_lflag & !libc::ECHO | libc::ICANON | libc::ISIG;
+        // SAFETY: both sets and the settings are whole.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const stops, &raw mut signals);
+            libc::tcsetattr(STDIN, libc::TCSAFLUSH, &raw const quiet);
+        }
+        Some(Self { terminal, signals })
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        // SAFETY: as it was before; a signal that came meanwhile is delivered by the second call.
+        unsafe {
+            libc::tcsetattr(STDIN, libc::TCSAFLUSH, &raw const self.terminal);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.signals, std::ptr::null_mut());
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Threads for what may hold a core for long.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -153,19 +154,50 @@ impl Job {
 }
 
 impl Future for Ended {
-    type Output = ();
+    /// Whether it came to its end.
+    type Output = bool;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match told.ended {
-            Some(ran) => {
-                assert!(ran, "a job panicked on its worker thread");
-                Poll::Ready(())
-            }
+            Some(ran) => Poll::Ready(ran),
             None => {
                 told.waker = Some(cx.waker().clone());
                 Poll::Pending
             }
         }
+    }
+}
+
+/// The end of a job as it comes home: whoever waits is woken on its own core. Its waker may be one that
+/// no other thread may touch.
+#[derive(Default)]
+pub(crate) struct Home {
+    ended: Cell<Option<bool>>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Home {
+    /// Told by a task of the core.
+    pub(crate) fn tell(&self, ran: bool) {
+        self.ended.set(Some(ran));
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+
+    /// Waits to be told.
+    ///
+    /// # Panics
+    /// If the job did: it was our own mistake there, and is here.
+    pub(crate) async fn wait(&self) {
+        let ran = poll_fn(|cx| match self.ended.get() {
+            Some(ran) => Poll::Ready(ran),
+            None => {
+                *self.waker.borrow_mut() = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        });
+        assert!(ran.await, "a job panicked on its worker thread");
     }
 }

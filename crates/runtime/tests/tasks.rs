@@ -111,6 +111,31 @@ fn work_runs_elsewhere_and_comes_back() {
     });
 }
 
+/// Notes from which thread it was woken, and passes it on.
+struct Witness(Mutex<Vec<std::thread::ThreadId>>, Waker);
+
+impl std::task::Wake for Witness {
+    fn wake(self: Arc<Self>) {
+        self.0.lock().unwrap().push(std::thread::current().id());
+        self.1.wake_by_ref();
+    }
+}
+
+#[test]
+fn whoever_waits_for_work_is_woken_on_its_own_core() {
+    each_core(|core| {
+        let mut work = core.env().work(|| std::thread::sleep(Duration::from_millis(5)));
+        let mut witness = None;
+        core.block_on(poll_fn(|cx| {
+            let witness = witness
+                .get_or_insert_with(|| Arc::new(Witness(Mutex::default(), cx.waker().clone())));
+            work.as_mut().poll(&mut std::task::Context::from_waker(&Waker::from(witness.clone())))
+        }));
+        let woken = witness.unwrap().0.lock().unwrap().clone();
+        assert_eq!(woken, [std::thread::current().id()]);
+    });
+}
+
 #[test]
 fn random_numbers_differ() {
     each_core(|core| {

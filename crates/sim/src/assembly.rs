@@ -5,14 +5,15 @@ use std::task::{Context, Poll, Waker};
 
 use block::env::LocalFuture;
 use block::{
-    Control, Env, Error, ErrorKind, Handled, Hooks, Info, Lower, NothingKept, Port, Report, Result,
-    Table,
+    Control, Env, Error, ErrorKind, Handled, Hooks, Info, Kept, Lower, NothingKept, Port, Report,
+    Result, Table,
 };
 use graph::Carried;
 use graph::engine::{AnyDevice, Engine, NodeId};
 use graph::kind::{Fault, Given, GivenLower, Maker, Registry, TablePlan, Value};
 
 use crate::draw::Stream;
+use crate::world::SimWorld;
 
 /// A graph that is being put together, and its engine.
 pub struct Assembly {
@@ -22,6 +23,8 @@ pub struct Assembly {
     registry: Registry,
     fuse: bool,
     parts: Vec<Part>,
+    /// Where it waits for a device that needs time to be made.
+    world: Option<SimWorld>,
 }
 
 /// A device of an assembly, by number.
@@ -53,7 +56,59 @@ impl Assembly {
         let engine = Engine::new(env.pool());
         engine.shuffle(move |ready| order.below(ready as u64) as usize);
         env.spawn("engine", engine.clone().drive());
-        Self { engine, env: env.clone(), registry, fuse, parts: Vec::new() }
+        Self { engine, env: env.clone(), registry, fuse, parts: Vec::new(), world: None }
+    }
+
+    /// The same; devices that need time to be made get it in `world`, whose doors it has.
+    #[must_use]
+    pub fn in_world(mut self, world: &SimWorld) -> Self {
+        self.world = Some(world.clone());
+        self
+    }
+
+    /// Adds a device that keeps its state in `kept`, as on labelled disks.
+    ///
+    /// # Errors
+    /// What planning or making it says, and what an assembly without a world cannot wait for.
+    pub fn add_keeper(
+        &mut self,
+        kind: &str,
+        options: Options<'_>,
+        on: &[PartId],
+        kept: Rc<dyn Kept>,
+    ) -> Result<PartId> {
+        let wrong = |why: &str| Error::new(ErrorKind::Unsupported, format!("{kind}: {why}"));
+        let kind_of = self.registry.find(kind).ok_or_else(|| wrong("there is no such kind"))?;
+        let Maker::Keeper { plan, make } = kind_of.maker else {
+            return Err(wrong("it keeps nothing"));
+        };
+        let name = format!("{kind}{}", self.parts.len());
+        let (graph, options) = ("sim".to_owned(), options.to_vec());
+        let mut given = Given { graph, name: name.clone(), options, lowers: self.given(on) };
+        given.lowers.iter_mut().for_each(|lower| lower.labelled = true);
+        plan(&given).map_err(refused)?;
+        let lowers = on.iter().map(|part| self.lower(*part)).collect();
+        let world = self.world.as_ref().ok_or_else(|| wrong("there is no world to wait in"))?;
+        let made = world.block_on(make(&given, &self.env, lowers, kept));
+        let device = made.map_err(|stuck| wrong(&stuck.to_string()))??;
+        self.adopt(&name, device, on)
+    }
+
+    /// Carries out a control request that may take time.
+    ///
+    /// `None` if the device answers at once, or not at all.
+    pub fn control_later(
+        &self,
+        part: PartId,
+        control: &Control,
+    ) -> Option<LocalFuture<Result<Report>>> {
+        match &self.parts[part].body {
+            Body::Device(device) => match device.control(control) {
+                Handled::Later(answer) => Some(answer),
+                Handled::Done(_) | Handled::Pass => None,
+            },
+            Body::Hooks(_) | Body::Table(..) => None,
+        }
     }
 
     /// The node of a device.
@@ -95,7 +150,7 @@ impl Assembly {
         match (handled, control) {
             (Handled::Done(answer), _) => answer,
             (Handled::Pass, Control::Report) => Ok(Report::default()),
-            (Handled::Pass, _) => {
+            (Handled::Pass | Handled::Later(_), _) => {
                 Err(Error::new(ErrorKind::Unsupported, format!("{name} does not know it")))
             }
         }
@@ -125,7 +180,8 @@ impl Assembly {
         let unknown = || Error::new(ErrorKind::NotFound, format!("no kind is called {kind}"));
         let kind = self.registry.find(kind).ok_or_else(unknown)?;
         let name = format!("{}{}", kind.name, self.parts.len());
-        let given = Given { name: name.clone(), options: options.to_vec(), lowers: self.given(on) };
+        let (graph, options) = ("sim".to_owned(), options.to_vec());
+        let given = Given { graph, name: name.clone(), options, lowers: self.given(on) };
         let nodes: Vec<_> = on.iter().map(|part| self.parts[*part].node).collect();
         match &kind.maker {
             Maker::Table(plan) => {

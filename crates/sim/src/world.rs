@@ -14,7 +14,7 @@ use std::time::Duration;
 use block::env::{
     Address, Listener, LocalFuture, Open, Socket, Storage, StorageFacts, TimerId, World,
 };
-use block::{BufPool, Env, Mono, Result};
+use block::{BufPool, Env, Mono, Result, Secret, Wanted};
 
 use crate::clock::{Clock, Event};
 use crate::counters::{Count, Counters};
@@ -332,6 +332,16 @@ impl World for Inner {
         let counter = randoms.entry(stream).or_default();
         *counter += 1;
         splitmix(self.clock.seed, domain(stream), 0, *counter)
+    }
+
+    /// What a source holds follows from its words alone, in every world: 64 bytes, good as a key and as
+    /// a passphrase.
+    fn secret(&self, wanted: &Wanted) -> LocalFuture<Result<Secret>> {
+        let words = wanted.source.to_string();
+        let seed = words.bytes().fold(0, |seed, byte| splitmix(seed, byte.into(), 0, 0));
+        let bytes: Vec<u8> =
+            (0..8).flat_map(|n| splitmix(seed, domain("secret"), 0, n).to_le_bytes()).collect();
+        Box::pin(std::future::ready(Secret::copy_of(&bytes)))
     }
 
     fn spawn(&self, name: &'static str, future: LocalFuture<()>) {

@@ -97,7 +97,8 @@ impl<'s> Bench<'s> {
         self.starts += 1;
         let (env, seed) = (self.world.env(), self.world.seed());
         let order = Stream::new(seed, "order", self.starts);
-        let mut graph = Assembly::new(&env, self.subject.registry, self.fuse, order);
+        let graph = Assembly::new(&env, self.subject.registry, self.fuse, order);
+        let mut graph = graph.in_world(&self.world);
         let mut lowers = Vec::new();
         let opened = if self.subject.is_disk { &[] } else { &self.members[..] };
         for (n, member) in opened.iter().enumerate() {

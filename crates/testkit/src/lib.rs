@@ -7,12 +7,14 @@
 
 mod battery;
 mod bench;
+mod kept;
 mod refusal;
 mod strict;
 mod subject;
 pub mod wrong;
 
 pub use battery::{Passed, conformance};
+pub use kept::Shelf;
 pub use refusal::{Broken, Refusal};
 pub use strict::{Inject, Strict, Watch};
 pub use subject::{LowerSpec, Subject, disk_path};

@@ -3,15 +3,17 @@
 use std::rc::Rc;
 
 use api::{
-    Counts, DeviceStatus, GraphView, Health, Live, MemberRequest, MemberStatus, Place, Power,
-    Problem, Progress, SpecText, Status, Top, TopRow,
+    Counts, DeviceStatus, GraphView, Health, KeyRequest, KeySlots, Live, MemberRequest,
+    MemberStatus, Place, Power, Problem, Progress, SpecText, Status, Top, TopRow,
 };
+use block::env::LocalFuture;
 use block::{Control, Env, Report, Verb};
 use export::nbd::Server;
 use graph::engine::Engine;
 use graph::spec::Planned;
 use graph::{Graph, Located, Member};
 
+use super::keys;
 use crate::exit::{Exit, Failure};
 use crate::view;
 
@@ -91,6 +93,14 @@ impl Live for Running {
     fn resync(&self, request: &MemberRequest) -> Result<DeviceStatus, Problem> {
         let control = Control::Resync { member: Some(request.member.clone()) };
         self.control(request, &control)
+    }
+
+    fn keys(&self, request: &KeyRequest) -> LocalFuture<Result<KeySlots, Problem>> {
+        keys::answer(&self.graph, request)
+    }
+
+    fn spawn(&self, task: LocalFuture<()>) {
+        self.env.spawn("an answer of the control socket", task);
     }
 }
 
@@ -207,11 +217,11 @@ fn place(located: Located) -> Place {
     }
 }
 
-fn refused(error: block::Error) -> Problem {
+pub fn refused(error: block::Error) -> Problem {
     let Failure { code, message } = error.into();
     Problem { exit: code, message }
 }
 
-fn problem(exit: Exit, message: String) -> Problem {
+pub fn problem(exit: Exit, message: String) -> Problem {
     Problem { exit: exit.code(), message }
 }

@@ -8,10 +8,12 @@
 //! | `stop.rs` | how it ends: begun requests, flushes, deadlines |
 //! | `command.rs` | `--run` |
 //! | `live.rs` | what the control socket is told |
+//! | `keys.rs` | key slots, by the control socket |
 //! | `process.rs` | limits, the pid file, word to the service manager |
 
 mod banner;
 mod command;
+mod keys;
 mod listen;
 mod live;
 mod process;

@@ -1,7 +1,6 @@
 //! `cairn device`: members of redundant devices, while they are in use.
 
 use std::fmt::Write;
-use std::io::IsTerminal;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use clap::{Args, Subcommand};
 use graph::spec::units::format_duration;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
+use super::confirm;
 use crate::exit::{Exit, Failure, Result};
 use crate::out::Form;
 use crate::running::At;
@@ -137,19 +137,9 @@ impl FailArgs {
     }
 
     fn ask(&self, device: &DeviceStatus) -> Result<()> {
-        let stop = |why: &str| Err(Failure::new(Exit::Usage, why));
-        if !std::io::stdin().is_terminal() {
-            return stop("there is no terminal to ask at. Next: add --yes");
-        }
         let member = self.target.find(device)?;
         let (name, state) = (&member.name, &member.state);
-        eprint!("take {name} ({state}) out of {}? [y/N] ", device.name);
-        let mut answer = String::new();
-        let read = std::io::stdin().read_line(&mut answer);
-        match (read, answer.trim()) {
-            (Ok(_), "y" | "Y" | "yes") => Ok(()),
-            _ => stop("not confirmed, nothing done"),
-        }
+        confirm(&format!("take {name} ({state}) out of {}?", device.name))
     }
 }
 

@@ -6,6 +6,7 @@ pub mod create;
 pub mod device;
 pub mod graph;
 pub mod info;
+pub mod key;
 pub mod kinds;
 pub mod locate;
 pub mod ls;
@@ -14,18 +15,34 @@ pub mod status;
 pub mod top;
 pub mod validate;
 
+use std::io::IsTerminal;
 use std::path::Path;
 
 use ::graph::spec::{Faults, Planned, Spec};
 use runtime::{Config, Core, Engine};
 
-use crate::exit::Result;
+use crate::exit::{Exit, Failure, Result};
 use crate::registry::REGISTRY;
 use crate::source::{read_spec, told};
 
 /// A core for a command that looks at disks and sockets and is done: it needs no ring.
 fn core() -> Result<Core> {
     Ok(Core::new(Config { engine: Engine::Threads, ..Config::default() })?)
+}
+
+/// Asks whether something that cannot be taken back is to be done.
+fn confirm(question: &str) -> Result<()> {
+    let stop = |why: &str| Err(Failure::new(Exit::Usage, why));
+    if !std::io::stdin().is_terminal() {
+        return stop("there is no terminal to ask at. Next: add --yes");
+    }
+    eprint!("{question} [y/N] ");
+    let mut answer = String::new();
+    let read = std::io::stdin().read_line(&mut answer);
+    match (read, answer.trim()) {
+        (Ok(_), "y" | "Y" | "yes") => Ok(()),
+        _ => stop("not confirmed, nothing done"),
+    }
 }
 
 /// The plan of a spec; its faults are printed.

@@ -168,8 +168,8 @@ pub fn tool(dir: &Dir, name: &str, args: &[&str]) -> Ran {
     let output = Command::new(name).args(args).current_dir(&dir.0).stdin(Stdio::null()).output();
     let output = output.unwrap_or_else(|error| {
         panic!(
-            "{name}: {error}. These tests need qemu-io, qemu-img, nbdinfo and fio: install the \
-                packages qemu-utils, libnbd-bin and fio"
+            "{name}: {error}. These tests need qemu-io, qemu-img, nbdinfo, fio and gcore: install \
+                the packages qemu-utils, libnbd-bin, fio and gdb"
         )
     });
     Ran::of(&output)

@@ -30,7 +30,8 @@ impl Volume {
             ("nbd", Value::Text(uri.to_owned())),
             ("timeout", Value::Duration(Duration::from_secs(60))),
         ];
-        let given = Given { name: "volume".to_owned(), options, lowers: Vec::new() };
+        let (graph, name) = ("test".to_owned(), "volume".to_owned());
+        let given = Given { graph, name, options, lowers: Vec::new() };
         let Maker::Disk { make, .. } = net::nbd::KIND.maker else { panic!("nbd is a disk") };
         let disk = core.block_on(make(&given, &env)).unwrap();
         let engine = Engine::new(env.pool());

@@ -101,6 +101,7 @@ impl Spec {
             self.exports.iter().map(|e| ExportDraft::new(e, &names, &mut log)).collect();
         let order = order(&drafts, &mut log);
         let mut planner = Planner {
+            graph: &self.name,
             env,
             drafts: &drafts,
             nodes: Vec::new(),
@@ -124,6 +125,7 @@ impl Spec {
 }
 
 struct Planner<'p> {
+    graph: &'p str,
     env: &'p Env,
     drafts: &'p [Draft<'p>],
     nodes: Vec<PlannedNode>,
@@ -213,7 +215,8 @@ impl Planner<'_> {
             }
         };
         let lowers = lowers.iter().zip(&draft.lowers).map(lower).collect();
-        Given { name: draft.entry.name.text.clone(), options: draft.options.clone(), lowers }
+        let (graph, name) = (self.graph.to_owned(), draft.entry.name.text.clone());
+        Given { graph, name, options: draft.options.clone(), lowers }
     }
 
     /// Asks the kind what the device will be.

@@ -304,7 +304,7 @@ impl Inner {
             .filter(|member| matches!(member.state(), State::Failed | State::Stale))
             .map(|member| format!("cairn device resync {}/{}", self.name, member.lower.name()));
         let counters = vec![("repaired", self.repaired.get())];
-        Report { health, summary, members, counters, next }
+        Report { health, summary, members, counters, next, ..Report::default() }
     }
 
     /// The member of that name.
@@ -417,6 +417,7 @@ impl Device for Mirror {
                 let begun = self.inner.resync(member.as_deref());
                 Handled::Done(begun.map(|()| self.inner.report()))
             }
+            Control::Keys { .. } => Handled::Pass,
         }
     }
 }

@@ -1,0 +1,255 @@
+//! Keys and passphrases: memory that is locked, left out of core dumps and wiped; and the words of a
+//! spec that say where one comes from.
+//!
+//! One of the named places of unsafe code: a mapping of its own for each secret, and what the kernel
+//! is told about it.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::hint::black_box;
+use std::io;
+use std::path::PathBuf;
+use std::ptr::NonNull;
+use std::str::FromStr;
+
+use zeroize::Zeroize;
+
+use crate::{Error, ErrorKind, Result};
+
+/// The longest key or passphrase, in bytes. More is a file that was named by mistake.
+pub const SECRET_BYTES_MAX: usize = 4096;
+
+const PAGE: usize = 4096;
+
+/// Bytes that nobody else is to see: never swapped, in no core dump, wiped when they are dropped.
+/// They begin at a multiple of 4096 bytes and stay where they are.
+pub struct Secret {
+    memory: NonNull<u8>,
+    len: usize,
+    mapped: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone and is tied to no thread.
+unsafe impl Send for Secret {}
+// SAFETY: through a shared reference the bytes can only be read.
+unsafe impl Sync for Secret {}
+
+impl Secret {
+    /// So many zeros.
+    ///
+    /// # Errors
+    /// `Limit` if the kernel maps or locks no more memory.
+    pub fn zeroed(len: usize) -> Result<Self> {
+        let mapped = len.max(1).next_multiple_of(PAGE);
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping, at a place that the kernel chooses.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), mapped, protection, flags, -1, 0) };
+        if at == libc::MAP_FAILED {
+            return Err(refused("mapping"));
+        }
+        let memory = NonNull::new(at.cast()).expect("the kernel maps nothing at zero");
+        let secret = Self { memory, len, mapped };
+        // SAFETY: the mapping was made just now, with this length.
+        let locked = unsafe { libc::mlock(at, mapped) };
+        // SAFETY: as above; both pieces of advice change no byte of this process.
+        let hidden = unsafe {
+            libc::madvise(at, mapped, libc::MADV_DONTDUMP)
+                | libc::madvise(at, mapped, libc::MADV_WIPEONFORK)
+        };
+        match (locked, hidden) {
+            (0, 0) => Ok(secret),
+            _ => Err(refused("locking")),
+        }
+    }
+
+    /// A copy of `bytes`, which the caller wipes.
+    ///
+    /// # Errors
+    /// As [`Secret::zeroed`].
+    pub fn copy_of(bytes: &[u8]) -> Result<Self> {
+        let mut secret = Self::zeroed(bytes.len())?;
+        secret.bytes_mut().copy_from_slice(bytes);
+        Ok(secret)
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: `len` bytes of a mapping that lives as long as `self`, zeroed by the kernel.
+        unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.len) }
+    }
+
+    /// The bytes, to change.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `&mut self` makes this the only slice.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), self.len) }
+    }
+
+    /// Keeps the first `len` bytes and wipes the rest.
+    pub fn truncate(&mut self, len: usize) {
+        let len = len.min(self.len);
+        self.bytes_mut()[len..].zeroize();
+        self.len = len;
+    }
+
+    /// Without the newline at its end, if it has one: editors and `echo` put it there.
+    #[must_use]
+    pub fn without_newline(mut self) -> Self {
+        if self.bytes().ends_with(b"\n") {
+            self.truncate(self.len - 1);
+        }
+        self
+    }
+
+    /// Whether both hold the same bytes, in a time that depends on their lengths alone.
+    pub fn same(&self, other: &Self) -> bool {
+        let differ = |all: u8, (one, two): (&u8, &u8)| black_box(all | (one ^ two));
+        self.len == other.len && self.bytes().iter().zip(other.bytes()).fold(0, differ) == 0
+    }
+}
+
+fn refused(what: &str) -> Error {
+    let error = io::Error::last_os_error();
+    let words = format!(
+        "{what} memory for a key: {error}; keys are kept in locked memory only. Next: raise the \
+         limit of locked memory (ulimit -l, LimitMEMLOCK=)"
+    );
+    Error::new(ErrorKind::Limit, words)
+}
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        self.len = self.mapped;
+        self.bytes_mut().zeroize();
+        // SAFETY: mapped by `zeroed` with this length, and nobody has a slice of it any more.
+        let unmapped = unsafe { libc::munmap(self.memory.as_ptr().cast(), self.mapped) };
+        debug_assert_eq!(unmapped, 0, "a mapping of ours can be given back");
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// Where a key or passphrase comes from: `file:PATH`, `fd:N`, `credential:NAME`, `ask`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum KeySource {
+    /// A file.
+    File(PathBuf),
+    /// A descriptor that the process was started with, read to its end, once.
+    Fd(i32),
+    /// A credential of the service manager: a file in `$CREDENTIALS_DIRECTORY`.
+    Credential(String),
+    /// A person at the terminal.
+    Ask,
+}
+
+impl FromStr for KeySource {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (word, rest) = text.split_once(':').unwrap_or((text, ""));
+        match word {
+            "file" if rest.is_empty() => Err("file: needs a path behind it".to_owned()),
+            "file" => Ok(Self::File(rest.into())),
+            "fd" => match rest.parse::<u16>() {
+                Ok(number) => Ok(Self::Fd(number.into())),
+                Err(_) => Err(format!("fd: needs a number, 0 to {}, behind it", u16::MAX)),
+            },
+            "credential" if rest.is_empty() || rest.contains('/') || rest.starts_with('.') => {
+                Err("credential: needs a name behind it, without \"/\" and no dot first".to_owned())
+            }
+            "credential" => Ok(Self::Credential(rest.to_owned())),
+            "ask" if text == "ask" => Ok(Self::Ask),
+            // What follows may be a passphrase that somebody has put here: it is not repeated.
+            _ => Err(
+                "a key comes from file:PATH, fd:NUMBER, credential:NAME or ask; the key itself \
+                      does not stand here"
+                    .to_owned(),
+            ),
+        }
+    }
+}
+
+impl fmt::Display for KeySource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "file:{}", path.display()),
+            Self::Fd(number) => write!(f, "fd:{number}"),
+            Self::Credential(name) => write!(f, "credential:{name}"),
+            Self::Ask => f.write_str("ask"),
+        }
+    }
+}
+
+/// A secret that somebody needs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Wanted {
+    /// Where it comes from.
+    pub source: KeySource,
+    /// What a person is asked for: `passphrase for home/safe`.
+    pub prompt: String,
+    /// Whether a person types it twice: it is new.
+    pub twice: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the kernel says of the mapping that holds `at`.
+    #[allow(clippy::disallowed_methods, reason = "the kernel's view of this process is a file")]
+    fn flags_of(at: usize) -> String {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let holds = |line: &str| {
+            let (from, to) = line.split(' ').next()?.split_once('-')?;
+            let parse = |text| usize::from_str_radix(text, 16).ok();
+            Some((parse(from)?..parse(to)?).contains(&at))
+        };
+        let mut lines = maps.lines().skip_while(|line| holds(line) != Some(true));
+        lines.find(|line| line.starts_with("VmFlags:")).unwrap_or_default().to_owned()
+    }
+
+    #[test]
+    fn its_pages_are_locked_and_in_no_dump() {
+        let secret = Secret::copy_of(b"hunter2").unwrap();
+        let flags = flags_of(secret.bytes().as_ptr() as usize);
+        for flag in ["lo", "dd", "wf"] {
+            assert!(flags.split(' ').any(|one| one == flag), "{flag} in {flags}");
+        }
+        assert_eq!(format!("{secret:?}"), "Secret(..)");
+    }
+
+    #[test]
+    fn what_is_cut_off_is_wiped() {
+        let mut secret = Secret::copy_of(b"hunter2\n").unwrap().without_newline();
+        assert_eq!(secret.bytes(), b"hunter2");
+        secret.truncate(2);
+        secret.len = 8;
+        assert_eq!(secret.bytes(), b"hu\0\0\0\0\0\0");
+    }
+
+    #[test]
+    fn equal_is_equal() {
+        let secret = |bytes: &[u8]| Secret::copy_of(bytes).unwrap();
+        assert!(secret(b"").same(&secret(b"")));
+        assert!(secret(b"abc").same(&secret(b"abc")));
+        assert!(!secret(b"abc").same(&secret(b"abd")));
+        assert!(!secret(b"abc").same(&secret(b"ab")));
+    }
+
+    #[test]
+    fn sources_are_read_as_they_are_written() {
+        for text in ["file:/etc/key", "file:a:b", "fd:0", "fd:65535", "credential:disk", "ask"] {
+            assert_eq!(text.parse::<KeySource>().unwrap().to_string(), text);
+        }
+        let wrong =
+            ["", "file:", "fd:", "fd:-1", "fd:65536", "credential:", "credential:a/b", "ask:x"];
+        for text in wrong.into_iter().chain(["credential:..", "hunter2", "FILE:x"]) {
+            let words = text.parse::<KeySource>().unwrap_err();
+            assert!(!words.contains("hunter2"), "{words}");
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! `cairn key`: the key slots of an encrypted device that is in use.
+//!
+//! The command reads the passphrases, so that a person is asked here, and files are read with the
+//! rights of who asks. The server gets each through a pipe, which it opens by its path in `/proc`:
+//! nothing secret is in a request, in an argument or on a disk.
+
+use std::io::{PipeReader, Write};
+use std::os::fd::AsRawFd;
+use std::str::FromStr;
+
+use api::{Client, KeyChange, KeyRequest, KeySlots};
+use block::{KeySource, Wanted};
+use clap::{Args, Subcommand};
+use graph::spec::units::write_size;
+
+use super::{confirm, core};
+use crate::exit::{Exit, Failure, Result};
+use crate::out::{Form, columns};
+use crate::running::At;
+
+/// What `key` takes.
+#[derive(Args)]
+pub struct KeyArgs {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// List the slots that are in use
+    Ls(LsArgs),
+    /// Let one more passphrase open the device
+    Add(AddArgs),
+    /// Empty a slot: its passphrase does not open the device any more
+    Rm(RmArgs),
+    /// Exchange the passphrase of a slot
+    Change(ChangeArgs),
+}
+
+#[derive(Args)]
+struct LsArgs {
+    #[command(flatten)]
+    target: Target,
+}
+
+#[derive(Args)]
+struct AddArgs {
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    keys: Keys,
+    /// A word that says whose it is
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    label: String,
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Args)]
+struct RmArgs {
+    #[command(flatten)]
+    target: Target,
+    /// The slot's number
+    slot: usize,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Args)]
+struct ChangeArgs {
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    keys: Keys,
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Args)]
+struct Keys {
+    /// Where a passphrase comes from that opens it: file:PATH, fd:N, credential:NAME or ask
+    #[arg(long, value_name = "SOURCE", default_value = "ask")]
+    key: String,
+    /// Where the new passphrase comes from
+    #[arg(long, value_name = "SOURCE", default_value = "ask")]
+    new_key: String,
+}
+
+/// Not parsed by clap, which would repeat what is wrong: it may be a passphrase.
+fn source(option: &str, text: &str) -> Result<KeySource> {
+    text.parse().map_err(|words| Failure::new(Exit::Usage, format!("{option}: {words}")))
+}
+
+#[derive(Args)]
+struct Target {
+    /// The device, with its graph before it where more than one runs
+    #[arg(value_name = "DEVICE|GRAPH/DEVICE")]
+    device: Name,
+    #[command(flatten)]
+    at: At,
+}
+
+/// `safe` or `home/safe`
+#[derive(Clone)]
+struct Name {
+    graph: Option<String>,
+    device: String,
+}
+
+impl FromStr for Name {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (graph, device) = match text.split_once('/') {
+            Some((graph, device)) => (Some(graph.to_owned()), device),
+            None => (None, text),
+        };
+        if device.is_empty() || graph.as_deref() == Some("") {
+            return Err("a device is needed, as in safe or home/safe".to_owned());
+        }
+        Ok(Self { graph, device: device.to_owned() })
+    }
+}
+
+impl KeyArgs {
+    /// Asks the running graph to do it.
+    pub fn run(self, form: Form) -> Result {
+        match self.verb {
+            Verb::Ls(args) => args.target.do_it(form, KeyChange::List, false),
+            Verb::Add(args) => args.run(form),
+            Verb::Rm(args) => args.run(form),
+            Verb::Change(args) => args.run(form),
+        }
+    }
+}
+
+impl Target {
+    fn client(&self) -> Result<Client> {
+        let client = self.at.one_of(self.device.graph.as_deref())?;
+        match (&self.device.graph, client.graph()?.name) {
+            (Some(wanted), name) if *wanted != name => {
+                let why = format!("{wanted} is not running; {name} is. Next: cairn ls");
+                Err(Failure::new(Exit::NotFound, why))
+            }
+            _ => Ok(client),
+        }
+    }
+
+    fn request(&self, change: KeyChange, dry_run: bool) -> KeyRequest {
+        KeyRequest { device: self.device.device.clone(), change, dry_run }
+    }
+
+    fn do_it(&self, form: Form, change: KeyChange, dry_run: bool) -> Result {
+        let slots = self.client()?.keys(&self.request(change, dry_run))?;
+        print(form, &slots)
+    }
+
+    /// Says first whether it could be done, then gets the passphrases, then does it.
+    fn with_keys(
+        &self,
+        form: Form,
+        keys: &Keys,
+        dry_run: bool,
+        change: impl Fn(String, String) -> KeyChange,
+    ) -> Result {
+        let (key, new_key) = (source("--key", &keys.key)?, source("--new-key", &keys.new_key)?);
+        let client = self.client()?;
+        // These sources are not read for a dry run.
+        let nobody = || "file:/nowhere".to_owned();
+        let would = client.keys(&self.request(change(nobody(), nobody()), true))?;
+        if dry_run {
+            return print(form, &would);
+        }
+        let who = format!("{}/{}", client.graph()?.name, self.device.device);
+        let old = Lent::of(&key, format!("passphrase for {who}"), false)?;
+        let new = Lent::of(&new_key, format!("new passphrase for {who}"), true)?;
+        let done = client.keys(&self.request(change(old.source(), new.source()), false))?;
+        print(form, &done)
+    }
+}
+
+impl AddArgs {
+    fn run(self, form: Form) -> Result {
+        let Self { target, keys, label, dry_run } = self;
+        let change = |key, new_key| KeyChange::Add { key, new_key, label: label.clone() };
+        target.with_keys(form, &keys, dry_run, change)
+    }
+}
+
+impl ChangeArgs {
+    fn run(self, form: Form) -> Result {
+        let change = |key, new_key| KeyChange::Change { key, new_key };
+        self.target.with_keys(form, &self.keys, self.dry_run, change)
+    }
+}
+
+impl RmArgs {
+    fn run(self, form: Form) -> Result {
+        let change = KeyChange::Remove { slot: self.slot };
+        let client = self.target.client()?;
+        let would = client.keys(&self.target.request(change.clone(), true))?;
+        if self.dry_run {
+            return print(form, &would);
+        }
+        if !self.yes {
+            let slot = would.slots.iter().find(|slot| slot.slot == self.slot);
+            let label = slot.map_or("", |slot| slot.label.as_str());
+            confirm(&format!("remove slot {} ({label:?}) of {}?", self.slot, would.device))?;
+        }
+        let done = client.keys(&self.target.request(change, false))?;
+        print(form, &done)
+    }
+}
+
+/// A passphrase that waits in a pipe for the server to fetch it.
+struct Lent(PipeReader);
+
+impl Lent {
+    fn of(source: &KeySource, prompt: String, twice: bool) -> Result<Self> {
+        let core = core()?;
+        let wanted = Wanted { source: source.clone(), prompt, twice };
+        let env = core.env();
+        let secret = core.block_on(env.secret(&wanted))?;
+        let failed = |error: std::io::Error| Failure::io(&error, "handing the key over");
+        let (reader, mut writer) = std::io::pipe().map_err(failed)?;
+        // The longest key fits a pipe, so nobody has to read it meanwhile.
+        writer.write_all(secret.bytes()).map_err(failed)?;
+        Ok(Self(reader))
+    }
+
+    /// What the server finds it under.
+    fn source(&self) -> String {
+        format!("file:/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
+    }
+}
+
+fn print(form: Form, slots: &KeySlots) -> Result {
+    form.print(slots, || {
+        let done = match slots.done.as_str() {
+            "" => String::new(),
+            done => format!("{}: {done}\n", slots.device),
+        };
+        let row = |slot: &api::KeySlot| {
+            let cost = format!(
+                "{} with {}, {} passes",
+                slot.derivation,
+                write_size(slot.memory_bytes),
+                slot.passes
+            );
+            vec![slot.slot.to_string(), slot.label.clone(), cost]
+        };
+        let rows: Vec<_> = slots.slots.iter().map(row).collect();
+        done + &columns("><<", &rows)
+    })?;
+    Ok(Exit::Ok)
+}

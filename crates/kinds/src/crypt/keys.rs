@@ -1,0 +1,178 @@
+//! The key slots of a volume that is open: who may open it the next time.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use block::env::LocalFuture;
+use block::{Env, Error, ErrorKind, Kept, KeyCommand, KeySlot, KeySource, Report, Result, Secret};
+
+use super::open::{keep, new_slot, passphrase, unwrap, wrap, wrong};
+use super::slots::{Cost, KeySlots, LABEL_BYTES_MAX, SLOTS, Slot, is_label};
+
+/// The slots, and where they are kept.
+pub struct Keys {
+    pub env: Env,
+    /// The graph and the device, for messages.
+    pub who: String,
+    pub kept: Rc<dyn Kept>,
+    pub volume: RefCell<KeySlots>,
+    /// For a slot that is made.
+    pub cost: Cost,
+    /// One change at a time: each begins with what the last one has kept.
+    pub changing: Cell<bool>,
+}
+
+/// A change is under way.
+struct Turn<'k>(&'k Keys);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.changing.set(false);
+    }
+}
+
+impl Keys {
+    /// Does what is asked, or says what would be done.
+    pub fn carry_out(
+        self: Rc<Self>,
+        command: KeyCommand,
+        dry_run: bool,
+    ) -> LocalFuture<Result<Report>> {
+        Box::pin(async move {
+            let _turn = self.turn()?;
+            let done = match &command {
+                KeyCommand::List => String::new(),
+                KeyCommand::Add { key, new, label } => self.add(key, new, label, dry_run).await?,
+                KeyCommand::Remove { slot } => self.remove(*slot, dry_run).await?,
+                KeyCommand::Change { key, new } => self.change(key, new, dry_run).await?,
+            };
+            let would = if dry_run && !done.is_empty() { "would be " } else { "" };
+            let summary = done.replace("{}", would);
+            Ok(Report { summary, key_slots: self.list(), ..Report::default() })
+        })
+    }
+
+    fn turn(&self) -> Result<Turn<'_>> {
+        if self.changing.replace(true) {
+            let why = "its key slots are being changed just now. Next: wait a moment";
+            return Err(Error::new(ErrorKind::InUse, why));
+        }
+        Ok(Turn(self))
+    }
+
+    fn list(&self) -> Vec<KeySlot> {
+        let volume = self.volume.borrow();
+        let used =
+            volume.slots.iter().enumerate().filter_map(|(n, slot)| Some((n, slot.as_ref()?)));
+        used.map(|(number, slot)| report(number, slot)).collect()
+    }
+
+    async fn add(
+        &self,
+        key: &KeySource,
+        new: &KeySource,
+        label: &str,
+        dry_run: bool,
+    ) -> Result<String> {
+        if !is_label(label) {
+            let why = format!(
+                "the label {label:?} has {} bytes; at most {LABEL_BYTES_MAX} are possible, and no \
+                 control characters",
+                label.len()
+            );
+            return Err(Error::new(ErrorKind::Invalid, why));
+        }
+        let free = self.volume.borrow().slots.iter().position(Option::is_none);
+        let free = free.ok_or_else(|| {
+            let why = format!("all {SLOTS} key slots are in use. Next: cairn key rm one of them");
+            Error::new(ErrorKind::Limit, why)
+        })?;
+        if !dry_run {
+            let (volume_key, _) = self.unlock(key).await?;
+            self.put(free, volume_key, new, label.to_owned()).await?;
+        }
+        Ok(format!("slot {free} {{}}added"))
+    }
+
+    async fn change(&self, key: &KeySource, new: &KeySource, dry_run: bool) -> Result<String> {
+        if dry_run {
+            return Ok("the slot that the key opens {}changed".to_owned());
+        }
+        let (volume_key, number) = self.unlock(key).await?;
+        let label = self.volume.borrow().slots[number].as_ref().map(|slot| slot.label.clone());
+        self.put(number, volume_key, new, label.unwrap_or_default()).await?;
+        Ok(format!("slot {number} {{}}changed"))
+    }
+
+    async fn remove(&self, number: usize, dry_run: bool) -> Result<String> {
+        let mut volume = self.volume.borrow().clone();
+        if volume.slots.get(number).is_none_or(Option::is_none) {
+            let used = self.list();
+            let used: Vec<_> = used.iter().map(|slot| slot.number.to_string()).collect();
+            let why = format!("slot {number} is not in use; in use: {}", used.join(", "));
+            return Err(Error::new(ErrorKind::NotFound, why));
+        }
+        volume.slots[number] = None;
+        if volume.slots.iter().all(Option::is_none) {
+            let why = format!(
+                "slot {number} is the last one; without it nobody could open {} ever again. Next: \
+                 cairn key add another one first",
+                self.who
+            );
+            return Err(Error::new(ErrorKind::InUse, why));
+        }
+        if !dry_run {
+            self.put_volume(volume).await?;
+        }
+        Ok(format!("slot {number} {{}}removed"))
+    }
+
+    /// Who changes slots shows a passphrase that opens one.
+    async fn unlock(&self, source: &KeySource) -> Result<(Secret, usize)> {
+        let passphrase = self.passphrase(source).await?;
+        let volume = self.volume.borrow().clone();
+        let opened = unwrap(&self.env, &volume, passphrase).await?;
+        opened.ok_or_else(|| wrong(&volume))
+    }
+
+    /// A server that runs asks nobody, and nobody hands it descriptors.
+    async fn passphrase(&self, source: &KeySource) -> Result<Secret> {
+        if !matches!(source, KeySource::File(_) | KeySource::Credential(_)) {
+            let why =
+                format!("a server that runs takes keys from file: and credential:, not {source}");
+            return Err(Error::new(ErrorKind::Invalid, why));
+        }
+        let prompt = format!("passphrase for {}", self.who);
+        passphrase(&self.env, source, prompt, false).await
+    }
+
+    async fn put(&self, number: usize, key: Secret, new: &KeySource, label: String) -> Result<()> {
+        let passphrase = self.passphrase(new).await?;
+        let mut volume = self.volume.borrow().clone();
+        let drawn = new_slot(&self.env, self.cost, label);
+        let (_, slot) = wrap(&self.env, &volume, key, passphrase, drawn).await?;
+        volume.slots[number] = Some(slot);
+        self.put_volume(volume).await
+    }
+
+    /// What is kept counts: the slots change here only when they have changed there.
+    async fn put_volume(&self, volume: KeySlots) -> Result<()> {
+        keep(&*self.kept, &volume).await?;
+        *self.volume.borrow_mut() = volume;
+        Ok(())
+    }
+}
+
+fn report(number: usize, slot: &Slot) -> KeySlot {
+    let Cost { memory_kib, passes, lanes } = slot.cost;
+    KeySlot {
+        number,
+        label: slot.label.clone(),
+        made: Duration::from_secs(slot.made_unix_s),
+        derivation: "argon2id",
+        memory_bytes: u64::from(memory_kib) << 10,
+        passes,
+        lanes,
+    }
+}

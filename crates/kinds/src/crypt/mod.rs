@@ -1,0 +1,213 @@
+//! Encrypts what stands on it: AES-256-XTS, with key slots kept on labelled disks.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `mod.rs` | the kind: options, plan, maker |
+//! | `device.rs` | requests |
+//! | `xts.rs` | the cipher: calls into AWS-LC, in locked memory |
+//! | `slots.rs` | the key slots as bytes |
+//! | `wrap.rs` | a volume key under a passphrase |
+//! | `open.rs` | from a key source to the volume key |
+//! | `keys.rs` | slots of a volume that is open: add, remove, change |
+
+mod device;
+mod keys;
+mod open;
+pub mod slots;
+mod wrap;
+mod xts;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use block::env::LocalFuture;
+use block::{Env, Info, Kept, KeySource, Lower, Result};
+use graph::engine::AnyDevice;
+use graph::kind::{Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
+
+use device::{Crypt, Parts};
+use keys::Keys;
+use open::Lock;
+use slots::{Cost, MEMORY_KIB_MAX, MEMORY_KIB_MIN, PASSES_MAX};
+use xts::Cipher;
+
+/// `crypt`
+pub const KIND: Kind = Kind {
+    name: "crypt",
+    summary: "encrypts all that is written",
+    manual: include_str!("manual.md"),
+    lowers: Lowers::One,
+    options: &[
+        OptionSpec {
+            name: "key",
+            value: ValueType::Text,
+            required: true,
+            help: "where the passphrase comes from: file:PATH, fd:N, credential:NAME or ask",
+        },
+        OptionSpec {
+            name: "plain",
+            value: ValueType::Switch,
+            required: false,
+            help: "no key slots: the source holds the 64 bytes of the key itself; off if not set",
+        },
+        OptionSpec {
+            name: "unit",
+            value: ValueType::Size(512, 65536),
+            required: false,
+            help: "bytes that are encrypted as one, a power of two; the block size of what it \
+                   stands on if not set",
+        },
+        OptionSpec {
+            name: "discards",
+            value: ValueType::Switch,
+            required: false,
+            help: "discards go down, and tell who sees the disk what is in use; off if not set",
+        },
+        OptionSpec {
+            name: "kdf_memory",
+            value: ValueType::Size((MEMORY_KIB_MIN as u64) << 10, (MEMORY_KIB_MAX as u64) << 10),
+            required: false,
+            help: "memory that deriving a key takes, for slots that are made; 256MiB if not set",
+        },
+        OptionSpec {
+            name: "kdf_passes",
+            value: ValueType::Integer(1, PASSES_MAX as u64),
+            required: false,
+            help: "passes over that memory, for slots that are made; 4 if not set",
+        },
+    ],
+    maker: Maker::Keeper { plan, make },
+};
+
+/// About a second on a machine of 2026, with 256 MiB.
+const COST_DEFAULT: Cost = Cost { memory_kib: 256 << 10, passes: 4, lanes: 1 };
+
+fn plan(given: &Given) -> Plan<Info> {
+    let mut faults = Vec::new();
+    let mut fault = |option, words: String| faults.push(Fault::new(option, words));
+    let lower = &given.lowers[0];
+    let source = given.text("key").unwrap_or_default().parse::<KeySource>();
+    if let Err(words) = &source {
+        fault("key", words.clone());
+    }
+    let plain = given.switch("plain");
+    if plain && source == Ok(KeySource::Ask) {
+        let words = "nobody types 64 bytes of a key; with plain = true it comes from file:PATH, \
+                     fd:NUMBER or credential:NAME";
+        fault("key", words.to_owned());
+    }
+    if !plain && !lower.labelled {
+        let words = format!(
+            "{:?} is on a raw disk, and key slots are kept on labelled ones; put label = true on \
+             the disks, or plain = true here, with a key of 64 bytes",
+            lower.name
+        );
+        fault("on", words);
+    }
+    let derives = ["kdf_memory", "kdf_passes"].into_iter();
+    for option in derives.filter(|name| given.options.iter().any(|(one, _)| one == name)) {
+        match cost(given).check() {
+            _ if plain => {
+                fault(option, "with plain = true no key is derived; leave it away".to_owned())
+            }
+            Err(error) => fault(option, error.to_string()),
+            Ok(()) => {}
+        }
+    }
+    if let Some(unit) = given.size("unit").filter(|unit| !unit.is_power_of_two()) {
+        let near = unit.next_power_of_two() / 2;
+        fault("unit", format!("unit {unit} is not a power of two; {near} is"));
+    }
+    if faults.is_empty() { Ok(info(given, &lower.info)) } else { Err(faults) }
+}
+
+fn unit(given: &Given, lower: &Info) -> u32 {
+    given.size("unit").map_or(lower.block_size, |unit| unit as u32)
+}
+
+fn cost(given: &Given) -> Cost {
+    let memory = given.size("kdf_memory").map(|bytes| (bytes >> 10) as u32);
+    let passes = given.integer("kdf_passes").map(|passes| passes as u32);
+    Cost {
+        memory_kib: memory.unwrap_or(COST_DEFAULT.memory_kib),
+        passes: passes.unwrap_or(COST_DEFAULT.passes),
+        ..COST_DEFAULT
+    }
+}
+
+fn info(given: &Given, lower: &Info) -> Info {
+    let block_size = lower.block_size.max(unit(given, lower));
+    let discards = given.switch("discards");
+    Info {
+        size: lower.size - lower.size % u64::from(block_size),
+        block_size,
+        preferred_io: lower.preferred_io.max(block_size),
+        max_transfer: lower.max_transfer - lower.max_transfer % block_size,
+        native_zeroes: false,
+        discard: discards && lower.discard,
+        discard_zeroes: discards && lower.discard_zeroes,
+        ..lower.clone()
+    }
+}
+
+fn make(
+    given: &Given,
+    env: &Env,
+    lowers: Vec<Lower>,
+    kept: Rc<dyn Kept>,
+) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
+    let (given, env) = (given.clone(), env.clone());
+    Box::pin(async move {
+        let device = open(&given, &env, lowers, kept).await?;
+        Ok(Rc::new(device) as Rc<dyn AnyDevice>)
+    })
+}
+
+async fn open(given: &Given, env: &Env, lowers: Vec<Lower>, kept: Rc<dyn Kept>) -> Result<Crypt> {
+    let lower = lowers.into_iter().next().expect("its one lower was counted when it was planned");
+    let source = given.text("key").unwrap_or_default().parse();
+    let lock = Lock {
+        env: env.clone(),
+        who: format!("{}/{}", given.graph, given.name),
+        source: source.expect("the source was parsed when it was planned"),
+        cost: cost(given),
+    };
+    let info = info(given, lower.info());
+    let mut unit = unit(given, lower.info());
+    let (key, keys) = if given.switch("plain") {
+        (lock.raw().await?, None)
+    } else {
+        let (volume, key) = lock.open(&*kept, unit).await?;
+        unit = made_with(volume.unit, &info)?;
+        let Lock { env, who, cost, .. } = lock;
+        let (volume, changing) = (RefCell::new(volume), Cell::new(false));
+        (key, Some(Rc::new(Keys { env, who, kept, volume, cost, changing })))
+    };
+    let discards = given.switch("discards");
+    let parts = Parts { info, env: env.clone(), lower, discards, keys };
+    Crypt::new(parts, || Cipher::new(key.bytes(), unit, discards))
+}
+
+/// The data unit that the volume was made with: whole ones have to fit a request.
+fn made_with(unit: u32, info: &Info) -> Result<u32> {
+    if unit <= info.block_size {
+        return Ok(unit);
+    }
+    let why = format!(
+        "it was made with data units of {unit} bytes, and what it stands on has blocks of {} now. \
+         Next: unit = {unit} in the spec",
+        info.block_size
+    );
+    Err(block::Error::new(block::ErrorKind::Invalid, why))
+}
+
+/// The cipher alone, for a benchmark: decrypts one unit of so many bytes, as if it began at that byte.
+///
+/// # Errors
+/// `Limit` without locked memory.
+pub fn kernel(unit: u32) -> Result<impl FnMut(u64)> {
+    let key: Vec<u8> = (0..64).collect();
+    let mut cipher = Cipher::new(&key, unit, false)?;
+    let mut bytes = vec![0; unit as usize];
+    Ok(move |offset| cipher.apply_in_place(xts::Way::Decrypt, offset, &mut bytes))
+}

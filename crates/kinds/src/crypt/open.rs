@@ -1,0 +1,192 @@
+//! From a key source to the volume key: opening a volume, and making a new one.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use block::{Env, Error, ErrorKind, Kept, KeySource, Result, Secret, Wanted};
+
+use super::slots::{Cost, KeySlots, Slot};
+use super::wrap::{self, NewSlot};
+use super::xts::KEY_BYTES;
+
+/// How often a person may try.
+const TRIES: usize = 3;
+
+/// Whose key it is, and where it comes from.
+pub struct Lock {
+    pub env: Env,
+    /// The graph and the device: `home/safe`.
+    pub who: String,
+    pub source: KeySource,
+    /// For a slot that is made.
+    pub cost: Cost,
+}
+
+impl Lock {
+    /// The key itself, as it stands in the source.
+    ///
+    /// # Errors
+    /// `Denied` if it has another length.
+    pub async fn raw(&self) -> Result<Secret> {
+        let (source, prompt) = (self.source.clone(), format!("key for {}", self.who));
+        let key = self.env.secret(&Wanted { source, prompt, twice: false }).await?;
+        match key.bytes().len() {
+            KEY_BYTES => Ok(key),
+            other => Err(denied(format!(
+                "key {}: {other} bytes, and plain = true takes {KEY_BYTES}, as they are. Next: head \
+                 -c {KEY_BYTES} /dev/urandom makes some",
+                self.source
+            ))),
+        }
+    }
+
+    /// Opens the volume whose slots are kept, or makes them where nothing was before.
+    ///
+    /// # Errors
+    /// `Denied` if no slot opens; `NotFound` if there are no slots and the disks are not new;
+    /// `Corrupt` if what is kept are no slots; what writing them says.
+    pub async fn open(&self, kept: &dyn Kept, unit: u32) -> Result<(KeySlots, Secret)> {
+        let found = kept.found(0);
+        if !found.present {
+            let why = "a disk beneath is not there, and the key slots are on it";
+            return Err(Error::new(ErrorKind::NotFound, why));
+        }
+        match &found.state {
+            Some(state) => {
+                let volume = KeySlots::parse(&state.bytes).map_err(|error| {
+                    Error::new(ErrorKind::Corrupt, format!("its key slots are damaged: {error}"))
+                })?;
+                self.unlock(volume).await
+            }
+            None if found.fresh => self.make(kept, unit).await,
+            None => Err(Error::new(
+                ErrorKind::NotFound,
+                "there are no key slots on the disks beneath, and these disks are not new: what \
+                 they hold was not written through this device. Next: label the disks anew \
+                 (--wipe) if all on them may go",
+            )),
+        }
+    }
+
+    async fn unlock(&self, volume: KeySlots) -> Result<(KeySlots, Secret)> {
+        let tries = if self.source == KeySource::Ask { TRIES } else { 1 };
+        let mut prompt = format!("passphrase for {}", self.who);
+        for _ in 0..tries {
+            let passphrase = passphrase(&self.env, &self.source, prompt, false).await?;
+            if let Some((key, _)) = unwrap(&self.env, &volume, passphrase).await? {
+                return Ok((volume, key));
+            }
+            prompt = format!("no key slot opens with it; passphrase for {}", self.who);
+        }
+        Err(wrong(&volume))
+    }
+
+    async fn make(&self, kept: &dyn Kept, unit: u32) -> Result<(KeySlots, Secret)> {
+        let prompt = format!("new passphrase for {}", self.who);
+        let passphrase = passphrase(&self.env, &self.source, prompt, true).await?;
+        let mut key = Secret::zeroed(KEY_BYTES)?;
+        self.env.random_secret(key.bytes_mut());
+        let mut volume_id = [0; 16];
+        self.env.random_secret(&mut volume_id);
+        let mut volume = wrap::new_volume(unit, volume_id, &key);
+        let new = new_slot(&self.env, self.cost, String::new());
+        let (key, slot) = wrap(&self.env, &volume, key, passphrase, new).await?;
+        volume.slots[0] = Some(slot);
+        keep(kept, &volume).await?;
+        Ok((volume, key))
+    }
+}
+
+fn denied(words: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Denied, words)
+}
+
+/// No slot opens.
+pub fn wrong(volume: &KeySlots) -> Error {
+    let count = volume.slots.iter().flatten().count();
+    let used = if count == 1 { "one is in use".to_owned() } else { format!("{count} are in use") };
+    denied(format!(
+        "no key slot opens with this passphrase; {used}. Next: see whether it is the one of this \
+         device; all of it counts, but for one newline at the end of a file"
+    ))
+}
+
+/// Writes the slots, durably.
+///
+/// # Errors
+/// What the disks say.
+pub async fn keep(kept: &dyn Kept, volume: &KeySlots) -> Result<()> {
+    let mut answers = kept.write(&[0], volume.encode()).await;
+    answers.pop().map_or(Ok(()), |(_, answer)| answer)
+}
+
+/// A passphrase: of a source that is no person, one newline at its end does not count.
+///
+/// # Errors
+/// `Denied`, with what to do.
+pub async fn passphrase(
+    env: &Env,
+    source: &KeySource,
+    prompt: String,
+    twice: bool,
+) -> Result<Secret> {
+    let wanted = Wanted { source: source.clone(), prompt, twice };
+    let secret = env.secret(&wanted).await?.without_newline();
+    if secret.bytes().is_empty() {
+        let why =
+            format!("key {source}: it is empty but for a newline. Next: write the key into it");
+        return Err(denied(why));
+    }
+    Ok(secret)
+}
+
+/// What is drawn for a slot.
+pub fn new_slot(env: &Env, cost: Cost, label: String) -> NewSlot {
+    let (mut salt, mut nonce) = ([0; 32], [0; 12]);
+    env.random_secret(&mut salt);
+    env.random_secret(&mut nonce);
+    NewSlot { cost, salt, nonce, made_unix_s: env.wall().as_secs(), label }
+}
+
+/// [`wrap::unwrap`] on a worker thread.
+///
+/// # Errors
+/// As there.
+pub async fn unwrap(
+    env: &Env,
+    volume: &KeySlots,
+    passphrase: Secret,
+) -> Result<Option<(Secret, usize)>> {
+    let volume = volume.clone();
+    elsewhere(env, move || wrap::unwrap(&volume, &passphrase)).await
+}
+
+/// [`wrap::wrap`] on a worker thread; the volume key comes back.
+///
+/// # Errors
+/// As there.
+pub async fn wrap(
+    env: &Env,
+    volume: &KeySlots,
+    key: Secret,
+    passphrase: Secret,
+    new: NewSlot,
+) -> Result<(Secret, Slot)> {
+    let volume = volume.clone();
+    elsewhere(env, move || {
+        let slot = wrap::wrap(&volume, &key, &passphrase, new)?;
+        Ok((key, slot))
+    })
+    .await
+}
+
+async fn elsewhere<T: Send + 'static>(env: &Env, job: impl FnOnce() -> T + Send + 'static) -> T {
+    let answer = Arc::new(Mutex::new(None));
+    let tell = answer.clone();
+    env.work(move || {
+        let done = job();
+        *tell.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
+    })
+    .await;
+    let mut answer = answer.lock().unwrap_or_else(PoisonError::into_inner);
+    answer.take().expect("a job that has run has answered")
+}

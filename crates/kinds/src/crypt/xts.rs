@@ -1,0 +1,319 @@
+//! AES-256-XTS, by AWS-LC. No key leaves locked memory: the library's contexts, with the key
+//! schedules in them, lie in a [`Secret`].
+//!
+//! One of the named places of unsafe code: the calls into the library, and the bytes of a buffer
+//! that are lent to a worker thread.
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::ptr::{null, null_mut};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use aws_lc_sys as lc;
+use block::seeded::{self, Bug};
+use block::{Buf, Env, Error, ErrorKind, Result, Secret};
+
+/// Both halves of a key: one for the data, one for the tweak.
+pub const KEY_BYTES: usize = 64;
+
+/// The tweak of a data unit is the number of its first 512 bytes, whatever the unit's length, as
+/// `plain64` counts in dm-crypt.
+const TWEAK_UNIT_BYTES: u64 = 512;
+
+/// A page holds both contexts.
+const PAGE: usize = 4096;
+const CONTEXT_ROOM: usize = PAGE / 2;
+/// From here to the end of a context's room lie its key schedules.
+const SCHEDULES_AT: usize = 256;
+
+/// Which way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    Encrypt,
+    Decrypt,
+}
+
+/// A key, ready for use by one thread at a time.
+pub struct Cipher {
+    page: Secret,
+    unit: usize,
+    zeros_stay: bool,
+}
+
+impl Cipher {
+    /// `key` has [`KEY_BYTES`]; `unit` is a data unit's length in bytes. `zeros_stay`: a data unit of
+    /// zeros is decrypted to zeros: no cipher makes it but by a chance of 2^-4096, a discard does.
+    ///
+    /// # Errors
+    /// `Denied` for a key whose halves are equal, which would weaken XTS; `Limit` without locked
+    /// memory.
+    pub fn new(key: &[u8], unit: u32, zeros_stay: bool) -> Result<Self> {
+        assert_eq!(key.len(), KEY_BYTES, "the length is checked where the key comes from");
+        let (data, tweak) = key.split_at(KEY_BYTES / 2);
+        if data == tweak {
+            let why = "the two halves of the key are equal, which makes XTS weak. Next: a key of \
+                       64 random bytes";
+            return Err(Error::new(ErrorKind::Denied, why));
+        }
+        let mut cipher = Self { page: Secret::zeroed(PAGE)?, unit: unit as usize, zeros_stay };
+        for way in [Way::Encrypt, Way::Decrypt] {
+            cipher.prepare(way, key);
+        }
+        Ok(cipher)
+    }
+
+    fn context(&mut self, way: Way) -> *mut lc::EVP_CIPHER_CTX {
+        let at = match way {
+            Way::Encrypt => 0,
+            Way::Decrypt => CONTEXT_ROOM,
+        };
+        const { assert!(size_of::<lc::EVP_CIPHER_CTX>() <= SCHEDULES_AT) };
+        self.page.bytes_mut()[at..at + CONTEXT_ROOM].as_mut_ptr().cast()
+    }
+
+    fn prepare(&mut self, way: Way, key: &[u8]) {
+        let context = self.context(way);
+        let encrypt = c_int::from(way == Way::Encrypt);
+        // SAFETY: the context lies at a multiple of 2048 bytes, in room of its own that nobody moves.
+        // It is given the cipher first, without a key, which allocates room for the schedules on the
+        // heap; that room is exchanged for the rest of ours, zeroed as the library leaves it before
+        // there is a key. A test watches how much of it the library writes. Only then the key goes in.
+        let ready = unsafe {
+            lc::EVP_CIPHER_CTX_init(context);
+            let cipher = lc::EVP_aes_256_xts();
+            let begun = lc::EVP_CipherInit_ex(context, cipher, null_mut(), null(), null(), encrypt);
+            lc::OPENSSL_free((*context).cipher_data);
+            (*context).cipher_data = context.cast::<u8>().add(SCHEDULES_AT).cast();
+            let tweak = [0; 16];
+            begun == 1
+                && lc::EVP_CipherInit_ex(
+                    context,
+                    null(),
+                    null_mut(),
+                    key.as_ptr(),
+                    tweak.as_ptr(),
+                    encrypt,
+                ) == 1
+        };
+        assert!(ready, "the library takes a key of the right length with unequal halves");
+    }
+
+    /// Changes `from` into `to`, of equal lengths: whole data units, the first of which begins at
+    /// byte `offset` of the device.
+    pub fn apply(&mut self, way: Way, offset: u64, from: &[u8], to: &mut [u8]) {
+        assert_eq!(from.len(), to.len(), "what goes in comes out");
+        // SAFETY: both slices have this length, and a unique one overlaps no other.
+        unsafe { self.apply_at(way, offset, from.as_ptr(), to.as_mut_ptr(), to.len()) }
+    }
+
+    /// The same, where the bytes are.
+    pub fn apply_in_place(&mut self, way: Way, offset: u64, bytes: &mut [u8]) {
+        let (at, len) = (bytes.as_mut_ptr(), bytes.len());
+        // SAFETY: one slice; XTS reads a block before it writes it.
+        unsafe { self.apply_at(way, offset, at, at, len) }
+    }
+
+    /// # Safety
+    /// `from` is good for reads and `to` for writes of `len` bytes. They are one, or do not overlap.
+    unsafe fn apply_at(&mut self, way: Way, offset: u64, from: *const u8, to: *mut u8, len: usize) {
+        assert!(len.is_multiple_of(self.unit), "{len} bytes are not whole data units");
+        let context = self.context(way);
+        let mut tweak = [0; 16];
+        for at in (0..len).step_by(self.unit) {
+            if self.zeros_stay && way == Way::Decrypt {
+                // SAFETY: whole units, so one behind `at` is inside; nobody writes it meanwhile.
+                let unit = unsafe { std::slice::from_raw_parts(from.add(at), self.unit) };
+                if unit.iter().all(|byte| *byte == 0) {
+                    // SAFETY: as above; the same bytes, or others.
+                    unsafe { to.add(at).write_bytes(0, self.unit) };
+                    continue;
+                }
+            }
+            let unit_at = if seeded::on(Bug::TweakOnce) { 0 } else { at as u64 };
+            let sector = (offset + unit_at) / TWEAK_UNIT_BYTES;
+            tweak[..8].copy_from_slice(&sector.to_le_bytes());
+            let mut done = 0;
+            // SAFETY: the context was prepared; its key stays when only a tweak is given. The bytes
+            // are whole units, as checked above, so `at` and a unit behind it are inside.
+            let worked = unsafe {
+                lc::EVP_CipherInit_ex(context, null(), null_mut(), null(), tweak.as_ptr(), -1) == 1
+                    && lc::EVP_CipherUpdate(
+                        context,
+                        to.add(at),
+                        &raw mut done,
+                        from.add(at),
+                        self.unit as c_int,
+                    ) == 1
+            };
+            assert!(
+                worked && done as usize == self.unit,
+                "XTS fails on no unit of 16 bytes or more"
+            );
+        }
+    }
+}
+
+/// Bytes on loan to a worker thread.
+struct Loan {
+    way: Way,
+    offset: u64,
+    from: *const u8,
+    to: *mut u8,
+    len: usize,
+}
+
+// SAFETY: the pointers are used by the job alone, and the buffers behind them live until it has ended:
+// see `Lender`.
+unsafe impl Send for Loan {}
+
+/// What the worker gives back when it has ended, or when it will never begin.
+#[derive(Default)]
+struct Back {
+    ended: Mutex<Option<Option<Cipher>>>,
+    told: Condvar,
+}
+
+/// The worker's side: whatever becomes of the job, its end is told.
+struct Borrower {
+    back: Arc<Back>,
+    cipher: Option<Cipher>,
+}
+
+impl Drop for Borrower {
+    fn drop(&mut self) {
+        let mut ended = self.back.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        *ended = Some(self.cipher.take());
+        self.back.told.notify_all();
+    }
+}
+
+/// Our side: keeps the buffers until the worker has ended.
+struct Lender {
+    back: Arc<Back>,
+    _from: Buf,
+    _to: Buf,
+}
+
+impl Lender {
+    fn wait(&self) -> Option<Cipher> {
+        let ended = self.back.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ended = self
+            .back
+            .told
+            .wait_while(ended, |ended| ended.is_none())
+            .unwrap_or_else(PoisonError::into_inner);
+        // It stays told, for whoever drops us afterwards.
+        ended.replace(None).flatten()
+    }
+}
+
+impl Drop for Lender {
+    fn drop(&mut self) {
+        // Of a future that is dropped half way: a few milliseconds at most, for the longest request.
+        self.wait();
+    }
+}
+
+/// [`Cipher::apply`] on a worker thread, from one buffer into another of the same length, or in
+/// place if they are the same.
+///
+/// # Errors
+/// `Faulted` if the worker did not come to its end, which is our own mistake.
+pub async fn apply_elsewhere(
+    env: &Env,
+    cipher: Cipher,
+    (way, offset): (Way, u64),
+    (from, to): (Buf, Buf),
+) -> Result<Cipher> {
+    let apart = from.as_ptr().addr().abs_diff(to.as_ptr().addr());
+    assert!(from.same(&to) || from.len() == to.len() && apart >= to.len(), "one buffer, or two");
+    let loan = Loan { way, offset, from: from.as_ptr(), to: to.as_ptr(), len: to.len() };
+    let back = Arc::<Back>::default();
+    let mut borrower = Borrower { back: back.clone(), cipher: Some(cipher) };
+    let lender = Lender { back, _from: from, _to: to };
+    env.work(move || {
+        let Loan { way, offset, from, to, len } = { loan };
+        if let Some(cipher) = &mut borrower.cipher {
+            // SAFETY: the lender holds both buffers, so their bytes stay, until the borrower is
+            // dropped at the end of this job. Nobody writes the payload of a request below its export,
+            // and nobody else has the buffer that it goes to, as with a buffer that the kernel fills.
+            // Buffers of different blocks do not overlap; slices of one block are the same bytes here.
+            unsafe { cipher.apply_at(way, offset, from, to, len) };
+        }
+    })
+    .await;
+    let cipher = lender.wait();
+    cipher.ok_or_else(|| Error::new(ErrorKind::Faulted, "the worker thread lost its cipher"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: [u8; KEY_BYTES] = {
+        let mut key = [0; KEY_BYTES];
+        let mut n = 0;
+        while n < KEY_BYTES {
+            key[n] = n as u8;
+            n += 1;
+        }
+        key
+    };
+
+    #[test]
+    fn the_library_keeps_to_its_room() {
+        let mut cipher = Cipher::new(&KEY, 4096, false).unwrap();
+        let mut bytes = vec![7; 8192];
+        cipher.apply_in_place(Way::Encrypt, 0, &mut bytes);
+        cipher.apply_in_place(Way::Decrypt, 0, &mut bytes);
+        assert_eq!(bytes, vec![7; 8192]);
+        for room in cipher.page.bytes().chunks(CONTEXT_ROOM) {
+            let last = room.iter().rposition(|byte| *byte != 0).unwrap();
+            assert!(last < CONTEXT_ROOM - 512, "{last} of {CONTEXT_ROOM} bytes are in use");
+            // The first round keys are the key: they are here and so nowhere else.
+            let schedules = &room[SCHEDULES_AT..];
+            assert!(schedules.windows(32).any(|window| window == &KEY[32..]));
+        }
+    }
+
+    #[test]
+    fn equal_halves_are_refused() {
+        let refused = Cipher::new(&[3; KEY_BYTES], 512, false).map(drop).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Denied);
+    }
+
+    #[test]
+    fn every_unit_has_its_own_tweak() {
+        let mut cipher = Cipher::new(&KEY, 512, false).unwrap();
+        let mut whole = vec![0; 4096];
+        cipher.apply_in_place(Way::Encrypt, 1 << 40, &mut whole);
+        for (n, unit) in whole.chunks(512).enumerate() {
+            let mut alone = [0; 512];
+            cipher.apply(Way::Encrypt, (1 << 40) + n as u64 * 512, &[0; 512], &mut alone);
+            assert_eq!(alone, unit);
+        }
+        assert!(whole.chunks(512).skip(1).all(|unit| unit != &whole[..512]));
+    }
+
+    #[test]
+    fn the_bytes_are_those_of_dm_crypt() {
+        let key: Vec<u8> = (0..64_u32).map(|n| (37 * n + 11) as u8).collect();
+        let vectors = include_str!("vectors/plain64.txt");
+        let mut seen = 0;
+        for line in vectors.lines().filter(|line| !line.starts_with('#')) {
+            let mut words = line.split(' ');
+            let mut number = || words.next().unwrap().parse::<u64>().unwrap();
+            let (unit, sector) = (number(), number());
+            let plain: Vec<u8> = (0..unit).map(|n| (7 * n + sector) as u8).collect();
+            let mut bytes = plain.clone();
+            let mut cipher = Cipher::new(&key, unit as u32, false).unwrap();
+            cipher.apply_in_place(Way::Encrypt, sector * 512, &mut bytes);
+            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!(Some(hex.as_str()), words.next(), "{unit} {sector}");
+            cipher.apply_in_place(Way::Decrypt, sector * 512, &mut bytes);
+            assert_eq!(bytes, plain);
+            seen += 1;
+        }
+        assert_eq!(seen, 7);
+    }
+}

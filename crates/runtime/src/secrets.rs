@@ -1,0 +1,213 @@
+//! Where keys and passphrases come from: a file, a descriptor, a credential of the service manager,
+//! a person.
+//!
+//! What is read goes straight into locked memory. All of this happens before data move, or on
+//! command, and may hold the core: for a person, and for whoever writes to a descriptor.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::RawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use block::{Error, ErrorKind, KeySource, Result, SECRET_BYTES_MAX, Secret, Wanted};
+
+use crate::sys;
+
+/// Whoever writes a key to a descriptor has this long from one byte to the next.
+const WRITER_WAIT: Duration = Duration::from_secs(60);
+
+/// A person has this long for a passphrase.
+const PERSON_WAIT: Duration = Duration::from_secs(600);
+
+/// How often a new passphrase is asked for until it is typed alike twice.
+const TWICE_TRIES: usize = 3;
+
+/// Where a credential is looked for, and where warnings go.
+pub(crate) struct Keys {
+    pub credentials: Option<OsString>,
+    pub note: fn(&str),
+}
+
+impl Keys {
+    pub(crate) fn get(&self, wanted: &Wanted) -> Result<Secret> {
+        let secret = match &wanted.source {
+            KeySource::File(path) => self.file(path, &wanted.source),
+            KeySource::Fd(number) => descriptor(*number),
+            KeySource::Credential(name) => self.credential(name),
+            KeySource::Ask => ask(wanted),
+        }?;
+        if secret.bytes().is_empty() {
+            let why = format!("key {}: it is empty. Next: write the key into it", wanted.source);
+            return Err(denied(match wanted.source {
+                KeySource::Ask => "an empty passphrase is refused".to_owned(),
+                _ => why,
+            }));
+        }
+        Ok(secret)
+    }
+
+    fn file(&self, path: &Path, source: &KeySource) -> Result<Secret> {
+        let refuse = |error: io::Error| {
+            let next = match error.kind() {
+                io::ErrorKind::NotFound => "make it, or name another",
+                io::ErrorKind::PermissionDenied => "run as a user who may, or name another",
+                io::ErrorKind::WouldBlock => "write the key into it first",
+                _ => "name another",
+            };
+            denied(format!("key {source}: {error}. Next: {next}"))
+        };
+        // Never waits: a pipe has its bytes already, or has none.
+        let mut options = OpenOptions::new();
+        let mut file = options
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+            .open(path)
+            .map_err(refuse)?;
+        let about = file.metadata().map_err(refuse)?;
+        if about.is_dir() {
+            let why = format!("key {source}: this is a directory. Next: name a file in it");
+            return Err(denied(why));
+        }
+        let (mode, shown) = (about.mode() & 0o777, path.display());
+        if about.is_file() && mode & 0o044 != 0 {
+            (self.note)(&format!(
+                "warning: others may read the key in {shown} (mode {mode:03o}). Next: chmod 600 \
+                 {shown}"
+            ));
+        }
+        let mut secret = Secret::zeroed(SECRET_BYTES_MAX + 1)?;
+        let len = read_all(&mut file, secret.bytes_mut()).map_err(refuse)?;
+        cut(secret, len, source)
+    }
+
+    fn credential(&self, name: &str) -> Result<Secret> {
+        let source = KeySource::Credential(name.to_owned());
+        let Some(directory) = &self.credentials else {
+            let why = format!(
+                "key {source}: $CREDENTIALS_DIRECTORY is not set. Next: LoadCredential={name}:PATH \
+                 in the unit that starts this, or key = \"file:PATH\""
+            );
+            return Err(denied(why));
+        };
+        let keys = Keys { credentials: None, note: |_| {} };
+        keys.file(&PathBuf::from(directory).join(name), &source)
+    }
+}
+
+fn denied(words: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Denied, words)
+}
+
+fn read_all(file: &mut File, into: &mut [u8]) -> io::Result<usize> {
+    let mut len = 0;
+    while len < into.len() {
+        match file.read(&mut into[len..]) {
+            Ok(0) => break,
+            Ok(more) => len += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // Of a pipe whose writer keeps it open: this is all that was written.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && len > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(len)
+}
+
+fn cut(mut secret: Secret, len: usize, source: &KeySource) -> Result<Secret> {
+    if len > SECRET_BYTES_MAX {
+        let why = format!(
+            "key {source}: more than {SECRET_BYTES_MAX} bytes, and no key is so long. Next: name \
+             the file that holds the key alone"
+        );
+        return Err(denied(why));
+    }
+    secret.truncate(len);
+    Ok(secret)
+}
+
+fn descriptor(number: RawFd) -> Result<Secret> {
+    let source = KeySource::Fd(number);
+    let refuse = |error: io::Error| {
+        let next = match error.raw_os_error() {
+            Some(libc::EBADF) => {
+                format!("start this with the key on descriptor {number}: {number}<FILE")
+            }
+            _ => "name another".to_owned(),
+        };
+        denied(format!("key {source}: {error}. Next: {next}"))
+    };
+    let mut secret = Secret::zeroed(SECRET_BYTES_MAX + 1)?;
+    let mut len = 0;
+    while len < secret.bytes().len() {
+        match next_bytes(number, &mut secret.bytes_mut()[len..], WRITER_WAIT).map_err(refuse)? {
+            0 => break,
+            more => len += more,
+        }
+    }
+    cut(secret, len, &source)
+}
+
+/// The next bytes of a descriptor; 0 at its end.
+fn next_bytes(fd: RawFd, into: &mut [u8], limit: Duration) -> io::Result<usize> {
+    const LOOK: Duration = Duration::from_millis(100);
+    let begun = Instant::now();
+    while !sys::readable(fd, LOOK)? {
+        if sys::told_to_stop() {
+            return Err(io::Error::other("broken off"));
+        }
+        if begun.elapsed() > limit {
+            let why = format!("nothing came within {} s", limit.as_secs());
+            return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+        }
+    }
+    sys::read(fd, into)
+}
+
+fn ask(wanted: &Wanted) -> Result<Secret> {
+    let Some(_quiet) = sys::Quiet::terminal() else {
+        let why = format!(
+            "{}: there is no terminal to ask at. Next: another source, \"file:PATH\", \"fd:NUMBER\" \
+             or \"credential:NAME\"",
+            wanted.prompt
+        );
+        return Err(denied(why));
+    };
+    let once = line(&wanted.prompt)?;
+    if !wanted.twice {
+        return Ok(once);
+    }
+    let mut one = once;
+    for _ in 0..TWICE_TRIES {
+        if one.same(&line("the same again")?) {
+            return Ok(one);
+        }
+        eprintln!("these two differ");
+        one = line(&wanted.prompt)?;
+    }
+    Err(denied("the passphrase was not typed alike twice; nothing was done"))
+}
+
+/// A line of the terminal, without its end.
+fn line(prompt: &str) -> Result<Secret> {
+    eprint!("{prompt}: ");
+    // A terminal that cannot be written to shows no prompt; it can be read all the same.
+    let _ = io::stderr().flush();
+    let mut secret = Secret::zeroed(SECRET_BYTES_MAX + 1)?;
+    let mut len = 0;
+    let read = loop {
+        match next_bytes(sys::STDIN, &mut secret.bytes_mut()[len..], PERSON_WAIT) {
+            Ok(0) => break Ok(()),
+            Ok(more) => len += more,
+            Err(error) => break Err(denied(format!("{prompt}: {error}"))),
+        }
+        if secret.bytes()[..len].ends_with(b"\n") || len > SECRET_BYTES_MAX {
+            break Ok(());
+        }
+    };
+    eprintln!();
+    read?;
+    Ok(cut(secret, len, &KeySource::Ask)?.without_newline())
+}

@@ -1,0 +1,120 @@
+//! Keys and passphrases from where they are; a person is played by `script`, which makes a terminal.
+#![allow(clippy::disallowed_methods, reason = "the tests play the world that the doors lead to")]
+
+mod common;
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use block::{Error, ErrorKind, KeySource, SECRET_BYTES_MAX, Wanted};
+use common::{Place, each_core};
+use runtime::{Config, Core};
+
+fn wanted(source: &str, twice: bool) -> Wanted {
+    let source = source.parse::<KeySource>().unwrap();
+    Wanted { source, prompt: "passphrase for home/safe".to_owned(), twice }
+}
+
+fn get(core: &Core, source: &str) -> Result<Vec<u8>, Error> {
+    let env = core.env();
+    core.block_on(async { env.secret(&wanted(source, false)).await.map(|s| s.bytes().to_vec()) })
+}
+
+#[test]
+fn files_are_taken_as_they_are() {
+    each_core(|core| {
+        let place = Place::in_memory("key");
+        let source = format!("file:{}", place.path().display());
+        for bytes in [&b"hunter2\n"[..], &[0; 64], &vec![7; SECRET_BYTES_MAX]] {
+            std::fs::write(place.path(), bytes).unwrap();
+            assert_eq!(get(core, &source).unwrap(), bytes);
+        }
+        for (bytes, words) in
+            [(vec![], "it is empty"), (vec![7; SECRET_BYTES_MAX + 1], "more than")]
+        {
+            std::fs::write(place.path(), bytes).unwrap();
+            let error = get(core, &source).unwrap_err();
+            assert!(
+                error.kind() == ErrorKind::Denied && error.to_string().contains(words),
+                "{error}"
+            );
+        }
+    });
+}
+
+#[test]
+fn a_pipe_is_read_and_never_waited_for() {
+    let core = Core::new(Config::default()).unwrap();
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let source = format!("file:/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reader));
+    let error = get(&core, &source).unwrap_err();
+    assert!(error.to_string().contains("write the key into it first"), "{error}");
+    writer.write_all(b"hunter2").unwrap();
+    assert_eq!(get(&core, &source).unwrap(), b"hunter2");
+    drop(writer);
+    assert!(get(&core, &source).is_err(), "it is gone with the first who read it");
+}
+
+/// Runs as a process of its own, with a terminal: see `a_person_is_asked`.
+#[test]
+fn asked() {
+    let Ok(mode) = std::env::var("CAIRN_ASKED") else { return };
+    let core = Core::new(Config::default()).unwrap();
+    let env = core.env();
+    let answer = core.block_on(async { env.secret(&wanted("ask", mode == "twice")).await });
+    match answer {
+        Ok(secret) => println!("got [{}]", String::from_utf8_lossy(secret.bytes())),
+        Err(error) => println!("refused [{error}]"),
+    }
+}
+
+/// What a person sees who types these lines, each after a prompt.
+fn terminal(mode: &str, lines: &[&str]) -> String {
+    let me = std::env::current_exe().unwrap();
+    let command = format!("{} --exact asked --nocapture", me.display());
+    let mut script = Command::new("script")
+        .args(["-qec", &command, "/dev/null"])
+        .env("CAIRN_ASKED", mode)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut typing = script.stdin.take().unwrap();
+    let lines: Vec<_> = lines.iter().map(|line| format!("{line}\n")).collect();
+    let typist = std::thread::spawn(move || {
+        for line in lines {
+            // A person waits for the prompt: what is typed before it is thrown away.
+            std::thread::sleep(Duration::from_millis(1500));
+            typing.write_all(line.as_bytes()).unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(1500));
+    });
+    let seen = script.wait_with_output().unwrap();
+    typist.join().unwrap();
+    String::from_utf8_lossy(&seen.stdout).into_owned()
+}
+
+#[test]
+fn a_person_is_asked() {
+    let seen = terminal("once", &["hunter2"]);
+    assert!(seen.contains("passphrase for home/safe: "), "{seen}");
+    assert!(seen.contains("got [hunter2]"), "{seen}");
+    assert_eq!(seen.matches("hunter2").count(), 1, "nothing is echoed: {seen}");
+    let seen = terminal("twice", &["hunter2", "hunter3", "correct", "correct"]);
+    assert!(seen.contains("these two differ") && seen.contains("got [correct]"), "{seen}");
+    assert!(terminal("once", &[""]).contains("refused [an empty passphrase is refused]"));
+}
+
+#[test]
+fn without_a_terminal_nobody_is_asked() {
+    let me = std::env::current_exe().unwrap();
+    let ran = Command::new(me)
+        .args(["--exact", "asked", "--nocapture"])
+        .env("CAIRN_ASKED", "once")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ran.stdout);
+    assert!(said.contains("there is no terminal to ask at. Next: another source"), "{said}");
+}
