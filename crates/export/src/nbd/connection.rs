@@ -14,7 +14,7 @@ use wire::stream::{Batch, Outbox};
 
 use super::command::{PREFETCH_BYTES, allocation, errno_of, is_zero, range_of};
 use super::gate::Gate;
-use super::{Export, Limits};
+use super::{Export, Limits, Orphan};
 
 /// Reads from this length on are looked at for zeros, if the client can be told of them.
 const LOOK_FOR_ZEROS_BYTES: usize = 4096;
@@ -365,13 +365,14 @@ impl Connection {
     pub fn is_closed(&self) -> bool {
         self.closed.get()
     }
+}
 
-    pub fn has_requests(&self) -> bool {
+impl Orphan for Connection {
+    fn has_requests(&self) -> bool {
         self.in_flight.get() > 0
     }
 
-    /// Whether a request on its way touches `range`; a flush (`None`) touches all that writes.
-    pub fn is_about(&self, range: Option<ByteRange>) -> bool {
+    fn is_about(&self, range: Option<ByteRange>) -> bool {
         let pending = self.pending.borrow();
         let mut changing = pending.requests.iter().flatten().filter(|h| h.command.modifies());
         match range {

@@ -7,9 +7,6 @@ pub const HEAD_BYTES: usize = 80;
 /// The longest payload of a write, and the longest read: what the kernel is told.
 pub const MAX_WRITE_BYTES: u32 = 1 << 20;
 
-/// The same in pages.
-pub const MAX_PAGES: u16 = (MAX_WRITE_BYTES as usize / PAGE_BYTES) as u16;
-
 /// The kernel's page, as the protocol counts it here.
 pub const PAGE_BYTES: usize = 4096;
 
@@ -106,5 +103,4 @@ pub(super) mod opcode {
     pub const DESTROY: u32 = 38;
     pub const BATCH_FORGET: u32 = 42;
     pub const FALLOCATE: u32 = 43;
-    pub const LSEEK: u32 = 46;
 }

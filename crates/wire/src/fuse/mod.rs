@@ -12,8 +12,8 @@ mod reply;
 mod request;
 
 pub use constants::{
-    HEAD_BYTES, INIT_FLAGS, MAX_BACKGROUND, MAX_PAGES, MAX_WRITE_BYTES, MESSAGE_MAX_BYTES,
-    MINOR_MIN, MINOR_SPOKEN, Node, PAGE_BYTES, RESENT, VOLUME_NAME,
+    HEAD_BYTES, INIT_FLAGS, MAX_BACKGROUND, MAX_WRITE_BYTES, MESSAGE_MAX_BYTES, MINOR_MIN,
+    MINOR_SPOKEN, Node, PAGE_BYTES, RESENT, VOLUME_NAME,
 };
 pub use reply::{Facts, REPLY_MAX_BYTES, Reply};
-pub use request::{Call, Init, Malformed, Request, Whence, Zeroing};
+pub use request::{Call, Init, Malformed, Request, Zeroing};

@@ -1,8 +1,8 @@
 //! What the kernel is answered.
 
 use super::constants::{
-    CONGESTION, INIT_EXT, INIT_FLAGS, MAJOR, MAX_BACKGROUND, MAX_PAGES, MAX_WRITE_BYTES, MINOR_MIN,
-    MINOR_SPOKEN, Node, OPEN_FLAGS, VALID_S, VOLUME_NAME,
+    CONGESTION, INIT_EXT, INIT_FLAGS, MAJOR, MAX_BACKGROUND, MAX_WRITE_BYTES, MINOR_MIN,
+    MINOR_SPOKEN, Node, OPEN_FLAGS, PAGE_BYTES, VALID_S, VOLUME_NAME,
 };
 use super::request::Init;
 
@@ -72,8 +72,14 @@ impl Reply {
         reply.sealed(0)
     }
 
-    /// What is agreed on; `None` if the kernel is too old.
-    pub fn init(unique: u64, init: &Init) -> Option<Self> {
+    /// What is agreed on, with reads and writes of at most `max_bytes`, whole pages and at most
+    /// [`MAX_WRITE_BYTES`]; `None` if the kernel is too old.
+    ///
+    /// # Panics
+    /// For less than a page.
+    pub fn init(unique: u64, init: &Init, max_bytes: u32) -> Option<Self> {
+        let pages = max_bytes.min(MAX_WRITE_BYTES) as usize / PAGE_BYTES;
+        assert!(pages > 0, "{max_bytes} bytes are less than a page");
         if init.major != MAJOR || init.minor < MINOR_MIN {
             return None;
         }
@@ -84,10 +90,10 @@ impl Reply {
         reply.u32(init.flags & (INIT_FLAGS | INIT_EXT));
         reply.u16(MAX_BACKGROUND);
         reply.u16(CONGESTION);
-        reply.u32(MAX_WRITE_BYTES);
+        reply.u32((pages * PAGE_BYTES) as u32);
         // Times are in nanoseconds.
         reply.u32(1);
-        reply.u16(MAX_PAGES);
+        reply.u16(pages as u16);
         reply.zeros(2 + 4 + 7 * 4);
         Some(reply.sealed(0))
     }
@@ -161,13 +167,6 @@ impl Reply {
             reply.put(name.as_bytes());
             reply.zeros(whole - 24 - name.len());
         }
-        reply.sealed(0)
-    }
-
-    /// Where it was found.
-    pub fn found(unique: u64, offset: u64) -> Self {
-        let mut reply = Self::new(unique);
-        reply.u64(offset);
         reply.sealed(0)
     }
 

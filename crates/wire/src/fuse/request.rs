@@ -55,13 +55,6 @@ pub enum Call<'a> {
         /// How; `None` for what nobody asks of a volume.
         mode: Option<Zeroing>,
     },
-    /// Where data or a hole begins.
-    Lseek {
-        /// From which byte on.
-        offset: u64,
-        /// What is looked for; `None` for another thing.
-        whence: Option<Whence>,
-    },
     /// Facts of the file system.
     Statfs,
     /// Names in a directory.
@@ -103,15 +96,6 @@ pub enum Zeroing {
     Punch,
     /// Its space is kept.
     Keep,
-}
-
-/// What `lseek` looks for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Whence {
-    /// Bytes that may be other than zero.
-    Data,
-    /// Bytes that are known to be zero.
-    Hole,
 }
 
 /// A message that no kernel sends.
@@ -168,7 +152,8 @@ fn call(code: u32, body: &[u8], payload: usize) -> Option<Call<'_>> {
         opcode::READ => Call::Read { offset: u64_at(body, 8)?, size: u32_at(body, 16)? },
         opcode::WRITE => {
             let (offset, size) = (u64_at(body, 8)?, u32_at(body, 16)?);
-            (payload == size as usize && body.len() == 40).then_some(Call::Write { offset, size })?
+            (payload == size as usize && body.len() == 40)
+                .then_some(Call::Write { offset, size })?
         }
         opcode::FSYNC => Call::Fsync,
         opcode::FALLOCATE => Call::Fallocate {
@@ -176,9 +161,6 @@ fn call(code: u32, body: &[u8], payload: usize) -> Option<Call<'_>> {
             length: u64_at(body, 16)?,
             mode: zeroing(u32_at(body, 24)?),
         },
-        opcode::LSEEK => {
-            Call::Lseek { offset: u64_at(body, 8)?, whence: whence(u32_at(body, 16)?) }
-        }
         opcode::STATFS => Call::Statfs,
         opcode::READDIR => Call::Readdir { offset: u64_at(body, 8)?, size: u32_at(body, 16)? },
         opcode::RELEASE
@@ -213,14 +195,6 @@ fn zeroing(mode: u32) -> Option<Zeroing> {
     match mode {
         m if m == PUNCH_HOLE | KEEP_SIZE => Some(Zeroing::Punch),
         m if m & !KEEP_SIZE == ZERO_RANGE => Some(Zeroing::Keep),
-        _ => None,
-    }
-}
-
-fn whence(number: u32) -> Option<Whence> {
-    match number {
-        3 => Some(Whence::Data),
-        4 => Some(Whence::Hole),
         _ => None,
     }
 }
