@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::{Live, Problem};
+use crate::{Live, Problem, Tell};
 
 /// Questions on their way at once; who asks one more waits.
 pub const JOBS_MAX: usize = 64;
@@ -37,14 +37,37 @@ impl Bridge {
         &self,
         ask: impl FnOnce(&dyn Live) -> T + Send + 'static,
     ) -> Result<T, Problem> {
-        let gone = |_| Problem { exit: 1, message: "the graph is going down".to_owned() };
         let (tell, told) = oneshot::channel();
-        let job: Job = Box::new(move |live| {
+        let job = move |live: &dyn Live| {
             // Who asked may have left.
             let _ = tell.send(ask(live));
-        });
-        self.0.send(job).await.map_err(|_| gone(()))?;
-        told.await.map_err(|_| gone(()))
+        };
+        self.send(Box::new(job), told).await
+    }
+
+    /// Begins what takes its time, and waits until it tells how it went.
+    ///
+    /// # Errors
+    /// If the core is gone.
+    pub async fn begin<T: Send + 'static>(
+        &self,
+        begin: impl FnOnce(&dyn Live, Tell<T>) + Send + 'static,
+    ) -> Result<Result<T, Problem>, Problem> {
+        let (tell, told) = oneshot::channel();
+        let job = move |live: &dyn Live| {
+            let tell = |answer| {
+                // Who asked may have left.
+                let _ = tell.send(answer);
+            };
+            begin(live, Box::new(tell));
+        };
+        self.send(Box::new(job), told).await
+    }
+
+    async fn send<T>(&self, job: Job, told: oneshot::Receiver<T>) -> Result<T, Problem> {
+        let gone = || Problem { exit: 1, message: "the graph is going down".to_owned() };
+        self.0.send(job).await.map_err(|_| gone())?;
+        told.await.map_err(|_| gone())
     }
 }
 

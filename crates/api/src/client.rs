@@ -9,18 +9,25 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::{DeviceStatus, GraphView, MemberRequest, Place, Problem, SpecText, Status, Top};
+use crate::{
+    AttachRequest, Attached, DetachRequest, DeviceStatus, GraphView, MemberRequest, Place, Problem,
+    SpecText, Status, Top,
+};
 
 /// The longest answer that is read: a graph of the most devices fits several times.
 pub const ANSWER_MAX_BYTES: u64 = 64 << 20;
 
-/// A server that does not answer for so long does not answer at all: none of its answers waits.
+/// A server that does not answer for so long does not answer at all: none of these answers waits.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// For what waits for disks: as long as writing out what a machine's memory holds may take.
+const LONG: Duration = Duration::from_secs(600);
 
 /// A control socket, seen from outside.
 #[derive(Clone, Debug)]
 pub struct Client {
     path: PathBuf,
+    patience: Duration,
 }
 
 type Answer<T> = Result<T, Problem>;
@@ -28,7 +35,7 @@ type Answer<T> = Result<T, Problem>;
 impl Client {
     /// The socket at that path; nothing is opened yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into() }
+        Self { path: path.into(), patience: PATIENCE }
     }
 
     /// Where it is.
@@ -42,8 +49,8 @@ impl Client {
     /// `ConnectionRefused` if the process is gone, `NotFound` without a socket.
     pub fn connect(&self) -> io::Result<UnixStream> {
         let stream = UnixStream::connect(&self.path)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(self.patience))?;
+        stream.set_write_timeout(Some(self.patience))?;
         Ok(stream)
     }
 
@@ -101,6 +108,26 @@ impl Client {
     /// As all.
     pub fn resync(&self, request: &MemberRequest) -> Answer<DeviceStatus> {
         self.post("/v1/device/resync", request)
+    }
+
+    /// Makes an export a device of this machine.
+    ///
+    /// # Errors
+    /// As all.
+    pub fn attach(&self, request: &AttachRequest) -> Answer<Attached> {
+        self.patient().post("/v1/attach", request)
+    }
+
+    /// Ends that. It waits for the last flush.
+    ///
+    /// # Errors
+    /// As all.
+    pub fn detach(&self, request: &DetachRequest) -> Answer<Attached> {
+        self.patient().post("/v1/detach", request)
+    }
+
+    fn patient(&self) -> Self {
+        Self { patience: LONG, ..self.clone() }
     }
 
     fn get<T: DeserializeOwned>(&self, path: &str) -> Answer<T> {

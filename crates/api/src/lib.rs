@@ -23,11 +23,16 @@ pub use bridge::{Answers, Bridge, JOBS_MAX, bridge};
 pub use client::{ANSWER_MAX_BYTES, Client};
 pub use server::Server;
 pub use types::{
-    Counts, DeviceStatus, ExportView, GraphView, Health, MemberRequest, MemberStatus, NodeView,
-    Place, Power, Problem, Progress, SpecText, Status, Top, TopRow,
+    AttachRequest, Attached, Counts, DetachRequest, DeviceStatus, ExportView, GraphView, Health,
+    MemberRequest, MemberStatus, NodeView, Place, Power, Problem, Progress, SpecText, Status, Top,
+    TopRow,
 };
 
-/// Somebody with a running graph. Answers come at once: nothing here waits.
+/// Where an answer goes that takes its time.
+pub type Tell<T> = Box<dyn FnOnce(Result<T, Problem>)>;
+
+/// Somebody with a running graph. Answers come at once: nothing here waits. What takes time is begun,
+/// and tells how it went when it is done.
 pub trait Live {
     /// The graph as it is built.
     fn graph(&self) -> GraphView;
@@ -52,4 +57,8 @@ pub trait Live {
     /// # Errors
     /// No such member, or nothing to do for it.
     fn resync(&self, request: &MemberRequest) -> Result<DeviceStatus, Problem>;
+    /// Makes an export a device of this machine.
+    fn attach(&self, request: AttachRequest, tell: Tell<Attached>);
+    /// Ends that.
+    fn detach(&self, request: DetachRequest, tell: Tell<Attached>);
 }

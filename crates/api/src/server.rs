@@ -13,7 +13,7 @@ use axum::{Json, Router};
 use rustix::fs::Mode;
 use serde::{Deserialize, Serialize};
 
-use crate::{Bridge, Live, MemberRequest, Problem};
+use crate::{AttachRequest, Bridge, DetachRequest, Live, MemberRequest, Problem};
 
 /// A control socket that is open; it closes with this value.
 pub struct Server {
@@ -84,6 +84,8 @@ fn routes(bridge: Bridge) -> Router {
         .route("/v1/locate", get(locate))
         .route("/v1/device/fail", post(fail))
         .route("/v1/device/resync", post(resync))
+        .route("/v1/attach", post(attach))
+        .route("/v1/detach", post(detach))
         .fallback(nothing)
         .with_state(bridge)
 }
@@ -106,6 +108,14 @@ async fn resync(State(bridge): State<Bridge>, Json(request): Json<MemberRequest>
     ask(bridge, move |live| live.resync(&request)).await
 }
 
+async fn attach(State(bridge): State<Bridge>, Json(request): Json<AttachRequest>) -> Response {
+    answer(bridge.begin(|live, tell| live.attach(request, tell)).await.flatten())
+}
+
+async fn detach(State(bridge): State<Bridge>, Json(request): Json<DetachRequest>) -> Response {
+    answer(bridge.begin(|live, tell| live.detach(request, tell)).await.flatten())
+}
+
 async fn nothing() -> Response {
     refuse(Problem { exit: 4, message: "there is nothing under that path".to_owned() })
 }
@@ -114,7 +124,11 @@ async fn ask<T: Serialize + Send + 'static>(
     bridge: Bridge,
     ask: impl FnOnce(&dyn Live) -> Result<T, Problem> + Send + 'static,
 ) -> Response {
-    match bridge.ask(ask).await.flatten() {
+    answer(bridge.ask(ask).await.flatten())
+}
+
+fn answer<T: Serialize>(answer: Result<T, Problem>) -> Response {
+    match answer {
         Ok(answer) => Json(answer).into_response(),
         Err(problem) => refuse(problem),
     }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use api::Attached;
 use block::env::Address;
 use graph::spec::Planned;
 use graph::spec::units::format_exact;
@@ -9,7 +10,7 @@ use graph::spec::units::format_exact;
 use super::listen::{uri, uris};
 
 /// Each export with its URIs, notes, and lines to paste.
-pub fn text(planned: &Planned) -> String {
+pub fn text(planned: &Planned, attached: &[Attached]) -> String {
     let summary = planned.summary();
     let mut lines = summary.lines();
     let mut text = String::new();
@@ -19,6 +20,10 @@ pub fn text(planned: &Planned) -> String {
         for uri in uris(&planned.listens, &export.name) {
             // Writing to a String does not fail.
             let _ = writeln!(text, "  {uri}");
+        }
+        for Attached { path, device, .. } in attached.iter().filter(|one| one.export == export.name)
+        {
+            let _ = writeln!(text, "  {path} -> {}", device.as_deref().unwrap_or_default());
         }
     }
     for note in lines {
@@ -48,6 +53,9 @@ pub fn dry(planned: &Planned, listens: &[Address]) -> String {
     }
     for at in listens {
         let _ = writeln!(text, "would listen on {at}");
+    }
+    for export in planned.exports.iter().filter(|export| export.attach) {
+        let _ = writeln!(text, "would attach {0} as {1}/{0}", export.name, attach::DEVICES);
     }
     text
 }

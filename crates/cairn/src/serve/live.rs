@@ -3,8 +3,9 @@
 use std::rc::Rc;
 
 use api::{
-    Counts, DeviceStatus, GraphView, Health, Live, MemberRequest, MemberStatus, Place, Power,
-    Problem, Progress, SpecText, Status, Top, TopRow,
+    AttachRequest, Attached, Counts, DetachRequest, DeviceStatus, GraphView, Health, Live,
+    MemberRequest, MemberStatus, Place, Power, Problem, Progress, SpecText, Status, Tell, Top,
+    TopRow,
 };
 use block::{Control, Env, Report, Verb};
 use export::nbd::Server;
@@ -12,6 +13,7 @@ use graph::engine::Engine;
 use graph::spec::Planned;
 use graph::{Graph, Located, Member};
 
+use crate::attach::Attachments;
 use crate::exit::{Exit, Failure};
 use crate::view;
 
@@ -25,6 +27,8 @@ pub struct Running {
     pub graph: Rc<Graph>,
     /// The connections.
     pub server: Server,
+    /// What is a device of this machine.
+    pub attachments: Attachments,
     /// What the graph was built from: its nodes are the graph's members, in the same order.
     pub planned: Planned,
     /// The graph as it was built, with the URIs.
@@ -37,6 +41,7 @@ impl Live for Running {
         for (node, device) in view.nodes.iter_mut().zip(self.devices()) {
             node.health = device.health;
         }
+        self.attachments.show(&mut view);
         view
     }
 
@@ -53,6 +58,7 @@ impl Live for Running {
             connections: self.server.connections(),
             served: self.server.served(),
             devices,
+            attached: self.attachments.views(),
         }
     }
 
@@ -91,6 +97,23 @@ impl Live for Running {
     fn resync(&self, request: &MemberRequest) -> Result<DeviceStatus, Problem> {
         let control = Control::Resync { member: Some(request.member.clone()) };
         self.control(request, &control)
+    }
+
+    fn attach(&self, request: AttachRequest, tell: Tell<Attached>) {
+        let attachments = self.attachments.clone();
+        self.env.spawn("an attach", async move {
+            let AttachRequest { export, name, dry_run } = request;
+            let attached = attachments.attach(&export, name.as_deref(), dry_run).await;
+            tell(attached.map_err(told));
+        });
+    }
+
+    fn detach(&self, request: DetachRequest, tell: Tell<Attached>) {
+        let attachments = self.attachments.clone();
+        self.env.spawn("a detach", async move {
+            let detached = attachments.detach(&request.name, request.dry_run).await;
+            tell(detached.map_err(told));
+        });
     }
 }
 
@@ -208,7 +231,11 @@ fn place(located: Located) -> Place {
 }
 
 fn refused(error: block::Error) -> Problem {
-    let Failure { code, message } = error.into();
+    told(error.into())
+}
+
+fn told(failure: Failure) -> Problem {
+    let Failure { code, message } = failure;
     Problem { exit: code, message }
 }
 

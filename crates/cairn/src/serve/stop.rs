@@ -67,7 +67,7 @@ impl Serving {
     }
 
     /// Stops, unless a second signal comes before that is done.
-    async fn end(
+    pub(super) async fn end(
         &self,
         signals: &mut Signals,
         limit: Duration,
@@ -99,13 +99,14 @@ impl Serving {
     /// Answers what is begun and flushes. Says how many connections were closed, or what is missing.
     async fn stop(&self, limit: Duration) -> Result<usize, String> {
         let deadline = self.env.now().after(limit);
+        let devices = self.attachments.end(limit).await;
         let (closed, answered) = self.server.stop(limit).await;
         if !answered {
             return Err(self.overdue(limit));
         }
         let left = deadline.since(self.env.now());
         match self.env.within(left, self.flush()).await {
-            Some(Ok(())) => Ok(closed),
+            Some(Ok(())) => devices.map(|()| closed),
             Some(Err(failed)) => Err(format!("not everything was flushed: {failed}")),
             None => Err(self.overdue(limit)),
         }

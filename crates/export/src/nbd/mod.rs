@@ -107,6 +107,11 @@ impl Export {
         self.node
     }
 
+    /// Its facts.
+    pub fn info(&self) -> &Info {
+        &self.info
+    }
+
     fn facts(&self) -> ExportFacts {
         let info = &self.info;
         let mut flags = TransmissionFlags::FLUSH
