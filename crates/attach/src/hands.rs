@@ -74,8 +74,7 @@ pub fn prepare(name: &Name) -> Result<()> {
 /// # Errors
 /// `Limit` if no loop device is free; what the system says. Nothing is left behind but the mount.
 pub fn connect(name: &Name, wanted: Wanted) -> Result<Connected> {
-    let file = name.file();
-    let device = Loop::connect(&file, wanted.block_bytes, wanted.read_only)?;
+    let device = Loop::connect(name, wanted.block_bytes, wanted.read_only)?;
     if !wanted.discards {
         device.refuse_discards();
     }
@@ -83,7 +82,7 @@ pub fn connect(name: &Name, wanted: Wanted) -> Result<Connected> {
     if let Err(error) = linked {
         // If it stays it is found by its file the next time.
         let _ = device.let_go();
-        device.is_off(&file, CLOSE);
+        device.is_off(name, CLOSE);
         return Err(error);
     }
     Ok(Connected { device: device.path(), direct: device.is_direct() })
@@ -100,28 +99,31 @@ fn link(name: &Name, device: Loop) -> Result<()> {
     std::os::unix::fs::symlink(target, &link).map_err(|error| Error::io(&error, link.display()))
 }
 
-/// Flushes the device of a name, takes it off its file, and removes everything of the name.
+/// Flushes the device of a name, takes it off its file, and removes everything of the name. Answers why
+/// it could not be flushed, if it could not: it is gone all the same.
 ///
 /// # Errors
-/// `InUse` with who uses it, and nothing is changed, unless it is to be given up; `Io` if it could not
-/// be flushed.
-pub fn release(name: &Name, how: Release) -> Result<()> {
-    for device in Loop::on(&name.file()) {
-        let released = let_go(name, device, how.patience);
-        match released {
-            Err(error) if how.give_up => {
-                abandon(name, device);
+/// `InUse` with who uses it, and nothing is changed, unless it is to be given up; what the system says.
+pub fn release(name: &Name, how: Release) -> Result<Option<Error>> {
+    let mut unflushed = None;
+    for device in Loop::all_of(name) {
+        match let_go(name, device, how.patience) {
+            Ok(flushed) => unflushed = unflushed.or(flushed),
+            Err(error) => {
+                if how.give_up {
+                    abandon(name, device);
+                }
                 return Err(error);
             }
-            released => released?,
         }
     }
-    remove(name)
+    remove(name)?;
+    Ok(unflushed)
 }
 
 /// Waits until nobody uses the device, then flushes it and takes it off its file.
-fn let_go(name: &Name, device: Loop, patience: Duration) -> Result<()> {
-    let (file, link) = (name.file(), name.link());
+fn let_go(name: &Name, device: Loop, patience: Duration) -> Result<Option<Error>> {
+    let link = name.link();
     let begun = Instant::now();
     let alone = loop {
         // Held like this it can neither be mounted nor built upon by anybody else.
@@ -140,13 +142,19 @@ fn let_go(name: &Name, device: Loop, patience: Duration) -> Result<()> {
         std::thread::sleep(RETRY);
     };
     let shown = link.display();
-    alone.sync_all().map_err(|error| Error::io(&error, format_args!("{shown}: the last flush")))?;
+    let flushed = alone.sync_all();
     device.clear(alone)?;
-    if !device.is_off(&file, CLOSE) {
+    if !device.is_off(name, CLOSE) {
         let why = format!("{shown}: somebody opened it in the last moment, and has it still");
         return Err(Error::new(ErrorKind::InUse, why));
     }
-    Ok(())
+    Ok(flushed.err().map(|error| {
+        let tried = format_args!(
+            "{shown} is detached, but its last flush failed, and what was written \
+                                  before may be lost"
+        );
+        Error::io(&error, tried)
+    }))
 }
 
 /// What can still be done for a device that is in use: its file systems write what they have, and the
@@ -166,7 +174,7 @@ fn abandon(name: &Name, device: Loop) {
 pub fn is_left(name: &Name) -> bool {
     let there = |path: PathBuf| std::fs::symlink_metadata(path).err().map(|error| error.kind());
     there(name.mount_point()) != Some(std::io::ErrorKind::NotFound)
-        || !Loop::on(&name.file()).is_empty()
+        || !Loop::all_of(name).is_empty()
         || is_ours(&name.link())
 }
 
@@ -182,10 +190,10 @@ fn is_ours(link: &Path) -> bool {
 /// # Errors
 /// What the system says.
 pub fn clear(name: &Name) -> Result<()> {
-    for device in Loop::on(&name.file()) {
+    for device in Loop::all_of(name) {
         device.let_go()?;
         // Whoever still has it mounted keeps it until they give it up.
-        device.is_off(&name.file(), LOOK);
+        device.is_off(name, LOOK);
     }
     remove(name)
 }

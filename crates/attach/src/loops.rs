@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use block::{Error, ErrorKind, Result};
 
-use crate::sys;
+use crate::name::Name;
+use crate::{FILE, sys};
 
 const CONTROL: &str = "/dev/loop-control";
 const BLOCK_DEVICES: &str = "/sys/block";
@@ -45,35 +46,40 @@ impl Loop {
         number.parse().ok().map(Self)
     }
 
-    /// Every device that is on that file.
-    pub(crate) fn on(file: &Path) -> Vec<Self> {
+    /// Every device of that name.
+    pub(crate) fn all_of(name: &Name) -> Vec<Self> {
         let Ok(entries) = std::fs::read_dir(BLOCK_DEVICES) else { return Vec::new() };
         let all = entries.flatten().filter_map(|entry| Self::of(&entry.path()));
-        all.filter(|one| one.file().is_some_and(|on| on == file)).collect()
+        all.filter(|one| one.is_of(name)).collect()
     }
 
-    /// The file that it is on; none if it is free.
-    fn file(self) -> Option<PathBuf> {
-        let text = std::fs::read_to_string(self.sysfs().join("loop/backing_file")).ok()?;
-        Some(PathBuf::from(text.trim_end()))
+    /// Whether it is on a file, and that file is of that name.
+    fn is_of(self, name: &Name) -> bool {
+        let on = std::fs::read_to_string(self.sysfs().join("loop/backing_file"));
+        // Others' devices are not even opened.
+        on.is_ok_and(|on| Path::new(on.trim_end()).ends_with(FILE))
+            && File::open(self.path())
+                .and_then(|device| sys::loop_mark(&device))
+                .is_ok_and(|mark| mark == name.mark())
     }
 
-    /// Puts a free device on `file`.
+    /// Puts a free device on the file of a name.
     ///
     /// # Errors
     /// `Limit` if none is free, `Unsupported` without loop devices, and what else the kernel says.
-    pub(crate) fn connect(file: &Path, block_bytes: u32, read_only: bool) -> Result<Self> {
+    pub(crate) fn connect(name: &Name, block_bytes: u32, read_only: bool) -> Result<Self> {
+        let file = name.file();
         let backing = File::options()
             .read(true)
             .write(!read_only)
-            .open(file)
+            .open(&file)
             .map_err(|error| Error::io(&error, file.display()))?;
         let control = File::options().read(true).write(true).open(CONTROL);
         let control = control.map_err(|error| no_loops(&error))?;
         for _ in 0..TRIES {
             let number = sys::free_loop(&control).map_err(|error| no_loops(&error))?;
             let device = Self(number);
-            match device.put_on(&backing, file, block_bytes, read_only) {
+            match device.put_on(&backing, name, block_bytes, read_only) {
                 Ok(()) => return Ok(device),
                 // Somebody was quicker.
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
@@ -87,9 +93,9 @@ impl Loop {
         Err(Error::new(ErrorKind::Limit, why))
     }
 
-    fn put_on(self, backing: &File, file: &Path, block: u32, read_only: bool) -> io::Result<()> {
+    fn put_on(self, backing: &File, name: &Name, block: u32, read_only: bool) -> io::Result<()> {
         let device = File::options().read(true).write(!read_only).open(self.path())?;
-        sys::configure_loop(&device, backing, block, read_only, &file.to_string_lossy())
+        sys::configure_loop(&device, backing, block, read_only, &name.mark())
     }
 
     /// Takes it for this process alone; `None` if somebody has mounted it, or part of it, or built
@@ -117,10 +123,10 @@ impl Loop {
         })
     }
 
-    /// Waits until it is off that file; whether it is.
-    pub(crate) fn is_off(self, file: &Path, limit: Duration) -> bool {
+    /// Waits until it is that name's no more; whether it is so.
+    pub(crate) fn is_off(self, name: &Name, limit: Duration) -> bool {
         let begun = Instant::now();
-        while self.file().is_some_and(|on| on == file) {
+        while self.is_of(name) {
             if begun.elapsed() >= limit {
                 return false;
             }

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use block::{Error, ErrorKind, Result};
 
 use crate::FILE;
+use crate::sys::FILE_NAME_BYTES;
 
 /// Where names of devices lie.
 pub const DEVICES: &str = "/dev/cairn";
@@ -15,8 +16,12 @@ pub const DEVICES: &str = "/dev/cairn";
 /// Where mount points and locks lie.
 pub const RUNTIME: &str = "/run/cairn/attach";
 
-/// The longest name.
-pub const NAME_MAX_BYTES: usize = 64;
+/// The longest name: as much as the kernel keeps beside a loop device.
+pub const NAME_MAX_BYTES: usize = 56;
+
+const MARK: &str = "cairn:";
+
+const _: () = assert!(MARK.len() + NAME_MAX_BYTES < FILE_NAME_BYTES);
 
 /// A name in `/dev/cairn`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -63,6 +68,11 @@ impl Name {
         self.mount_point().join(FILE)
     }
 
+    /// What its loop device bears. The file that the kernel shows is another when its mount is gone.
+    pub(crate) fn mark(&self) -> String {
+        format!("{MARK}{}", self.0)
+    }
+
     /// Locked by whoever has the name. No name begins with a dot, so this is nobody's mount point.
     pub(crate) fn lock(&self) -> PathBuf {
         Path::new(RUNTIME).join(format!(".{}.lock", self.0))
@@ -92,8 +102,8 @@ mod tests {
     #[test]
     fn a_name_is_one_part_of_a_path() {
         let is = |text: &str| text.parse::<Name>().is_ok();
-        assert!(is("home") && is("a.b-c_9") && is(&"x".repeat(64)));
-        for wrong in ["", ".", "..", ".home.lock", "a/b", "-a", "a b", "ä", &"x".repeat(65)] {
+        assert!(is("home") && is("a.b-c_9") && is(&"x".repeat(56)));
+        for wrong in ["", ".", "..", ".home.lock", "a/b", "-a", "a b", "ä", &"x".repeat(57)] {
             assert!(!is(wrong), "{wrong:?}");
         }
     }

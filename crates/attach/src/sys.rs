@@ -10,6 +10,7 @@ use std::os::fd::AsRawFd;
 
 // `linux/loop.h`
 const LOOP_CLR_FD: c_ulong = 0x4C01;
+const LOOP_GET_STATUS64: c_ulong = 0x4C05;
 const LOOP_CONFIGURE: c_ulong = 0x4C0A;
 const LOOP_CTL_GET_FREE: c_ulong = 0x4C82;
 
@@ -17,7 +18,8 @@ const LO_FLAGS_READ_ONLY: u32 = 1;
 const LO_FLAGS_PARTSCAN: u32 = 8;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
 
-const FILE_NAME_BYTES: usize = 64;
+/// With a zero at the end.
+pub(crate) const FILE_NAME_BYTES: usize = 64;
 
 #[repr(C)]
 struct LoopInfo64 {
@@ -55,13 +57,14 @@ pub(crate) fn free_loop(control: &File) -> io::Result<u32> {
     Ok(number as u32)
 }
 
-/// Puts a loop device on a file: all of it, past the page cache, with its partitions.
+/// Puts a loop device on a file: all of it, past the page cache, with its partitions; `mark` says whose
+/// it is.
 pub(crate) fn configure_loop(
     device: &File,
     file: &File,
     block_bytes: u32,
     read_only: bool,
-    shown: &str,
+    mark: &str,
 ) -> io::Result<()> {
     // SAFETY: the structure is made of numbers, and zeros are valid for all of them.
     let mut config: LoopConfig = unsafe { std::mem::zeroed() };
@@ -72,11 +75,22 @@ pub(crate) fn configure_loop(
         config.info.flags |= LO_FLAGS_READ_ONLY;
     }
     // The last byte stays zero.
-    let len = shown.len().min(FILE_NAME_BYTES - 1);
-    config.info.file_name[..len].copy_from_slice(&shown.as_bytes()[..len]);
+    let len = mark.len().min(FILE_NAME_BYTES - 1);
+    config.info.file_name[..len].copy_from_slice(&mark.as_bytes()[..len]);
     // SAFETY: reads the structure that is passed.
     check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE as _, &raw const config) })
         .map(drop)
+}
+
+/// Whose a loop device is.
+pub(crate) fn loop_mark(device: &File) -> io::Result<String> {
+    // SAFETY: the structure is made of numbers, and zeros are valid for all of them.
+    let mut info: LoopInfo64 = unsafe { std::mem::zeroed() };
+    let into = &raw mut info;
+    // SAFETY: room for the structure that is written.
+    check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64 as _, into) })?;
+    let mark = info.file_name.split(|byte| *byte == 0).next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(mark).into_owned())
 }
 
 /// Takes a loop device off its file, at once or when its last user has closed it.

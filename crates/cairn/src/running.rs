@@ -98,3 +98,9 @@ impl From<Problem> for Failure {
         Self { code: problem.exit, message: problem.message }
     }
 }
+
+impl From<Failure> for Problem {
+    fn from(failure: Failure) -> Self {
+        Self { exit: failure.code, message: failure.message }
+    }
+}

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use api::{Attached, GraphView};
+use api::{Attached, GraphView, Problem};
 use attach::{Claim, Name};
 use block::Env;
 use export::fuse::Volume;
@@ -179,12 +179,15 @@ impl Attachments {
     /// Flushes a device and takes it away.
     ///
     /// # Errors
-    /// `NotFound`; `InUse` with who uses it, and it stays; `Io` if it could not be flushed.
+    /// `NotFound`; `InUse` with who uses it, and it stays; `Io` if it is gone and was not flushed.
     pub async fn detach(&self, name: &str, dry_run: bool) -> Result<Attached> {
         let one = self.named(name)?;
         if !dry_run {
-            one.release(Duration::ZERO, false).await?;
+            let unflushed = one.release(Duration::ZERO, false).await?;
             self.forget(one.clone()).await;
+            if let Some(problem) = unflushed {
+                return Err(problem.into());
+            }
         }
         Ok(one.view.clone())
     }
@@ -219,38 +222,42 @@ impl Attachments {
         let mut behind = Vec::new();
         let all = self.0.all.borrow().clone();
         for one in all {
-            let Err(failure) = one.release(Duration::ZERO, false).await else {
-                self.forget(one).await;
-                continue;
-            };
-            let patience = deadline.since(self.0.env.now());
-            if failure.code == Exit::InUse.code() {
-                let wait = format_duration(patience);
-                out::note(&format!("{}; waiting up to {wait} for that", failure.message));
+            let mut released = one.release(Duration::ZERO, false).await;
+            if let Err(failure) = &released {
+                let patience = deadline.since(self.0.env.now());
+                if failure.code == Exit::InUse.code() {
+                    let wait = format_duration(patience);
+                    out::note(&format!("{}; waiting up to {wait} for that", failure.message));
+                }
+                released = one.release(patience, true).await;
             }
-            match one.release(patience, true).await {
-                Ok(()) => self.forget(one).await,
-                Err(failure) => behind.push(failure.message),
+            match released {
+                Ok(unflushed) => {
+                    behind.extend(unflushed.map(|problem| problem.message));
+                    self.forget(one).await;
+                }
+                Err(failure) => behind.push(format!(
+                    "{}. It answers with I/O errors from now on; what it had not written is lost",
+                    failure.message
+                )),
             }
         }
         if behind.is_empty() {
             return Ok(());
         }
-        let behind = behind.join("; ");
-        Err(format!(
-            "{behind}. It answers with I/O errors from now on; what it had not written is lost"
-        ))
+        Err(behind.join("; "))
     }
 }
 
 impl One {
     /// Flushes the device and takes it away, once nobody uses it any more; past `patience` it is left to
     /// its users if it is given up.
-    async fn release(&self, patience: Duration, give_up: bool) -> Result<()> {
+    /// Answers why it could not be flushed.
+    async fn release(&self, patience: Duration, give_up: bool) -> Result<Option<Problem>> {
         self.leaving.set(true);
         let released = step(self.claim.name(), Step::Release { patience, give_up }).await;
         self.leaving.set(released.is_ok() || give_up);
-        released.map(drop)
+        Ok(released?.unflushed)
     }
 }
 

@@ -61,6 +61,8 @@ pub struct Done {
     pub device: Option<PathBuf>,
     /// Whether it goes past the page cache.
     pub direct: bool,
+    /// Why the device that was released could not be flushed.
+    pub unflushed: Option<Problem>,
 }
 
 impl Job {
@@ -105,10 +107,13 @@ impl Job {
             Step::Connect { block_bytes, read_only, discards } => {
                 let wanted = Wanted { block_bytes, read_only, discards };
                 let connected = attach::connect(&name, wanted)?;
-                return Ok(Done { device: Some(connected.device), direct: connected.direct });
+                let (device, direct) = (Some(connected.device), connected.direct);
+                return Ok(Done { device, direct, ..Done::default() });
             }
             Step::Release { patience, give_up } => {
-                attach::release(&name, Release { patience, give_up })?;
+                let unflushed = attach::release(&name, Release { patience, give_up })?;
+                let unflushed = unflushed.map(|error| Failure::from(error).into());
+                return Ok(Done { unflushed, ..Done::default() });
             }
             Step::Clear => attach::clear(&name)?,
         }
@@ -123,7 +128,7 @@ pub fn main() -> ExitCode {
         Ok(job) => job.perform(),
         Err(error) => Err(Failure::new(Exit::Usage, format!("{NAME}: no job: {error}"))),
     };
-    let answer = answer.map_err(|Failure { code, message }| Problem { exit: code, message });
+    let answer = answer.map_err(Problem::from);
     // Whoever asked may be gone.
     let _ = serde_json::to_writer(std::io::stdout().lock(), &answer);
     ExitCode::SUCCESS

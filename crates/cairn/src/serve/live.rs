@@ -104,7 +104,7 @@ impl Live for Running {
         self.env.spawn("an attach", async move {
             let AttachRequest { export, name, dry_run } = request;
             let attached = attachments.attach(&export, name.as_deref(), dry_run).await;
-            tell(attached.map_err(told));
+            tell(attached.map_err(Problem::from));
         });
     }
 
@@ -112,7 +112,7 @@ impl Live for Running {
         let attachments = self.attachments.clone();
         self.env.spawn("a detach", async move {
             let detached = attachments.detach(&request.name, request.dry_run).await;
-            tell(detached.map_err(told));
+            tell(detached.map_err(Problem::from));
         });
     }
 }
@@ -231,12 +231,7 @@ fn place(located: Located) -> Place {
 }
 
 fn refused(error: block::Error) -> Problem {
-    told(error.into())
-}
-
-fn told(failure: Failure) -> Problem {
-    let Failure { code, message } = failure;
-    Problem { exit: code, message }
+    Failure::from(error).into()
 }
 
 fn problem(exit: Exit, message: String) -> Problem {

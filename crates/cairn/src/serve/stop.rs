@@ -98,8 +98,9 @@ impl Serving {
 
     /// Answers what is begun and flushes. Says how many connections were closed, or what is missing.
     async fn stop(&self, limit: Duration) -> Result<usize, String> {
-        let deadline = self.env.now().after(limit);
+        // Whoever uses a device has as long as what is begun has afterwards.
         let devices = self.attachments.end(limit).await;
+        let deadline = self.env.now().after(limit);
         let (closed, answered) = self.server.stop(limit).await;
         if !answered {
             return Err(self.overdue(limit));
