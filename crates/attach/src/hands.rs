@@ -27,8 +27,6 @@ pub struct Wanted {
     pub block_bytes: u32,
     /// Whether it may only be read.
     pub read_only: bool,
-    /// Whether space can be given back.
-    pub discards: bool,
 }
 
 /// What came of it.
@@ -75,9 +73,7 @@ pub fn prepare(name: &Name) -> Result<()> {
 /// `Limit` if no loop device is free; what the system says. Nothing is left behind but the mount.
 pub fn connect(name: &Name, wanted: Wanted) -> Result<Connected> {
     let device = Loop::connect(name, wanted.block_bytes, wanted.read_only)?;
-    if !wanted.discards {
-        device.refuse_discards();
-    }
+    device.forget_errors();
     let linked = link(name, device);
     if let Err(error) = linked {
         // If it stays it is found by its file the next time.

@@ -135,10 +135,10 @@ impl Loop {
         true
     }
 
-    /// Tells whoever asks that there is nothing to give back: a discard would only be refused.
-    pub(crate) fn refuse_discards(self) {
-        // If it cannot be said the first discard that is refused says it.
-        let _ = std::fs::write(self.sysfs().join("queue/discard_max_bytes"), "0");
+    /// Takes note of an error that its former life left: the kernel keeps it for the next one to flush.
+    pub(crate) fn forget_errors(self) {
+        // Whatever it says is not about what is on it now.
+        let _ = File::open(self.path()).and_then(|device| device.sync_all());
     }
 
     /// Whether it goes past the page cache.

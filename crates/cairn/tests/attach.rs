@@ -7,7 +7,7 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 
 use api::{Attached, GraphView, Status};
-use common::machine::{Name, is_root, noise, run};
+use common::machine::{Background, Name, is_root, noise, run};
 use common::{Dir, PAIR, tool};
 
 /// A sparse file of 512 MiB, served as `vol`.
@@ -79,7 +79,7 @@ fn what_file_systems_the_tools_know() {
         } else {
             eprintln!("passed over: mounting {kind}: this kernel does not know it");
         }
-        assert_eq!(name.detach().code, 0);
+        name.detach_well();
     }
 }
 
@@ -125,7 +125,7 @@ fn past_the_page_cache_and_through_it() {
     let direct = File::options().read(true).custom_flags(0o40000).open(name.path());
     assert!(direct.is_ok(), "O_DIRECT is refused: {direct:?}");
     drop(direct);
-    assert_eq!(name.detach().code, 0);
+    name.detach_well();
     // The past-the-end of a device is its end.
     let top: api::Top = dir.json(0, &["top"]);
     assert_eq!(top.rows[0].counts.as_ref().unwrap().errors, 0);
@@ -153,7 +153,7 @@ fn space_that_is_not_needed_is_given_back() {
     assert!(empty + (48 << 20) < full, "{full} bytes before, {empty} after");
     name.umount();
     run("e2fsck", &["-fn", &name.shown()]);
-    assert_eq!(name.detach().code, 0);
+    name.detach_well();
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn zeros_are_zeros() {
     let bytes = noise(4 << 20, 5);
     assert!(read[..1 << 20] == bytes[..1 << 20] && read[3 << 20..] == bytes[3 << 20..]);
     assert!(read[1 << 20..3 << 20].iter().all(|byte| *byte == 0));
-    assert_eq!(name.detach().code, 0);
+    name.detach_well();
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn several_at_once_and_what_is_said_of_them() {
         dir.text(&["detach", &vol.shown(), "--dry-run"]),
         format!("{}  would be detached\n", vol.shown())
     );
-    assert_eq!(vol.detach().code, 0);
+    vol.detach_well();
     assert!(vol.is_gone() && !all.is_gone());
     // The end of the server is the end of what is left.
     let ran = serve.stop();
@@ -241,7 +241,7 @@ fn partitions_are_devices_too() {
     let table =
         format!("printf 'label: gpt\\nsize=100M\\nsize=200M\\n' | sfdisk -q {}", name.shown());
     run("sh", &["-c", &table]);
-    assert_eq!(name.detach().code, 0);
+    name.detach_well();
     // They are found when it is attached again; a kernel that reads no tables is told of them.
     let device = name.attach("vol");
     let part = format!("{}p2", device.display());
@@ -258,7 +258,7 @@ fn partitions_are_devices_too() {
         "{ran:?}"
     );
     name.umount();
-    assert_eq!(name.detach().code, 0);
+    name.detach_well();
     assert!(name.is_gone());
 }
 
@@ -298,11 +298,7 @@ fn another_servers_export() {
     let (dir, serve) = file();
     let name = Name::new(&dir);
     let uri = serve.uri().to_owned();
-    let remote = dir
-        .command(&["attach", &uri, "--name", &name.name])
-        .stdout(std::process::Stdio::piped())
-        .spawn();
-    let mut remote = remote.unwrap();
+    let mut remote = Background::start(&mut dir.command(&["attach", &uri, "--name", &name.name]));
     common::until("it is attached", || name.path().is_symlink());
     let bytes = noise(1 << 20, 11);
     let device = File::options().read(true).write(true).open(name.path()).unwrap();
@@ -310,13 +306,117 @@ fn another_servers_export() {
     device.sync_all().unwrap();
     drop(device);
     // It can be asked about and detached as any other; then its process is done.
-    assert_eq!(name.detach().code, 0);
-    let ended = remote.wait().unwrap();
-    assert_eq!(ended.code(), Some(0));
+    name.detach_well();
+    assert_eq!(remote.end(), Some(0));
     assert!(name.is_gone());
     assert_eq!(serve.stop().code, 0);
     assert!(std::fs::read(dir.path("disk.img")).unwrap()[..1 << 20] == bytes);
     let ran = dir.cairn(&["attach", &uri, "--name", &name.name]);
     assert!(ran.code == 8 && ran.out.is_empty(), "{ran:?}");
     assert!(name.is_gone());
+}
+
+/// Another server, which is gone with this value.
+struct Nbdkit(u32);
+
+impl Nbdkit {
+    fn start(dir: &Dir, args: &[&str]) -> (Self, String) {
+        let args = [&["-U", "kit.sock", "--pidfile", "kit.pid"], args].concat();
+        let ran = tool(dir, "nbdkit", &args);
+        assert_eq!(ran.code, 0, "{ran:?}");
+        common::until("nbdkit runs", || dir.path("kit.pid").exists());
+        let pid = std::fs::read_to_string(dir.path("kit.pid")).unwrap().trim().parse().unwrap();
+        let socket = dir.path("kit.sock").display().to_string();
+        (Self(pid), format!("nbd+unix:///?socket={socket}"))
+    }
+}
+
+impl Drop for Nbdkit {
+    fn drop(&mut self) {
+        common::send(self.0, "TERM");
+    }
+}
+
+#[test]
+fn a_device_that_cannot_make_zeros_is_sent_them() {
+    if !is_root() {
+        return;
+    }
+    let dir = Dir::new();
+    let (_kit, uri) = Nbdkit::start(&dir, &["--filter=nozero", "memory", "64M"]);
+    let name = Name::new(&dir);
+    let mut command = dir.command(&["attach", &uri, "--name", &name.name]);
+    let mut remote = Background::start(&mut command);
+    common::until("it is attached", || name.path().is_symlink());
+    let device = File::options().read(true).write(true).open(name.path()).unwrap();
+    device.write_all_at(&noise(2 << 20, 9), 0).unwrap();
+    device.sync_all().unwrap();
+    drop(device);
+    // Zeros are written out; a discard, which the kernel cannot tell from them, leaves all as it is.
+    run("blkdiscard", &["--offset", "1MiB", "--length", "1MiB", &name.shown()]);
+    run("blkdiscard", &["--zeroout", "--length", "1MiB", &name.shown()]);
+    let mut read = vec![1; 2 << 20];
+    File::open(name.path()).unwrap().read_exact_at(&mut read, 0).unwrap();
+    assert!(read[..1 << 20].iter().all(|byte| *byte == 0));
+    assert!(read[1 << 20..] == noise(2 << 20, 9)[1 << 20..]);
+    name.detach_well();
+    assert_eq!(remote.end(), Some(0));
+}
+
+#[test]
+fn errors_of_the_disk_are_errors_of_the_device() {
+    if !is_root() {
+        return;
+    }
+    let dir = Dir::new();
+    let fails = "error-rate=100%";
+    let kit = ["--filter=error", "memory", "16M", fails, "error-file=fail"];
+    let (_kit, uri) = Nbdkit::start(&dir, &kit);
+    let name = Name::new(&dir);
+    let mut command = dir.command(&["attach", &uri, "--name", &name.name]);
+    let mut remote = Background::start(&mut command);
+    common::until("it is attached", || name.path().is_symlink());
+    let device = File::options().read(true).write(true).open(name.path()).unwrap();
+    device.write_all_at(&noise(1 << 20, 9), 0).unwrap();
+    device.sync_all().unwrap();
+    std::fs::write(dir.path("fail"), "").unwrap();
+    assert!(device.read_at(&mut [0; 4096], 8 << 20).is_err());
+    // What is written and not flushed by anybody is flushed at the end.
+    device.write_all_at(&noise(1 << 16, 10), 0).unwrap();
+    drop(device);
+    // It can be taken away all the same, and says what may be lost.
+    let ran = name.detach();
+    assert!(ran.code == 8 && ran.err.contains("last flush failed"), "{ran:?}");
+    assert!(name.is_gone());
+    assert_eq!(remote.end(), Some(0));
+}
+
+#[test]
+fn what_is_written_is_read_under_load() {
+    if !is_root() {
+        return;
+    }
+    let (dir, _serve) = file();
+    let name = Name::new(&dir);
+    name.attach("vol");
+    let args = [
+        "--name=load",
+        "--rw=randrw",
+        "--bsrange=4k-256k",
+        "--ioengine=libaio",
+        "--direct=1",
+        "--iodepth=32",
+        "--size=128m",
+        "--io_size=256m",
+        "--verify=crc32c",
+        "--verify_fatal=1",
+        "--fsync=64",
+        "--numjobs=2",
+        "--offset_increment=128m",
+        "--output-format=terse",
+    ];
+    let file = format!("--filename={}", name.shown());
+    let ran = tool(&dir, "fio", &[&args[..], &[&*file]].concat());
+    assert_eq!(ran.code, 0, "{ran:?}");
+    name.detach_well();
 }

@@ -6,10 +6,10 @@ mod common;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::machine::{Name, is_root, noise, run};
+use common::machine::{Background, Name, is_root, noise, run};
 use common::{Dir, Serve, until};
 
 /// A file of 64 MiB, served as `vol` with these further arguments.
@@ -37,15 +37,14 @@ fn a_device_in_use_says_by_whom_and_stays() {
     std::fs::write(name.mount_point().join("f"), "still here").unwrap();
     name.umount();
 
-    let open = Command::new("sleep").arg("1000").stdin(File::open(name.path()).unwrap()).spawn();
-    let mut open = open.unwrap();
+    let opened = File::open(name.path()).unwrap();
+    let open = Background::start(Command::new("sleep").arg("1000").stdin(opened));
     let ran = name.detach();
     let expected =
         format!("is open in process {} (sleep). Next: end what has it open\n", open.id());
     assert!(ran.code == 5 && ran.err.ends_with(&expected), "{ran:?}");
-    open.kill().unwrap();
-    open.wait().unwrap();
-    assert_eq!(name.detach().code, 0);
+    drop(open);
+    name.detach_well();
     assert!(name.is_gone());
     let ran = name.detach();
     assert!(ran.code == 4 && ran.err.contains("nothing is attached here"), "{ran:?}");
@@ -65,17 +64,15 @@ fn a_killed_server_leaves_errors_and_its_successor_clears_up() {
     run("sync", &["-f", &name.mount_point().display().to_string()]);
     // Killed with requests on their way.
     let to = name.mount_point().join("lost").display().to_string();
-    let writer = Command::new("dd")
-        .args(["if=/dev/zero", &format!("of={to}"), "bs=64k", "oflag=direct", "status=none"])
-        .stderr(Stdio::null())
-        .spawn();
-    let mut writer = writer.unwrap();
+    let mut dd = Command::new("dd");
+    dd.args(["if=/dev/zero", &format!("of={to}"), "bs=64k", "oflag=direct", "status=none"]);
+    let mut writer = Background::start(&mut dd);
     until("something is written", || {
         std::fs::metadata(&to).is_ok_and(|found| found.len() > 1 << 20)
     });
     serve.signal("KILL");
     assert_eq!(serve.end().code, -9, "the process is gone, whatever was on its way");
-    assert!(!writer.wait().unwrap().success(), "its writes fail");
+    assert_eq!(writer.end(), Some(1), "its writes fail");
     let device = File::open(name.path()).unwrap();
     assert!(device.read_at(&mut [0; 4096], 32 << 20).is_err());
     drop(device);
@@ -155,7 +152,7 @@ fn past_the_deadline_its_users_are_left_behind() {
     name.mount();
     assert!(std::fs::read(name.mount_point().join("f")).unwrap() == noise(1 << 20, 4));
     name.umount();
-    assert_eq!(name.detach().code, 0);
+    name.detach_well();
 }
 
 #[test]
@@ -205,7 +202,7 @@ fn a_name_that_is_taken() {
 
     // Of two graphs with an export of that name one has to be named; the device finds its own.
     assert_eq!(dir.cairn(&["attach", "vol"]).code, 2);
-    assert_eq!(name.detach().code, 0);
+    name.detach_well();
 
     // Somebody else's file stays.
     std::fs::write(name.path(), "mine").unwrap();
@@ -214,6 +211,31 @@ fn a_name_that_is_taken() {
     assert_eq!(std::fs::read_to_string(name.path()).unwrap(), "mine");
     std::fs::remove_file(name.path()).unwrap();
     assert!(name.is_gone());
+}
+
+#[test]
+fn memory_that_may_not_be_locked() {
+    if !is_root() {
+        return;
+    }
+    let dir = Dir::new();
+    dir.text(&["create", "disk.img", "1M"]);
+    // Enough for a ring, too little for what messages arrive in.
+    let script = format!(
+        "ulimit -l 900; exec setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock -- \
+         {} serve disk.img --pidfile pid",
+        env!("CARGO_BIN_EXE_cairn")
+    );
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).current_dir(&dir.0).env("XDG_RUNTIME_DIR", dir.path("run"));
+    let mut server = Background::start(&mut command);
+    until("it serves", || dir.path("pid").exists());
+    let name = Name::new(&dir);
+    let ran = dir.cairn(&["attach", "vol", "--name", &name.name]);
+    assert!(ran.code == 1 && ran.err.contains("ulimit -l"), "{ran:?}");
+    assert!(name.is_gone());
+    common::send(server.id(), "TERM");
+    assert_eq!(server.end(), Some(0));
 }
 
 #[test]

@@ -5,20 +5,19 @@
 mod common;
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use common::machine::{Name, is_root};
+use common::machine::{Background, Name, is_root};
 use common::{Dir, until};
 
 /// A server in a world of its own, in which these lines of shell were run before.
-fn elsewhere(dir: &Dir, lines: &str) -> std::process::Child {
+fn elsewhere(dir: &Dir, lines: &str) -> Background {
     dir.text(&["create", "disk.img", "1M"]);
     let script =
         format!("{lines}\nexec {} serve disk.img --pidfile pid", env!("CARGO_BIN_EXE_cairn"));
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-ec", &script]).current_dir(&dir.0);
-    command.env("XDG_RUNTIME_DIR", dir.path("run")).stdout(Stdio::null()).stderr(Stdio::null());
-    let child = command.spawn().unwrap();
+    let child = Background::start(command.env("XDG_RUNTIME_DIR", dir.path("run")));
     until("it serves", || dir.path("pid").exists());
     child
 }
@@ -69,6 +68,6 @@ fn where_something_is_missing_nothing_is_left() {
         // What it could not do it does not try again, and it serves on.
         assert_eq!(dir.cairn(&["status"]).code, 0);
         common::send(server.id(), "TERM");
-        assert_eq!(server.wait().unwrap().code(), Some(0), "{lines}");
+        assert_eq!(server.end(), Some(0), "{lines}");
     }
 }

@@ -29,6 +29,10 @@ struct Inner {
     env: Env,
     exports: Vec<Rc<Export>>,
     all: RefCell<Vec<Rc<One>>>,
+    /// Exports that are being attached.
+    busy: RefCell<Vec<String>>,
+    /// No more are to be attached.
+    ending: Cell<bool>,
     waiting: RefCell<Vec<Waker>>,
 }
 
@@ -46,8 +50,14 @@ impl Attachments {
     /// None yet.
     pub fn new(env: &Env, exports: &[Rc<Export>]) -> Self {
         let (env, exports) = (env.clone(), exports.to_vec());
-        let (all, waiting) = (RefCell::default(), RefCell::default());
-        Self(Rc::new(Inner { env, exports, all, waiting }))
+        Self(Rc::new(Inner {
+            env,
+            exports,
+            all: RefCell::default(),
+            busy: RefCell::default(),
+            ending: Cell::new(false),
+            waiting: RefCell::default(),
+        }))
     }
 
     /// All of them.
@@ -77,6 +87,7 @@ impl Attachments {
         must_be_root()?;
         let export = self.find(export)?;
         let name: Name = name.unwrap_or(export.name()).parse()?;
+        let _busy = self.begin(export.name());
         let claim = Claim::take(&name)?;
         let view = Attached {
             name: name.to_string(),
@@ -113,6 +124,13 @@ impl Attachments {
             let why = format!("no export {name:?}; there is {}", names.join(", "));
             return Err(Failure::new(Exit::NotFound, why));
         };
+        if self.0.ending.get() {
+            return Err(block::env::stopped().into());
+        }
+        if self.0.busy.borrow().iter().any(|busy| busy == name) {
+            let why = format!("{name} is being attached just now");
+            return Err(Failure::new(Exit::InUse, why));
+        }
         let all = self.0.all.borrow();
         if let Some(one) = all.iter().find(|one| one.view.export == name) {
             // Two devices would each keep bytes that the other has changed.
@@ -120,6 +138,12 @@ impl Attachments {
             return Err(Failure::new(Exit::InUse, why));
         }
         Ok(export.clone())
+    }
+
+    /// Notes that an export is being attached, until that is dropped.
+    fn begin(&self, export: &str) -> Busy {
+        self.0.busy.borrow_mut().push(export.to_owned());
+        Busy { all: self.0.clone(), export: export.to_owned() }
     }
 
     async fn connect(
@@ -132,11 +156,7 @@ impl Attachments {
         let volume = Volume::serve(export, channel, out::note)?;
         let agreed = volume.agreed().await?;
         let info = export.info();
-        let connect = Step::Connect {
-            block_bytes: info.block_size,
-            read_only: info.read_only,
-            discards: info.native_zeroes,
-        };
+        let connect = Step::Connect { block_bytes: info.block_size, read_only: info.read_only };
         let done = step(name, connect).await?;
         let notes = notes::of(&volume, &view.path, done.direct);
         let device = done.device.map(|device| device.display().to_string());
@@ -194,7 +214,7 @@ impl Attachments {
 
     async fn forget(&self, one: Rc<One>) {
         self.0.all.borrow_mut().retain(|other| !Rc::ptr_eq(other, &one));
-        self.0.waiting.take().into_iter().for_each(Waker::wake);
+        self.0.wake();
         let volume = one.volume.clone();
         drop(one);
         // What still waits for it keeps it: the name is free all the same.
@@ -203,14 +223,7 @@ impl Attachments {
 
     /// Ends when nothing is attached any more.
     pub async fn emptied(&self) {
-        poll_fn(|cx| {
-            if self.0.all.borrow().is_empty() {
-                return Poll::Ready(());
-            }
-            self.0.waiting.borrow_mut().push(cx.waker().clone());
-            Poll::Pending
-        })
-        .await;
+        self.0.wait(|| self.0.all.borrow().is_empty()).await;
     }
 
     /// Takes all of them away, waiting up to `limit` for whoever uses them.
@@ -219,6 +232,10 @@ impl Attachments {
     /// What is in use after that, and what could not be flushed.
     pub async fn end(&self, limit: Duration) -> Result<(), String> {
         let deadline = self.0.env.now().after(limit);
+        self.0.ending.set(true);
+        let idle = self.0.wait(|| self.0.busy.borrow().is_empty());
+        // What is not attached by then is cleared up by whoever takes that name next.
+        let _ = self.0.env.within(limit, idle).await;
         let mut behind = Vec::new();
         let all = self.0.all.borrow().clone();
         for one in all {
@@ -246,6 +263,36 @@ impl Attachments {
             return Ok(());
         }
         Err(behind.join("; "))
+    }
+}
+
+impl Inner {
+    async fn wait(&self, until: impl Fn() -> bool) {
+        poll_fn(|cx| {
+            if until() {
+                return Poll::Ready(());
+            }
+            self.waiting.borrow_mut().push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    fn wake(&self) {
+        self.waiting.take().into_iter().for_each(Waker::wake);
+    }
+}
+
+/// An export that is being attached.
+struct Busy {
+    all: Rc<Inner>,
+    export: String,
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.all.busy.borrow_mut().retain(|busy| *busy != self.export);
+        self.all.wake();
     }
 }
 

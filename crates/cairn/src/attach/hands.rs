@@ -40,8 +40,6 @@ pub enum Step {
         block_bytes: u32,
         /// Whether it may only be read.
         read_only: bool,
-        /// Whether space can be given back.
-        discards: bool,
     },
     /// Flush, and remove everything.
     Release {
@@ -104,8 +102,8 @@ impl Job {
         let name: Name = self.name.parse()?;
         match self.step {
             Step::Prepare => attach::prepare(&name)?,
-            Step::Connect { block_bytes, read_only, discards } => {
-                let wanted = Wanted { block_bytes, read_only, discards };
+            Step::Connect { block_bytes, read_only } => {
+                let wanted = Wanted { block_bytes, read_only };
                 let connected = attach::connect(&name, wanted)?;
                 let (device, direct) = (Some(connected.device), connected.direct);
                 return Ok(Done { device, direct, ..Done::default() });

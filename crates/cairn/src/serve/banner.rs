@@ -7,6 +7,8 @@ use block::env::Address;
 use graph::spec::Planned;
 use graph::spec::units::format_exact;
 
+use crate::attach::must_be_root;
+
 use super::listen::{uri, uris};
 
 /// Each export with its URIs, notes, and lines to paste.
@@ -32,10 +34,15 @@ pub fn text(planned: &Planned, attached: &[Attached]) -> String {
     }
     if let (Some(first), Some(at)) = (planned.exports.first(), planned.listens.first()) {
         let (name, uri) = (&first.name, uri(at, &first.name));
+        let attach = match must_be_root() {
+            Ok(()) => format!("cairn attach {name}"),
+            Err(_) => format!("sudo cairn attach '{uri}'"),
+        };
         let _ = write!(
             text,
             "  try:  nbdinfo '{uri}'\n\
              \x20       qemu-img convert -f raw -O qcow2 '{uri}' {name}.qcow2\n\
+             \x20       {attach}\n\
              \x20       fio --name=try --ioengine=nbd --uri='{uri}' --rw=randread --bs=4k \
              --iodepth=32 --time_based --runtime=5\n"
         );

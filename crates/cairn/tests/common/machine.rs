@@ -1,10 +1,10 @@
 //! Devices of this machine under names of their own, which are gone after the test.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{Dir, Ran};
+use super::{Dir, Ran, until};
 
 /// Whether this is root; says that a test is passed over if not.
 pub fn is_root() -> bool {
@@ -13,6 +13,33 @@ pub fn is_root() -> bool {
         eprintln!("passed over: only root may attach");
     }
     root
+}
+
+/// A process in the background, which does not outlive the test.
+pub struct Background(Child);
+
+impl Background {
+    /// Starts it; what it says is nobody's.
+    pub fn start(command: &mut Command) -> Self {
+        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Waits for its end; its code.
+    pub fn end(&mut self) -> Option<i32> {
+        self.0.wait().unwrap().code()
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        // It has ended already, if all went well.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// A name in `/dev/cairn`, and a directory to mount on.
@@ -57,12 +84,22 @@ impl<'d> Name<'d> {
         self.dir.cairn(&["detach", &self.name])
     }
 
+    /// Detaches it, which must work.
+    pub fn detach_well(&self) {
+        let ran = self.detach();
+        assert_eq!(ran.code, 0, "{ran:?}");
+    }
+
     pub fn mount(&self) {
         run("mount", &[&self.shown(), &self.mount_point().display().to_string()]);
     }
 
     pub fn umount(&self) {
-        run("umount", &[&self.mount_point().display().to_string()]);
+        // A process that another test starts has for a moment what is open here.
+        until("it can be unmounted", || {
+            let status = Command::new("umount").arg("-q").arg(self.mount_point()).status();
+            status.unwrap().success()
+        });
     }
 
     /// Whether nothing of it is left on this machine.
