@@ -6,7 +6,7 @@ use std::rc::{Rc, Weak};
 use std::task::{Poll, Waker};
 
 use block::env::Channel;
-use block::{ByteRange, Copies, Error, ErrorKind, Op, Request, Result};
+use block::{ByteRange, Copies, Error, ErrorKind, Op, Request, Result, check};
 use graph::engine::Sink;
 use wire::fuse::{
     Call, Facts, Init, MAX_WRITE_BYTES, Node, PAGE_BYTES, Reply, VOLUME_NAME, Zeroing,
@@ -304,9 +304,13 @@ impl Inner {
         Next::Answered
     }
 
-    /// Begins an operation, after what closed connections left behind.
+    /// Begins an operation, after what closed connections left behind. Whoever opens the file himself may
+    /// ask for anything: this is the seam.
     async fn begin(&self, unique: u64, mut op: Op) {
         let export = &self.export;
+        if let Err(error) = check(&export.info, &op) {
+            return self.send(&Reply::error(unique, error.errno()));
+        }
         if export.is_fenced(op.range()) {
             export.unfenced(op.range()).await;
         }
