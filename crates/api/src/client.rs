@@ -10,19 +10,22 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::{
-    DeviceStatus, GraphView, KeyRequest, KeySlots, MemberRequest, Place, Problem, SpecText, Status,
-    Top,
+    AttachRequest, Attached, DetachRequest, DeviceStatus, GraphView, KeyRequest, KeySlots,
+    MemberRequest, Place, Problem, SpecText, Status, Top,
 };
 
 /// The longest answer that is read: a graph of the most devices fits several times.
 pub const ANSWER_MAX_BYTES: u64 = 64 << 20;
 
-/// A server that does not answer for so long does not answer at all: none of its answers waits.
+/// A server that does not answer for so long does not answer at all: none of these answers waits.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Deriving a key takes about a second for each slot that is tried, and as long as the slot says: a
 /// minute for the costliest that is taken.
 const PATIENCE_KEYS: Duration = Duration::from_secs(180);
+
+/// For what waits for disks: as long as writing out what a machine's memory holds may take.
+const PATIENCE_DISKS: Duration = Duration::from_secs(600);
 
 /// A control socket, seen from outside.
 #[derive(Clone, Debug)]
@@ -116,6 +119,22 @@ impl Client {
     /// As all.
     pub fn keys(&self, request: &KeyRequest) -> Answer<KeySlots> {
         self.post_within(PATIENCE_KEYS, "/v1/keys", request)
+    }
+
+    /// Makes an export a device of this machine.
+    ///
+    /// # Errors
+    /// As all.
+    pub fn attach(&self, request: &AttachRequest) -> Answer<Attached> {
+        self.post_within(PATIENCE_DISKS, "/v1/attach", request)
+    }
+
+    /// Ends that. It waits for the last flush.
+    ///
+    /// # Errors
+    /// As all.
+    pub fn detach(&self, request: &DetachRequest) -> Answer<Attached> {
+        self.post_within(PATIENCE_DISKS, "/v1/detach", request)
     }
 
     fn get<T: DeserializeOwned>(&self, path: &str) -> Answer<T> {

@@ -25,9 +25,9 @@ pub use bridge::{Answers, Bridge, JOBS_MAX, bridge};
 pub use client::{ANSWER_MAX_BYTES, Client};
 pub use server::Server;
 pub use types::{
-    Counts, DeviceStatus, ExportView, GraphView, Health, KeyChange, KeyRequest, KeySlot, KeySlots,
-    MemberRequest, MemberStatus, NodeView, Place, Power, Problem, Progress, SpecText, Status, Top,
-    TopRow,
+    AttachRequest, Attached, Counts, DetachRequest, DeviceStatus, ExportView, GraphView, Health,
+    KeyChange, KeyRequest, KeySlot, KeySlots, MemberRequest, MemberStatus, NodeView, Place, Power,
+    Problem, Progress, SpecText, Status, Top, TopRow,
 };
 
 /// What takes time, on the core of whoever is asked.
@@ -60,6 +60,10 @@ pub trait Live {
     fn resync(&self, request: &MemberRequest) -> Result<DeviceStatus, Problem>;
     /// Lists or changes key slots, which takes time: for deriving keys, and for writing them.
     fn keys(&self, request: &KeyRequest) -> Later<Result<KeySlots, Problem>>;
+    /// Makes an export a device of this machine.
+    fn attach(&self, request: AttachRequest) -> Later<Result<Attached, Problem>>;
+    /// Ends that.
+    fn detach(&self, request: DetachRequest) -> Later<Result<Attached, Problem>>;
     /// Lets something go on beside the answers.
     fn spawn(&self, task: Later<()>);
 }

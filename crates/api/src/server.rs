@@ -13,7 +13,7 @@ use axum::{Json, Router};
 use rustix::fs::Mode;
 use serde::{Deserialize, Serialize};
 
-use crate::{Bridge, KeyRequest, Live, MemberRequest, Problem};
+use crate::{AttachRequest, Bridge, DetachRequest, KeyRequest, Live, MemberRequest, Problem};
 
 /// A control socket that is open; it closes with this value.
 pub struct Server {
@@ -85,6 +85,8 @@ fn routes(bridge: Bridge) -> Router {
         .route("/v1/device/fail", post(fail))
         .route("/v1/device/resync", post(resync))
         .route("/v1/keys", post(keys))
+        .route("/v1/attach", post(attach))
+        .route("/v1/detach", post(detach))
         .fallback(nothing)
         .with_state(bridge)
 }
@@ -109,6 +111,14 @@ async fn resync(State(bridge): State<Bridge>, Json(request): Json<MemberRequest>
 
 async fn keys(State(bridge): State<Bridge>, Json(request): Json<KeyRequest>) -> Response {
     answer(bridge.ask_later(move |live| live.keys(&request)).await.flatten())
+}
+
+async fn attach(State(bridge): State<Bridge>, Json(request): Json<AttachRequest>) -> Response {
+    answer(bridge.ask_later(move |live| live.attach(request)).await.flatten())
+}
+
+async fn detach(State(bridge): State<Bridge>, Json(request): Json<DetachRequest>) -> Response {
+    answer(bridge.ask_later(move |live| live.detach(request)).await.flatten())
 }
 
 async fn nothing() -> Response {

@@ -69,6 +69,9 @@ pub struct ExportView {
     pub read_only: bool,
     /// How clients reach it; none if this is a plan.
     pub uris: Vec<String>,
+    /// What it is called as a device of this machine, if it is attached.
+    #[serde(default)]
+    pub attached: Option<String>,
 }
 
 /// A spec in which nothing is left open.
@@ -95,6 +98,49 @@ pub struct Status {
     pub served: u64,
     /// Disks and devices, those below first.
     pub devices: Vec<DeviceStatus>,
+    /// Exports that are devices of this machine.
+    #[serde(default)]
+    pub attached: Vec<Attached>,
+}
+
+/// An export that is a block device of this machine, or would be.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Attached {
+    /// Its name.
+    pub name: String,
+    /// The export.
+    pub export: String,
+    /// `/dev/cairn/NAME`
+    pub path: String,
+    /// `/dev/loopN`; none if nothing was done yet.
+    pub device: Option<String>,
+    /// Whether this kernel can hand its requests to another process when ours dies.
+    pub has_resend: bool,
+    /// What the user should know.
+    pub notes: Vec<String>,
+}
+
+/// What to attach.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AttachRequest {
+    /// The export.
+    pub export: String,
+    /// What to call it; as the export if left out.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// Only say whether it could be done.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What to detach.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DetachRequest {
+    /// Its name.
+    pub name: String,
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
 }
 
 /// How a disk or device is.

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -87,6 +87,16 @@ pub trait World {
     fn listen(&self, at: &Address) -> Result<Rc<dyn Listener>>;
     /// Connects.
     fn connect(&self, to: &Address) -> LocalFuture<Result<Rc<dyn Socket>>>;
+    /// Mounts a file system on a directory; its requests come as messages through the channel. It is
+    /// dead once the channel is gone, and stays mounted until somebody unmounts it.
+    ///
+    /// # Errors
+    /// `Denied` without the right to mount; `NotFound`, and what else the kernel says; `Unsupported`
+    /// where there are no mounts.
+    fn mount(&self, at: &Path) -> Result<Rc<dyn Channel>> {
+        let why = format!("{}: nothing can be mounted here", at.display());
+        Err(Error::new(ErrorKind::Unsupported, why))
+    }
 }
 
 /// A timer that was set.
@@ -180,6 +190,14 @@ impl Env {
     /// `NotFound`, `Denied`, and what else the kernel says.
     pub async fn connect(&self, to: &Address) -> Result<Rc<dyn Socket>> {
         self.0.connect(to).await
+    }
+
+    /// See [`World::mount`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn mount(&self, at: &Path) -> Result<Rc<dyn Channel>> {
+        self.0.mount(at)
     }
 
     /// Waits for `delay`.
@@ -384,6 +402,32 @@ pub trait Socket {
     fn shutdown(&self);
     /// Who is at the other end, in words.
     fn peer(&self) -> String;
+}
+
+/// A channel of messages: each is received whole or not at all, and sent whole. What is received and
+/// sent is moved at once; only the wait for the next message is a wait.
+pub trait Channel {
+    /// Takes the next message, into `head` and then into `rest`: its length; `None` if there is none
+    /// now.
+    ///
+    /// # Errors
+    /// `Stopped` at the end of the channel, and what else the kernel says.
+    fn recv(&self, head: &Buf, rest: &Buf) -> Result<Option<usize>>;
+    /// Ends when there may be a message, or the channel is at its end.
+    fn ready(&self) -> Ticket;
+    /// Sends one message: `head`, and then `rest`.
+    ///
+    /// # Errors
+    /// `NotFound` if nobody waits for it any more, and what else the kernel says.
+    fn send(&self, head: &[u8], rest: Option<&Buf>) -> Result<()>;
+    /// Makes sure that the buffer's memory is there and stays: a message is moved whatever happens to
+    /// this process meanwhile.
+    ///
+    /// # Errors
+    /// `Limit` past what may be locked.
+    fn pin(&self, buf: &Buf) -> Result<()>;
+    /// What the kernel did not grant and would be better granted, in words.
+    fn lacks(&self) -> Option<&str>;
 }
 
 /// Somebody who owns operations in flight.

@@ -5,6 +5,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::exit::Result;
 use crate::out::Form;
 use crate::serve::ServeArgs;
+use crate::verbs::attach::{AttachArgs, DetachArgs};
 use crate::verbs::bench::BenchArgs;
 use crate::verbs::completions::{CompletionsArgs, ManArgs};
 use crate::verbs::create::CreateArgs;
@@ -53,6 +54,10 @@ enum Verb {
     Top(TopArgs),
     /// Tell where a byte of an export lies on the disks
     Locate(LocateArgs),
+    /// Make an export a block device of this machine: /dev/cairn/NAME
+    Attach(AttachArgs),
+    /// Flush a device that was attached, and take it away
+    Detach(DetachArgs),
     /// Act on members of redundant devices, while they are in use
     Device(DeviceArgs),
     /// Say who may open an encrypted device the next time
@@ -82,6 +87,8 @@ impl Args {
             Verb::Graph(args) => args.run(form),
             Verb::Top(args) => args.run(form),
             Verb::Locate(args) => args.run(form),
+            Verb::Attach(args) => args.run(form),
+            Verb::Detach(args) => args.run(form),
             Verb::Device(args) => args.run(form),
             Verb::Key(args) => args.run(form),
             Verb::Kinds(args) => args.run(form),

@@ -6,6 +6,7 @@
 )]
 
 mod args;
+mod attach;
 mod draw;
 mod exit;
 mod out;
@@ -26,6 +27,9 @@ use clap::Parser;
 use args::Args;
 
 fn main() -> ExitCode {
+    if std::env::args_os().next().is_some_and(|name| name == attach::hands::NAME) {
+        return attach::hands::main();
+    }
     match Args::parse().run() {
         Ok(exit) => ExitCode::from(exit.code()),
         Err(failure) => {

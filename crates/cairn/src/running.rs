@@ -23,16 +23,13 @@ impl At {
     /// # Errors
     /// `NotFound` if nothing runs, `Usage` with the list if more than one does.
     pub fn one(&self) -> Result<Client> {
-        self.one_of(None)
+        self.one_where(|_| false)
     }
 
-    /// As [`At::one`]; of several the one that serves the graph of that name.
-    pub fn one_of(&self, graph: Option<&str>) -> Result<Client> {
+    /// As [`At::one`]; of several the only one of which that is true.
+    pub fn one_where(&self, is_it: impl Fn(&Client) -> bool) -> Result<Client> {
         let mut all = self.all()?;
-        if all.len() > 1
-            && let Some(name) = graph
-        {
-            let is_it = |client: &Client| client.graph().is_ok_and(|graph| graph.name == name);
+        if all.len() > 1 {
             let found: Vec<_> = all.iter().filter(|client| is_it(client)).cloned().collect();
             if found.len() == 1 {
                 all = found;
@@ -99,5 +96,11 @@ fn running() -> Result<Vec<Client>> {
 impl From<Problem> for Failure {
     fn from(problem: Problem) -> Self {
         Self { code: problem.exit, message: problem.message }
+    }
+}
+
+impl From<Failure> for Problem {
+    fn from(failure: Failure) -> Self {
+        Self { exit: failure.code, message: failure.message }
     }
 }

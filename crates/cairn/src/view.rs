@@ -29,6 +29,7 @@ pub fn graph(planned: &Planned, pid: Option<u32>, uris: impl Fn(&str) -> Vec<Str
         block_size_bytes: export.info.block_size,
         read_only: export.read_only,
         uris: uris(&export.name),
+        attached: None,
     };
     GraphView {
         name: planned.name.clone(),
@@ -108,7 +109,8 @@ pub fn spec(planned: &Planned) -> SpecText {
     for export in &planned.exports {
         let on = quoted(&planned.nodes[export.node].name);
         let read_only = if export.read_only { ", read_only = true" } else { "" };
-        let _ = writeln!(text, "{} = {{ on = {on}{read_only} }}", key(&export.name));
+        let attach = if export.attach { ", attach = true" } else { "" };
+        let _ = writeln!(text, "{} = {{ on = {on}{read_only}{attach} }}", key(&export.name));
     }
     SpecText { name: planned.name.clone(), text }
 }

@@ -8,6 +8,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use common::machine::{Name, is_root, run};
 use common::{Dir, Serve};
 
 /// After the last request: the watcher of deadlines looks once more, and goes.
@@ -114,6 +115,25 @@ fn an_idle_graph_of_twenty_devices_and_four_clients_sleeps() {
     let anonymous = status(&serve, "RssAnon") * 1024 + status(&serve, "VmLck") * 1024;
     assert!(anonymous <= 16 * MIB + written, "{} MiB after {sent} requests", anonymous / MIB);
     drop(clients);
+    assert_eq!(serve.stop().code, 0);
+}
+
+#[test]
+fn an_idle_device_sleeps() {
+    if !is_root() {
+        return;
+    }
+    let dir = Dir::new();
+    dir.write("one.toml", "[disk]\nd = { memory = \"64MiB\" }\n[export]\nvol = { on = \"d\" }\n");
+    let serve = dir.serve(&["one.toml"]);
+    let name = Name::new(&dir);
+    name.attach("vol");
+    run("mkfs.ext4", &["-q", &name.shown()]);
+    std::thread::sleep(SETTLE);
+    let before = sleeps(&serve);
+    std::thread::sleep(IDLE);
+    assert_eq!(sleeps(&serve) - before, 0, "wake-ups in {IDLE:?}");
+    name.detach_well();
     assert_eq!(serve.stop().code, 0);
 }
 

@@ -8,6 +8,7 @@
     reason = "this crate is the real side of Env: time, threads, files and sockets live here"
 )]
 
+mod channel;
 mod disk;
 mod engine;
 mod executor;

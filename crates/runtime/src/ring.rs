@@ -228,6 +228,7 @@ fn entry(call: Call) -> Entry {
             let addr = unsafe { &*addr };
             opcode::Connect::new(Fd(fd), addr.as_ptr(), addr.len()).build()
         }
+        Call::Ready { fd } => opcode::PollAdd::new(Fd(fd), libc::POLLIN as u32).build(),
         // At the stream's own position: there is no other.
         Call::Next { fd, ptr, len } => opcode::Read::new(Fd(fd), ptr, len).offset(u64::MAX).build(),
     }

@@ -6,6 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -13,8 +14,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
 use block::env::{
-    self, Address, Listener, LocalFuture, Open, Outcome, Socket, Storage, StorageFacts, Ticket,
-    Tickets, TimerId, World,
+    self, Address, Channel, Listener, LocalFuture, Open, Outcome, Socket, Storage, StorageFacts,
+    Ticket, Tickets, TimerId, World,
 };
 use block::{Buf, BufPool, Error, ErrorKind, Mono, Result, Secret, Wanted};
 
@@ -25,7 +26,7 @@ use crate::slab::{Held, Op, Polled, Slab, Slot};
 use crate::sys::{self, Call};
 use crate::timers::Timers;
 use crate::workers::{Home, Job, Workers};
-use crate::{disk, opening, socket};
+use crate::{channel, disk, opening, socket};
 
 // So often the queue is run through before the kernel is asked again.
 const ROUNDS: usize = 8;
@@ -489,5 +490,9 @@ impl World for Side {
     fn connect(&self, to: &Address) -> LocalFuture<Result<Rc<dyn Socket>>> {
         let side = self.me.upgrade().expect("a side at work is alive");
         Box::pin(socket::connect(side, to.clone()))
+    }
+
+    fn mount(&self, at: &Path) -> Result<Rc<dyn Channel>> {
+        channel::mount(self.me.upgrade().expect("a side at work is alive"), at)
     }
 }

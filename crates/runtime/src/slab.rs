@@ -52,6 +52,8 @@ pub(crate) enum Op {
     Connect,
     /// A read of a stream into the slot itself.
     Next,
+    /// A wait until a channel has a message.
+    Ready,
     /// The core's own bell.
     Bell,
 }
@@ -59,7 +61,10 @@ pub(crate) enum Op {
 impl Op {
     /// Whether nothing is lost by calling it off, and it may wait for good otherwise.
     pub(crate) fn waits_for_others(self) -> bool {
-        matches!(self, Self::Recv | Self::Send | Self::Accept | Self::Connect | Self::Next)
+        matches!(
+            self,
+            Self::Recv | Self::Send | Self::Accept | Self::Connect | Self::Next | Self::Ready
+        )
     }
 
     /// Whether a disk carries it out.
@@ -80,6 +85,7 @@ impl Op {
             Self::Accept => "accept",
             Self::Connect => "connect",
             Self::Next => "signal",
+            Self::Ready => "wait",
             Self::Bell => "bell",
         }
     }
@@ -192,6 +198,7 @@ impl Slot {
                 Call::Connect { fd, addr }
             }
             Op::Next => Call::Next { fd, ptr: self.small.0.as_mut_ptr(), len: SMALL_BYTES as u32 },
+            Op::Ready => Call::Ready { fd },
             Op::Bell => Call::Next { fd, ptr: self.small.0.as_mut_ptr(), len: 8 },
         }
     }

@@ -64,6 +64,10 @@ pub(crate) enum Call {
         ptr: *mut u8,
         len: u32,
     },
+    /// A wait until there is something to read, or will never be.
+    Ready {
+        fd: RawFd,
+    },
 }
 
 // SAFETY: a call is numbers; whoever performs it on another thread keeps what it points to alive.
@@ -150,6 +154,13 @@ pub(crate) unsafe fn perform(call: Call) -> i32 {
         Call::Next { fd, ptr, len } => {
             // SAFETY: valid memory, by the contract above.
             check_size(unsafe { libc::read(fd, ptr.cast(), len as usize) })
+        }
+        Call::Ready { fd } => {
+            let mut polls = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+            match poll(&mut polls, None) {
+                Ok(_) => i32::from(polls[0].revents),
+                Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
+            }
         }
     }
 }
@@ -620,4 +631,59 @@ pub(crate) fn add_flags(fd: RawFd, flags: c_int) -> io::Result<()> {
 pub(crate) fn allocate(fd: RawFd, mode: c_int, offset: u64, len: u64) -> io::Result<()> {
     // SAFETY: no memory is passed.
     check(unsafe { libc::fallocate(fd, mode, offset as i64, len as i64) }).map(drop)
+}
+
+/// Mounts a FUSE file system whose requests are read from `device`.
+pub(crate) fn mount_fuse(device: RawFd, at: &Path) -> io::Result<()> {
+    let at = CString::new(at.as_os_str().as_bytes())?;
+    // SAFETY: no memory is passed.
+    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let options = format!(
+        "fd={device},rootmode=40000,user_id={user},group_id={group},allow_other,default_permissions"
+    );
+    let options = CString::new(options)?;
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+    let (source, kind) = (c"cairn".as_ptr(), c"fuse".as_ptr());
+    // SAFETY: terminated strings that live over the call.
+    check(unsafe { libc::mount(source, at.as_ptr(), kind, flags, options.as_ptr().cast()) })
+        .map(drop)
+}
+
+/// `readv` into two parts; the bytes.
+pub(crate) fn read_two(fd: RawFd, one: &mut [u8], two: &mut [u8]) -> io::Result<usize> {
+    let parts = [
+        libc::iovec { iov_base: one.as_mut_ptr().cast(), iov_len: one.len() },
+        libc::iovec { iov_base: two.as_mut_ptr().cast(), iov_len: two.len() },
+    ];
+    // SAFETY: two parts that nobody else can touch meanwhile.
+    let read = unsafe { libc::readv(fd, parts.as_ptr(), 2) };
+    usize::try_from(read).map_err(|_| io::Error::last_os_error())
+}
+
+/// `writev` of two parts; the bytes.
+pub(crate) fn write_two(fd: RawFd, one: &[u8], two: &[u8]) -> io::Result<usize> {
+    let part = |bytes: &[u8]| libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
+    let parts = [part(one), part(two)];
+    let count = if two.is_empty() { 1 } else { 2 };
+    // SAFETY: valid parts, which the kernel only reads.
+    let written = unsafe { libc::writev(fd, parts.as_ptr(), count) };
+    usize::try_from(written).map_err(|_| io::Error::last_os_error())
+}
+
+/// Keeps memory from being given away.
+pub(crate) fn lock_memory(bytes: &mut [u8]) -> io::Result<()> {
+    // SAFETY: the slice's own pages; what they hold does not change.
+    check(unsafe { libc::mlock(bytes.as_ptr().cast(), bytes.len()) }).map(drop)
+}
+
+/// Says that what this thread does may be what others' writes wait for: when memory is short the kernel
+/// does not let it wait for these.
+pub(crate) fn set_io_flusher() -> io::Result<()> {
+    // PR_SET_IO_FLUSHER, since Linux 5.6, which the C library does not name.
+    const SET_IO_FLUSHER: c_int = 57;
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::prctl(SET_IO_FLUSHER, 1, 0, 0, 0) }).map(drop)
 }

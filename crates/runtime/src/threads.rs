@@ -82,15 +82,16 @@ impl Threads {
                 self.disks.push(DiskJob { id, call, ended: self.ended.clone() });
                 return;
             }
-            Call::Recv { fd, .. } | Call::Accept { fd } | Call::Next { fd, .. } => {
-                (fd, libc::POLLIN)
-            }
+            Call::Recv { fd, .. }
+            | Call::Accept { fd }
+            | Call::Next { fd, .. }
+            | Call::Ready { fd } => (fd, libc::POLLIN),
             Call::Send { fd, .. } | Call::Connect { fd, .. } => (fd, libc::POLLOUT),
         };
         let stream = Stream { id, call, fd, events };
         // Streams that are no sockets would make the core wait here.
         let res = match call {
-            Call::Next { .. } => -libc::EAGAIN,
+            Call::Next { .. } | Call::Ready { .. } => -libc::EAGAIN,
             // SAFETY: the slot owns what the call points at.
             _ => unsafe { sys::perform(call) },
         };

@@ -4,5 +4,6 @@
 //! long it may take and what a request does are questions for the caller.
 #![forbid(unsafe_code)]
 
+pub mod fuse;
 pub mod nbd;
 pub mod stream;

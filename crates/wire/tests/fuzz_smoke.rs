@@ -146,3 +146,20 @@ fn uri() {
     // The first byte of an input is drawn at random; here it would spoil every scheme.
     run(&seeds.map(|seed| seed.as_bytes().to_vec()), |input| bodies::uri(&input[1..]));
 }
+
+#[test]
+fn fuse_request() {
+    let seeds: Vec<Vec<u8>> = (0..50)
+        .map(|opcode: u32| {
+            let len: u32 = if opcode == 16 { 96 } else { 80 };
+            let mut bytes = vec![0; len as usize];
+            bytes[..4].copy_from_slice(&len.to_ne_bytes());
+            bytes[4..8].copy_from_slice(&opcode.to_ne_bytes());
+            bytes[16] = 2;
+            // The size of a read or a write; of a greeting the flags.
+            bytes[56..60].copy_from_slice(&16u32.to_ne_bytes());
+            bytes
+        })
+        .collect();
+    run(&seeds, bodies::fuse_request);
+}

@@ -55,6 +55,7 @@ mod tests {
             block_size_bytes: 512,
             read_only: name == "ro",
             uris: vec![],
+            attached: None,
         };
         GraphView {
             name: "a<b".into(),

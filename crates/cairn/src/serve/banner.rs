@@ -2,14 +2,17 @@
 
 use std::fmt::Write as _;
 
+use api::Attached;
 use block::env::Address;
 use graph::spec::Planned;
 use graph::spec::units::format_exact;
 
+use crate::attach::must_be_root;
+
 use super::listen::{uri, uris};
 
 /// Each export with its URIs, notes, and lines to paste.
-pub fn text(planned: &Planned) -> String {
+pub fn text(planned: &Planned, attached: &[Attached]) -> String {
     let summary = planned.summary();
     let mut lines = summary.lines();
     let mut text = String::new();
@@ -20,6 +23,10 @@ pub fn text(planned: &Planned) -> String {
             // Writing to a String does not fail.
             let _ = writeln!(text, "  {uri}");
         }
+        for Attached { path, device, .. } in attached.iter().filter(|one| one.export == export.name)
+        {
+            let _ = writeln!(text, "  {path} -> {}", device.as_deref().unwrap_or_default());
+        }
     }
     for note in lines {
         text.push_str(note);
@@ -27,10 +34,15 @@ pub fn text(planned: &Planned) -> String {
     }
     if let (Some(first), Some(at)) = (planned.exports.first(), planned.listens.first()) {
         let (name, uri) = (&first.name, uri(at, &first.name));
+        let attach = match must_be_root() {
+            Ok(()) => format!("cairn attach {name}"),
+            Err(_) => format!("sudo cairn attach '{uri}'"),
+        };
         let _ = write!(
             text,
             "  try:  nbdinfo '{uri}'\n\
              \x20       qemu-img convert -f raw -O qcow2 '{uri}' {name}.qcow2\n\
+             \x20       {attach}\n\
              \x20       fio --name=try --ioengine=nbd --uri='{uri}' --rw=randread --bs=4k \
              --iodepth=32 --time_based --runtime=5\n"
         );
@@ -48,6 +60,9 @@ pub fn dry(planned: &Planned, listens: &[Address]) -> String {
     }
     for at in listens {
         let _ = writeln!(text, "would listen on {at}");
+    }
+    for export in planned.exports.iter().filter(|export| export.attach) {
+        let _ = writeln!(text, "would attach {0} as {1}/{0}", export.name, attach::DEVICES);
     }
     text
 }

@@ -3,8 +3,9 @@
 use std::rc::Rc;
 
 use api::{
-    Counts, DeviceStatus, GraphView, Health, KeyRequest, KeySlots, Live, MemberRequest,
-    MemberStatus, Place, Power, Problem, Progress, SpecText, Status, Top, TopRow,
+    AttachRequest, Attached, Counts, DetachRequest, DeviceStatus, GraphView, Health, KeyRequest,
+    KeySlots, Live, MemberRequest, MemberStatus, Place, Power, Problem, Progress, SpecText, Status,
+    Top, TopRow,
 };
 use block::env::LocalFuture;
 use block::{Control, Env, Report, Verb};
@@ -14,6 +15,7 @@ use graph::spec::Planned;
 use graph::{Graph, Located, Member};
 
 use super::keys;
+use crate::attach::Attachments;
 use crate::exit::{Exit, Failure};
 use crate::view;
 
@@ -27,6 +29,8 @@ pub struct Running {
     pub graph: Rc<Graph>,
     /// The connections.
     pub server: Server,
+    /// What is a device of this machine.
+    pub attachments: Attachments,
     /// What the graph was built from: its nodes are the graph's members, in the same order.
     pub planned: Planned,
     /// The graph as it was built, with the URIs.
@@ -39,6 +43,7 @@ impl Live for Running {
         for (node, device) in view.nodes.iter_mut().zip(self.devices()) {
             node.health = device.health;
         }
+        self.attachments.show(&mut view);
         view
     }
 
@@ -55,6 +60,7 @@ impl Live for Running {
             connections: self.server.connections(),
             served: self.server.served(),
             devices,
+            attached: self.attachments.views(),
         }
     }
 
@@ -97,6 +103,23 @@ impl Live for Running {
 
     fn keys(&self, request: &KeyRequest) -> LocalFuture<Result<KeySlots, Problem>> {
         keys::answer(&self.graph, request)
+    }
+
+    fn attach(&self, request: AttachRequest) -> LocalFuture<Result<Attached, Problem>> {
+        let attachments = self.attachments.clone();
+        Box::pin(async move {
+            let AttachRequest { export, name, dry_run } = request;
+            let attached = attachments.attach(&export, name.as_deref(), dry_run).await;
+            attached.map_err(Problem::from)
+        })
+    }
+
+    fn detach(&self, request: DetachRequest) -> LocalFuture<Result<Attached, Problem>> {
+        let attachments = self.attachments.clone();
+        Box::pin(async move {
+            let detached = attachments.detach(&request.name, request.dry_run).await;
+            detached.map_err(Problem::from)
+        })
     }
 
     fn spawn(&self, task: LocalFuture<()>) {
@@ -218,8 +241,7 @@ fn place(located: Located) -> Place {
 }
 
 pub fn refused(error: block::Error) -> Problem {
-    let Failure { code, message } = error.into();
-    Problem { exit: code, message }
+    Failure::from(error).into()
 }
 
 pub fn problem(exit: Exit, message: String) -> Problem {

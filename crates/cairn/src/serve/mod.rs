@@ -9,6 +9,7 @@
 //! | `command.rs` | `--run` |
 //! | `live.rs` | what the control socket is told |
 //! | `keys.rs` | key slots, by the control socket |
+//! | `remote.rs` | `cairn attach URI` |
 //! | `process.rs` | limits, the pid file, word to the service manager |
 
 mod banner;
@@ -17,10 +18,11 @@ mod keys;
 mod listen;
 mod live;
 mod process;
+mod remote;
 mod stop;
 
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -35,6 +37,7 @@ use graph::spec::Planned;
 use graph::spec::units::parse_duration;
 use runtime::{Config, Core};
 
+use crate::attach::Attachments;
 use crate::exit::{Exit, Failure, Result};
 use crate::out::{self, Form};
 use crate::place;
@@ -44,6 +47,8 @@ use crate::view;
 use command::Command;
 use live::Running;
 use process::PidFile;
+
+pub use remote::Remote;
 
 /// What `serve` takes.
 #[derive(Args)]
@@ -89,6 +94,7 @@ pub struct Serving {
     engine: Engine,
     graph: Rc<Graph>,
     server: Server,
+    attachments: Attachments,
 }
 
 impl Serving {
@@ -100,13 +106,14 @@ impl Serving {
         let export = |export: &graph::Export| {
             Export::new(env, &engine, export.node, &export.name, &planned.name)
         };
-        let exports = graph.exports().iter().map(export).collect();
+        let exports: Vec<_> = graph.exports().iter().map(export).collect();
+        let attachments = Attachments::new(env, &exports);
         let mut limits = Limits::default();
         if let Some(most) = planned.max_connections {
             limits.connections = most as usize;
         }
         let server = Server::new(env, exports, limits, out::note);
-        Ok(Self { env: env.clone(), engine, graph, server })
+        Ok(Self { env: env.clone(), engine, graph, server, attachments })
     }
 
     /// Lets clients in. Answers the addresses as they turned out.
@@ -120,10 +127,29 @@ impl Serving {
         Ok(bound)
     }
 
+    /// Attaches what the spec says.
+    async fn attach(&self, planned: &Planned) -> Result<()> {
+        for export in planned.exports.iter().filter(|export| export.attach) {
+            match self.attachments.attach(&export.name, None, false).await {
+                Ok(attached) => {
+                    attached.notes.iter().for_each(|note| out::note(&format!("note: {note}")))
+                }
+                Err(failure) => {
+                    // What is attached already goes first; the failure to tell is this one.
+                    let _ = self.attachments.end(Duration::ZERO).await;
+                    return Err(failure);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// As people and programs look at it.
     fn view(&self, planned: &Planned) -> GraphView {
         let pid = Some(std::process::id());
-        view::graph(planned, pid, |export| listen::uris(&planned.listens, export))
+        let mut view = view::graph(planned, pid, |export| listen::uris(&planned.listens, export));
+        self.attachments.show(&mut view);
+        view
     }
 
     /// As the control socket looks at it.
@@ -133,6 +159,7 @@ impl Serving {
             engine: self.engine.clone(),
             graph: self.graph.clone(),
             server: self.server.clone(),
+            attachments: self.attachments.clone(),
             view: self.view(planned),
             planned: planned.clone(),
         }
@@ -165,7 +192,8 @@ impl ServeArgs {
         let mut signals = core.signals()?;
         let serving = core.block_on(Serving::open(&env, &planned))?;
         let planned = Planned { listens: serving.listen(&listens)?, ..planned };
-        let control = self.control(&planned, &serving)?;
+        let control = open_control(self.at.as_deref(), &planned, &serving)?;
+        core.block_on(serving.attach(&planned))?;
         if let Some(pidfile) = &pidfile {
             pidfile.write()?;
         }
@@ -173,7 +201,9 @@ impl ServeArgs {
         let ended = match &self.run {
             None => {
                 let view = serving.view(&planned);
-                if let Err(failure) = form.print(&view, || banner::text(&planned)) {
+                if let Err(failure) =
+                    form.print(&view, || banner::text(&planned, &serving.attachments.views()))
+                {
                     // It serves all the same.
                     out::note(&format!("warning: {}", failure.message));
                 }
@@ -186,31 +216,6 @@ impl ServeArgs {
         };
         drop((control, pidfile));
         ended.finish(core)
-    }
-
-    /// Opens the control socket.
-    fn control(&self, planned: &Planned, serving: &Serving) -> Result<api::Server> {
-        let path = match &self.at {
-            Some(path) => path.clone(),
-            None => {
-                place::make_control()?;
-                place::control().join(format!("{}-{}.sock", planned.name, std::process::id()))
-            }
-        };
-        let (bridge, answers) = api::bridge();
-        let live = serving.live(planned);
-        serving.env.spawn("the control socket", answers.run(Rc::new(live)));
-        api::Server::start(&path, bridge).map_err(|error| {
-            let shown = path.display();
-            let in_use = |why: &str| {
-                Failure::new(Exit::InUse, format!("{shown}: {why}. Next: another --at"))
-            };
-            match error.kind() {
-                ErrorKind::AddrInUse => in_use("a graph is controlled there already"),
-                ErrorKind::AlreadyExists => in_use("this is there already, and no socket"),
-                _ => Failure::io(&error, format_args!("opening the control socket {shown}")),
-            }
-        })
     }
 
     /// Names that are kept for labelled disks, which this version does not have.
@@ -245,4 +250,28 @@ impl ServeArgs {
         }
         Ok(vec![Address::Unix(directory.join(format!("{name}.sock")))])
     }
+}
+
+/// Opens the control socket, at `at` or where live verbs look.
+fn open_control(at: Option<&Path>, planned: &Planned, serving: &Serving) -> Result<api::Server> {
+    let path = match at {
+        Some(path) => path.to_owned(),
+        None => {
+            place::make_control()?;
+            place::control().join(format!("{}-{}.sock", planned.name, std::process::id()))
+        }
+    };
+    let (bridge, answers) = api::bridge();
+    let live = serving.live(planned);
+    serving.env.spawn("the control socket", answers.run(Rc::new(live)));
+    api::Server::start(&path, bridge).map_err(|error| {
+        let shown = path.display();
+        let in_use =
+            |why: &str| Failure::new(Exit::InUse, format!("{shown}: {why}. Next: another --at"));
+        match error.kind() {
+            ErrorKind::AddrInUse => in_use("a graph is controlled there already"),
+            ErrorKind::AlreadyExists => in_use("this is there already, and no socket"),
+            _ => Failure::io(&error, format_args!("opening the control socket {shown}")),
+        }
+    })
 }

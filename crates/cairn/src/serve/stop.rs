@@ -67,7 +67,7 @@ impl Serving {
     }
 
     /// Stops, unless a second signal comes before that is done.
-    async fn end(
+    pub(super) async fn end(
         &self,
         signals: &mut Signals,
         limit: Duration,
@@ -98,6 +98,8 @@ impl Serving {
 
     /// Answers what is begun and flushes. Says how many connections were closed, or what is missing.
     async fn stop(&self, limit: Duration) -> Result<usize, String> {
+        // Whoever uses a device has as long as what is begun has afterwards.
+        let devices = self.attachments.end(limit).await;
         let deadline = self.env.now().after(limit);
         let (closed, answered) = self.server.stop(limit).await;
         if !answered {
@@ -105,7 +107,7 @@ impl Serving {
         }
         let left = deadline.since(self.env.now());
         match self.env.within(left, self.flush()).await {
-            Some(Ok(())) => Ok(closed),
+            Some(Ok(())) => devices.map(|()| closed),
             Some(Err(failed)) => Err(format!("not everything was flushed: {failed}")),
             None => Err(self.overdue(limit)),
         }

@@ -94,7 +94,9 @@ impl DeviceArgs {
 
 impl Target {
     fn client(&self) -> Result<Client> {
-        self.at.one_of(Some(&self.member.of))
+        let is_it =
+            |client: &Client| client.graph().is_ok_and(|graph| graph.name == self.member.of);
+        self.at.one_where(is_it)
     }
 
     fn request(&self, dry_run: bool) -> MemberRequest {

@@ -142,7 +142,11 @@ impl KeyArgs {
 
 impl Target {
     fn client(&self) -> Result<Client> {
-        let client = self.at.one_of(self.device.graph.as_deref())?;
+        let wanted = self.device.graph.as_ref();
+        let is_it = |client: &Client| {
+            client.graph().is_ok_and(|graph| wanted.is_some_and(|name| graph.name == *name))
+        };
+        let client = self.at.one_where(is_it)?;
         match (&self.device.graph, client.graph()?.name) {
             (Some(wanted), name) if *wanted != name => {
                 let why = format!("{wanted} is not running; {name} is. Next: cairn ls");

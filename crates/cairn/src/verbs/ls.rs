@@ -38,7 +38,7 @@ impl LsArgs {
 }
 
 fn table(all: &[Listed]) -> String {
-    let title = ["GRAPH", "PID", "EXPORT", "SIZE", "BLOCK", "URI"];
+    let title = ["GRAPH", "PID", "EXPORT", "SIZE", "BLOCK", "DEVICE, URI"];
     let mut rows = vec![title.map(str::to_owned).to_vec()];
     for Listed { graph, .. } in all {
         let pid = graph.pid.map(|pid| pid.to_string()).unwrap_or_default();
@@ -50,7 +50,7 @@ fn table(all: &[Listed]) -> String {
                 export.name.clone(),
                 format_size(export.size_bytes),
                 format!("{}{read_only}", export.block_size_bytes),
-                export.uris.join("  "),
+                export.attached.iter().chain(&export.uris).cloned().collect::<Vec<_>>().join("  "),
             ]);
         }
     }

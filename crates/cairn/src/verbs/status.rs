@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use api::{DeviceStatus, Health, MemberStatus, Status};
+use api::{Attached, DeviceStatus, Health, MemberStatus, Status};
 use clap::Args;
 use graph::spec::units::{format_duration, format_size};
 
@@ -53,6 +53,10 @@ fn text(status: &Status) -> String {
     for member in members().filter(|member| member.state != "in sync") {
         // Writing to a String does not fail.
         let _ = writeln!(text, "  {:width$}  {:8}  {}", member.name, member.state, words(member));
+    }
+    for Attached { path, export, device, .. } in &status.attached {
+        let device = device.as_deref().unwrap_or_default();
+        let _ = writeln!(text, "  {path} -> {device}   {export}");
     }
     let mut told: Vec<&String> = Vec::new();
     for DeviceStatus { next, .. } in &status.devices {

@@ -1,6 +1,8 @@
 //! The real binary in a directory of its own.
 #![allow(dead_code, reason = "every test file uses its own part of it")]
 
+pub mod machine;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;

@@ -14,7 +14,7 @@ use wire::stream::{Batch, Outbox};
 
 use super::command::{PREFETCH_BYTES, allocation, errno_of, is_zero, range_of};
 use super::gate::Gate;
-use super::{Export, Limits};
+use super::{Export, Limits, Orphan};
 
 /// Answers of this length are sent while the next requests are carried out: client and server
 /// work at the same time, and the system calls are still few.
@@ -374,13 +374,14 @@ impl Connection {
     pub fn is_closed(&self) -> bool {
         self.closed.get()
     }
+}
 
-    pub fn has_requests(&self) -> bool {
+impl Orphan for Connection {
+    fn has_requests(&self) -> bool {
         self.in_flight.get() > 0
     }
 
-    /// Whether a request on its way touches `range`; a flush (`None`) touches all that writes.
-    pub fn is_about(&self, range: Option<ByteRange>) -> bool {
+    fn is_about(&self, range: Option<ByteRange>) -> bool {
         let pending = self.pending.borrow();
         let mut changing = pending.requests.iter().flatten().filter(|h| h.command.modifies());
         match range {

@@ -23,8 +23,7 @@ use block::{ByteRange, Env, Info};
 use graph::engine::{Engine, NodeId};
 use wire::nbd::{BlockSizes, ExportFacts, TransmissionFlags};
 
-use connection::Connection;
-
+pub(crate) use command::PIECE_BYTES;
 pub use server::Server;
 
 /// What clients may use up. Every number is a limit that somebody would otherwise find.
@@ -55,16 +54,24 @@ impl Default for Limits {
     }
 }
 
+/// A connection that is closed, and may have requests on their way.
+pub(crate) trait Orphan {
+    /// Whether it has any.
+    fn has_requests(&self) -> bool;
+    /// Whether one of them touches `range`; a flush (`None`) touches all that writes.
+    fn is_about(&self, range: Option<ByteRange>) -> bool;
+}
+
 /// A device under a name that clients ask for.
 pub struct Export {
     name: String,
     description: String,
-    env: Env,
-    engine: Engine,
-    node: NodeId,
-    info: Info,
+    pub(crate) env: Env,
+    pub(crate) engine: Engine,
+    pub(crate) node: NodeId,
+    pub(crate) info: Info,
     /// Closed connections whose requests are still on their way: what overlaps these waits.
-    orphans: RefCell<Vec<Weak<Connection>>>,
+    orphans: RefCell<Vec<Weak<dyn Orphan>>>,
     /// Whoever waits for that.
     fenced: RefCell<Vec<Waker>>,
 }
@@ -100,6 +107,11 @@ impl Export {
         self.node
     }
 
+    /// Its facts.
+    pub fn info(&self) -> &Info {
+        &self.info
+    }
+
     fn facts(&self) -> ExportFacts {
         let info = &self.info;
         let mut flags = TransmissionFlags::FLUSH
@@ -128,8 +140,13 @@ impl Export {
         }
     }
 
+    /// Requests of a connection that closes now go first, wherever others overlap them.
+    pub(crate) fn orphaned(&self, orphan: Weak<dyn Orphan>) {
+        self.orphans.borrow_mut().push(orphan);
+    }
+
     /// Waits until no closed connection has a request on its way that touches `range`.
-    async fn unfenced(&self, range: Option<ByteRange>) {
+    pub(crate) async fn unfenced(&self, range: Option<ByteRange>) {
         poll_fn(|cx| {
             if !self.is_fenced(range) {
                 return Poll::Ready(());
@@ -140,12 +157,13 @@ impl Export {
         .await;
     }
 
-    fn wake_fenced(&self) {
+    /// Looks again at what is fenced: a closed connection has fewer requests.
+    pub(crate) fn wake_fenced(&self) {
         self.fenced.take().into_iter().for_each(Waker::wake);
     }
 
     /// Whether a request on `range` must wait for one that a closed connection left behind.
-    fn is_fenced(&self, range: Option<ByteRange>) -> bool {
+    pub(crate) fn is_fenced(&self, range: Option<ByteRange>) -> bool {
         let mut orphans = self.orphans.borrow_mut();
         if orphans.is_empty() {
             return false;

@@ -17,7 +17,7 @@ use super::handshake::{Offer, shake};
 use super::log::Log;
 use super::reader::read;
 use super::writer::write;
-use super::{Export, Limits};
+use super::{Export, Limits, Orphan};
 
 /// After an accept that failed, before the next: what fails once would fail at once again.
 const REST: Duration = Duration::from_millis(100);
@@ -196,7 +196,8 @@ impl Server {
         inner.env.spawn("an NBD writer", write(connection.clone()));
         let ended = read(&connection, inbox).await;
         if connection.has_requests() {
-            export.orphans.borrow_mut().push(Rc::downgrade(&connection));
+            let orphan: Rc<dyn Orphan> = connection.clone();
+            export.orphaned(Rc::downgrade(&orphan));
         }
         connection.quiet().await;
         // Whoever has left may still read its last answers, but not for ever.

@@ -293,6 +293,7 @@ impl Engine {
     /// [`Engine::room`].
     pub fn submit(&self, node: NodeId, op: Op, sink: Rc<dyn Sink>, token: u64) -> Result<(), Op> {
         let node = self.node(node);
+        let checked = check(&node.info, &op);
         let (need, scratch) = (node.reserve.slots, node.reserve.bytes_for(&op));
         if self.0.slots_left.get() < need || (scratch > 0 && !self.0.pool.reserve(scratch)) {
             return Err(op);
@@ -305,7 +306,11 @@ impl Engine {
         entry.token.set(token);
         entry.need.set(need);
         entry.scratch.set(scratch);
-        if let Poll::Ready(result) = self.0.run(index, entry, &node) {
+        let polled = match checked {
+            Ok(()) => self.0.run(index, entry, &node),
+            Err(error) => Poll::Ready(Err(error)),
+        };
+        if let Poll::Ready(result) = polled {
             let result = self.0.ascend(entry, result);
             self.0.finish(index, entry, result);
         }

@@ -23,8 +23,15 @@ const READ_ONLY: OptionSpec = OptionSpec {
     help: "refuse writes",
 };
 
+const ATTACH: OptionSpec = OptionSpec {
+    name: "attach",
+    value: ValueType::Switch,
+    required: false,
+    help: "make it a block device of this machine",
+};
+
 /// Keys that other versions know.
-const LATER: [&str; 2] = ["label", "attach"];
+const LATER: [&str; 1] = ["label"];
 
 /// A disk or device whose words have been looked up.
 pub(super) struct Draft<'s> {
@@ -44,6 +51,7 @@ pub(super) struct ExportDraft<'s> {
     pub(super) entry: &'s Entry,
     pub(super) on: Option<(Word, usize)>,
     pub(super) read_only: bool,
+    pub(super) attach: bool,
 }
 
 /// What a name means.
@@ -257,7 +265,7 @@ impl<'s> Draft<'s> {
 
 impl<'s> ExportDraft<'s> {
     pub(super) fn new(entry: &'s Entry, names: &Names<'_>, log: &mut Log) -> Self {
-        let mut draft = Self { entry, on: None, read_only: false };
+        let mut draft = Self { entry, on: None, read_only: false, attach: false };
         if entry.broken {
             return draft;
         }
@@ -271,7 +279,14 @@ impl<'s> ExportDraft<'s> {
                     draft.read_only =
                         value::check(&READ_ONLY, item, &[], log) == Some(Value::Switch(true));
                 }
-                _ => unknown_option(key, "an export", ["on", READ_ONLY.name], log),
+                "attach" => {
+                    draft.attach =
+                        value::check(&ATTACH, item, &[], log) == Some(Value::Switch(true));
+                }
+                _ => {
+                    let known = ["on", READ_ONLY.name, ATTACH.name];
+                    unknown_option(key, "an export", known, log);
+                }
             }
         }
         if entry.field("on").is_none() {

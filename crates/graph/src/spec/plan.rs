@@ -82,6 +82,8 @@ pub struct PlannedExport {
     pub node: usize,
     /// Whether writes are refused: by the spec, or by what it shows.
     pub read_only: bool,
+    /// Whether it is to be a block device of this machine while it is served.
+    pub attach: bool,
     /// Its facts.
     pub info: Info,
 }
@@ -330,7 +332,8 @@ impl Planner<'_> {
         let name = export.entry.name.text.clone();
         let user = User { at: word.at, name: name.clone() };
         self.uses[*draft].export(user, !info.read_only);
-        Some(PlannedExport { name, node, read_only: info.read_only, info })
+        let attach = export.attach;
+        Some(PlannedExport { name, node, read_only: info.read_only, attach, info })
     }
 
     fn check_uses(&mut self) {

@@ -134,12 +134,13 @@ fn facts_pass_upwards() {
     let planned = planned(
         "[disk]\na = { file = 'a.4k', read_only = true }\nb = { file = 'b', create = true, size = '1GiB' }\n\
          [device]\nboth = { kind = 'concat', on = ['a', 'b'] }\n\
-         [export]\nvol = { on = 'both' }\nseen = { on = 'both', read_only = true }",
+         [export]\nvol = { on = 'both' }\nseen = { on = 'both', read_only = true, attach = true }",
     );
     let names = planned.nodes.iter().map(|node| (node.name.as_str(), node.created));
     assert_eq!(names.collect::<Vec<_>>(), [("a", false), ("b", true), ("both", false)]);
     let info = &planned.exports[0].info;
     assert_eq!((info.block_size, info.size, info.read_only), (4096, 2 << 30, true));
+    assert_eq!(planned.exports.iter().map(|e| e.attach).collect::<Vec<_>>(), [false, true]);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! Beyond "no panic", each body checks that no more is consumed than was given, that every step
 //! which is not a wait makes progress, and that the result does not depend on how the bytes were cut.
 
+use wire::fuse;
 use wire::nbd::uri::NbdUri;
 use wire::nbd::{
     BlockSizes, Body, ClientConfig, ClientHandshake, ClientProgress, Command, CommandFlags,
@@ -166,4 +167,49 @@ pub fn uri(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Ok(uri) = text.parse::<NbdUri>() else { return };
     assert_eq!(uri.to_string().parse().as_ref(), Ok(&uri), "{text:?} prints as {uri}");
+}
+
+pub fn fuse_request(data: &[u8]) {
+    let Some((first, data)) = data.split_first() else { return };
+    // A head that is cut off where the kernel's never is.
+    let head = &data[..data.len().min(usize::from(*first))];
+    if let Ok(request) = fuse::Request::parse(head, data.len()) {
+        answer(request.unique, &request.call, data.len());
+    }
+    let whole = fuse::Request::parse(data, data.len());
+    match whole {
+        Ok(request) => {
+            let head = &data[..data.len().min(fuse::HEAD_BYTES)];
+            assert_eq!(fuse::Request::parse(head, data.len()), Ok(request), "the head says it all");
+            answer(request.unique, &request.call, data.len());
+        }
+        Err(malformed) => assert_eq!(malformed.came_bytes, data.len()),
+    }
+}
+
+/// What a server would do first with the arguments.
+fn answer(unique: u64, call: &fuse::Call<'_>, came_bytes: usize) {
+    let reply = match call {
+        fuse::Call::Init(init) => fuse::Reply::init(unique, init, fuse::MAX_WRITE_BYTES),
+        fuse::Call::Readdir { offset, size } => {
+            let names = fuse::Reply::names(unique, *offset, *size);
+            assert!(names.bytes().len() <= 16 + *size as usize);
+            Some(names)
+        }
+        fuse::Call::Write { size, .. } => {
+            assert_eq!(fuse::HEAD_BYTES + *size as usize, came_bytes);
+            None
+        }
+        fuse::Call::Lookup(name) => {
+            assert!(name.len() <= fuse::HEAD_BYTES && !name.contains(&0));
+            None
+        }
+        _ => None,
+    };
+    if let Some(reply) = reply {
+        let bytes = reply.bytes();
+        assert!(bytes.len() <= fuse::REPLY_MAX_BYTES);
+        assert_eq!(bytes[..4], (bytes.len() as u32).to_ne_bytes());
+        assert_eq!(bytes[8..16], unique.to_ne_bytes());
+    }
 }

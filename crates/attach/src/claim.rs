@@ -1,0 +1,80 @@
+//! Who has a name: a lock that the kernel takes back when its process is gone.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+
+use block::{Error, ErrorKind, Result};
+use rustix::fs::{FlockOperation, flock};
+
+use crate::name::{Name, make_runtime};
+
+/// Of locks that were removed while they were waited for.
+const TRIES: usize = 16;
+
+/// A name that this process has, until this value is dropped.
+pub struct Claim {
+    name: Name,
+    file: File,
+}
+
+impl Claim {
+    /// Takes the name.
+    ///
+    /// # Errors
+    /// `InUse` with the process that has it, `Denied`, and what else the system says.
+    pub fn take(name: &Name) -> Result<Self> {
+        make_runtime()?;
+        let path = name.lock();
+        let failed = |error: &std::io::Error| Error::io(error, path.display());
+        for _ in 0..TRIES {
+            let mut options = File::options();
+            options.read(true).write(true).create(true).truncate(false).mode(0o600);
+            let mut file = options.open(&path).map_err(|error| failed(&error))?;
+            if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+                return Err(taken(name, &mut file));
+            }
+            // Whoever had it may have removed it since it was opened.
+            let held = file.metadata().map_err(|error| failed(&error))?;
+            if !std::fs::symlink_metadata(&path).is_ok_and(|found| found.ino() == held.ino()) {
+                continue;
+            }
+            let mut claim = Self { name: name.clone(), file };
+            claim.sign().map_err(|error| failed(&error))?;
+            return Ok(claim);
+        }
+        let why = format!("{}: removed again and again by somebody", path.display());
+        Err(Error::new(ErrorKind::InUse, why))
+    }
+
+    /// The name.
+    pub fn name(&self) -> &Name {
+        &self.name
+    }
+
+    fn sign(&mut self) -> std::io::Result<()> {
+        self.file.set_len(0)?;
+        writeln!(self.file, "{}", std::process::id())
+    }
+}
+
+fn taken(name: &Name, file: &mut File) -> Error {
+    let mut process = String::new();
+    let by = match file.read_to_string(&mut process) {
+        Ok(_) if !process.trim().is_empty() => format!("process {}", process.trim()),
+        _ => "another process".to_owned(),
+    };
+    let link = name.link();
+    let why = format!(
+        "{} belongs to {by}. Next: cairn detach {name}, or choose another --name",
+        link.display()
+    );
+    Error::new(ErrorKind::InUse, why)
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // While it is locked, so that nobody else's is removed. If it stays nobody has it.
+        let _ = std::fs::remove_file(self.name.lock());
+    }
+}

@@ -1,0 +1,224 @@
+//! What is done for a name, step by step. Each step may wait for the device.
+
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use block::{Error, ErrorKind, Result};
+use rustix::mount::{UnmountFlags, unmount};
+
+use crate::loops::{LOOK, Loop};
+use crate::name::{DEVICES, Name};
+use crate::users::Users;
+
+/// Whoever looks at new devices (udev, blkid) has them open for a moment.
+const GLANCE: Duration = Duration::from_secs(2);
+
+/// How often it is looked who uses a device.
+const RETRY: Duration = Duration::from_millis(50);
+
+/// From the last close of a loop device until it is off its file.
+const CLOSE: Duration = Duration::from_secs(10);
+
+/// What a device is to be like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wanted {
+    /// Its block, a power of two from 512 to 4096.
+    pub block_bytes: u32,
+    /// Whether it may only be read.
+    pub read_only: bool,
+}
+
+/// What came of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Connected {
+    /// `/dev/loopN`
+    pub device: PathBuf,
+    /// Whether it goes past the page cache, so that nothing is kept twice.
+    pub direct: bool,
+}
+
+/// How a device is let go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Release {
+    /// How long to wait for whoever uses it.
+    pub patience: Duration,
+    /// Past that: leave it to its users, who will get errors once nobody serves it.
+    pub give_up: bool,
+}
+
+/// Makes the way free for a name that somebody has claimed: removes what a dead process left of it, and
+/// makes the mount point.
+///
+/// # Errors
+/// `InUse` if there is something of others under that name; what the system says.
+pub fn prepare(name: &Name) -> Result<()> {
+    clear(name)?;
+    let link = name.link();
+    if std::fs::symlink_metadata(&link).is_ok() {
+        let why = format!(
+            "{} is there already, and is none of Cairn's. Next: remove it, or choose another --name",
+            link.display()
+        );
+        return Err(Error::new(ErrorKind::InUse, why));
+    }
+    let at = name.mount_point();
+    let mut builder = std::fs::DirBuilder::new();
+    builder.mode(0o700).create(&at).map_err(|error| Error::io(&error, at.display()))
+}
+
+/// Puts a loop device on the file of a mount that is served, and gives it its name.
+///
+/// # Errors
+/// `Limit` if no loop device is free; what the system says. Nothing is left behind but the mount.
+pub fn connect(name: &Name, wanted: Wanted) -> Result<Connected> {
+    let device = Loop::connect(name, wanted.block_bytes, wanted.read_only)?;
+    device.forget_errors();
+    let linked = link(name, device);
+    if let Err(error) = linked {
+        // If it stays it is found by its file the next time.
+        let _ = device.let_go();
+        device.is_off(name, CLOSE);
+        return Err(error);
+    }
+    Ok(Connected { device: device.path(), direct: device.is_direct() })
+}
+
+fn link(name: &Name, device: Loop) -> Result<()> {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(DEVICES)
+        .map_err(|error| Error::io(&error, format_args!("making {DEVICES}")))?;
+    let target = Path::new("..").join(device.name());
+    let link = name.link();
+    std::os::unix::fs::symlink(target, &link).map_err(|error| Error::io(&error, link.display()))
+}
+
+/// Flushes the device of a name, takes it off its file, and removes everything of the name. Answers why
+/// it could not be flushed, if it could not: it is gone all the same.
+///
+/// # Errors
+/// `InUse` with who uses it, and nothing is changed, unless it is to be given up; what the system says.
+pub fn release(name: &Name, how: Release) -> Result<Option<Error>> {
+    let mut unflushed = None;
+    for device in Loop::all_of(name) {
+        match let_go(name, device, how.patience) {
+            Ok(flushed) => unflushed = unflushed.or(flushed),
+            Err(error) => {
+                if how.give_up {
+                    abandon(name, device);
+                }
+                return Err(error);
+            }
+        }
+    }
+    remove(name)?;
+    Ok(unflushed)
+}
+
+/// Waits until nobody uses the device, then flushes it and takes it off its file.
+fn let_go(name: &Name, device: Loop, patience: Duration) -> Result<Option<Error>> {
+    let link = name.link();
+    let begun = Instant::now();
+    let alone = loop {
+        // Held like this it can neither be mounted nor built upon by anybody else.
+        let alone = device.alone()?;
+        let users = Users::of(device, &link);
+        let limit = match alone {
+            Some(alone) if users.is_empty() => break alone,
+            // What is only open may be closed in a moment; what is mounted is not.
+            Some(_) => patience.max(GLANCE),
+            None => patience,
+        };
+        if begun.elapsed() >= limit {
+            let why = format!("{} {users}", link.display());
+            return Err(Error::new(ErrorKind::InUse, why));
+        }
+        std::thread::sleep(RETRY);
+    };
+    let shown = link.display();
+    let flushed = alone.sync_all();
+    device.clear(alone)?;
+    if !device.is_off(name, CLOSE) {
+        let why = format!("{shown}: somebody opened it in the last moment, and has it still");
+        return Err(Error::new(ErrorKind::InUse, why));
+    }
+    Ok(flushed.err().map(|error| {
+        let tried = format_args!(
+            "{shown} is detached, but its last flush failed, and what was written \
+                                  before may be lost"
+        );
+        Error::io(&error, tried)
+    }))
+}
+
+/// What can still be done for a device that is in use: its file systems write what they have, and the
+/// device goes when its last user does.
+fn abandon(name: &Name, device: Loop) {
+    for (_, at) in Users::of(device, &name.link()).mounts {
+        // The error that counts is that it is in use.
+        if let Ok(directory) = std::fs::File::open(at) {
+            let _ = rustix::fs::syncfs(directory);
+        }
+    }
+    let _ = device.let_go();
+    let _ = remove(name);
+}
+
+/// Whether there is something of a name that nobody may have any more.
+pub fn is_left(name: &Name) -> bool {
+    let there = |path: PathBuf| std::fs::symlink_metadata(path).err().map(|error| error.kind());
+    there(name.mount_point()) != Some(std::io::ErrorKind::NotFound)
+        || !Loop::all_of(name).is_empty()
+        || is_ours(&name.link())
+}
+
+/// Whether it is an entry that [`connect`] could have made.
+fn is_ours(link: &Path) -> bool {
+    std::fs::read_link(link)
+        .is_ok_and(|to| to.parent() == Some(Path::new("..")) && Loop::of(&to).is_some())
+}
+
+/// Removes what a dead process left behind of a name that this process has: its loop device, its mount,
+/// its entry in `/dev/cairn`.
+///
+/// # Errors
+/// What the system says.
+pub fn clear(name: &Name) -> Result<()> {
+    for device in Loop::all_of(name) {
+        device.let_go()?;
+        // Whoever still has it mounted keeps it until they give it up.
+        device.is_off(name, LOOK);
+    }
+    remove(name)
+}
+
+/// Removes the name and its mount.
+fn remove(name: &Name) -> Result<()> {
+    let link = name.link();
+    if is_ours(&link) {
+        gone(std::fs::remove_file(&link), &link)?;
+    }
+    let at = name.mount_point();
+    if std::fs::symlink_metadata(&at).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
+        return Ok(());
+    }
+    // Mounted more than once only if somebody else did it; not mounted is what is wanted.
+    if let Err(error) = unmount(&at, UnmountFlags::NOFOLLOW)
+        && error != rustix::io::Errno::INVAL
+    {
+        // Somebody looks into it, or its device is still in use: it goes when they are done.
+        let _ = unmount(&at, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
+    }
+    gone(std::fs::remove_dir(&at), &at)
+}
+
+fn gone(removed: std::io::Result<()>, path: &Path) -> Result<()> {
+    match removed {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::io(&error, format_args!("removing {}", path.display())))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,163 @@
+//! Loop devices: on a file, off it, and which one is on which.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use block::{Error, ErrorKind, Result};
+
+use crate::name::Name;
+use crate::{FILE, sys};
+
+const CONTROL: &str = "/dev/loop-control";
+const BLOCK_DEVICES: &str = "/sys/block";
+
+/// Others take free loop devices too.
+const TRIES: usize = 16;
+
+/// How often it is looked whether a device is free now.
+pub(crate) const LOOK: Duration = Duration::from_millis(10);
+
+/// A loop device, by its number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Loop(u32);
+
+impl Loop {
+    /// What the kernel calls it.
+    pub(crate) fn name(self) -> String {
+        format!("loop{}", self.0)
+    }
+
+    /// `/dev/loopN`
+    pub(crate) fn path(self) -> PathBuf {
+        Path::new("/dev").join(self.name())
+    }
+
+    /// What the kernel shows of it.
+    pub(crate) fn sysfs(self) -> PathBuf {
+        Path::new(BLOCK_DEVICES).join(self.name())
+    }
+
+    /// The device of that path, if it is one.
+    pub(crate) fn of(path: &Path) -> Option<Self> {
+        let number = path.file_name()?.to_str()?.strip_prefix("loop")?;
+        number.parse().ok().map(Self)
+    }
+
+    /// Every device of that name.
+    pub(crate) fn all_of(name: &Name) -> Vec<Self> {
+        let Ok(entries) = std::fs::read_dir(BLOCK_DEVICES) else { return Vec::new() };
+        let all = entries.flatten().filter_map(|entry| Self::of(&entry.path()));
+        all.filter(|one| one.is_of(name)).collect()
+    }
+
+    /// Whether it is on a file, and that file is of that name.
+    fn is_of(self, name: &Name) -> bool {
+        let on = std::fs::read_to_string(self.sysfs().join("loop/backing_file"));
+        // Others' devices are not even opened.
+        on.is_ok_and(|on| Path::new(on.trim_end()).ends_with(FILE))
+            && File::open(self.path())
+                .and_then(|device| sys::loop_mark(&device))
+                .is_ok_and(|mark| mark == name.mark())
+    }
+
+    /// Puts a free device on the file of a name.
+    ///
+    /// # Errors
+    /// `Limit` if none is free, `Unsupported` without loop devices, and what else the kernel says.
+    pub(crate) fn connect(name: &Name, block_bytes: u32, read_only: bool) -> Result<Self> {
+        let file = name.file();
+        let backing = File::options()
+            .read(true)
+            .write(!read_only)
+            .open(&file)
+            .map_err(|error| Error::io(&error, file.display()))?;
+        let control = File::options().read(true).write(true).open(CONTROL);
+        let control = control.map_err(|error| no_loops(&error))?;
+        for _ in 0..TRIES {
+            let number = sys::free_loop(&control).map_err(|error| no_loops(&error))?;
+            let device = Self(number);
+            match device.put_on(&backing, name, block_bytes, read_only) {
+                Ok(()) => return Ok(device),
+                // Somebody was quicker.
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
+                Err(error) => {
+                    let tried = format!("{}: LOOP_CONFIGURE", device.path().display());
+                    return Err(Error::io(&error, tried));
+                }
+            }
+        }
+        let why = format!("no free loop device in {TRIES} tries: others took them");
+        Err(Error::new(ErrorKind::Limit, why))
+    }
+
+    fn put_on(self, backing: &File, name: &Name, block: u32, read_only: bool) -> io::Result<()> {
+        let device = File::options().read(true).write(!read_only).open(self.path())?;
+        sys::configure_loop(&device, backing, block, read_only, &name.mark())
+    }
+
+    /// Takes it for this process alone; `None` if somebody has mounted it, or part of it, or built
+    /// another device on it.
+    pub(crate) fn alone(self) -> Result<Option<File>> {
+        let opened = File::options().read(true).custom_flags(libc::O_EXCL).open(self.path());
+        match opened {
+            Ok(device) => Ok(Some(device)),
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(None),
+            Err(error) => Err(Error::io(&error, self.path().display())),
+        }
+    }
+
+    /// Takes it off its file when its last user has closed it.
+    pub(crate) fn let_go(self) -> Result<()> {
+        let failed = |error: &io::Error| Error::io(error, self.path().display());
+        let device = File::open(self.path()).map_err(|error| failed(&error))?;
+        self.clear(device)
+    }
+
+    /// Takes it off its file when `device` and whoever else has it open are closed.
+    pub(crate) fn clear(self, device: File) -> Result<()> {
+        sys::clear_loop(&device).map_err(|error| {
+            Error::io(&error, format_args!("{}: LOOP_CLR_FD", self.path().display()))
+        })
+    }
+
+    /// Waits until it is that name's no more; whether it is so.
+    pub(crate) fn is_off(self, name: &Name, limit: Duration) -> bool {
+        let begun = Instant::now();
+        while self.is_of(name) {
+            if begun.elapsed() >= limit {
+                return false;
+            }
+            std::thread::sleep(LOOK);
+        }
+        true
+    }
+
+    /// Takes note of an error that its former life left: the kernel keeps it for the next one to flush.
+    pub(crate) fn forget_errors(self) {
+        // Whatever it says is not about what is on it now.
+        let _ = File::open(self.path()).and_then(|device| device.sync_all());
+    }
+
+    /// Whether it goes past the page cache.
+    pub(crate) fn is_direct(self) -> bool {
+        let text = std::fs::read_to_string(self.sysfs().join("loop/dio"));
+        text.is_ok_and(|text| text.trim() == "1")
+    }
+}
+
+fn no_loops(error: &io::Error) -> Error {
+    match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => Error::new(
+            ErrorKind::Unsupported,
+            format!("{CONTROL}: {error}: this kernel has no loop devices. Next: modprobe loop"),
+        ),
+        Some(libc::ENOSPC | libc::ENOMEM | libc::EEXIST) => Error::new(
+            ErrorKind::Limit,
+            format!("{CONTROL}: {error}: no loop device is free. Next: losetup shows who has them"),
+        ),
+        _ => Error::io(error, CONTROL),
+    }
+}

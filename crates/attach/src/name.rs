@@ -1,0 +1,110 @@
+//! Names, and where everything of a name lies.
+
+use std::fmt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use block::{Error, ErrorKind, Result};
+
+use crate::FILE;
+use crate::sys::FILE_NAME_BYTES;
+
+/// Where names of devices lie.
+pub const DEVICES: &str = "/dev/cairn";
+
+/// Where mount points and locks lie.
+pub const RUNTIME: &str = "/run/cairn/attach";
+
+/// The longest name: as much as the kernel keeps beside a loop device.
+pub const NAME_MAX_BYTES: usize = 56;
+
+const MARK: &str = "cairn:";
+
+const _: () = assert!(MARK.len() + NAME_MAX_BYTES < FILE_NAME_BYTES);
+
+/// A name in `/dev/cairn`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Name(String);
+
+impl FromStr for Name {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        let first = text.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());
+        if first && text.chars().all(known) && text.len() <= NAME_MAX_BYTES {
+            return Ok(Self(text.to_owned()));
+        }
+        Err(Error::new(
+            ErrorKind::Invalid,
+            format!(
+                "{text:?} cannot be a name in {DEVICES}: a letter or digit, then letters, digits, \
+                 '-', '_' and '.', {NAME_MAX_BYTES} at most"
+            ),
+        ))
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Name {
+    /// `/dev/cairn/NAME`
+    pub fn link(&self) -> PathBuf {
+        Path::new(DEVICES).join(&self.0)
+    }
+
+    /// Where it is mounted.
+    pub fn mount_point(&self) -> PathBuf {
+        Path::new(RUNTIME).join(&self.0)
+    }
+
+    /// The file that its loop device is on.
+    pub fn file(&self) -> PathBuf {
+        self.mount_point().join(FILE)
+    }
+
+    /// What its loop device bears. The file that the kernel shows is another when its mount is gone.
+    pub(crate) fn mark(&self) -> String {
+        format!("{MARK}{}", self.0)
+    }
+
+    /// Locked by whoever has the name. No name begins with a dot, so this is nobody's mount point.
+    pub(crate) fn lock(&self) -> PathBuf {
+        Path::new(RUNTIME).join(format!(".{}.lock", self.0))
+    }
+}
+
+/// Makes [`RUNTIME`], for root alone.
+///
+/// # Errors
+/// What the system says; `Denied` if somebody else could put something there.
+pub(crate) fn make_runtime() -> Result<()> {
+    let failed = |error: &std::io::Error| Error::io(error, format_args!("making {RUNTIME}"));
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(RUNTIME).map_err(|error| failed(&error))?;
+    let found = std::fs::symlink_metadata(RUNTIME).map_err(|error| failed(&error))?;
+    if !found.is_dir() || found.uid() != 0 || found.mode() & 0o022 != 0 {
+        let why = format!("{RUNTIME} is not a directory that only root can write. Next: remove it");
+        return Err(Error::new(ErrorKind::Denied, why));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_one_part_of_a_path() {
+        let is = |text: &str| text.parse::<Name>().is_ok();
+        assert!(is("home") && is("a.b-c_9") && is(&"x".repeat(56)));
+        for wrong in ["", ".", "..", ".home.lock", "a/b", "-a", "a b", "ä", &"x".repeat(57)] {
+            assert!(!is(wrong), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! What is attached, from the first step to the last.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use api::{Attached, GraphView, Problem};
+use attach::{Claim, Name};
+use block::Env;
+use export::fuse::Volume;
+use export::nbd::Export;
+use graph::spec::units::format_duration;
+
+use super::hands::{Job, Step};
+use super::notes;
+use crate::exit::{Exit, Failure, Result};
+use crate::out;
+
+/// After the device is gone, for the mount to be gone too.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// The exports of this process, and which of them are devices of this machine.
+#[derive(Clone)]
+pub struct Attachments(Rc<Inner>);
+
+struct Inner {
+    env: Env,
+    exports: Vec<Rc<Export>>,
+    all: RefCell<Vec<Rc<One>>>,
+    /// Exports that are being attached.
+    busy: RefCell<Vec<String>>,
+    /// No more are to be attached.
+    ending: Cell<bool>,
+    waiting: RefCell<Vec<Waker>>,
+}
+
+/// A device of this machine.
+struct One {
+    // The name is given back last: fields are dropped in this order.
+    volume: Volume,
+    view: Attached,
+    /// Whether it is being taken away.
+    leaving: Cell<bool>,
+    claim: Claim,
+}
+
+impl Attachments {
+    /// None yet.
+    pub fn new(env: &Env, exports: &[Rc<Export>]) -> Self {
+        let (env, exports) = (env.clone(), exports.to_vec());
+        Self(Rc::new(Inner {
+            env,
+            exports,
+            all: RefCell::default(),
+            busy: RefCell::default(),
+            ending: Cell::new(false),
+            waiting: RefCell::default(),
+        }))
+    }
+
+    /// All of them.
+    pub fn views(&self) -> Vec<Attached> {
+        self.0.all.borrow().iter().map(|one| one.view.clone()).collect()
+    }
+
+    /// Adds to each export of a graph what it is called as a device.
+    pub fn show(&self, view: &mut GraphView) {
+        let all = self.0.all.borrow();
+        for export in &mut view.exports {
+            let found = all.iter().find(|one| one.view.export == export.name);
+            export.attached = found.map(|one| one.view.path.clone());
+        }
+    }
+
+    /// Makes an export a device.
+    ///
+    /// # Errors
+    /// `Denied` without root, `NotFound`, `InUse`, and what the steps say; nothing is left behind.
+    pub async fn attach(
+        &self,
+        export: &str,
+        name: Option<&str>,
+        dry_run: bool,
+    ) -> Result<Attached> {
+        must_be_root()?;
+        let export = self.find(export)?;
+        let name: Name = name.unwrap_or(export.name()).parse()?;
+        let _busy = self.begin(export.name());
+        let claim = Claim::take(&name)?;
+        let view = Attached {
+            name: name.to_string(),
+            export: export.name().to_owned(),
+            path: name.link().display().to_string(),
+            device: None,
+            has_resend: false,
+            notes: Vec::new(),
+        };
+        if dry_run {
+            return Ok(view);
+        }
+        step(&name, Step::Prepare).await?;
+        match self.connect(&export, &name, view).await {
+            Ok((volume, view)) => {
+                let one =
+                    Rc::new(One { volume, view: view.clone(), leaving: Cell::new(false), claim });
+                self.0.all.borrow_mut().push(one.clone());
+                self.watch(&one);
+                Ok(view)
+            }
+            Err(failure) => {
+                // The first failure is the one to tell.
+                let _ = step(&name, Step::Clear).await;
+                Err(failure)
+            }
+        }
+    }
+
+    fn find(&self, name: &str) -> Result<Rc<Export>> {
+        let exports = &self.0.exports;
+        let Some(export) = exports.iter().find(|export| export.name() == name) else {
+            let names: Vec<_> = exports.iter().map(|export| export.name()).collect();
+            let why = format!("no export {name:?}; there is {}", names.join(", "));
+            return Err(Failure::new(Exit::NotFound, why));
+        };
+        if self.0.ending.get() {
+            return Err(block::env::stopped().into());
+        }
+        if self.0.busy.borrow().iter().any(|busy| busy == name) {
+            let why = format!("{name} is being attached just now");
+            return Err(Failure::new(Exit::InUse, why));
+        }
+        let all = self.0.all.borrow();
+        if let Some(one) = all.iter().find(|one| one.view.export == name) {
+            // Two devices would each keep bytes that the other has changed.
+            let why = format!("{name} is {} already", one.view.path);
+            return Err(Failure::new(Exit::InUse, why));
+        }
+        Ok(export.clone())
+    }
+
+    /// Notes that an export is being attached, until that is dropped.
+    fn begin(&self, export: &str) -> Busy {
+        self.0.busy.borrow_mut().push(export.to_owned());
+        Busy { all: self.0.clone(), export: export.to_owned() }
+    }
+
+    async fn connect(
+        &self,
+        export: &Rc<Export>,
+        name: &Name,
+        view: Attached,
+    ) -> Result<(Volume, Attached)> {
+        let channel = self.0.env.mount(&name.mount_point())?;
+        let volume = Volume::serve(export, channel, out::note)?;
+        let agreed = volume.agreed().await?;
+        let info = export.info();
+        let connect = Step::Connect { block_bytes: info.block_size, read_only: info.read_only };
+        let done = step(name, connect).await?;
+        let notes = notes::of(&volume, &view.path, done.direct);
+        let device = done.device.map(|device| device.display().to_string());
+        Ok((volume, Attached { device, has_resend: agreed.has_resend, notes, ..view }))
+    }
+
+    /// Says when the mount of a device is gone while it is attached.
+    fn watch(&self, one: &Rc<One>) {
+        let (me, one) = (Rc::downgrade(&self.0), Rc::downgrade(one));
+        let volume = one.upgrade().map(|one| one.volume.clone());
+        self.0.env.spawn("a mount", async move {
+            if let Some(volume) = volume {
+                volume.ended().await;
+            }
+            if let (Some(_), Some(one)) = (me.upgrade(), one.upgrade())
+                && !one.leaving.get()
+            {
+                let path = &one.view.path;
+                out::note(&format!(
+                    "{path}: somebody ended its mount; it answers with I/O errors. Next: cairn detach {}",
+                    one.view.name
+                ));
+            }
+        });
+    }
+
+    fn named(&self, name: &str) -> Result<Rc<One>> {
+        let all = self.0.all.borrow();
+        let found = all.iter().find(|one| one.view.name == name || one.view.path == name);
+        found.cloned().ok_or_else(|| {
+            let names: Vec<_> = all.iter().map(|one| one.view.name.as_str()).collect();
+            let known = match &names[..] {
+                [] => "nothing is attached here".to_owned(),
+                names => format!("attached here: {}", names.join(", ")),
+            };
+            Failure::new(Exit::NotFound, format!("{name} is not attached; {known}"))
+        })
+    }
+
+    /// Flushes a device and takes it away.
+    ///
+    /// # Errors
+    /// `NotFound`; `InUse` with who uses it, and it stays; `Io` if it is gone and was not flushed.
+    pub async fn detach(&self, name: &str, dry_run: bool) -> Result<Attached> {
+        let one = self.named(name)?;
+        if !dry_run {
+            let unflushed = one.release(Duration::ZERO, false).await?;
+            self.forget(one.clone()).await;
+            if let Some(problem) = unflushed {
+                return Err(problem.into());
+            }
+        }
+        Ok(one.view.clone())
+    }
+
+    async fn forget(&self, one: Rc<One>) {
+        self.0.all.borrow_mut().retain(|other| !Rc::ptr_eq(other, &one));
+        self.0.wake();
+        let volume = one.volume.clone();
+        drop(one);
+        // What still waits for it keeps it: the name is free all the same.
+        let _ = self.0.env.within(FAREWELL, volume.ended()).await;
+    }
+
+    /// Ends when nothing is attached any more.
+    pub async fn emptied(&self) {
+        self.0.wait(|| self.0.all.borrow().is_empty()).await;
+    }
+
+    /// Takes all of them away, waiting up to `limit` for whoever uses them.
+    ///
+    /// # Errors
+    /// What is in use after that, and what could not be flushed.
+    pub async fn end(&self, limit: Duration) -> Result<(), String> {
+        let deadline = self.0.env.now().after(limit);
+        self.0.ending.set(true);
+        let idle = self.0.wait(|| self.0.busy.borrow().is_empty());
+        // What is not attached by then is cleared up by whoever takes that name next.
+        let _ = self.0.env.within(limit, idle).await;
+        let mut behind = Vec::new();
+        let all = self.0.all.borrow().clone();
+        for one in all {
+            let mut released = one.release(Duration::ZERO, false).await;
+            if let Err(failure) = &released {
+                let patience = deadline.since(self.0.env.now());
+                if failure.code == Exit::InUse.code() {
+                    let wait = format_duration(patience);
+                    out::note(&format!("{}; waiting up to {wait} for that", failure.message));
+                }
+                released = one.release(patience, true).await;
+            }
+            match released {
+                Ok(unflushed) => {
+                    behind.extend(unflushed.map(|problem| problem.message));
+                    self.forget(one).await;
+                }
+                Err(failure) => behind.push(format!(
+                    "{}. It answers with I/O errors from now on; what it had not written is lost",
+                    failure.message
+                )),
+            }
+        }
+        if behind.is_empty() {
+            return Ok(());
+        }
+        Err(behind.join("; "))
+    }
+}
+
+impl Inner {
+    async fn wait(&self, until: impl Fn() -> bool) {
+        poll_fn(|cx| {
+            if until() {
+                return Poll::Ready(());
+            }
+            self.waiting.borrow_mut().push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    fn wake(&self) {
+        self.waiting.take().into_iter().for_each(Waker::wake);
+    }
+}
+
+/// An export that is being attached.
+struct Busy {
+    all: Rc<Inner>,
+    export: String,
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.all.busy.borrow_mut().retain(|busy| *busy != self.export);
+        self.all.wake();
+    }
+}
+
+impl One {
+    /// Flushes the device and takes it away, once nobody uses it any more; past `patience` it is left to
+    /// its users if it is given up.
+    /// Answers why it could not be flushed.
+    async fn release(&self, patience: Duration, give_up: bool) -> Result<Option<Problem>> {
+        self.leaving.set(true);
+        let released = step(self.claim.name(), Step::Release { patience, give_up }).await;
+        self.leaving.set(released.is_ok() || give_up);
+        Ok(released?.unflushed)
+    }
+}
+
+async fn step(name: &Name, step: Step) -> Result<super::hands::Done> {
+    Job { name: name.to_string(), step }.run().await
+}
+
+/// Whether this process may.
+///
+/// # Errors
+/// `Denied` with what to do.
+pub fn must_be_root() -> Result<()> {
+    let user = rustix::process::geteuid();
+    if user.is_root() {
+        return Ok(());
+    }
+    let why = format!(
+        "attaching needs root, and process {} runs as user {}: only root may mount and make loop \
+         devices. Next: serve as root, or sudo cairn attach URI",
+        std::process::id(),
+        user.as_raw()
+    );
+    Err(Failure::new(Exit::Denied, why))
+}

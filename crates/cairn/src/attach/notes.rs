@@ -1,0 +1,48 @@
+//! What a user should know of a device that is attached.
+
+use api::Attached;
+use export::fuse::Volume;
+
+use crate::exit::Result;
+use crate::out::{self, Form};
+
+/// Settings of the kernel that end a mount whose server is away for longer.
+const TIMEOUTS: [&str; 2] = ["default_request_timeout", "max_request_timeout"];
+
+/// The notes, the most important first.
+pub fn of(volume: &Volume, path: &str, direct: bool) -> Vec<String> {
+    let pid = std::process::id();
+    let mut notes = vec![format!(
+        "if process {pid} is killed, {path} answers with I/O errors; unmount it then, and attach it again"
+    )];
+    let cache = "what is read is kept in memory twice";
+    if !direct {
+        notes.push(format!("the loop device goes through the page cache: {cache}"));
+    }
+    notes.extend(TIMEOUTS.iter().filter_map(|name| timeout(name)));
+    notes.extend(volume.lacks().map(str::to_owned));
+    notes
+}
+
+/// Prints the device, and the notes beside it.
+pub fn print(form: Form, attached: &Attached) -> Result<()> {
+    form.print(attached, || match &attached.device {
+        Some(device) => format!("{} -> {device}\n", attached.path),
+        None => format!("would attach {} as {}\n", attached.export, attached.path),
+    })?;
+    if form == Form::Text {
+        attached.notes.iter().for_each(|note| out::note(&format!("note: {note}")));
+    }
+    Ok(())
+}
+
+fn timeout(name: &str) -> Option<String> {
+    let path = format!("/proc/sys/fs/fuse/{name}");
+    let seconds: u32 = std::fs::read_to_string(&path).ok()?.trim().parse().ok()?;
+    (seconds > 0).then(|| {
+        format!(
+            "{path} is {seconds}: a request that takes longer ends the device with I/O errors. Next: \
+             set it to 0, and attach again"
+        )
+    })
+}

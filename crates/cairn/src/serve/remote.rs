@@ -1,0 +1,77 @@
+//! `cairn attach URI`: a graph of one NBD disk, served to this machine alone, in the foreground.
+
+use std::time::Duration;
+
+use graph::spec::{Planned, Spec};
+use runtime::{Config, Core};
+use wire::nbd::uri::NbdUri;
+
+use super::{Serving, open_control, process};
+use crate::attach::{must_be_root, print};
+use crate::exit::{Exit, Failure, Result};
+use crate::out::Form;
+use crate::race::race;
+use crate::registry::REGISTRY;
+
+/// At the end, for whoever uses the device and for the last flush.
+const STOP: Duration = Duration::from_secs(30);
+
+/// What is attached if the URI names no export.
+const UNNAMED: &str = "nbd";
+
+/// Another server's export.
+pub struct Remote {
+    /// Where it is.
+    pub uri: String,
+    /// What to call it.
+    pub name: Option<String>,
+    /// Only look.
+    pub dry_run: bool,
+}
+
+impl Remote {
+    /// Attaches it until a signal comes or somebody detaches it.
+    pub fn run(self, form: Form) -> Result {
+        let usage = |why: String| Failure::new(Exit::Usage, format!("{}: {why}", self.uri));
+        let uri: NbdUri = self.uri.parse().map_err(|error| usage(format!("{error}")))?;
+        must_be_root()?;
+        let name = match (&self.name, &*uri.export) {
+            (Some(name), _) => name.clone(),
+            (None, "") => UNNAMED.to_owned(),
+            (None, export) => export.to_owned(),
+        };
+        let core = Core::new(Config::default())?;
+        let env = core.env();
+        let spec = Spec::of_disk("nbd", &self.uri, false);
+        let planned = core.block_on(spec.plan(REGISTRY, &env)).map_err(|faults| {
+            let words: Vec<_> = faults.iter().map(|fault| fault.message()).collect();
+            Failure::new(Exit::Io, words.join("; "))
+        })?;
+        let planned = named(planned, &name);
+        process::raise_limits();
+        let mut signals = core.signals()?;
+        let serving = core.block_on(Serving::open(&env, &planned))?;
+        let attach = serving.attachments.attach(&name, None, self.dry_run);
+        let attached = core.block_on(attach)?;
+        if self.dry_run {
+            print(form, &attached)?;
+            return Ok(Exit::Ok);
+        }
+        let control = open_control(None, &planned, &serving)?;
+        print(form, &attached)?;
+        // Either is the end.
+        core.block_on(race(serving.attachments.emptied(), signals.next()));
+        let ended = core.block_on(serving.end(&mut signals, STOP, None, 0));
+        drop(control);
+        ended.finish(core)
+    }
+}
+
+/// The plan with that name, for its graph and its export.
+fn named(mut planned: Planned, name: &str) -> Planned {
+    name.clone_into(&mut planned.name);
+    for export in &mut planned.exports {
+        name.clone_into(&mut export.name);
+    }
+    planned
+}

@@ -1,0 +1,94 @@
+//! `cairn attach` and `cairn detach`: an export as a block device of this machine.
+
+use api::{AttachRequest, Client, DetachRequest};
+use attach::{Claim, Name};
+use clap::Args;
+
+use crate::attach::{must_be_root, print};
+use crate::exit::{Exit, Failure, Result};
+use crate::out::{self, Form};
+use crate::running::At;
+use crate::serve::Remote;
+
+/// What `attach` takes.
+#[derive(Args)]
+pub struct AttachArgs {
+    /// An export of what is running, or the NBD URI of any server's
+    #[arg(value_name = "EXPORT|URI")]
+    export: String,
+    /// What to call it in /dev/cairn; as the export if left out
+    #[arg(long)]
+    name: Option<String>,
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    at: At,
+}
+
+/// What `detach` takes.
+#[derive(Args)]
+pub struct DetachArgs {
+    /// Its name in /dev/cairn
+    name: String,
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    at: At,
+}
+
+impl AttachArgs {
+    /// Asks the running graph that has the export; serves a URI itself.
+    pub fn run(self, form: Form) -> Result {
+        if self.export.contains("://") {
+            let Self { export: uri, name, dry_run, .. } = self;
+            return Remote { uri, name, dry_run }.run(form);
+        }
+        let client = self.at.one_where(|client| {
+            client.graph().is_ok_and(|graph| graph.exports.iter().any(|e| e.name == self.export))
+        })?;
+        let Self { export, name, dry_run, .. } = self;
+        let attached = client.attach(&AttachRequest { export, name, dry_run })?;
+        print(form, &attached)?;
+        Ok(Exit::Ok)
+    }
+}
+
+impl DetachArgs {
+    /// Asks the running graph that has attached it; what a dead process left is removed here.
+    pub fn run(self, form: Form) -> Result {
+        let name = self.name.strip_prefix("/dev/cairn/").unwrap_or(&self.name).to_owned();
+        let has = |client: &Client| {
+            client.status().is_ok_and(|status| status.attached.iter().any(|one| one.name == name))
+        };
+        let client = match self.at.one_where(has) {
+            Err(failure) if failure.code == Exit::NotFound.code() => {
+                return self.clear(&name, failure);
+            }
+            client => client?,
+        };
+        let detached = client.detach(&DetachRequest { name, dry_run: self.dry_run })?;
+        let would = if self.dry_run { "would be " } else { "" };
+        form.print(&detached, || format!("{}  {would}detached\n", detached.path))?;
+        Ok(Exit::Ok)
+    }
+
+    /// Removes what a dead process left of that name; `failure` if there is nothing.
+    fn clear(&self, name: &str, failure: Failure) -> Result {
+        let name: Name = name.parse()?;
+        if !attach::is_left(&name) {
+            return Err(failure);
+        }
+        must_be_root()?;
+        let path = name.link().display().to_string();
+        let claim = Claim::take(&name)?;
+        if self.dry_run {
+            out::print(&format!("would remove what a process that is gone has left of {path}\n"))?;
+        } else {
+            attach::clear(claim.name())?;
+            out::print(&format!("{path}  removed; the process that served it is gone\n"))?;
+        }
+        Ok(Exit::Ok)
+    }
+}

@@ -1,0 +1,422 @@
+//! Exports as block devices of this machine: file systems on them, and what reaches the disks.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
+
+mod common;
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+
+use api::{Attached, GraphView, Status};
+use common::machine::{Background, Name, is_root, noise, run};
+use common::{Dir, PAIR, tool};
+
+/// A sparse file of 512 MiB, served as `vol`.
+fn file() -> (Dir, common::Serve) {
+    let dir = Dir::new();
+    dir.text(&["create", "disk.img", "512M"]);
+    let serve = dir.serve(&["disk.img"]);
+    (dir, serve)
+}
+
+#[test]
+fn a_file_system_keeps_its_files() {
+    if !is_root() {
+        return;
+    }
+    let (dir, serve) = file();
+    let name = Name::new(&dir);
+    let device = name.attach("vol");
+    assert_eq!(
+        std::fs::read_link(name.path()).unwrap(),
+        std::path::Path::new("..").join(device.file_name().unwrap())
+    );
+    run("mkfs.ext4", &["-q", &name.shown()]);
+    name.mount();
+    for n in 0..20 {
+        std::fs::write(name.mount_point().join(format!("f{n}")), noise(1 << 20 | n, n as u64))
+            .unwrap();
+    }
+    name.umount();
+    name.mount();
+    for n in 0..20 {
+        let read = std::fs::read(name.mount_point().join(format!("f{n}"))).unwrap();
+        assert!(read == noise(1 << 20 | n, n as u64), "file {n} differs");
+    }
+    name.umount();
+    let ran = name.detach();
+    assert_eq!((ran.code, &*ran.out), (0, &*format!("{}  detached\n", name.shown())), "{ran:?}");
+    assert!(name.is_gone());
+    assert_eq!(serve.stop().code, 0);
+    // What was detached is on the disk.
+    run("e2fsck", &["-fn", &dir.path("disk.img").display().to_string()]);
+}
+
+#[test]
+fn what_file_systems_the_tools_know() {
+    if !is_root() {
+        return;
+    }
+    let (dir, _serve) = file();
+    for make in
+        [&["mkfs.xfs", "-q", "-f"][..], &["mkfs.btrfs", "-q", "-f"], &["mkfs.ext4", "-q", "-F"]]
+    {
+        let name = Name::new(&dir);
+        name.attach("vol");
+        let (program, args) = make.split_first().unwrap();
+        run(program, &[args, &[&*name.shown()]].concat());
+        let kind = program.trim_start_matches("mkfs.");
+        // Who has no such file system has made one all the same.
+        let known = std::fs::read_to_string("/proc/filesystems").unwrap();
+        if known.split_whitespace().any(|word| word == kind) {
+            name.mount();
+            std::fs::write(name.mount_point().join("f"), noise(3 << 20, 7)).unwrap();
+            let ran = name.detach();
+            assert!(ran.code == 5 && ran.err.contains("is mounted on"), "{kind}: {ran:?}");
+            name.umount();
+            name.mount();
+            assert!(std::fs::read(name.mount_point().join("f")).unwrap() == noise(3 << 20, 7));
+            name.umount();
+        } else {
+            eprintln!("passed over: mounting {kind}: this kernel does not know it");
+        }
+        name.detach_well();
+    }
+}
+
+#[test]
+fn past_the_page_cache_and_through_it() {
+    if !is_root() {
+        return;
+    }
+    let (dir, serve) = file();
+    let name = Name::new(&dir);
+    name.attach("vol");
+    let bytes = noise(8 << 20, 1);
+    let through = File::options().read(true).write(true).open(name.path()).unwrap();
+    // Crooked on purpose: the kernel reads what is around it and writes whole pages.
+    through.write_all_at(&bytes, 4097).unwrap();
+    through.sync_all().unwrap();
+    let uri = serve.uri();
+    let read = ["-f", "raw", uri, "-c", "read -v 4096 512"];
+    let out = tool(&dir, "qemu-io", &read).out;
+    let first: Vec<_> = bytes[..3].iter().map(|byte| format!("{byte:02x}")).collect();
+    assert!(out.contains(&format!("00001000:  00 {}", first.join(" "))), "{out}");
+    drop(through);
+    // `dd` brings memory that is aligned as O_DIRECT wants it.
+    dir.write("bytes", "");
+    std::fs::write(dir.path("bytes"), &bytes).unwrap();
+    let (from, to) = (dir.path("bytes").display().to_string(), name.shown());
+    run(
+        "dd",
+        &[&format!("if={from}"), &format!("of={to}"), "bs=1M", "oflag=direct", "status=none"],
+    );
+    run(
+        "dd",
+        &[
+            &format!("if={to}"),
+            &format!("of={from}.2"),
+            "bs=1M",
+            "count=8",
+            "iflag=direct",
+            "status=none",
+        ],
+    );
+    assert!(std::fs::read(dir.path("bytes.2")).unwrap() == bytes);
+    let direct = File::options().read(true).custom_flags(0o40000).open(name.path());
+    assert!(direct.is_ok(), "O_DIRECT is refused: {direct:?}");
+    drop(direct);
+    name.detach_well();
+    // The past-the-end of a device is its end.
+    let top: api::Top = dir.json(0, &["top"]);
+    assert_eq!(top.rows[0].counts.as_ref().unwrap().errors, 0);
+}
+
+#[test]
+fn space_that_is_not_needed_is_given_back() {
+    if !is_root() {
+        return;
+    }
+    let (dir, _serve) = file();
+    let name = Name::new(&dir);
+    name.attach("vol");
+    run("mkfs.ext4", &["-q", &name.shown()]);
+    name.mount();
+    let used = || std::fs::metadata(dir.path("disk.img")).unwrap().blocks() * 512;
+    std::fs::write(name.mount_point().join("f"), noise(64 << 20, 3)).unwrap();
+    run("sync", &["-f", &name.mount_point().display().to_string()]);
+    let full = used();
+    assert!(full >= 64 << 20, "{full}");
+    std::fs::remove_file(name.mount_point().join("f")).unwrap();
+    run("sync", &["-f", &name.mount_point().display().to_string()]);
+    run("fstrim", &[&name.mount_point().display().to_string()]);
+    let empty = used();
+    assert!(empty + (48 << 20) < full, "{full} bytes before, {empty} after");
+    name.umount();
+    run("e2fsck", &["-fn", &name.shown()]);
+    name.detach_well();
+}
+
+#[test]
+fn zeros_are_zeros() {
+    if !is_root() {
+        return;
+    }
+    let (dir, _serve) = file();
+    let name = Name::new(&dir);
+    name.attach("vol");
+    let device = File::options().read(true).write(true).open(name.path()).unwrap();
+    device.write_all_at(&noise(4 << 20, 5), 0).unwrap();
+    device.sync_all().unwrap();
+    drop(device);
+    run("blkdiscard", &["--zeroout", "--offset", "1MiB", "--length", "1MiB", &name.shown()]);
+    run("blkdiscard", &["--offset", "2MiB", "--length", "1MiB", &name.shown()]);
+    let device = File::open(name.path()).unwrap();
+    let mut read = vec![1; 4 << 20];
+    device.read_exact_at(&mut read, 0).unwrap();
+    drop(device);
+    let bytes = noise(4 << 20, 5);
+    assert!(read[..1 << 20] == bytes[..1 << 20] && read[3 << 20..] == bytes[3 << 20..]);
+    assert!(read[1 << 20..3 << 20].iter().all(|byte| *byte == 0));
+    name.detach_well();
+}
+
+#[test]
+fn several_at_once_and_what_is_said_of_them() {
+    if !is_root() {
+        return;
+    }
+    let dir = Dir::new();
+    dir.write("pair.toml", PAIR);
+    let serve = dir.serve(&["pair.toml"]);
+    let (vol, all) = (Name::new(&dir), Name::new(&dir));
+    let device = vol.attach("vol");
+    let attached: Attached = dir.json(0, &["attach", "all", "--name", &all.name]);
+    assert!(
+        attached.notes[0].contains(&format!("process {} is killed", serve.pid())),
+        "{attached:?}"
+    );
+    assert_eq!((&*attached.path, &*attached.export), (&*all.shown(), "all"));
+
+    // One may be written, the other only be read.
+    run("mkfs.ext4", &["-q", &vol.shown()]);
+    assert_eq!(run("blockdev", &["--getro", &all.shown()]), "1\n");
+    assert_eq!(run("blockdev", &["--getsize64", &vol.shown()]), "16777216\n");
+    let refused = File::options().write(true).open(all.path()).and_then(|file| {
+        file.write_all_at(&[1; 512], 0)?;
+        file.sync_all()
+    });
+    assert!(refused.is_err());
+
+    let status: Vec<Status> = dir.json(0, &["status"]);
+    assert_eq!(status[0].attached.len(), 2);
+    let graph: GraphView = dir.json(0, &["graph"]);
+    assert_eq!(graph.exports[0].attached, Some(vol.shown()));
+    assert!(dir.text(&["ls"]).contains(&vol.shown()));
+    let line = format!("  {} -> {}   vol\n", vol.shown(), device.display());
+    assert!(dir.text(&["status"]).contains(&line));
+
+    // Once more under another name would be two caches of the same bytes.
+    let ran = dir.cairn(&["attach", "vol", "--name", "other"]);
+    assert!(ran.code == 5 && ran.err.contains("already"), "{ran:?}");
+    assert_eq!(
+        dir.text(&["detach", &vol.shown(), "--dry-run"]),
+        format!("{}  would be detached\n", vol.shown())
+    );
+    vol.detach_well();
+    assert!(vol.is_gone() && !all.is_gone());
+    // The end of the server is the end of what is left.
+    let ran = serve.stop();
+    assert_eq!((ran.code, &*ran.out), (0, "flushed; closed 0 connections.\n"), "{ran:?}");
+    assert!(all.is_gone());
+}
+
+#[test]
+fn partitions_are_devices_too() {
+    if !is_root() {
+        return;
+    }
+    let (dir, _serve) = file();
+    let name = Name::new(&dir);
+    name.attach("vol");
+    let table =
+        format!("printf 'label: gpt\\nsize=100M\\nsize=200M\\n' | sfdisk -q {}", name.shown());
+    run("sh", &["-c", &table]);
+    name.detach_well();
+    // They are found when it is attached again; a kernel that reads no tables is told of them.
+    let device = name.attach("vol");
+    let part = format!("{}p2", device.display());
+    if !std::path::Path::new(&part).exists() {
+        run("partx", &["--add", &device.display().to_string()]);
+    }
+    assert_eq!(run("blockdev", &["--getsize64", &part]), format!("{}\n", 200 << 20));
+    run("mkfs.ext4", &["-q", &part]);
+    run("mount", &[&part, &name.mount_point().display().to_string()]);
+    let ran = name.detach();
+    assert!(
+        ran.code == 5
+            && ran.err.contains(&format!("is mounted on {}", name.mount_point().display())),
+        "{ran:?}"
+    );
+    name.umount();
+    name.detach_well();
+    assert!(name.is_gone());
+}
+
+#[test]
+fn as_the_spec_says() {
+    if !is_root() {
+        return;
+    }
+    let dir = Dir::new();
+    let name = Name::new(&dir);
+    let spec = format!(
+        "[disk]\nd = {{ memory = \"64MiB\" }}\n[export]\n{} = {{ on = \"d\", attach = true }}\n",
+        name.name
+    );
+    dir.write("s.toml", &spec);
+    let ran = dir.cairn(&["serve", "s.toml", "--dry-run"]);
+    assert!(
+        ran.out.contains(&format!("would attach {} as {}\n", name.name, name.shown())),
+        "{ran:?}"
+    );
+    assert!(name.is_gone());
+    let serve = dir.serve(&["s.toml"]);
+    assert!(serve.banner.contains(&format!("  {} -> /dev/loop", name.shown())), "{}", serve.banner);
+    run("mkfs.ext4", &["-q", &name.shown()]);
+    assert!(dir.text(&["show"]).contains("attach = true"));
+    let ran = serve.stop();
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.err.contains("is killed"), "{ran:?}");
+    assert!(name.is_gone());
+}
+
+#[test]
+fn another_servers_export() {
+    if !is_root() {
+        return;
+    }
+    let (dir, serve) = file();
+    let name = Name::new(&dir);
+    let uri = serve.uri().to_owned();
+    let mut remote = Background::start(&mut dir.command(&["attach", &uri, "--name", &name.name]));
+    common::until("it is attached", || name.path().is_symlink());
+    let bytes = noise(1 << 20, 11);
+    let device = File::options().read(true).write(true).open(name.path()).unwrap();
+    device.write_all_at(&bytes, 0).unwrap();
+    device.sync_all().unwrap();
+    drop(device);
+    // It can be asked about and detached as any other; then its process is done.
+    name.detach_well();
+    assert_eq!(remote.end(), Some(0));
+    assert!(name.is_gone());
+    assert_eq!(serve.stop().code, 0);
+    assert!(std::fs::read(dir.path("disk.img")).unwrap()[..1 << 20] == bytes);
+    let ran = dir.cairn(&["attach", &uri, "--name", &name.name]);
+    assert!(ran.code == 8 && ran.out.is_empty(), "{ran:?}");
+    assert!(name.is_gone());
+}
+
+/// Another server, which is gone with this value.
+struct Nbdkit(u32);
+
+impl Nbdkit {
+    fn start(dir: &Dir, args: &[&str]) -> (Self, String) {
+        let args = [&["-U", "kit.sock", "--pidfile", "kit.pid"], args].concat();
+        let ran = tool(dir, "nbdkit", &args);
+        assert_eq!(ran.code, 0, "{ran:?}");
+        common::until("nbdkit runs", || dir.path("kit.pid").exists());
+        let pid = std::fs::read_to_string(dir.path("kit.pid")).unwrap().trim().parse().unwrap();
+        let socket = dir.path("kit.sock").display().to_string();
+        (Self(pid), format!("nbd+unix:///?socket={socket}"))
+    }
+}
+
+impl Drop for Nbdkit {
+    fn drop(&mut self) {
+        common::send(self.0, "TERM");
+    }
+}
+
+#[test]
+fn a_device_that_cannot_make_zeros_is_sent_them() {
+    if !is_root() {
+        return;
+    }
+    let dir = Dir::new();
+    let (_kit, uri) = Nbdkit::start(&dir, &["--filter=nozero", "memory", "64M"]);
+    let name = Name::new(&dir);
+    let mut command = dir.command(&["attach", &uri, "--name", &name.name]);
+    let mut remote = Background::start(&mut command);
+    common::until("it is attached", || name.path().is_symlink());
+    let device = File::options().read(true).write(true).open(name.path()).unwrap();
+    device.write_all_at(&noise(2 << 20, 9), 0).unwrap();
+    device.sync_all().unwrap();
+    drop(device);
+    // Zeros are written out; a discard, which the kernel cannot tell from them, leaves all as it is.
+    run("blkdiscard", &["--offset", "1MiB", "--length", "1MiB", &name.shown()]);
+    run("blkdiscard", &["--zeroout", "--length", "1MiB", &name.shown()]);
+    let mut read = vec![1; 2 << 20];
+    File::open(name.path()).unwrap().read_exact_at(&mut read, 0).unwrap();
+    assert!(read[..1 << 20].iter().all(|byte| *byte == 0));
+    assert!(read[1 << 20..] == noise(2 << 20, 9)[1 << 20..]);
+    name.detach_well();
+    assert_eq!(remote.end(), Some(0));
+}
+
+#[test]
+fn errors_of_the_disk_are_errors_of_the_device() {
+    if !is_root() {
+        return;
+    }
+    let dir = Dir::new();
+    let fails = "error-rate=100%";
+    let kit = ["--filter=error", "memory", "16M", fails, "error-file=fail"];
+    let (_kit, uri) = Nbdkit::start(&dir, &kit);
+    let name = Name::new(&dir);
+    let mut command = dir.command(&["attach", &uri, "--name", &name.name]);
+    let mut remote = Background::start(&mut command);
+    common::until("it is attached", || name.path().is_symlink());
+    let device = File::options().read(true).write(true).open(name.path()).unwrap();
+    device.write_all_at(&noise(1 << 20, 9), 0).unwrap();
+    device.sync_all().unwrap();
+    std::fs::write(dir.path("fail"), "").unwrap();
+    assert!(device.read_at(&mut [0; 4096], 8 << 20).is_err());
+    // What is written and not flushed by anybody is flushed at the end.
+    device.write_all_at(&noise(1 << 16, 10), 0).unwrap();
+    drop(device);
+    // It can be taken away all the same, and says what may be lost.
+    let ran = name.detach();
+    assert!(ran.code == 8 && ran.err.contains("last flush failed"), "{ran:?}");
+    assert!(name.is_gone());
+    assert_eq!(remote.end(), Some(0));
+}
+
+#[test]
+fn what_is_written_is_read_under_load() {
+    if !is_root() {
+        return;
+    }
+    let (dir, _serve) = file();
+    let name = Name::new(&dir);
+    name.attach("vol");
+    let args = [
+        "--name=load",
+        "--rw=randrw",
+        "--bsrange=4k-256k",
+        "--ioengine=libaio",
+        "--direct=1",
+        "--iodepth=32",
+        "--size=128m",
+        "--io_size=256m",
+        "--verify=crc32c",
+        "--verify_fatal=1",
+        "--fsync=64",
+        "--numjobs=2",
+        "--offset_increment=128m",
+        "--output-format=terse",
+    ];
+    let file = format!("--filename={}", name.shown());
+    let ran = tool(&dir, "fio", &[&args[..], &[&*file]].concat());
+    assert_eq!(ran.code, 0, "{ran:?}");
+    name.detach_well();
+}

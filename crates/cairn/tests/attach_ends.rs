@@ -1,0 +1,269 @@
+//! How an attached device ends: in use, by signals, by force; and what is left where attaching fails.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
+
+mod common;
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::machine::{Background, Name, is_root, noise, run};
+use common::{Dir, Serve, until};
+
+/// A file of 64 MiB, served as `vol` with these further arguments.
+fn file(args: &[&str]) -> (Dir, Serve) {
+    let dir = Dir::new();
+    dir.text(&["create", "disk.img", "64M"]);
+    let serve = dir.serve(&[&["disk.img"], args].concat());
+    (dir, serve)
+}
+
+#[test]
+fn a_device_in_use_says_by_whom_and_stays() {
+    if !is_root() {
+        return;
+    }
+    let (dir, _serve) = file(&[]);
+    let name = Name::new(&dir);
+    name.attach("vol");
+    run("mkfs.ext4", &["-q", &name.shown()]);
+    name.mount();
+    let at = name.mount_point().display().to_string();
+    let ran = name.detach();
+    let expected = format!("error: {} is mounted on {at}. Next: umount {at}\n", name.shown());
+    assert_eq!((ran.code, &*ran.err), (5, &*expected));
+    std::fs::write(name.mount_point().join("f"), "still here").unwrap();
+    name.umount();
+
+    let opened = File::open(name.path()).unwrap();
+    let open = Background::start(Command::new("sleep").arg("1000").stdin(opened));
+    let ran = name.detach();
+    let expected =
+        format!("is open in process {} (sleep). Next: end what has it open\n", open.id());
+    assert!(ran.code == 5 && ran.err.ends_with(&expected), "{ran:?}");
+    drop(open);
+    name.detach_well();
+    assert!(name.is_gone());
+    let ran = name.detach();
+    assert!(ran.code == 4 && ran.err.contains("nothing is attached here"), "{ran:?}");
+}
+
+#[test]
+fn a_killed_server_leaves_errors_and_its_successor_clears_up() {
+    if !is_root() {
+        return;
+    }
+    let (dir, serve) = file(&[]);
+    let name = Name::new(&dir);
+    let first = name.attach("vol");
+    run("mkfs.ext4", &["-q", &name.shown()]);
+    name.mount();
+    std::fs::write(name.mount_point().join("kept"), noise(1 << 20, 1)).unwrap();
+    run("sync", &["-f", &name.mount_point().display().to_string()]);
+    // Killed with requests on their way.
+    let to = name.mount_point().join("lost").display().to_string();
+    let mut dd = Command::new("dd");
+    dd.args(["if=/dev/zero", &format!("of={to}"), "bs=64k", "oflag=direct", "status=none"]);
+    let mut writer = Background::start(&mut dd);
+    until("something is written", || {
+        std::fs::metadata(&to).is_ok_and(|found| found.len() > 1 << 20)
+    });
+    serve.signal("KILL");
+    assert_eq!(serve.end().code, -9, "the process is gone, whatever was on its way");
+    assert_eq!(writer.end(), Some(1), "its writes fail");
+    let device = File::open(name.path()).unwrap();
+    assert!(device.read_at(&mut [0; 4096], 32 << 20).is_err());
+    drop(device);
+
+    // With the dead device still mounted.
+    let serve = dir.serve(&["disk.img"]);
+    let second = name.attach("vol");
+    assert_ne!(first, second, "the dead one is still in use");
+    name.umount();
+    until("the dead device is free", || name.loops().len() == 1);
+    // Its journal is replayed, as after any crash.
+    name.mount();
+    let kept = std::fs::read(name.mount_point().join("kept")).unwrap();
+    assert!(kept == noise(1 << 20, 1), "what was synced is there");
+    name.umount();
+    run("e2fsck", &["-fn", &name.shown()]);
+    serve.signal("KILL");
+    serve.end();
+
+    // Nobody takes its place: the command clears up by itself.
+    let out = dir.text(&["detach", &name.name, "--dry-run"]);
+    assert!(out.starts_with("would remove"), "{out}");
+    let out = dir.text(&["detach", &name.name]);
+    assert_eq!(out, format!("{}  removed; the process that served it is gone\n", name.shown()));
+    until("nothing is left", || name.is_gone());
+    assert_eq!(name.detach().code, 4);
+}
+
+#[test]
+fn sigterm_waits_for_whoever_uses_the_device() {
+    if !is_root() {
+        return;
+    }
+    let (dir, serve) = file(&[]);
+    let name = Name::new(&dir);
+    name.attach("vol");
+    run("mkfs.ext4", &["-q", &name.shown()]);
+    name.mount();
+    serve.signal("TERM");
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(300) {
+        // It serves on until it is let go.
+        std::fs::write(name.mount_point().join("f"), noise(1 << 16, 2)).unwrap();
+        run("sync", &["-f", &name.mount_point().display().to_string()]);
+    }
+    name.umount();
+    let ran = serve.end();
+    let waits = format!("{} is mounted on {}", name.shown(), name.mount_point().display());
+    assert!(
+        ran.code == 0 && ran.err.contains(&waits) && ran.err.contains("waiting up to"),
+        "{ran:?}"
+    );
+    assert!(name.is_gone());
+    run("e2fsck", &["-fn", &dir.path("disk.img").display().to_string()]);
+}
+
+#[test]
+fn past_the_deadline_its_users_are_left_behind() {
+    if !is_root() {
+        return;
+    }
+    let (dir, serve) = file(&["--stop-timeout", "500ms"]);
+    let name = Name::new(&dir);
+    name.attach("vol");
+    run("mkfs.ext4", &["-q", &name.shown()]);
+    name.mount();
+    std::fs::write(name.mount_point().join("f"), noise(1 << 20, 4)).unwrap();
+    let ran = serve.stop();
+    assert!(ran.code == 12 && ran.err.contains("I/O errors from now on"), "{ran:?}");
+    assert!(!name.path().is_symlink(), "the name is free");
+    assert!(File::open(name.mount_point().join("nothing")).is_err());
+    name.umount();
+    until("the device went with its last user", || name.is_gone());
+    // What its file system held back was asked for in the last moment.
+    let _serve = dir.serve(&["disk.img"]);
+    name.attach("vol");
+    name.mount();
+    assert!(std::fs::read(name.mount_point().join("f")).unwrap() == noise(1 << 20, 4));
+    name.umount();
+    name.detach_well();
+}
+
+#[test]
+fn a_mount_that_is_ended_by_force() {
+    if !is_root() {
+        return;
+    }
+    let (dir, serve) = file(&[]);
+    let name = Name::new(&dir);
+    let device = name.attach("vol");
+    let on = Path::new("/sys/block").join(device.file_name().unwrap()).join("loop/backing_file");
+    run("umount", &["-f", "-l", &format!("/run/cairn/attach/{}", name.name)]);
+    let device = File::open(name.path()).unwrap();
+    assert!(device.read_at(&mut [0; 4096], 1 << 20).is_err());
+    drop(device);
+    // The server lives, and NBD clients have noticed nothing.
+    assert_eq!(dir.cairn(&["status"]).code, 0);
+    let info = common::tool(&dir, "nbdinfo", &["--size", serve.uri()]);
+    assert_eq!(info.out, format!("{}\n", 64 << 20), "{info:?}");
+    let ran = name.detach();
+    assert!(ran.code == 8 && ran.err.contains("is detached, but its last flush failed"), "{ran:?}");
+    assert!(name.is_gone());
+    // Without its mount the file has no directory any more.
+    until("the device is free", || {
+        std::fs::read_to_string(&on).map_or(true, |on| on != "/volume\n")
+    });
+    let ran = serve.stop();
+    assert!(ran.code == 0 && ran.err.contains("somebody ended its mount"), "{ran:?}");
+}
+
+#[test]
+fn a_name_that_is_taken() {
+    if !is_root() {
+        return;
+    }
+    let (dir, serve) = file(&[]);
+    let name = Name::new(&dir);
+    name.attach("vol");
+    dir.text(&["create", "other.img", "1M"]);
+    let other = dir.serve(&["other.img"]);
+    let at = dir.path(&format!("run/cairn/control/other.img-{}.sock", other.pid()));
+    let at = at.display().to_string();
+    let ran = dir.cairn(&["attach", "vol", "--name", &name.name, "--at", &at]);
+    let expected = format!("{} belongs to process {}.", name.shown(), serve.pid());
+    assert!(ran.code == 5 && ran.err.contains(&expected), "{ran:?}");
+    assert!(name.path().is_symlink() && name.loops().len() == 1);
+
+    // Of two graphs with an export of that name one has to be named; the device finds its own.
+    assert_eq!(dir.cairn(&["attach", "vol"]).code, 2);
+    name.detach_well();
+
+    // Somebody else's file stays.
+    std::fs::write(name.path(), "mine").unwrap();
+    let ran = dir.cairn(&["attach", "vol", "--name", &name.name, "--at", &at]);
+    assert!(ran.code == 5 && ran.err.contains("none of Cairn's"), "{ran:?}");
+    assert_eq!(std::fs::read_to_string(name.path()).unwrap(), "mine");
+    std::fs::remove_file(name.path()).unwrap();
+    assert!(name.is_gone());
+}
+
+#[test]
+fn memory_that_may_not_be_locked() {
+    if !is_root() {
+        return;
+    }
+    let dir = Dir::new();
+    dir.text(&["create", "disk.img", "1M"]);
+    // Enough for a ring, too little for what messages arrive in.
+    let script = format!(
+        "ulimit -l 900; exec setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock -- \
+         {} serve disk.img --pidfile pid",
+        env!("CARGO_BIN_EXE_cairn")
+    );
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).current_dir(&dir.0).env("XDG_RUNTIME_DIR", dir.path("run"));
+    let mut server = Background::start(&mut command);
+    until("it serves", || dir.path("pid").exists());
+    let name = Name::new(&dir);
+    let ran = dir.cairn(&["attach", "vol", "--name", &name.name]);
+    assert!(ran.code == 1 && ran.err.contains("ulimit -l"), "{ran:?}");
+    assert!(name.is_gone());
+    common::send(server.id(), "TERM");
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
+fn without_root_it_says_so() {
+    let dir = Dir::new();
+    if !rustix::process::geteuid().is_root() {
+        dir.text(&["create", "disk.img", "1M"]);
+        let _serve = dir.serve(&["disk.img"]);
+        let ran = dir.cairn(&["attach", "vol"]);
+        assert!(ran.code == 7 && ran.err.contains("needs root"), "{ran:?}");
+        return;
+    }
+    // As somebody else, in a place of theirs.
+    let user = "65534";
+    let script = format!(
+        "cp {} cairn; chown -R {user} . run; chmod 755 .; chmod 700 run; XDG_RUNTIME_DIR=$PWD/run\n\
+         export XDG_RUNTIME_DIR\n\
+         as() {{ setpriv --reuid={user} --regid={user} --clear-groups -- \"$@\"; }}\n\
+         as ./cairn create disk.img 1M >/dev/null\n\
+         as ./cairn serve disk.img --pidfile pid >/dev/null 2>&1 &\n\
+         while ! [ -e pid ]; do sleep 0.01; done\n\
+         as ./cairn attach vol && exit 99\n\
+         echo $?; as ./cairn attach \"nbd+unix:///vol?socket=x.sock\"; echo $?; kill $(cat pid)",
+        env!("CARGO_BIN_EXE_cairn")
+    );
+    let mut command = Command::new("timeout");
+    let output = command.args(["60", "sh", "-c", &script]).current_dir(&dir.0).output().unwrap();
+    let ran = common::Ran::of(&output);
+    assert_eq!(ran.out, "7\n7\n", "{ran:?}");
+    assert_eq!(ran.err.matches("attaching needs root").count(), 2, "{ran:?}");
+}

@@ -1,0 +1,73 @@
+//! Attaching where something of the machine is missing, full, or may not be written. A file of its own:
+//! each server here has a copy of all mounts that there are, and would keep those of other tests.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
+
+mod common;
+
+use std::path::Path;
+use std::process::Command;
+
+use common::machine::{Background, Name, is_root};
+use common::{Dir, until};
+
+/// A server in a world of its own, in which these lines of shell were run before.
+fn elsewhere(dir: &Dir, lines: &str) -> Background {
+    dir.text(&["create", "disk.img", "1M"]);
+    let script =
+        format!("{lines}\nexec {} serve disk.img --pidfile pid", env!("CARGO_BIN_EXE_cairn"));
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-ec", &script]).current_dir(&dir.0);
+    let child = Background::start(command.env("XDG_RUNTIME_DIR", dir.path("run")));
+    until("it serves", || dir.path("pid").exists());
+    child
+}
+
+#[test]
+fn where_something_is_missing_nothing_is_left() {
+    if !is_root() {
+        return;
+    }
+    let hidden = "mount -t tmpfs tmpfs /dev; mknod /dev/null c 1 3; mknod /dev/urandom c 1 9;";
+    for (lines, code, words) in [
+        (hidden.to_owned(), 9, "/dev/fuse"),
+        (format!("{hidden} mknod /dev/fuse c 10 229"), 9, "no loop devices"),
+        (
+            format!("{hidden} mknod /dev/fuse c 10 229; ln -s null /dev/loop-control"),
+            8,
+            "/dev/loop-control",
+        ),
+        (
+            "mkdir -p /run/cairn; mount -t tmpfs -o mode=700,nr_inodes=1 tmpfs /run/cairn".to_owned(),
+            6,
+            "making /run/cairn",
+        ),
+        (
+            "mkdir -p /run/cairn/attach; mount -t tmpfs -o mode=700,nr_inodes=2 tmpfs /run/cairn/attach"
+                .to_owned(),
+            6,
+            "/run/cairn/attach",
+        ),
+        (
+            "mkdir -p /run/cairn/attach; mount -t tmpfs -o mode=700,ro tmpfs /run/cairn/attach".to_owned(),
+            7,
+            "/run/cairn/attach",
+        ),
+        ("mkdir -p /dev/cairn; mount -t tmpfs -o ro tmpfs /dev/cairn".to_owned(), 7, "/dev/cairn"),
+    ] {
+        let dir = Dir::new();
+        let name = Name::new(&dir);
+        let mut server = elsewhere(&dir, &lines);
+        let ran = dir.cairn(&["attach", "vol", "--name", &name.name]);
+        assert!(
+            ran.code == code && ran.err.contains(words) && ran.out.is_empty(),
+            "{lines}: {ran:?}"
+        );
+        assert!(name.is_gone(), "{lines}");
+        let root = format!("/proc/{}/root", server.id());
+        assert!(!Path::new(&format!("{root}/run/cairn/attach/{}", name.name)).exists());
+        // What it could not do it does not try again, and it serves on.
+        assert_eq!(dir.cairn(&["status"]).code, 0);
+        common::send(server.id(), "TERM");
+        assert_eq!(server.end(), Some(0), "{lines}");
+    }
+}

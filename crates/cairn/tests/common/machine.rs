@@ -1,0 +1,158 @@
+//! Devices of this machine under names of their own, which are gone after the test.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::{Dir, Ran, until};
+
+/// Whether this is root; says that a test is passed over if not.
+pub fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("passed over: only root may attach");
+    }
+    root
+}
+
+/// A process in the background, which does not outlive the test.
+pub struct Background(Child);
+
+impl Background {
+    /// Starts it; what it says is nobody's.
+    pub fn start(command: &mut Command) -> Self {
+        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Waits for its end; its code.
+    pub fn end(&mut self) -> Option<i32> {
+        self.0.wait().unwrap().code()
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        // It has ended already, if all went well.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A name in `/dev/cairn`, and a directory to mount on.
+pub struct Name<'d> {
+    dir: &'d Dir,
+    pub name: String,
+}
+
+impl<'d> Name<'d> {
+    pub fn new(dir: &'d Dir) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("test-{}-{n}", std::process::id());
+        std::fs::create_dir(dir.path(&name)).unwrap();
+        Self { dir, name }
+    }
+
+    /// `/dev/cairn/NAME`
+    pub fn path(&self) -> PathBuf {
+        Path::new("/dev/cairn").join(&self.name)
+    }
+
+    pub fn shown(&self) -> String {
+        self.path().display().to_string()
+    }
+
+    /// Where it is to be mounted.
+    pub fn mount_point(&self) -> PathBuf {
+        self.dir.path(&self.name)
+    }
+
+    /// `cairn attach EXPORT` under this name; `/dev/loopN`.
+    pub fn attach(&self, export: &str) -> PathBuf {
+        let out = self.dir.text(&["attach", export, "--name", &self.name]);
+        let device = out.strip_prefix(&format!("{} -> ", self.shown())).unwrap_or_else(|| {
+            panic!("what attach printed: {out:?}");
+        });
+        PathBuf::from(device.trim())
+    }
+
+    pub fn detach(&self) -> Ran {
+        self.dir.cairn(&["detach", &self.name])
+    }
+
+    /// Detaches it, which must work.
+    pub fn detach_well(&self) {
+        let ran = self.detach();
+        assert_eq!(ran.code, 0, "{ran:?}");
+    }
+
+    pub fn mount(&self) {
+        run("mount", &[&self.shown(), &self.mount_point().display().to_string()]);
+    }
+
+    pub fn umount(&self) {
+        // A process that another test starts has for a moment what is open here.
+        until("it can be unmounted", || {
+            let status = Command::new("umount").arg("-q").arg(self.mount_point()).status();
+            status.unwrap().success()
+        });
+    }
+
+    /// Whether nothing of it is left on this machine.
+    pub fn is_gone(&self) -> bool {
+        let runtime = Path::new("/run/cairn/attach");
+        !self.path().is_symlink()
+            && !runtime.join(&self.name).exists()
+            && !runtime.join(format!(".{}.lock", self.name)).exists()
+            && self.loops().is_empty()
+    }
+
+    /// Loop devices that are on its file.
+    pub fn loops(&self) -> Vec<PathBuf> {
+        let file = format!("/run/cairn/attach/{}/volume", self.name);
+        let all = std::fs::read_dir("/sys/block").unwrap().map(|entry| entry.unwrap().path());
+        all.filter(|path| {
+            let on = std::fs::read_to_string(path.join("loop/backing_file"));
+            on.is_ok_and(|on| on.trim_end() == file)
+        })
+        .collect()
+    }
+}
+
+impl Drop for Name<'_> {
+    fn drop(&mut self) {
+        let at = self.mount_point();
+        if std::thread::panicking() {
+            let _ = Command::new("umount").arg("-l").arg(at).status();
+            // Its server may be gone, or go with the test.
+            let _ = self.detach();
+        }
+    }
+}
+
+/// Runs a program of the machine that must work; what it printed.
+pub fn run(name: &str, args: &[&str]) -> String {
+    let path = format!("{}:/sbin:/usr/sbin", std::env::var("PATH").unwrap_or_default());
+    let output = Command::new(name).args(args).env("PATH", path).output();
+    let ran = Ran::of(&output.unwrap_or_else(|error| panic!("{name}: {error}: see tools/setup")));
+    assert_eq!(ran.code, 0, "{name} {args:?}: {ran:?}");
+    ran.out
+}
+
+/// Bytes that are the same for the same seed.
+pub fn noise(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}

@@ -1,0 +1,437 @@
+//! A mounted export: what the kernel asks of the file becomes operations, and their ends answers.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::{Rc, Weak};
+use std::task::{Poll, Waker};
+
+use block::env::Channel;
+use block::{ByteRange, Copies, Error, ErrorKind, Op, Request, Result};
+use graph::engine::Sink;
+use wire::fuse::{
+    Call, Facts, Init, MAX_WRITE_BYTES, Node, PAGE_BYTES, Reply, VOLUME_NAME, Zeroing,
+};
+
+use super::inbox::Inbox;
+use super::{GREETING, ROUND};
+use crate::nbd::{Export, Orphan, PIECE_BYTES};
+
+/// ENOENT: there is no other name.
+const NO_ENTRY: i32 = 2;
+/// ENOTDIR
+const NOT_A_DIRECTORY: i32 = 20;
+/// EISDIR
+const IS_A_DIRECTORY: i32 = 21;
+/// ENOSYS: the kernel does not ask again.
+const NOT_IMPLEMENTED: i32 = 38;
+/// EPROTO
+const NOT_UNDERSTOOD: i32 = 71;
+/// EOPNOTSUPP
+const UNSUPPORTED: i32 = 95;
+
+/// An export that is the file of a mount.
+#[derive(Clone)]
+pub struct Volume(Rc<Inner>);
+
+/// What the kernel and we have agreed on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Agreed {
+    /// Its version, 7 and this.
+    pub minor: u32,
+    /// Whether it can be told to send again, to another process that has the channel, what is not
+    /// answered.
+    pub has_resend: bool,
+}
+
+struct Inner {
+    me: Weak<Self>,
+    export: Rc<Export>,
+    channel: Rc<dyn Channel>,
+    facts: Facts,
+    max_bytes: u32,
+    log: Box<dyn Fn(&str)>,
+    pending: RefCell<Pending>,
+    in_flight: Cell<usize>,
+    agreed: Cell<Option<Agreed>>,
+    /// No more requests come.
+    over: Cell<bool>,
+    waiting: RefCell<Vec<Waker>>,
+}
+
+/// Requests on their way, by token.
+#[derive(Default)]
+struct Pending {
+    requests: Vec<Option<Asked>>,
+    free: Vec<usize>,
+}
+
+/// What has to be known of a request when it ends.
+#[derive(Clone, Copy)]
+struct Asked {
+    unique: u64,
+    /// What it changes; `None` if it changes nothing.
+    changes: Option<ByteRange>,
+}
+
+impl Volume {
+    /// Serves `export` through the channel of a mount; `log` gets a line for what should not happen.
+    ///
+    /// # Errors
+    /// `Limit` if there is no memory that may be locked, `Unsupported` for a device that cannot be
+    /// written in pages.
+    pub fn serve(
+        export: &Rc<Export>,
+        channel: Rc<dyn Channel>,
+        log: impl Fn(&str) + 'static,
+    ) -> Result<Self> {
+        let info = &export.info;
+        let page = PAGE_BYTES as u32;
+        let max_bytes = info.max_transfer.min(MAX_WRITE_BYTES) / page * page;
+        if max_bytes == 0 || info.block_size > page {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "{}: blocks of {} and transfers of up to {} bytes; a block device of this machine \
+                     needs blocks of at most {page}, and transfers of as much",
+                    export.name(),
+                    info.block_size,
+                    info.max_transfer
+                ),
+            ));
+        }
+        let inbox = Inbox::new(&export.env, &channel)?;
+        let facts = Facts {
+            size_bytes: info.size,
+            block_bytes: info.block_size.max(page),
+            read_only: info.read_only,
+        };
+        let inner = Rc::new_cyclic(|me| Inner {
+            me: me.clone(),
+            export: export.clone(),
+            channel,
+            facts,
+            max_bytes,
+            log: Box::new(log),
+            pending: RefCell::default(),
+            in_flight: Cell::new(0),
+            agreed: Cell::new(None),
+            over: Cell::new(false),
+            waiting: RefCell::default(),
+        });
+        export.env.spawn("a volume", inner.clone().run(inbox));
+        Ok(Self(inner))
+    }
+
+    /// What was agreed on at the start.
+    ///
+    /// # Errors
+    /// `TimedOut` if the kernel says nothing, `Unsupported` if it is too old.
+    pub async fn agreed(&self) -> Result<Agreed> {
+        let inner = &self.0;
+        let greeted = inner.wait(|| inner.agreed.get().is_some() || inner.over.get());
+        let Some(()) = inner.export.env.within(GREETING, greeted).await else {
+            let why = format!("the kernel has not greeted within {GREETING:?}");
+            return Err(Error::new(ErrorKind::TimedOut, why));
+        };
+        inner.agreed.get().ok_or_else(|| {
+            let why = "this kernel's FUSE is older than 7.28 (Linux 4.20)";
+            Error::new(ErrorKind::Unsupported, why)
+        })
+    }
+
+    /// Ends when the file is unmounted and every request is at its end.
+    pub async fn ended(&self) {
+        let inner = &self.0;
+        inner.wait(|| inner.over.get() && inner.in_flight.get() == 0).await;
+    }
+
+    /// The export.
+    pub fn export(&self) -> &Rc<Export> {
+        &self.0.export
+    }
+
+    /// What the kernel did not grant to the channel, in words.
+    pub fn lacks(&self) -> Option<&str> {
+        self.0.channel.lacks()
+    }
+}
+
+impl Inner {
+    /// Takes messages until there will be no more.
+    async fn run(self: Rc<Self>, inbox: Inbox) {
+        if let Err(error) = self.take_all(&inbox).await
+            && error.kind() != ErrorKind::Stopped
+        {
+            (self.log)(&format!("{}: {error}", self.export.name()));
+        }
+        self.over.set(true);
+        if self.has_requests() {
+            let orphan: Rc<dyn Orphan> = self.clone();
+            self.export.orphaned(Rc::downgrade(&orphan));
+        }
+        self.wake();
+        self.wait(|| self.in_flight.get() == 0).await;
+    }
+
+    async fn take_all(&self, inbox: &Inbox) -> Result<()> {
+        let mut taken = 0;
+        loop {
+            match inbox.next()? {
+                Some(came) => self.message(inbox, came).await?,
+                None => {
+                    self.channel.ready().await.result?;
+                    taken = 0;
+                }
+            }
+            taken += 1;
+            if taken == ROUND {
+                self.export.env.give_way().await;
+                taken = 0;
+            }
+        }
+    }
+
+    async fn message(&self, inbox: &Inbox, came: usize) -> Result<()> {
+        // What is answered at once is answered while the message is still where it came.
+        let next = inbox.read(came, |request| self.answer(&request));
+        match next {
+            Ok(Next::Answered) => Ok(()),
+            Ok(Next::Begin(unique, op)) => {
+                self.begin(unique, op).await;
+                Ok(())
+            }
+            Ok(Next::Read(unique, range)) => {
+                let into = self.export.env.pool().wait_for(range.len() as usize).await?;
+                self.begin(unique, Op::Read { range, into, avoid: Copies::NONE }).await;
+                Ok(())
+            }
+            Ok(Next::Write(unique, range)) => {
+                let data = inbox.payload(range.len() as usize).await?;
+                self.begin(unique, Op::write(range, data)).await;
+                Ok(())
+            }
+            Err(malformed) => {
+                if let Some(unique) = malformed.unique {
+                    self.send(&Reply::error(unique, NOT_UNDERSTOOD));
+                }
+                Err(Error::new(ErrorKind::Invalid, malformed.to_string()))
+            }
+        }
+    }
+
+    /// Answers what needs no device; says what is to be begun otherwise.
+    fn answer(&self, request: &wire::fuse::Request<'_>) -> Next {
+        let unique = request.unique;
+        let reply = match (request.call, request.node) {
+            (Call::Init(init), _) => self.greet(unique, &init),
+            (Call::Unanswered, _) => return Next::Answered,
+            (Call::Destroy | Call::Agreed, _) => Reply::done(unique),
+            (Call::Statfs, _) => Reply::statfs(unique, &self.facts),
+            (_, None) => Reply::error(unique, NO_ENTRY),
+            (Call::Lookup(name), Some(Node::Root)) if name == VOLUME_NAME.as_bytes() => {
+                Reply::entry(unique, &self.facts)
+            }
+            (Call::Lookup(_), Some(Node::Root)) => Reply::error(unique, NO_ENTRY),
+            (Call::Getattr, Some(node)) => Reply::attributes(unique, node, &self.facts),
+            (Call::Open { directory: true }, Some(Node::Root)) => Reply::opened(unique, true),
+            (Call::Open { directory: false }, Some(Node::Volume)) => Reply::opened(unique, false),
+            (Call::Readdir { offset, size }, Some(Node::Root)) => {
+                Reply::names(unique, offset, size)
+            }
+            (Call::Read { offset, size }, Some(Node::Volume)) => {
+                return self.read(unique, offset, size);
+            }
+            (Call::Write { offset, size }, Some(Node::Volume)) => {
+                return self.write(unique, offset, size);
+            }
+            (Call::Fsync, Some(Node::Volume)) => return Next::Begin(unique, Op::Flush),
+            (Call::Fallocate { offset, length, mode }, Some(Node::Volume)) => {
+                return self.zero(unique, offset, length, mode);
+            }
+            (Call::Unknown(_), _) => Reply::error(unique, NOT_IMPLEMENTED),
+            (_, Some(Node::Root)) => Reply::error(unique, IS_A_DIRECTORY),
+            (_, Some(Node::Volume)) => Reply::error(unique, NOT_A_DIRECTORY),
+        };
+        self.send(&reply);
+        Next::Answered
+    }
+
+    fn greet(&self, unique: u64, init: &Init) -> Reply {
+        let Some(reply) = Reply::init(unique, init, self.max_bytes) else {
+            return Reply::error(unique, NOT_UNDERSTOOD);
+        };
+        self.agreed.set(Some(Agreed { minor: init.minor, has_resend: init.has_resend }));
+        self.wake();
+        reply
+    }
+
+    /// A read ends where the volume does.
+    fn read(&self, unique: u64, offset: u64, size: u32) -> Next {
+        let end = self.facts.size_bytes.min(offset.saturating_add(u64::from(size)));
+        match ByteRange::between(offset, end) {
+            _ if size > self.max_bytes => self.refuse(unique, ErrorKind::Invalid.errno()),
+            Some(range) => Next::Read(unique, range),
+            None => {
+                self.send(&Reply::read(unique, 0));
+                Next::Answered
+            }
+        }
+    }
+
+    fn write(&self, unique: u64, offset: u64, size: u32) -> Next {
+        match ByteRange::new(offset, u64::from(size)) {
+            Some(range) if size <= self.max_bytes => Next::Write(unique, range),
+            _ => self.refuse(unique, ErrorKind::Invalid.errno()),
+        }
+    }
+
+    /// The kernel means a discard or a write of zeroes, and says the same for both: so zeros there must
+    /// be, and a device that cannot make them by itself is not asked at all.
+    fn zero(&self, unique: u64, offset: u64, length: u64, mode: Option<Zeroing>) -> Next {
+        if !self.export.info.native_zeroes {
+            return self.refuse(unique, NOT_IMPLEMENTED);
+        }
+        let Some(mode) = mode else { return self.refuse(unique, UNSUPPORTED) };
+        let unmap = mode == Zeroing::Punch;
+        match ByteRange::new(offset, length) {
+            Some(range) => Next::Begin(unique, Op::WriteZeroes { range, unmap, fua: false }),
+            None => self.refuse(unique, ErrorKind::Invalid.errno()),
+        }
+    }
+
+    fn refuse(&self, unique: u64, errno: i32) -> Next {
+        self.send(&Reply::error(unique, errno));
+        Next::Answered
+    }
+
+    /// Begins an operation, after what closed connections left behind.
+    async fn begin(&self, unique: u64, mut op: Op) {
+        let export = &self.export;
+        if export.is_fenced(op.range()) {
+            export.unfenced(op.range()).await;
+        }
+        let changes = op.range().filter(|_| op.writes());
+        let token = self.note(Asked { unique, changes });
+        let me = self.me.upgrade().expect("it runs");
+        if let Op::WriteZeroes { range, unmap, .. } = op
+            && range.len() > PIECE_BYTES
+        {
+            return export.env.spawn("a long discard", me.zero_in_pieces(token, range, unmap));
+        }
+        while let Err(back) = export.engine.submit(export.node, op, me.clone(), token as u64) {
+            op = back;
+            export.engine.room(export.node, &op).await;
+        }
+    }
+
+    async fn zero_in_pieces(self: Rc<Self>, token: usize, whole: ByteRange, unmap: bool) {
+        let lower = self.export.engine.lower(self.export.node);
+        let mut at = whole.start();
+        let mut result = Ok(());
+        while result.is_ok() && at < whole.end() {
+            let end = whole.end().min(at + PIECE_BYTES);
+            let range = ByteRange::between(at, end).expect("not empty");
+            result = lower.call(Op::WriteZeroes { range, unmap, fua: false }).await.result;
+            at = end;
+        }
+        let op = Op::WriteZeroes { range: whole, unmap, fua: false };
+        self.end(token, &op, result);
+    }
+
+    fn note(&self, asked: Asked) -> usize {
+        self.in_flight.set(self.in_flight.get() + 1);
+        let mut pending = self.pending.borrow_mut();
+        let token = pending.free.pop().unwrap_or_else(|| {
+            pending.requests.push(None);
+            pending.requests.len() - 1
+        });
+        pending.requests[token] = Some(asked);
+        token
+    }
+
+    /// Answers the request of that token.
+    fn end(&self, token: usize, op: &Op, result: Result<()>) {
+        let Asked { unique, .. } = {
+            let mut pending = self.pending.borrow_mut();
+            pending.free.push(token);
+            pending.requests[token].take().expect("a token is answered once")
+        };
+        self.in_flight.set(self.in_flight.get() - 1);
+        if self.over.get() {
+            self.export.wake_fenced();
+            if self.in_flight.get() == 0 {
+                self.wake();
+            }
+            return;
+        }
+        match (op, result) {
+            (_, Err(error)) => self.send(&Reply::error(unique, error.errno())),
+            (Op::Read { into, .. }, Ok(())) => {
+                let head = Reply::read(unique, into.len() as u32);
+                self.sent(self.channel.send(head.bytes(), Some(into)));
+            }
+            (Op::Write { data, .. }, Ok(())) => {
+                self.send(&Reply::written(unique, data.len() as u32));
+            }
+            (_, Ok(())) => self.send(&Reply::done(unique)),
+        }
+    }
+
+    fn send(&self, reply: &Reply) {
+        self.sent(self.channel.send(reply.bytes(), None));
+    }
+
+    fn sent(&self, sent: Result<()>) {
+        match sent {
+            // Nobody waits for it any more, or for anything.
+            Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Stopped) => {
+                (self.log)(&format!("{}: an answer was not taken: {error}", self.export.name()));
+            }
+            _ => {}
+        }
+    }
+
+    async fn wait(&self, until: impl Fn() -> bool) {
+        poll_fn(|cx| {
+            if until() {
+                return Poll::Ready(());
+            }
+            self.waiting.borrow_mut().push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    fn wake(&self) {
+        self.waiting.take().into_iter().for_each(Waker::wake);
+    }
+}
+
+/// What becomes of a message.
+enum Next {
+    Answered,
+    Begin(u64, Op),
+    Read(u64, ByteRange),
+    Write(u64, ByteRange),
+}
+
+impl Sink for Inner {
+    fn done(&self, token: u64, request: Request, result: Result<()>) {
+        self.end(token as usize, &request.op, result);
+    }
+}
+
+impl Orphan for Inner {
+    fn has_requests(&self) -> bool {
+        self.in_flight.get() > 0
+    }
+
+    fn is_about(&self, range: Option<ByteRange>) -> bool {
+        let pending = self.pending.borrow();
+        let mut changed = pending.requests.iter().flatten().filter_map(|asked| asked.changes);
+        match range {
+            Some(range) => changed.any(|changed| changed.overlaps(range)),
+            None => changed.next().is_some(),
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! A volume served through a channel that is no kernel's: what is answered, and what happens when it
+//! breaks off.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use block::env::{Channel, Outcome, Ticket, Tickets, stopped};
+use block::{Buf, Env, Result};
+use export::fuse::Volume;
+use export::nbd::Export;
+use graph::Graph;
+use graph::engine::Engine;
+use graph::spec::Spec;
+use runtime::{Config, Core};
+
+const GETATTR: u32 = 3;
+const LOOKUP: u32 = 1;
+const READ: u32 = 15;
+const WRITE: u32 = 16;
+const FSYNC: u32 = 20;
+const INIT: u32 = 26;
+
+const MEMORY: &str = "[disk]\nm = { memory = \"1MiB\" }\n[export]\nvol = { on = \"m\" }\n";
+
+/// Messages to a volume and from it.
+#[derive(Default)]
+struct Wire {
+    to: RefCell<VecDeque<Vec<u8>>>,
+    from: RefCell<Vec<Vec<u8>>>,
+    over: Cell<bool>,
+    waiting: RefCell<Option<Waker>>,
+}
+
+struct Fake(Rc<Wire>);
+
+impl Channel for Fake {
+    fn recv(&self, head: &Buf, rest: &Buf) -> Result<Option<usize>> {
+        if self.0.over.get() {
+            return Err(stopped());
+        }
+        let Some(message) = self.0.to.borrow_mut().pop_front() else { return Ok(None) };
+        let cut = message.len().min(head.len());
+        head.write()[..cut].copy_from_slice(&message[..cut]);
+        rest.write()[..message.len() - cut].copy_from_slice(&message[cut..]);
+        Ok(Some(message.len()))
+    }
+
+    fn ready(&self) -> Ticket {
+        Ticket::new(self.0.clone(), 0)
+    }
+
+    fn send(&self, head: &[u8], rest: Option<&Buf>) -> Result<()> {
+        let mut message = head.to_vec();
+        if let Some(rest) = rest {
+            message.extend_from_slice(&rest.read());
+        }
+        self.0.from.borrow_mut().push(message);
+        Ok(())
+    }
+
+    fn pin(&self, _: &Buf) -> Result<()> {
+        Ok(())
+    }
+
+    fn lacks(&self) -> Option<&str> {
+        None
+    }
+}
+
+impl Tickets for Wire {
+    fn poll(&self, _: u64, cx: &mut Context<'_>) -> Poll<Outcome> {
+        if self.over.get() || !self.to.borrow().is_empty() {
+            return Poll::Ready(Outcome::bare(Ok(0)));
+        }
+        *self.waiting.borrow_mut() = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn abandon(&self, _: u64) {}
+}
+
+impl Wire {
+    /// Sends a message: the header of that request on that node, and the rest of it.
+    fn ask(&self, opcode: u32, unique: u64, node: u64, body: &[u8]) {
+        let mut message = (40 + body.len() as u32).to_ne_bytes().to_vec();
+        message.extend(opcode.to_ne_bytes());
+        message.extend(unique.to_ne_bytes());
+        message.extend(node.to_ne_bytes());
+        message.extend([0; 16]);
+        message.extend(body);
+        self.to.borrow_mut().push_back(message);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = self.waiting.take() {
+            waker.wake();
+        }
+    }
+
+    fn read(&self, unique: u64, offset: u64, size: u32) {
+        self.ask(READ, unique, 2, &arguments(offset, size));
+    }
+
+    fn write(&self, unique: u64, offset: u64, data: &[u8]) {
+        let mut body = arguments(offset, data.len() as u32);
+        body.extend(data);
+        self.ask(WRITE, unique, 2, &body);
+    }
+
+    fn break_off(&self) {
+        self.over.set(true);
+        self.wake();
+    }
+
+    /// The answer of that number, once it is here: its error, above zero, and what follows.
+    async fn answer(&self, env: &Env, unique: u64) -> (i32, Vec<u8>) {
+        loop {
+            let found = self.answered(unique);
+            if let Some(answer) = found {
+                return answer;
+            }
+            env.sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    fn answered(&self, unique: u64) -> Option<(i32, Vec<u8>)> {
+        let all = self.from.borrow();
+        let message = all.iter().find(|message| message[8..16] == unique.to_ne_bytes())?;
+        assert_eq!(message[..4], (message.len() as u32).to_ne_bytes());
+        let error = i32::from_ne_bytes(*message[4..].first_chunk().unwrap());
+        Some((-error, message[16..].to_vec()))
+    }
+}
+
+/// The arguments of a read or a write.
+fn arguments(offset: u64, size: u32) -> Vec<u8> {
+    let mut body = vec![0; 8];
+    body.extend(offset.to_ne_bytes());
+    body.extend(size.to_ne_bytes());
+    body.extend([0; 20]);
+    body
+}
+
+/// The only export of a spec, in a core that runs `test`.
+fn with_export<F: Future<Output = ()>>(spec: &str, test: impl FnOnce(Env, Rc<Export>) -> F) {
+    let core = Core::new(Config::default()).unwrap();
+    let env = core.env();
+    let spec = Spec::parse(spec, "test.toml", &|_| None);
+    core.block_on(async {
+        let planned = spec.plan(kinds::REGISTRY, &env).await.expect("the spec is right");
+        let engine = Engine::new(env.pool());
+        env.spawn("engine", engine.clone().drive());
+        let graph = Graph::build(&planned, &engine, &env).await.expect("it can be built");
+        let export = &graph.exports()[0];
+        let export = Export::new(&env, &engine, export.node, &export.name, "a test");
+        test(env.clone(), export).await;
+    });
+}
+
+fn serve(export: &Rc<Export>, log: &Rc<RefCell<Vec<String>>>) -> (Rc<Wire>, Volume) {
+    let wire = Rc::<Wire>::default();
+    let log = log.clone();
+    let log = move |line: &str| log.borrow_mut().push(line.to_owned());
+    let volume = Volume::serve(export, Rc::new(Fake(wire.clone())), log).unwrap();
+    (wire, volume)
+}
+
+#[test]
+fn bytes_are_kept_and_nonsense_is_refused() {
+    with_export(MEMORY, |env, export| async move {
+        let log = Rc::default();
+        let (wire, volume) = serve(&export, &log);
+        let offer: Vec<u8> = [7u32, 45, 0, 1 << 30, 1 << 7].map(u32::to_ne_bytes).concat();
+        wire.ask(INIT, 1, 0, &offer);
+        let agreed = volume.agreed().await.unwrap();
+        assert_eq!((agreed.minor, agreed.has_resend), (45, true));
+
+        // Long enough that the buffer it came in goes down, and short enough that it is copied.
+        for (unique, len) in [(10, 256 << 10), (20, 4096)] {
+            let data: Vec<u8> = (0..len).map(|n| (n / 7 + unique as usize) as u8).collect();
+            wire.write(unique, 4096, &data);
+            assert_eq!(wire.answer(&env, unique).await.1[..4], (len as u32).to_ne_bytes());
+            wire.read(unique + 1, 4096, len as u32);
+            assert!(wire.answer(&env, unique + 1).await == (0, data), "{len} bytes differ");
+        }
+        wire.ask(FSYNC, 30, 2, &[0; 16]);
+        assert_eq!(wire.answer(&env, 30).await, (0, vec![]));
+
+        // Reads end where the volume does; nothing is written past it, nor in parts of blocks.
+        wire.read(40, (1 << 20) - 512, 4096);
+        assert_eq!(wire.answer(&env, 40).await, (0, vec![0; 512]));
+        wire.read(41, 1 << 20, 4096);
+        assert_eq!(wire.answer(&env, 41).await, (0, vec![]));
+        wire.write(42, 1 << 20, &[0; 512]);
+        assert_eq!(wire.answer(&env, 42).await.0, 28);
+        wire.write(43, 100, &[0; 512]);
+        assert_eq!(wire.answer(&env, 43).await.0, 22);
+
+        // Names, nodes, and requests that there are not.
+        wire.ask(LOOKUP, 50, 1, b"volume\0");
+        assert_eq!(wire.answer(&env, 50).await.0, 0);
+        wire.ask(LOOKUP, 51, 1, b"volumes\0");
+        assert_eq!(wire.answer(&env, 51).await.0, 2);
+        wire.ask(GETATTR, 52, 3, &[0; 16]);
+        assert_eq!(wire.answer(&env, 52).await.0, 2);
+        wire.ask(READ, 53, 1, &arguments(0, 512));
+        assert_eq!(wire.answer(&env, 53).await.0, 21);
+        wire.ask(999, 54, 2, &[]);
+        assert_eq!(wire.answer(&env, 54).await.0, 38);
+
+        // What no kernel sends is the end.
+        wire.ask(READ, 60, 2, &[0; 8]);
+        volume.ended().await;
+        assert_eq!(wire.answered(60).unwrap().0, 71);
+        assert!(log.borrow()[0].contains("none of the FUSE protocol"), "{log:?}");
+    });
+}
+
+#[test]
+fn an_old_kernel_is_refused() {
+    with_export(MEMORY, |env, export| async move {
+        let log = Rc::default();
+        let (wire, volume) = serve(&export, &log);
+        wire.ask(INIT, 1, 0, &[7u32, 27, 0, 0].map(u32::to_ne_bytes).concat());
+        assert_eq!(wire.answer(&env, 1).await.0, 71);
+        wire.break_off();
+        let error = volume.agreed().await.unwrap_err();
+        assert!(error.to_string().contains("older than 7.28"), "{error}");
+    });
+}
+
+#[test]
+fn what_a_broken_mount_began_goes_first() {
+    let spec = "[disk]\nm = { memory = \"1MiB\" }\n[device]\n\
+                late = { kind = \"delay\", on = \"m\", time = \"200ms\" }\n\
+                [export]\nvol = { on = \"late\" }\n";
+    with_export(spec, |env, export| async move {
+        let log = Rc::default();
+        let (old, gone) = serve(&export, &log);
+        let (new, _volume) = serve(&export, &log);
+        old.write(1, 0, &[1; 4096]);
+        env.sleep(Duration::from_millis(20)).await;
+        old.break_off();
+        env.sleep(Duration::from_millis(1)).await;
+
+        let begun = env.now();
+        new.write(2, 0, &[2; 512]);
+        gone.ended().await;
+        assert!(new.answered(2).is_none(), "it began while another was on its way");
+        assert!(old.answered(1).is_none(), "nobody is there to be told");
+        assert_eq!(new.answer(&env, 2).await.0, 0);
+        // The rest of the old write, and a whole one.
+        assert!(env.now().since(begun) >= Duration::from_millis(350), "it did not wait");
+        new.read(3, 0, 1024);
+        let both = [[2; 512], [1; 512]].concat();
+        assert_eq!(new.answer(&env, 3).await, (0, both));
+    });
+}
