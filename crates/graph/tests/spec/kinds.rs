@@ -60,6 +60,16 @@ pub const REGISTRY: Registry = Registry(&[
         &[option("time", ValueType::Duration(Duration::from_secs(60)), true)],
         plan_same,
     ),
+    device(
+        "crypt",
+        Lowers::One,
+        &[
+            option("key", ValueType::Text, true),
+            option("plain", ValueType::Switch, false),
+            option("unit", SIZE, false),
+        ],
+        plan_same,
+    ),
     device("mirror", Lowers::Many(2, 8), &[option("trust", ValueType::Member, false)], plan_mirror),
 ]);
 

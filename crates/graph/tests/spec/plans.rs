@@ -41,7 +41,7 @@ fn example(name: &str) -> Planned {
 #[test]
 fn every_example_exports_vol_on_the_socket() {
     let all = examples();
-    assert_eq!(all.len(), 9);
+    assert_eq!(all.len(), 10);
     // The demo's has two exports, and is run as a whole.
     for (name, text) in all.into_iter().filter(|(name, _)| name != "demo") {
         let planned = planned(&text);
