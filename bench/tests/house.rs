@@ -16,8 +16,11 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("runtime", &["block"]),
     ("bench", &["block", "graph", "kinds", "net", "runtime", "wire"]),
     ("api", &["block", "graph"]),
-    ("cairn", &["api", "bench", "block", "export", "graph", "kinds", "net", "runtime", "wire"]),
-    ("sim", &["block", "export", "graph", "kinds", "net", "runtime", "wire"]),
+    (
+        "cairn",
+        &["api", "bench", "block", "export", "graph", "kinds", "meta", "net", "runtime", "wire"],
+    ),
+    ("sim", &["block", "export", "graph", "kinds", "meta", "net", "runtime", "wire"]),
     ("testkit", &["block", "graph", "kinds", "sim"]),
     ("chaosdisk", &["block", "export", "graph", "runtime", "sim"]),
 ];

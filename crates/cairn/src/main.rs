@@ -8,6 +8,7 @@
 mod args;
 mod draw;
 mod exit;
+mod labels;
 mod out;
 mod place;
 mod race;

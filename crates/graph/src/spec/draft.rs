@@ -23,8 +23,16 @@ const READ_ONLY: OptionSpec = OptionSpec {
     help: "refuse writes",
 };
 
+/// Of every disk.
+const LABEL: OptionSpec = OptionSpec {
+    name: "label",
+    value: ValueType::Switch,
+    required: false,
+    help: "keep what must survive in the disk's first and last MiB; data are between",
+};
+
 /// Keys that other versions know.
-const LATER: [&str; 2] = ["label", "attach"];
+const LATER: [&str; 1] = ["attach"];
 
 /// A disk or device whose words have been looked up.
 pub(super) struct Draft<'s> {
@@ -35,6 +43,8 @@ pub(super) struct Draft<'s> {
     /// The drafts of these names; fewer if some are unknown.
     pub(super) lowers: Vec<usize>,
     pub(super) options: Vec<(&'static str, Value)>,
+    /// Of a disk: whether it has a label.
+    pub(super) label: bool,
     /// Whether it can be planned: nothing is wrong with it by itself.
     pub(super) sound: bool,
 }
@@ -89,6 +99,7 @@ impl<'s> Draft<'s> {
             on: Vec::new(),
             lowers: Vec::new(),
             options: Vec::new(),
+            label: false,
             sound: false,
         };
         if !entry.broken {
@@ -122,7 +133,11 @@ impl<'s> Draft<'s> {
             log.error(second.key.at, format!("a disk is one thing, {one} or {two}; remove one"));
             told.push(two.as_str());
         }
-        self.options(&[], &told, log) && told.is_empty()
+        let sound = self.options(&[], &told, log) && told.is_empty();
+        let set = |option: &(&str, Value)| *option == (LABEL.name, Value::Switch(true));
+        self.label = self.options.iter().any(set);
+        self.options.retain(|(name, _)| *name != LABEL.name);
+        sound
     }
 
     /// A disk of no known kind: the key may be misspelt.
@@ -222,7 +237,9 @@ impl<'s> Draft<'s> {
     fn options(&mut self, others: &[&str], told: &[&str], log: &mut Log) -> bool {
         let Some(kind) = self.kind else { return false };
         let mode = matches!(kind.maker, Maker::Hooks { .. }).then_some(&MODE);
-        let known: Vec<&'static OptionSpec> = kind.options.iter().chain(mode).collect();
+        let label = (kind.lowers == Lowers::None).then_some(&LABEL);
+        let known: Vec<&'static OptionSpec> =
+            kind.options.iter().chain(mode).chain(label).collect();
         let mut sound = true;
         for Field { key, item } in &self.entry.fields {
             let name = key.text.as_str();
