@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use block::env::Address;
-use graph::spec::Planned;
+use graph::spec::{Planned, PlannedNode};
 use graph::spec::units::format_exact;
 
 use super::listen::{uri, uris};
@@ -41,7 +41,9 @@ pub fn text(planned: &Planned) -> String {
 /// What a start would do.
 pub fn dry(planned: &Planned, listens: &[Address]) -> String {
     let mut text = planned.summary();
-    for node in planned.nodes.iter().filter(|node| node.created && node.lowers.is_empty()) {
+    // What becomes of labelled disks is told with their labels.
+    let made = |node: &&PlannedNode| node.created && node.lowers.is_empty() && !node.has_label();
+    for node in planned.nodes.iter().filter(made) {
         if let Some(path) = node.given.text("file") {
             let _ = writeln!(text, "would create {path}, {}", format_exact(node.info.size));
         }

@@ -22,6 +22,8 @@ pub struct Sighting {
 pub enum Sight {
     /// Nothing that answers, and what the system said.
     Missing(String),
+    /// Nothing, but this start would make it.
+    ToBeMade,
     /// Nothing at both ends.
     Blank,
     /// Something of others, in words.
@@ -130,7 +132,7 @@ impl<'b> Binder<'b> {
                     );
                     self.refuse_disk(name, Why::Damaged, words);
                 }
-                Sight::Missing(_) | Sight::Blank | Sight::Label(_) => {}
+                Sight::Missing(_) | Sight::ToBeMade | Sight::Blank | Sight::Label(_) => {}
             }
         }
     }
@@ -285,14 +287,17 @@ impl<'b> Binder<'b> {
             let blank = match sight {
                 Sight::Blank | Sight::Holds(_) | Sight::Wrong(_) => true,
                 Sight::Label(label) => label.forming || self.is_wiped(name),
+                // What the graph remembers is not made anew unasked.
+                Sight::ToBeMade => known.is_none() || self.is_wiped(name),
                 Sight::Missing(_) => false,
             };
+            let known = known.filter(|_| !(blank && self.is_wiped(name)));
             let bound = match (known, sight) {
                 (None, Sight::Missing(why)) => {
                     self.refuse_disk(name, Why::Missing, why.clone());
                     continue;
                 }
-                (Some(_), _) if blank && !self.is_wiped(name) => {
+                (Some(_), _) if blank && !self.opening.degraded => {
                     let words = format!(
                         "{place} is blank, and {name} of this graph has a label. Next: find that \
                          disk; or take this one in its place with --wipe {name}"
@@ -300,7 +305,7 @@ impl<'b> Binder<'b> {
                     self.refuse_disk(name, Why::Missing, words);
                     continue;
                 }
-                (_, _) if blank => Bound::Fresh(n),
+                (None, _) if blank => Bound::Fresh(n),
                 (Some(known), _) => Bound::Absent(*known),
                 (None, _) => {
                     let words = format!("{place} is another disk of this graph, by its label");

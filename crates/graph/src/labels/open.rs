@@ -203,7 +203,7 @@ impl Survey {
         let look = &self.looks[n];
         let open = match &look.open {
             Some(open) => open.clone(),
-            None => self.open(&look.disk).await?,
+            None => self.open(&look.disk, false).await?,
         };
         if self.opening.wipe.contains(&look.disk.given.name) {
             meta::wipe(&self.env, &open.lower).await?;

@@ -84,11 +84,8 @@ impl Survey {
         };
         let mut sightings = Vec::new();
         let mut identities: BTreeMap<String, String> = BTreeMap::new();
-        for mut disk in spec.labelled(registry) {
-            if read_only && disk.kind.options.iter().any(|option| option.name == "read_only") {
-                disk.given.options.push(("read_only", Value::Switch(true)));
-            }
-            match survey.look(disk, &mut identities).await {
+        for disk in spec.labelled(registry) {
+            match survey.look(disk, &mut identities, read_only).await {
                 Ok(sighting) => sightings.push(sighting),
                 Err(refusal) => survey.refusals.push(refusal),
             }
@@ -112,6 +109,7 @@ impl Survey {
         &mut self,
         disk: LabelledDisk,
         identities: &mut BTreeMap<String, String>,
+        read_only: bool,
     ) -> Result<Sighting, Refusal> {
         let name = disk.given.name.clone();
         let place = place_of(&disk);
@@ -135,9 +133,9 @@ impl Survey {
                 meta::data_bytes(size).map_err(fail)?;
                 look.facts = Some(Facts { info, words, creates });
                 if creates {
-                    Sight::Blank
+                    Sight::ToBeMade
                 } else {
-                    let open = self.open(&look.disk).await.map_err(fail)?;
+                    let open = self.open(&look.disk, read_only).await.map_err(fail)?;
                     let seen = Store::look(&self.env, &open.lower).await.map_err(fail)?;
                     look.open = Some(open);
                     let sight = sight_of(seen, &mut look.label);
@@ -152,11 +150,19 @@ impl Survey {
     }
 
     /// Opens a raw disk.
-    pub(super) async fn open(&self, disk: &LabelledDisk) -> Result<OpenDisk, Error> {
+    pub(super) async fn open(
+        &self,
+        disk: &LabelledDisk,
+        read_only: bool,
+    ) -> Result<OpenDisk, Error> {
         let Maker::Disk { make, .. } = disk.kind.maker else {
             unreachable!("only disks have labels: the draft checked that")
         };
-        let device = make(&disk.given, &self.env).await?;
+        let mut given = disk.given.clone();
+        if read_only && disk.kind.options.iter().any(|option| option.name == "read_only") {
+            given.options.push(("read_only", Value::Switch(true)));
+        }
+        let device = make(&given, &self.env).await?;
         let node = self.engine.add_device(&disk.given.name, device.clone(), &[])?;
         Ok(OpenDisk { device, node, lower: self.engine.lower(node) })
     }

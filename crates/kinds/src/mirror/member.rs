@@ -102,6 +102,11 @@ impl Member {
         }
     }
 
+    /// Says more about the state that it is in.
+    pub fn describe(&self, detail: &str) {
+        *self.detail.borrow_mut() = detail.to_owned();
+    }
+
     pub fn set_progress(&self, done: u64, all: u64) {
         self.progress.set(Some((done, all)));
     }

@@ -34,11 +34,13 @@ impl Inner {
                 let index = self.find(name)?;
                 self.may_resync(index)?;
                 self.begin_resync(index);
+                self.remember_soon();
             }
             None => {
                 for index in 0..self.members.len() {
                     if self.may_resync(index).is_ok() {
                         self.begin_resync(index);
+                        self.remember_soon();
                     }
                 }
             }
@@ -88,7 +90,8 @@ impl Inner {
                     return;
                 }
                 if let Err(Uncopied::Unread(error) | Uncopied::Unwritten(error)) = copied {
-                    return member.set(State::Failed, Member::words_of("the copy", &error));
+                    member.set(State::Failed, Member::words_of("the copy", &error));
+                    return mirror.remember_soon();
                 }
                 at = end;
                 member.set_progress(at, mirror.size);
@@ -117,6 +120,7 @@ impl Inner {
             Ok(()) => member.set(State::InSync, ""),
             Err(error) => member.set(State::Failed, Member::words_of("flush", &error)),
         }
+        self.remember_soon();
     }
 
     /// Copies one range to a member from one that is in sync.
