@@ -13,7 +13,7 @@ pub const AREA_BYTES: u64 = 1 << 20;
 pub const DATA_START: u64 = AREA_BYTES;
 
 /// The smallest disk that takes a label.
-pub const DISK_BYTES_MIN: u64 = 3 << 20;
+pub const DISK_BYTES_MIN: u64 = 2 * AREA_BYTES + END_ALIGN;
 
 /// The end is a multiple of this, so that it does not depend on the block size.
 const END_ALIGN: u64 = 64 << 10;

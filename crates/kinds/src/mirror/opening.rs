@@ -43,7 +43,7 @@ impl Members<'_> {
         let mut standings: Vec<_> =
             (0..self.names.len()).map(|n| self.standing(n, newest, records[n].as_ref())).collect();
         match self.objection(newest, &records, &standings) {
-            None => self.after_a_crash(newest, &mut standings),
+            None => self.after_a_crash(newest, &records, &mut standings),
             Some(objection) => match self.trust {
                 Some(trusted) if self.found[trusted].present => {
                     standings.fill(Standing::Stale);
@@ -162,7 +162,8 @@ impl Members<'_> {
         Some(Error::new(ErrorKind::Degraded, words))
     }
 
-    /// Whether a member went on without one that the newest state counts on.
+    /// Whether a member went on without any that the newest state counts on. What it answered
+    /// before is on every member that it thinks is in sync; one of them in sync now is enough.
     fn is_apart(&self, n: usize, newest: &Record, records: &[Option<Record>]) -> bool {
         let Some(own) = &records[n] else { return false };
         let known = newest.member(self.names[n]);
@@ -171,11 +172,17 @@ impl Members<'_> {
         }
         let in_sync = newest.members.iter().filter(|m| m.standing == Standing::InSync);
         let mut theirs = in_sync.filter_map(|member| own.member(&member.name));
-        theirs.any(|member| member.standing != Standing::InSync)
+        !theirs.any(|member| member.standing == Standing::InSync)
     }
 
-    /// Writes may have been on their way to members in sync: one of them is the source of all.
-    fn after_a_crash(&self, newest: &Record, standings: &mut [Standing]) {
+    /// Writes may have been on their way to members in sync: one of them is the source of all. It is
+    /// one that has the newest state: one that has not might be an image from just before it.
+    fn after_a_crash(
+        &self,
+        newest: &Record,
+        records: &[Option<Record>],
+        standings: &mut [Standing],
+    ) {
         let here = |n: &usize| self.found[*n].present;
         let in_sync: Vec<usize> = (0..standings.len())
             .filter(|n| standings[*n] == Standing::InSync)
@@ -185,7 +192,9 @@ impl Members<'_> {
         if closed || !newest.active || in_sync.len() < 2 {
             return;
         }
-        let source = self.trust.filter(|n| in_sync.contains(n)).unwrap_or(in_sync[0]);
+        let has_newest = |n: &usize| records[*n].as_ref() == Some(newest);
+        let best = in_sync.iter().copied().find(has_newest).unwrap_or(in_sync[0]);
+        let source = self.trust.filter(|n| in_sync.contains(n)).unwrap_or(best);
         in_sync.iter().filter(|n| **n != source).for_each(|n| standings[*n] = Standing::Stale);
     }
 
