@@ -18,6 +18,7 @@ use crate::verbs::show::ShowArgs;
 use crate::verbs::status::StatusArgs;
 use crate::verbs::top::TopArgs;
 use crate::verbs::validate::ValidateArgs;
+use crate::verbs::wipe::WipeArgs;
 
 /// Composable block storage in user space.
 #[derive(Parser)]
@@ -54,6 +55,8 @@ enum Verb {
     Locate(LocateArgs),
     /// Act on members of redundant devices, while they are in use
     Device(DeviceArgs),
+    /// Remove the label of a disk
+    Wipe(WipeArgs),
     /// List the kinds of devices, or show the manual of one
     Kinds(KindsArgs),
     /// Put the same load on NBD exports of any server
@@ -80,6 +83,7 @@ impl Args {
             Verb::Top(args) => args.run(form),
             Verb::Locate(args) => args.run(form),
             Verb::Device(args) => args.run(form),
+            Verb::Wipe(args) => args.run(form),
             Verb::Kinds(args) => args.run(form),
             Verb::Bench(args) => args.run(form),
             Verb::Completions(args) => args.run(Self::command()),

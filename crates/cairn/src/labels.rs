@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use block::Env;
+use block::{Env, ErrorKind};
 use graph::engine::Engine;
 use graph::labels::{Glimpse, Opening, Refusal, Survey, Why};
 use graph::spec::Spec;
@@ -53,6 +53,11 @@ pub fn refused(refusals: &[Refusal]) -> Failure {
     let lines: Vec<_> = refusals.iter().map(Refusal::to_string).collect();
     let exit = refusals.first().map_or(Exit::Other, |first| exit(first.why));
     Failure::new(exit, lines.join("\nerror: "))
+}
+
+/// Whether it only says that somebody has the disk open.
+pub fn is_in_use(refusal: &Refusal) -> bool {
+    refusal.why == Why::Failed(ErrorKind::InUse)
 }
 
 fn exit(why: Why) -> Exit {

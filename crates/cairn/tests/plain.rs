@@ -147,8 +147,8 @@ fn a_file_that_is_no_disk_is_not_served() {
         (&["."], 2, "neither a spec"),
         (&["empty.img"], 2, "0 bytes"),
         (&["odd.img"], 2, "1 bytes"),
-        (&["odd.img", "--degraded"], 9, "labels"),
-        (&["odd.img", "--wipe", "a"], 9, "labels"),
+        (&["odd.img", "--degraded"], 2, "labelled"),
+        (&["odd.img", "--wipe", "a"], 2, "labelled"),
     ] {
         let ran = serve(args);
         assert!(ran.code == code && ran.err.contains(words), "{args:?}: {ran:?}");

@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use block::{
-    Below, ByteRange, Control, Emulate, Env, Error, ErrorKind, Handled, Hooks, Info, Kept, NothingKept,
-    Port, Report, Result, Table, TableId,
+    Below, ByteRange, Control, Emulate, Env, Error, ErrorKind, Handled, Hooks, Info, Kept,
+    NothingKept, Port, Report, Result, Table, TableId,
 };
 
 use crate::carried::Carried;
@@ -219,7 +219,9 @@ impl Graph {
         for path in &fused.ports {
             let lower = below[usize::from(path.upper.0)];
             let node = match (path.lower, &lower.body) {
-                (Some(port), Body::Table(fusion) | Body::Labelled(_, fusion)) => fusion.ports[usize::from(port.0)],
+                (Some(port), Body::Table(fusion) | Body::Labelled(_, fusion)) => {
+                    fusion.ports[usize::from(port.0)]
+                }
                 _ => lower.node,
             };
             let at = nodes.iter().position(|known| *known == node).unwrap_or_else(|| {

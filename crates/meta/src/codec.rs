@@ -110,7 +110,11 @@ impl fmt::Display for Wrong {
     }
 }
 
-fn checksum(copy: &[u8]) -> u32 {
+/// The checksum that a copy needs, whatever stands in its place.
+///
+/// # Panics
+/// If `copy` is shorter than a header.
+pub fn checksum(copy: &[u8]) -> u32 {
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
     digest.update(&copy[..CHECKSUM.start]);
     digest.update(&[0; 4]);

@@ -146,7 +146,8 @@ impl Name {
             Self::Text(at, len) => String::from_utf8_lossy(front.get(at..at + len)?).into_owned(),
             Self::Wide(at, len) => {
                 let units = front.get(at..at + len)?.chunks_exact(2);
-                let units: Vec<u16> = units.map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect();
+                let units: Vec<u16> =
+                    units.map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect();
                 String::from_utf16_lossy(&units)
             }
         };
@@ -205,7 +206,7 @@ fn mbr(front: &[u8]) -> Option<Signature> {
         return None;
     }
     let table = front[TABLE..510].chunks_exact(16);
-    let is_table = table.clone().all(|entry| entry[0] & 0x7f == 0)
-        && table.clone().any(|entry| entry[4] != 0);
+    let is_table =
+        table.clone().all(|entry| entry[0] & 0x7f == 0) && table.clone().any(|entry| entry[4] != 0);
     Some(bare(if is_table { "MBR partition table" } else { "boot sector" }))
 }

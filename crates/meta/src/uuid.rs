@@ -67,7 +67,8 @@ mod tests {
 
     #[test]
     fn text_and_back() {
-        let uuid = Uuid([0x01, 0x90, 0xf5, 0xa0, 0x62, 0xd8, 0x4b, 0x1c, 0x9a, 0x50, 1, 2, 3, 4, 5, 6]);
+        let uuid =
+            Uuid([0x01, 0x90, 0xf5, 0xa0, 0x62, 0xd8, 0x4b, 0x1c, 0x9a, 0x50, 1, 2, 3, 4, 5, 6]);
         assert_eq!(uuid.to_string(), "0190f5a0-62d8-4b1c-9a50-010203040506");
         assert_eq!(uuid.to_string().parse(), Ok(uuid));
         assert!("0190f5a0-62d8".parse::<Uuid>().is_err());

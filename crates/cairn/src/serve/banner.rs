@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use block::env::Address;
-use graph::spec::{Planned, PlannedNode};
 use graph::spec::units::format_exact;
+use graph::spec::{Planned, PlannedNode};
 
 use super::listen::{uri, uris};
 

@@ -182,8 +182,7 @@ impl ServeArgs {
         let survey = core.block_on(look);
         self.judge(survey.as_ref())?;
         let surveyed = survey.as_ref().map(Survey::facts).unwrap_or_default();
-        let planned =
-            core.block_on(source.plan(&spec, self.read_only, &env, &surveyed))?;
+        let planned = core.block_on(source.plan(&spec, self.read_only, &env, &surveyed))?;
         let listens = self.addresses(&source, &planned)?;
         for warning in &planned.warnings {
             out::note(&warning.to_string());
@@ -255,8 +254,12 @@ impl ServeArgs {
     fn judge(&self, survey: Option<&Survey>) -> Result<()> {
         let Some(survey) = survey else {
             let what = match (self.degraded || self.take, self.wipe.first()) {
-                (true, _) => "--degraded and --take are for labelled disks, which say what is missing",
-                (_, Some(_)) => "--wipe is for labelled disks: on raw ones nothing is written unasked",
+                (true, _) => {
+                    "--degraded and --take are for labelled disks, which say what is missing"
+                }
+                (_, Some(_)) => {
+                    "--wipe is for labelled disks: on raw ones nothing is written unasked"
+                }
                 _ => return Ok(()),
             };
             let next = "and this spec has none. Next: leave it away";

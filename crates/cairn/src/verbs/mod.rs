@@ -13,6 +13,7 @@ pub mod show;
 pub mod status;
 pub mod top;
 pub mod validate;
+pub mod wipe;
 
 use std::path::Path;
 

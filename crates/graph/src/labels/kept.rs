@@ -142,7 +142,5 @@ impl Kept for LabelKept {
 
 fn put(store: Rc<Store>, device: &str, cell: &meta::Cell) -> LocalFuture<Result<()>> {
     let (device, cell) = (device.to_owned(), cell.clone());
-    Box::pin(async move {
-        store.update(move |label| drop(label.cells.insert(device, cell))).await
-    })
+    Box::pin(async move { store.update(move |label| drop(label.cells.insert(device, cell))).await })
 }

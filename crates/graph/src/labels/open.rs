@@ -54,9 +54,8 @@ impl Survey {
             return Err(refusals);
         }
         let remembered = self.remembered(planned);
-        let failed = |error: Error| {
-            vec![Refusal::new(Why::Failed(error.kind()), error.to_string())]
-        };
+        let failed =
+            |error: Error| vec![Refusal::new(Why::Failed(error.kind()), error.to_string())];
         let spec = text::write(planned, &remembered);
         let bound = std::mem::take(&mut self.binding.disks);
         let absent = bound.values().any(|bound| matches!(bound, Bound::Absent(_)));
@@ -156,9 +155,8 @@ impl Survey {
             Bound::Fresh(n) => Some((name, &self.looks[*n])),
             Bound::Labelled(_) | Bound::Absent(_) => None,
         });
-        let read_only = fresh.filter(|(_, look)| {
-            look.facts.as_ref().is_some_and(|facts| facts.info.read_only)
-        });
+        let read_only =
+            fresh.filter(|(_, look)| look.facts.as_ref().is_some_and(|facts| facts.info.read_only));
         let refusals = read_only.map(|(name, look)| {
             let words = format!("{} has no label yet, and is read-only", look.place);
             Refusal::of(name, Why::Failed(ErrorKind::ReadOnly), words)
@@ -314,9 +312,6 @@ fn disks_of(planned: &Planned, index: usize) -> BTreeSet<usize> {
     }
 }
 
-fn update(
-    store: Rc<Store>,
-    change: impl FnOnce(&mut Label) + 'static,
-) -> LocalFuture<Result<()>> {
+fn update(store: Rc<Store>, change: impl FnOnce(&mut Label) + 'static) -> LocalFuture<Result<()>> {
     Box::pin(async move { store.update(change).await })
 }

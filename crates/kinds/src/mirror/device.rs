@@ -60,9 +60,8 @@ pub struct Making {
 impl Mirror {
     pub fn new(info: Info, making: Making) -> Self {
         let Making { name, env, timeout, members, ledger } = making;
-        let zero_to_discard = !members
-            .iter()
-            .all(|(lower, _)| lower.info().discard && lower.info().discard_zeroes);
+        let zero_to_discard =
+            !members.iter().all(|(lower, _)| lower.info().discard && lower.info().discard_zeroes);
         let members = members.into_iter().map(|(lower, state)| Member::new(&env, lower, state));
         let members = members.collect();
         let inner = Rc::new_cyclic(|me| Inner {

@@ -38,11 +38,14 @@ impl Members<'_> {
     /// Why it must not be opened, and what to do.
     pub fn decide(&self) -> Result<Decision> {
         let records = self.records()?;
-        let newest = records.iter().flatten().max_by_key(|record| record.point.change);
-        let Some(newest) = newest else { return self.first() };
+        let Some((newest, apart)) = self.newest(&records) else { return self.first() };
         let mut standings: Vec<_> =
             (0..self.names.len()).map(|n| self.standing(n, newest, records[n].as_ref())).collect();
-        match self.objection(newest, &records, &standings) {
+        let objection = match apart {
+            Some(other) => Some(self.apart(other)),
+            None => self.objection(newest, &standings),
+        };
+        match objection {
             None => self.after_a_crash(newest, &records, &mut standings),
             Some(objection) => match self.trust {
                 Some(trusted) if self.found[trusted].present => {
@@ -89,8 +92,7 @@ impl Members<'_> {
             }
         };
         let equal = self.created && self.trust.is_none();
-        let standing =
-            |n| if equal || n == source { Standing::InSync } else { Standing::Stale };
+        let standing = |n| if equal || n == source { Standing::InSync } else { Standing::Stale };
         Ok(Decision {
             standings: (0..count).map(standing).collect(),
             known: vec![(Point::default(), Point::default()); count],
@@ -111,21 +113,31 @@ impl Members<'_> {
         if has_it { Standing::InSync } else { Standing::Stale }
     }
 
-    /// What stands against opening it without a word of somebody.
-    fn objection(
-        &self,
-        newest: &Record,
-        records: &[Option<Record>],
-        standings: &[Standing],
-    ) -> Option<Error> {
-        if let Some(other) = (0..records.len()).find(|n| self.is_apart(*n, newest, records)) {
-            let words = format!(
-                "{} was written apart from the other members: both went on without the other. \
-                 Next: trust = MEMBER; what only the others have is lost",
-                self.names[other]
-            );
-            return Some(Error::new(ErrorKind::Degraded, words));
+    /// The state that counts: the one with the highest change of those that no member's own state
+    /// stands against. If there is none, the highest, and a member that went on apart from it.
+    fn newest<'r>(&self, records: &'r [Option<Record>]) -> Option<(&'r Record, Option<usize>)> {
+        let mut all: Vec<&Record> = records.iter().flatten().collect();
+        all.sort_by_key(|record| std::cmp::Reverse(record.point.change));
+        let apart =
+            |newest: &Record| (0..records.len()).find(|n| self.is_apart(*n, newest, records));
+        let counts = all.iter().find(|record| apart(record).is_none());
+        match counts {
+            Some(newest) => Some((newest, None)),
+            None => all.first().map(|highest| (*highest, apart(highest))),
         }
+    }
+
+    fn apart(&self, other: usize) -> Error {
+        let words = format!(
+            "{} was written apart from the other members: both went on without the other. Next: \
+             trust = MEMBER; what only the others have is lost",
+            self.names[other]
+        );
+        Error::new(ErrorKind::Degraded, words)
+    }
+
+    /// What stands against opening it without a word of somebody.
+    fn objection(&self, newest: &Record, standings: &[Standing]) -> Option<Error> {
         if newest.flush_failed {
             let words = "a flush failed on every member before it was closed, and what it should \
                          have kept may be lost. Next: trust = MEMBER, to take what it has";
@@ -162,17 +174,36 @@ impl Members<'_> {
         Some(Error::new(ErrorKind::Degraded, words))
     }
 
-    /// Whether a member went on without any that the newest state counts on. What it answered
-    /// before is on every member that it thinks is in sync; one of them in sync now is enough.
+    /// Whether a member may have answered what those who count on the newest state do not have.
+    ///
+    /// It may not if its state came before that one; or if it is an older image, for the newest knows
+    /// of a later state there. And not if it thinks that another one is in sync which is so by the
+    /// newest state: then that one has all that it answered, unless it is an older image itself.
     fn is_apart(&self, n: usize, newest: &Record, records: &[Option<Record>]) -> bool {
         let Some(own) = &records[n] else { return false };
-        let known = newest.member(self.names[n]);
-        if *own == *newest || known.is_some_and(|known| known.may_have(own.point)) {
+        if own == newest {
             return false;
         }
-        let in_sync = newest.members.iter().filter(|m| m.standing == Standing::InSync);
-        let mut theirs = in_sync.filter_map(|member| own.member(&member.name));
-        !theirs.any(|member| member.standing == Standing::InSync)
+        if let Some(known) = newest.member(self.names[n])
+            && (known.may_have(own.point) || own.point.change < known.known.change)
+        {
+            return false;
+        }
+        let vouches = |other: usize| {
+            let is_in_sync = |record: &Record| {
+                record
+                    .member(self.names[other])
+                    .filter(|it| it.standing == Standing::InSync)
+                    .cloned()
+            };
+            let (Some(theirs), Some(_), Some(thought)) =
+                (&records[other], is_in_sync(newest), is_in_sync(own))
+            else {
+                return false;
+            };
+            theirs.point.change >= thought.known.change
+        };
+        !(0..records.len()).any(|other| other != n && vouches(other))
     }
 
     /// Writes may have been on their way to members in sync: one of them is the source of all. It is

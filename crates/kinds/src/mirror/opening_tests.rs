@@ -100,8 +100,11 @@ fn after_a_crash_one_is_the_source_if_writes_may_have_been_on_their_way() {
 
 #[test]
 fn one_that_failed_is_copied_whatever_it_says_of_itself() {
-    let newest =
-        record(point(1, 6), true, &[("a", IN, point(1, 5), point(1, 6)), ("b", FAILED, point(1, 5), point(1, 5))]);
+    let newest = record(
+        point(1, 6),
+        true,
+        &[("a", IN, point(1, 5), point(1, 6)), ("b", FAILED, point(1, 5), point(1, 5))],
+    );
     let mut case = Case::new(vec![found(Some(&newest)), found(Some(&both(true)))]);
     assert_eq!(case.decide(), Ok(vec![IN, FAILED]));
     // Without the other one it must not serve, not even if told to go on with less.
@@ -169,13 +172,51 @@ fn halves_that_were_written_apart_are_not_put_together() {
 fn a_state_that_only_one_heard_of_is_no_split_if_somebody_else_has_all_it_answered() {
     // a's last state reached nobody else; then b and c went on without a, and c was copied from b.
     let (before, heard, last) = (point(1, 4), point(1, 5), point(1, 6));
-    let of_a =
-        record(last, true, &[("a", IN, heard, last), ("b", IN, heard, last), ("c", FAILED, before, before)]);
+    let of_a = record(
+        last,
+        true,
+        &[("a", IN, heard, last), ("b", IN, heard, last), ("c", FAILED, before, before)],
+    );
     let now = point(2, 8);
-    let newest = record(now, true, &[("a", STALE, before, heard), ("b", IN, heard, now), ("c", IN, heard, now)]);
+    let newest = record(
+        now,
+        true,
+        &[("a", STALE, before, heard), ("b", IN, heard, now), ("c", IN, heard, now)],
+    );
     let states = [&of_a, &newest, &newest];
     let case = Case::new(states.map(|state| found(Some(state))).to_vec());
     assert_eq!(case.decide(), Ok(vec![STALE, IN, IN]));
+}
+
+#[test]
+fn one_that_went_on_alone_counts_for_more_than_states_that_nobody_else_heard_of() {
+    // b heard of three openings that never came up; then a was opened alone, and answered writes.
+    let before = point(1, 9);
+    let of_b = record(
+        point(4, 12),
+        false,
+        &[("a", IN, before, point(4, 12)), ("b", IN, point(3, 11), point(4, 12))],
+    );
+    let alone = record(
+        point(5, 11),
+        true,
+        &[("a", IN, point(5, 10), point(5, 11)), ("b", STALE, before, before)],
+    );
+    let case = Case::new(vec![found(Some(&alone)), found(Some(&of_b))]);
+    assert_eq!(case.decide(), Ok(vec![IN, STALE]));
+}
+
+#[test]
+fn an_older_image_from_when_it_was_alone_is_no_split() {
+    let older = record(
+        point(2, 6),
+        true,
+        &[("a", FAILED, point(1, 5), point(1, 5)), ("b", IN, point(2, 5), point(2, 6))],
+    );
+    let now = point(4, 20);
+    let newest = record(now, true, &[("a", IN, point(4, 19), now), ("b", IN, point(4, 19), now)]);
+    let case = Case::new(vec![found(Some(&newest)), found(Some(&older))]);
+    assert_eq!(case.decide(), Ok(vec![IN, STALE]));
 }
 
 #[test]

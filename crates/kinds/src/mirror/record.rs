@@ -230,8 +230,18 @@ mod tests {
     #[test]
     fn what_is_no_record_is_refused() {
         let good = sample().encode();
-        let wrong: &[(usize, u8)] =
-            &[(0, 2), (4, 0), (4, 9), (4, 1), (6, 4), (24, 0), (88, 0), (88, 4), (90, 1), (128, b'a')];
+        let wrong: &[(usize, u8)] = &[
+            (0, 2),
+            (4, 0),
+            (4, 9),
+            (4, 1),
+            (6, 4),
+            (24, 0),
+            (88, 0),
+            (88, 4),
+            (90, 1),
+            (128, b'a'),
+        ];
         for (at, value) in wrong {
             let mut bytes = good.clone();
             bytes[*at] = *value;

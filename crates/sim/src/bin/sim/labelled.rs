@@ -474,7 +474,11 @@ impl Trial {
                 }
             }
             let before = self.in_sync.clone();
-            if self.draw.below(2) == 0 { self.power_cut()? } else { self.kill()? }
+            if self.draw.below(2) == 0 {
+                self.power_cut()?
+            } else {
+                self.kill()?
+            }
             self.in_sync.retain(|n| before.contains(n));
             if self.in_sync.is_empty() {
                 self.in_sync = before;
