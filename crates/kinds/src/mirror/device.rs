@@ -315,9 +315,17 @@ impl Inner {
         };
         let next = out
             .filter(|member| matches!(member.state(), State::Failed | State::Stale))
-            .map(|member| format!("cairn device resync {}/{}", self.name, member.lower.name()));
+            .map(|member| self.next_for(member));
         let counters = vec![("repaired", self.repaired.get())];
         Report { health, summary, members, counters, next }
+    }
+
+    fn next_for(&self, member: &Member) -> String {
+        let name = member.lower.name();
+        if member.is_absent() {
+            return format!("bring {name} back, and start again");
+        }
+        format!("cairn device resync {}/{name}", self.name)
     }
 
     /// The member of that name.

@@ -106,7 +106,7 @@ async fn open(
 ) -> Result<Rc<dyn AnyDevice>> {
     let info = info(lowers.iter().map(Lower::info));
     let labelled = (0..lowers.len()).all(|port| kept.found(port).labelled);
-    let (states, ledger) = if labelled {
+    let (mut states, ledger) = if labelled {
         let decision = decide(given, &*kept)?;
         let ledger = Ledger::new(kept.clone(), env.random("a mirror's opening"), &decision);
         let state = |standing: &Standing| match standing {
@@ -117,21 +117,26 @@ async fn open(
     } else {
         (of_raw(given), None)
     };
-    let states: Vec<State> = states;
     // Nothing can be remembered, and nobody can be copied, where nothing can be written.
     let ledger = ledger.filter(|_| !info.read_only);
+    let present = |port: usize| !labelled || kept.found(port).present;
+    for (port, state) in states.iter_mut().enumerate() {
+        // Who is copied is told by its own label, too, that it is stale, before it is written to.
+        if *state == State::Stale && present(port) && !info.read_only {
+            *state = State::Copying;
+        }
+    }
     let timeout = given.duration("timeout").unwrap_or(TIMEOUT_DEFAULT);
-    let (name, env, read_only) = (given.name.clone(), env.clone(), info.read_only);
+    let (name, env) = (given.name.clone(), env.clone());
     let members = lowers.into_iter().zip(states).collect();
     let mirror = Mirror::new(info, Making { name, env, timeout, members, ledger });
     let inner = &mirror.inner;
     inner.remember().await?;
     for (port, member) in inner.members.iter().enumerate() {
-        let present = !labelled || kept.found(port).present;
-        if !present {
-            member.describe("not there");
-        } else if member.state() == State::Stale && !read_only {
-            inner.begin_resync(port);
+        match member.state() {
+            State::Copying => inner.begin_resync(port),
+            _ if !present(port) => member.leave(),
+            _ => {}
         }
     }
     Ok(Rc::new(mirror))

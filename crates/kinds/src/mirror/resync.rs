@@ -54,6 +54,9 @@ impl Inner {
         let words = match member.state() {
             State::InSync => format!("{name} is in sync"),
             State::Copying => format!("{name} is being copied already"),
+            State::Stale | State::Failed if member.is_absent() => {
+                format!("{name} is not there. Next: bring it back, and start again")
+            }
             State::Stale | State::Failed if member.late() > 0 => format!(
                 "{name} has {} requests that are not back; a late write would undo the copy. Next: \
                  wait for the disk, or restart",
