@@ -207,9 +207,9 @@ impl<'b> Binder<'b> {
             let Some(first) = seen.insert(label.disk, *n) else { continue };
             let (one, two) = (&self.sightings[first].place, &self.sightings[*n].place);
             let words = format!(
-                "{one} and {two} are both disk {:?} of {:?} ({}): one is a copy of the other. \
-                 Next: take one away",
-                label.disk_name, self.graph, label.disk
+                "{one} and {two} are both disk {:?} of {:?}: one is a copy of the other. Next: take \
+                 one away",
+                label.disk_name, self.graph
             );
             self.refuse(Why::Twin, words);
         }
@@ -307,6 +307,10 @@ impl<'b> Binder<'b> {
                 }
                 (None, _) if blank => Bound::Fresh(n),
                 (Some(known), _) => Bound::Absent(*known),
+                // It was told what it is.
+                (None, _) if self.refusals.iter().any(|it| it.disk.as_ref() == Some(name)) => {
+                    continue;
+                }
                 (None, _) => {
                     let words = format!("{place} is another disk of this graph, by its label");
                     self.refuse_disk(name, Why::Foreign, words);
