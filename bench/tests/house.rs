@@ -7,8 +7,9 @@ use std::path::Path;
 /// What each crate may name besides libraries. A new edge is a decision: it is made here.
 const MAY_KNOW: &[(&str, &[&str])] = &[
     ("block", &[]),
+    ("meta", &["block"]),
     ("wire", &["block"]),
-    ("graph", &["block"]),
+    ("graph", &["block", "meta"]),
     ("kinds", &["block", "graph"]),
     ("export", &["block", "graph", "wire"]),
     ("net", &["block", "graph", "wire"]),
@@ -18,9 +19,12 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("attach", &["block"]),
     (
         "cairn",
-        &["api", "attach", "bench", "block", "export", "graph", "kinds", "net", "runtime", "wire"],
+        &[
+            "api", "attach", "bench", "block", "export", "graph", "kinds", "meta", "net",
+            "runtime", "wire",
+        ],
     ),
-    ("sim", &["block", "export", "graph", "kinds", "net", "runtime", "wire"]),
+    ("sim", &["block", "export", "graph", "kinds", "meta", "net", "runtime", "wire"]),
     ("testkit", &["block", "graph", "kinds", "sim"]),
     ("chaosdisk", &["block", "export", "graph", "runtime", "sim"]),
 ];

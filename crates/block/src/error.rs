@@ -28,6 +28,8 @@ pub enum ErrorKind {
     Faulted,
     /// No answer within a named deadline.
     TimedOut,
+    /// Not all that is needed is there, and it may go on without once somebody says so.
+    Degraded,
     /// There is no such file, device or export.
     NotFound,
     /// Somebody else holds it.
@@ -50,6 +52,7 @@ impl ErrorKind {
             Self::ReadOnly | Self::Denied => 1,                             // EPERM
             Self::NoSpace => 28,                                            // ENOSPC
             Self::Io | Self::Corrupt | Self::Faulted | Self::TimedOut => 5, // EIO
+            Self::Degraded => 5,                                            // EIO
             Self::NotFound => 2,                                            // ENOENT
             Self::InUse => 16,                                              // EBUSY
             Self::Stopped => 108,                                           // ESHUTDOWN

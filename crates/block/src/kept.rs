@@ -38,6 +38,8 @@ pub struct Found {
     pub present: bool,
     /// Whether this start labelled every disk beneath: nothing was there before.
     pub fresh: bool,
+    /// Whether every disk beneath was closed in order: all that was answered had been flushed.
+    pub clean: bool,
     /// The newest state that the device left there, if it left one.
     pub state: Option<KeptState>,
 }
@@ -59,7 +61,7 @@ pub struct NothingKept {
 impl NothingKept {
     /// For disks of which this start created every one (`fresh`), or not.
     pub fn new(fresh: bool) -> Self {
-        Self { found: Found { labelled: false, present: true, fresh, state: None } }
+        Self { found: Found { labelled: false, present: true, fresh, clean: false, state: None } }
     }
 }
 

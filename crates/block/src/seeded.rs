@@ -13,6 +13,14 @@ pub enum Bug {
     FlushFirstMember,
     /// 04 retry a flush that failed, and say yes
     FlushRetried,
+    /// 05 an update of a label goes over the copies that count
+    LabelOverActive,
+    /// 06 the newest copy of a label counts, whole or not
+    LabelUnchecked,
+    /// 07 a member that missed writes serves after a restart
+    StaleServes,
+    /// 08 a write is answered before a member's failure is durable
+    AnsweredEarly,
     /// 15 overlapping writes in another order on each copy
     OverlapUnordered,
     /// 40 a flush covers its own connection only
@@ -25,10 +33,14 @@ pub enum Bug {
 
 impl Bug {
     /// All of them, by their numbers.
-    pub const ALL: [(&str, Self); 7] = [
+    pub const ALL: [(&str, Self); 11] = [
         ("02a", Self::FlushFirstChild),
         ("02b", Self::FlushFirstMember),
         ("04", Self::FlushRetried),
+        ("05", Self::LabelOverActive),
+        ("06", Self::LabelUnchecked),
+        ("07", Self::StaleServes),
+        ("08", Self::AnsweredEarly),
         ("15", Self::OverlapUnordered),
         ("40", Self::FlushPerConnection),
         ("35", Self::TweakOnce),

@@ -20,6 +20,7 @@ use crate::verbs::show::ShowArgs;
 use crate::verbs::status::StatusArgs;
 use crate::verbs::top::TopArgs;
 use crate::verbs::validate::ValidateArgs;
+use crate::verbs::wipe::WipeArgs;
 
 /// Composable block storage in user space.
 #[derive(Parser)]
@@ -62,6 +63,8 @@ enum Verb {
     Device(DeviceArgs),
     /// Say who may open an encrypted device the next time
     Key(KeyArgs),
+    /// Remove the label of a disk
+    Wipe(WipeArgs),
     /// List the kinds of devices, or show the manual of one
     Kinds(KindsArgs),
     /// Put the same load on NBD exports of any server
@@ -91,6 +94,7 @@ impl Args {
             Verb::Detach(args) => args.run(form),
             Verb::Device(args) => args.run(form),
             Verb::Key(args) => args.run(form),
+            Verb::Wipe(args) => args.run(form),
             Verb::Kinds(args) => args.run(form),
             Verb::Bench(args) => args.run(form),
             Verb::Completions(args) => args.run(Self::command()),

@@ -49,6 +49,7 @@ impl Exit {
             ErrorKind::Io | ErrorKind::TimedOut => Self::Io,
             ErrorKind::Unsupported => Self::Unsupported,
             ErrorKind::Corrupt | ErrorKind::Faulted => Self::Damaged,
+            ErrorKind::Degraded => Self::Degraded,
             _ => Self::Other,
         }
     }

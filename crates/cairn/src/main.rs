@@ -9,6 +9,7 @@ mod args;
 mod attach;
 mod draw;
 mod exit;
+mod labels;
 mod out;
 mod place;
 mod race;

@@ -1,10 +1,11 @@
 //! Where a graph comes from: a spec, or a bare disk.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use block::Env;
 use block::env::{CacheMode, Open};
-use graph::spec::{Faults, Planned, Spec, TEXT_MAX_BYTES};
+use graph::spec::{Faults, Planned, Spec, Surveyed, TEXT_MAX_BYTES};
 
 use crate::exit::{Exit, Failure, Result};
 use crate::out;
@@ -52,22 +53,33 @@ impl Source {
         }
     }
 
-    /// The plan of the graph; faults are printed as they stand.
-    pub async fn plan(&self, read_only: bool, env: &Env) -> Result<Planned> {
+    /// The spec of the graph.
+    pub fn spec(&self, read_only: bool, env: &Env) -> Result<Spec> {
         match self {
-            Self::Spec(path) => {
-                let mut planned = read_spec(path)?.plan(REGISTRY, env).await.map_err(told)?;
-                if read_only {
-                    for export in &mut planned.exports {
-                        export.read_only = true;
-                        export.info.read_only = true;
-                    }
-                }
-                Ok(planned)
-            }
-            Self::File(path) => disk("file", path, read_only, env).await,
-            Self::Device(path) => disk("path", path, read_only, env).await,
+            Self::Spec(path) => read_spec(path),
+            Self::File(path) => disk("file", path, read_only, env),
+            Self::Device(path) => disk("path", path, read_only, env),
         }
+    }
+
+    /// The plan of its spec, with what is known of labelled disks; faults are printed as they stand.
+    pub async fn plan(
+        &self,
+        spec: &Spec,
+        read_only: bool,
+        env: &Env,
+        surveyed: &BTreeMap<String, Surveyed>,
+    ) -> Result<Planned> {
+        let planned = spec.plan_over(REGISTRY, env, surveyed).await;
+        let Self::Spec(_) = self else { return planned.map_err(unusable) };
+        let mut planned = planned.map_err(told)?;
+        if read_only {
+            for export in &mut planned.exports {
+                export.read_only = true;
+                export.info.read_only = true;
+            }
+        }
+        Ok(planned)
     }
 }
 
@@ -109,9 +121,9 @@ pub fn read_spec(path: &Path) -> Result<Spec> {
     Ok(Spec::parse(&text, &path.to_string_lossy(), &|name| std::env::var(name).ok()))
 }
 
-/// A plan of one raw disk. It is probed first: what the system says of it has an exit code of its
+/// A spec of one raw disk. It is probed first: what the system says of it has an exit code of its
 /// own, which a fault of a spec would hide.
-async fn disk(kind: &str, path: &Path, read_only: bool, env: &Env) -> Result<Planned> {
+fn disk(kind: &str, path: &Path, read_only: bool, env: &Env) -> Result<Spec> {
     let text = path.to_str().ok_or_else(|| {
         Failure::new(Exit::Usage, format!("{}: the path is no UTF-8. Next: a link", path.display()))
     })?;
@@ -130,10 +142,13 @@ async fn disk(kind: &str, path: &Path, read_only: bool, env: &Env) -> Result<Pla
              Next: qemu-img convert -O raw {text} {text}.raw"
         ));
     }
-    Spec::of_disk(kind, text, read_only).plan(REGISTRY, env).await.map_err(|faults| {
-        let words: Vec<_> = faults.iter().map(|fault| fault.message()).collect();
-        Failure::new(Exit::Usage, words.join("; "))
-    })
+    Ok(Spec::of_disk(kind, text, read_only))
+}
+
+/// Why a disk without a spec cannot be served.
+fn unusable(faults: Faults) -> Failure {
+    let words: Vec<_> = faults.iter().map(|fault| fault.message()).collect();
+    Failure::new(Exit::Usage, words.join("; "))
 }
 
 /// Prints all faults of a spec.

@@ -140,6 +140,7 @@ fn a_file_that_is_no_disk_is_not_served() {
     let dir = Dir::new();
     dir.write("empty.img", "");
     dir.write("odd.img", "x");
+    dir.write("raw.img", &"x".repeat(4096));
     let serve = |args: &[&str]| dir.cairn(&[&["serve"], args, &["--run", "true"]].concat());
     for (args, code, words) in [
         (&["nope.img"][..], 4, "cairn create nope.img"),
@@ -147,8 +148,8 @@ fn a_file_that_is_no_disk_is_not_served() {
         (&["."], 2, "neither a spec"),
         (&["empty.img"], 2, "0 bytes"),
         (&["odd.img"], 2, "1 bytes"),
-        (&["odd.img", "--degraded"], 9, "labels"),
-        (&["odd.img", "--wipe", "a"], 9, "labels"),
+        (&["raw.img", "--degraded"], 2, "labelled"),
+        (&["raw.img", "--wipe", "a"], 2, "labelled"),
     ] {
         let ran = serve(args);
         assert!(ran.code == code && ran.err.contains(words), "{args:?}: {ran:?}");

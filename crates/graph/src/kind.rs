@@ -120,7 +120,7 @@ pub struct GivenLower {
     pub name: String,
     /// Its facts.
     pub info: Info,
-    /// Whether this start creates every disk beneath it, or labels it for the first time.
+    /// Whether this start creates every disk beneath it.
     pub created: bool,
     /// Whether every disk beneath it has a label: only then is anything kept there.
     pub labelled: bool,

@@ -4,6 +4,7 @@
 mod carried;
 pub mod engine;
 pub mod kind;
+pub mod labels;
 mod locate;
 mod running;
 pub mod spec;

@@ -4,13 +4,14 @@ use std::rc::Rc;
 
 use block::env::LocalFuture;
 use block::{
-    Below, ByteRange, Control, Emulate, Env, Error, ErrorKind, Handled, Hooks, Info, NothingKept,
-    Port, Report, Result, Table, TableId,
+    Below, ByteRange, Control, Emulate, Env, Error, ErrorKind, Handled, Hooks, Info, Kept,
+    NothingKept, Port, Report, Result, Table, TableId,
 };
 
 use crate::carried::Carried;
 use crate::engine::{AnyDevice, Engine, NodeId};
 use crate::kind::{Kind, Maker};
+use crate::labels::{Labels, Place};
 use crate::spec::{Planned, PlannedNode};
 
 /// A graph whose devices are open. It stands for as long as its engine.
@@ -38,6 +39,8 @@ pub struct Member {
 
 enum Body {
     Device(Rc<dyn AnyDevice>),
+    /// A labelled disk: the raw one, and the table of its data.
+    Labelled(Rc<dyn AnyDevice>, Fusion),
     Hooks(Rc<dyn Hooks>),
     Table(Fusion),
 }
@@ -61,21 +64,52 @@ pub struct Export {
     pub info: Info,
 }
 
+/// What a graph is built from.
+struct Building<'b> {
+    plan: &'b Planned,
+    labels: Option<&'b Labels>,
+    env: &'b Env,
+}
+
+impl Building<'_> {
+    /// What the device keeps beneath it.
+    fn kept(&self, index: usize) -> Rc<dyn Kept> {
+        match self.labels {
+            Some(labels) => labels.kept(self.plan, index),
+            None => Rc::new(NothingKept::new(self.plan.nodes[index].created)),
+        }
+    }
+}
+
 impl Graph {
     /// Opens and makes everything that `plan` names, the lowest first.
     ///
     /// # Errors
     /// What the first disk or device says that cannot be made; what was opened before is closed.
     pub async fn build(plan: &Planned, engine: &Engine, env: &Env) -> Result<Self> {
+        Self::build_on(plan, None, engine, env).await
+    }
+
+    /// The same over labelled disks, whose labels were opened with that engine.
+    ///
+    /// # Errors
+    /// As [`Graph::build`]; `Invalid` if a disk is to have a label and `labels` has none.
+    pub async fn build_on(
+        plan: &Planned,
+        labels: Option<&Labels>,
+        engine: &Engine,
+        env: &Env,
+    ) -> Result<Self> {
         let mut graph = Self {
             name: plan.name.clone(),
             engine: engine.clone(),
             nodes: Vec::new(),
             exports: Vec::new(),
         };
-        for node in &plan.nodes {
-            let member = graph.make(node, env).await.map_err(|error| error.at(&node.name))?;
-            graph.nodes.push(member);
+        let building = Building { plan, labels, env };
+        for (index, node) in plan.nodes.iter().enumerate() {
+            let member = graph.make(&building, index).await;
+            graph.nodes.push(member.map_err(|error| error.at(&node.name))?);
         }
         for export in &plan.exports {
             let member = &graph.nodes[export.node];
@@ -93,7 +127,8 @@ impl Graph {
         Ok(graph)
     }
 
-    async fn make(&self, plan: &PlannedNode, env: &Env) -> Result<Member> {
+    async fn make(&self, building: &Building<'_>, index: usize) -> Result<Member> {
+        let (plan, env) = (&building.plan.nodes[index], building.env);
         let below: Vec<NodeId> = plan.lowers.iter().map(|lower| self.nodes[*lower].node).collect();
         let (node, body, info) = match plan.kind.maker {
             Maker::Table(_) => self.table(plan)?,
@@ -114,10 +149,11 @@ impl Graph {
             }
             Maker::Keeper { make, .. } => {
                 let lowers = below.iter().map(|id| self.engine.lower(*id)).collect();
-                let kept = Rc::new(NothingKept::new(plan.created));
+                let kept = building.kept(index);
                 let device = make(&plan.given, env, lowers, kept).await?;
                 self.device(&plan.name, device, &below)?
             }
+            Maker::Disk { .. } if plan.has_label() => self.labelled(building, index)?,
             Maker::Disk { make, .. } => {
                 let device = make(&plan.given, env).await?;
                 let (disk, body, info) = self.device(&plan.name, device, &[])?;
@@ -137,6 +173,28 @@ impl Graph {
         let info = device.info().clone();
         let node = self.engine.add_device(name, device.clone(), below)?;
         Ok((node, Body::Device(device), info))
+    }
+
+    /// A disk of which the label takes both ends.
+    fn labelled(&self, building: &Building<'_>, index: usize) -> Result<(NodeId, Body, Info)> {
+        let plan = &building.plan.nodes[index];
+        let place = building.labels.and_then(|labels| labels.place(building.plan, index));
+        let (device, raw, bytes) = match place {
+            Some(Place::Here(device, raw, bytes)) => (device, raw, bytes),
+            Some(Place::Absent(device)) => return self.device(&plan.name, device, &[]),
+            None => return Err(Error::new(ErrorKind::Invalid, "its label was not opened")),
+        };
+        let raw = self.completed(&plan.name, raw, building.env)?;
+        let fault = |error: block::TableError| Error::new(ErrorKind::Invalid, error.to_string());
+        let id = TableId::new(&plan.name, 1).map_err(fault)?;
+        let raw_info = self.engine.info(raw);
+        let own = Table::linear(Port(0), raw_info.size, meta::DATA_START, bytes).map_err(fault)?;
+        let fused = own.clone().named(id);
+        let info = Info { size: bytes, ..raw_info };
+        let node =
+            self.engine.add_table(&plan.name, info.clone(), Rc::new(fused.clone()), &[raw])?;
+        let fusion = Fusion { own, fused, ports: vec![raw] };
+        Ok((node, Body::Labelled(device, fusion), info))
     }
 
     /// The disk itself, or what does for it what it cannot do.
@@ -162,7 +220,9 @@ impl Graph {
         for path in &fused.ports {
             let lower = below[usize::from(path.upper.0)];
             let node = match (path.lower, &lower.body) {
-                (Some(port), Body::Table(fusion)) => fusion.ports[usize::from(port.0)],
+                (Some(port), Body::Table(fusion) | Body::Labelled(_, fusion)) => {
+                    fusion.ports[usize::from(port.0)]
+                }
                 _ => lower.node,
             };
             let at = nodes.iter().position(|known| *known == node).unwrap_or_else(|| {
@@ -242,7 +302,7 @@ impl Graph {
 
     fn handled(&self, member: &Member, control: &Control) -> Handled {
         match &member.body {
-            Body::Device(device) => device.control(control),
+            Body::Device(device) | Body::Labelled(device, _) => device.control(control),
             Body::Hooks(hooks) => hooks.control(control),
             Body::Table(_) => Handled::Pass,
         }
@@ -255,6 +315,8 @@ impl Graph {
     pub fn resolve(&self, member: &Member, range: ByteRange) -> Result<Vec<Below>> {
         match &member.body {
             Body::Device(device) => device.resolve(range),
+            // It is a disk: there is nothing of ours below.
+            Body::Labelled(..) => Ok(Vec::new()),
             Body::Hooks(_) => Ok(vec![Below { lower: 0, above: range.start(), range, how: "" }]),
             Body::Table(fusion) => {
                 let below = |run: block::Run| Below {
@@ -273,7 +335,7 @@ impl Member {
     /// The mapping that its requests go through in one lookup, if it is a table.
     pub fn fused(&self) -> Option<&Table> {
         match &self.body {
-            Body::Table(fusion) => Some(&fusion.fused),
+            Body::Table(fusion) | Body::Labelled(_, fusion) => Some(&fusion.fused),
             _ => None,
         }
     }

@@ -69,6 +69,14 @@ counts! {
     Sent "network sends",
     SplitSend "network sends that took less than all",
     Received "network receives",
+    Labelled "openings of labelled graphs",
+    KillRetired "kills at the moment when a member failed",
+    Swapped "openings with disks under each other's paths",
+    Without "openings without a member",
+    OldImage "older images of a member that were put back",
+    TwinRefused "openings refused because two disks had one label",
+    ApartRefused "openings refused because halves were written apart",
+    ForeignRefused "openings refused because another machine had the disks",
     Work "jobs for other threads",
 }
 

@@ -17,7 +17,7 @@ mod world;
 pub use assembly::{Assembly, Options, PartId};
 pub use client::{Answer, Call, Client};
 pub use counters::{Count, Counters};
-pub use disk::{CutPolicy, DiskConfig, Faults, Profile, SimDisk};
+pub use disk::{CutPolicy, DiskConfig, Faults, Image, Profile, SimDisk};
 pub use door::{Door, Remote, Reply};
 pub use model::{Change, Changing, Content, Looking, Model, Promise, Rule, Stamp, Wrong};
 pub use world::{SimWorld, Stuck};

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::sync::{Arc, Mutex};
@@ -166,6 +166,11 @@ impl SimWorld {
     /// From now on the disk is found under `path`.
     pub fn plug(&self, path: impl Into<PathBuf>, disk: &Rc<SimDisk>) {
         self.0.disks.plug(path.into(), disk.clone());
+    }
+
+    /// No disk is found under `path` any more.
+    pub fn unplug(&self, path: impl AsRef<Path>) {
+        self.0.disks.unplug(path.as_ref());
     }
 
     /// Runs the world until `future` is done.

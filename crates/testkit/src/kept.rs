@@ -24,7 +24,7 @@ impl Shelf {
     /// What a device finds that starts now. Disks are new once.
     pub fn look(self: &Rc<Self>) -> Rc<dyn Kept> {
         let (state, fresh) = (self.state.borrow().clone(), !self.used.replace(true));
-        let found = Found { labelled: true, present: true, fresh, state };
+        let found = Found { labelled: true, present: true, fresh, clean: false, state };
         Rc::new(Look { shelf: self.clone(), found })
     }
 

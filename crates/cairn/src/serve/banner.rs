@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use api::Attached;
 use block::env::Address;
-use graph::spec::Planned;
 use graph::spec::units::format_exact;
+use graph::spec::{Planned, PlannedNode};
 
 use crate::attach::must_be_root;
 
@@ -53,7 +53,9 @@ pub fn text(planned: &Planned, attached: &[Attached]) -> String {
 /// What a start would do.
 pub fn dry(planned: &Planned, listens: &[Address]) -> String {
     let mut text = planned.summary();
-    for node in planned.nodes.iter().filter(|node| node.created && node.lowers.is_empty()) {
+    // What becomes of labelled disks is told with their labels.
+    let made = |node: &&PlannedNode| node.created && node.lowers.is_empty() && !node.has_label();
+    for node in planned.nodes.iter().filter(made) {
         if let Some(path) = node.given.text("file") {
             let _ = writeln!(text, "would create {path}, {}", format_exact(node.info.size));
         }

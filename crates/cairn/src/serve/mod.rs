@@ -33,12 +33,14 @@ use clap::Args;
 use export::nbd::{Export, Limits, Server};
 use graph::Graph;
 use graph::engine::Engine;
+use graph::labels::{Labels, Opening, Survey};
 use graph::spec::Planned;
 use graph::spec::units::parse_duration;
 use runtime::{Config, Core};
 
 use crate::attach::Attachments;
 use crate::exit::{Exit, Failure, Result};
+use crate::labels;
 use crate::out::{self, Form};
 use crate::place;
 use crate::source::Source;
@@ -59,12 +61,15 @@ pub struct ServeArgs {
     /// Refuse writes on every export
     #[arg(long)]
     read_only: bool,
-    /// Come up although members are missing (needs labelled disks)
+    /// Come up without labelled disks that are missing, where all data are on the others
     #[arg(long)]
     degraded: bool,
-    /// Label a disk although it holds something (needs labelled disks)
+    /// Label a disk whatever is on it: what it holds is lost
     #[arg(long, value_name = "DISK")]
     wipe: Vec<String>,
+    /// Open disks that another machine had open and did not close: it must not come back with them
+    #[arg(long)]
+    take: bool,
     /// Say what would be served and where, and change nothing
     #[arg(long)]
     dry_run: bool,
@@ -93,16 +98,37 @@ pub struct Serving {
     env: Env,
     engine: Engine,
     graph: Rc<Graph>,
+    labels: Option<Labels>,
     server: Server,
     attachments: Attachments,
 }
 
 impl Serving {
     /// Opens everything that the plan names.
-    pub async fn open(env: &Env, planned: &Planned) -> Result<Self> {
-        let engine = Engine::new(env.pool());
-        env.spawn("engine", engine.clone().drive());
-        let graph = Rc::new(Graph::build(planned, &engine, env).await?);
+    async fn open(
+        env: &Env,
+        engine: &Engine,
+        planned: &Planned,
+        survey: Option<Survey>,
+    ) -> Result<Self> {
+        let engine = engine.clone();
+        let labels = match survey {
+            Some(survey) => {
+                Some(survey.begin(planned).await.map_err(|refusals| labels::refused(&refusals))?)
+            }
+            None => None,
+        };
+        let graph = match Graph::build_on(planned, labels.as_ref(), &engine, env).await {
+            Ok(graph) => Rc::new(graph),
+            Err(error) => {
+                if let Some(labels) = &labels
+                    && let Err(error) = labels.give_up().await
+                {
+                    out::note(&format!("warning: {error}"));
+                }
+                return Err(error.into());
+            }
+        };
         let export = |export: &graph::Export| {
             Export::new(env, &engine, export.node, &export.name, &planned.name)
         };
@@ -113,7 +139,7 @@ impl Serving {
             limits.connections = most as usize;
         }
         let server = Server::new(env, exports, limits, out::note);
-        Ok(Self { env: env.clone(), engine, graph, server, attachments })
+        Ok(Self { env: env.clone(), engine, graph, labels, server, attachments })
     }
 
     /// Lets clients in. Answers the addresses as they turned out.
@@ -169,11 +195,23 @@ impl Serving {
 impl ServeArgs {
     /// Serves until a signal comes or the command of `--run` ends.
     pub fn run(self, form: Form) -> Result {
-        self.refuse_labels()?;
         let core = Core::new(Config::default())?;
         let env = core.env();
         let source = Source::of(&self.target)?;
-        let planned = core.block_on(source.plan(self.read_only, &env))?;
+        let spec = source.spec(self.read_only, &env)?;
+        let engine = Engine::new(env.pool());
+        env.spawn("engine", engine.clone().drive());
+        let opening = Opening {
+            degraded: self.degraded,
+            wipe: self.wipe.clone(),
+            take: self.take,
+            ..labels::opening()
+        };
+        let look = labels::survey(&spec, &env, &engine, opening, self.dry_run);
+        let survey = core.block_on(look);
+        self.judge(survey.as_ref())?;
+        let surveyed = survey.as_ref().map(Survey::facts).unwrap_or_default();
+        let planned = core.block_on(source.plan(&spec, self.read_only, &env, &surveyed))?;
         let listens = self.addresses(&source, &planned)?;
         for warning in &planned.warnings {
             out::note(&warning.to_string());
@@ -181,6 +219,7 @@ impl ServeArgs {
         listen::warn(&listens);
         if self.dry_run {
             out::print(&banner::dry(&planned, &listens))?;
+            out::print(&survey.as_ref().map(labels::glimpses).unwrap_or_default())?;
             return Ok(Exit::Ok);
         }
         let pidfile = self.pidfile.as_deref().map(PidFile::claim).transpose()?;
@@ -190,7 +229,7 @@ impl ServeArgs {
         }
         // Before any thread is started: threads inherit what is blocked.
         let mut signals = core.signals()?;
-        let serving = core.block_on(Serving::open(&env, &planned))?;
+        let serving = core.block_on(Serving::open(&env, &engine, &planned, survey))?;
         let planned = Planned { listens: serving.listen(&listens)?, ..planned };
         let control = open_control(self.at.as_deref(), &planned, &serving)?;
         core.block_on(serving.attach(&planned))?;
@@ -218,17 +257,29 @@ impl ServeArgs {
         ended.finish(core)
     }
 
-    /// Names that are kept for labelled disks, which this version does not have.
-    fn refuse_labels(&self) -> Result<()> {
-        let what = match (self.degraded, self.wipe.first()) {
-            (true, _) => "--degraded needs labels, which say what is missing",
-            (_, Some(_)) => {
-                "--wipe needs labels: without them nothing is written on a disk unasked"
-            }
-            _ => return Ok(()),
+    /// Whether the labelled disks may be opened, as far as can be told without a plan.
+    fn judge(&self, survey: Option<&Survey>) -> Result<()> {
+        let Some(survey) = survey else {
+            let what = match (self.degraded || self.take, self.wipe.first()) {
+                (true, _) => {
+                    "--degraded and --take are for labelled disks, which say what is missing"
+                }
+                (_, Some(_)) => {
+                    "--wipe is for labelled disks: on raw ones nothing is written unasked"
+                }
+                _ => return Ok(()),
+            };
+            let next = "and this spec has none. Next: leave it away";
+            return Err(Failure::new(Exit::Usage, format!("{what}, {next}")));
         };
-        let why = "and this version does not have labelled disks. Next: leave it away";
-        Err(Failure::new(Exit::Unsupported, format!("{what}, {why}")))
+        survey.notices().iter().for_each(|notice| out::note(notice));
+        if survey.refusals().is_empty() {
+            return Ok(());
+        }
+        if self.dry_run {
+            out::print(&labels::glimpses(survey))?;
+        }
+        Err(labels::refused(survey.refusals()))
     }
 
     fn addresses(&self, source: &Source, planned: &Planned) -> Result<Vec<Address>> {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use graph::engine::Engine;
 use graph::spec::{Planned, Spec};
 use runtime::{Config, Core};
 use wire::nbd::uri::NbdUri;
@@ -50,7 +51,9 @@ impl Remote {
         let planned = named(planned, &name);
         process::raise_limits();
         let mut signals = core.signals()?;
-        let serving = core.block_on(Serving::open(&env, &planned))?;
+        let engine = Engine::new(env.pool());
+        env.spawn("engine", engine.clone().drive());
+        let serving = core.block_on(Serving::open(&env, &engine, &planned, None))?;
         let attach = serving.attachments.attach(&name, None, self.dry_run);
         let attached = core.block_on(attach)?;
         if self.dry_run {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use block::Op;
+use block::{Mono, Op};
 use graph::spec::units::format_duration;
 use runtime::{Core, Signals};
 
@@ -107,9 +107,24 @@ impl Serving {
         }
         let left = deadline.since(self.env.now());
         match self.env.within(left, self.flush()).await {
-            Some(Ok(())) => devices.map(|()| closed),
+            Some(Ok(())) => {
+                self.close_labels(deadline).await;
+                devices.map(|()| closed)
+            }
             Some(Err(failed)) => Err(format!("not everything was flushed: {failed}")),
             None => Err(self.overdue(limit)),
+        }
+    }
+
+    /// Tells the labels that all is flushed. Where that fails, the next start takes it for a crash,
+    /// and copies what it need not.
+    async fn close_labels(&self, deadline: Mono) {
+        let Some(labels) = &self.labels else { return };
+        let left = deadline.since(self.env.now());
+        match self.env.within(left, labels.close()).await {
+            Some(Ok(())) => {}
+            Some(Err(error)) => out::note(&format!("note: a label stays marked as open: {error}")),
+            None => out::note("note: labels stay marked as open: no answer in time"),
         }
     }
 

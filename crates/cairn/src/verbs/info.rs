@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 use block::env::{CacheMode, Open};
 use block::{Env, ErrorKind};
 use clap::Args;
+use graph::engine::Engine;
 use graph::spec::units::{format_exact, format_size};
+use meta::{Seen, Store};
 use serde::Serialize;
 
-use super::core;
+use super::{core, wipe};
 use crate::exit::{Exit, Failure, Result};
 use crate::out::Form;
 use crate::remote;
@@ -33,6 +35,22 @@ struct FileView {
     format: String,
     access: String,
     holder: Option<String>,
+    /// What its label says, if it has one.
+    label: Option<LabelView>,
+}
+
+/// What a label says.
+#[derive(Serialize)]
+struct LabelView {
+    graph: String,
+    graph_uuid: String,
+    disk: String,
+    disk_uuid: String,
+    data_bytes: u64,
+    epoch: u64,
+    sequence: u64,
+    open_on: Option<String>,
+    devices: Vec<String>,
 }
 
 impl InfoArgs {
@@ -44,7 +62,11 @@ impl InfoArgs {
             let facts = core.block_on(remote::facts(&env, &self.target))?;
             form.print(&facts, || facts.text())?;
         } else {
-            let facts = file(Path::new(&self.target), &env)?;
+            let path = Path::new(&self.target);
+            let mut facts = file(path, &env)?;
+            if facts.holder.is_none() {
+                facts.label = core.block_on(label(path, &env));
+            }
             form.print(&facts, || text(&facts))?;
         }
         Ok(Exit::Ok)
@@ -71,6 +93,7 @@ fn file(path: &Path, env: &Env) -> Result<FileView> {
         format: format(&open.path)?.to_owned(),
         access: facts.words,
         holder: holder(&open, env)?,
+        label: None,
     })
 }
 
@@ -80,6 +103,39 @@ fn holder(open: &Open, env: &Env) -> Result<Option<String>> {
         Ok(_) => Ok(None),
         Err(error) if error.kind() == ErrorKind::InUse => Ok(Some(error.to_string())),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// What the label of a disk says. One that cannot be read is none: `wipe --dry-run` tells why.
+async fn label(path: &Path, env: &Env) -> Option<LabelView> {
+    let engine = Engine::new(env.pool());
+    env.spawn("engine", engine.clone().drive());
+    let node = wipe::open(path, true, env, &engine).await.ok()?;
+    let Ok(Seen::Label(label, _)) = Store::look(env, &engine.lower(node)).await else {
+        return None;
+    };
+    Some(LabelView {
+        graph: label.graph_name,
+        graph_uuid: label.graph.to_string(),
+        disk: label.disk_name,
+        disk_uuid: label.disk.to_string(),
+        data_bytes: label.data_bytes,
+        epoch: label.epoch,
+        sequence: label.sequence,
+        open_on: label.holder.map(|machine| machine.host),
+        devices: label.cells.into_keys().collect(),
+    })
+}
+
+impl LabelView {
+    fn text(&self) -> String {
+        let Self { graph, disk, disk_uuid, .. } = self;
+        let open = match &self.open_on {
+            Some(host) => format!("open on {host:?}, or not closed there"),
+            None => "closed".to_owned(),
+        };
+        let data = format_size(self.data_bytes);
+        format!("  label: disk {disk:?} ({disk_uuid}) of {graph:?}, {data} of data, {open}\n")
     }
 }
 
@@ -94,6 +150,9 @@ fn text(facts: &FileView) -> String {
         format!("{path}  {size}{used}, blocks of {block_size_bytes}, {access}, {format}\n");
     if let Some(holder) = &facts.holder {
         text.push_str(&format!("  {holder}\n"));
+    }
+    if let Some(label) = &facts.label {
+        text.push_str(&label.text());
     }
     text
 }

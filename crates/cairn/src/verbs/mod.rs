@@ -15,6 +15,7 @@ pub mod show;
 pub mod status;
 pub mod top;
 pub mod validate;
+pub mod wipe;
 
 use std::io::IsTerminal;
 use std::path::Path;

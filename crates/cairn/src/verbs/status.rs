@@ -75,6 +75,10 @@ fn words(member: &MemberStatus) -> String {
         let (done, all) = (progress.done_bytes, progress.all_bytes);
         let percent = (u128::from(done) * 100).checked_div(u128::from(all)).unwrap_or(100);
         words.push(format!("{percent} % of {}", format_size(all)));
+        let past = since_now(member).unwrap_or_default().as_secs();
+        if let Some(rate) = done.checked_div(past) {
+            words.push(format!("{}/s", format_size(rate)));
+        }
     }
     if !member.detail.is_empty() {
         words.push(member.detail.clone());
@@ -82,10 +86,15 @@ fn words(member: &MemberStatus) -> String {
     if member.errors > 0 {
         words.push(count(member.errors, "error"));
     }
-    if let Some(since) = member.since_unix_s {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let past = now.saturating_sub(Duration::from_secs(since)).as_secs();
-        words.push(format!("for {}", format_duration(Duration::from_secs(past))));
+    if let Some(past) = since_now(member) {
+        words.push(format!("for {}", format_duration(past)));
     }
     words.join(", ")
+}
+
+/// How long it has been in its state, in whole seconds.
+fn since_now(member: &MemberStatus) -> Option<Duration> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let past = now.saturating_sub(Duration::from_secs(member.since_unix_s?));
+    Some(Duration::from_secs(past.as_secs()))
 }

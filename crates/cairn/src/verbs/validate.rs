@@ -4,11 +4,13 @@ use std::path::PathBuf;
 
 use api::GraphView;
 use clap::Args;
-use graph::spec::Fault;
+use graph::engine::Engine;
+use graph::spec::{Fault, Spec};
 use serde::Serialize;
 
-use super::planned;
+use super::{core, planned};
 use crate::exit::{Exit, Result};
+use crate::labels;
 use crate::out::{self, Form};
 use crate::source::{read_spec, told};
 use crate::view;
@@ -39,7 +41,8 @@ struct FaultView {
 impl ValidateArgs {
     /// Checks, and opens nothing.
     pub fn run(self, form: Form) -> Result {
-        let plan = planned(&read_spec(&self.spec)?)?;
+        let spec = read_spec(&self.spec)?;
+        let plan = planned(&spec)?;
         match (plan, form) {
             (Err(faults), Form::Text) => Err(told(faults)),
             (Err(faults), Form::Json) => {
@@ -54,9 +57,28 @@ impl ValidateArgs {
                 let faults = planned.warnings.iter().map(fault).collect();
                 let graph = Some(view::graph(&planned, None, |_| Vec::new()));
                 form.print(&Validated { faults, graph }, || planned.summary())?;
-                Ok(Exit::Ok)
+                look(&spec, form)
             }
         }
+    }
+}
+
+/// What would become of labelled disks: it is looked at, and nothing is written.
+fn look(spec: &Spec, form: Form) -> Result {
+    let core = core()?;
+    let env = core.env();
+    let engine = Engine::new(env.pool());
+    env.spawn("engine", engine.clone().drive());
+    let survey = labels::survey(spec, &env, &engine, labels::opening(), true);
+    let Some(survey) = core.block_on(survey) else { return Ok(Exit::Ok) };
+    if form == Form::Text {
+        out::print(&labels::glimpses(&survey))?;
+    }
+    match survey.refusals() {
+        [] => Ok(Exit::Ok),
+        // Somebody serves it, and would be told if its labels were wrong.
+        refusals if refusals.iter().all(labels::is_in_use) => Ok(Exit::Ok),
+        refusals => Err(labels::refused(refusals)),
     }
 }
 

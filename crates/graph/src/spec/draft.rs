@@ -30,8 +30,13 @@ const ATTACH: OptionSpec = OptionSpec {
     help: "make it a block device of this machine",
 };
 
-/// Keys that other versions know.
-const LATER: [&str; 1] = ["label"];
+/// Of every disk.
+const LABEL: OptionSpec = OptionSpec {
+    name: "label",
+    value: ValueType::Switch,
+    required: false,
+    help: "keep what must survive in the disk's first and last MiB; data are between",
+};
 
 /// A disk or device whose words have been looked up.
 pub(super) struct Draft<'s> {
@@ -42,6 +47,8 @@ pub(super) struct Draft<'s> {
     /// The drafts of these names; fewer if some are unknown.
     pub(super) lowers: Vec<usize>,
     pub(super) options: Vec<(&'static str, Value)>,
+    /// Of a disk: whether it has a label.
+    pub(super) label: bool,
     /// Whether it can be planned: nothing is wrong with it by itself.
     pub(super) sound: bool,
 }
@@ -97,6 +104,7 @@ impl<'s> Draft<'s> {
             on: Vec::new(),
             lowers: Vec::new(),
             options: Vec::new(),
+            label: false,
             sound: false,
         };
         if !entry.broken {
@@ -130,7 +138,11 @@ impl<'s> Draft<'s> {
             log.error(second.key.at, format!("a disk is one thing, {one} or {two}; remove one"));
             told.push(two.as_str());
         }
-        self.options(&[], &told, log) && told.is_empty()
+        let sound = self.options(&[], &told, log) && told.is_empty();
+        let set = |option: &(&str, Value)| *option == (LABEL.name, Value::Switch(true));
+        self.label = self.options.iter().any(set);
+        self.options.retain(|(name, _)| *name != LABEL.name);
+        sound
     }
 
     /// A disk of no known kind: the key may be misspelt.
@@ -230,7 +242,9 @@ impl<'s> Draft<'s> {
     fn options(&mut self, others: &[&str], told: &[&str], log: &mut Log) -> bool {
         let Some(kind) = self.kind else { return false };
         let mode = matches!(kind.maker, Maker::Hooks { .. }).then_some(&MODE);
-        let known: Vec<&'static OptionSpec> = kind.options.iter().chain(mode).collect();
+        let label = (kind.lowers == Lowers::None).then_some(&LABEL);
+        let known: Vec<&'static OptionSpec> =
+            kind.options.iter().chain(mode).chain(label).collect();
         let mut sound = true;
         for Field { key, item } in &self.entry.fields {
             let name = key.text.as_str();
@@ -244,7 +258,7 @@ impl<'s> Draft<'s> {
                 None => {
                     let options = known.iter().map(|option| option.name);
                     let names = others.iter().copied().chain(options);
-                    unknown_option(key, kind.name, names, log);
+                    unknown_key(key, kind.name, names, log);
                     None
                 }
             };
@@ -285,7 +299,7 @@ impl<'s> ExportDraft<'s> {
                 }
                 _ => {
                     let known = ["on", READ_ONLY.name, ATTACH.name];
-                    unknown_option(key, "an export", known, log);
+                    unknown_key(key, "an export", known, log);
                 }
             }
         }
@@ -306,18 +320,5 @@ fn name_of(item: &Item, log: &mut Log) -> Option<Word> {
             log.error(item.at, format!("on {}: the name of a device is needed", raw.show()));
             None
         }
-    }
-}
-
-fn unknown_option<'k>(
-    key: &Word,
-    place: &str,
-    known: impl IntoIterator<Item = &'k str>,
-    log: &mut Log,
-) {
-    if LATER.contains(&key.text.as_str()) {
-        log.error(key.at, format!("{} is not supported by this version; remove it", key.text));
-    } else {
-        unknown_key(key, place, known, log);
     }
 }

@@ -11,12 +11,14 @@
 //! | `order.rs` | what stands on what: cycles, depth, the lowest first |
 //! | `owner.rs` | which bytes belong to whom |
 //! | `plan.rs` | the plan of every device, from the bottom up |
+//! | `disks.rs` | the disks of a spec that labels keep |
 //! | `summary.rs` | what the user gets |
 //! | `fault.rs`, `near.rs` | faults, and the word that was meant |
 //! | `units.rs` | sizes, times and shares as text |
 
 #![forbid(unsafe_code)]
 
+mod disks;
 mod draft;
 mod fault;
 mod listen;
@@ -31,9 +33,10 @@ pub mod units;
 mod value;
 mod vars;
 
+pub(crate) use disks::plain_disks;
 pub use fault::{Fault, Faults, Position, Severity};
 pub use listen::{LISTENS_MAX, SOCKET_PATH_MAX_BYTES, is_loopback, parse_address};
 pub use order::DEPTH_MAX;
 pub use parse::{DEVICES_MAX, EXPORTS_MAX, NAME_MAX_BYTES, Spec, TEXT_MAX_BYTES};
-pub use plan::{Planned, PlannedExport, PlannedNode, Role};
+pub use plan::{LabelledDisk, Planned, PlannedExport, PlannedNode, Role, Surveyed};
 pub use summary::Redundancy;

@@ -126,6 +126,11 @@ impl Spec {
         spec
     }
 
+    /// The graph's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     fn empty(file: &str, name: &str) -> Self {
         Self {
             name: name_from(name),

@@ -11,7 +11,7 @@ use super::order::order;
 use super::owner::{User, Uses};
 use super::parse::Spec;
 use super::units::write_size;
-use crate::kind::{self, Given, GivenLower, Kind, Maker, Registry, TablePlan, Value};
+use crate::kind::{self, DiskPlan, Given, GivenLower, Kind, Maker, Registry, TablePlan, Value};
 
 /// A graph that can be built: everything has been checked, nothing has been opened.
 #[derive(Clone)]
@@ -60,6 +60,8 @@ pub struct PlannedNode {
     pub unused_bytes: u64,
     /// Whether this start creates every disk beneath it.
     pub created: bool,
+    /// Whether every disk beneath it has a label, or it is a disk that has one.
+    pub labelled: bool,
     /// Of a disk, in words: `O_DIRECT`, `in memory`.
     pub words: String,
     /// Where its name stands in the spec.
@@ -67,10 +69,36 @@ pub struct PlannedNode {
 }
 
 impl PlannedNode {
+    /// Whether it is a disk with a label: its data are between the areas of the label.
+    pub fn has_label(&self) -> bool {
+        self.role == Role::Disk && self.labelled
+    }
+
     /// Whether a hook is to be carried by an async device of its own: `mode = "device"`.
     pub fn as_device(&self) -> bool {
         matches!(self.kind.maker, Maker::Hooks { .. }) && self.given.text("mode") == Some("device")
     }
+}
+
+/// What is known of a labelled disk once its label was read, or found to be missing: it counts for
+/// more than what the disk's kind says.
+#[derive(Clone, Debug)]
+pub struct Surveyed {
+    /// The facts about its data.
+    pub info: Info,
+    /// Whether this start creates the disk.
+    pub created: bool,
+    /// In words, for people.
+    pub words: String,
+}
+
+/// A disk of a spec that is to have a label.
+#[derive(Clone)]
+pub struct LabelledDisk {
+    /// What sort of disk it is.
+    pub kind: &'static Kind,
+    /// Its name, and what its maker is given.
+    pub given: Given,
 }
 
 /// An export that can be opened.
@@ -95,6 +123,33 @@ impl Spec {
     /// All faults of the text and of the plan together. What only follows from another fault is not
     /// told.
     pub async fn plan(&self, registry: Registry, env: &Env) -> Result<Planned, Faults> {
+        self.plan_over(registry, env, &BTreeMap::new()).await
+    }
+
+    /// The disks that are to have a label, as far as they are without faults.
+    pub fn labelled(&self, registry: Registry) -> Vec<LabelledDisk> {
+        // The faults are told by the plan.
+        let (names, mut log) = (Names::of(self), self.log.clone());
+        let drafts = self.entries.iter().map(|e| Draft::new(e, registry, &names, &mut log));
+        let labelled = drafts.filter(|draft| draft.label && draft.sound).map(|draft| {
+            let name = draft.entry.name.text.clone();
+            let graph = self.name.clone();
+            let given = Given { graph, name, options: draft.options, lowers: Vec::new() };
+            LabelledDisk { kind: draft.kind.expect("a sound draft has a kind"), given }
+        });
+        labelled.collect()
+    }
+
+    /// As [`Spec::plan`], with what is known of labelled disks, by their names.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn plan_over(
+        &self,
+        registry: Registry,
+        env: &Env,
+        surveyed: &BTreeMap<String, Surveyed>,
+    ) -> Result<Planned, Faults> {
         let mut log = self.log.clone();
         let names = Names::of(self);
         let drafts: Vec<_> =
@@ -105,6 +160,7 @@ impl Spec {
         let mut planner = Planner {
             graph: &self.name,
             env,
+            surveyed,
             drafts: &drafts,
             nodes: Vec::new(),
             places: vec![None; drafts.len()],
@@ -129,6 +185,7 @@ impl Spec {
 struct Planner<'p> {
     graph: &'p str,
     env: &'p Env,
+    surveyed: &'p BTreeMap<String, Surveyed>,
     drafts: &'p [Draft<'p>],
     nodes: Vec<PlannedNode>,
     /// By draft: its node, if it could be planned.
@@ -189,6 +246,10 @@ impl Planner<'_> {
         }
         let Answer { info, table, unused_bytes, created, words } = answer;
         let role = if lowers.is_empty() { Role::Disk } else { Role::Device };
+        let labelled = match role {
+            Role::Disk => draft.label,
+            Role::Device => given.lowers.iter().all(|lower| lower.labelled),
+        };
         let (name, position) = (given.name.clone(), draft.entry.name.at);
         Some(PlannedNode {
             name,
@@ -200,6 +261,7 @@ impl Planner<'_> {
             table,
             unused_bytes,
             created,
+            labelled,
             words,
             position,
         })
@@ -212,7 +274,7 @@ impl Planner<'_> {
                 name: node.name.clone(),
                 info: node.info.clone(),
                 created: node.created,
-                labelled: false,
+                labelled: node.labelled,
                 next_free: self.uses[*draft].next_free(),
             }
         };
@@ -242,10 +304,15 @@ impl Planner<'_> {
             (Maker::Device { plan, .. } | Maker::Keeper { plan, .. }, _) => {
                 plain(self.tell(draft, plan(given))?)
             }
+            (Maker::Disk { .. }, _) if self.surveyed.contains_key(&given.name) => {
+                let Surveyed { info, created, words } = self.surveyed[&given.name].clone();
+                Answer { created, words, ..plain(info) }
+            }
             (Maker::Disk { plan, .. }, _) => {
                 let disk = self.tell(draft, plan(given, self.env).await)?;
+                let info = self.data(draft, &disk)?;
                 self.check_identity(index, disk.identity)?;
-                Answer { created: disk.creates, words: disk.words, ..plain(disk.info) }
+                Answer { created: disk.creates, words: disk.words, ..plain(info) }
             }
             (Maker::Table(_) | Maker::Hooks { .. }, None) => {
                 unreachable!("{} stands on something: its arity was checked", kind.name)
@@ -263,6 +330,24 @@ impl Planner<'_> {
         for fault in faults {
             self.log.error(draft.entry.place(fault.option), fault.message);
         }
+        None
+    }
+
+    /// The facts about a disk's data: without the areas of its label, if it has one.
+    fn data(&mut self, draft: &Draft<'_>, disk: &DiskPlan) -> Option<Info> {
+        if !draft.label {
+            return Some(disk.info.clone());
+        }
+        let fault = if disk.identity.is_empty() {
+            let name = &draft.entry.name.text;
+            format!("{name:?} goes with the process, and a label would too; remove label")
+        } else {
+            match meta::data_bytes(disk.info.size) {
+                Ok(size) => return Some(Info { size, ..disk.info.clone() }),
+                Err(error) => format!("{error}; remove label, or make it larger"),
+            }
+        };
+        self.log.error(draft.entry.place("label"), fault);
         None
     }
 

@@ -47,6 +47,22 @@ impl Planned {
         all
     }
 
+    /// The exports that cannot be served without these disks: indices into [`Planned::nodes`].
+    pub fn lost_without(&self, absent: &BTreeSet<usize>) -> Vec<&str> {
+        let mut lost: Vec<bool> = Vec::new();
+        for (index, node) in self.nodes.iter().enumerate() {
+            let mut below = node.lowers.iter().map(|lower| lost[*lower]);
+            let is_lost = match node.role {
+                Role::Disk => absent.contains(&index),
+                Role::Device if COPIES.contains(&node.kind.name) => below.all(|lost| lost),
+                Role::Device => below.any(|lost| lost),
+            };
+            lost.push(is_lost);
+        }
+        let exports = self.exports.iter().filter(|export| lost[export.node]);
+        exports.map(|export| export.name.as_str()).collect()
+    }
+
     /// What the user gets: a line for each export, and one for each device that leaves bytes unused.
     pub fn summary(&self) -> String {
         let width = self.exports.iter().map(|export| export.name.len()).max().unwrap_or(0);
@@ -71,7 +87,13 @@ impl Planned {
         let words: BTreeSet<&str> =
             redundancy.disks.iter().map(|disk| self.nodes[*disk].words.as_str()).collect();
         parts.extend(words.into_iter().filter(|words| !words.is_empty()).map(str::to_owned));
-        parts.push("raw".to_owned());
+        let labels = redundancy.disks.iter().filter(|disk| self.nodes[**disk].labelled).count();
+        let labels = match labels {
+            0 => "raw",
+            all if all == redundancy.disks.len() => "labelled",
+            _ => "raw and labelled",
+        };
+        parts.push(labels.to_owned());
         if export.read_only {
             parts.push("read-only".to_owned());
         }

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use block::{
 };
 
 use super::MEMBERS_MAX;
+use super::ledger::Ledger;
 use super::member::{Member, State};
 
 /// A mirror; its inside is shared with what it does in the background.
@@ -24,6 +25,7 @@ pub struct Mirror {
 
 /// What requests and background work share.
 pub struct Inner {
+    pub(super) me: Weak<Inner>,
     pub name: String,
     pub env: Env,
     pub size: u64,
@@ -38,48 +40,45 @@ pub struct Inner {
     pub repaired: Cell<u64>,
     zero_to_discard: bool,
     flush_failed: RefCell<Option<Error>>,
+    pub(super) ledger: Option<Ledger>,
 }
 
 /// Writes under way, one for each member that takes them.
 type Fan = [Option<Guard<Child>>; MEMBERS_MAX];
 
+/// What a mirror is made from.
+pub struct Making {
+    pub name: String,
+    pub env: Env,
+    pub timeout: Duration,
+    /// Its members, each with what it is when the mirror opens.
+    pub members: Vec<(Lower, State)>,
+    /// What it keeps, on labelled disks.
+    pub ledger: Option<Ledger>,
+}
+
 impl Mirror {
-    pub fn new(
-        name: &str,
-        info: Info,
-        env: &Env,
-        lowers: Vec<Lower>,
-        timeout: Duration,
-        trusted: Option<&str>,
-    ) -> Self {
+    pub fn new(info: Info, making: Making) -> Self {
+        let Making { name, env, timeout, members, ledger } = making;
         let zero_to_discard =
-            !lowers.iter().all(|lower| lower.info().discard && lower.info().discard_zeroes);
-        let state = |lower: &Lower| match trusted {
-            Some(name) if name != lower.name() => State::Stale,
-            _ => State::InSync,
-        };
-        let members = lowers.into_iter().map(|lower| {
-            let state = state(&lower);
-            Member::new(env, lower, state)
-        });
-        let inner = Rc::new(Inner {
-            name: name.to_owned(),
-            env: env.clone(),
+            !members.iter().all(|(lower, _)| lower.info().discard && lower.info().discard_zeroes);
+        let members = members.into_iter().map(|(lower, state)| Member::new(&env, lower, state));
+        let members = members.collect();
+        let inner = Rc::new_cyclic(|me| Inner {
+            me: me.clone(),
+            name,
             size: info.size,
-            members: members.collect(),
+            members,
             lock: RangeLock::new(),
-            deadline: Deadline::new(env, timeout),
+            deadline: Deadline::new(&env, timeout),
+            env,
             turn: Cell::new(0),
             repairs: Cell::new(0),
             repaired: Cell::new(0),
             zero_to_discard,
             flush_failed: RefCell::default(),
+            ledger,
         });
-        for index in 0..inner.members.len() {
-            if inner.members[index].state() == State::Stale {
-                inner.begin_resync(index);
-            }
-        }
         Self { info, inner }
     }
 }
@@ -95,6 +94,7 @@ impl Inner {
         let is_last = member.state() == State::InSync && self.in_sync().count() == 1;
         if member.state().takes_writes() && !is_last {
             member.set(State::Failed, why);
+            self.remember_soon();
         }
     }
 
@@ -207,7 +207,14 @@ impl Inner {
             true => None,
             false => Some(self.lock.lock(range, Mode::Exclusive).await),
         };
-        self.to_all(op).await
+        self.announce().await?;
+        let done = self.to_all(op).await;
+        self.remembered().await.and(done)
+    }
+
+    /// A member's failure is durable on the others before a request that missed it is answered.
+    async fn remembered(&self) -> Result<()> {
+        if seeded::on(Bug::AnsweredEarly) { Ok(()) } else { self.remember().await }
     }
 
     /// A flush that failed upwards is never made good by a later one, whichever members it meets.
@@ -216,11 +223,16 @@ impl Inner {
             return Err(error.clone());
         }
         let flushed = self.to_all(&Op::Flush).await;
+        let flushed = self.remembered().await.and(flushed);
         if let Err(error) = &flushed {
             let words =
                 format!("an earlier flush failed ({error}); what it should have kept may be lost");
             let sticky = Error::new(ErrorKind::Faulted, words).at(&self.name);
             self.flush_failed.borrow_mut().get_or_insert(sticky);
+            if let Some(ledger) = &self.ledger {
+                ledger.flush_failed();
+                self.remember_soon();
+            }
         }
         flushed
     }
@@ -268,11 +280,12 @@ impl Inner {
         // Nobody in sync has it for certain. A copy that has it would differ from its source.
         for member in self.members.iter().filter(|member| member.state() == State::Copying) {
             member.set(State::Stale, "a write failed on its source while it was being copied");
+            self.remember_soon();
         }
         result.and(Err(self.nobody()))
     }
 
-    fn nobody(&self) -> Error {
+    pub(super) fn nobody(&self) -> Error {
         Error::new(ErrorKind::Faulted, "no member is in sync").at(&self.name)
     }
 
@@ -302,9 +315,17 @@ impl Inner {
         };
         let next = out
             .filter(|member| matches!(member.state(), State::Failed | State::Stale))
-            .map(|member| format!("cairn device resync {}/{}", self.name, member.lower.name()));
+            .map(|member| self.next_for(member));
         let counters = vec![("repaired", self.repaired.get())];
         Report { health, summary, members, counters, next, ..Report::default() }
+    }
+
+    fn next_for(&self, member: &Member) -> String {
+        let name = member.lower.name();
+        if member.is_absent() {
+            return format!("bring {name} back, and start again");
+        }
+        format!("cairn device resync {}/{name}", self.name)
     }
 
     /// The member of that name.
@@ -334,6 +355,7 @@ impl Inner {
             ));
         }
         self.members[index].set(State::Failed, "taken out by command");
+        self.remember_soon();
         Ok(self.report())
     }
 }

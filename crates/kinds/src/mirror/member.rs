@@ -63,6 +63,7 @@ pub struct Member {
     /// Requests that nobody waits for any more and that are not back.
     late: Rc<Cell<u32>>,
     progress: Cell<Option<(u64, u64)>>,
+    absent: Cell<bool>,
 }
 
 impl Member {
@@ -80,6 +81,7 @@ impl Member {
             latency_ns: Cell::new(FASTEST_NS),
             late: Rc::default(),
             progress: Cell::new(None),
+            absent: Cell::new(false),
         }
     }
 
@@ -100,6 +102,16 @@ impl Member {
         if state != State::Copying {
             self.progress.set(None);
         }
+    }
+
+    /// It is not there: nothing brings it back but another start.
+    pub fn leave(&self) {
+        self.absent.set(true);
+        *self.detail.borrow_mut() = "not there".to_owned();
+    }
+
+    pub fn is_absent(&self) -> bool {
+        self.absent.get()
     }
 
     pub fn set_progress(&self, done: u64, all: u64) {

@@ -5,20 +5,31 @@
 //! | `mod.rs` | the kind: options, plan, maker |
 //! | `member.rs` | one member: its state, its errors, how fast it answers |
 //! | `device.rs` | reads, writes, flushes |
+//! | `record.rs` | what it keeps in labels, as bytes |
+//! | `opening.rs` | who is in sync when it opens, by what the labels say |
+//! | `ledger.rs` | keeping that up while it runs |
 //! | `resync.rs` | copying what a member missed, and repairing what it cannot read |
 
 mod device;
+mod ledger;
 mod member;
+mod opening;
+mod record;
 mod resync;
 
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::{Env, Info, Lower, Result};
+use block::env::LocalFuture;
+use block::{Env, Info, Kept, Lower, Result};
 use graph::engine::AnyDevice;
-use graph::kind::{Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
+use graph::kind::{Fault, Given, GivenLower, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
 
-use device::Mirror;
+use device::{Making, Mirror};
+use ledger::Ledger;
+use member::State;
+use opening::{Decision, Members};
+use record::Standing;
 
 /// `mirror`
 pub const KIND: Kind = Kind {
@@ -41,7 +52,7 @@ pub const KIND: Kind = Kind {
             help: "a member that has not answered for this long is taken out; 20s if not set",
         },
     ],
-    maker: Maker::Device { plan, make },
+    maker: Maker::Keeper { plan, make },
 };
 
 /// Members of one mirror.
@@ -51,7 +62,8 @@ const TIMEOUT_DEFAULT: Duration = Duration::from_secs(20);
 
 fn plan(given: &Given) -> Plan<Info> {
     let newly_made = given.lowers.iter().all(|lower| lower.created);
-    if !newly_made && given.text("trust").is_none() {
+    let labelled = given.lowers.iter().all(|lower| lower.labelled);
+    if !newly_made && !labelled && given.text("trust").is_none() {
         let names: Vec<_> = given.lowers.iter().map(|lower| format!("{:?}", lower.name)).collect();
         let fault = format!(
             "these members were there before, without labels nobody knows whether they are equal; \
@@ -76,10 +88,78 @@ fn info<'a>(lowers: impl Iterator<Item = &'a Info> + Clone) -> Info {
     }
 }
 
-fn make(given: &Given, env: &Env, lowers: Vec<Lower>) -> Result<Rc<dyn AnyDevice>> {
+fn make(
+    given: &Given,
+    env: &Env,
+    lowers: Vec<Lower>,
+    kept: Rc<dyn Kept>,
+) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
+    let (given, env) = (given.clone(), env.clone());
+    Box::pin(async move { open(&given, &env, lowers, kept).await })
+}
+
+async fn open(
+    given: &Given,
+    env: &Env,
+    lowers: Vec<Lower>,
+    kept: Rc<dyn Kept>,
+) -> Result<Rc<dyn AnyDevice>> {
     let info = info(lowers.iter().map(Lower::info));
+    let labelled = (0..lowers.len()).all(|port| kept.found(port).labelled);
+    let (mut states, ledger) = if labelled {
+        let decision = decide(given, &*kept)?;
+        let ledger = Ledger::new(kept.clone(), env.random("a mirror's opening"), &decision);
+        let state = |standing: &Standing| match standing {
+            Standing::InSync => State::InSync,
+            Standing::Stale | Standing::Failed => State::Stale,
+        };
+        (decision.standings.iter().map(state).collect(), Some(ledger))
+    } else {
+        (of_raw(given), None)
+    };
+    // Nothing can be remembered, and nobody can be copied, where nothing can be written.
+    let ledger = ledger.filter(|_| !info.read_only);
+    let present = |port: usize| !labelled || kept.found(port).present;
+    for (port, state) in states.iter_mut().enumerate() {
+        // Who is copied is told by its own label, too, that it is stale, before it is written to.
+        if *state == State::Stale && present(port) && !info.read_only {
+            *state = State::Copying;
+        }
+    }
     let timeout = given.duration("timeout").unwrap_or(TIMEOUT_DEFAULT);
-    let trusted = given.text("trust");
-    let mirror = Mirror::new(&given.name, info, env, lowers, timeout, trusted);
+    let (name, env) = (given.name.clone(), env.clone());
+    let members = lowers.into_iter().zip(states).collect();
+    let mirror = Mirror::new(info, Making { name, env, timeout, members, ledger });
+    let inner = &mirror.inner;
+    inner.remember().await?;
+    for (port, member) in inner.members.iter().enumerate() {
+        match member.state() {
+            State::Copying => inner.begin_resync(port),
+            _ if !present(port) => member.leave(),
+            _ => {}
+        }
+    }
     Ok(Rc::new(mirror))
+}
+
+fn decide(given: &Given, kept: &dyn Kept) -> Result<Decision> {
+    let names: Vec<&str> = given.lowers.iter().map(|lower| lower.name.as_str()).collect();
+    let trust = given.text("trust").and_then(|name| names.iter().position(|one| *one == name));
+    let members = Members {
+        found: (0..names.len()).map(|port| kept.found(port)).collect(),
+        names,
+        created: given.lowers.iter().all(|lower| lower.created),
+        trust,
+        may_degrade: kept.may_degrade(),
+    };
+    members.decide()
+}
+
+/// Nothing is known of raw disks but what somebody says.
+fn of_raw(given: &Given) -> Vec<State> {
+    let state = |lower: &GivenLower| match given.text("trust") {
+        Some(name) if name != lower.name => State::Stale,
+        _ => State::InSync,
+    };
+    given.lowers.iter().map(state).collect()
 }

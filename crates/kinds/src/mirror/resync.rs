@@ -34,11 +34,13 @@ impl Inner {
                 let index = self.find(name)?;
                 self.may_resync(index)?;
                 self.begin_resync(index);
+                self.remember_soon();
             }
             None => {
                 for index in 0..self.members.len() {
                     if self.may_resync(index).is_ok() {
                         self.begin_resync(index);
+                        self.remember_soon();
                     }
                 }
             }
@@ -52,6 +54,9 @@ impl Inner {
         let words = match member.state() {
             State::InSync => format!("{name} is in sync"),
             State::Copying => format!("{name} is being copied already"),
+            State::Stale | State::Failed if member.is_absent() => {
+                format!("{name} is not there. Next: bring it back, and start again")
+            }
             State::Stale | State::Failed if member.late() > 0 => format!(
                 "{name} has {} requests that are not back; a late write would undo the copy. Next: \
                  wait for the disk, or restart",
@@ -88,7 +93,8 @@ impl Inner {
                     return;
                 }
                 if let Err(Uncopied::Unread(error) | Uncopied::Unwritten(error)) = copied {
-                    return member.set(State::Failed, Member::words_of("the copy", &error));
+                    member.set(State::Failed, Member::words_of("the copy", &error));
+                    return mirror.remember_soon();
                 }
                 at = end;
                 member.set_progress(at, mirror.size);
@@ -117,6 +123,7 @@ impl Inner {
             Ok(()) => member.set(State::InSync, ""),
             Err(error) => member.set(State::Failed, Member::words_of("flush", &error)),
         }
+        self.remember_soon();
     }
 
     /// Copies one range to a member from one that is in sync.

@@ -32,6 +32,7 @@ use crate::draw::{Stream, domain, hits, mix};
 use store::{Cut, Payload, Pending, Store};
 
 pub use config::{CutPolicy, DAMAGE, DiskConfig, Faults, PHYSICAL, Profile, SECTOR};
+pub use hand::Image;
 pub(crate) use plug::Disks;
 
 /// A write of several sectors takes effect in two steps in so many of a million cases.

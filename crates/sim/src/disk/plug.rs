@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use block::env::{DiskIo, Open, Storage, StorageFacts, Ticket};
@@ -18,6 +18,10 @@ pub(crate) struct Disks(RefCell<BTreeMap<PathBuf, Rc<SimDisk>>>);
 impl Disks {
     pub fn plug(&self, path: PathBuf, disk: Rc<SimDisk>) {
         self.0.borrow_mut().insert(path, disk);
+    }
+
+    pub fn unplug(&self, path: &Path) {
+        self.0.borrow_mut().remove(path);
     }
 
     pub fn find(&self, open: &Open) -> Result<Rc<SimDisk>> {

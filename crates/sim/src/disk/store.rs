@@ -46,7 +46,7 @@ struct Version {
     completed: Option<u64>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Store {
     medium: BTreeMap<u64, Box<[u8; PHYSICAL as usize]>>,
     /// By sector, in the order in which they took effect: the last is what is read.

@@ -1,5 +1,6 @@
 //! Runs seeds. `N=5000` says how many, `FROM=0` from which on, `SEED=0x2a` that it is one.
 
+mod labelled;
 mod mirrors;
 mod plan;
 mod shapes;
@@ -25,7 +26,9 @@ const NOT_ASKED_FOR: [Count; 1] = [Count::Work];
 
 fn main() -> ExitCode {
     if let Some(seed) = number("SEED") {
-        println!("{:#?}", plan::Plan::draw(seed));
+        if !is_labelled(seed) {
+            println!("{:#?}", plan::Plan::draw(seed));
+        }
         let mut sum = Sum::default();
         let ok = sum.seed(seed, true);
         sum.print();
@@ -126,9 +129,16 @@ impl Sum {
     }
 }
 
+/// Every fourth seed is about labelled disks.
+fn is_labelled(seed: u64) -> bool {
+    seed.is_multiple_of(4)
+}
+
 /// One run; a panic is a failure like any other.
 fn run(seed: u64) -> Result<Report, String> {
-    let ran = catch_unwind(AssertUnwindSafe(|| trial::run(seed)));
+    let ran = catch_unwind(AssertUnwindSafe(|| {
+        if is_labelled(seed) { labelled::run(seed) } else { trial::run(seed) }
+    }));
     match ran {
         Ok(report) => report.map_err(|failure| failure.to_string()),
         Err(_) => Err("nothing panics: it did, see above".to_owned()),

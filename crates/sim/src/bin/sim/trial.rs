@@ -53,6 +53,13 @@ impl fmt::Display for Failure {
     }
 }
 
+impl Failure {
+    /// A promise that is broken, in words.
+    pub fn new(words: impl Into<String>) -> Self {
+        Self(words.into())
+    }
+}
+
 impl From<Stuck> for Failure {
     fn from(stuck: Stuck) -> Self {
         Self(format!("every request completes: {stuck}"))

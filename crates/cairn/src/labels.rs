@@ -1,0 +1,88 @@
+//! Labelled disks, as the command line opens them.
+
+use std::path::Path;
+
+use block::{Env, ErrorKind};
+use graph::engine::Engine;
+use graph::labels::{Glimpse, Opening, Refusal, Survey, Why};
+use graph::spec::Spec;
+use graph::spec::units::format_size;
+use meta::Machine;
+
+use crate::exit::{Exit, Failure};
+use crate::registry::REGISTRY;
+
+/// Where Linux keeps what tells a machine from others.
+const MACHINE_ID: &str = "/etc/machine-id";
+const HOST_NAME: &str = "/proc/sys/kernel/hostname";
+
+/// This machine. One without an id is told from others by its name.
+pub fn machine() -> Machine {
+    let read = |path: &str| std::fs::read_to_string(Path::new(path)).unwrap_or_default();
+    let host = read(HOST_NAME).trim().to_owned();
+    let id = read(MACHINE_ID).trim().parse::<meta::Uuid>().map(|id| id.0);
+    let by_name = || {
+        let mut id = [0; 16];
+        id.iter_mut().zip(host.bytes()).for_each(|(id, byte)| *id = byte);
+        id
+    };
+    Machine::new(&host, id.unwrap_or_else(|_| by_name()))
+}
+
+/// How this machine opens disks, if nothing is said.
+pub fn opening() -> Opening {
+    Opening { machine: machine(), degraded: false, wipe: Vec::new(), take: false }
+}
+
+/// Looks at the labelled disks of a spec; `None` if it has none. See [`Survey::take`].
+pub async fn survey(
+    spec: &Spec,
+    env: &Env,
+    engine: &Engine,
+    opening: Opening,
+    read_only: bool,
+) -> Option<Survey> {
+    if spec.labelled(REGISTRY).is_empty() {
+        return None;
+    }
+    Some(Survey::take(spec, REGISTRY, env, engine, opening, read_only).await)
+}
+
+/// What keeps a graph from being opened: every reason on a line of its own, the code of the first.
+pub fn refused(refusals: &[Refusal]) -> Failure {
+    let lines: Vec<_> = refusals.iter().map(Refusal::to_string).collect();
+    let exit = refusals.first().map_or(Exit::Other, |first| exit(first.why));
+    Failure::new(exit, lines.join("\nerror: "))
+}
+
+/// Whether it only says that somebody has the disk open.
+pub fn is_in_use(refusal: &Refusal) -> bool {
+    refusal.why == Why::Failed(ErrorKind::InUse)
+}
+
+fn exit(why: Why) -> Exit {
+    match why {
+        Why::Usage => Exit::Usage,
+        Why::Holds | Why::Foreign | Why::Twin | Why::Elsewhere => Exit::InUse,
+        Why::Newer => Exit::Unsupported,
+        Why::Damaged => Exit::Damaged,
+        Why::Renamed => Exit::Spec,
+        Why::Missing => Exit::NotFound,
+        Why::Apart | Why::Degraded => Exit::Degraded,
+        Why::Failed(kind) => Exit::of(kind),
+    }
+}
+
+/// What would become of each disk, a line for each.
+pub fn glimpses(survey: &Survey) -> String {
+    let all = survey.glimpses();
+    let width = |of: fn(&Glimpse) -> usize| all.iter().map(of).max().unwrap_or(0);
+    let (names, places) = (width(|one| one.name.len()), width(|one| one.place.len()));
+    let line = |one: &Glimpse| {
+        let Glimpse { name, place, size, verb, words } = one;
+        let size = size.map_or_else(|| "?".to_owned(), format_size);
+        let line = format!("{verb:11}  {name:names$}  {place:places$}  {size:>9}  {words}");
+        format!("{}\n", line.trim_end())
+    };
+    all.iter().map(line).collect()
+}

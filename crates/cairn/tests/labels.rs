@@ -1,0 +1,168 @@
+//! Labelled disks and the real binary: what it says of them, and what it brings back.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
+
+mod common;
+
+use std::fs;
+use std::ops::Range;
+
+use common::{Dir, Ran, tool};
+
+const PAIR: &str = r#"
+name = "home"
+[disk]
+a = { file = "a.img", size = "8MiB", create = true, label = true }
+b = { file = "b.img", size = "8MiB", create = true, label = true }
+[device]
+pair = { kind = "mirror", on = ["a", "b"] }
+[export]
+vol = { on = "pair" }
+"#;
+
+/// Where the copies of a label are on a disk of 8 MiB.
+const COPIES: [usize; 4] = [64 << 10, 320 << 10, (7 << 20) + (64 << 10), (7 << 20) + (320 << 10)];
+const CHECKSUM: Range<usize> = 12..16;
+
+/// What qemu-io says of these commands, while the spec is served.
+fn io(dir: &Dir, args: &[&str], commands: &str) -> Ran {
+    let commands: String = commands.split(';').map(|one| format!(" -c '{}'", one.trim())).collect();
+    let run = format!("qemu-io -f raw \"$uri\"{commands}");
+    dir.cairn(&[&["serve", "home.toml", "--run", &run], args].concat())
+}
+
+fn pair() -> Dir {
+    let dir = Dir::new();
+    dir.write("home.toml", PAIR);
+    dir
+}
+
+#[test]
+fn what_was_written_is_there_under_other_paths() {
+    let dir = pair();
+    assert_eq!(io(&dir, &[], "write -P 7 0 1M").code, 0);
+    fs::rename(dir.path("a.img"), dir.path("x")).unwrap();
+    fs::rename(dir.path("b.img"), dir.path("a.img")).unwrap();
+    fs::rename(dir.path("x"), dir.path("b.img")).unwrap();
+    let ran = io(&dir, &[], "read -P 7 0 1M");
+    assert!(ran.code == 0 && ran.out.contains("read 1048576/1048576"), "{ran:?}");
+    assert!(ran.err.contains("note: a.img is b, by its label; the spec says a"), "{ran:?}");
+}
+
+#[test]
+fn a_member_that_was_away_is_copied_before_it_serves() {
+    let dir = pair();
+    assert_eq!(io(&dir, &[], "write -P 1 0 1M").code, 0);
+    fs::rename(dir.path("b.img"), dir.path("away")).unwrap();
+    assert_eq!(io(&dir, &[], "read 0 4k").code, 10);
+    assert_eq!(io(&dir, &["--degraded"], "write -P 2 0 1M").code, 0);
+    fs::rename(dir.path("away"), dir.path("b.img")).unwrap();
+    let serve = dir.serve(&["home.toml"]);
+    let done = dir.cairn(&["device", "resync", "pair/b", "--wait"]);
+    // It began by itself; if it is over, there is nothing to do.
+    assert!(done.code == 0 || done.err.contains("b is "), "{done:?}");
+    common::until("b is in sync", || dir.cairn(&["status"]).code == 0);
+    assert_eq!(serve.stop().code, 0);
+    let data = 1 << 20..7 << 20;
+    let read = |name: &str| fs::read(dir.path(name)).unwrap()[data.clone()].to_vec();
+    assert!(read("a.img") == read("b.img") && read("b.img")[0] == 2);
+}
+
+#[test]
+fn after_a_kill_all_members_are_copied_from_one_and_nothing_answered_is_gone() {
+    let dir = pair();
+    let serve = dir.serve(&["home.toml"]);
+    let write = tool(&dir, "qemu-io", &["-f", "raw", serve.uri(), "-c", "write -P 9 0 2M"]);
+    assert!(write.out.contains("wrote 2097152/2097152"), "{write:?}");
+    serve.signal("KILL");
+    assert_eq!(serve.end().code, -9);
+    let ran = dir.cairn(&["info", "a.img"]);
+    assert!(ran.out.contains("or not closed there"), "{ran:?}");
+    let ran = io(&dir, &[], "read -P 9 0 2M");
+    assert!(ran.code == 0 && ran.out.contains("read 2097152/2097152"), "{ran:?}");
+    let ran = dir.cairn(&["info", "a.img"]);
+    assert!(ran.out.contains("disk \"a\"") && ran.out.contains("closed"), "{ran:?}");
+}
+
+/// Changes every copy of a label, and makes it whole again.
+fn relabel(dir: &Dir, name: &str, change: impl Fn(&mut [u8])) {
+    let mut bytes = fs::read(dir.path(name)).unwrap();
+    for at in COPIES {
+        let copy = &mut bytes[at..];
+        if !copy.starts_with(&meta::MAGIC) {
+            continue;
+        }
+        let length = u32::from_le_bytes(copy[16..20].try_into().unwrap()) as usize;
+        let copy = &mut copy[..length];
+        change(copy);
+        let sum = meta::checksum(copy);
+        copy[CHECKSUM].copy_from_slice(&sum.to_le_bytes());
+    }
+    fs::write(dir.path(name), bytes).unwrap();
+}
+
+#[test]
+fn a_newer_label_is_left_alone() {
+    let dir = pair();
+    assert_eq!(io(&dir, &[], "write -P 7 0 4k").code, 0);
+    relabel(&dir, "b.img", |copy| copy[8] = 2);
+    let before = fs::read(dir.path("b.img")).unwrap();
+    let ran = dir.cairn(&["serve", "home.toml", "--run", "true"]);
+    assert!(ran.code == 9 && ran.err.contains("a label of version 2"), "{ran:?}");
+    assert!(fs::read(dir.path("b.img")).unwrap() == before);
+}
+
+#[test]
+fn what_another_machine_has_open_is_refused_until_it_is_taken() {
+    let dir = pair();
+    assert_eq!(io(&dir, &[], "write -P 7 0 4k").code, 0);
+    relabel(&dir, "b.img", |copy| {
+        copy[120] = 1;
+        copy[136..152].fill(0x5a);
+        copy[280..287].copy_from_slice(b"another");
+    });
+    let ran = dir.cairn(&["serve", "home.toml", "--degraded", "--run", "true"]);
+    assert!(ran.code == 5 && ran.err.contains("open on the machine \"another\""), "{ran:?}");
+    let ran = io(&dir, &["--take"], "read -P 7 0 4k");
+    assert!(ran.code == 0 && ran.out.contains("read 4096/4096"), "{ran:?}");
+}
+
+#[test]
+fn a_dry_run_tells_what_would_become_of_each_disk_and_changes_nothing() {
+    let dir = pair();
+    dir.text(&["create", "a.img", "8M"]);
+    let made = tool(&dir, "sh", &["-c", "truncate -s 8M b.img && mkfs.ext4 -q -L old b.img"]);
+    assert_eq!(made.code, 0, "{made:?}");
+    for verb in [&["serve", "home.toml", "--dry-run"][..], &["validate", "home.toml"]] {
+        let ran = dir.cairn(verb);
+        assert_eq!(ran.code, 5, "{ran:?}");
+        assert!(ran.out.contains("HOLDS ext4 \"old\"; refused without --wipe b"), "{ran:?}");
+    }
+    let ran = dir.cairn(&["serve", "home.toml", "--dry-run", "--wipe", "b"]);
+    assert!(ran.code == 0 && ran.out.contains("blank"), "{ran:?}");
+    assert!(fs::read(dir.path("a.img")).unwrap().iter().all(|byte| *byte == 0));
+    assert_eq!(io(&dir, &["--wipe", "b"], "write -P 7 0 4k").code, 0);
+}
+
+#[test]
+fn a_lost_disk_is_replaced_by_a_blank_one() {
+    let dir = pair();
+    assert_eq!(io(&dir, &[], "write -P 7 0 1M").code, 0);
+    fs::remove_file(dir.path("a.img")).unwrap();
+    let serve = dir.serve(&["home.toml", "--wipe", "a"]);
+    common::until("a is in sync", || dir.cairn(&["status"]).code == 0);
+    assert_eq!(serve.stop().code, 0);
+    let bytes = fs::read(dir.path("a.img")).unwrap();
+    assert!(bytes[1 << 20..2 << 20].iter().all(|byte| *byte == 7));
+}
+
+#[test]
+fn a_wiped_disk_has_nothing_of_cairns() {
+    let dir = pair();
+    assert_eq!(io(&dir, &[], "write -P 7 0 4k").code, 0);
+    let ran = dir.cairn(&["wipe", "a.img", "--dry-run"]);
+    assert!(ran.code == 0 && ran.out.contains("would remove the label of disk \"a\""), "{ran:?}");
+    dir.text(&["wipe", "a.img", "--yes"]);
+    let bytes = fs::read(dir.path("a.img")).unwrap();
+    assert!(bytes[..1 << 20].iter().chain(&bytes[7 << 20..]).all(|byte| *byte == 0));
+    assert_eq!(bytes[1 << 20], 7);
+}

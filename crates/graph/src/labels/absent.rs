@@ -1,0 +1,34 @@
+//! A disk that is not there: it answers only errors.
+
+use block::{Control, Device, Error, ErrorKind, Handled, Health, Info, Report, Request, Result};
+
+/// What stands for a disk that its graph remembers and that nobody has found.
+pub struct Absent {
+    info: Info,
+    name: String,
+}
+
+impl Absent {
+    /// A disk of which only its name and its facts are known.
+    pub fn new(name: &str, info: Info) -> Self {
+        Self { info, name: name.to_owned() }
+    }
+}
+
+const WORDS: &str = "the disk is not there";
+
+impl Device for Absent {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    async fn submit(&self, _: &mut Request) -> Result<()> {
+        Err(Error::new(ErrorKind::Io, WORDS).at(&self.name))
+    }
+
+    fn control(&self, control: &Control) -> Handled {
+        let Control::Report = control else { return Handled::Pass };
+        let (health, summary) = (Health::Failed, WORDS.to_owned());
+        Handled::Done(Ok(Report { health, summary, ..Report::default() }))
+    }
+}

@@ -1,0 +1,338 @@
+//! Which disk is which: by what their labels say, not by where they were found. Pure: what was seen
+//! goes in, what to do comes out, or everything that keeps the graph from being opened.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use meta::{Label, Machine, Uuid, Wrong};
+
+use super::text::{self, Remembered};
+use super::{Opening, Refusal, Why};
+
+/// What was seen where the spec says that a disk is.
+pub struct Sighting {
+    /// The disk's name in the spec.
+    pub name: String,
+    /// Where that is, for people: a path.
+    pub place: String,
+    /// What is there.
+    pub sight: Sight,
+}
+
+/// What is there.
+pub enum Sight {
+    /// Nothing that answers, and what the system said.
+    Missing(String),
+    /// Nothing, but this start would make it.
+    ToBeMade,
+    /// Nothing at both ends.
+    Blank,
+    /// Something of others, in words.
+    Holds(String),
+    /// A label that cannot be used.
+    Wrong(Wrong),
+    /// A label.
+    Label(Box<Label>),
+}
+
+/// What a disk of the spec turned out to be. Numbers are those of the sightings.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Bound {
+    /// It has its label.
+    Labelled(usize),
+    /// It is to be labelled.
+    Fresh(usize),
+    /// The graph remembers it, and it is not there.
+    Absent(Remembered),
+}
+
+/// Which disk is which.
+#[derive(Debug, Default)]
+pub struct Binding {
+    /// By the names in the spec.
+    pub disks: BTreeMap<String, Bound>,
+    /// The graph, if there is one already.
+    pub graph: Option<Uuid>,
+    /// Its epoch, and the spec of that epoch.
+    pub epoch: u64,
+    /// See `epoch`.
+    pub spec: String,
+    /// What is worth knowing.
+    pub notices: Vec<String>,
+}
+
+/// Decides which disk is which for the graph called `graph`.
+///
+/// # Errors
+/// Everything that keeps the graph from being opened.
+pub fn bind(
+    graph: &str,
+    sightings: &[Sighting],
+    opening: &Opening,
+) -> Result<Binding, Vec<Refusal>> {
+    let mut binder =
+        Binder { graph, sightings, opening, refusals: Vec::new(), binding: Binding::default() };
+    binder.each();
+    let labels = binder.labels();
+    binder.of_one_graph(&labels);
+    if let (true, Some(newest)) = (binder.refusals.is_empty(), binder.newest(&labels)) {
+        binder.by_label(&labels, newest);
+    } else if binder.refusals.is_empty() {
+        binder.fresh(&BTreeMap::new());
+    }
+    match binder.refusals.is_empty() {
+        true => Ok(binder.binding),
+        false => Err(binder.refusals),
+    }
+}
+
+struct Binder<'b> {
+    graph: &'b str,
+    sightings: &'b [Sighting],
+    opening: &'b Opening,
+    refusals: Vec<Refusal>,
+    binding: Binding,
+}
+
+impl<'b> Binder<'b> {
+    fn refuse(&mut self, why: Why, words: String) {
+        self.refusals.push(Refusal::new(why, words));
+    }
+
+    fn refuse_disk(&mut self, disk: &str, why: Why, words: String) {
+        self.refusals.push(Refusal::of(disk, why, words));
+    }
+
+    fn is_wiped(&self, name: &str) -> bool {
+        self.opening.wipe.iter().any(|wiped| wiped == name)
+    }
+
+    /// What can be said of each disk by itself.
+    fn each(&mut self) {
+        for wiped in &self.opening.wipe {
+            if !self.sightings.iter().any(|sighting| sighting.name == *wiped) {
+                let words = format!("--wipe {wiped}: the spec has no labelled disk of that name");
+                self.refuse(Why::Usage, words);
+            }
+        }
+        for Sighting { name, place, sight } in self.sightings {
+            match sight {
+                _ if self.is_wiped(name) => {}
+                Sight::Holds(what) => {
+                    let words = format!("{place} HOLDS {what}; refused without --wipe {name}");
+                    self.refuse_disk(name, Why::Holds, words);
+                }
+                Sight::Wrong(wrong @ (Wrong::Version(_) | Wrong::Features(_))) => {
+                    let words = format!("{place} has {wrong}. Next: use a newer version of Cairn");
+                    self.refuse_disk(name, Why::Newer, words);
+                }
+                Sight::Wrong(wrong) => {
+                    let words = format!(
+                        "{place} has {wrong}. Next: if another disk has what this one had, or it \
+                         never served, label it anew with --wipe {name}"
+                    );
+                    self.refuse_disk(name, Why::Damaged, words);
+                }
+                Sight::Missing(_) | Sight::ToBeMade | Sight::Blank | Sight::Label(_) => {}
+            }
+        }
+    }
+
+    /// The labels that count, with the numbers of their sightings.
+    fn labels(&self) -> Vec<(usize, &'b Label)> {
+        let sightings = self.sightings.iter().enumerate();
+        let labels = sightings.filter(|(_, sighting)| !self.is_wiped(&sighting.name));
+        let labels = labels.filter_map(|(n, sighting)| match &sighting.sight {
+            // Nothing was served yet from a graph that is being made.
+            Sight::Label(label) if !label.forming => Some((n, &**label)),
+            _ => None,
+        });
+        labels.collect()
+    }
+
+    /// All belong to this graph, each once, and nobody else has them open.
+    fn of_one_graph(&mut self, labels: &[(usize, &Label)]) {
+        let mut others: BTreeSet<Uuid> = BTreeSet::new();
+        for (n, label) in labels {
+            let Sighting { name, place, .. } = &self.sightings[*n];
+            let theirs = &label.graph_name;
+            if *theirs != self.graph {
+                let words = format!(
+                    "{place} is disk {:?} of the graph {theirs:?}, and this is {:?}. Next: name \
+                     another, or --wipe {name}",
+                    label.disk_name, self.graph
+                );
+                self.refuse_disk(name, Why::Foreign, words);
+                continue;
+            }
+            others.insert(label.graph);
+            if label.unknown_read_only != 0 {
+                let bits = label.unknown_read_only;
+                let words = format!(
+                    "{place} has a label that this version of Cairn must not write (features \
+                     {bits:#x}). Next: use a newer version"
+                );
+                self.refuse_disk(name, Why::Newer, words);
+            }
+            self.of_one_machine(name, place, label);
+        }
+        if others.len() > 1 {
+            let all: Vec<_> = others.iter().map(Uuid::to_string).collect();
+            let words = format!(
+                "these disks are of {} graphs, all called {:?}: {}. Next: name the disks of one",
+                all.len(),
+                self.graph,
+                all.join(", ")
+            );
+            self.refuse(Why::Foreign, words);
+        }
+        self.once_each(labels);
+    }
+
+    fn of_one_machine(&mut self, name: &str, place: &str, label: &Label) {
+        let ours = |machine: &Machine| machine.id == self.opening.machine.id;
+        let Some(other) = label.holder.as_ref().filter(|machine| !ours(machine)) else { return };
+        if !self.opening.take {
+            let words = format!(
+                "{place} is open on the machine {other}. Next: stop it there; if that machine is \
+                 gone for good, --take"
+            );
+            self.refuse_disk(name, Why::Elsewhere, words);
+        }
+    }
+
+    /// Two disks with one label: one of them is a copy, and nobody knows which.
+    fn once_each(&mut self, labels: &[(usize, &Label)]) {
+        let mut seen: BTreeMap<Uuid, usize> = BTreeMap::new();
+        for (n, label) in labels {
+            let Some(first) = seen.insert(label.disk, *n) else { continue };
+            let (one, two) = (&self.sightings[first].place, &self.sightings[*n].place);
+            let words = format!(
+                "{one} and {two} are both disk {:?} of {:?}: one is a copy of the other. Next: take \
+                 one away",
+                label.disk_name, self.graph
+            );
+            self.refuse(Why::Twin, words);
+        }
+    }
+
+    /// The label whose spec counts.
+    fn newest<'l>(&mut self, labels: &[(usize, &'l Label)]) -> Option<&'l Label> {
+        let newest = labels.iter().map(|(_, label)| *label).max_by_key(|label| label.epoch)?;
+        let differs = labels
+            .iter()
+            .find(|(_, label)| label.epoch == newest.epoch && label.spec != newest.spec);
+        if let Some((_, other)) = differs {
+            let words = format!(
+                "{:?} and {:?} were opened apart, and each says something else of the graph since. \
+                 Next: leave one of them away, and --degraded",
+                newest.disk_name, other.disk_name
+            );
+            self.refuse(Why::Apart, words);
+            return None;
+        }
+        Some(newest)
+    }
+
+    fn by_label(&mut self, labels: &[(usize, &Label)], newest: &Label) {
+        let remembered = match text::disks(&newest.spec) {
+            Ok(remembered) => remembered,
+            Err(error) => return self.refuse(Why::Damaged, error.to_string()),
+        };
+        self.binding.graph = Some(newest.graph);
+        self.binding.epoch = newest.epoch;
+        self.binding.spec.clone_from(&newest.spec);
+        for (n, label) in labels {
+            let known = remembered.iter().find(|(_, one)| one.disk == label.disk);
+            match known {
+                Some((name, _)) => self.found(*n, name),
+                None => {
+                    let Sighting { name, place, .. } = &self.sightings[*n];
+                    let words = format!(
+                        "{place} was disk {:?} of this graph, and is not any more: its other disks \
+                         say so. Next: to take it in as a new one, --wipe {name}",
+                        label.disk_name
+                    );
+                    self.refuse_disk(name, Why::Foreign, words);
+                }
+            }
+        }
+        self.fresh(&remembered);
+        self.kept(&remembered);
+    }
+
+    /// A labelled disk has its name from the newest label.
+    fn found(&mut self, n: usize, name: &str) {
+        let Sighting { name: sought, place, .. } = &self.sightings[n];
+        if !self.sightings.iter().any(|sighting| sighting.name == name) {
+            let words = format!(
+                "{place} is disk {name:?} of this graph, and the spec has no labelled disk of that \
+                 name. Next: call it {name} again"
+            );
+            return self.refuse_disk(sought, Why::Renamed, words);
+        }
+        if sought != name {
+            let notice = format!("note: {place} is {name}, by its label; the spec says {sought}");
+            self.binding.notices.push(notice);
+        }
+        self.binding.disks.insert(name.to_owned(), Bound::Labelled(n));
+    }
+
+    /// The disks of the spec that have no label yet, or are not there.
+    fn fresh(&mut self, remembered: &BTreeMap<String, Remembered>) {
+        for (n, Sighting { name, place, sight }) in self.sightings.iter().enumerate() {
+            if self.binding.disks.contains_key(name) {
+                continue;
+            }
+            let known = remembered.get(name);
+            let blank = match sight {
+                Sight::Blank | Sight::Holds(_) | Sight::Wrong(_) => true,
+                Sight::Label(label) => label.forming || self.is_wiped(name),
+                // What the graph remembers is not made anew unasked.
+                Sight::ToBeMade => known.is_none() || self.is_wiped(name),
+                Sight::Missing(_) => false,
+            };
+            let known = known.filter(|_| !(blank && self.is_wiped(name)));
+            let bound = match (known, sight) {
+                (None, Sight::Missing(why)) => {
+                    self.refuse_disk(name, Why::Missing, why.clone());
+                    continue;
+                }
+                (Some(_), _) if blank && !self.opening.degraded => {
+                    let words = format!(
+                        "{place} is blank, and {name} of this graph has a label. Next: find that \
+                         disk; or take this one in its place with --wipe {name}"
+                    );
+                    self.refuse_disk(name, Why::Missing, words);
+                    continue;
+                }
+                (None, _) if blank => Bound::Fresh(n),
+                (Some(known), _) => Bound::Absent(*known),
+                // It was told what it is.
+                (None, _) if self.refusals.iter().any(|it| it.disk.as_ref() == Some(name)) => {
+                    continue;
+                }
+                (None, _) => {
+                    let words = format!("{place} is another disk of this graph, by its label");
+                    self.refuse_disk(name, Why::Foreign, words);
+                    continue;
+                }
+            };
+            self.binding.disks.insert(name.clone(), bound);
+        }
+    }
+
+    /// Every disk that the labels name is in the spec.
+    fn kept(&mut self, remembered: &BTreeMap<String, Remembered>) {
+        for name in remembered.keys() {
+            let is_named = self.sightings.iter().any(|sighting| sighting.name == *name);
+            let renamed = self.refusals.iter().any(|refusal| refusal.why == Why::Renamed);
+            if !is_named && !renamed {
+                let words = format!(
+                    "{name} is a disk of this graph, its labels say, and the spec does not name \
+                     it as a labelled one. Next: put it back"
+                );
+                self.refuse(Why::Renamed, words);
+            }
+        }
+    }
+}

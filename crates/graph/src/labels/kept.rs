@@ -1,0 +1,146 @@
+//! What a device keeps: in the labels of the disks beneath each of its ports.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+
+use block::env::LocalFuture;
+use block::{
+    ByteRange, Error, ErrorKind, Found, KEPT_BYTES_MAX, Kept, KeptState, Mode, RangeLock, Result,
+};
+use meta::Store;
+
+/// A disk beneath a port, as far as labels go.
+#[derive(Clone, Default)]
+pub struct DiskLabel {
+    /// Its label; `None` if it has none, or is not there, or may not be written.
+    pub store: Option<Rc<Store>>,
+    /// Whether it has one, here or elsewhere.
+    pub labelled: bool,
+    /// Whether it is there.
+    pub present: bool,
+    /// Whether this start labelled it.
+    pub fresh: bool,
+    /// Whether it was closed in order.
+    pub clean: bool,
+}
+
+struct Port {
+    found: Found,
+    stores: Vec<Option<Rc<Store>>>,
+}
+
+/// [`Kept`] over labels.
+pub struct LabelKept {
+    device: String,
+    may_degrade: bool,
+    ports: Vec<Port>,
+    turn: RangeLock,
+    sequence: Rc<Cell<u64>>,
+}
+
+impl LabelKept {
+    /// What `device` keeps on the disks beneath its ports.
+    pub fn new(device: &str, may_degrade: bool, ports: Vec<Vec<DiskLabel>>) -> Self {
+        let ports: Vec<_> = ports.into_iter().map(|disks| port(device, &disks)).collect();
+        let newest = ports.iter().filter_map(|port| port.found.state.as_ref());
+        let newest = newest.map(|state| state.sequence).max().unwrap_or(0);
+        Self {
+            device: device.to_owned(),
+            may_degrade,
+            ports,
+            turn: RangeLock::new(),
+            sequence: Rc::new(Cell::new(newest)),
+        }
+    }
+}
+
+fn port(device: &str, disks: &[DiskLabel]) -> Port {
+    let stores: Vec<_> = disks.iter().map(|disk| disk.store.clone()).collect();
+    let state = |store: &Rc<Store>| {
+        let label = store.label();
+        let cell = label.cells.get(device)?;
+        Some(KeptState { sequence: cell.sequence, bytes: cell.bytes.clone() })
+    };
+    let states = stores.iter().flatten().filter_map(state);
+    let found = Found {
+        labelled: disks.iter().all(|disk| disk.labelled),
+        present: disks.iter().all(|disk| disk.present),
+        fresh: disks.iter().all(|disk| disk.fresh),
+        clean: disks.iter().all(|disk| disk.clean),
+        state: states.max_by_key(|state| state.sequence),
+    };
+    Port { found, stores }
+}
+
+/// All answers, whoever is first.
+pub(super) async fn all<T: 'static>(futures: Vec<LocalFuture<T>>) -> Vec<T> {
+    let mut futures: Vec<_> = futures.into_iter().map(Some).collect();
+    let mut answers: Vec<Option<T>> = futures.iter().map(|_| None).collect();
+    poll_fn(|cx| {
+        let mut open = false;
+        for (future, answer) in futures.iter_mut().zip(&mut answers) {
+            let Some(running) = future else { continue };
+            match running.as_mut().poll(cx) {
+                Poll::Ready(done) => (*future, *answer) = (None, Some(done)),
+                Poll::Pending => open = true,
+            }
+        }
+        if open { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
+    answers.into_iter().map(|answer| answer.expect("all are done")).collect()
+}
+
+impl Kept for LabelKept {
+    fn found(&self, port: usize) -> &Found {
+        &self.ports[port].found
+    }
+
+    fn may_degrade(&self) -> bool {
+        self.may_degrade
+    }
+
+    fn write(&self, ports: &[usize], state: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>> {
+        assert!(state.len() <= KEPT_BYTES_MAX, "{}: a state is too long", self.device);
+        let beneath: Vec<_> =
+            ports.iter().map(|port| (*port, self.ports[*port].stores.clone())).collect();
+        let (device, turn, sequence) =
+            (self.device.clone(), self.turn.clone(), self.sequence.clone());
+        Box::pin(async move {
+            let whole = ByteRange::new(0, 1).expect("one byte");
+            let _alone = turn.lock(whole, Mode::Exclusive).await;
+            sequence.set(sequence.get() + 1);
+            let cell = meta::Cell { sequence: sequence.get(), bytes: state };
+            // A disk beneath two ports is written once.
+            let asked: RefCell<Vec<Rc<Store>>> = RefCell::default();
+            let number = |store: &Rc<Store>| {
+                let mut asked = asked.borrow_mut();
+                asked.iter().position(|known| Rc::ptr_eq(known, store)).unwrap_or_else(|| {
+                    asked.push(store.clone());
+                    asked.len() - 1
+                })
+            };
+            let numbers = |stores: &[Option<Rc<Store>>]| {
+                stores.iter().map(|store| store.as_ref().map(&number)).collect::<Vec<_>>()
+            };
+            let ports: Vec<_> =
+                beneath.iter().map(|(port, stores)| (*port, numbers(stores))).collect();
+            let writes = asked.take().into_iter().map(|store| put(store, &device, &cell));
+            let answers = all(writes.collect()).await;
+            let answer = |disks: &[Option<usize>]| {
+                disks.iter().try_for_each(|disk| match disk {
+                    Some(n) => answers[*n].clone(),
+                    None => Err(Error::new(ErrorKind::Unsupported, "a disk beneath has no label")),
+                })
+            };
+            ports.iter().map(|(port, disks)| (*port, answer(disks))).collect()
+        })
+    }
+}
+
+fn put(store: Rc<Store>, device: &str, cell: &meta::Cell) -> LocalFuture<Result<()>> {
+    let (device, cell) = (device.to_owned(), cell.clone());
+    Box::pin(async move { store.update(move |label| drop(label.cells.insert(device, cell))).await })
+}

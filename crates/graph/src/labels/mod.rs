@@ -1,0 +1,101 @@
+//! Labelled disks of a graph: found by their labels, marked as open, told of every change.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `mod.rs` | what is asked, and what is refused |
+//! | `survey.rs` | looking at the disks that a spec names |
+//! | `bind.rs` | which disk is which |
+//! | `text.rs` | the spec as labels keep it |
+//! | `open.rs` | labels of a graph that is open |
+//! | `kept.rs` | what a device keeps in them |
+//! | `absent.rs` | a disk that is not there |
+
+#![forbid(unsafe_code)]
+
+mod absent;
+mod bind;
+mod kept;
+mod open;
+mod survey;
+mod text;
+
+use std::fmt;
+
+use block::ErrorKind;
+use meta::Machine;
+
+pub use kept::{DiskLabel, LabelKept};
+pub use open::{Labels, Place};
+pub use survey::{Glimpse, Survey};
+
+/// How the labelled disks of a graph are opened.
+#[derive(Clone, Debug)]
+pub struct Opening {
+    /// Who opens them.
+    pub machine: Machine,
+    /// Whether the graph may come up without disks that its devices can do without.
+    pub degraded: bool,
+    /// Disks that are labelled whatever is on them.
+    pub wipe: Vec<String>,
+    /// Whether disks are taken that another machine has open.
+    pub take: bool,
+}
+
+/// Why labelled disks are not opened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// What sort of reason.
+    pub why: Why,
+    /// The disk, by its name in the spec, if it is one.
+    pub disk: Option<String>,
+    /// In words: what is wrong, and what to do.
+    pub words: String,
+}
+
+impl Refusal {
+    fn new(why: Why, words: impl Into<String>) -> Self {
+        Self { why, disk: None, words: words.into() }
+    }
+
+    fn of(disk: &str, why: Why, words: impl Into<String>) -> Self {
+        Self { why, disk: Some(disk.to_owned()), words: words.into() }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.disk {
+            Some(disk) => write!(f, "{disk}: {}", self.words),
+            None => f.write_str(&self.words),
+        }
+    }
+}
+
+/// What sort of reason it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Why {
+    /// It cannot be asked for.
+    Usage,
+    /// A disk holds something of others.
+    Holds,
+    /// A label of a newer version.
+    Newer,
+    /// A label that cannot be read.
+    Damaged,
+    /// A disk of another graph, or of none of this one's.
+    Foreign,
+    /// Two disks with one label.
+    Twin,
+    /// Another machine has it open.
+    Elsewhere,
+    /// Two halves of the graph went different ways.
+    Apart,
+    /// The spec loses track of what the labels name.
+    Renamed,
+    /// A disk is not there, and the graph cannot do without.
+    Missing,
+    /// A disk is not there, and the graph can do without if it is told to.
+    Degraded,
+    /// The system, or a disk, says no.
+    Failed(ErrorKind),
+}

@@ -1,0 +1,317 @@
+//! The labels of a graph that is open: written before anything is served, marked at the end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use block::env::LocalFuture;
+use block::{Error, ErrorKind, Kept, Result};
+use meta::{Fresh, Label, Store, Uuid};
+
+use super::absent::Absent;
+use super::bind::Bound;
+use super::kept::{DiskLabel, LabelKept, all};
+use super::survey::{OpenDisk, Survey};
+use super::text::{self, Remembered};
+use super::{Opening, Refusal, Why};
+use crate::engine::{AnyDevice, NodeId};
+use crate::spec::{Planned, Role};
+
+/// The labelled disks of a graph that is open.
+pub struct Labels {
+    opening: Opening,
+    disks: BTreeMap<String, Disk>,
+}
+
+struct Disk {
+    open: Option<OpenDisk>,
+    store: Option<Rc<Store>>,
+    data_bytes: u64,
+    fresh: bool,
+    clean: bool,
+}
+
+/// Where the data of a labelled disk are.
+pub enum Place {
+    /// On this raw disk, so many bytes of them.
+    Here(Rc<dyn AnyDevice>, NodeId, u64),
+    /// Nowhere: this stands for it.
+    Absent(Rc<dyn AnyDevice>),
+}
+
+impl Survey {
+    /// Labels the disks that are to have one, and marks all of them as open, durably. From then on
+    /// the graph may be built.
+    ///
+    /// # Errors
+    /// What keeps the graph from being opened; until something has failed on a disk, nothing was
+    /// written.
+    pub async fn begin(mut self, planned: &Planned) -> Result<Labels, Vec<Refusal>> {
+        let mut refusals = std::mem::take(&mut self.refusals);
+        refusals.extend(self.lost(planned));
+        refusals.extend(self.forgotten(planned));
+        refusals.extend(self.unwritable());
+        if !refusals.is_empty() {
+            return Err(refusals);
+        }
+        let remembered = self.remembered(planned);
+        let failed =
+            |error: Error| vec![Refusal::new(Why::Failed(error.kind()), error.to_string())];
+        let spec = text::write(planned, &remembered);
+        let bound = std::mem::take(&mut self.binding.disks);
+        let absent = bound.values().any(|bound| matches!(bound, Bound::Absent(_)));
+        let epoch = self.binding.epoch + u64::from(absent || spec != self.binding.spec);
+        let graph = self.binding.graph.unwrap_or_else(|| Uuid::draw(&self.env));
+        let draft = |name: &str, known: &Remembered| Label {
+            sequence: 0,
+            epoch,
+            disk: known.disk,
+            disk_name: name.to_owned(),
+            graph,
+            graph_name: planned.name.clone(),
+            data_bytes: known.data_bytes,
+            block_size: known.block_size,
+            written_unix_s: 0,
+            holder: Some(self.opening.machine.clone()),
+            forming: true,
+            spec: spec.clone(),
+            cells: BTreeMap::new(),
+            unknown_read_only: 0,
+        };
+        let mut disks = BTreeMap::new();
+        for (name, bound) in &bound {
+            let disk = match bound {
+                Bound::Absent(known) => Disk::absent(known),
+                Bound::Labelled(n) => self.known(*n),
+                Bound::Fresh(n) => {
+                    self.make(*n, draft(name, &remembered[name])).await.map_err(failed)?
+                }
+            };
+            disks.insert(name.clone(), disk);
+        }
+        let labels = Labels { opening: self.opening, disks };
+        labels.begin(epoch, &spec).await.map_err(failed)?;
+        Ok(labels)
+    }
+
+    /// What cannot be served for want of disks, or only if somebody says so.
+    fn lost(&self, planned: &Planned) -> Vec<Refusal> {
+        let bound = self.binding.disks.iter();
+        let missing = bound.filter(|(_, bound)| matches!(bound, Bound::Absent(_)));
+        let missing: Vec<&str> = missing.map(|(name, _)| name.as_str()).collect();
+        if missing.is_empty() {
+            return Vec::new();
+        }
+        let nodes = planned.nodes.iter().enumerate();
+        let absent: BTreeSet<usize> = nodes
+            .filter(|(_, node)| missing.contains(&node.name.as_str()))
+            .map(|(index, _)| index)
+            .collect();
+        let missing = missing.join(", ");
+        let lost = planned.lost_without(&absent);
+        let (why, words) = match (&lost[..], self.opening.degraded) {
+            ([], true) => return Vec::new(),
+            ([], false) => (
+                Why::Degraded,
+                format!(
+                    "{missing} of {:?} not found; all data are on the other disks. Next: bring it \
+                     back, or --degraded to go on without",
+                    planned.name
+                ),
+            ),
+            (lost, _) => (
+                Why::Missing,
+                format!(
+                    "{missing} of {:?} not found, and {} cannot be served without. Next: bring it \
+                     back",
+                    planned.name,
+                    lost.join(", ")
+                ),
+            ),
+        };
+        vec![Refusal::new(why, words)]
+    }
+
+    /// Devices that keep a state on these disks and that the spec does not have any more.
+    fn forgotten(&self, planned: &Planned) -> Vec<Refusal> {
+        let labels = self.looks.iter().filter_map(|look| look.label.as_ref());
+        let kept: BTreeSet<&String> = labels.flat_map(|(label, _)| label.cells.keys()).collect();
+        let is_there = |name: &&String| {
+            planned.nodes.iter().any(|node| node.name == **name && text::keeps(node))
+        };
+        let gone = kept.into_iter().filter(|name| !is_there(name)).map(|name| {
+            let words = format!(
+                "{name:?} keeps what it knows of its data on these disks, and the spec has no such \
+                 device. Next: put it back under that name and kind"
+            );
+            Refusal::new(Why::Renamed, words)
+        });
+        gone.collect()
+    }
+
+    /// Disks that are to be labelled and may not be written.
+    fn unwritable(&self) -> Vec<Refusal> {
+        let bound = self.binding.disks.iter();
+        let fresh = bound.filter_map(|(name, bound)| match bound {
+            Bound::Fresh(n) => Some((name, &self.looks[*n])),
+            Bound::Labelled(_) | Bound::Absent(_) => None,
+        });
+        let read_only =
+            fresh.filter(|(_, look)| look.facts.as_ref().is_some_and(|facts| facts.info.read_only));
+        let refusals = read_only.map(|(name, look)| {
+            let words = format!("{} has no label yet, and is read-only", look.place);
+            Refusal::of(name, Why::Failed(ErrorKind::ReadOnly), words)
+        });
+        refusals.collect()
+    }
+
+    /// What the labels are to say of the disks.
+    fn remembered(&self, planned: &Planned) -> BTreeMap<String, Remembered> {
+        let one = |(name, bound): (&String, &Bound)| {
+            let label = |n: usize| self.looks[n].label.as_ref().map(|(label, _)| label);
+            let known = match bound {
+                Bound::Absent(known) => *known,
+                Bound::Labelled(n) => {
+                    let label = label(*n).expect("it was bound by its label");
+                    let (data_bytes, block_size) = (label.data_bytes, label.block_size);
+                    Remembered { disk: label.disk, data_bytes, block_size }
+                }
+                Bound::Fresh(_) => {
+                    let node = planned.nodes.iter().find(|node| node.name == *name);
+                    let info = &node.expect("every disk of the spec is planned").info;
+                    let (data_bytes, block_size) = (info.size, info.block_size);
+                    Remembered { disk: Uuid::draw(&self.env), data_bytes, block_size }
+                }
+            };
+            (name.clone(), known)
+        };
+        self.binding.disks.iter().map(one).collect()
+    }
+
+    fn known(&self, n: usize) -> Disk {
+        let look = &self.looks[n];
+        let (label, number) = look.label.clone().expect("it was bound by its label");
+        let open = look.open.clone().expect("its label was read");
+        let (clean, data_bytes) = (label.holder.is_none(), label.data_bytes);
+        let store = Store::found(&self.env, &open.lower, label, number);
+        Disk { open: Some(open), store: Some(Rc::new(store)), data_bytes, fresh: false, clean }
+    }
+
+    /// Opens a disk that is still to be made, empties one that is to be wiped, and labels it.
+    async fn make(&self, n: usize, label: Label) -> Result<Disk> {
+        let look = &self.looks[n];
+        let open = match &look.open {
+            Some(open) => open.clone(),
+            None => self.open(&look.disk, false).await?,
+        };
+        if self.opening.wipe.contains(&look.disk.given.name) {
+            meta::wipe(&self.env, &open.lower).await?;
+        }
+        let data_bytes = label.data_bytes;
+        let store = Rc::new(Store::fresh(&self.env, &open.lower, Fresh(label)));
+        store.update(|_| {}).await?;
+        Ok(Disk { open: Some(open), store: Some(store), data_bytes, fresh: true, clean: true })
+    }
+}
+
+impl Disk {
+    fn absent(known: &Remembered) -> Self {
+        Self { open: None, store: None, data_bytes: known.data_bytes, fresh: false, clean: false }
+    }
+
+    /// Its label, if that may be written.
+    fn writable(&self) -> Option<&Rc<Store>> {
+        let read_only = self.open.as_ref().is_none_or(|open| open.lower.info().read_only);
+        self.store.as_ref().filter(|_| !read_only)
+    }
+
+    fn label(&self) -> DiskLabel {
+        DiskLabel {
+            store: self.store.clone(),
+            labelled: true,
+            present: self.open.is_some(),
+            fresh: self.fresh,
+            clean: self.clean,
+        }
+    }
+}
+
+impl Labels {
+    /// Nothing was served yet: whose it is, and what the graph looks like now.
+    async fn begin(&self, epoch: u64, spec: &str) -> Result<()> {
+        let writable = self.disks.iter().filter_map(|(name, disk)| Some((name, disk.writable()?)));
+        let updates = writable.map(|(name, store)| {
+            let (name, spec) = (name.clone(), spec.to_owned());
+            let machine = self.opening.machine.clone();
+            update(store.clone(), move |label| {
+                label.holder = Some(machine);
+                (label.forming, label.epoch, label.spec, label.disk_name) =
+                    (false, epoch, spec, name);
+            })
+        });
+        all(updates.collect()).await.into_iter().collect()
+    }
+
+    /// Marks the disks as closed in order. Everything that was answered has been flushed.
+    ///
+    /// # Errors
+    /// What the first disk says that cannot be marked; the others are.
+    pub async fn close(&self) -> Result<()> {
+        self.close_those(|_| true).await
+    }
+
+    /// Nothing was served after all: the marks are again what they were.
+    ///
+    /// # Errors
+    /// As [`Labels::close`].
+    pub async fn give_up(&self) -> Result<()> {
+        self.close_those(|disk| disk.clean).await
+    }
+
+    async fn close_those(&self, which: impl Fn(&Disk) -> bool) -> Result<()> {
+        let stores = self.disks.values().filter(|disk| which(disk)).filter_map(Disk::writable);
+        let closed = stores.map(|store| update(store.clone(), |label| label.holder = None));
+        all(closed.collect()).await.into_iter().collect()
+    }
+
+    /// Where the data of a disk are.
+    pub fn place(&self, planned: &Planned, index: usize) -> Option<Place> {
+        let node = &planned.nodes[index];
+        let disk = self.disks.get(&node.name)?;
+        Some(match &disk.open {
+            Some(open) => Place::Here(open.device.clone(), open.node, disk.data_bytes),
+            None => Place::Absent(Rc::new(Absent::new(&node.name, node.info.clone()))),
+        })
+    }
+
+    /// What a device of the plan keeps on the disks beneath each of its ports.
+    pub fn kept(&self, planned: &Planned, index: usize) -> Rc<dyn Kept> {
+        let node = &planned.nodes[index];
+        let beneath = |lower: &usize| {
+            let disks = disks_of(planned, *lower);
+            let label = |disk: &usize| {
+                let known = self.disks.get(&planned.nodes[*disk].name);
+                known.map(Disk::label).unwrap_or_else(|| DiskLabel {
+                    present: true,
+                    fresh: planned.nodes[*disk].created,
+                    ..DiskLabel::default()
+                })
+            };
+            disks.iter().map(label).collect()
+        };
+        let ports = node.lowers.iter().map(beneath).collect();
+        Rc::new(LabelKept::new(&node.name, self.opening.degraded, ports))
+    }
+}
+
+/// The disks beneath a node, or itself.
+fn disks_of(planned: &Planned, index: usize) -> BTreeSet<usize> {
+    let node = &planned.nodes[index];
+    match node.role {
+        Role::Disk => BTreeSet::from([index]),
+        Role::Device => node.lowers.iter().flat_map(|lower| disks_of(planned, *lower)).collect(),
+    }
+}
+
+fn update(store: Rc<Store>, change: impl FnOnce(&mut Label) + 'static) -> LocalFuture<Result<()>> {
+    Box::pin(async move { store.update(change).await })
+}

@@ -1,0 +1,302 @@
+//! Looking at the disks that a spec names, before anything is decided or written.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use block::{Env, Error, ErrorKind, Info, Lower};
+use meta::{Area, Label, Seen, Sought, Store};
+
+use super::bind::{self, Binding, Bound, Sight, Sighting};
+use super::{Opening, Refusal, Why};
+use crate::engine::{AnyDevice, Engine, NodeId};
+use crate::kind::{DiskPlan, Given, Maker, Registry, Value};
+use crate::spec::{LabelledDisk, Spec, Surveyed};
+
+/// The labelled disks of a spec, looked at. Those that are there are open.
+pub struct Survey {
+    pub(super) env: Env,
+    pub(super) engine: Engine,
+    pub(super) opening: Opening,
+    pub(super) looks: Vec<Look>,
+    pub(super) binding: Binding,
+    pub(super) refusals: Vec<Refusal>,
+}
+
+/// What was found where a spec says that a disk is.
+pub(super) struct Look {
+    pub disk: LabelledDisk,
+    pub place: String,
+    /// The facts about all of it, and words; of what is there or can be made.
+    pub facts: Option<Facts>,
+    /// What is open.
+    pub open: Option<OpenDisk>,
+    /// A label that was found, and in which copies.
+    pub label: Option<(Label, usize)>,
+}
+
+pub(super) struct Facts {
+    pub info: Info,
+    pub words: String,
+    /// Whether it is still to be made.
+    pub creates: bool,
+}
+
+/// A raw disk that is open.
+#[derive(Clone)]
+pub(super) struct OpenDisk {
+    pub device: Rc<dyn AnyDevice>,
+    pub node: NodeId,
+    pub lower: Lower,
+}
+
+/// What would become of a disk, for people: nothing was changed.
+pub struct Glimpse {
+    /// Its name in the spec.
+    pub name: String,
+    /// Where it is.
+    pub place: String,
+    /// Bytes of all of it, if it is there.
+    pub size: Option<u64>,
+    /// What would be done: `would label`, `labelled`, `missing`, `refused`.
+    pub verb: &'static str,
+    /// More about that: `blank`, or what keeps it from being opened.
+    pub words: String,
+}
+
+impl Survey {
+    /// Opens and reads the labelled disks of a spec, writes nothing, and decides which is which.
+    /// `read_only`: only to tell what would be.
+    pub async fn take(
+        spec: &Spec,
+        registry: Registry,
+        env: &Env,
+        engine: &Engine,
+        opening: Opening,
+        read_only: bool,
+    ) -> Self {
+        let mut survey = Self {
+            env: env.clone(),
+            engine: engine.clone(),
+            opening,
+            looks: Vec::new(),
+            binding: Binding::default(),
+            refusals: Vec::new(),
+        };
+        let mut sightings = Vec::new();
+        let mut identities: BTreeMap<String, String> = BTreeMap::new();
+        for disk in spec.labelled(registry) {
+            match survey.look(disk, &mut identities, read_only).await {
+                Ok(sighting) => sightings.push(sighting),
+                Err(refusal) => survey.refusals.push(refusal),
+            }
+        }
+        if survey.refusals.is_empty() {
+            match bind::bind(spec.name(), &sightings, &survey.opening) {
+                Ok(binding) => survey.binding = binding,
+                Err(refusals) => survey.refusals = refusals,
+            }
+        }
+        survey
+    }
+
+    /// Everything that keeps the graph from being opened.
+    pub fn refusals(&self) -> &[Refusal] {
+        &self.refusals
+    }
+
+    /// Looks at one disk.
+    async fn look(
+        &mut self,
+        disk: LabelledDisk,
+        identities: &mut BTreeMap<String, String>,
+        read_only: bool,
+    ) -> Result<Sighting, Refusal> {
+        let name = disk.given.name.clone();
+        let place = place_of(&disk);
+        let fail = |error: Error| {
+            let words = error.to_string();
+            let words = words.strip_prefix(&format!("{name}: ")).unwrap_or(&words).to_owned();
+            Refusal::of(&name, Why::Failed(error.kind()), words)
+        };
+        let mut look = Look { disk, place, facts: None, open: None, label: None };
+        let sight = match probe(&look.disk, &self.env).await {
+            Err(error) if is_missing(&error) => Sight::Missing(error.to_string()),
+            Err(error) => return Err(fail(error)),
+            Ok(plan) => {
+                if let Some(first) = identities.insert(plan.identity.clone(), name.clone()) {
+                    let at = plan.identity;
+                    let words = format!("{first:?} is on {at}, too; a disk is used once");
+                    return Err(Refusal::of(&name, Why::Usage, words));
+                }
+                let DiskPlan { info, creates, words, .. } = plan;
+                let size = info.size;
+                meta::data_bytes(size).map_err(fail)?;
+                look.facts = Some(Facts { info, words, creates });
+                if creates {
+                    Sight::ToBeMade
+                } else {
+                    let open = self.open(&look.disk, read_only).await.map_err(fail)?;
+                    let seen = Store::look(&self.env, &open.lower).await.map_err(fail)?;
+                    look.open = Some(open);
+                    let sight = sight_of(seen, &mut look.label);
+                    cut_short(&look, size)?;
+                    sight
+                }
+            }
+        };
+        let place = look.place.clone();
+        self.looks.push(look);
+        Ok(Sighting { name, place, sight })
+    }
+
+    /// Opens a raw disk.
+    pub(super) async fn open(
+        &self,
+        disk: &LabelledDisk,
+        read_only: bool,
+    ) -> Result<OpenDisk, Error> {
+        let Maker::Disk { make, .. } = disk.kind.maker else {
+            unreachable!("only disks have labels: the draft checked that")
+        };
+        let mut given = disk.given.clone();
+        if read_only && disk.kind.options.iter().any(|option| option.name == "read_only") {
+            given.options.push(("read_only", Value::Switch(true)));
+        }
+        let device = make(&given, &self.env).await?;
+        let node = self.engine.add_device(&disk.given.name, device.clone(), &[])?;
+        Ok(OpenDisk { device, node, lower: self.engine.lower(node) })
+    }
+
+    /// What planning has to know of each disk.
+    pub fn facts(&self) -> BTreeMap<String, Surveyed> {
+        let bound = self.binding.disks.iter();
+        bound.map(|(name, bound)| (name.clone(), self.surveyed(bound))).collect()
+    }
+
+    fn surveyed(&self, bound: &Bound) -> Surveyed {
+        match bound {
+            Bound::Labelled(n) => {
+                let look = &self.looks[*n];
+                let (label, _) = look.label.as_ref().expect("it was bound by its label");
+                look.surveyed(label.data_bytes)
+            }
+            Bound::Fresh(n) => {
+                let look = &self.looks[*n];
+                let size = look.facts.as_ref().map_or(0, |facts| facts.info.size);
+                look.surveyed(meta::data_bytes(size).expect("it was found to be large enough"))
+            }
+            Bound::Absent(known) => Surveyed {
+                info: Info::disk(known.data_bytes, known.block_size),
+                created: false,
+                words: "not there".to_owned(),
+            },
+        }
+    }
+
+    /// What is worth knowing.
+    pub fn notices(&self) -> &[String] {
+        &self.binding.notices
+    }
+
+    /// What would become of each disk that was looked at, in the order of the spec.
+    pub fn glimpses(&self) -> Vec<Glimpse> {
+        self.looks.iter().map(|look| self.glimpse(look)).collect()
+    }
+
+    fn glimpse(&self, look: &Look) -> Glimpse {
+        let name = &look.disk.given.name;
+        let refused = self.refusals.iter().find(|refusal| refusal.disk.as_ref() == Some(name));
+        let (verb, words) = match (refused, self.binding.disks.get(name)) {
+            (Some(refusal), _) => {
+                let verb = if refusal.why == Why::Holds { "would label" } else { "refused" };
+                let words = refusal.words.strip_prefix(&look.place).unwrap_or(&refusal.words);
+                (verb, words.trim_start().to_owned())
+            }
+            (None, Some(Bound::Labelled(_))) => ("labelled", String::new()),
+            (None, Some(Bound::Absent(_))) => ("missing", String::new()),
+            (None, _) if self.opening.wipe.contains(name) => {
+                ("would label", "whatever is on it".to_owned())
+            }
+            (None, _) if look.facts.as_ref().is_some_and(|facts| facts.creates) => {
+                ("would label", "made by this start".to_owned())
+            }
+            (None, Some(Bound::Fresh(_))) => ("would label", "blank".to_owned()),
+            (None, None) => ("seen", String::new()),
+        };
+        let size = look.facts.as_ref().map(|facts| facts.info.size);
+        Glimpse { name: name.clone(), place: look.place.clone(), size, verb, words }
+    }
+}
+
+impl Look {
+    fn surveyed(&self, data_bytes: u64) -> Surveyed {
+        let facts = self.facts.as_ref().expect("what is bound was there");
+        Surveyed {
+            info: Info { size: data_bytes, ..facts.info.clone() },
+            created: facts.creates,
+            words: facts.words.clone(),
+        }
+    }
+}
+
+/// A disk that has lost its end since it was labelled.
+fn cut_short(look: &Look, size: u64) -> Result<(), Refusal> {
+    let Some((label, _)) = &look.label else { return Ok(()) };
+    let needed = Area::Back(label.data_bytes).range().end();
+    if needed <= size {
+        return Ok(());
+    }
+    let (name, place) = (&look.disk.given.name, &look.place);
+    let words = format!(
+        "{place} has {size} bytes, and had {needed} when it was labelled. Next: make it that large \
+         again"
+    );
+    Err(Refusal::of(name, Why::Damaged, words))
+}
+
+fn sight_of(seen: Seen, found: &mut Option<(Label, usize)>) -> Sight {
+    match seen {
+        Seen::Label(label, number) => {
+            *found = Some(((*label).clone(), number));
+            Sight::Label(label)
+        }
+        Seen::Wrong(wrong) => Sight::Wrong(wrong),
+        Seen::Other(Sought::Blank | Sought::TooSmall(_)) => Sight::Blank,
+        Seen::Other(Sought::Holds(what)) => Sight::Holds(what.to_string()),
+        Seen::Other(Sought::Unknown) => Sight::Holds("bytes of something unknown".to_owned()),
+    }
+}
+
+/// What the kind says of the disk. If it finds faults, what the system says of it counts for more:
+/// a disk that is not there may be one that the graph can do without.
+async fn probe(disk: &LabelledDisk, env: &Env) -> Result<DiskPlan, Error> {
+    let Maker::Disk { plan, make } = disk.kind.maker else {
+        unreachable!("only disks have labels: the draft checked that")
+    };
+    let faults = match plan(&disk.given, env).await {
+        Ok(plan) if plan.identity.is_empty() => {
+            return Err(Error::new(ErrorKind::Unsupported, "it goes with the process"));
+        }
+        Ok(plan) => return Ok(plan),
+        Err(faults) => faults,
+    };
+    let mut given: Given = disk.given.clone();
+    given.options.retain(|(name, _)| *name != "create");
+    match make(&given, env).await {
+        Err(error) => Err(error),
+        Ok(_) => {
+            let words: Vec<_> = faults.into_iter().map(|fault| fault.message).collect();
+            Err(Error::new(ErrorKind::Invalid, words.join("; ")))
+        }
+    }
+}
+
+/// Whether the disk is not there, or is so ill that it might as well not be.
+fn is_missing(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Io | ErrorKind::TimedOut)
+}
+
+/// Where a disk is, in its own words: the option that its kind is named after.
+fn place_of(disk: &LabelledDisk) -> String {
+    disk.given.text(disk.kind.name).unwrap_or_default().to_owned()
+}

@@ -1,0 +1,182 @@
+//! The spec as labels keep it: nothing in it is true on one machine only, and disks are what their
+//! labels say of them (`docs/formats/label.md`).
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use block::{Error, ErrorKind, Result};
+use meta::Uuid;
+
+use crate::kind::{Maker, Value, ValueType};
+use crate::spec::units::write_duration;
+use crate::spec::{Planned, PlannedNode, Role, plain_disks};
+
+/// Options that are an operator's word for one start, or lead to a place on one machine. Options
+/// whose value is a path are never written either.
+const LOCAL: [&str; 2] = ["key", "trust"];
+
+/// What the labels of a graph remember of a disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Remembered {
+    /// The disk.
+    pub disk: Uuid,
+    /// Bytes of data.
+    pub data_bytes: u64,
+    /// Its block size.
+    pub block_size: u32,
+}
+
+/// The text for a plan whose labelled disks are `disks`, by name.
+pub fn write(planned: &Planned, disks: &BTreeMap<String, Remembered>) -> String {
+    let mut text = format!("name = {}\n", quoted(&planned.name));
+    for role in [Role::Disk, Role::Device] {
+        text.push_str(if role == Role::Disk { "\n[disk]\n" } else { "\n[device]\n" });
+        // In the order of their names, so that a change of places in the file is no change here.
+        let mut nodes: Vec<_> = planned.nodes.iter().filter(|node| node.role == role).collect();
+        nodes.sort_by(|a, b| a.name.cmp(&b.name));
+        for node in nodes {
+            let fields = match role {
+                Role::Disk => disks.get(&node.name).map(disk_fields).unwrap_or_default(),
+                Role::Device => device_fields(planned, node),
+            };
+            line(&mut text, &node.name, &fields);
+        }
+    }
+    text.push_str("\n[export]\n");
+    for export in &planned.exports {
+        let on = quoted(&planned.nodes[export.node].name);
+        line(&mut text, &export.name, &[format!("on = {on}")]);
+    }
+    text
+}
+
+fn line(text: &mut String, name: &str, fields: &[String]) {
+    // Writing to a String does not fail.
+    let _ = writeln!(text, "{} = {{ {} }}", quoted(name), fields.join(", "));
+}
+
+fn disk_fields(disk: &Remembered) -> Vec<String> {
+    let Remembered { disk, data_bytes, block_size } = disk;
+    vec![format!("uuid = \"{disk}\", size = {data_bytes}, block = {block_size}")]
+}
+
+fn device_fields(planned: &Planned, node: &PlannedNode) -> Vec<String> {
+    let on = node.lowers.iter().map(|lower| quoted(&planned.nodes[*lower].name));
+    let on: Vec<_> = on.collect();
+    let mut fields =
+        vec![format!("kind = {}", quoted(node.kind.name)), format!("on = [{}]", on.join(", "))];
+    let is_path = |name: &str| {
+        let option = node.kind.options.iter().find(|option| option.name == name);
+        option.is_some_and(|option| option.value == ValueType::Path)
+    };
+    for (name, value) in &node.given.options {
+        if !LOCAL.contains(name) && !is_path(name) {
+            fields.push(format!("{name} = {}", value_text(value)));
+        }
+    }
+    fields
+}
+
+fn value_text(value: &Value) -> String {
+    match value {
+        Value::Size(bytes) => bytes.to_string(),
+        Value::Rest => quoted("rest"),
+        Value::Duration(time) => quoted(&write_duration(*time)),
+        Value::Integer(number) => number.to_string(),
+        Value::Share(share) => format!("{share:?}"),
+        Value::Switch(switch) => switch.to_string(),
+        Value::Text(text) => quoted(text),
+        Value::List(words) => {
+            let words: Vec<_> = words.iter().map(|word| quoted(word)).collect();
+            format!("[{}]", words.join(", "))
+        }
+    }
+}
+
+/// A TOML string.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            // It begins a variable.
+            '$' => quoted.push_str("$$"),
+            c if c.is_control() => {
+                // Writing to a String does not fail.
+                let _ = write!(quoted, "\\u{:04x}", c as u32);
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// The labelled disks that a text names.
+///
+/// # Errors
+/// `Corrupt` if it is none that [`write()`] wrote.
+pub fn disks(text: &str) -> Result<BTreeMap<String, Remembered>> {
+    let wrong =
+        |why: String| Error::new(ErrorKind::Corrupt, format!("the spec in the label: {why}"));
+    let mut disks = BTreeMap::new();
+    for (name, fields) in plain_disks(text).map_err(wrong)? {
+        let field = |wanted: &str| {
+            let found = fields.iter().find(|(key, _)| key == wanted);
+            found.map(|(_, value)| value.as_str())
+        };
+        let Some(disk) = field("uuid") else { continue };
+        let data_bytes = field("size").and_then(|size| size.parse().ok()).unwrap_or(0);
+        let block_size = field("block").and_then(|block| block.parse().ok()).unwrap_or(0);
+        match disk.parse() {
+            Ok(disk) if is_sound(data_bytes, block_size) => {
+                disks.insert(name, Remembered { disk, data_bytes, block_size });
+            }
+            _ => return Err(wrong(format!("disk {name:?} is not described"))),
+        }
+    }
+    Ok(disks)
+}
+
+fn is_sound(data_bytes: u64, block_size: u32) -> bool {
+    let block = block_size.is_power_of_two() && (512..=65536).contains(&block_size);
+    block && data_bytes > 0 && data_bytes.is_multiple_of(u64::from(block_size))
+}
+
+/// Whether devices of this sort keep a state in labels.
+pub fn keeps(node: &PlannedNode) -> bool {
+    matches!(node.kind.maker, Maker::Keeper { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn disks_are_read_back() {
+        let text = "name = \"home\"\n\n[disk]\n\"a.b\" = { uuid = \"0190f5a0-62d8-4b1c-9a50-010203040506\", \
+                    size = 65536, block = 4096 }\n\"raw\" = {  }\n";
+        let disks = disks(text).unwrap();
+        assert_eq!(disks.len(), 1);
+        assert_eq!((disks["a.b"].data_bytes, disks["a.b"].block_size), (65536, 4096));
+    }
+
+    #[test]
+    fn damage_is_an_error_and_no_panic() {
+        for text in [
+            "x",
+            "[disk]\na = { uuid = 3 }",
+            "[disk]\na = { uuid = \"0190f5a0-62d8-4b1c-9a50-010203040506\", size = -1, block = 512 }",
+            "[disk]\na = { uuid = \"0190f5a0-62d8-4b1c-9a50-010203040506\", size = 512, block = 7 }",
+        ] {
+            assert_eq!(disks(text).unwrap_err().kind(), ErrorKind::Corrupt, "{text}");
+        }
+    }
+
+    #[test]
+    fn text_is_quoted_as_toml_wants_it() {
+        let odd = "a \"b\" \\ \u{7} \n ü ${HOME}";
+        let text = format!("[disk]\na = {{ x = {} }}\n", quoted(odd));
+        assert_eq!(plain_disks(&text).unwrap()[0].1, [("x".to_owned(), odd.to_owned())]);
+    }
+}

@@ -1,0 +1,36 @@
+//! The disks of a text, as they stand there: for the specs that labels keep.
+
+use super::fault::Log;
+use super::tree::{self, Raw};
+
+/// A disk's name and its fields, as text.
+pub(crate) type PlainDisk = (String, Vec<(String, String)>);
+
+/// The disks that `text` names.
+///
+/// # Errors
+/// Why it is no spec.
+pub(crate) fn plain_disks(text: &str) -> Result<Vec<PlainDisk>, String> {
+    let mut log = Log::new("label");
+    let fields = tree::read(text, &|_| None, &mut log);
+    if let Err(faults) = log.finish() {
+        return Err(faults.to_string());
+    }
+    let fields = fields.unwrap_or_default();
+    let section = fields.into_iter().find(|field| field.key.text == "disk");
+    let Some(Raw::Table(disks)) = section.map(|field| field.item.raw) else {
+        return Ok(Vec::new());
+    };
+    let plain = |disk: tree::Field| {
+        let fields = match disk.item.raw {
+            Raw::Table(fields) => fields,
+            _ => Vec::new(),
+        };
+        let text = |field: tree::Field| match field.item.raw {
+            Raw::Text(text) => (field.key.text, text),
+            raw => (field.key.text, raw.show()),
+        };
+        (disk.key.text, fields.into_iter().map(text).collect())
+    };
+    Ok(disks.into_iter().map(plain).collect())
+}

@@ -1,0 +1,272 @@
+//! What a mirror makes of what its members' labels say: who is in sync, who is copied, and when it
+//! must not open. Pure: labels go in, a decision comes out.
+
+use block::seeded::{self, Bug};
+use block::{Error, ErrorKind, Found, Result};
+
+use super::record::{Known, Point, Record, Standing};
+
+/// What is known of the members when a mirror is opened.
+pub struct Members<'m> {
+    /// Their names.
+    pub names: Vec<&'m str>,
+    /// What lies beneath them.
+    pub found: Vec<&'m Found>,
+    /// Whether this start created every disk beneath all of them.
+    pub created: bool,
+    /// The member that somebody says to trust.
+    pub trust: Option<usize>,
+    /// Whether somebody says that it may open without all.
+    pub may_degrade: bool,
+}
+
+/// How the mirror opens.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Decision {
+    /// Of each member. One that is stale and there is to be copied.
+    pub standings: Vec<Standing>,
+    /// What is known to be on each member, and what was last sent there.
+    pub known: Vec<(Point, Point)>,
+    /// The highest change so far.
+    pub change: u64,
+}
+
+impl Members<'_> {
+    /// Decides.
+    ///
+    /// # Errors
+    /// Why it must not be opened, and what to do.
+    pub fn decide(&self) -> Result<Decision> {
+        let records = self.records()?;
+        let Some((newest, apart)) = self.newest(&records) else { return self.first() };
+        let mut standings: Vec<_> =
+            (0..self.names.len()).map(|n| self.standing(n, newest, records[n].as_ref())).collect();
+        let objection = match apart {
+            Some(other) => Some(self.apart(other)),
+            None => self.objection(newest, &standings),
+        };
+        match objection {
+            None => self.after_a_crash(newest, &records, &mut standings),
+            Some(objection) => match self.trust {
+                Some(trusted) if self.found[trusted].present => {
+                    standings.fill(Standing::Stale);
+                    standings[trusted] = Standing::InSync;
+                }
+                _ => return Err(objection),
+            },
+        }
+        self.trusted(&mut standings);
+        let point = |n: usize| self.point(n, newest, records[n].as_ref());
+        Ok(Decision {
+            standings,
+            known: (0..self.names.len()).map(point).collect(),
+            change: newest.point.change,
+        })
+    }
+
+    fn records(&self) -> Result<Vec<Option<Record>>> {
+        let record = |(name, found): (&&str, &&Found)| {
+            let Some(state) = &found.state else { return Ok(None) };
+            Record::decode(&state.bytes).map(Some).map_err(|why| {
+                let words = format!("what {name} says of the mirror cannot be read: {why}");
+                Error::new(ErrorKind::Corrupt, words)
+            })
+        };
+        self.names.iter().zip(&self.found).map(record).collect()
+    }
+
+    /// Nobody has left a state: the members are new, or somebody must say whose bytes count.
+    fn first(&self) -> Result<Decision> {
+        let count = self.names.len();
+        let all_new = self.found.iter().all(|found| found.fresh);
+        let source = match self.trust {
+            Some(trusted) => trusted,
+            None if all_new => 0,
+            None => {
+                let names = self.names.join(" or ");
+                let words = format!(
+                    "its members were there before it, and nobody knows whether they are equal. \
+                     Next: say whose bytes count: trust = {names}"
+                );
+                return Err(Error::new(ErrorKind::Degraded, words));
+            }
+        };
+        let equal = self.created && self.trust.is_none();
+        let standing = |n| if equal || n == source { Standing::InSync } else { Standing::Stale };
+        Ok(Decision {
+            standings: (0..count).map(standing).collect(),
+            known: vec![(Point::default(), Point::default()); count],
+            change: 0,
+        })
+    }
+
+    /// Whether a member has every write, by the newest state and by what it has itself.
+    fn standing(&self, n: usize, newest: &Record, own: Option<&Record>) -> Standing {
+        if self.found[n].present && seeded::on(Bug::StaleServes) {
+            return Standing::InSync;
+        }
+        let Some(known) = newest.member(self.names[n]) else { return Standing::Stale };
+        if known.standing != Standing::InSync || !self.found[n].present {
+            return known.standing;
+        }
+        let has_it = own.is_some_and(|own| *own == *newest || known.should_have(own.point));
+        if has_it { Standing::InSync } else { Standing::Stale }
+    }
+
+    /// The state that counts: the one with the highest change of those that no member's own state
+    /// stands against. If there is none, the highest, and a member that went on apart from it.
+    fn newest<'r>(&self, records: &'r [Option<Record>]) -> Option<(&'r Record, Option<usize>)> {
+        let mut all: Vec<&Record> = records.iter().flatten().collect();
+        all.sort_by_key(|record| std::cmp::Reverse(record.point.change));
+        let apart =
+            |newest: &Record| (0..records.len()).find(|n| self.is_apart(*n, newest, records));
+        let counts = all.iter().find(|record| apart(record).is_none());
+        match counts {
+            Some(newest) => Some((newest, None)),
+            None => all.first().map(|highest| (*highest, apart(highest))),
+        }
+    }
+
+    fn apart(&self, other: usize) -> Error {
+        let words = format!(
+            "{} was written apart from the other members: both went on without the other. Next: \
+             trust = MEMBER; what only the others have is lost",
+            self.names[other]
+        );
+        Error::new(ErrorKind::Degraded, words)
+    }
+
+    /// What stands against opening it without a word of somebody.
+    fn objection(&self, newest: &Record, standings: &[Standing]) -> Option<Error> {
+        if newest.flush_failed {
+            let words = "a flush failed on every member before it was closed, and what it should \
+                         have kept may be lost. Next: trust = MEMBER, to take what it has";
+            return Some(Error::new(ErrorKind::Degraded, words));
+        }
+        let in_sync = |n: &usize| standings[*n] == Standing::InSync;
+        let (here, gone): (Vec<_>, Vec<_>) =
+            (0..self.names.len()).filter(in_sync).partition(|n| self.found[*n].present);
+        let missing = newest.members.iter().filter(|member| {
+            let named = self.names.iter().any(|name| *name == member.name);
+            member.standing == Standing::InSync && !named
+        });
+        let gone: Vec<&str> = gone
+            .iter()
+            .map(|n| self.names[*n])
+            .chain(missing.map(|member| member.name.as_str()))
+            .collect();
+        if here.is_empty() {
+            let words = format!(
+                "no member that has every write is there; {} had. Next: bring it back; or trust = \
+                 MEMBER, and what that one misses is lost",
+                if gone.is_empty() { "none".to_owned() } else { gone.join(", ") }
+            );
+            return Some(Error::new(ErrorKind::Degraded, words));
+        }
+        if gone.is_empty() || self.may_degrade {
+            return None;
+        }
+        let words = format!(
+            "{} is not there, and has every write. Next: bring it back, or --degraded to go on \
+             without",
+            gone.join(", ")
+        );
+        Some(Error::new(ErrorKind::Degraded, words))
+    }
+
+    /// Whether a member may have answered what those who count on the newest state do not have.
+    ///
+    /// It may not if its state came before that one; or if it is an older image, for the newest knows
+    /// of a later state there. And not if it thinks that another one is in sync which is so by the
+    /// newest state: then that one has all that it answered, unless it is an older image itself.
+    fn is_apart(&self, n: usize, newest: &Record, records: &[Option<Record>]) -> bool {
+        let Some(own) = &records[n] else { return false };
+        if own == newest {
+            return false;
+        }
+        if let Some(known) = newest.member(self.names[n])
+            && (known.may_have(own.point) || own.point.change < known.known.change)
+        {
+            return false;
+        }
+        let vouches = |other: usize| {
+            let is_in_sync = |record: &Record| {
+                record
+                    .member(self.names[other])
+                    .filter(|it| it.standing == Standing::InSync)
+                    .cloned()
+            };
+            let (Some(theirs), Some(_), Some(thought)) =
+                (&records[other], is_in_sync(newest), is_in_sync(own))
+            else {
+                return false;
+            };
+            theirs.point.change >= thought.known.change
+        };
+        !(0..records.len()).any(|other| other != n && vouches(other))
+    }
+
+    /// Writes may have been on their way to members in sync: one of them is the source of all. It is
+    /// one that has the newest state: one that has not might be an image from just before it.
+    fn after_a_crash(
+        &self,
+        newest: &Record,
+        records: &[Option<Record>],
+        standings: &mut [Standing],
+    ) {
+        let here = |n: &usize| self.found[*n].present;
+        let in_sync: Vec<usize> = (0..standings.len())
+            .filter(|n| standings[*n] == Standing::InSync)
+            .filter(here)
+            .collect();
+        let closed = in_sync.iter().all(|n| self.found[*n].clean);
+        if closed || !newest.active || in_sync.len() < 2 {
+            return;
+        }
+        let has_newest = |n: &usize| records[*n].as_ref() == Some(newest);
+        let best = in_sync.iter().copied().find(has_newest).unwrap_or(in_sync[0]);
+        let source = self.trust.filter(|n| in_sync.contains(n)).unwrap_or(best);
+        in_sync.iter().filter(|n| **n != source).for_each(|n| standings[*n] = Standing::Stale);
+    }
+
+    /// Who is not there misses what comes now; and a word of somebody counts for more than labels.
+    fn trusted(&self, standings: &mut [Standing]) {
+        for (standing, found) in standings.iter_mut().zip(&self.found) {
+            if !found.present && *standing == Standing::InSync {
+                *standing = Standing::Stale;
+            }
+        }
+        let Some(trusted) = self.trust.filter(|n| self.found[*n].present) else { return };
+        if standings[trusted] != Standing::InSync {
+            standings.fill(Standing::Stale);
+            standings[trusted] = Standing::InSync;
+        }
+    }
+
+    /// What is known to be on a member, and what was last sent there.
+    fn point(&self, n: usize, newest: &Record, own: Option<&Record>) -> (Point, Point) {
+        match (own, newest.member(self.names[n])) {
+            (Some(own), _) => (own.point, own.point),
+            (None, Some(known)) => (known.known, known.sent),
+            (None, None) => Default::default(),
+        }
+    }
+}
+
+impl Known {
+    /// Whether this lineage of states may have left that state on the member: an older one is an
+    /// ancestor.
+    fn may_have(&self, own: Point) -> bool {
+        own == self.known || own.opening == self.sent.opening && own.change <= self.sent.change
+    }
+
+    /// Whether that state is not older than what is known to be on the member.
+    fn should_have(&self, own: Point) -> bool {
+        let later = self.known.opening != self.sent.opening || own.change >= self.known.change;
+        self.may_have(own) && (own == self.known || later)
+    }
+}
+
+#[cfg(test)]
+#[path = "opening_tests.rs"]
+mod tests;

@@ -1,0 +1,255 @@
+//! What labels can say when a mirror opens, and what is made of it.
+
+use block::KeptState;
+
+use super::*;
+
+fn point(opening: u64, change: u64) -> Point {
+    Point { opening, change }
+}
+
+/// A record of `members`: name, standing, what is known to be on it, what was sent.
+fn record(at: Point, active: bool, members: &[(&str, Standing, Point, Point)]) -> Record {
+    let member = |(name, standing, known, sent): &(&str, Standing, Point, Point)| Known {
+        name: (*name).to_owned(),
+        standing: *standing,
+        known: *known,
+        sent: *sent,
+    };
+    let members = members.iter().map(member).collect();
+    Record { point: at, active, flush_failed: false, members }
+}
+
+fn found(record: Option<&Record>) -> Found {
+    Found {
+        labelled: true,
+        present: true,
+        fresh: false,
+        clean: true,
+        state: record
+            .map(|record| KeptState { sequence: record.point.change, bytes: record.encode() }),
+    }
+}
+
+const IN: Standing = Standing::InSync;
+const STALE: Standing = Standing::Stale;
+const FAILED: Standing = Standing::Failed;
+
+struct Case {
+    found: Vec<Found>,
+    created: bool,
+    trust: Option<usize>,
+    may_degrade: bool,
+}
+
+impl Case {
+    fn new(found: Vec<Found>) -> Self {
+        Self { found, created: false, trust: None, may_degrade: false }
+    }
+
+    /// The standings, or the words of the refusal.
+    fn decide(&self) -> Result<Vec<Standing>, String> {
+        let members = Members {
+            names: ["a", "b", "c"][..self.found.len()].to_vec(),
+            found: self.found.iter().collect(),
+            created: self.created,
+            trust: self.trust,
+            may_degrade: self.may_degrade,
+        };
+        members.decide().map(|decision| decision.standings).map_err(|error| error.to_string())
+    }
+}
+
+/// Both members wrote the same record, the fifth of opening 1.
+fn both(active: bool) -> Record {
+    let before = point(1, 4);
+    let now = point(1, 5);
+    record(now, active, &[("a", IN, before, now), ("b", IN, before, now)])
+}
+
+#[test]
+fn new_members_are_equal_only_if_they_were_made_empty() {
+    let fresh = Found { fresh: true, ..found(None) };
+    let mut case = Case::new(vec![fresh.clone(), fresh.clone()]);
+    assert_eq!(case.decide(), Ok(vec![IN, STALE]), "what was on them before is anybody's guess");
+    case.created = true;
+    assert_eq!(case.decide(), Ok(vec![IN, IN]));
+    case.found[0] = found(None);
+    assert!(case.decide().unwrap_err().contains("trust = a or b"));
+    case.trust = Some(1);
+    assert_eq!(case.decide(), Ok(vec![STALE, IN]));
+}
+
+#[test]
+fn closed_in_order_all_are_in_sync() {
+    let case = Case::new(vec![found(Some(&both(true))), found(Some(&both(true)))]);
+    assert_eq!(case.decide(), Ok(vec![IN, IN]));
+}
+
+#[test]
+fn after_a_crash_one_is_the_source_if_writes_may_have_been_on_their_way() {
+    for (active, expected) in [(true, [IN, STALE]), (false, [IN, IN])] {
+        let open = Found { clean: false, ..found(Some(&both(active))) };
+        let mut case = Case::new(vec![open.clone(), open]);
+        assert_eq!(case.decide(), Ok(expected.to_vec()));
+        case.trust = Some(1);
+        let expected = if active { [STALE, IN] } else { [IN, IN] };
+        assert_eq!(case.decide(), Ok(expected.to_vec()));
+    }
+}
+
+#[test]
+fn one_that_failed_is_copied_whatever_it_says_of_itself() {
+    let newest = record(
+        point(1, 6),
+        true,
+        &[("a", IN, point(1, 5), point(1, 6)), ("b", FAILED, point(1, 5), point(1, 5))],
+    );
+    let mut case = Case::new(vec![found(Some(&newest)), found(Some(&both(true)))]);
+    assert_eq!(case.decide(), Ok(vec![IN, FAILED]));
+    // Without the other one it must not serve, not even if told to go on with less.
+    case.found[0] = Found { present: false, ..found(None) };
+    case.found[1] = found(Some(&newest));
+    case.may_degrade = true;
+    assert!(case.decide().unwrap_err().contains("no member that has every write is there; a had"));
+    case.trust = Some(1);
+    assert_eq!(case.decide(), Ok(vec![STALE, IN]));
+}
+
+#[test]
+fn one_that_is_away_must_be_done_without_on_purpose() {
+    let away = Found { present: false, ..found(None) };
+    let mut case = Case::new(vec![found(Some(&both(true))), away]);
+    assert!(case.decide().unwrap_err().contains("b is not there, and has every write"));
+    case.may_degrade = true;
+    assert_eq!(case.decide(), Ok(vec![IN, STALE]));
+}
+
+#[test]
+fn a_state_that_reached_one_member_only_is_no_split() {
+    let next = record(
+        point(2, 6),
+        false,
+        &[("a", IN, point(1, 5), point(2, 6)), ("b", IN, point(1, 5), point(2, 6))],
+    );
+    let case = Case::new(vec![found(Some(&next)), found(Some(&both(true)))]);
+    assert_eq!(case.decide(), Ok(vec![IN, IN]));
+}
+
+#[test]
+fn an_older_image_of_a_member_is_stale() {
+    let older = record(
+        point(1, 3),
+        true,
+        &[("a", IN, point(1, 2), point(1, 3)), ("b", IN, point(1, 2), point(1, 3))],
+    );
+    let case = Case::new(vec![found(Some(&both(true))), found(Some(&older))]);
+    assert_eq!(case.decide(), Ok(vec![IN, STALE]));
+}
+
+#[test]
+fn halves_that_were_written_apart_are_not_put_together() {
+    let alone = |opening, change, me: &str| {
+        let (now, before) = (point(opening, change), point(1, 5));
+        let (a, b) = if me == "a" { (IN, STALE) } else { (STALE, IN) };
+        let sent = |name| if name == me { now } else { before };
+        record(now, true, &[("a", a, before, sent("a")), ("b", b, before, sent("b"))])
+    };
+    // By openings of their own; and by one half going on in the opening in which both began.
+    for (a, b) in [((2, 6), (3, 6)), ((2, 9), (3, 6)), ((1, 7), (3, 9)), ((1, 7), (3, 6))] {
+        let (a, b) = (alone(a.0, a.1, "a"), alone(b.0, b.1, "b"));
+        let mut case = Case::new(vec![found(Some(&a)), found(Some(&b))]);
+        case.may_degrade = true;
+        assert!(case.decide().unwrap_err().contains("written apart"), "{a:?} {b:?}");
+        case.trust = Some(0);
+        assert_eq!(case.decide(), Ok(vec![IN, STALE]));
+        case.trust = Some(1);
+        assert_eq!(case.decide(), Ok(vec![STALE, IN]));
+    }
+}
+
+#[test]
+fn a_state_that_only_one_heard_of_is_no_split_if_somebody_else_has_all_it_answered() {
+    // a's last state reached nobody else; then b and c went on without a, and c was copied from b.
+    let (before, heard, last) = (point(1, 4), point(1, 5), point(1, 6));
+    let of_a = record(
+        last,
+        true,
+        &[("a", IN, heard, last), ("b", IN, heard, last), ("c", FAILED, before, before)],
+    );
+    let now = point(2, 8);
+    let newest = record(
+        now,
+        true,
+        &[("a", STALE, before, heard), ("b", IN, heard, now), ("c", IN, heard, now)],
+    );
+    let states = [&of_a, &newest, &newest];
+    let case = Case::new(states.map(|state| found(Some(state))).to_vec());
+    assert_eq!(case.decide(), Ok(vec![STALE, IN, IN]));
+}
+
+#[test]
+fn one_that_went_on_alone_counts_for_more_than_states_that_nobody_else_heard_of() {
+    // b heard of three openings that never came up; then a was opened alone, and answered writes.
+    let before = point(1, 9);
+    let of_b = record(
+        point(4, 12),
+        false,
+        &[("a", IN, before, point(4, 12)), ("b", IN, point(3, 11), point(4, 12))],
+    );
+    let alone = record(
+        point(5, 11),
+        true,
+        &[("a", IN, point(5, 10), point(5, 11)), ("b", STALE, before, before)],
+    );
+    let case = Case::new(vec![found(Some(&alone)), found(Some(&of_b))]);
+    assert_eq!(case.decide(), Ok(vec![IN, STALE]));
+}
+
+#[test]
+fn an_older_image_from_when_it_was_alone_is_no_split() {
+    let older = record(
+        point(2, 6),
+        true,
+        &[("a", FAILED, point(1, 5), point(1, 5)), ("b", IN, point(2, 5), point(2, 6))],
+    );
+    let now = point(4, 20);
+    let newest = record(now, true, &[("a", IN, point(4, 19), now), ("b", IN, point(4, 19), now)]);
+    let case = Case::new(vec![found(Some(&newest)), found(Some(&older))]);
+    assert_eq!(case.decide(), Ok(vec![IN, STALE]));
+}
+
+#[test]
+fn one_half_that_went_on_alone_is_the_source_of_the_other() {
+    let alone = record(
+        point(2, 7),
+        true,
+        &[("a", IN, point(2, 6), point(2, 7)), ("b", STALE, point(1, 5), point(1, 5))],
+    );
+    let case = Case::new(vec![found(Some(&alone)), found(Some(&both(true)))]);
+    assert_eq!(case.decide(), Ok(vec![IN, STALE]));
+}
+
+#[test]
+fn a_new_member_is_copied() {
+    let fresh = Found { fresh: true, ..found(None) };
+    let case = Case::new(vec![found(Some(&both(true))), found(Some(&both(true))), fresh]);
+    assert_eq!(case.decide(), Ok(vec![IN, IN, STALE]));
+}
+
+#[test]
+fn a_failed_flush_is_remembered() {
+    let failed = Record { flush_failed: true, ..both(true) };
+    let mut case = Case::new(vec![found(Some(&failed)), found(Some(&failed))]);
+    assert!(case.decide().unwrap_err().contains("a flush failed"));
+    case.trust = Some(1);
+    assert_eq!(case.decide(), Ok(vec![STALE, IN]));
+}
+
+#[test]
+fn what_cannot_be_read_is_not_guessed_at() {
+    let mut odd = found(Some(&both(true)));
+    odd.state.as_mut().unwrap().bytes[0] = 9;
+    let case = Case::new(vec![odd, found(Some(&both(true)))]);
+    assert!(case.decide().unwrap_err().contains("version 9"));
+}

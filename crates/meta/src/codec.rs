@@ -1,0 +1,339 @@
+//! The bytes of one copy of a label.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use block::seeded::{self, Bug};
+use block::{Error, ErrorKind, KEPT_BYTES_MAX};
+use crc_fast::{CrcAlgorithm, Digest};
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::place::DATA_START;
+use crate::{Cell, Label, Machine, NAME_BYTES_MAX, Uuid};
+
+/// How a copy begins.
+pub const MAGIC: [u8; 8] = *b"CAIRNLBL";
+
+/// The version that this code writes, and the only one that it reads.
+pub const VERSION: u32 = 1;
+
+/// Bytes before the spec.
+pub const HEADER_BYTES: usize = size_of::<Header>();
+
+/// Bytes of one copy.
+pub const COPY_BYTES_MAX: usize = 256 << 10;
+
+/// Bytes of the spec.
+pub const SPEC_BYTES_MAX: usize = 128 << 10;
+
+/// Cells of one label.
+pub const CELLS_MAX: usize = 4096;
+
+/// Data end at a multiple of this, whatever the block size.
+const DATA_ALIGN: u64 = 64 << 10;
+
+/// Bytes of data: with the areas around them, within what a file can have.
+const DATA_BYTES_MAX: u64 = 1 << 62;
+
+const OPEN: u32 = 1;
+const FORMING: u32 = 2;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Header {
+    magic: [u8; 8],
+    version: U32,
+    checksum: U32,
+    length: U32,
+    block_size: U32,
+    compatible: U64,
+    read_only_compatible: U64,
+    incompatible: U64,
+    sequence: U64,
+    epoch: U64,
+    disk: [u8; 16],
+    graph: [u8; 16],
+    data_start: U64,
+    data_bytes: U64,
+    written_unix_s: U64,
+    state: U32,
+    spec_bytes: U32,
+    cells: U32,
+    zero: U32,
+    machine: [u8; 16],
+    disk_name: [u8; NAME_BYTES_MAX],
+    graph_name: [u8; NAME_BYTES_MAX],
+    host: [u8; NAME_BYTES_MAX],
+    rest: [u8; 168],
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct CellHeader {
+    sequence: U64,
+    length: U32,
+    zero: U32,
+    name: [u8; NAME_BYTES_MAX],
+}
+
+const _: () = assert!(size_of::<Header>() == 512 && size_of::<CellHeader>() == 80);
+
+/// Where the checksum stands, which it does not cover.
+const CHECKSUM: std::ops::Range<usize> = 12..16;
+
+/// Why bytes are no label.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Wrong {
+    /// They do not begin like one.
+    NoMagic,
+    /// They are whole, and of a version that this code does not know.
+    Version(u32),
+    /// They are whole, and need features that this code does not know: bits.
+    Features(u64),
+    /// They are not what was written, or not within the limits.
+    Damaged(String),
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoMagic => f.write_str("no label"),
+            Self::Version(version) => {
+                write!(f, "a label of version {version}; this version of Cairn knows {VERSION}")
+            }
+            Self::Features(bits) => {
+                write!(f, "a label with features that this version does not know (bits {bits:#x})")
+            }
+            Self::Damaged(why) => write!(f, "a damaged label: {why}"),
+        }
+    }
+}
+
+/// The checksum that a copy needs, whatever stands in its place.
+///
+/// # Panics
+/// If `copy` is shorter than a header.
+pub fn checksum(copy: &[u8]) -> u32 {
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    digest.update(&copy[..CHECKSUM.start]);
+    digest.update(&[0; 4]);
+    digest.update(&copy[CHECKSUM.end..]);
+    digest.finalize() as u32
+}
+
+/// Puts the checksum of a copy where it belongs.
+pub(crate) fn seal(copy: &mut [u8]) {
+    let sum = checksum(copy);
+    copy[CHECKSUM].copy_from_slice(&sum.to_le_bytes());
+}
+
+fn name_field(name: &str) -> [u8; NAME_BYTES_MAX] {
+    let mut field = [0; NAME_BYTES_MAX];
+    field[..name.len()].copy_from_slice(name.as_bytes());
+    field
+}
+
+impl Label {
+    /// The bytes of a copy.
+    ///
+    /// # Errors
+    /// `Limit` if it does not fit, with what is too long.
+    ///
+    /// # Panics
+    /// If a name or a cell is longer than its own limit: what makes names checks that.
+    pub fn encode(&self) -> Result<Vec<u8>, Error> {
+        let too_much = |what: &str, is: usize, most: usize| {
+            let graph = &self.graph_name;
+            let words = format!("the label of {graph:?} takes at most {most} {what}; {is} here");
+            Err(Error::new(ErrorKind::Limit, words))
+        };
+        if self.spec.len() > SPEC_BYTES_MAX {
+            return too_much("bytes of spec", self.spec.len(), SPEC_BYTES_MAX);
+        }
+        if self.cells.len() > CELLS_MAX {
+            return too_much("cells", self.cells.len(), CELLS_MAX);
+        }
+        let mut copy = vec![0; HEADER_BYTES];
+        copy.extend_from_slice(self.spec.as_bytes());
+        for (name, cell) in &self.cells {
+            assert!(cell.bytes.len() <= KEPT_BYTES_MAX, "whoever keeps a state knows its limit");
+            let header = CellHeader {
+                sequence: cell.sequence.into(),
+                length: (cell.bytes.len() as u32).into(),
+                zero: 0.into(),
+                name: name_field(name),
+            };
+            copy.extend_from_slice(header.as_bytes());
+            copy.extend_from_slice(&cell.bytes);
+        }
+        if copy.len() > COPY_BYTES_MAX {
+            return too_much("bytes", copy.len(), COPY_BYTES_MAX);
+        }
+        let header = self.header(copy.len());
+        copy[..HEADER_BYTES].copy_from_slice(header.as_bytes());
+        seal(&mut copy);
+        Ok(copy)
+    }
+
+    fn header(&self, length: usize) -> Header {
+        let open = if self.holder.is_some() { OPEN } else { 0 };
+        let forming = if self.forming { FORMING } else { 0 };
+        let host = self.holder.as_ref().map_or("", |machine| &machine.host);
+        Header {
+            magic: MAGIC,
+            version: VERSION.into(),
+            checksum: 0.into(),
+            length: (length as u32).into(),
+            block_size: self.block_size.into(),
+            compatible: 0.into(),
+            read_only_compatible: self.unknown_read_only.into(),
+            incompatible: 0.into(),
+            sequence: self.sequence.into(),
+            epoch: self.epoch.into(),
+            disk: self.disk.0,
+            graph: self.graph.0,
+            data_start: DATA_START.into(),
+            data_bytes: self.data_bytes.into(),
+            written_unix_s: self.written_unix_s.into(),
+            state: (open | forming).into(),
+            spec_bytes: (self.spec.len() as u32).into(),
+            cells: (self.cells.len() as u32).into(),
+            zero: 0.into(),
+            machine: self.holder.as_ref().map_or([0; 16], |machine| machine.id),
+            disk_name: name_field(&self.disk_name),
+            graph_name: name_field(&self.graph_name),
+            host: name_field(host),
+            rest: [0; 168],
+        }
+    }
+
+    /// What the copy at the beginning of `bytes` says.
+    ///
+    /// # Errors
+    /// Why it is none that can be used.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Wrong> {
+        let copy = whole(bytes)?;
+        let (header, rest) = Header::ref_from_prefix(copy).map_err(|_| damaged("cut short"))?;
+        let version = header.version.get();
+        if version != VERSION {
+            return Err(Wrong::Version(version));
+        }
+        if header.incompatible.get() != 0 {
+            return Err(Wrong::Features(header.incompatible.get()));
+        }
+        header.check()?;
+        let spec_bytes = header.spec_bytes.get() as usize;
+        if spec_bytes > SPEC_BYTES_MAX.min(rest.len()) {
+            return Err(damaged(format_args!("{spec_bytes} bytes of spec")));
+        }
+        let (spec, cells) = rest.split_at(spec_bytes);
+        let spec = std::str::from_utf8(spec).map_err(|_| damaged("the spec is no UTF-8"))?;
+        let state = header.state.get();
+        let holder = match state & OPEN {
+            0 => None,
+            _ => Some(Machine { host: name(&header.host, "machine")?, id: header.machine }),
+        };
+        Ok(Self {
+            sequence: header.sequence.get(),
+            epoch: header.epoch.get(),
+            disk: Uuid(header.disk),
+            disk_name: name(&header.disk_name, "disk")?,
+            graph: Uuid(header.graph),
+            graph_name: name(&header.graph_name, "graph")?,
+            data_bytes: header.data_bytes.get(),
+            block_size: header.block_size.get(),
+            written_unix_s: header.written_unix_s.get(),
+            holder,
+            forming: state & FORMING != 0,
+            spec: spec.to_owned(),
+            cells: decode_cells(cells, header.cells.get())?,
+            unknown_read_only: header.read_only_compatible.get(),
+        })
+    }
+}
+
+/// The copy at the beginning of `bytes`, if it is what was written, of whatever version.
+fn whole(bytes: &[u8]) -> Result<&[u8], Wrong> {
+    if !bytes.starts_with(&MAGIC) {
+        return Err(Wrong::NoMagic);
+    }
+    let (header, _) = Header::ref_from_prefix(bytes).map_err(|_| damaged("cut short"))?;
+    let length = header.length.get() as usize;
+    if !(HEADER_BYTES..=COPY_BYTES_MAX.min(bytes.len())).contains(&length) {
+        return Err(damaged(format_args!("it claims to have {length} bytes")));
+    }
+    let copy = &bytes[..length];
+    if header.checksum.get() != checksum(copy) && !seeded::on(Bug::LabelUnchecked) {
+        return Err(damaged("its checksum does not fit"));
+    }
+    Ok(copy)
+}
+
+fn damaged(why: impl fmt::Display) -> Wrong {
+    Wrong::Damaged(why.to_string())
+}
+
+impl Header {
+    fn check(&self) -> Result<(), Wrong> {
+        let block = self.block_size.get();
+        if !block.is_power_of_two() || !(512..=65536).contains(&block) {
+            return Err(damaged(format_args!("blocks of {block} bytes")));
+        }
+        if self.data_start.get() != DATA_START {
+            return Err(damaged(format_args!("data from byte {}", self.data_start)));
+        }
+        let data = self.data_bytes.get();
+        if data == 0 || !data.is_multiple_of(DATA_ALIGN) || data > DATA_BYTES_MAX {
+            return Err(damaged(format_args!("{data} bytes of data")));
+        }
+        if self.sequence.get() == 0 {
+            return Err(damaged("sequence 0"));
+        }
+        let state = self.state.get();
+        if state & !(OPEN | FORMING) != 0 || self.zero.get() != 0 {
+            return Err(damaged(format_args!("state {state:#x}")));
+        }
+        Ok(())
+    }
+}
+
+fn name(field: &[u8; NAME_BYTES_MAX], what: &str) -> Result<String, Wrong> {
+    let end = field.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    match std::str::from_utf8(&field[..end]) {
+        Ok(text) if end > 0 && !text.contains('\0') => Ok(text.to_owned()),
+        _ => Err(damaged(format_args!("no name of a {what}"))),
+    }
+}
+
+fn decode_cells(mut bytes: &[u8], count: u32) -> Result<BTreeMap<String, Cell>, Wrong> {
+    if count as usize > CELLS_MAX {
+        return Err(damaged(format_args!("{count} cells")));
+    }
+    let mut cells: BTreeMap<String, Cell> = BTreeMap::new();
+    for _ in 0..count {
+        let (header, rest) =
+            CellHeader::ref_from_prefix(bytes).map_err(|_| damaged("cells are missing"))?;
+        let length = header.length.get() as usize;
+        if length > KEPT_BYTES_MAX.min(rest.len()) || header.zero.get() != 0 {
+            return Err(damaged(format_args!("a cell of {length} bytes")));
+        }
+        let name = name(&header.name, "device")?;
+        if cells.last_key_value().is_some_and(|(last, _)| *last >= name) {
+            return Err(damaged(format_args!("the cell {name:?} is out of order")));
+        }
+        if header.sequence.get() == 0 {
+            return Err(damaged(format_args!("the cell {name:?} was never written")));
+        }
+        let (state, after) = rest.split_at(length);
+        cells.insert(name, Cell { sequence: header.sequence.get(), bytes: state.to_vec() });
+        bytes = after;
+    }
+    if !bytes.is_empty() {
+        return Err(damaged(format_args!("{} bytes too many", bytes.len())));
+    }
+    Ok(cells)
+}
+
+#[cfg(test)]
+mod tests;

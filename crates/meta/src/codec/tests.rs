@@ -1,0 +1,137 @@
+//! Golden bytes, and bytes that are none.
+
+use super::*;
+
+fn sample() -> Label {
+    let cell = Cell { sequence: 9, bytes: vec![1, 2, 3] };
+    Label {
+        sequence: 0x0102,
+        epoch: 3,
+        disk: Uuid([0x11; 16]),
+        disk_name: "a".to_owned(),
+        graph: Uuid([0x22; 16]),
+        graph_name: "home".to_owned(),
+        data_bytes: 62 << 20,
+        block_size: 4096,
+        written_unix_s: 1_700_000_000,
+        holder: Some(Machine::new("here", [0x33; 16])),
+        forming: true,
+        spec: "name = \"home\"\n".to_owned(),
+        cells: BTreeMap::from([("pair".to_owned(), cell)]),
+        unknown_read_only: 0,
+    }
+}
+
+/// Text at a place, zeros around it.
+fn put(bytes: &mut [u8], at: usize, part: &[u8]) {
+    bytes[at..at + part.len()].copy_from_slice(part);
+}
+
+#[test]
+fn golden_bytes() {
+    let mut golden = vec![0; 512 + 14 + 80 + 3];
+    put(&mut golden, 0, b"CAIRNLBL");
+    put(&mut golden, 8, &[1, 0, 0, 0, 0x73, 0x58, 0x45, 0xb0, 0x61, 2, 0, 0, 0, 0x10, 0, 0]);
+    put(&mut golden, 48, &[2, 1, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
+    put(&mut golden, 64, &[0x11; 16]);
+    put(&mut golden, 80, &[0x22; 16]);
+    put(&mut golden, 96, &[0, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0xe0, 3, 0, 0, 0, 0]);
+    put(&mut golden, 112, &[0, 0xf1, 0x53, 0x65, 0, 0, 0, 0, 3, 0, 0, 0, 14, 0, 0, 0, 1]);
+    put(&mut golden, 136, &[0x33; 16]);
+    put(&mut golden, 152, b"a");
+    put(&mut golden, 216, b"home");
+    put(&mut golden, 280, b"here");
+    put(&mut golden, 512, b"name = \"home\"\n");
+    put(&mut golden, 526, &[9, 0, 0, 0, 0, 0, 0, 0, 3]);
+    put(&mut golden, 542, b"pair");
+    put(&mut golden, 606, &[1, 2, 3]);
+    let copy = sample().encode().unwrap();
+    for (at, (is, should)) in copy.iter().zip(&golden).enumerate() {
+        assert!(CHECKSUM.contains(&at) || is == should, "byte {at}: {is:#x}, not {should:#x}");
+    }
+    assert_eq!(copy, golden, "the checksum is {:x?}", &copy[CHECKSUM]);
+    assert_eq!(Label::decode(&golden), Ok(sample()));
+}
+
+#[test]
+fn what_stands_behind_a_copy_does_not_matter() {
+    let mut copy = sample().encode().unwrap();
+    copy.resize(4096, 0x55);
+    assert_eq!(Label::decode(&copy), Ok(sample()));
+}
+
+#[test]
+fn unknown_features_are_told_by_their_bits() {
+    let mut copy = sample().encode().unwrap();
+    copy[40] = 4;
+    seal(&mut copy);
+    assert_eq!(Label::decode(&copy), Err(Wrong::Features(4)));
+    let mut copy = sample().encode().unwrap();
+    (copy[24], copy[32]) = (1, 2);
+    seal(&mut copy);
+    assert_eq!(Label::decode(&copy).unwrap().unknown_read_only, 2);
+}
+
+#[test]
+fn one_changed_bit_anywhere_is_seen() {
+    let copy = sample().encode().unwrap();
+    for bit in 0..copy.len() * 8 {
+        let mut copy = copy.clone();
+        copy[bit / 8] ^= 1 << (bit % 8);
+        assert!(Label::decode(&copy).is_err(), "bit {bit}");
+    }
+}
+
+#[test]
+fn a_sealed_copy_with_absurd_values_is_refused() {
+    // The place of a number, and what it must not be.
+    let absurd: &[(usize, u32)] = &[
+        (16, 511),
+        (16, u32::MAX),
+        (20, 0),
+        (20, 768),
+        (20, 1 << 20),
+        (48, 0),
+        (96, 0),
+        (104, 0),
+        (104, 1),
+        (108, u32::MAX),
+        (120, 4),
+        (124, u32::MAX),
+        (128, u32::MAX),
+        (128, 2),
+        (128, 0),
+        (132, 1),
+        (152, 0),
+        (216, 0),
+        (280, 0),
+        (526, 0),
+        (534, 4),
+        (534, 5000),
+        (542, 0),
+    ];
+    for (at, value) in absurd {
+        let mut copy = sample().encode().unwrap();
+        copy.resize(8192, 0);
+        put(&mut copy, *at, &value.to_le_bytes());
+        if *at == 48 {
+            put(&mut copy, 52, &[0; 4]);
+        }
+        let length = sample().encode().unwrap().len();
+        seal(&mut copy[..length]);
+        assert!(matches!(Label::decode(&copy), Err(Wrong::Damaged(_))), "{value} at {at}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_the_limit() {
+    let mut label = sample();
+    label.spec = "x".repeat(SPEC_BYTES_MAX + 1);
+    assert!(label.encode().unwrap_err().to_string().contains("131072 bytes of spec"));
+    label.spec = "x".repeat(SPEC_BYTES_MAX);
+    for n in 0..64 {
+        let cell = Cell { sequence: 1, bytes: vec![0; KEPT_BYTES_MAX] };
+        label.cells.insert(format!("device{n}"), cell);
+    }
+    assert_eq!(label.encode().unwrap_err().kind(), ErrorKind::Limit);
+}

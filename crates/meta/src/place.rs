@@ -1,0 +1,110 @@
+//! Where the copies of a label lie on a disk, and which one counts.
+
+use block::seeded::{self, Bug};
+use block::{ByteRange, Error, ErrorKind};
+
+use crate::Label;
+use crate::codec::{COPY_BYTES_MAX, Wrong};
+
+/// Bytes that Cairn keeps at each end of a labelled disk.
+pub const AREA_BYTES: u64 = 1 << 20;
+
+/// The first byte of the data.
+pub const DATA_START: u64 = AREA_BYTES;
+
+/// The smallest disk that takes a label.
+pub const DISK_BYTES_MIN: u64 = 2 * AREA_BYTES + END_ALIGN;
+
+/// The end is a multiple of this, so that it does not depend on the block size.
+const END_ALIGN: u64 = 64 << 10;
+
+/// Where in an area each copy begins.
+const COPIES: [u64; 2] = [64 << 10, 320 << 10];
+
+const _: () = assert!(COPIES[0] + COPY_BYTES_MAX as u64 == COPIES[1]);
+const _: () = assert!(COPIES[1] + COPY_BYTES_MAX as u64 <= AREA_BYTES);
+
+/// The front or the back of a disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Area {
+    /// From byte 0.
+    Front,
+    /// Behind so many bytes of data.
+    Back(u64),
+    /// The last bytes of a disk of so many.
+    Last(u64),
+}
+
+impl Area {
+    /// Its bytes on the disk.
+    pub fn range(self) -> ByteRange {
+        let start = match self {
+            Self::Front => 0,
+            Self::Back(data_bytes) => DATA_START + data_bytes,
+            Self::Last(disk_bytes) => disk_bytes - AREA_BYTES,
+        };
+        ByteRange::new(start, AREA_BYTES).expect("an area ends within a disk")
+    }
+
+    /// Where its copy `number` begins on the disk.
+    pub(crate) fn copy(self, number: usize) -> u64 {
+        self.range().start() + COPIES[number]
+    }
+}
+
+/// The bytes of data of a disk of `disk_bytes`, once it is labelled.
+///
+/// # Errors
+/// `NoSpace` if it is too small for a label.
+pub fn data_bytes(disk_bytes: u64) -> Result<u64, Error> {
+    if disk_bytes < DISK_BYTES_MIN {
+        let words = format!("{disk_bytes} bytes; a labelled disk has at least {DISK_BYTES_MIN}");
+        return Err(Error::new(ErrorKind::NoSpace, words));
+    }
+    Ok(disk_bytes - disk_bytes % END_ALIGN - 2 * AREA_BYTES)
+}
+
+/// What one area holds, copy by copy.
+pub(crate) fn copies(area: &[u8]) -> [Result<Label, Wrong>; 2] {
+    COPIES.map(|start| {
+        let bytes = &area[start as usize..start as usize + COPY_BYTES_MAX];
+        Label::decode(bytes)
+    })
+}
+
+/// The label that counts among the copies that were found, with its number; `None` if there is none
+/// at all.
+///
+/// # Errors
+/// What is wrong with the copies if none can be used; or that one of them is of a newer version,
+/// whatever the others are.
+pub(crate) fn choose(
+    found: impl IntoIterator<Item = (usize, Result<Label, Wrong>)>,
+) -> Result<Option<(usize, Label)>, Wrong> {
+    let mut best: Option<(usize, Label)> = None;
+    let mut damage = None;
+    for (number, copy) in found {
+        match copy {
+            Ok(label) => {
+                if best.as_ref().is_none_or(|(_, best)| best.sequence < label.sequence) {
+                    best = Some((number, label));
+                }
+            }
+            Err(Wrong::NoMagic) => {}
+            Err(Wrong::Damaged(why)) => damage = Some(Wrong::Damaged(why)),
+            Err(newer) => return Err(newer),
+        }
+    }
+    match (best, damage) {
+        (None, Some(damage)) => Err(damage),
+        (best, _) => Ok(best),
+    }
+}
+
+/// Which copies the next generation goes to: those that the last one is not in.
+pub(crate) fn next_copy(last: usize) -> usize {
+    if seeded::on(Bug::LabelOverActive) { last } else { 1 - last }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! Every way in which an update can be cut short, over both areas of a disk.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::{Cell, Machine, Uuid};
+
+const SECTOR: usize = 512;
+const DATA_BYTES: u64 = 1 << 20;
+
+fn label(sequence: u64, spec_bytes: usize) -> Label {
+    let cell = |n: u64| (format!("device{n}"), Cell { sequence, bytes: vec![sequence as u8; 300] });
+    Label {
+        sequence,
+        epoch: 3,
+        disk: Uuid([1; 16]),
+        disk_name: "a".to_owned(),
+        graph: Uuid([2; 16]),
+        graph_name: "home".to_owned(),
+        data_bytes: DATA_BYTES,
+        block_size: 512,
+        written_unix_s: 1_700_000_000 + sequence,
+        holder: sequence.is_multiple_of(2).then(|| Machine::new("here", [7; 16])),
+        forming: false,
+        // All of it changes with each generation, so that every sector of a mix would show.
+        spec: char::from(b'a' + (sequence % 26) as u8).to_string().repeat(spec_bytes),
+        cells: BTreeMap::from([cell(1), cell(2)]),
+        unknown_read_only: 0,
+    }
+}
+
+/// Both areas of a disk.
+#[derive(Clone)]
+struct Disk([Vec<u8>; 2]);
+
+impl Disk {
+    /// As it is after the first generations up to `last`; and which copies are in use.
+    fn after(last: u64, spec_bytes: usize) -> (Self, usize) {
+        let mut disk = Self([vec![0; AREA_BYTES as usize], vec![0; AREA_BYTES as usize]]);
+        let mut active = 0;
+        for sequence in 1..=last {
+            if sequence > 1 {
+                active = next_copy(active);
+            }
+            let copy = label(sequence, spec_bytes).encode().unwrap();
+            (0..2).for_each(|area| disk.write(area, active, &copy, |_| true));
+        }
+        (disk, active)
+    }
+
+    /// Writes those sectors of a copy that are `kept`.
+    fn write(&mut self, area: usize, number: usize, copy: &[u8], kept: impl Fn(usize) -> bool) {
+        for (n, sector) in copy.chunks(SECTOR).enumerate().filter(|(n, _)| kept(*n)) {
+            let at = COPIES[number] as usize + n * SECTOR;
+            self.0[area][at..at + sector.len()].copy_from_slice(sector);
+        }
+    }
+
+    fn read(&self) -> Result<Option<(usize, Label)>, Wrong> {
+        let all = self.0.iter().flat_map(|area| copies(area).into_iter().enumerate());
+        choose(all)
+    }
+}
+
+/// What is found after an update of which only some sectors arrived: the old label or the new one.
+fn torn(before: &Disk, active: usize, new: &Label, kept: [&dyn Fn(usize) -> bool; 2]) -> bool {
+    let copy = new.encode().unwrap();
+    let number = next_copy(active);
+    let mut disk = before.clone();
+    (0..2).for_each(|area| disk.write(area, number, &copy, kept[area]));
+    let (_, found) = disk.read().expect("one generation is whole").expect("there is a label");
+    let old = label(new.sequence - 1, new.spec.len());
+    assert!(found == *new || found == old, "neither the old label nor the new: {found:?}");
+    found == *new
+}
+
+#[test]
+fn every_subset_of_the_sectors_of_an_update_shows_the_old_label_or_the_new() {
+    let spec_bytes = 100;
+    for last in 1..=3 {
+        let (disk, active) = Disk::after(last, spec_bytes);
+        let new = label(last + 1, spec_bytes);
+        let sectors = new.encode().unwrap().len().div_ceil(SECTOR);
+        assert!((3..=4).contains(&sectors), "{sectors} sectors: all subsets are too many, or few");
+        let mut found_new = 0;
+        for front in 0..1_u32 << sectors {
+            for back in 0..1_u32 << sectors {
+                let kept: [&dyn Fn(usize) -> bool; 2] =
+                    [&|n| front >> n & 1 == 1, &|n| back >> n & 1 == 1];
+                found_new += usize::from(torn(&disk, active, &new, kept));
+            }
+        }
+        // All of one side is enough, whatever the other has.
+        assert_eq!(found_new, 2 * (1 << sectors) - 1);
+    }
+}
+
+#[test]
+fn a_large_update_cut_short_anywhere_shows_the_old_label_or_the_new() {
+    let spec_bytes = 20_000;
+    let (disk, active) = Disk::after(4, spec_bytes);
+    let new = label(5, spec_bytes);
+    let sectors = new.encode().unwrap().len().div_ceil(SECTOR);
+    let nothing = |_| false;
+    for cut in 0..=sectors {
+        torn(&disk, active, &new, [&|n| n < cut, &nothing]);
+        torn(&disk, active, &new, [&|n| n >= cut, &nothing]);
+        torn(&disk, active, &new, [&|n| n == cut, &|n| n < cut]);
+        torn(&disk, active, &new, [&|n| n != cut, &|n| n != cut]);
+    }
+}
+
+#[test]
+fn one_copy_is_enough_and_none_is_told() {
+    let (mut disk, active) = Disk::after(5, 100);
+    let at = |number: usize| COPIES[number] as usize;
+    disk.0[0][at(active)..at(active) + 8].fill(0xff);
+    assert_eq!(disk.read().unwrap().unwrap().1.sequence, 5);
+    disk.0[1][at(active) + 600] ^= 1;
+    assert_eq!(disk.read().unwrap().unwrap().1.sequence, 4, "the generation before");
+    disk.0[0][at(1 - active) + 600] ^= 1;
+    assert_eq!(disk.read().unwrap().unwrap().1.sequence, 4);
+    disk.0[1][at(1 - active) + 60] ^= 1;
+    assert!(matches!(disk.read(), Err(Wrong::Damaged(_))));
+    let blank = Disk([vec![0; AREA_BYTES as usize], vec![0; AREA_BYTES as usize]]);
+    assert_eq!(blank.read(), Ok(None));
+}
+
+#[test]
+fn a_newer_version_is_not_overlooked() {
+    let (mut disk, active) = Disk::after(2, 100);
+    let mut copy = label(3, 100).encode().unwrap();
+    copy[8] = 2;
+    crate::codec::seal(&mut copy);
+    disk.write(0, next_copy(active), &copy, |_| true);
+    assert_eq!(disk.read(), Err(Wrong::Version(2)));
+    // Damaged, it is no version at all.
+    disk.0[0][COPIES[next_copy(active)] as usize + 100] ^= 1;
+    assert_eq!(disk.read().unwrap().unwrap().1.sequence, 2);
+}

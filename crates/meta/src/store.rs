@@ -1,0 +1,198 @@
+//! One disk's label: reading it, and writing it one update at a time.
+
+use std::cell::{Cell, Ref, RefCell};
+
+use block::{Buf, ByteRange, Child, Env, Lower, Mode, Op, RangeLock, Result};
+
+use crate::codec::Wrong;
+use crate::place::{self, AREA_BYTES, Area, DATA_START};
+use crate::signature::{self, Sought};
+use crate::{Label, data_bytes};
+
+/// What was found where a label would be.
+#[derive(Debug)]
+pub enum Seen {
+    /// A label that counts, and in which copies it is.
+    Label(Box<Label>, usize),
+    /// A label that cannot be used.
+    Wrong(Wrong),
+    /// Something else, or nothing.
+    Other(Sought),
+}
+
+/// A disk's label, kept. It issues requests of its own to the raw disk.
+pub struct Store {
+    env: Env,
+    lower: Lower,
+    /// One update after the other.
+    turn: RangeLock,
+    label: RefCell<Label>,
+    /// In which copies the label that counts is; `None` if it was never written.
+    active: Cell<Option<usize>>,
+    /// The highest sequence that was tried, whether or not it is on the disk.
+    tried: Cell<u64>,
+    /// Whether what a process before left in a cache is durable.
+    settled: Cell<bool>,
+}
+
+/// A label that is to be written on a disk for the first time: its sequence does not count.
+pub struct Fresh(pub Label);
+
+impl Store {
+    /// Looks at a disk, changing nothing.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub async fn look(env: &Env, lower: &Lower) -> Result<Seen> {
+        let size = lower.info().size;
+        let Ok(data) = data_bytes(size) else {
+            return Ok(Seen::Other(Sought::TooSmall(size)));
+        };
+        let front = read_area(env, lower, Area::Front).await?;
+        let first = place::copies(&front);
+        // A disk that has grown since keeps its back area where it was.
+        let said = first.iter().flatten().map(|label| label.data_bytes).next();
+        let fits = |data: &u64| Area::Back(*data).range().end() <= size;
+        let back = Area::Back(said.filter(fits).unwrap_or(data));
+        let back = read_area(env, lower, back).await?;
+        let second = place::copies(&back);
+        let all = first.into_iter().enumerate().chain(second.into_iter().enumerate());
+        match place::choose(all) {
+            Ok(Some((number, label))) => Ok(Seen::Label(Box::new(label), number)),
+            Err(wrong) => Ok(Seen::Wrong(wrong)),
+            Ok(None) => {
+                let last = read_area(env, lower, Area::Last(size)).await?;
+                Ok(Seen::Other(signature::find(&front, &last)))
+            }
+        }
+    }
+
+    /// The store of a disk whose label was found in the copies `number`.
+    pub fn found(env: &Env, lower: &Lower, label: Label, number: usize) -> Self {
+        let tried = label.sequence;
+        Self::new(env, lower, label, Some(number), tried)
+    }
+
+    /// The store of a disk that has no label yet: the first update writes it.
+    pub fn fresh(env: &Env, lower: &Lower, Fresh(label): Fresh) -> Self {
+        Self::new(env, lower, label, None, 0)
+    }
+
+    fn new(env: &Env, lower: &Lower, label: Label, active: Option<usize>, tried: u64) -> Self {
+        Self {
+            env: env.clone(),
+            lower: lower.clone(),
+            turn: RangeLock::new(),
+            label: RefCell::new(label),
+            active: Cell::new(active),
+            tried: Cell::new(tried),
+            settled: Cell::new(false),
+        }
+    }
+
+    /// What the label says, as it was last written.
+    pub fn label(&self) -> Ref<'_, Label> {
+        self.label.borrow()
+    }
+
+    /// Changes the label, durably. Updates take turns.
+    ///
+    /// # Errors
+    /// What the disk says; then the label on it is either of the two. `Limit` if it does not fit.
+    pub async fn update(&self, change: impl FnOnce(&mut Label)) -> Result<()> {
+        let whole = ByteRange::new(0, 1).expect("one byte");
+        let _alone = self.turn.lock(whole, Mode::Exclusive).await;
+        let mut next = self.label.borrow().clone();
+        change(&mut next);
+        next.sequence = self.tried.get() + 1;
+        next.written_unix_s = self.env.wall().as_secs();
+        let copy = next.encode()?;
+        self.tried.set(next.sequence);
+        if !self.settled.get() {
+            self.lower.flush().await?;
+            self.settled.set(true);
+        }
+        let number = self.active.get().map_or(0, place::next_copy);
+        self.write(&copy, number, next.data_bytes).await?;
+        self.lower.flush().await?;
+        self.active.set(Some(number));
+        *self.label.borrow_mut() = next;
+        Ok(())
+    }
+
+    /// Writes a copy into both areas.
+    async fn write(&self, copy: &[u8], number: usize, data_bytes: u64) -> Result<()> {
+        let block = self.lower.info().block_size as usize;
+        let data = self.env.pool().wait_for(copy.len().next_multiple_of(block)).await?;
+        {
+            let mut bytes = data.write();
+            bytes[..copy.len()].copy_from_slice(copy);
+            bytes[copy.len()..].fill(0);
+        }
+        let mut begun = Vec::new();
+        for area in [Area::Front, Area::Back(data_bytes)] {
+            begun.extend(write_all(&self.lower, area.copy(number), &data));
+        }
+        all_of(begun).await
+    }
+}
+
+/// Makes both areas of a disk zeros: labels, and whatever else began or ended it.
+///
+/// # Errors
+/// What the disk says; `NoSpace` if it is too small for a label.
+pub async fn wipe(env: &Env, lower: &Lower) -> Result<()> {
+    let data = data_bytes(lower.info().size)?;
+    let zeros = env.pool().wait_for(AREA_BYTES as usize).await?;
+    zeros.write().fill(0);
+    for area in [Area::Front, Area::Back(data)] {
+        all_of(write_all(lower, area.range().start(), &zeros)).await?;
+    }
+    // Beyond the end, as labels count it, there may be the last blocks of something else.
+    let rest = DATA_START + data + AREA_BYTES;
+    if let Some(rest) = ByteRange::between(rest, lower.info().size) {
+        let zeros = zeros.slice(0..rest.len() as usize);
+        all_of(write_all(lower, rest.start(), &zeros)).await?;
+    }
+    lower.flush().await
+}
+
+/// Bytes in one request to `lower`.
+fn step(lower: &Lower) -> usize {
+    let info = lower.info();
+    (info.max_transfer - info.max_transfer % info.block_size) as usize
+}
+
+fn write_all(lower: &Lower, start: u64, data: &Buf) -> Vec<Child> {
+    let step = step(lower);
+    let part = |from: usize| {
+        let to = data.len().min(from + step);
+        let range = ByteRange::new(start + from as u64, (to - from) as u64);
+        lower.start(Op::write(range.expect("a part has bytes"), data.slice(from..to)))
+    };
+    (0..data.len()).step_by(step).map(part).collect()
+}
+
+/// Waits for all, whatever becomes of the first.
+async fn all_of(begun: Vec<Child>) -> Result<()> {
+    let mut result = Ok(());
+    for child in begun {
+        let done = child.await;
+        result = result.and(done.result);
+    }
+    result
+}
+
+async fn read_area(env: &Env, lower: &Lower, area: Area) -> Result<Vec<u8>> {
+    let range = area.range();
+    let step = step(lower).min(AREA_BYTES as usize);
+    let mut bytes = Vec::with_capacity(AREA_BYTES as usize);
+    while bytes.len() < AREA_BYTES as usize {
+        let len = step.min(AREA_BYTES as usize - bytes.len());
+        let part = ByteRange::new(range.start() + bytes.len() as u64, len as u64);
+        let into = env.pool().wait_for(len).await?;
+        let read = lower.read(part.expect("a part has bytes"), into).await?;
+        bytes.extend_from_slice(&read.read());
+    }
+    Ok(bytes)
+}
