@@ -335,9 +335,9 @@ impl Trial {
 
     /// One member that another can stand in for has errors, or is taken out by command.
     fn trouble(&mut self, end: End) -> Result<(), Failure> {
-        let first = self.in_sync_now()?.first().copied();
+        let in_sync = self.in_sync_now()?;
         let any = self.draw.below(self.disks.len() as u64) as usize;
-        if first == Some(any) || self.plugged.contains(&None) {
+        if in_sync == [any] || self.plugged.contains(&None) {
             return Ok(());
         }
         let none = Faults::default();
@@ -384,7 +384,9 @@ impl Trial {
         while self.world.env().now() < until {
             if self.report()?.members.iter().any(|member| member.state == "failed") {
                 self.world.counters().add(Count::KillRetired);
-                return Ok(());
+                // What it missed may be answered by now, or not.
+                let more = Duration::from_nanos(self.draw.below(1_000_000));
+                return Ok(self.world.run(self.world.env().now().after(more))?);
             }
             self.world.run(self.world.env().now().after(step))?;
         }
