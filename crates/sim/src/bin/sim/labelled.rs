@@ -201,10 +201,10 @@ impl Trial {
     fn start(&mut self, ask: Ask, limit: Duration) -> Result<Start, Failure> {
         for _ in 0..OPEN_TRIES {
             self.starts += 1;
+            let env = self.world.env();
             let engine = Engine::new(env.pool());
             let order = Stream::new(self.seed, "order", self.starts);
             engine.shuffle(move |ready| order.below(ready as u64) as usize);
-            let env = self.world.env();
             env.spawn("engine", engine.clone().drive());
             let text = self.text(ask.trust);
             let id = if ask.elsewhere { THERE } else { HERE };
