@@ -4,6 +4,7 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
@@ -12,13 +13,21 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use rustix::fs::Mode;
 use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
 
 use crate::{AttachRequest, Bridge, DetachRequest, KeyRequest, Live, MemberRequest, Problem};
 
 /// A control socket that is open; it closes with this value.
 pub struct Server {
     path: PathBuf,
+    /// Says that nothing more is asked; gone once it is said.
+    stop: Option<oneshot::Sender<()>>,
+    /// Closed when the last answer is out.
+    stopped: std::sync::mpsc::Receiver<()>,
 }
+
+/// Answers that were given as the process ends have so long to leave.
+const LINGER: Duration = Duration::from_millis(250);
 
 impl Server {
     /// Opens the socket at `path`, with mode 0600, and answers through `bridge`.
@@ -28,16 +37,22 @@ impl Server {
     pub fn start(path: &Path, bridge: Bridge) -> io::Result<Self> {
         let listener = bind(path)?;
         listener.set_nonblocking(true)?;
-        let server = Self { path: path.to_owned() };
+        let (stop, until) = oneshot::channel::<()>();
+        let (running, stopped) = std::sync::mpsc::channel();
+        let server = Self { path: path.to_owned(), stop: Some(stop), stopped };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         std::thread::Builder::new().name("cairn-control".to_owned()).spawn(move || {
             let serve = async {
                 let listener = tokio::net::UnixListener::from_std(listener)?;
-                axum::serve(listener, routes(bridge)).await
+                let until = async move {
+                    let _ = until.await;
+                };
+                axum::serve(listener, routes(bridge)).with_graceful_shutdown(until).await
             };
             if let Err(error) = runtime.block_on(serve) {
                 eprintln!("cairn: the control socket is closed: {error}");
             }
+            drop(running);
         })?;
         Ok(server)
     }
@@ -52,6 +67,8 @@ impl Drop for Server {
     fn drop(&mut self) {
         // If somebody was quicker there is nothing left to do.
         let _ = std::fs::remove_file(&self.path);
+        drop(self.stop.take());
+        let _: Result<(), _> = self.stopped.recv_timeout(LINGER);
     }
 }
 

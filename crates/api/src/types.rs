@@ -246,6 +246,8 @@ pub struct Place {
     pub kind: String,
     /// The byte.
     pub offset_bytes: u64,
+    /// Of a labelled disk: so many bytes stand before its data, so the byte is so much further.
+    pub label_bytes: u64,
     /// What happens to bytes on the way here, in a word; may be empty.
     pub how: String,
     /// Where it lies below: more than once if it is kept in copies.

@@ -13,6 +13,8 @@ pub struct Located {
     pub kind: &'static str,
     /// The byte.
     pub offset: u64,
+    /// Of a labelled disk: so many bytes stand before its data.
+    pub label_bytes: u64,
     /// What happens to bytes on the way there, in a word; may be empty.
     pub how: &'static str,
     /// Where it lies below: more than once if it is kept in copies.
@@ -48,6 +50,8 @@ impl Graph {
                 place.how,
             )?);
         }
-        Ok(Located { name: member.name.clone(), kind: member.kind.name, offset, how, below })
+        let (name, kind, label_bytes) =
+            (member.name.clone(), member.kind.name, member.label_bytes());
+        Ok(Located { name, kind, offset, label_bytes, how, below })
     }
 }

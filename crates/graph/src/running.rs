@@ -332,6 +332,11 @@ impl Graph {
 }
 
 impl Member {
+    /// Bytes before its data, if it is a labelled disk.
+    pub fn label_bytes(&self) -> u64 {
+        if matches!(self.body, Body::Labelled(..)) { meta::DATA_START } else { 0 }
+    }
+
     /// The mapping that its requests go through in one lookup, if it is a table.
     pub fn fused(&self) -> Option<&Table> {
         match &self.body {

@@ -235,6 +235,7 @@ fn place(located: Located) -> Place {
         name: located.name,
         kind: located.kind.to_owned(),
         offset_bytes: located.offset,
+        label_bytes: located.label_bytes,
         how: located.how.to_owned(),
         below: located.below.into_iter().map(place).collect(),
     }

@@ -37,7 +37,11 @@ impl LocateArgs {
 fn draw(place: &Place, column: usize, text: &mut String) {
     text.push_str(&place.name);
     let Some((first, others)) = place.below.split_first() else {
-        text.push_str(&format!(": {}\n", sum(place.offset_bytes)));
+        let label = match place.label_bytes {
+            0 => String::new(),
+            bytes => format!(" + {} (label)", sum(bytes)),
+        };
+        text.push_str(&format!(": {}{label}\n", sum(place.offset_bytes)));
         return;
     };
     let mut width = place.name.chars().count();
@@ -74,13 +78,14 @@ mod tests {
     use super::*;
 
     fn place(name: &str, offset_bytes: u64, how: &str, below: Vec<Place>) -> Place {
-        Place { name: name.into(), kind: "k".into(), offset_bytes, how: how.into(), below }
+        let (name, kind, how) = (name.into(), "k".into(), how.into());
+        Place { name, kind, offset_bytes, label_bytes: 0, how, below }
     }
 
     #[test]
     fn copies_hang_below_their_arrow() {
         let a = place("a", (5 << 30) + (1 << 20), "mirrored", vec![]);
-        let b = place("b", 512, "mirrored", vec![]);
+        let b = Place { label_bytes: 1 << 20, ..place("b", 512, "mirrored", vec![]) };
         let both = place("both", 5 << 30, "", vec![a, b]);
         let safe = place("safe", 5 << 30, "", vec![both]);
         let mut text = "home 5 GiB -> ".to_owned();
@@ -88,7 +93,7 @@ mod tests {
         assert_eq!(
             text,
             "home 5 GiB -> safe -> both (mirrored) -> a: 5 GiB + 1 MiB\n\
-             \x20                                    `-> b: 512 B\n"
+             \x20                                    `-> b: 512 B + 1 MiB (label)\n"
         );
     }
 
