@@ -1,7 +1,9 @@
 //! Labels in memory: what a device keeps, without disks.
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::{Poll, Waker};
 
 use block::env::LocalFuture;
 use block::{Error, ErrorKind, Found, KEPT_BYTES_MAX, Kept, KeptState, Result};
@@ -12,6 +14,8 @@ pub struct Shelf {
     state: RefCell<Option<KeptState>>,
     writes: Cell<u64>,
     fails: Cell<bool>,
+    held: Cell<bool>,
+    waiting: RefCell<Vec<Waker>>,
     used: Cell<bool>,
 }
 
@@ -45,6 +49,32 @@ impl Shelf {
         self.fails.set(fails);
     }
 
+    /// Whether writes wait from now on; those that waited go on when it ends.
+    pub fn hold(&self, held: bool) {
+        self.held.set(held);
+        self.waiting.take().into_iter().for_each(Waker::wake);
+    }
+
+    async fn let_go(&self) {
+        poll_fn(|cx| {
+            if !self.held.get() {
+                return Poll::Ready(());
+            }
+            self.waiting.borrow_mut().push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    fn write(&self, state: Vec<u8>) -> Result<()> {
+        if self.fails.get() {
+            return Err(Error::new(ErrorKind::Io, "the label cannot be written"));
+        }
+        self.writes.set(self.writes.get() + 1);
+        self.put(Some(state));
+        Ok(())
+    }
+
     /// Writes so far.
     pub fn writes(&self) -> u64 {
         self.writes.get()
@@ -67,15 +97,11 @@ impl Kept for Look {
 
     fn write(&self, ports: &[usize], state: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>> {
         assert!(state.len() <= KEPT_BYTES_MAX, "{} bytes are too many", state.len());
-        let shelf = &self.shelf;
-        let answer = if shelf.fails.get() {
-            Err(Error::new(ErrorKind::Io, "the label cannot be written"))
-        } else {
-            shelf.writes.set(shelf.writes.get() + 1);
-            shelf.put(Some(state));
-            Ok(())
-        };
-        let answers = ports.iter().map(|port| (*port, answer.clone())).collect();
-        Box::pin(std::future::ready(answers))
+        let (shelf, ports) = (self.shelf.clone(), ports.to_vec());
+        Box::pin(async move {
+            shelf.let_go().await;
+            let answer = shelf.write(state);
+            ports.into_iter().map(|port| (port, answer.clone())).collect()
+        })
     }
 }

@@ -1,6 +1,6 @@
 //! Reads from the member that answers soonest, writes to all.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
@@ -10,7 +10,8 @@ use std::time::Duration;
 use block::seeded::{self, Bug};
 use block::{
     Below, Buf, ByteRange, Child, Control, Copies, Deadline, Device, Done, Env, Error, ErrorKind,
-    Guard, Handled, Health, Info, Lower, Mode, Needs, Op, RangeLock, Report, Request, Result,
+    FlushFault, Guard, Handled, Health, Info, Lower, Mode, Needs, Op, RangeLock, Report, Request,
+    Result,
 };
 
 use super::MEMBERS_MAX;
@@ -39,7 +40,7 @@ pub struct Inner {
     pub repairs: Cell<u32>,
     pub repaired: Cell<u64>,
     zero_to_discard: bool,
-    flush_failed: RefCell<Option<Error>>,
+    flush_fault: FlushFault,
     pub(super) ledger: Option<Ledger>,
 }
 
@@ -76,7 +77,7 @@ impl Mirror {
             repairs: Cell::new(0),
             repaired: Cell::new(0),
             zero_to_discard,
-            flush_failed: RefCell::default(),
+            flush_fault: FlushFault::default(),
             ledger,
         });
         Self { info, inner }
@@ -126,18 +127,19 @@ impl Inner {
     async fn read(&self, range: ByteRange, into: &mut Buf, avoid: &mut Copies) -> Result<Copies> {
         self.after_writes(range).await;
         let mut tried = Copies::NONE;
-        let mut failed = Err(self.nobody());
+        let mut failed = None;
         while let Some(index) = self.choose(*avoid, tried) {
             match self.read_from(index, range, into).await {
                 Ok(()) => {
                     *avoid = avoid.with(index);
                     return Ok(tried);
                 }
-                Err(error) => failed = Err(error),
+                Err(error) => failed = Some(error),
             }
             tried = tried.with(index);
         }
-        failed
+        // Made only now: an error costs an allocation, and most reads need none.
+        Err(failed.unwrap_or_else(|| self.nobody()))
     }
 
     /// Asks members until one answers.
@@ -219,16 +221,11 @@ impl Inner {
 
     /// A flush that failed upwards is never made good by a later one, whichever members it meets.
     async fn flush(&self) -> Result<()> {
-        if let Some(error) = &*self.flush_failed.borrow() {
-            return Err(error.clone());
-        }
+        self.flush_fault.check()?;
         let flushed = self.to_all(&Op::Flush).await;
         let flushed = self.remembered().await.and(flushed);
         if let Err(error) = &flushed {
-            let words =
-                format!("an earlier flush failed ({error}); what it should have kept may be lost");
-            let sticky = Error::new(ErrorKind::Faulted, words).at(&self.name);
-            self.flush_failed.borrow_mut().get_or_insert(sticky);
+            self.flush_fault.note(error, &self.name);
             if let Some(ledger) = &self.ledger {
                 ledger.flush_failed();
                 self.remember_soon();
@@ -297,7 +294,7 @@ impl Inner {
     fn report(&self) -> Report {
         let members: Vec<_> = self.members.iter().map(Member::report).collect();
         let out = self.members.iter().find(|member| member.state() != State::InSync);
-        let sticky = self.flush_failed.borrow();
+        let sticky = self.flush_fault.error();
         let health = match out {
             _ if sticky.is_some() => Health::Failed,
             None => Health::Ok,
@@ -310,7 +307,7 @@ impl Inner {
                 format!("data safe on {} of {}", self.in_sync().count(), members.len())
             }
             Health::Failed => {
-                sticky.as_ref().map_or_else(|| self.nobody().to_string(), Error::to_string)
+                sticky.map_or_else(|| self.nobody().to_string(), |error| error.to_string())
             }
         };
         let next = out

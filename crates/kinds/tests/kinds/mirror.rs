@@ -1,12 +1,14 @@
 //! What only the inside of a mirror shows: its members, and what is on their disks.
 
 use std::rc::Rc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use block::{ByteRange, Control, Op};
 use graph::kind::Value;
 use sim::draw::Stream;
 use sim::{Assembly, Client, DiskConfig, Faults, PartId, Profile, SimDisk, SimWorld};
+use testkit::Shelf;
 
 const MIB: u64 = 1 << 20;
 
@@ -21,9 +23,15 @@ struct Pair {
 
 impl Pair {
     fn new(size: u64) -> Self {
+        Self::over(size, None)
+    }
+
+    /// `shelf`: where it keeps its state, if its disks are labelled.
+    fn over(size: u64, shelf: Option<&Rc<Shelf>>) -> Self {
         let world = SimWorld::new(1);
         let mut graph =
-            Assembly::new(&world.env(), kinds::REGISTRY, false, Stream::new(1, "order", 0));
+            Assembly::new(&world.env(), kinds::REGISTRY, false, Stream::new(1, "order", 0))
+                .in_world(&world);
         let made = [0, 1].map(|n| {
             let disk = SimDisk::new(&world, n, DiskConfig::new(size, Profile::Native512));
             let path = format!("/disk{n}");
@@ -34,7 +42,11 @@ impl Pair {
         let parts = [made[0].1, made[1].1];
         let names = [made[0].2.clone(), made[1].2.clone()];
         let trust = [("trust", Value::Text(names[0].clone()))];
-        let mirror = graph.add("mirror", &trust, &parts).unwrap();
+        let mirror = match shelf {
+            Some(shelf) => graph.add_keeper("mirror", &trust, &parts, shelf.look()),
+            None => graph.add("mirror", &trust, &parts),
+        };
+        let mirror = mirror.unwrap();
         let disks = made.map(|(disk, ..)| disk);
         Self { world, graph, disks, names, mirror }
     }
@@ -43,11 +55,15 @@ impl Pair {
         Client::new(&self.graph.engine, self.graph.node(self.mirror))
     }
 
-    fn write(&self, start: u64, byte: u8) {
+    fn write_of(&self, start: u64, byte: u8) -> Op {
         let data = self.world.env().buf(4096).unwrap();
         data.write().fill(byte);
-        let write = Op::write(ByteRange::new(start, 4096).unwrap(), data);
-        self.world.block_on(self.client().send(write)).unwrap().result.unwrap();
+        Op::write(ByteRange::new(start, 4096).unwrap(), data)
+    }
+
+    fn write(&self, start: u64, byte: u8) {
+        let write = self.client().send(self.write_of(start, byte));
+        self.world.block_on(write).unwrap().result.unwrap();
     }
 
     fn second(&self) -> block::Member {
@@ -97,4 +113,26 @@ fn a_member_whose_flush_fails_is_out_before_the_others_have_answered() {
     assert_eq!(pair.second().state, "failed");
     // The first one's answer is late, and counts.
     pair.world.block_on(flush).unwrap().result.unwrap();
+}
+
+/// What is answered has to be found after a crash: the label of the one that has it must say before
+/// that the other has not.
+#[test]
+fn a_write_that_misses_a_member_is_answered_when_that_is_durable() {
+    let shelf = Shelf::new();
+    let pair = Pair::over(MIB, Some(&shelf));
+    pair.until(|second| second.state == "in sync");
+    pair.write(0, 7);
+    pair.disks[1].set_faults(Faults { write_error: 1_000_000, ..Faults::default() });
+    shelf.hold(true);
+    let mut write = std::pin::pin!(pair.client().send(pair.write_of(4096, 8)));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(write.as_mut().poll(&mut cx).is_pending());
+    pair.pass(Duration::from_secs(1));
+    assert_eq!(pair.second().state, "failed");
+    assert!(write.as_mut().poll(&mut cx).is_pending(), "the label does not say so yet");
+    let before = shelf.writes();
+    shelf.hold(false);
+    pair.world.block_on(write).unwrap().result.unwrap();
+    assert!(shelf.writes() > before);
 }
