@@ -170,9 +170,8 @@ impl Graph {
         device: Rc<dyn AnyDevice>,
         below: &[NodeId],
     ) -> Result<(NodeId, Body, Info)> {
-        let info = device.info().clone();
         let node = self.engine.add_device(name, device.clone(), below)?;
-        Ok((node, Body::Device(device), info))
+        Ok((node, Body::Device(device), self.engine.info(node)))
     }
 
     /// A disk of which the label takes both ends.
@@ -191,10 +190,9 @@ impl Graph {
         let own = Table::linear(Port(0), raw_info.size, meta::DATA_START, bytes).map_err(fault)?;
         let fused = own.clone().named(id);
         let info = Info { size: bytes, ..raw_info };
-        let node =
-            self.engine.add_table(&plan.name, info.clone(), Rc::new(fused.clone()), &[raw])?;
+        let node = self.engine.add_table(&plan.name, info, Rc::new(fused.clone()), &[raw])?;
         let fusion = Fusion { own, fused, ports: vec![raw] };
-        Ok((node, Body::Labelled(device, fusion), info))
+        Ok((node, Body::Labelled(device, fusion), self.engine.info(node)))
     }
 
     /// The disk itself, or what does for it what it cannot do.
@@ -233,9 +231,9 @@ impl Graph {
         }
         let table = fused.table.renumber(&ports).map_err(fault)?;
         let info = plan.info.clone();
-        let node =
-            self.engine.add_table(&plan.name, info.clone(), Rc::new(table.clone()), &nodes)?;
-        Ok((node, Body::Table(Fusion { own, fused: table, ports: nodes }), info))
+        let node = self.engine.add_table(&plan.name, info, Rc::new(table.clone()), &nodes)?;
+        let fusion = Fusion { own, fused: table, ports: nodes };
+        Ok((node, Body::Table(fusion), self.engine.info(node)))
     }
 
     /// Its name.

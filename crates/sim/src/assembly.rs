@@ -166,10 +166,9 @@ impl Assembly {
         device: Rc<dyn AnyDevice>,
         on: &[PartId],
     ) -> Result<PartId> {
-        let info = device.info().clone();
         let nodes: Vec<_> = on.iter().map(|part| self.parts[*part].node).collect();
         let node = self.engine.add_device(name, device.clone(), &nodes)?;
-        Ok(self.push(name.to_owned(), info, node, Body::Device(device)))
+        Ok(self.push(name.to_owned(), self.engine.info(node), node, Body::Device(device)))
     }
 
     /// Adds a device of `kind` over the devices `on`.
@@ -243,8 +242,8 @@ impl Assembly {
         let (table, nodes) =
             if self.fuse { self.fused(&table, on)? } else { self.plain(table, on) };
         let table = Rc::new(table);
-        let node = self.engine.add_table(&name, info.clone(), table.clone(), &nodes)?;
-        Ok(self.push(name, info, node, Body::Table(table, nodes)))
+        let node = self.engine.add_table(&name, info, table.clone(), &nodes)?;
+        Ok(self.push(name, self.engine.info(node), node, Body::Table(table, nodes)))
     }
 
     fn plain(&self, table: Table, on: &[PartId]) -> (Table, Vec<NodeId>) {

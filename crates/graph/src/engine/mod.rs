@@ -38,6 +38,9 @@ pub const SLOTS_MAX: usize = 1 << 20;
 /// Slots kept back for what devices do by themselves: resync, retirement, scrub.
 pub const SLOTS_OWN: u32 = (SLOTS_MAX / 8) as u32;
 
+/// Transfers of this length are always possible, or a device is refused.
+const TRANSFER_MIN_BYTES: u32 = 1 << 20;
+
 /// The most slots that one request may need.
 const REQUEST_SLOTS_MAX: u32 = (SLOTS_MAX / 64) as u32;
 
@@ -186,7 +189,7 @@ impl Engine {
         lowers: &[NodeId],
     ) -> Result<NodeId> {
         let reserve = self.reserve(name, &*device, lowers, device.needs().children)?;
-        let (info, future) = (device.info().clone(), device.future_layout());
+        let (info, future) = (self.fitted(device.info(), reserve, lowers), device.future_layout());
         self.add(name, info, Power::Device { device, future }, reserve)
     }
 
@@ -215,6 +218,7 @@ impl Engine {
         let split: Rc<dyn AnyDevice> = Rc::new(Split::new(info.clone(), table.clone(), handles));
         // The parts of a split add up to the request.
         let reserve = self.reserve(name, &*split, lowers, 1)?;
+        let info = self.fitted(&info, reserve, lowers);
         let lowers = lowers.iter().map(|id| self.node(*id)).collect();
         let future = split.future_layout();
         self.add(name, info, Power::Table { table, lowers, split, future }, reserve)
@@ -250,12 +254,29 @@ impl Engine {
             let slots = |count| format!("{count} slots");
             return too_much(slots(reserve.slots), slots(REQUEST_SLOTS_MAX));
         }
-        let bytes = reserve.bytes(u64::from(device.info().max_transfer));
-        let most = self.0.pool.limit_bytes() / 2;
+        let least = device.info().max_transfer.min(TRANSFER_MIN_BYTES);
+        let (bytes, most) = (reserve.bytes(u64::from(least)), self.reserve_max());
         if bytes > most {
             return too_much(format!("{bytes} bytes of buffers"), format!("{most} bytes"));
         }
         Ok(reserve)
+    }
+
+    /// Bytes that one request may keep back: others have to get on beside it.
+    fn reserve_max(&self) -> usize {
+        self.0.pool.limit_bytes() / 2
+    }
+
+    /// The facts, with transfers as long as the reserve and the devices below allow; longer ones are
+    /// split above.
+    fn fitted(&self, info: &Info, reserve: Reserve, lowers: &[NodeId]) -> Info {
+        let below = lowers.iter().map(|id| self.node(*id).info.max_transfer).min();
+        let mut max_transfer = info.max_transfer.min(below.unwrap_or(u32::MAX));
+        while reserve.bytes(u64::from(max_transfer)) > self.reserve_max() {
+            max_transfer /= 2;
+            max_transfer -= max_transfer % info.block_size;
+        }
+        Info { max_transfer, ..info.clone() }
     }
 
     fn node(&self, id: NodeId) -> Rc<Node> {
