@@ -5,11 +5,12 @@ use wire::nbd::uri::{Address, NbdUri, UriError};
 
 fn tcp(tls: bool, host: &str, port: u16, export: &str) -> NbdUri {
     let address = Address::Tcp { host: host.to_owned(), port };
-    NbdUri { tls, address, export: export.to_owned() }
+    NbdUri { tls, address, export: export.to_owned(), certificates: None, hostname: None }
 }
 
 fn unix(tls: bool, path: &str, export: &str) -> NbdUri {
-    NbdUri { tls, address: Address::Unix { path: path.to_owned() }, export: export.to_owned() }
+    let address = Address::Unix { path: path.to_owned() };
+    NbdUri { tls, address, export: export.to_owned(), certificates: None, hostname: None }
 }
 
 #[test]
