@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -70,6 +70,14 @@ pub trait World {
     fn listen(&self, at: &Address) -> Result<Rc<dyn Listener>>;
     /// Connects.
     fn connect(&self, to: &Address) -> LocalFuture<Result<Rc<dyn Socket>>>;
+    /// A whole small file, such as a certificate. A world without files has none.
+    ///
+    /// # Errors
+    /// `NotFound`, `Denied`; `Limit` if it is longer than `most` bytes.
+    fn read_file(&self, path: &Path, _most: usize) -> Result<Vec<u8>> {
+        let words = format!("{}: there are no files here", path.display());
+        Err(Error::new(ErrorKind::Unsupported, words))
+    }
 }
 
 /// A timer that was set.
@@ -150,6 +158,14 @@ impl Env {
     /// `NotFound`, `Denied`, and what else the kernel says.
     pub async fn connect(&self, to: &Address) -> Result<Rc<dyn Socket>> {
         self.0.connect(to).await
+    }
+
+    /// See [`World::read_file`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_file(&self, path: &Path, most: usize) -> Result<Vec<u8>> {
+        self.0.read_file(path, most)
     }
 
     /// Waits for `delay`.

@@ -6,6 +6,7 @@
 )]
 
 mod args;
+mod certificates;
 mod draw;
 mod exit;
 mod out;

@@ -6,6 +6,7 @@ use block::Env;
 use block::env::{CacheMode, Open};
 use graph::spec::{Faults, Planned, Spec, TEXT_MAX_BYTES};
 
+use crate::certificates;
 use crate::exit::{Exit, Failure, Result};
 use crate::out;
 use crate::registry::REGISTRY;
@@ -56,7 +57,9 @@ impl Source {
     pub async fn plan(&self, read_only: bool, env: &Env) -> Result<Planned> {
         match self {
             Self::Spec(path) => {
-                let mut planned = read_spec(path)?.plan(REGISTRY, env).await.map_err(told)?;
+                let mut spec = read_spec(path)?;
+                certificates::check(env, &mut spec);
+                let mut planned = spec.plan(REGISTRY, env).await.map_err(told)?;
                 if read_only {
                     for export in &mut planned.exports {
                         export.read_only = true;

@@ -169,9 +169,12 @@ impl Socket for TlsSocket {
     /// Takes leave first, if nothing is in the way.
     fn shutdown(&self) {
         let inner = self.0.clone();
+        if inner.closing.replace(true) {
+            return;
+        }
         let mut outgoing = inner.outgoing.borrow_mut();
         let busy = outgoing.ticket.is_some() || !outgoing.sealed.is_empty();
-        if inner.closing.replace(true) || busy || outgoing.failed.is_some() {
+        if busy || outgoing.failed.is_some() {
             return inner.lower.shutdown();
         }
         let alert = [if inner.last_word.get() == CLOSE_NOTIFY { 1 } else { 2 }, inner.last_word.get()];

@@ -2,8 +2,7 @@
 
 use std::fmt::Write as _;
 
-use block::env::Address;
-use graph::spec::Planned;
+use graph::spec::{Listen, Planned};
 use graph::spec::units::format_exact;
 
 use super::listen::{uri, uris};
@@ -39,7 +38,7 @@ pub fn text(planned: &Planned) -> String {
 }
 
 /// What a start would do.
-pub fn dry(planned: &Planned, listens: &[Address]) -> String {
+pub fn dry(planned: &Planned, listens: &[Listen]) -> String {
     let mut text = planned.summary();
     for node in planned.nodes.iter().filter(|node| node.created && node.lowers.is_empty()) {
         if let Some(path) = node.given.text("file") {

@@ -29,10 +29,11 @@ use clap::Args;
 use export::nbd::{Export, Limits, Server};
 use graph::Graph;
 use graph::engine::Engine;
-use graph::spec::Planned;
+use graph::spec::{Listen, Planned};
 use graph::spec::units::parse_duration;
 use runtime::{Config, Core};
 
+use crate::certificates;
 use crate::exit::{Exit, Failure, Result};
 use crate::out::{self, Form};
 use crate::place;
@@ -64,7 +65,7 @@ pub struct ServeArgs {
     /// Run a shell command with $uri, $unixsocket and $size of the first export, and end with it
     #[arg(long, value_name = "CMD")]
     run: Option<String>,
-    /// Listen here instead: unix:PATH or tcp:HOST:PORT; may be given more than once
+    /// Listen here instead: unix:PATH, tcp:HOST:PORT or tls://HOST:PORT; may be given more than once
     #[arg(long, value_name = "ADDR")]
     listen: Vec<String>,
     /// Allow --listen on TCP beyond loopback, unencrypted and open to whoever can reach it
@@ -96,7 +97,8 @@ impl Serving {
         env.spawn("engine", engine.clone().drive());
         let graph = Rc::new(Graph::build(planned, &engine, env).await?);
         let export = |export: &graph::Export| {
-            Export::new(env, &engine, export.node, &export.name, &planned.name)
+            let clients = export.clients.as_deref();
+            Export::for_clients(env, &engine, export.node, &export.name, &planned.name, clients)
         };
         let exports = graph.exports().iter().map(export).collect();
         let mut limits = Limits::default();
@@ -108,12 +110,15 @@ impl Serving {
     }
 
     /// Lets clients in. Answers the addresses as they turned out.
-    fn listen(&self, listens: &[Address]) -> Result<Vec<Address>> {
+    fn listen(&self, listens: &[Listen], tls: Option<Rc<tls::Server>>) -> Result<Vec<Listen>> {
         let mut bound = Vec::new();
         for at in listens {
-            let listener = self.env.listen(at)?;
-            bound.push(listener.address());
-            self.server.serve(listener);
+            let listener = self.env.listen(&at.address)?;
+            bound.push(Listen { address: listener.address(), tls: at.tls });
+            match &tls {
+                Some(tls) if at.tls => self.server.serve_tls(listener, tls),
+                _ => self.server.serve(listener),
+            }
         }
         Ok(bound)
     }
@@ -150,6 +155,7 @@ impl ServeArgs {
             out::note(&warning.to_string());
         }
         listen::warn(&listens);
+        let tls = certificates::server(&env, &planned, &listens)?;
         if self.dry_run {
             out::print(&banner::dry(&planned, &listens))?;
             return Ok(Exit::Ok);
@@ -162,7 +168,7 @@ impl ServeArgs {
         // Before any thread is started: threads inherit what is blocked.
         let mut signals = core.signals()?;
         let serving = core.block_on(Serving::open(&env, &planned))?;
-        let planned = Planned { listens: serving.listen(&listens)?, ..planned };
+        let planned = Planned { listens: serving.listen(&listens, tls)?, ..planned };
         let control = self.control(&planned, &serving)?;
         if let Some(pidfile) = &pidfile {
             pidfile.write()?;
@@ -224,7 +230,7 @@ impl ServeArgs {
         Err(Failure::new(Exit::Unsupported, format!("{what}, {why}")))
     }
 
-    fn addresses(&self, source: &Source, planned: &Planned) -> Result<Vec<Address>> {
+    fn addresses(&self, source: &Source, planned: &Planned) -> Result<Vec<Listen>> {
         if !self.listen.is_empty() {
             return self.listen.iter().map(|text| listen::parse(text, self.insecure)).collect();
         }
@@ -241,6 +247,7 @@ impl ServeArgs {
         if !self.dry_run {
             place::make_directory()?;
         }
-        Ok(vec![Address::Unix(directory.join(format!("{name}.sock")))])
+        let address = Address::Unix(directory.join(format!("{name}.sock")));
+        Ok(vec![Listen { address, tls: false }])
     }
 }

@@ -19,6 +19,7 @@ use std::path::Path;
 use ::graph::spec::{Faults, Planned, Spec};
 use runtime::{Config, Core, Engine};
 
+use crate::certificates;
 use crate::exit::Result;
 use crate::registry::REGISTRY;
 use crate::source::{read_spec, told};
@@ -37,5 +38,7 @@ fn plan(path: &Path) -> Result<Planned> {
 fn planned(spec: &Spec) -> Result<Result<Planned, Faults>> {
     let core = core()?;
     let env = core.env();
+    let mut spec = spec.clone();
+    certificates::check(&env, &mut spec);
     Ok(core.block_on(spec.plan(REGISTRY, &env)))
 }

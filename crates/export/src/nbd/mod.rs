@@ -59,6 +59,8 @@ impl Default for Limits {
 pub struct Export {
     name: String,
     description: String,
+    /// Whose certificates get it, by name; everybody if it does not say.
+    clients: Option<Vec<String>>,
     env: Env,
     engine: Engine,
     node: NodeId,
@@ -78,9 +80,23 @@ impl Export {
         name: &str,
         description: &str,
     ) -> Rc<Self> {
+        Self::for_clients(env, engine, node, name, description, None)
+    }
+
+    /// Offers `node` to those whose certificate has one of the names in `clients`, as common name or
+    /// beside it. Nobody else sees that it is there, least of all who comes without TLS.
+    pub fn for_clients(
+        env: &Env,
+        engine: &Engine,
+        node: NodeId,
+        name: &str,
+        description: &str,
+        clients: Option<&[String]>,
+    ) -> Rc<Self> {
         Rc::new(Self {
             name: name.to_owned(),
             description: description.to_owned(),
+            clients: clients.map(<[String]>::to_vec),
             env: env.clone(),
             engine: engine.clone(),
             node,
@@ -98,6 +114,10 @@ impl Export {
     /// The node that it offers.
     pub fn node(&self) -> NodeId {
         self.node
+    }
+
+    fn is_for(&self, names: &[String]) -> bool {
+        self.clients.as_ref().is_none_or(|clients| names.iter().any(|name| clients.contains(name)))
     }
 
     fn facts(&self) -> ExportFacts {

@@ -23,6 +23,9 @@ const READ_ONLY: OptionSpec = OptionSpec {
     help: "refuse writes",
 };
 
+/// Names of clients in one export.
+const CLIENTS_MAX: usize = 1024;
+
 /// Keys that other versions know.
 const LATER: [&str; 2] = ["label", "attach"];
 
@@ -44,6 +47,8 @@ pub(super) struct ExportDraft<'s> {
     pub(super) entry: &'s Entry,
     pub(super) on: Option<(Word, usize)>,
     pub(super) read_only: bool,
+    /// Whose certificates get it.
+    pub(super) clients: Option<Vec<String>>,
 }
 
 /// What a name means.
@@ -257,7 +262,7 @@ impl<'s> Draft<'s> {
 
 impl<'s> ExportDraft<'s> {
     pub(super) fn new(entry: &'s Entry, names: &Names<'_>, log: &mut Log) -> Self {
-        let mut draft = Self { entry, on: None, read_only: false };
+        let mut draft = Self { entry, on: None, read_only: false, clients: None };
         if entry.broken {
             return draft;
         }
@@ -271,7 +276,8 @@ impl<'s> ExportDraft<'s> {
                     draft.read_only =
                         value::check(&READ_ONLY, item, &[], log) == Some(Value::Switch(true));
                 }
-                _ => unknown_option(key, "an export", ["on", READ_ONLY.name], log),
+                "clients" => draft.clients = clients(item, log),
+                _ => unknown_option(key, "an export", ["on", READ_ONLY.name, "clients"], log),
             }
         }
         if entry.field("on").is_none() {
@@ -281,6 +287,30 @@ impl<'s> ExportDraft<'s> {
         draft.on.take_if(|_| entry.twice);
         draft
     }
+}
+
+/// Names in certificates, as one or as a list.
+fn clients(item: &Item, log: &mut Log) -> Option<Vec<String>> {
+    let items = match &item.raw {
+        Raw::List(items) => items.as_slice(),
+        _ => std::slice::from_ref(item),
+    };
+    if items.is_empty() || items.len() > CLIENTS_MAX {
+        let count = items.len();
+        log.error(item.at, format!("{count} names in clients; 1 to {CLIENTS_MAX} are possible"));
+    }
+    let mut names = Vec::new();
+    for one in items {
+        match &one.raw {
+            Raw::Broken => {}
+            Raw::Text(name) if !name.is_empty() => names.push(name.clone()),
+            raw => {
+                let why = "the name in a client's certificate is needed, in quotes";
+                log.error(one.at, format!("clients {}: {why}", raw.show()));
+            }
+        }
+    }
+    Some(names)
 }
 
 fn name_of(item: &Item, log: &mut Log) -> Option<Word> {
