@@ -273,8 +273,9 @@ impl<C: Connection> Shaking<'_, C> {
                     self.more().await?;
                 }
                 Err(error) => {
-                    // The alert that rustls has for the peer. Whether it arrives changes nothing.
-                    while let Ok(Step::Again) = self.step() {}
+                    // The alert that rustls has for the peer: it comes first, once, and whether it
+                    // arrives changes nothing. Asked again, rustls would fail for the second time.
+                    let _ = self.step();
                     let _ = self.send().await;
                     return Err(failed(&error));
                 }

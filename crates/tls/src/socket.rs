@@ -78,6 +78,8 @@ struct Incoming {
     into: Option<Buf>,
     ticket: Option<Ticket>,
     ended: bool,
+    /// The first error below; once more is asked for before it counts.
+    broken: Option<Error>,
     failed: Option<Error>,
 }
 
@@ -118,6 +120,7 @@ impl TlsSocket {
             into: None,
             ticket: None,
             ended: false,
+            broken: None,
             failed: None,
         };
         let outgoing = Outgoing {
@@ -224,26 +227,56 @@ impl Inner {
                 Ok(0) if !incoming.ended => {}
                 other => break other,
             }
-            let room = &mut incoming.ticket;
-            let ticket = match room {
-                Some(ticket) => ticket,
-                None => {
-                    let free = make_room(&incoming.buf, &mut incoming.sealed);
-                    room.insert(self.lower.recv(free))
-                }
-            };
-            let Poll::Ready(outcome) = Pin::new(ticket).poll(cx) else { return Poll::Pending };
-            incoming.ticket = None;
-            match outcome.result {
-                // Requests say how long they are, so a stream that is cut between records is found to
-                // be short by whoever reads them; between requests it is an end like any other.
-                Ok(0) if incoming.sealed.is_empty() => incoming.ended = true,
-                Ok(0) => incoming.failed = Some(cut()),
-                Ok(n) => incoming.sealed.end += n,
-                Err(error) => incoming.failed = Some(error),
+            if self.poll_more(incoming, cx).is_pending() {
+                return Poll::Pending;
             }
         };
         Poll::Ready(Outcome { result, buf: incoming.into.take(), parts: Vec::new() })
+    }
+
+    /// Receives, until something has arrived or nothing more will.
+    fn poll_more(&self, incoming: &mut Incoming, cx: &mut Context<'_>) -> Poll<()> {
+        let ticket = match &mut incoming.ticket {
+            Some(ticket) => ticket,
+            none => {
+                let free = make_room(&incoming.buf, &mut incoming.sealed);
+                none.insert(self.lower.recv(free))
+            }
+        };
+        let Poll::Ready(outcome) = Pin::new(ticket).poll(cx) else { return Poll::Pending };
+        incoming.ticket = None;
+        match (outcome.result, incoming.broken.take()) {
+            (Ok(0) | Err(_), Some(broken)) => incoming.failed = Some(broken),
+            // Requests say how long they are, so a stream that is cut between records is found to
+            // be short by whoever reads them; between requests it is an end like any other.
+            (Ok(0), None) if incoming.sealed.is_empty() => incoming.ended = true,
+            (Ok(0), None) => incoming.failed = Some(cut()),
+            // Behind the reset of a unix socket may be the alert that says why.
+            (Err(error), None) => incoming.broken = Some(error),
+            (Ok(n), broken) => {
+                incoming.sealed.end += n;
+                incoming.broken = broken;
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// Why the peer takes no more, if it has said so and nobody else listens.
+    fn poll_reason(&self, cx: &mut Context<'_>) -> Poll<Option<Error>> {
+        let mut incoming = self.incoming.borrow_mut();
+        let incoming = &mut *incoming;
+        while incoming.into.is_none() && incoming.plain.is_empty() && !self.next_record(incoming) {
+            if let Some(error) = &incoming.failed {
+                return Poll::Ready(Some(error.clone()));
+            }
+            if incoming.ended {
+                break;
+            }
+            if self.poll_more(incoming, cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(None)
     }
 
     /// Hands on all that has arrived, as far as it fits.
@@ -349,7 +382,8 @@ impl Inner {
         let outgoing = &mut *outgoing;
         let result = loop {
             if let Some(error) = &outgoing.failed {
-                break Err(error.clone());
+                let Poll::Ready(reason) = self.poll_reason(cx) else { return Poll::Pending };
+                break Err(reason.unwrap_or_else(|| error.clone()));
             }
             if let Some(ticket) = &mut outgoing.ticket {
                 let Poll::Ready(outcome) = Pin::new(ticket).poll(cx) else { return Poll::Pending };
