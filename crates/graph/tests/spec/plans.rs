@@ -7,7 +7,7 @@ use block::env::Address;
 use graph::spec::units::{
     format_duration, format_exact, format_size, parse_size, write_duration, write_size,
 };
-use graph::spec::{Planned, Position, Role, Severity, Spec};
+use graph::spec::{Listen, Planned, Position, Role, Severity, Spec};
 
 use super::kinds;
 

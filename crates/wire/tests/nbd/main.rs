@@ -5,6 +5,7 @@ mod golden;
 mod limits;
 mod pair;
 mod server;
+mod tls;
 mod shake;
 mod transmission;
 mod uri;

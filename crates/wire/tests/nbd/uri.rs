@@ -39,6 +39,20 @@ fn good_uris_and_their_canonical_form() {
 }
 
 #[test]
+fn uris_of_tls_name_its_files() {
+    let text = "nbds://h/d?tls-certificates=/etc/a%20b&tls-hostname=other";
+    let uri: NbdUri = text.parse().unwrap();
+    assert_eq!(uri.certificates.as_deref(), Some("/etc/a b"));
+    assert_eq!(uri.hostname.as_deref(), Some("other"));
+    assert_eq!(uri.to_string(), text);
+    let text = "nbds+unix:///d?socket=/s&tls-certificates=/c";
+    assert_eq!(text.parse::<NbdUri>().unwrap().to_string(), text);
+    for text in ["nbd://h/d?tls-hostname=x", "nbd+unix:///d?socket=/s&tls-certificates=/c"] {
+        assert!(text.parse::<NbdUri>().is_err(), "{text}");
+    }
+}
+
+#[test]
 fn bad_uris_say_what_is_wrong() {
     let cases = [
         ("", "the scheme is \"\""),
