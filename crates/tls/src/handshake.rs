@@ -230,6 +230,40 @@ async fn secure(
     connection: impl Connection,
     client: bool,
 ) -> Result<Secured> {
+    let (socket, names) = shake(env, lower, connection, client).await?;
+    Ok(Secured { socket: Rc::new(socket), names })
+}
+
+/// One side of a handshake, with a socket whose keys a test can have renewed.
+#[cfg(test)]
+pub async fn secure_for_tests(
+    env: &Env,
+    lower: Rc<dyn Socket>,
+    server: Option<&Server>,
+    client: Option<&Client>,
+) -> Result<TlsSocket> {
+    let shaken = match (server, client) {
+        (Some(server), _) => {
+            server.clock.set(env);
+            let connection = UnbufferedServerConnection::new(server.config.clone()).unwrap();
+            shake(env, lower, connection, false).await
+        }
+        (None, client) => {
+            let Client { config, clock, name } = client.unwrap().clone();
+            clock.set(env);
+            let connection = UnbufferedClientConnection::new(config, name).unwrap();
+            shake(env, lower, connection, true).await
+        }
+    };
+    shaken.map(|(socket, _)| socket)
+}
+
+async fn shake(
+    env: &Env,
+    lower: Rc<dyn Socket>,
+    connection: impl Connection,
+    client: bool,
+) -> Result<(TlsSocket, Vec<String>)> {
     let buf = env.pool().wait_for(BATCH_BYTES).await?;
     let mut shaking = Shaking { env, socket: &*lower, connection, buf, end: 0, offered: 0, out: Vec::new() };
     shaking.run().await?;
@@ -239,7 +273,7 @@ async fn secure(
     let (opening, sealing) = (Half::new(secrets.rx)?, Half::new(secrets.tx)?);
     let (env, arrived) = (env.clone(), (buf, offered..end));
     let begin = Begin { env, lower, keys, opening, sealing, arrived, client };
-    Ok(Secured { socket: Rc::new(TlsSocket::new(begin).await?), names })
+    Ok((TlsSocket::new(begin).await?, names))
 }
 
 /// A handshake under way.

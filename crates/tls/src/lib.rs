@@ -18,6 +18,8 @@ mod handshake;
 mod identity;
 mod record;
 mod socket;
+#[cfg(test)]
+mod tests;
 
 pub use handshake::{Client, Secured, Server};
 pub use identity::{Authorities, Identity, Pem};

@@ -426,11 +426,21 @@ impl Inner {
     /// As many of the parts' bytes as make a batch, in as few records as they fit; answers how many.
     fn seal(&self, outgoing: &mut Outgoing) -> Result<usize> {
         let mut at = self.renew(outgoing)?;
-        let (mut part, mut from, mut total) = (0, 0, 0);
-        while part < outgoing.parts.len() && at + PLAIN_MAX_BYTES + OVERHEAD_BYTES <= BATCH_BYTES {
-            let plain = gather(&outgoing.parts, &mut part, &mut from, &outgoing.buf, at);
-            at += outgoing.half.seal(&mut outgoing.buf.write()[at..], plain, Content::Data);
-            total += plain;
+        let Outgoing { half, buf, parts, .. } = &mut *outgoing;
+        let mut left = Left { parts, part: 0, from: 0 };
+        let mut total = 0;
+        while !left.is_empty() && at + PLAIN_MAX_BYTES + OVERHEAD_BYTES <= BATCH_BYTES {
+            let mut buf = buf.write();
+            let record = &mut buf[at..at + PLAIN_MAX_BYTES + OVERHEAD_BYTES];
+            let len = match left.whole() {
+                Some(plain) => half.seal_from(&plain.read(), record, Content::Data),
+                None => {
+                    let plain = left.gather(&mut record[HEADER_BYTES..][..PLAIN_MAX_BYTES]);
+                    half.seal(record, plain, Content::Data)
+                }
+            };
+            at += len;
+            total += len - OVERHEAD_BYTES;
         }
         outgoing.sealed = 0..at;
         Ok(total)
@@ -458,22 +468,46 @@ impl Outgoing {
     }
 }
 
-/// Copies the plaintext of one record behind the room for its header at `at`; answers how long it is.
-fn gather(parts: &[Buf], part: &mut usize, from: &mut usize, into: &Buf, at: usize) -> usize {
-    let mut have = 0;
-    let mut record = into.write();
-    let record = &mut record[at + HEADER_BYTES..][..PLAIN_MAX_BYTES];
-    while have < record.len()
-        && let Some(bytes) = parts.get(*part)
-    {
-        let n = (bytes.len() - *from).min(record.len() - have);
-        record[have..have + n].copy_from_slice(&bytes.read()[*from..*from + n]);
-        (have, *from) = (have + n, *from + n);
-        if *from == bytes.len() {
-            (*part, *from) = (*part + 1, 0);
+/// What is left of the parts of a send.
+struct Left<'a> {
+    parts: &'a [Buf],
+    part: usize,
+    from: usize,
+}
+
+impl Left<'_> {
+    fn is_empty(&self) -> bool {
+        self.part == self.parts.len()
+    }
+
+    fn skip(&mut self, n: usize) {
+        self.from += n;
+        if self.from == self.parts[self.part].len() {
+            (self.part, self.from) = (self.part + 1, 0);
         }
     }
-    have
+
+    /// A whole record's plaintext, if it lies in one part.
+    fn whole(&mut self) -> Option<Buf> {
+        let part = &self.parts[self.part];
+        let end = self.from + PLAIN_MAX_BYTES;
+        let plain = (end <= part.len()).then(|| part.slice(self.from..end))?;
+        self.skip(PLAIN_MAX_BYTES);
+        Some(plain)
+    }
+
+    /// Copies what comes next, as far as it fits; answers how much it was.
+    fn gather(&mut self, into: &mut [u8]) -> usize {
+        let mut have = 0;
+        while have < into.len() && !self.is_empty() {
+            let part = &self.parts[self.part];
+            let n = (part.len() - self.from).min(into.len() - have);
+            into[have..have + n].copy_from_slice(&part.read()[self.from..self.from + n]);
+            have += n;
+            self.skip(n);
+        }
+        have
+    }
 }
 
 /// Where to receive; what is left is moved to the front.
