@@ -16,7 +16,10 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("runtime", &["block"]),
     ("bench", &["block", "graph", "kinds", "net", "runtime", "wire"]),
     ("api", &["block", "graph"]),
-    ("cairn", &["api", "bench", "block", "export", "graph", "kinds", "net", "runtime", "tls", "wire"]),
+    (
+        "cairn",
+        &["api", "bench", "block", "export", "graph", "kinds", "net", "runtime", "tls", "wire"],
+    ),
     ("sim", &["block", "export", "graph", "kinds", "net", "runtime", "wire"]),
     ("testkit", &["block", "graph", "kinds", "sim"]),
     ("chaosdisk", &["block", "export", "graph", "runtime", "sim"]),

@@ -38,7 +38,9 @@ pub fn server(env: &Env, planned: &Planned, listens: &[Listen]) -> Result<Option
     let identity = identity(env, paths)?;
     let clients = paths.clients.as_deref().map(|path| authorities(env, path)).transpose()?;
     if clients.is_none() {
-        out::note(&format!("warning: {at} takes whoever can reach it: tls has no clients = \"CA.pem\""));
+        out::note(&format!(
+            "warning: {at} takes whoever can reach it: tls has no clients = \"CA.pem\""
+        ));
     }
     Ok(Some(Rc::new(Server::new(&identity, clients.as_ref())?)))
 }

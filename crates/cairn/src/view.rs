@@ -8,7 +8,7 @@ use api::{ExportView, GraphView, Health, NodeView, Power, SpecText};
 use block::env::Address;
 use graph::kind::{Lowers, Maker, Value};
 use graph::spec::units::{format_exact, write_duration, write_size};
-use graph::spec::{Planned, PlannedNode, Role, Listen, is_loopback};
+use graph::spec::{Listen, Planned, PlannedNode, Role, is_loopback};
 
 /// The graph; `uris` leads to an export, and is empty for a plan that is not served.
 pub fn graph(planned: &Planned, pid: Option<u32>, uris: impl Fn(&str) -> Vec<String>) -> GraphView {
@@ -124,9 +124,8 @@ fn nbd(planned: &Planned) -> String {
     if !all.is_empty() {
         let _ = writeln!(text, "listen = [{}]", all.join(", "));
     }
-    let open = |at: &Listen| {
-        !at.tls && matches!(&at.address, Address::Tcp(host, _) if !is_loopback(host))
-    };
+    let open =
+        |at: &Listen| !at.tls && matches!(&at.address, Address::Tcp(host, _) if !is_loopback(host));
     if let Some(tls) = &planned.tls {
         let clients = tls.clients.as_ref();
         let paths = [("cert", Some(&tls.cert)), ("key", Some(&tls.key)), ("clients", clients)];

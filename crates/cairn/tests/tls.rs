@@ -59,11 +59,7 @@ fn serve() -> (Dir, Serve) {
 
 fn uri(dir: &Dir, export: &str, who: &str) -> String {
     let (socket, who) = (dir.path("tls.sock"), dir.path(who));
-    format!(
-        "nbds+unix:///{export}?socket={}&tls-certificates={}",
-        socket.display(),
-        who.display()
-    )
+    format!("nbds+unix:///{export}?socket={}&tls-certificates={}", socket.display(), who.display())
 }
 
 fn works(dir: &Dir, name: &str, args: &[&str]) -> String {
@@ -85,7 +81,8 @@ fn our_client_and_our_server() {
          hostname = \"127.0.0.1\" } }\n[export]\nnear = { on = \"far\" }\n",
     );
     let far = dir.serve(&["far.toml"]);
-    let io = ["write -P 7 0 4M", "write -P 9 4M 512", "flush", "read -P 7 0 4M", "read -P 9 4M 512"];
+    let io =
+        ["write -P 7 0 4M", "write -P 9 4M 512", "flush", "read -P 7 0 4M", "read -P 9 4M 512"];
     let mut args = vec!["-f", "raw", far.uri()];
     args.extend(io.iter().flat_map(|line| ["-c", *line]));
     works(&dir, "qemu-io", &args);
@@ -103,12 +100,14 @@ fn the_programs_of_others_are_served() {
     let vol = uri(&dir, "vol", "ours");
     let told = works(&dir, "nbdinfo", &[&vol]);
     assert!(told.contains("newstyle-fixed with TLS"), "{told}");
-    let bytes: Vec<u8> = (0..64u32 << 18).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    let bytes: Vec<u8> =
+        (0..64u32 << 18).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
     std::fs::write(dir.path("in.img"), &bytes).unwrap();
     works(&dir, "nbdcopy", &["in.img", &vol]);
     works(&dir, "nbdcopy", &[&vol, "out.img"]);
     assert!(std::fs::read(dir.path("out.img")).unwrap() == bytes, "nbdcopy got other bytes");
-    let creds = format!("tls-creds-x509,id=tls0,endpoint=client,dir={}", dir.path("ours").display());
+    let creds =
+        format!("tls-creds-x509,id=tls0,endpoint=client,dir={}", dir.path("ours").display());
     let socket = dir.path("tls.sock");
     let image = format!(
         "driver=nbd,server.type=unix,server.path={},export=vol,tls-creds=tls0,tls-hostname=localhost",
@@ -220,7 +219,9 @@ fn nothing_is_answered_in_plain() {
     let (dir, serve) = serve();
     const TLS_REQD: u32 = 0x8000_0005;
     let mut stream = connect(&dir);
-    for (code, data) in [(3, &b""[..]), (6, &b"\0\0\0\x03vol\0\0"[..]), (7, &b"\0\0\0\x03vol\0\0"[..]), (8, b"")] {
+    for (code, data) in
+        [(3, &b""[..]), (6, &b"\0\0\0\x03vol\0\0"[..]), (7, &b"\0\0\0\x03vol\0\0"[..]), (8, b"")]
+    {
         stream.write_all(&option(code, data)).unwrap();
         assert_eq!(reply(&mut stream), TLS_REQD, "option {code}");
     }
@@ -269,7 +270,8 @@ impl Other {
     fn nbdkit(dir: &Dir, certificates: &str) -> Self {
         let place = format!("--tls-certificates={}", dir.path(certificates).display());
         let socket = format!("{certificates}.sock");
-        let args = ["-f", "-U", &socket, "--tls=require", "--tls-verify-peer", &place, "memory", "1M"];
+        let args =
+            ["-f", "-U", &socket, "--tls=require", "--tls-verify-peer", &place, "memory", "1M"];
         Self::start(dir, "nbdkit", &args, &socket)
     }
 }
@@ -304,10 +306,13 @@ fn the_servers_of_others_are_read_if_they_are_who_they_should_be() {
         assert!(ran.code == 7 && ran.err.contains(why), "{server} {who}: {ran:?}");
     }
     std::fs::write(dir.path("q.img"), vec![0; 2 << 20]).unwrap();
-    let creds =
-        format!("tls-creds-x509,id=tls0,endpoint=server,verify-peer=on,dir={}", dir.path("ours").display());
+    let creds = format!(
+        "tls-creds-x509,id=tls0,endpoint=server,verify-peer=on,dir={}",
+        dir.path("ours").display()
+    );
     let socket = dir.path("qemu.sock").display().to_string();
-    let args = ["--object", &creds, "--tls-creds", "tls0", "-k", &socket, "-t", "-f", "raw", "q.img"];
+    let args =
+        ["--object", &creds, "--tls-creds", "tls0", "-k", &socket, "-t", "-f", "raw", "q.img"];
     let _qemu = Other::start(&dir, "qemu-nbd", &args, "qemu.sock");
     assert!(at("qemu", "ours").out.contains("2 MiB"), "{:?}", at("qemu", "ours"));
     // Nobody is talked out of TLS.
@@ -323,10 +328,19 @@ fn a_spec_with_wrong_certificates_is_refused_with_the_place() {
     certificates(&dir);
     let cases = [
         ("{ cert = \"no.pem\", key = \"ours/server-key.pem\" }", "no.pem"),
-        ("{ cert = \"ours/server-cert.pem\", key = \"ours/client-key.pem\" }", "does not belong to"),
-        ("{ cert = \"ours/server-key.pem\", key = \"ours/server-key.pem\" }", "no certificate in it"),
+        (
+            "{ cert = \"ours/server-cert.pem\", key = \"ours/client-key.pem\" }",
+            "does not belong to",
+        ),
+        (
+            "{ cert = \"ours/server-key.pem\", key = \"ours/server-key.pem\" }",
+            "no certificate in it",
+        ),
         ("{ cert = \"ours/server-cert.pem\", key = \"ours/server-cert.pem\" }", "no private key"),
-        ("{ cert = \"server-past/server-cert.pem\", key = \"server-past/server-key.pem\" }", "expired on"),
+        (
+            "{ cert = \"server-past/server-cert.pem\", key = \"server-past/server-key.pem\" }",
+            "expired on",
+        ),
         ("{ cert = \"ours/server-cert.pem\" }", "cert and key are both needed"),
     ];
     for (tls, why) in cases {
@@ -341,4 +355,47 @@ fn a_spec_with_wrong_certificates_is_refused_with_the_place() {
             assert!(ran.err.contains(why), "{tls}: {ran:?}");
         }
     }
+}
+
+/// The lines of the manual, as they stand there.
+#[test]
+fn the_lines_of_the_manual_work() {
+    let dir = Dir::new();
+    let manual = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/exports/nbd.md");
+    let manual = std::fs::read_to_string(manual).unwrap();
+    let lines = |begin: &'static str| manual.lines().filter(move |line| line.starts_with(begin));
+    for line in lines("openssl ").chain(lines("chmod ")) {
+        works(&dir, "sh", &["-c", line]);
+    }
+    dir.write(
+        "t.toml",
+        "[nbd]\nlisten = \"tls://127.0.0.1:0\"\n\
+         tls = { cert = \"server-cert.pem\", key = \"server-key.pem\", clients = \"ca-cert.pem\" }\n\
+         [disk]\nd = { memory = \"1MiB\" }\n[export]\nhome = { on = \"d\", clients = [\"alice\"] }\n",
+    );
+    let serve = dir.serve(&["t.toml"]);
+    let port = serve.uri().rsplit_once(':').unwrap().1.split('/').next().unwrap().to_owned();
+    let place = dir.0.display().to_string();
+    let cairn = env!("CARGO_BIN_EXE_cairn");
+    for begin in ["nbdinfo ", "cairn ", "qemu-img "] {
+        let mut seen = 0;
+        for line in lines(begin) {
+            let line = line.replace("10809", &port).replace("DIR", &place);
+            let line = line.replacen("cairn info", &format!("{cairn} info"), 1);
+            assert!(
+                works(&dir, "sh", &["-c", &line]).contains("1 MiB") || begin == "nbdinfo ",
+                "{line}"
+            );
+            seen += 1;
+        }
+        assert_eq!(seen, 1, "{begin}");
+    }
+    // And those that the server prints, with the directory filled in.
+    let tried: Vec<String> = serve
+        .banner
+        .lines()
+        .filter_map(|line| Some(line.split_once("qemu-img")?.1.replace("DIR", &place)))
+        .collect();
+    works(&dir, "sh", &["-c", &format!("qemu-img {}", tried[0])]);
+    assert_eq!(serve.stop().code, 0);
 }

@@ -90,7 +90,8 @@ impl Server {
         let builder = match clients {
             None => builder.with_no_client_auth(),
             Some(Authorities(roots)) => {
-                let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider());
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(roots.clone(), provider());
                 builder.with_client_cert_verifier(verifier.build().map_err(unusable)?)
             }
         };
@@ -265,7 +266,8 @@ async fn shake(
     client: bool,
 ) -> Result<(TlsSocket, Vec<String>)> {
     let buf = env.pool().wait_for(BATCH_BYTES).await?;
-    let mut shaking = Shaking { env, socket: &*lower, connection, buf, end: 0, offered: 0, out: Vec::new() };
+    let mut shaking =
+        Shaking { env, socket: &*lower, connection, buf, end: 0, offered: 0, out: Vec::new() };
     shaking.run().await?;
     let Shaking { connection, buf, end, offered, .. } = shaking;
     let names = connection.peer().map(names).unwrap_or_default();

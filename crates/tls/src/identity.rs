@@ -57,16 +57,19 @@ impl Identity {
         let chain = certificates(cert)?;
         parse(&chain[0]).map_err(|why| wrong(cert, why))?;
         let key_der = PrivateKeyDer::from_pem_slice(&key.bytes).map_err(|_| {
-            wrong(key, "no private key in it that needs no passphrase (-----BEGIN PRIVATE KEY-----)")
+            wrong(
+                key,
+                "no private key in it that needs no passphrase (-----BEGIN PRIVATE KEY-----)",
+            )
         })?;
-        let certified = CertifiedKey::from_der(chain, key_der, &provider()).map_err(|error| {
-            match error {
-                rustls::Error::InconsistentKeys(_) => {
-                    wrong(key, format!("the key does not belong to the certificate in {}", cert.path))
-                }
+        let certified =
+            CertifiedKey::from_der(chain, key_der, &provider()).map_err(|error| match error {
+                rustls::Error::InconsistentKeys(_) => wrong(
+                    key,
+                    format!("the key does not belong to the certificate in {}", cert.path),
+                ),
                 error => wrong(key, format!("the key or certificate cannot be used: {error}")),
-            }
-        })?;
+            })?;
         Ok(Self { certified: Arc::new(certified), path: cert.path.clone() })
     }
 
@@ -77,9 +80,13 @@ impl Identity {
     pub fn check_time(&self, wall: Duration) -> Result<()> {
         let cert = parse(&self.certified.cert[0]).expect("it was parsed before");
         let (now, validity) = (wall.as_secs().cast_signed(), cert.validity());
-        let denied = |why: String| Err(Error::new(ErrorKind::Denied, format!("{}: {why}", self.path)));
+        let denied =
+            |why: String| Err(Error::new(ErrorKind::Denied, format!("{}: {why}", self.path)));
         if now > validity.not_after.timestamp() {
-            return denied(format!("the certificate expired on {}; make a new one", validity.not_after));
+            return denied(format!(
+                "the certificate expired on {}; make a new one",
+                validity.not_after
+            ));
         }
         if now < validity.not_before.timestamp() {
             return denied(format!("the certificate is not valid before {}", validity.not_before));
@@ -103,7 +110,9 @@ impl Authorities {
 }
 
 fn parse<'a>(cert: &'a CertificateDer<'_>) -> std::result::Result<X509Certificate<'a>, String> {
-    X509Certificate::from_der(cert).map(|(_, cert)| cert).map_err(|error| format!("no X.509: {error}"))
+    X509Certificate::from_der(cert)
+        .map(|(_, cert)| cert)
+        .map_err(|error| format!("no X.509: {error}"))
 }
 
 /// Whom a certificate names: its common name, and the DNS names, mail addresses and URIs beside it.

@@ -100,7 +100,8 @@ impl Half {
         header.copy_from_slice(&head(sealed));
         let (text, tail) = rest.split_at_mut(plain.len());
         let (nonce, aad) = (self.nonce(), Aad::from(&*header));
-        let done = self.key.seal_out_of_place_scatter(nonce, aad, plain, text, &[content as u8], tail);
+        let done =
+            self.key.seal_out_of_place_scatter(nonce, aad, plain, text, &[content as u8], tail);
         done.expect("a record is far below what a cipher can seal");
         HEADER_BYTES + sealed
     }
@@ -114,9 +115,11 @@ impl Half {
         let (header, sealed) = record.split_at_mut(HEADER_BYTES);
         let nonce = self.nonce();
         let opened = self.key.open_in_place(nonce, Aad::from(&*header), sealed);
-        let opened = opened.map_err(|_| Broken::new(BAD_RECORD_MAC, "a record was tampered with"))?;
+        let opened =
+            opened.map_err(|_| Broken::new(BAD_RECORD_MAC, "a record was tampered with"))?;
         let last = opened.iter().rposition(|byte| *byte != 0);
-        let last = last.ok_or(Broken::new(UNEXPECTED_MESSAGE, "a record is nothing but padding"))?;
+        let last =
+            last.ok_or(Broken::new(UNEXPECTED_MESSAGE, "a record is nothing but padding"))?;
         let content = match opened[last] {
             21 => Content::Alert,
             22 => Content::Handshake,

@@ -180,7 +180,8 @@ impl Socket for TlsSocket {
         if busy || outgoing.failed.is_some() {
             return inner.lower.shutdown();
         }
-        let alert = [if inner.last_word.get() == CLOSE_NOTIFY { 1 } else { 2 }, inner.last_word.get()];
+        let alert =
+            [if inner.last_word.get() == CLOSE_NOTIFY { 1 } else { 2 }, inner.last_word.get()];
         let len = outgoing.put(0, &alert, Content::Alert);
         let word = inner.lower.send(vec![outgoing.buf.slice(0..len)]);
         outgoing.failed = Some(closed());
@@ -335,7 +336,8 @@ impl Inner {
             Content::Data => incoming.plain = plain,
             Content::Alert => {
                 let alert: Option<[u8; 2]> = incoming.buf.read()[plain].try_into().ok();
-                let [_, alert] = alert.ok_or(Broken::new(DECODE_ERROR, "an alert of a wrong length"))?;
+                let [_, alert] =
+                    alert.ok_or(Broken::new(DECODE_ERROR, "an alert of a wrong length"))?;
                 match alert {
                     CLOSE_NOTIFY => incoming.ended = true,
                     USER_CANCELED => {}
@@ -370,7 +372,9 @@ impl Inner {
                     incoming.half = next.map_err(|_| failed)?;
                     self.owes_update.set(self.owes_update.get() || *asked == 1);
                 }
-                _ => return Err(Broken::new(UNEXPECTED_MESSAGE, "an unexpected handshake message")),
+                _ => {
+                    return Err(Broken::new(UNEXPECTED_MESSAGE, "an unexpected handshake message"));
+                }
             }
             incoming.message.drain(..4 + len);
         }

@@ -105,7 +105,9 @@ fn bytes_arrive_however_they_are_cut_and_whenever_keys_change() {
         server.renew_after(3);
         client.renew_after(2);
         let bytes: Vec<u8> = (0..700_000u32).map(|n| (n * 31 >> 3) as u8).collect();
-        for (parts, pieces) in [(1 << 20, 1 << 20), (16_384, 100_000), (16_400, 16_384), (4_112, 777)] {
+        for (parts, pieces) in
+            [(1 << 20, 1 << 20), (16_384, 100_000), (16_400, 16_384), (4_112, 777)]
+        {
             let (there, back) = (server.clone(), bytes.clone());
             let other = env.clone();
             env.spawn("an echo", async move {
@@ -114,7 +116,10 @@ fn bytes_arrive_however_they_are_cut_and_whenever_keys_change() {
                 send_all(&other, &*there, &got, parts).await;
             });
             send_all(&env, &*client, &bytes, parts).await;
-            assert!(receive(&env, &*client, bytes.len(), pieces).await == bytes, "{parts} {pieces}");
+            assert!(
+                receive(&env, &*client, bytes.len(), pieces).await == bytes,
+                "{parts} {pieces}"
+            );
         }
     });
 }

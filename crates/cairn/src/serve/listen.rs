@@ -41,9 +41,9 @@ pub fn uri(at: &Listen, export: &str) -> String {
     NbdUri { tls: at.tls, address, export, certificates: None, hostname: None }.to_string()
 }
 
-/// The URIs of an export, one for each address.
-pub fn uris(listens: &[Listen], export: &str) -> Vec<String> {
-    listens.iter().map(|at| uri(at, export)).collect()
+/// The URIs of an export, one for each address; one for named clients alone is where there is TLS.
+pub fn uris(listens: &[Listen], export: &str, named: bool) -> Vec<String> {
+    listens.iter().filter(|at| at.tls || !named).map(|at| uri(at, export)).collect()
 }
 
 /// A path that works from other directories too, unless it would be too long for a socket.
@@ -55,7 +55,7 @@ pub fn absolute(path: &Path) -> String {
 }
 
 /// Nobody can connect to "all addresses"; this machine can to its own.
-fn reachable(host: &str) -> String {
+pub fn reachable(host: &str) -> String {
     match host {
         "0.0.0.0" => "127.0.0.1".to_owned(),
         "::" => "::1".to_owned(),

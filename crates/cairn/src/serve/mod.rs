@@ -29,8 +29,8 @@ use clap::Args;
 use export::nbd::{Export, Limits, Server};
 use graph::Graph;
 use graph::engine::Engine;
-use graph::spec::{Listen, Planned};
 use graph::spec::units::parse_duration;
+use graph::spec::{Listen, Planned};
 use runtime::{Config, Core};
 
 use crate::certificates;
@@ -126,7 +126,10 @@ impl Serving {
     /// As people and programs look at it.
     fn view(&self, planned: &Planned) -> GraphView {
         let pid = Some(std::process::id());
-        view::graph(planned, pid, |export| listen::uris(&planned.listens, export))
+        let named = |name: &str| {
+            planned.exports.iter().any(|export| export.name == name && export.clients.is_some())
+        };
+        view::graph(planned, pid, |export| listen::uris(&planned.listens, export, named(export)))
     }
 
     /// As the control socket looks at it.

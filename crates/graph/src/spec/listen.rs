@@ -112,7 +112,10 @@ impl Nbd {
         if let Some(item) = listen {
             nbd.listens = listens(item, insecure, log);
             if !told_tls && nbd.listens.iter().any(|listen| listen.tls) {
-                log.error(item.at, "tls: needs a certificate; add tls = { cert = \"...\", key = \"...\" }");
+                log.error(
+                    item.at,
+                    "tls: needs a certificate; add tls = { cert = \"...\", key = \"...\" }",
+                );
             }
         }
         nbd

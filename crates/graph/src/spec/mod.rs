@@ -32,7 +32,9 @@ mod value;
 mod vars;
 
 pub use fault::{Fault, Faults, Position, Severity};
-pub use listen::{LISTENS_MAX, Listen, SOCKET_PATH_MAX_BYTES, TlsPaths, is_loopback, parse_address};
+pub use listen::{
+    LISTENS_MAX, Listen, SOCKET_PATH_MAX_BYTES, TlsPaths, is_loopback, parse_address,
+};
 pub use order::DEPTH_MAX;
 pub use parse::{DEVICES_MAX, EXPORTS_MAX, NAME_MAX_BYTES, Spec, TEXT_MAX_BYTES};
 pub use plan::{Planned, PlannedExport, PlannedNode, Role};

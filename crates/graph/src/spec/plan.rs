@@ -105,7 +105,8 @@ impl Spec {
             self.exports.iter().map(|e| ExportDraft::new(e, &names, &mut log)).collect();
         let verified = self.nbd.tls.as_ref().is_some_and(|tls| tls.clients.is_some());
         for export in exports.iter().filter(|export| export.clients.is_some() && !verified) {
-            let why = "clients: nobody's certificate is asked for; add clients = \"CA.pem\" to [nbd] tls";
+            let why =
+                "clients: nobody's certificate is asked for; add clients = \"CA.pem\" to [nbd] tls";
             log.error(export.entry.place("clients"), why);
         }
         let order = order(&drafts, &mut log);

@@ -32,7 +32,9 @@ pub(super) fn check(
         ValueType::Choice(words) => one_of(&item.raw, words, "").map(Value::Text),
         ValueType::Member => member(&item.raw, members).map(Value::Text),
         ValueType::Path => path(&item.raw).map(Value::Text),
-        ValueType::Text | ValueType::Choices(_) | ValueType::Table(_) => text(&item.raw).map(Value::Text),
+        ValueType::Text | ValueType::Choices(_) | ValueType::Table(_) => {
+            text(&item.raw).map(Value::Text)
+        }
     };
     checked
         .map_err(|why| log.error(item.at, format!("{} {}: {why}", option.name, item.raw.show())))
@@ -142,12 +144,7 @@ fn choices(name: &str, words: &[&str], item: &Item, log: &mut Log) -> Option<Val
     (chosen.len() == items.len()).then_some(Value::List(chosen))
 }
 
-fn table(
-    name: &str,
-    keys: &'static [&'static str],
-    item: &Item,
-    log: &mut Log,
-) -> Option<Value> {
+fn table(name: &str, keys: &'static [&'static str], item: &Item, log: &mut Log) -> Option<Value> {
     let Raw::Table(fields) = &item.raw else {
         if !matches!(item.raw, Raw::Broken) {
             let (shown, key) = (item.raw.show(), keys[0]);

@@ -109,9 +109,8 @@ impl Target {
             UriAddress::Unix { path } => (Address::Unix(path.into()), LOCAL.to_owned()),
             UriAddress::Tcp { host, port } => (Address::Tcp(host.clone(), port), host),
         };
-        let tls = tls.then(|| {
-            TlsFiles::of_directory(certificates.as_deref(), hostname.unwrap_or(host))
-        });
+        let tls =
+            tls.then(|| TlsFiles::of_directory(certificates.as_deref(), hostname.unwrap_or(host)));
         Ok(Self { address, export, tls })
     }
 

@@ -5,7 +5,7 @@ mod golden;
 mod limits;
 mod pair;
 mod server;
-mod tls;
 mod shake;
+mod tls;
 mod transmission;
 mod uri;

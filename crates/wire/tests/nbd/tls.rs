@@ -47,7 +47,10 @@ fn nothing_but_starttls_leads_on_where_tls_is_required() {
     }
     let data = (ServerProgress::Advanced, ReplyCode::ERR_INVALID);
     assert_eq!(Forced::new().kind(OptionCode::STARTTLS, b"x"), data);
-    assert_eq!(Forced::new().kind(OptionCode::ABORT, b""), (ServerProgress::Aborted, ReplyCode::ACK));
+    assert_eq!(
+        Forced::new().kind(OptionCode::ABORT, b""),
+        (ServerProgress::Aborted, ReplyCode::ACK)
+    );
     let named = Forced::new().give(&option(OptionCode::EXPORT_NAME, b"first"));
     assert!(matches!(named, Err(ProtocolError::NotServed { .. })), "{named:?}");
 }
