@@ -104,7 +104,7 @@ fn bytes_arrive_however_they_are_cut_and_whenever_keys_change() {
         let (server, client, _) = pair(&env).await;
         server.renew_after(3);
         client.renew_after(2);
-        let bytes: Vec<u8> = (0..700_000u32).map(|n| (n * 31 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..700_000u32).map(|n| ((n * 31) >> 3) as u8).collect();
         for (parts, pieces) in
             [(1 << 20, 1 << 20), (16_384, 100_000), (16_400, 16_384), (4_112, 777)]
         {
