@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::{Buf, Env, Error, ErrorKind, Mono, Result};
-use net::nbd::Client;
+use net::nbd::{Client, Target};
 use wire::nbd::{ClientConfig, Command, CommandFlags};
 
 use crate::histogram::Histogram;
@@ -104,14 +104,14 @@ struct Run {
 }
 
 async fn connect(env: &Env, uri: &str, structured: bool) -> Result<Client> {
-    let (address, export) = net::nbd::target(uri)?;
+    let target = Target::of(uri)?;
     let config = ClientConfig {
         structured,
         extended: false,
         contexts: Vec::new(),
-        ..ClientConfig::connect(export)
+        ..ClientConfig::connect(target.export.clone())
     };
-    Client::connect(env, &address, config).await
+    target.connect(env, config).await
 }
 
 /// Puts `load` on the export of `uri`.

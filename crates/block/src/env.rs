@@ -97,6 +97,15 @@ pub trait World {
         let why = format!("{}: nothing can be mounted here", at.display());
         Err(Error::new(ErrorKind::Unsupported, why))
     }
+
+    /// A whole small file, such as a certificate. A world without files has none.
+    ///
+    /// # Errors
+    /// `NotFound`, `Denied`; `Limit` if it is longer than `most` bytes.
+    fn read_file(&self, path: &Path, _most: usize) -> Result<Vec<u8>> {
+        let words = format!("{}: there are no files here", path.display());
+        Err(Error::new(ErrorKind::Unsupported, words))
+    }
 }
 
 /// A timer that was set.
@@ -198,6 +207,14 @@ impl Env {
     /// As there.
     pub fn mount(&self, at: &Path) -> Result<Rc<dyn Channel>> {
         self.0.mount(at)
+    }
+
+    /// See [`World::read_file`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_file(&self, path: &Path, most: usize) -> Result<Vec<u8>> {
+        self.0.read_file(path, most)
     }
 
     /// Waits for `delay`.

@@ -7,6 +7,7 @@
 
 mod args;
 mod attach;
+mod certificates;
 mod draw;
 mod exit;
 mod labels;

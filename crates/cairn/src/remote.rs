@@ -1,13 +1,14 @@
 //! What an NBD server says of one of its exports.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use block::Env;
-use block::env::{Address, Socket};
+use block::env::Socket;
 use graph::spec::units::format_exact;
+use net::nbd::{Target, secure};
 use serde::Serialize;
 use wire::nbd::TransmissionFlags as Flags;
-use wire::nbd::uri::{self, NbdUri};
 use wire::nbd::{ClientConfig, ClientHandshake, ClientProgress, Goal, ReplyStyle, Session};
 
 use crate::exit::{Exit, Failure, Result};
@@ -35,19 +36,12 @@ pub struct RemoteView {
 
 /// Connects, asks, and leaves.
 pub async fn facts(env: &Env, text: &str) -> Result<RemoteView> {
-    let usage = |why: String| Failure::new(Exit::Usage, format!("{text}: {why}"));
-    let uri: NbdUri = text.parse().map_err(|error: uri::UriError| usage(error.to_string()))?;
-    if uri.tls {
-        let why = format!("{text}: TLS is not spoken yet. Next: nbd:// or nbd+unix://");
-        return Err(Failure::new(Exit::Unsupported, why));
-    }
-    let address = match uri.address.clone() {
-        uri::Address::Tcp { host, port } => Address::Tcp(host, port),
-        uri::Address::Unix { path } => Address::Unix(path.into()),
-    };
+    let target = Target::of(text).map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
+    let tls = target.client(env)?;
+    let address = &target.address;
     let asked = async {
-        let socket = env.connect(&address).await?;
-        let session = shake(env, &*socket, &uri.export).await;
+        let mut socket = env.connect(address).await?;
+        let session = shake(env, &mut socket, tls.as_ref(), &target.export).await;
         socket.shutdown();
         session
     };
@@ -58,17 +52,28 @@ pub async fn facts(env: &Env, text: &str) -> Result<RemoteView> {
     Ok(RemoteView::new(text, session?))
 }
 
-async fn shake(env: &Env, socket: &dyn Socket, export: &str) -> Result<Session> {
-    let config = ClientConfig { goal: Goal::Connect, ..ClientConfig::connect(export) };
+async fn shake(
+    env: &Env,
+    socket: &mut Rc<dyn Socket>,
+    tls: Option<&tls::Client>,
+    export: &str,
+) -> Result<Session> {
+    let tls_wanted = tls.is_some();
+    let config =
+        ClientConfig { goal: Goal::Connect, tls: tls_wanted, ..ClientConfig::connect(export) };
     let lost = |why: String| Failure::new(Exit::Io, why);
     let mut handshake = ClientHandshake::new(config).map_err(|error| lost(error.to_string()))?;
     let (mut input, mut out) = (Vec::new(), Vec::new());
     loop {
         let advanced = handshake.advance(&input, &mut out);
-        send(env, socket, &mut out).await?;
+        send(env, &**socket, &mut out).await?;
         let (used, progress) = advanced.map_err(|error| refused(&error))?;
         input.drain(..used);
         match progress {
+            ClientProgress::StartTls => {
+                *socket = secure(env, socket, tls, input.len()).await?;
+                handshake.secured(&mut out);
+            }
             ClientProgress::Connected(session) => return Ok(*session),
             ClientProgress::NeedMore => {
                 let outcome = socket.recv(env.buf(CHUNK_BYTES)?).await;

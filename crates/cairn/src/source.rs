@@ -7,6 +7,7 @@ use block::Env;
 use block::env::{CacheMode, Open};
 use graph::spec::{Faults, Planned, Spec, Surveyed, TEXT_MAX_BYTES};
 
+use crate::certificates;
 use crate::exit::{Exit, Failure, Result};
 use crate::out;
 use crate::registry::REGISTRY;
@@ -56,7 +57,11 @@ impl Source {
     /// The spec of the graph.
     pub fn spec(&self, read_only: bool, env: &Env) -> Result<Spec> {
         match self {
-            Self::Spec(path) => read_spec(path),
+            Self::Spec(path) => {
+                let mut spec = read_spec(path)?;
+                certificates::check(env, &mut spec);
+                Ok(spec)
+            }
             Self::File(path) => disk("file", path, read_only, env),
             Self::Device(path) => disk("path", path, read_only, env),
         }

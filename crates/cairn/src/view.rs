@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
 use api::{ExportView, GraphView, Health, NodeView, Power, SpecText};
 use block::env::Address;
 use graph::kind::{Lowers, Maker, Value};
 use graph::spec::units::{format_exact, write_duration, write_size};
-use graph::spec::{Planned, PlannedNode, Role, is_loopback};
+use graph::spec::{Listen, Planned, PlannedNode, Role, is_loopback};
 
 /// The graph; `uris` leads to an export, and is empty for a plan that is not served.
 pub fn graph(planned: &Planned, pid: Option<u32>, uris: impl Fn(&str) -> Vec<String>) -> GraphView {
@@ -89,7 +90,7 @@ pub fn run_of(planned: &Planned, index: usize) -> Vec<String> {
 /// The spec of the plan: variables replaced, names and options checked; what it came to as comments.
 pub fn spec(planned: &Planned) -> SpecText {
     let mut text = format!("name = {}\n", quoted(&planned.name));
-    if !planned.listens.is_empty() || planned.max_connections.is_some() {
+    if !planned.listens.is_empty() || planned.max_connections.is_some() || planned.tls.is_some() {
         text.push_str(&nbd(planned));
     }
     for (title, role) in [("disk", Role::Disk), ("device", Role::Device)] {
@@ -110,7 +111,12 @@ pub fn spec(planned: &Planned) -> SpecText {
         let on = quoted(&planned.nodes[export.node].name);
         let read_only = if export.read_only { ", read_only = true" } else { "" };
         let attach = if export.attach { ", attach = true" } else { "" };
-        let _ = writeln!(text, "{} = {{ on = {on}{read_only}{attach} }}", key(&export.name));
+        let clients = export.clients.as_ref().map_or_else(String::new, |clients| {
+            let clients: Vec<_> = clients.iter().map(|name| quoted(name)).collect();
+            format!(", clients = [{}]", clients.join(", "))
+        });
+        let name = key(&export.name);
+        let _ = writeln!(text, "{name} = {{ on = {on}{read_only}{attach}{clients} }}");
     }
     SpecText { name: planned.name.clone(), text }
 }
@@ -121,7 +127,18 @@ fn nbd(planned: &Planned) -> String {
     if !all.is_empty() {
         let _ = writeln!(text, "listen = [{}]", all.join(", "));
     }
-    if planned.listens.iter().any(|at| matches!(at, Address::Tcp(host, _) if !is_loopback(host))) {
+    let open =
+        |at: &Listen| !at.tls && matches!(&at.address, Address::Tcp(host, _) if !is_loopback(host));
+    if let Some(tls) = &planned.tls {
+        let clients = tls.clients.as_ref();
+        let paths = [("cert", Some(&tls.cert)), ("key", Some(&tls.key)), ("clients", clients)];
+        let shown = |(key, path): (&str, Option<&PathBuf>)| {
+            path.map(|path| format!("{key} = {}", quoted(&path.to_string_lossy())))
+        };
+        let paths: Vec<_> = paths.into_iter().filter_map(shown).collect();
+        let _ = writeln!(text, "tls = {{ {} }}", paths.join(", "));
+    }
+    if planned.listens.iter().any(open) {
         text.push_str("insecure = true\n");
     }
     if let Some(most) = planned.max_connections {
@@ -166,6 +183,11 @@ fn toml(value: &Value) -> String {
         Value::List(words) => {
             let words: Vec<_> = words.iter().map(|word| quoted(word)).collect();
             format!("[{}]", words.join(", "))
+        }
+        Value::Table(texts) => {
+            let texts: Vec<_> =
+                texts.iter().map(|(key, text)| format!("{key} = {}", quoted(text))).collect();
+            format!("{{ {} }}", texts.join(", "))
         }
     }
 }

@@ -63,7 +63,7 @@ fn info_tells_size_use_and_format() {
         ("nope", 4),
         (".", 2),
         ("http://x", 2),
-        ("nbds://x", 9),
+        ("nbds://x", 2),
         ("nbd://127.0.0.1:1", 8),
         ("nbd+unix:///x?socket=none", 4),
     ] {

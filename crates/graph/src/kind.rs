@@ -76,6 +76,8 @@ pub enum ValueType {
     Path,
     /// The name of one of the devices in `on`.
     Member,
+    /// A table of texts, with these keys.
+    Table(&'static [&'static str]),
 }
 
 /// The value of an option, checked against its type.
@@ -97,6 +99,8 @@ pub enum Value {
     Text(String),
     /// Of [`ValueType::Choices`].
     List(Vec<String>),
+    /// Of [`ValueType::Table`]: what was set.
+    Table(Vec<(&'static str, String)>),
 }
 
 /// What a device is made from: its name, its options, its lowers. Everything in it has been checked
@@ -132,6 +136,11 @@ pub struct GivenLower {
 impl Given {
     fn find(&self, name: &str) -> Option<&Value> {
         self.options.iter().find(|(key, _)| *key == name).map(|(_, value)| value)
+    }
+
+    /// Whether an option was set.
+    pub fn is_set(&self, name: &str) -> bool {
+        self.find(name).is_some()
     }
 
     /// A size in bytes.
@@ -180,6 +189,16 @@ impl Given {
     pub fn text(&self, name: &str) -> Option<&str> {
         match self.find(name) {
             Some(Value::Text(text)) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// A text in a table.
+    pub fn text_in(&self, table: &str, key: &str) -> Option<&str> {
+        match self.find(table) {
+            Some(Value::Table(texts)) => {
+                texts.iter().find(|(known, _)| *known == key).map(|(_, text)| text.as_str())
+            }
             _ => None,
         }
     }

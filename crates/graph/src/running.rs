@@ -60,6 +60,8 @@ pub struct Export {
     pub member: usize,
     /// Where its requests begin.
     pub node: NodeId,
+    /// Whose certificates get it; everybody if it does not say.
+    pub clients: Option<Vec<String>>,
     /// Its facts.
     pub info: Info,
 }
@@ -122,7 +124,8 @@ impl Graph {
                 node = engine.add_table(&export.name, info.clone(), Rc::new(whole), &[node])?;
             }
             let name = export.name.clone();
-            graph.exports.push(Export { name, member: export.node, node, info });
+            let clients = export.clients.clone();
+            graph.exports.push(Export { name, member: export.node, node, clients, info });
         }
         Ok(graph)
     }

@@ -5,6 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::{Rc, Weak};
@@ -485,6 +486,18 @@ impl World for Side {
 
     fn listen(&self, at: &Address) -> Result<Rc<dyn Listener>> {
         socket::listen(self.me.upgrade().expect("a side at work is alive"), at)
+    }
+
+    fn read_file(&self, path: &Path, most: usize) -> Result<Vec<u8>> {
+        let failed = |error| Error::io(&error, path.display());
+        let mut bytes = Vec::new();
+        let file = std::fs::File::open(path).map_err(failed)?;
+        file.take(most as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
+        if bytes.len() > most {
+            let words = format!("{}: longer than {most} bytes", path.display());
+            return Err(Error::new(ErrorKind::Limit, words));
+        }
+        Ok(bytes)
     }
 
     fn connect(&self, to: &Address) -> LocalFuture<Result<Rc<dyn Socket>>> {

@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 use api::Attached;
 use block::env::Address;
 use graph::spec::units::format_exact;
-use graph::spec::{Planned, PlannedNode};
+use graph::spec::{Listen, Planned, PlannedNode};
 
 use crate::attach::must_be_root;
 
-use super::listen::{uri, uris};
+use super::listen::{absolute, reachable, uri, uris};
 
 /// Each export with its URIs, notes, and lines to paste.
 pub fn text(planned: &Planned, attached: &[Attached]) -> String {
@@ -19,7 +19,7 @@ pub fn text(planned: &Planned, attached: &[Attached]) -> String {
     for (export, line) in planned.exports.iter().zip(&mut lines) {
         text.push_str(line);
         text.push('\n');
-        for uri in uris(&planned.listens, &export.name) {
+        for uri in uris(&planned.listens, &export.name, export.clients.is_some()) {
             // Writing to a String does not fail.
             let _ = writeln!(text, "  {uri}");
         }
@@ -32,8 +32,8 @@ pub fn text(planned: &Planned, attached: &[Attached]) -> String {
         text.push_str(note);
         text.push('\n');
     }
-    if let (Some(first), Some(at)) = (planned.exports.first(), planned.listens.first()) {
-        let (name, uri) = (&first.name, uri(at, &first.name));
+    if let Some((at, name)) = first(planned) {
+        let (uri, qemu) = (try_uri(at, name), qemu(at, name));
         let attach = match must_be_root() {
             Ok(()) => format!("cairn attach {name}"),
             Err(_) => format!("sudo cairn attach '{uri}'"),
@@ -41,17 +41,57 @@ pub fn text(planned: &Planned, attached: &[Attached]) -> String {
         let _ = write!(
             text,
             "  try:  nbdinfo '{uri}'\n\
-             \x20       qemu-img convert -f raw -O qcow2 '{uri}' {name}.qcow2\n\
+             \x20       qemu-img convert {qemu} -O qcow2 {name}.qcow2\n\
              \x20       {attach}\n\
              \x20       fio --name=try --ioengine=nbd --uri='{uri}' --rw=randread --bs=4k \
              --iodepth=32 --time_based --runtime=5\n"
         );
+        if at.tls {
+            text.push_str(
+                "        (DIR: the directory of ca-cert.pem, client-cert.pem and client-key.pem)\n",
+            );
+        }
     }
     text
 }
 
+/// The first export, at the first address where it is.
+fn first(planned: &Planned) -> Option<(&Listen, &str)> {
+    let at = |named: bool| planned.listens.iter().find(|at| at.tls || !named);
+    planned.exports.iter().find_map(|export| Some((at(export.clients.is_some())?, &*export.name)))
+}
+
+/// Whoever uses TLS has its files somewhere.
+fn try_uri(at: &Listen, export: &str) -> String {
+    let uri = uri(at, export);
+    match (at.tls, uri.contains('?')) {
+        (false, _) => uri,
+        (true, true) => format!("{uri}&tls-certificates=DIR"),
+        (true, false) => format!("{uri}?tls-certificates=DIR"),
+    }
+}
+
+/// The source of `qemu-img convert`: of TLS its URIs know nothing.
+fn qemu(at: &Listen, export: &str) -> String {
+    if !at.tls {
+        return format!("-f raw '{}'", uri(at, export));
+    }
+    let server = match &at.address {
+        Address::Unix(path) => {
+            format!("server.type=unix,server.path={},tls-hostname=localhost", absolute(path))
+        }
+        Address::Tcp(host, port) => {
+            format!("server.type=inet,server.host={},server.port={port}", reachable(host))
+        }
+    };
+    format!(
+        "--object tls-creds-x509,id=tls0,endpoint=client,dir=DIR --image-opts \
+         'driver=nbd,{server},export={export},tls-creds=tls0'"
+    )
+}
+
 /// What a start would do.
-pub fn dry(planned: &Planned, listens: &[Address]) -> String {
+pub fn dry(planned: &Planned, listens: &[Listen]) -> String {
     let mut text = planned.summary();
     // What becomes of labelled disks is told with their labels.
     let made = |node: &&PlannedNode| node.created && node.lowers.is_empty() && !node.has_label();

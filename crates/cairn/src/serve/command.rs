@@ -25,7 +25,7 @@ impl Command {
             (Some(export), Some(at)) => (export, at),
             _ => return Err(Failure::new(Exit::Usage, "--run needs an export; the spec has none")),
         };
-        let socket = match at {
+        let socket = match &at.address {
             Address::Unix(path) => listen::absolute(path),
             Address::Tcp(..) => String::new(),
         };

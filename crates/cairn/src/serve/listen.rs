@@ -3,14 +3,14 @@
 use std::path::Path;
 
 use block::env::Address;
-use graph::spec::{SOCKET_PATH_MAX_BYTES, is_loopback, parse_address};
+use graph::spec::{Listen, SOCKET_PATH_MAX_BYTES, is_loopback, parse_address};
 use wire::nbd::uri::{self, NbdUri};
 
 use crate::exit::{Exit, Failure, Result};
 use crate::out;
 
 /// An address of the command line.
-pub fn parse(text: &str, insecure: bool) -> Result<Address> {
+pub fn parse(text: &str, insecure: bool) -> Result<Listen> {
     parse_address(text, insecure).map_err(|why| {
         let why = why.replace("set insecure = true", "add --insecure");
         Failure::new(Exit::Usage, format!("--listen {text}: {why}"))
@@ -18,9 +18,10 @@ pub fn parse(text: &str, insecure: bool) -> Result<Address> {
 }
 
 /// Warns of what others can reach.
-pub fn warn(listens: &[Address]) {
+pub fn warn(listens: &[Listen]) {
     for at in listens {
-        if let Address::Tcp(host, _) = at
+        if let Address::Tcp(host, _) = &at.address
+            && !at.tls
             && !is_loopback(host)
         {
             out::note(&format!(
@@ -31,17 +32,18 @@ pub fn warn(listens: &[Address]) {
 }
 
 /// The URI of an export, as `nbdinfo` and `qemu-img` take it.
-pub fn uri(at: &Address, export: &str) -> String {
-    let address = match at {
+pub fn uri(at: &Listen, export: &str) -> String {
+    let address = match &at.address {
         Address::Tcp(host, port) => uri::Address::Tcp { host: reachable(host), port: *port },
         Address::Unix(path) => uri::Address::Unix { path: absolute(path) },
     };
-    NbdUri { tls: false, address, export: export.to_owned() }.to_string()
+    let export = export.to_owned();
+    NbdUri { tls: at.tls, address, export, certificates: None, hostname: None }.to_string()
 }
 
-/// The URIs of an export, one for each address.
-pub fn uris(listens: &[Address], export: &str) -> Vec<String> {
-    listens.iter().map(|at| uri(at, export)).collect()
+/// The URIs of an export, one for each address; one for named clients alone is where there is TLS.
+pub fn uris(listens: &[Listen], export: &str, named: bool) -> Vec<String> {
+    listens.iter().filter(|at| at.tls || !named).map(|at| uri(at, export)).collect()
 }
 
 /// A path that works from other directories too, unless it would be too long for a socket.
@@ -53,7 +55,7 @@ pub fn absolute(path: &Path) -> String {
 }
 
 /// Nobody can connect to "all addresses"; this machine can to its own.
-fn reachable(host: &str) -> String {
+pub fn reachable(host: &str) -> String {
     match host {
         "0.0.0.0" => "127.0.0.1".to_owned(),
         "::" => "::1".to_owned(),
@@ -67,10 +69,13 @@ mod tests {
 
     #[test]
     fn uris_are_absolute_and_reachable() {
-        let unix = uri(&Address::Unix("/run/a b.sock".into()), "vol");
+        let at = |address, tls| Listen { address, tls };
+        let unix = uri(&at(Address::Unix("/run/a b.sock".into()), false), "vol");
         assert_eq!(unix, "nbd+unix:///vol?socket=/run/a%20b.sock");
-        let tcp = uri(&Address::Tcp("0.0.0.0".into(), 10810), "vol");
+        let tcp = uri(&at(Address::Tcp("0.0.0.0".into(), 10810), false), "vol");
         assert_eq!(tcp, "nbd://127.0.0.1:10810/vol");
-        assert!(uri(&Address::Unix("x.sock".into()), "").contains("?socket=/"));
+        let tls = uri(&at(Address::Tcp("::1".into(), 10809), true), "vol");
+        assert_eq!(tls, "nbds://[::1]/vol");
+        assert!(uri(&at(Address::Unix("x.sock".into()), false), "").contains("?socket=/"));
     }
 }

@@ -34,11 +34,12 @@ use export::nbd::{Export, Limits, Server};
 use graph::Graph;
 use graph::engine::Engine;
 use graph::labels::{Labels, Opening, Survey};
-use graph::spec::Planned;
 use graph::spec::units::parse_duration;
+use graph::spec::{Listen, Planned};
 use runtime::{Config, Core};
 
 use crate::attach::Attachments;
+use crate::certificates;
 use crate::exit::{Exit, Failure, Result};
 use crate::labels;
 use crate::out::{self, Form};
@@ -76,7 +77,7 @@ pub struct ServeArgs {
     /// Run a shell command with $uri, $unixsocket and $size of the first export, and end with it
     #[arg(long, value_name = "CMD")]
     run: Option<String>,
-    /// Listen here instead: unix:PATH or tcp:HOST:PORT; may be given more than once
+    /// Listen here instead: unix:PATH, tcp:HOST:PORT or tls://HOST:PORT; may be given more than once
     #[arg(long, value_name = "ADDR")]
     listen: Vec<String>,
     /// Allow --listen on TCP beyond loopback, unencrypted and open to whoever can reach it
@@ -130,7 +131,8 @@ impl Serving {
             }
         };
         let export = |export: &graph::Export| {
-            Export::new(env, &engine, export.node, &export.name, &planned.name)
+            let clients = export.clients.as_deref();
+            Export::for_clients(env, &engine, export.node, &export.name, &planned.name, clients)
         };
         let exports: Vec<_> = graph.exports().iter().map(export).collect();
         let attachments = Attachments::new(env, &exports);
@@ -143,12 +145,15 @@ impl Serving {
     }
 
     /// Lets clients in. Answers the addresses as they turned out.
-    fn listen(&self, listens: &[Address]) -> Result<Vec<Address>> {
+    fn listen(&self, listens: &[Listen], tls: Option<Rc<tls::Server>>) -> Result<Vec<Listen>> {
         let mut bound = Vec::new();
         for at in listens {
-            let listener = self.env.listen(at)?;
-            bound.push(listener.address());
-            self.server.serve(listener);
+            let listener = self.env.listen(&at.address)?;
+            bound.push(Listen { address: listener.address(), tls: at.tls });
+            match &tls {
+                Some(tls) if at.tls => self.server.serve_tls(listener, tls),
+                _ => self.server.serve(listener),
+            }
         }
         Ok(bound)
     }
@@ -173,7 +178,12 @@ impl Serving {
     /// As people and programs look at it.
     fn view(&self, planned: &Planned) -> GraphView {
         let pid = Some(std::process::id());
-        let mut view = view::graph(planned, pid, |export| listen::uris(&planned.listens, export));
+        let named = |name: &str| {
+            planned.exports.iter().any(|export| export.name == name && export.clients.is_some())
+        };
+        let mut view = view::graph(planned, pid, |export| {
+            listen::uris(&planned.listens, export, named(export))
+        });
         self.attachments.show(&mut view);
         view
     }
@@ -217,6 +227,7 @@ impl ServeArgs {
             out::note(&warning.to_string());
         }
         listen::warn(&listens);
+        let tls = certificates::server(&env, &planned, &listens)?;
         if self.dry_run {
             out::print(&banner::dry(&planned, &listens))?;
             out::print(&survey.as_ref().map(labels::glimpses).unwrap_or_default())?;
@@ -230,7 +241,7 @@ impl ServeArgs {
         // Before any thread is started: threads inherit what is blocked.
         let mut signals = core.signals()?;
         let serving = core.block_on(Serving::open(&env, &engine, &planned, survey))?;
-        let planned = Planned { listens: serving.listen(&listens)?, ..planned };
+        let planned = Planned { listens: serving.listen(&listens, tls)?, ..planned };
         let control = open_control(self.at.as_deref(), &planned, &serving)?;
         core.block_on(serving.attach(&planned))?;
         if let Some(pidfile) = &pidfile {
@@ -282,7 +293,7 @@ impl ServeArgs {
         Err(labels::refused(survey.refusals()))
     }
 
-    fn addresses(&self, source: &Source, planned: &Planned) -> Result<Vec<Address>> {
+    fn addresses(&self, source: &Source, planned: &Planned) -> Result<Vec<Listen>> {
         if !self.listen.is_empty() {
             return self.listen.iter().map(|text| listen::parse(text, self.insecure)).collect();
         }
@@ -299,7 +310,8 @@ impl ServeArgs {
         if !self.dry_run {
             place::make_directory()?;
         }
-        Ok(vec![Address::Unix(directory.join(format!("{name}.sock")))])
+        let address = Address::Unix(directory.join(format!("{name}.sock")));
+        Ok(vec![Listen { address, tls: false }])
     }
 }
 

@@ -95,6 +95,7 @@ fn option(option: &OptionSpec) -> OptionView {
         ValueType::Text => "text".to_owned(),
         ValueType::Path => "path".to_owned(),
         ValueType::Member => "name of a member".to_owned(),
+        ValueType::Table(keys) => format!("table of {}", keys.join(", ")),
     };
     OptionView { name: option.name, value, required: option.required, help: option.help }
 }

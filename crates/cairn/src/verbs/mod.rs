@@ -23,6 +23,7 @@ use std::path::Path;
 use ::graph::spec::{Faults, Planned, Spec};
 use runtime::{Config, Core, Engine};
 
+use crate::certificates;
 use crate::exit::{Exit, Failure, Result};
 use crate::registry::REGISTRY;
 use crate::source::{read_spec, told};
@@ -56,5 +57,7 @@ fn plan(path: &Path) -> Result<Planned> {
 fn planned(spec: &Spec) -> Result<Result<Planned, Faults>> {
     let core = core()?;
     let env = core.env();
+    let mut spec = spec.clone();
+    certificates::check(&env, &mut spec);
     Ok(core.block_on(spec.plan(REGISTRY, &env)))
 }

@@ -66,6 +66,8 @@ pub(crate) trait Orphan {
 pub struct Export {
     name: String,
     description: String,
+    /// Whose certificates get it, by name; everybody if it does not say.
+    clients: Option<Vec<String>>,
     pub(crate) env: Env,
     pub(crate) engine: Engine,
     pub(crate) node: NodeId,
@@ -85,9 +87,23 @@ impl Export {
         name: &str,
         description: &str,
     ) -> Rc<Self> {
+        Self::for_clients(env, engine, node, name, description, None)
+    }
+
+    /// Offers `node` to those whose certificate has one of the names in `clients`, as common name or
+    /// beside it. Nobody else sees that it is there, least of all who comes without TLS.
+    pub fn for_clients(
+        env: &Env,
+        engine: &Engine,
+        node: NodeId,
+        name: &str,
+        description: &str,
+        clients: Option<&[String]>,
+    ) -> Rc<Self> {
         Rc::new(Self {
             name: name.to_owned(),
             description: description.to_owned(),
+            clients: clients.map(<[String]>::to_vec),
             env: env.clone(),
             engine: engine.clone(),
             node,
@@ -110,6 +126,10 @@ impl Export {
     /// Its facts.
     pub fn info(&self) -> &Info {
         &self.info
+    }
+
+    fn is_for(&self, names: &[String]) -> bool {
+        self.clients.as_ref().is_none_or(|clients| names.iter().any(|name| clients.contains(name)))
     }
 
     fn facts(&self) -> ExportFacts {

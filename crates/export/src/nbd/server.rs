@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use block::Env;
 use block::env::{Listener, Socket};
-use wire::nbd::{ExportEntry, ExportFacts, Exports, Session};
+use wire::nbd::{Exports, Session};
 use wire::stream::Inbox;
 
 use super::connection::{Connection, Peers};
 use super::gate::Gate;
-use super::handshake::{Offer, shake};
+use super::handshake::{Door, Full, shake};
 use super::log::Log;
 use super::reader::read;
 use super::writer::write;
@@ -45,23 +45,6 @@ struct Inner {
     stopping: Cell<bool>,
 }
 
-/// Tells whoever is one too many.
-struct Full(usize);
-
-impl Exports for Full {
-    fn list(&self) -> Vec<ExportEntry> {
-        Vec::new()
-    }
-
-    fn find(&self, _: &str) -> Option<ExportFacts> {
-        None
-    }
-
-    fn refusal(&self) -> Option<String> {
-        Some(format!("the server has all of its {} connections; try again later", self.0))
-    }
-}
-
 impl Server {
     /// A server of these exports; `log` gets a line for each connection that ends badly, as long as
     /// they are few.
@@ -88,12 +71,21 @@ impl Server {
 
     /// Serves whoever connects to `listener`.
     pub fn serve(&self, listener: Rc<dyn Listener>) {
+        self.listen(listener, None);
+    }
+
+    /// Serves whoever connects to `listener` and speaks TLS before anything else.
+    pub fn serve_tls(&self, listener: Rc<dyn Listener>, tls: &Rc<tls::Server>) {
+        self.listen(listener, Some(tls.clone()));
+    }
+
+    fn listen(&self, listener: Rc<dyn Listener>, tls: Option<Rc<tls::Server>>) {
         self.0.listeners.borrow_mut().push(listener.clone());
         let server = self.clone();
         self.0.env.spawn("an NBD listener", async move {
             loop {
                 match listener.accept().await {
-                    Ok(socket) => server.admit(socket),
+                    Ok(socket) => server.admit(socket, tls.clone()),
                     Err(_) if server.0.stopping.get() => return,
                     Err(error) => {
                         server.0.log.line(&format!("{}: {error}", listener.address()));
@@ -152,7 +144,7 @@ impl Server {
         .await;
     }
 
-    fn admit(&self, socket: Rc<dyn Socket>) {
+    fn admit(&self, mut socket: Rc<dyn Socket>, tls: Option<Rc<tls::Server>>) {
         let inner = &self.0;
         // As many again may wait to be told that there is no room; beyond that they are just closed.
         if inner.connections.get() >= 2 * inner.limits.connections {
@@ -166,7 +158,7 @@ impl Server {
         let server = self.clone();
         inner.env.spawn("an NBD connection", async move {
             let peer = socket.peer();
-            if let Err(why) = server.connection(socket.clone(), gate, full).await {
+            if let Err(why) = server.connection(&mut socket, gate, full, tls.as_deref()).await {
                 server.0.log.line(&format!("connection of {peer} closed: {why}"));
             }
             socket.shutdown();
@@ -178,14 +170,16 @@ impl Server {
 
     async fn connection(
         &self,
-        socket: Rc<dyn Socket>,
+        socket: &mut Rc<dyn Socket>,
         gate: Rc<Gate>,
         full: bool,
+        tls: Option<&tls::Server>,
     ) -> Result<(), String> {
         let inner = &self.0;
-        let Some((session, inbox)) = self.handshake(&*socket, &gate, full).await? else {
+        let Some((session, inbox)) = self.handshake(socket, &gate, full, tls).await? else {
             return Ok(());
         };
+        let socket = socket.clone();
         let found = inner.exports.iter().find(|export| export.name == session.facts.name);
         let export = found.expect("the codec found it among these").clone();
         let (limits, peers) = (inner.limits, inner.peers.clone());
@@ -215,27 +209,28 @@ impl Server {
     /// The handshake; `None` if the client left, or the server ends.
     async fn handshake(
         &self,
-        socket: &dyn Socket,
+        socket: &mut Rc<dyn Socket>,
         gate: &Gate,
         full: bool,
+        tls: Option<&tls::Server>,
     ) -> Result<Option<(Session, Inbox)>, String> {
         let inner = &self.0;
-        let (offer, none) = (Offer(&inner.exports), Full(inner.limits.connections));
-        let exports: &dyn Exports = if full { &none } else { &offer };
+        let full = full.then_some(inner.limits.connections);
+        let door = Door { exports: &inner.exports, full, tls };
         let shaking = async {
             let inbox = Inbox::new(inner.env.pool()).await;
             let mut inbox = inbox.map_err(|error| error.to_string())?;
-            let session = shake(&inner.env, socket, exports, &mut inbox).await?;
+            let session = shake(&inner.env, socket, &door, &mut inbox).await?;
             Ok(session.map(|session| (session, inbox)))
         };
         let limit = inner.limits.handshake;
         let Some(shaken) = gate.unless(inner.env.within(limit, shaking)).await else {
             return Ok(None);
         };
-        match shaken {
-            _ if full => Err(none.refusal().expect("it refuses everybody")),
-            Some(shaken) => shaken,
-            None => Err(format!("no handshake within {limit:?}")),
+        match (full, shaken) {
+            (Some(most), _) => Err(Full(most).refusal().expect("it refuses everybody")),
+            (None, Some(shaken)) => shaken,
+            (None, None) => Err(format!("no handshake within {limit:?}")),
         }
     }
 }

@@ -189,7 +189,7 @@ impl Engine {
         lowers: &[NodeId],
     ) -> Result<NodeId> {
         let reserve = self.reserve(name, &*device, lowers, device.needs().children)?;
-        let (info, future) = (self.fitted(device.info(), reserve, lowers), device.future_layout());
+        let (info, future) = (self.fitted(device.info(), reserve, &[]), device.future_layout());
         self.add(name, info, Power::Device { device, future }, reserve)
     }
 
@@ -267,8 +267,8 @@ impl Engine {
         self.0.pool.limit_bytes() / 2
     }
 
-    /// The facts, with transfers as long as the reserve and the devices below allow; longer ones are
-    /// split above.
+    /// The facts, with transfers as long as the reserve allows, and those to whom they are passed on
+    /// uncut; longer ones are split above.
     fn fitted(&self, info: &Info, reserve: Reserve, lowers: &[NodeId]) -> Info {
         let below = lowers.iter().map(|id| self.node(*id).info.max_transfer).min();
         let mut max_transfer = info.max_transfer.min(below.unwrap_or(u32::MAX));

@@ -67,7 +67,7 @@ fn device_fields(planned: &Planned, node: &PlannedNode) -> Vec<String> {
         vec![format!("kind = {}", quoted(node.kind.name)), format!("on = [{}]", on.join(", "))];
     let is_path = |name: &str| {
         let option = node.kind.options.iter().find(|option| option.name == name);
-        option.is_some_and(|option| option.value == ValueType::Path)
+        option.is_some_and(|option| matches!(option.value, ValueType::Path | ValueType::Table(_)))
     };
     for (name, value) in &node.given.options {
         if !LOCAL.contains(name) && !is_path(name) {
@@ -89,6 +89,11 @@ fn value_text(value: &Value) -> String {
         Value::List(words) => {
             let words: Vec<_> = words.iter().map(|word| quoted(word)).collect();
             format!("[{}]", words.join(", "))
+        }
+        Value::Table(texts) => {
+            let texts: Vec<_> =
+                texts.iter().map(|(key, text)| format!("{key} = {}", quoted(text))).collect();
+            format!("{{ {} }}", texts.join(", "))
         }
     }
 }

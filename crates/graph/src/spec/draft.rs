@@ -38,6 +38,9 @@ const LABEL: OptionSpec = OptionSpec {
     help: "keep what must survive in the disk's first and last MiB; data are between",
 };
 
+/// Names of clients in one export.
+const CLIENTS_MAX: usize = 1024;
+
 /// A disk or device whose words have been looked up.
 pub(super) struct Draft<'s> {
     pub(super) entry: &'s Entry,
@@ -59,6 +62,8 @@ pub(super) struct ExportDraft<'s> {
     pub(super) on: Option<(Word, usize)>,
     pub(super) read_only: bool,
     pub(super) attach: bool,
+    /// Whose certificates get it.
+    pub(super) clients: Option<Vec<String>>,
 }
 
 /// What a name means.
@@ -279,7 +284,7 @@ impl<'s> Draft<'s> {
 
 impl<'s> ExportDraft<'s> {
     pub(super) fn new(entry: &'s Entry, names: &Names<'_>, log: &mut Log) -> Self {
-        let mut draft = Self { entry, on: None, read_only: false, attach: false };
+        let mut draft = Self { entry, on: None, read_only: false, attach: false, clients: None };
         if entry.broken {
             return draft;
         }
@@ -297,8 +302,9 @@ impl<'s> ExportDraft<'s> {
                     draft.attach =
                         value::check(&ATTACH, item, &[], log) == Some(Value::Switch(true));
                 }
+                "clients" => draft.clients = clients(item, log),
                 _ => {
-                    let known = ["on", READ_ONLY.name, ATTACH.name];
+                    let known = ["on", READ_ONLY.name, ATTACH.name, "clients"];
                     unknown_key(key, "an export", known, log);
                 }
             }
@@ -310,6 +316,30 @@ impl<'s> ExportDraft<'s> {
         draft.on.take_if(|_| entry.twice);
         draft
     }
+}
+
+/// Names in certificates, as one or as a list.
+fn clients(item: &Item, log: &mut Log) -> Option<Vec<String>> {
+    let items = match &item.raw {
+        Raw::List(items) => items.as_slice(),
+        _ => std::slice::from_ref(item),
+    };
+    if items.is_empty() || items.len() > CLIENTS_MAX {
+        let count = items.len();
+        log.error(item.at, format!("{count} names in clients; 1 to {CLIENTS_MAX} are possible"));
+    }
+    let mut names = Vec::new();
+    for one in items {
+        match &one.raw {
+            Raw::Broken => {}
+            Raw::Text(name) if !name.is_empty() => names.push(name.clone()),
+            raw => {
+                let why = "the name in a client's certificate is needed, in quotes";
+                log.error(one.at, format!("clients {}: {why}", raw.show()));
+            }
+        }
+    }
+    Some(names)
 }
 
 fn name_of(item: &Item, log: &mut Log) -> Option<Word> {

@@ -1,5 +1,6 @@
 //! `[nbd]`: where clients connect.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -31,12 +32,53 @@ const MAX_CONNECTIONS: OptionSpec = OptionSpec {
     help: "connections at once",
 };
 
-const KEYS: [&str; 3] = ["listen", INSECURE.name, MAX_CONNECTIONS.name];
+const TLS: OptionSpec = OptionSpec {
+    name: "tls",
+    value: ValueType::Table(&["cert", "key", "clients"]),
+    required: false,
+    help: "the server's certificate, its key, and the authority that signs clients",
+};
+
+const KEYS: [&str; 4] = ["listen", INSECURE.name, MAX_CONNECTIONS.name, TLS.name];
+
+/// An address where clients connect.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Listen {
+    /// Where.
+    pub address: Address,
+    /// Whether nothing is served there without TLS.
+    pub tls: bool,
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plain = self.address.to_string();
+        match (&self.address, self.tls) {
+            (_, false) => f.write_str(&plain),
+            (Address::Unix(_), true) => write!(f, "tls+{plain}"),
+            (Address::Tcp(..), true) => f.write_str(&plain.replacen("tcp:", "tls://", 1)),
+        }
+    }
+}
+
+/// The files behind TLS, as the spec names them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TlsPaths {
+    /// The server's certificate, and what leads to its authority.
+    pub cert: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// The authorities that sign clients; without, clients show no certificate.
+    pub clients: Option<PathBuf>,
+    /// Where it stands in the spec.
+    pub position: Position,
+}
 
 /// What `[nbd]` says.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Nbd {
-    pub(super) listens: Vec<Address>,
+    pub(super) listens: Vec<Listen>,
+    pub(super) tls: Option<TlsPaths>,
     pub(super) max_connections: Option<u32>,
 }
 
@@ -44,7 +86,7 @@ impl Nbd {
     pub(super) fn read(fields: &[Field], log: &mut Log) -> Self {
         let mut nbd = Self::default();
         let mut insecure = false;
-        let mut listen = None;
+        let (mut listen, mut told_tls) = (None, false);
         for Field { key, item } in fields {
             match key.text.as_str() {
                 "listen" => listen = Some(item),
@@ -58,20 +100,38 @@ impl Nbd {
                         nbd.max_connections = Some(most as u32);
                     }
                 }
-                "tls" => log.error(key.at, NO_TLS),
+                "tls" => {
+                    if let Some(Value::Table(texts)) = value::check(&TLS, item, &[], log) {
+                        nbd.tls = tls_paths(&texts, item.at, log);
+                    }
+                    told_tls = true;
+                }
                 _ => unknown_key(key, "nbd", KEYS, log),
             }
         }
         if let Some(item) = listen {
             nbd.listens = listens(item, insecure, log);
+            if !told_tls && nbd.listens.iter().any(|listen| listen.tls) {
+                log.error(
+                    item.at,
+                    "tls: needs a certificate; add tls = { cert = \"...\", key = \"...\" }",
+                );
+            }
         }
         nbd
     }
 }
 
-const NO_TLS: &str = "TLS is not served yet; use unix: or tcp: on loopback";
+fn tls_paths(texts: &[(&str, String)], at: Position, log: &mut Log) -> Option<TlsPaths> {
+    let find = |key| texts.iter().find(|(known, _)| *known == key).map(|(_, text)| text.into());
+    let (Some(cert), Some(key)) = (find("cert"), find("key")) else {
+        log.error(at, "tls: cert and key are both needed");
+        return None;
+    };
+    Some(TlsPaths { cert, key, clients: find("clients"), position: at })
+}
 
-fn listens(item: &Item, insecure: bool, log: &mut Log) -> Vec<Address> {
+fn listens(item: &Item, insecure: bool, log: &mut Log) -> Vec<Listen> {
     let items = match &item.raw {
         Raw::List(items) => items.as_slice(),
         _ => std::slice::from_ref(item),
@@ -85,8 +145,10 @@ fn listens(item: &Item, insecure: bool, log: &mut Log) -> Vec<Address> {
         match &one.raw {
             Raw::Broken => {}
             Raw::Text(text) => match parse_address(text, insecure) {
-                Ok(address) if all.contains(&address) => twice(one.at, text, log),
-                Ok(address) => all.push(address),
+                Ok(listen) if all.iter().any(|one: &Listen| one.address == listen.address) => {
+                    twice(one.at, text, log);
+                }
+                Ok(listen) => all.push(listen),
                 Err(why) => log.error(one.at, format!("listen {text:?}: {why}")),
             },
             raw => log.error(one.at, format!("listen {}: {FORMS}", raw.show())),
@@ -99,19 +161,22 @@ fn twice(at: Position, text: &str, log: &mut Log) {
     log.error(at, format!("listen {text:?} is there already; remove it"));
 }
 
-const FORMS: &str = "an address is needed: \"unix:PATH\" or \"tcp:HOST:PORT\"";
+const FORMS: &str = "an address is needed: \"unix:PATH\", \"tcp:HOST:PORT\" or \"tls://HOST:PORT\"";
 
-/// An address from text such as `unix:PATH` or `tcp:HOST:PORT`.
+/// An address from text such as `unix:PATH`, `tcp:HOST:PORT`, `tls://HOST:PORT` or `tls+unix:PATH`.
 ///
 /// # Errors
 /// What is wrong, in words that go on after the value; TCP beyond loopback unless `insecure`.
-pub fn parse_address(text: &str, insecure: bool) -> Result<Address, String> {
-    match text.split_once(':') {
-        Some(("unix", path)) => unix(path),
-        Some(("tcp", rest)) => tcp(rest.strip_prefix("//").unwrap_or(rest), insecure),
-        Some(("tls", _)) => Err(NO_TLS.to_owned()),
-        _ => Err(FORMS.to_owned()),
-    }
+pub fn parse_address(text: &str, insecure: bool) -> Result<Listen, String> {
+    let bare = |rest: &'_ str| rest.strip_prefix("//").unwrap_or(rest).to_owned();
+    let (address, tls) = match text.split_once(':') {
+        Some(("unix", path)) => (unix(path)?, false),
+        Some(("tls+unix", path)) => (unix(path)?, true),
+        Some(("tcp", rest)) => (tcp(&bare(rest), insecure)?, false),
+        Some(("tls", rest)) => (tcp(&bare(rest), true)?, true),
+        _ => return Err(FORMS.to_owned()),
+    };
+    Ok(Listen { address, tls })
 }
 
 fn unix(path: &str) -> Result<Address, String> {
@@ -141,7 +206,7 @@ fn tcp(text: &str, insecure: bool) -> Result<Address, String> {
     let port = port.parse().map_err(|_| format!("port {port:?}; 0 to 65535 are possible"))?;
     if !insecure && !is_loopback(host) {
         return Err(
-            "beyond loopback nothing is encrypted and nobody is asked who they are; use unix: or \
+            "beyond loopback nothing is encrypted and nobody is asked who they are; use tls:, unix: or \
              127.0.0.1, or set insecure = true"
                 .to_owned(),
         );

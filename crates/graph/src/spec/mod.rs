@@ -35,7 +35,9 @@ mod vars;
 
 pub(crate) use disks::plain_disks;
 pub use fault::{Fault, Faults, Position, Severity};
-pub use listen::{LISTENS_MAX, SOCKET_PATH_MAX_BYTES, is_loopback, parse_address};
+pub use listen::{
+    LISTENS_MAX, Listen, SOCKET_PATH_MAX_BYTES, TlsPaths, is_loopback, parse_address,
+};
 pub use order::DEPTH_MAX;
 pub use parse::{DEVICES_MAX, EXPORTS_MAX, NAME_MAX_BYTES, Spec, TEXT_MAX_BYTES};
 pub use plan::{LabelledDisk, Planned, PlannedExport, PlannedNode, Role, Surveyed};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::fault::{Log, Position};
-use super::listen::Nbd;
+use super::listen::{Nbd, TlsPaths};
 use super::tree::{Field, Item, Raw, Word};
 use super::{near, tree};
 
@@ -104,6 +104,16 @@ impl Spec {
         spec.check_names();
         spec.check_counts();
         spec
+    }
+
+    /// The files behind TLS, if it names them.
+    pub fn tls(&self) -> Option<&TlsPaths> {
+        self.nbd.tls.as_ref()
+    }
+
+    /// Adds a fault that somebody else has found; planning tells it with the others.
+    pub fn fault(&mut self, position: Position, message: impl Into<String>) {
+        self.log.error(position, message);
     }
 
     /// A graph of one raw disk, exported as `vol`, without a text: `kind` is `file` or `path`.

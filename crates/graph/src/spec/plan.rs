@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use block::env::Address;
 use block::{Env, Info, Port, Table, TableError};
 
 use super::draft::{Draft, ExportDraft, Names};
 use super::fault::{Fault, Faults, Log, Position};
+use super::listen::{Listen, Nbd, TlsPaths};
 use super::order::order;
 use super::owner::{User, Uses};
 use super::parse::Spec;
@@ -19,7 +19,9 @@ pub struct Planned {
     /// The graph's name.
     pub name: String,
     /// Where clients connect; empty if the spec does not say.
-    pub listens: Vec<Address>,
+    pub listens: Vec<Listen>,
+    /// The files behind TLS, if the spec has them.
+    pub tls: Option<TlsPaths>,
     /// Connections at once, if the spec says.
     pub max_connections: Option<u32>,
     /// Disks and devices, those below first.
@@ -112,6 +114,8 @@ pub struct PlannedExport {
     pub read_only: bool,
     /// Whether it is to be a block device of this machine while it is served.
     pub attach: bool,
+    /// Whose certificates get it, by the names in them; everybody if it does not say.
+    pub clients: Option<Vec<String>>,
     /// Its facts.
     pub info: Info,
 }
@@ -156,6 +160,12 @@ impl Spec {
             self.entries.iter().map(|e| Draft::new(e, registry, &names, &mut log)).collect();
         let exports: Vec<_> =
             self.exports.iter().map(|e| ExportDraft::new(e, &names, &mut log)).collect();
+        let verified = self.nbd.tls.as_ref().is_some_and(|tls| tls.clients.is_some());
+        for export in exports.iter().filter(|export| export.clients.is_some() && !verified) {
+            let why =
+                "clients: nobody's certificate is asked for; add clients = \"CA.pem\" to [nbd] tls";
+            log.error(export.entry.place("clients"), why);
+        }
         let order = order(&drafts, &mut log);
         let mut planner = Planner {
             graph: &self.name,
@@ -177,8 +187,8 @@ impl Spec {
         let Planner { nodes, log, .. } = planner;
         let warnings = log.finish()?;
         let Spec { name, nbd, .. } = self.clone();
-        let (listens, max_connections) = (nbd.listens, nbd.max_connections);
-        Ok(Planned { name, listens, max_connections, nodes, exports, warnings })
+        let Nbd { listens, tls, max_connections } = nbd;
+        Ok(Planned { name, listens, tls, max_connections, nodes, exports, warnings })
     }
 }
 
@@ -417,8 +427,8 @@ impl Planner<'_> {
         let name = export.entry.name.text.clone();
         let user = User { at: word.at, name: name.clone() };
         self.uses[*draft].export(user, !info.read_only);
-        let attach = export.attach;
-        Some(PlannedExport { name, node, read_only: info.read_only, attach, info })
+        let (attach, clients) = (export.attach, export.clients.clone());
+        Some(PlannedExport { name, node, read_only: info.read_only, attach, clients, info })
     }
 
     fn check_uses(&mut self) {

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::fault::Log;
-use super::tree::{Item, Raw, Word};
+use super::parse::unknown_key;
+use super::tree::{Field, Item, Raw, Word};
 use super::{near, units};
 use crate::kind::{OptionSpec, Value, ValueType};
 
@@ -17,6 +18,7 @@ pub(super) fn check(
 ) -> Option<Value> {
     match option.value {
         ValueType::Choices(words) => return choices(option.name, words, item, log),
+        ValueType::Table(keys) => return table(option.name, keys, item, log),
         _ if matches!(item.raw, Raw::Broken) => return None,
         _ => {}
     }
@@ -30,7 +32,9 @@ pub(super) fn check(
         ValueType::Choice(words) => one_of(&item.raw, words, "").map(Value::Text),
         ValueType::Member => member(&item.raw, members).map(Value::Text),
         ValueType::Path => path(&item.raw).map(Value::Text),
-        ValueType::Text | ValueType::Choices(_) => text(&item.raw).map(Value::Text),
+        ValueType::Text | ValueType::Choices(_) | ValueType::Table(_) => {
+            text(&item.raw).map(Value::Text)
+        }
     };
     checked
         .map_err(|why| log.error(item.at, format!("{} {}: {why}", option.name, item.raw.show())))
@@ -138,6 +142,29 @@ fn choices(name: &str, words: &[&str], item: &Item, log: &mut Log) -> Option<Val
         }
     }
     (chosen.len() == items.len()).then_some(Value::List(chosen))
+}
+
+fn table(name: &str, keys: &'static [&'static str], item: &Item, log: &mut Log) -> Option<Value> {
+    let Raw::Table(fields) = &item.raw else {
+        if !matches!(item.raw, Raw::Broken) {
+            let (shown, key) = (item.raw.show(), keys[0]);
+            log.error(item.at, format!("{name} {shown}: a table is needed: {{ {key} = \"...\" }}"));
+        }
+        return None;
+    };
+    let mut texts = Vec::new();
+    for Field { key, item } in fields {
+        let Some(known) = keys.iter().find(|known| **known == key.text) else {
+            unknown_key(key, name, keys.iter().copied(), log);
+            continue;
+        };
+        match path(&item.raw) {
+            _ if matches!(item.raw, Raw::Broken) => {}
+            Ok(text) => texts.push((*known, text)),
+            Err(why) => log.error(item.at, format!("{known} {}: {why}", item.raw.show())),
+        }
+    }
+    (texts.len() == fields.len()).then_some(Value::Table(texts))
 }
 
 fn text(raw: &Raw) -> Checked<String> {

@@ -7,7 +7,7 @@ use block::env::Address;
 use graph::spec::units::{
     format_duration, format_exact, format_size, parse_size, write_duration, write_size,
 };
-use graph::spec::{Planned, Position, Role, Severity, Spec};
+use graph::spec::{Listen, Planned, Position, Role, Severity, Spec};
 
 use super::kinds;
 
@@ -38,6 +38,10 @@ fn example(name: &str) -> Planned {
     planned(&text)
 }
 
+fn plain(path: &str) -> Listen {
+    Listen { address: Address::Unix(path.into()), tls: false }
+}
+
 #[test]
 fn every_example_exports_vol_on_the_socket() {
     let all = examples();
@@ -45,7 +49,7 @@ fn every_example_exports_vol_on_the_socket() {
     // The demo's has two exports, and is run as a whole.
     for (name, text) in all.into_iter().filter(|(name, _)| name != "voila") {
         let planned = planned(&text);
-        assert_eq!(planned.listens, [Address::Unix("cairn.sock".into())], "{name}");
+        assert_eq!(planned.listens, [plain("cairn.sock")], "{name}");
         assert_eq!(planned.exports.len(), 1, "{name}");
         assert_eq!(planned.exports[0].name, "vol", "{name}");
         assert!(planned.warnings.is_empty(), "{name}");
@@ -64,7 +68,7 @@ fn variables_reach_the_examples() {
     let planned = kinds::plan(&Spec::parse(&text, "examples/mirror.toml", &vars))
         .unwrap_or_else(|faults| panic!("{faults}"));
     assert_eq!(planned.name, "mirror");
-    assert_eq!(planned.listens, [Address::Unix("/run/x.sock".into())]);
+    assert_eq!(planned.listens, [plain("/run/x.sock")]);
     assert_eq!(planned.nodes[0].given.text("file"), Some("/data/a.img"));
     assert_eq!(planned.exports[0].info.size, 3 << 30);
     assert_eq!(planned.redundancy(planned.exports[0].node).survives, 1);

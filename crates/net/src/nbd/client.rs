@@ -17,6 +17,8 @@ use wire::nbd::{
 };
 use wire::stream::{Inbox, Outbox, drop_front};
 
+use super::target::secure;
+
 /// The whole handshake.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
 
@@ -68,11 +70,25 @@ impl Client {
     /// # Errors
     /// What the kernel, the handshake or the server says, with the address.
     pub async fn connect(env: &Env, to: &Address, config: ClientConfig) -> Result<Self> {
+        Self::connect_tls(env, to, config, None).await
+    }
+
+    /// Connects, insists on TLS if it is given, and shakes hands.
+    ///
+    /// # Errors
+    /// As [`Client::connect`]; what is wrong with the server's certificate.
+    pub async fn connect_tls(
+        env: &Env,
+        to: &Address,
+        config: ClientConfig,
+        tls: Option<&tls::Client>,
+    ) -> Result<Self> {
+        let config = ClientConfig { tls: tls.is_some(), ..config };
         let connecting = async {
             // Its errors name the address themselves.
-            let socket = env.connect(to).await?;
+            let mut socket = env.connect(to).await?;
             let mut inbox = Inbox::new(env.pool()).await?;
-            let shaken = shake(env, &*socket, config, &mut inbox).await;
+            let shaken = shake(env, &mut socket, tls, config, &mut inbox).await;
             let session = shaken.map_err(|error: Error| error.at(to))?;
             Ok((socket, session, inbox))
         };
@@ -242,7 +258,8 @@ impl Tickets for Inner {
 
 async fn shake(
     env: &Env,
-    socket: &dyn Socket,
+    socket: &mut Rc<dyn Socket>,
+    tls: Option<&tls::Client>,
     config: ClientConfig,
     inbox: &mut Inbox,
 ) -> Result<Session> {
@@ -255,8 +272,13 @@ async fn shake(
         let advanced = handshake.advance(&inbox.bytes(), &mut out).map_err(broken);
         let (used, progress) = advanced?;
         inbox.take(used);
-        send(env, socket, &mut out).await?;
+        send(env, &**socket, &mut out).await?;
         match progress {
+            ClientProgress::StartTls => {
+                *socket = secure(env, socket, tls, inbox.len()).await?;
+                handshake.secured(&mut out);
+                send(env, &**socket, &mut out).await?;
+            }
             ClientProgress::Connected(session) => return Ok(*session),
             ClientProgress::NeedMore => {
                 let outcome = socket.recv(inbox.room()).await;

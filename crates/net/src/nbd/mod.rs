@@ -1,6 +1,7 @@
 //! Another server's export as a disk: kind `nbd`.
 
 mod client;
+mod target;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -13,10 +14,10 @@ use block::{
 };
 use graph::engine::AnyDevice;
 use graph::kind::{DiskPlan, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
-use wire::nbd::uri::{Address as UriAddress, NbdUri};
 use wire::nbd::{ClientConfig, Command, CommandFlags, ExportFacts, TransmissionFlags};
 
 pub use client::{Client, HANDSHAKE};
+pub use target::{PEM_MAX_BYTES, Target, TlsFiles, secure};
 
 /// `nbd`
 pub const KIND: Kind = Kind {
@@ -29,7 +30,13 @@ pub const KIND: Kind = Kind {
             name: "nbd",
             value: ValueType::Text,
             required: true,
-            help: "where: nbd+unix:///EXPORT?socket=PATH",
+            help: "where: nbd+unix:///EXPORT?socket=PATH, or nbds+unix:// for TLS",
+        },
+        OptionSpec {
+            name: "tls",
+            value: ValueType::Table(&["ca", "cert", "key", "hostname"]),
+            required: false,
+            help: "for nbds: whom to trust, our certificate and its key, the server's name",
         },
         OptionSpec {
             name: "timeout",
@@ -46,34 +53,39 @@ pub const KIND: Kind = Kind {
 
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
-/// The address of a URI, and the name of its export.
-///
-/// # Errors
-/// `Unsupported` for TLS; `Invalid`, with the place, for what is no URI.
-pub fn target(uri: &str) -> Result<(Address, String)> {
-    let uri: NbdUri =
-        uri.parse().map_err(|error| Error::new(ErrorKind::Invalid, format!("{uri:?}: {error}")))?;
-    if uri.tls {
-        let words = format!("{uri}: TLS is not spoken yet; use nbd:// or nbd+unix://");
-        return Err(Error::new(ErrorKind::Unsupported, words));
+/// Where the disk is, and how to get there.
+fn target(given: &Given) -> Result<Target> {
+    let mut target = Target::of(given.text("nbd").unwrap_or_default())?;
+    let text = |key| given.text_in("tls", key);
+    match &mut target.tls {
+        Some(files) => {
+            let paths = [("ca", &mut files.ca), ("cert", &mut files.cert), ("key", &mut files.key)];
+            for (key, path) in paths {
+                *path = text(key).map(Into::into).or(path.take());
+            }
+            files.anonymous &= text("cert").is_none();
+            files.hostname = text("hostname").map_or(files.hostname.clone(), str::to_owned);
+        }
+        None if given.is_set("tls") => {
+            let words = "tls is set, and the URI is for a connection without it; use nbds:// or nbds+unix://";
+            return Err(Error::new(ErrorKind::Invalid, words));
+        }
+        None => {}
     }
-    let address = match uri.address {
-        UriAddress::Unix { path } => Address::Unix(path.into()),
-        UriAddress::Tcp { host, port } => Address::Tcp(host, port),
-    };
-    Ok((address, uri.export))
+    Ok(target)
 }
 
 async fn connect(given: &Given, env: &Env) -> Result<Client> {
-    let (address, export) = target(given.text("nbd").unwrap_or_default())?;
-    if let Address::Tcp(..) = address {
+    let target = target(given)?;
+    if let Address::Tcp(..) = target.address {
         let words = format!(
-            "{address}: an NBD disk over TCP cannot be fenced yet; use a unix socket: \
-             nbd+unix:///EXPORT?socket=PATH"
+            "{}: an NBD disk over TCP cannot be fenced yet; use a unix socket: \
+             nbd+unix:///EXPORT?socket=PATH",
+            target.address
         );
         return Err(Error::new(ErrorKind::Unsupported, words));
     }
-    Client::connect(env, &address, ClientConfig::connect(export)).await
+    target.connect(env, ClientConfig::connect(target.export.clone())).await
 }
 
 fn info_of(facts: &ExportFacts) -> Info {

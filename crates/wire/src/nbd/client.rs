@@ -43,6 +43,8 @@ pub struct ClientConfig {
     pub extended: bool,
     /// The metadata contexts to select, by full name.
     pub contexts: Vec<String>,
+    /// Insist on TLS before anything is asked.
+    pub tls: bool,
 }
 
 impl ClientConfig {
@@ -54,6 +56,7 @@ impl ClientConfig {
             structured: true,
             extended: true,
             contexts: vec![BASE_ALLOCATION.to_owned()],
+            tls: false,
         }
     }
 }
@@ -66,6 +69,9 @@ pub enum ClientProgress {
     NeedMore,
     /// One message was handled. Send the output, then call again with the rest of the input.
     Advanced,
+    /// See that nothing follows in the input, make the stream a TLS one, and call
+    /// [`ClientHandshake::secured`].
+    StartTls,
     /// What follows in the stream are replies of this session.
     Connected(Box<Session>),
     /// The facts of the export. Send the output, then close.
@@ -102,6 +108,8 @@ enum Phase {
     Reply(OptionCode),
     /// The unframed answer to `NBD_OPT_EXPORT_NAME` is due.
     ExportName,
+    /// TLS was agreed, and the stream is not secured yet.
+    StartTls,
     Over,
 }
 
@@ -125,6 +133,7 @@ impl ClientHandshake {
             plan.extend(ask(config.extended, OptionCode::EXTENDED_HEADERS));
             plan.extend(ask(config.structured, OptionCode::STRUCTURED_REPLY));
         }
+        plan.extend(config.tls.then_some(OptionCode::STARTTLS));
         let facts = ExportFacts { name: config.export.clone(), ..ExportFacts::default() };
         Ok(Self {
             config,
@@ -152,12 +161,23 @@ impl ClientHandshake {
             Phase::Greeting => self.take_greeting(input, out),
             Phase::Reply(option) => self.take_reply(option, input, out),
             Phase::ExportName => Ok(self.take_export_name(input)),
-            Phase::Over => Err(ProtocolError::HandshakeOver),
+            Phase::StartTls | Phase::Over => Err(ProtocolError::HandshakeOver),
         };
-        if !matches!(result, Ok((_, ClientProgress::NeedMore | ClientProgress::Advanced))) {
-            self.phase = Phase::Over;
+        match result {
+            Ok((_, ClientProgress::NeedMore | ClientProgress::Advanced)) => {}
+            Ok((_, ClientProgress::StartTls)) => self.phase = Phase::StartTls,
+            _ => self.phase = Phase::Over,
         }
         result
+    }
+
+    /// The stream is a TLS one now: appends what is to be asked next.
+    ///
+    /// # Panics
+    /// If [`ClientProgress::StartTls`] was not the last answer.
+    pub fn secured(&mut self, out: &mut Vec<u8>) {
+        assert!(matches!(self.phase, Phase::StartTls), "TLS was not agreed");
+        self.send_next(out);
     }
 
     /// Section "Newstyle negotiation"; anything but fixed newstyle is refused by name.
@@ -283,6 +303,7 @@ impl ClientHandshake {
 
     fn acknowledged(&mut self, option: OptionCode, out: &mut Vec<u8>) -> Step {
         match option {
+            OptionCode::STARTTLS => return Ok(ClientProgress::StartTls),
             OptionCode::STRUCTURED_REPLY => self.structured = true,
             OptionCode::EXTENDED_HEADERS => {
                 self.structured = true;
@@ -319,7 +340,11 @@ impl ClientHandshake {
         data: &[u8],
         out: &mut Vec<u8>,
     ) -> Step {
-        let last = matches!(option, OptionCode::GO | OptionCode::INFO | OptionCode::LIST);
+        // Whoever asked for TLS does not go on without it.
+        let last = matches!(
+            option,
+            OptionCode::STARTTLS | OptionCode::GO | OptionCode::INFO | OptionCode::LIST
+        );
         let fatal = matches!(code, ReplyCode::ERR_TLS_REQD | ReplyCode::ERR_SHUTDOWN);
         if option == OptionCode::GO && code == ReplyCode::ERR_UNSUP && !self.extended {
             put_option(out, OptionCode::EXPORT_NAME, self.config.export.as_bytes());

@@ -36,4 +36,4 @@ pub use export::{BlockSizes, Context, ExportEntry, ExportFacts, Exports, ReplySt
 pub use reply::{Chunks, Extent, Head, MAX_STATUS_EXTENTS, Reply};
 pub use reply_parse::{Body, Extents, ReplyMessage};
 pub use request::RequestHeader;
-pub use server::{Limits, ServerHandshake, ServerProgress};
+pub use server::{Limits, ServerHandshake, ServerProgress, ServerTls};

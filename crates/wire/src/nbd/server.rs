@@ -41,8 +41,23 @@ pub enum ServerProgress {
     Advanced,
     /// Send the output; what follows in the stream are requests of this session.
     Ready(Box<Session>),
+    /// Send the output, see that nothing follows in the input, make the stream a TLS one, and call
+    /// [`ServerHandshake::secured`].
+    StartTls,
     /// The client took its leave: send the output, then close.
     Aborted,
+}
+
+/// Whether TLS is for this connection.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum ServerTls {
+    /// It is not spoken: `NOTLS` of the specification.
+    #[default]
+    Absent,
+    /// Nothing is answered before it: `FORCEDTLS`.
+    Required,
+    /// It protects the stream.
+    Done,
 }
 
 /// The server's side of a fixed newstyle handshake.
@@ -53,6 +68,7 @@ pub enum ServerProgress {
 #[derive(Debug)]
 pub struct ServerHandshake {
     limits: Limits,
+    tls: ServerTls,
     options: u32,
     option_bytes: u32,
     skipped_bytes: u32,
@@ -76,18 +92,21 @@ enum Phase {
     ClientFlags,
     Option,
     Skip(u32),
+    /// TLS was agreed, and the stream is not secured yet.
+    StartTls,
     Over,
 }
 
 /// The answer to one option.
 enum Answer {
     Ack,
+    Secure,
     Refuse(ReplyCode, String),
     Enter(Box<Session>),
     Leave,
 }
 
-use Answer::{Ack, Enter, Leave, Refuse};
+use Answer::{Ack, Enter, Leave, Refuse, Secure};
 
 fn invalid(words: &str) -> Answer {
     Refuse(ReplyCode::ERR_INVALID, words.to_owned())
@@ -112,6 +131,7 @@ impl ServerHandshake {
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
+            tls: ServerTls::Absent,
             options: 0,
             option_bytes: 0,
             skipped_bytes: 0,
@@ -119,6 +139,22 @@ impl ServerHandshake {
             no_zeroes: false,
             agreed: Agreed::default(),
         }
+    }
+
+    /// A handshake at its start that nothing but `NBD_OPT_STARTTLS` leads on from.
+    pub fn with_tls(limits: Limits) -> Self {
+        Self { tls: ServerTls::Required, ..Self::new(limits) }
+    }
+
+    /// The stream is a TLS one now. What was agreed before is forgotten: it came from anybody.
+    ///
+    /// # Panics
+    /// If [`ServerProgress::StartTls`] was not the last answer.
+    pub fn secured(&mut self) {
+        assert!(matches!(self.phase, Phase::StartTls), "TLS was not agreed");
+        self.phase = Phase::Option;
+        self.tls = ServerTls::Done;
+        self.agreed = Agreed::default();
     }
 
     /// Appends the greeting, which the server sends before anything is received.
@@ -141,7 +177,7 @@ impl ServerHandshake {
             Phase::ClientFlags => self.take_client_flags(input),
             Phase::Option => self.take_option(input, exports, out),
             Phase::Skip(left) => Ok(self.skip(input, left)),
-            Phase::Over => Err(ProtocolError::HandshakeOver),
+            Phase::StartTls | Phase::Over => Err(ProtocolError::HandshakeOver),
         };
         let ends = matches!(result, Ok((_, ServerProgress::Ready(_) | ServerProgress::Aborted)));
         if ends || result.is_err() {
@@ -207,6 +243,11 @@ impl ServerHandshake {
                 put_refusal(out, option, code, &words);
                 ServerProgress::Advanced
             }
+            Secure => {
+                put_reply(out, option, ReplyCode::ACK, &[]);
+                self.phase = Phase::StartTls;
+                ServerProgress::StartTls
+            }
             Enter(session) => ServerProgress::Ready(session),
             Leave => {
                 put_reply(out, option, ReplyCode::ACK, &[]);
@@ -266,6 +307,9 @@ impl ServerHandshake {
         exports: &dyn Exports,
         out: &mut Vec<u8>,
     ) -> Result<Answer, ProtocolError> {
+        if self.tls == ServerTls::Required {
+            return plain(option, data);
+        }
         let answer = match option {
             OptionCode::EXPORT_NAME => return self.export_name(data, exports, out),
             // Data is ignored, as the specification asks.
@@ -277,7 +321,8 @@ impl ServerHandshake {
             OptionCode::LIST_META_CONTEXT => self.list_contexts(data, exports, out),
             OptionCode::SET_META_CONTEXT => self.set_contexts(data, exports, out),
             OptionCode::STARTTLS if !data.is_empty() => invalid("STARTTLS takes no data"),
-            OptionCode::STARTTLS => unsupported("this server has no TLS"),
+            OptionCode::STARTTLS if self.tls == ServerTls::Done => invalid("TLS is agreed already"),
+            OptionCode::STARTTLS => unsupported("this address has no TLS"),
             _ => unsupported("this server does not know the option"),
         };
         Ok(answer)
@@ -431,6 +476,20 @@ impl ServerHandshake {
             (false, false) => ReplyStyle::Simple,
         };
         Session { style, contexts, facts }
+    }
+}
+
+/// What a client gets before TLS, where it is required.
+fn plain(option: OptionCode, data: &[u8]) -> Result<Answer, ProtocolError> {
+    match option {
+        OptionCode::STARTTLS if data.is_empty() => Ok(Secure),
+        OptionCode::STARTTLS => Ok(invalid("STARTTLS takes no data")),
+        OptionCode::ABORT => Ok(Leave),
+        // It has no error reply.
+        OptionCode::EXPORT_NAME => {
+            Err(ProtocolError::NotServed { why: "this address wants TLS first".to_owned() })
+        }
+        _ => Ok(Refuse(ReplyCode::ERR_TLS_REQD, "this address wants TLS first".to_owned())),
     }
 }
 

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The export is everything after the slash that ends the authority; it may itself hold slashes
-//! and may be empty. `%` and two hexadecimal digits stand for a byte everywhere but in the scheme
+//! and may be empty. `nbds` takes the parameters `tls-certificates=DIR` and `tls-hostname=NAME`. `%` and two hexadecimal digits stand for a byte everywhere but in the scheme
 //! and the port.
 
 use std::fmt;
@@ -17,6 +17,9 @@ use super::constants::{DEFAULT_PORT, MAX_STRING_BYTES};
 /// Longest URI accepted: an export name and a path of full length, every byte escaped.
 pub const MAX_URI_BYTES: usize = 32 << 10;
 
+/// The parameters of a URI: of unix sockets the first, of TLS the others.
+const PARAMETERS: [&str; 3] = ["socket", "tls-certificates", "tls-hostname"];
+
 /// Where a server is and which of its exports is meant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NbdUri {
@@ -26,6 +29,10 @@ pub struct NbdUri {
     pub address: Address,
     /// The export; empty for the default one.
     pub export: String,
+    /// `tls-certificates`: the directory of `ca-cert.pem`, `client-cert.pem` and `client-key.pem`.
+    pub certificates: Option<String>,
+    /// `tls-hostname`: the name in the server's certificate, if it is not the host's.
+    pub hostname: Option<String>,
 }
 
 /// Where a server is.
@@ -167,32 +174,38 @@ impl FromStr for NbdUri {
         if export.len() > MAX_STRING_BYTES {
             return Err(UriError::Export { len: export.len() });
         }
-        let address = if unix { unix_address(authority, query)? } else { tcp(authority, query)? };
-        Ok(Self { tls, address, export })
+        let [socket, certificates, hostname] = parameters(query, [unix, tls, tls])?;
+        let address = if unix { unix_address(authority, socket)? } else { tcp(authority)? };
+        Ok(Self { tls, address, export, certificates, hostname })
     }
 }
 
-fn unix_address(authority: &str, query: &str) -> Result<Address, UriError> {
+/// The values of the parameters that are known, as far as they are possible here, each at most once.
+fn parameters(query: &str, possible: [bool; 3]) -> Result<[Option<String>; 3], UriError> {
+    let mut values = [None, None, None];
+    for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+        let wrong = || UriError::Parameter { found: parameter.to_owned() };
+        let (name, value) = parameter.split_once('=').ok_or_else(wrong)?;
+        let place = PARAMETERS.iter().position(|known| *known == name).ok_or_else(wrong)?;
+        if !possible[place] || values[place].is_some() {
+            return Err(wrong());
+        }
+        values[place] = Some(unescape(value)?);
+    }
+    Ok(values)
+}
+
+fn unix_address(authority: &str, socket: Option<String>) -> Result<Address, UriError> {
     if !authority.is_empty() {
         return Err(UriError::UnixHost { found: authority.to_owned() });
     }
-    let mut path = None;
-    for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
-        match parameter.strip_prefix("socket=") {
-            Some(value) if path.is_none() => path = Some(unescape(value)?),
-            _ => return Err(UriError::Parameter { found: parameter.to_owned() }),
-        }
-    }
-    match path {
+    match socket {
         Some(path) if !path.is_empty() => Ok(Address::Unix { path }),
         _ => Err(UriError::NoSocket),
     }
 }
 
-fn tcp(authority: &str, query: &str) -> Result<Address, UriError> {
-    if !query.is_empty() {
-        return Err(UriError::Parameter { found: query.to_owned() });
-    }
+fn tcp(authority: &str) -> Result<Address, UriError> {
     let bad_host = || UriError::Host { found: authority.to_owned() };
     // An IPv6 address holds colons and stands in brackets.
     let (host, port) = match authority.strip_prefix('[') {
@@ -269,6 +282,7 @@ fn escape(f: &mut fmt::Formatter<'_>, text: &str, also: &[u8]) -> fmt::Result {
 impl fmt::Display for NbdUri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let s = if self.tls { "s" } else { "" };
+        let mut socket = None;
         match &self.address {
             Address::Tcp { host, port } => {
                 write!(f, "nbd{s}://")?;
@@ -282,15 +296,22 @@ impl fmt::Display for NbdUri {
                 if *port != DEFAULT_PORT {
                     write!(f, ":{port}")?;
                 }
-                f.write_str("/")?;
-                escape(f, &self.export, b"/:@")
             }
             Address::Unix { path } => {
-                write!(f, "nbd{s}+unix:///")?;
-                escape(f, &self.export, b"/:@")?;
-                f.write_str("?socket=")?;
-                escape(f, path, b"/:@")
+                write!(f, "nbd{s}+unix://")?;
+                socket = Some(path);
             }
         }
+        f.write_str("/")?;
+        escape(f, &self.export, b"/:@")?;
+        let values = [socket, self.certificates.as_ref(), self.hostname.as_ref()];
+        let mut mark = '?';
+        for (name, value) in PARAMETERS.iter().zip(values) {
+            let Some(value) = value else { continue };
+            write!(f, "{mark}{name}=")?;
+            escape(f, value, b"/:@")?;
+            mark = '&';
+        }
+        Ok(())
     }
 }

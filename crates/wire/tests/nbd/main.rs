@@ -6,5 +6,6 @@ mod limits;
 mod pair;
 mod server;
 mod shake;
+mod tls;
 mod transmission;
 mod uri;

@@ -170,7 +170,7 @@ fn unknown_options_and_tls_are_unsupported_and_the_stream_goes_on() {
         assert_eq!(server.kinds(code, b"some data"), [ReplyCode::ERR_UNSUP], "{code}");
     }
     let replies = server.ask(OptionCode::STARTTLS, &[]);
-    assert_eq!(replies, [(ReplyCode::ERR_UNSUP, b"this server has no TLS".to_vec())]);
+    assert_eq!(replies, [(ReplyCode::ERR_UNSUP, b"this address has no TLS".to_vec())]);
     server.go("first");
 }
 

@@ -5,11 +5,12 @@ use wire::nbd::uri::{Address, NbdUri, UriError};
 
 fn tcp(tls: bool, host: &str, port: u16, export: &str) -> NbdUri {
     let address = Address::Tcp { host: host.to_owned(), port };
-    NbdUri { tls, address, export: export.to_owned() }
+    NbdUri { tls, address, export: export.to_owned(), certificates: None, hostname: None }
 }
 
 fn unix(tls: bool, path: &str, export: &str) -> NbdUri {
-    NbdUri { tls, address: Address::Unix { path: path.to_owned() }, export: export.to_owned() }
+    let address = Address::Unix { path: path.to_owned() };
+    NbdUri { tls, address, export: export.to_owned(), certificates: None, hostname: None }
 }
 
 #[test]
@@ -34,6 +35,20 @@ fn good_uris_and_their_canonical_form() {
     for (text, value, canonical) in cases {
         assert_eq!(text.parse().as_ref(), Ok(&value), "{text}");
         assert_eq!(value.to_string(), canonical);
+    }
+}
+
+#[test]
+fn uris_of_tls_name_its_files() {
+    let text = "nbds://h/d?tls-certificates=/etc/a%20b&tls-hostname=other";
+    let uri: NbdUri = text.parse().unwrap();
+    assert_eq!(uri.certificates.as_deref(), Some("/etc/a b"));
+    assert_eq!(uri.hostname.as_deref(), Some("other"));
+    assert_eq!(uri.to_string(), text);
+    let text = "nbds+unix:///d?socket=/s&tls-certificates=/c";
+    assert_eq!(text.parse::<NbdUri>().unwrap().to_string(), text);
+    for text in ["nbd://h/d?tls-hostname=x", "nbd+unix:///d?socket=/s&tls-certificates=/c"] {
+        assert!(text.parse::<NbdUri>().is_err(), "{text}");
     }
 }
 

@@ -1,0 +1,65 @@
+//! Certificates, made for a test.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, date_time_ymd,
+};
+
+/// Somebody who signs.
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+/// When a certificate is valid.
+#[derive(Clone, Copy)]
+pub enum Valid {
+    Now,
+    Past,
+    Future,
+}
+
+impl Authority {
+    pub fn new(name: &str) -> Self {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let key = KeyPair::generate().unwrap();
+        let pem = params.self_signed(&key).unwrap().pem();
+        Self { issuer: Issuer::new(params, key), pem }
+    }
+
+    /// Writes its own certificate: `ca-cert.pem`, as others call it.
+    pub fn write(&self, directory: &Path) {
+        std::fs::create_dir_all(directory).unwrap();
+        std::fs::write(directory.join("ca-cert.pem"), &self.pem).unwrap();
+    }
+
+    /// Writes a certificate and its key: `server-cert.pem` and `server-key.pem`, or `client-...`.
+    pub fn sign(&self, directory: &Path, role: &str, common: &str, names: &[&str], valid: Valid) {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names).unwrap();
+        params.distinguished_name.push(DnType::CommonName, common);
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![match role {
+            "server" => ExtendedKeyUsagePurpose::ServerAuth,
+            _ => ExtendedKeyUsagePurpose::ClientAuth,
+        }];
+        (params.not_before, params.not_after) = match valid {
+            Valid::Now => (date_time_ymd(2020, 1, 1), date_time_ymd(2090, 1, 1)),
+            Valid::Past => (date_time_ymd(2020, 1, 1), date_time_ymd(2021, 1, 1)),
+            Valid::Future => (date_time_ymd(2089, 1, 1), date_time_ymd(2090, 1, 1)),
+        };
+        let key = KeyPair::generate().unwrap();
+        let cert = params.signed_by(&key, &self.issuer).unwrap();
+        std::fs::create_dir_all(directory).unwrap();
+        std::fs::write(directory.join(format!("{role}-cert.pem")), cert.pem()).unwrap();
+        let path = directory.join(format!("{role}-key.pem"));
+        std::fs::write(&path, key.serialize_pem()).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    }
+}

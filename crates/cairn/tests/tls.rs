@@ -1,0 +1,401 @@
+//! TLS, both ways: the real binary, and the programs of others at the other end.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
+
+#[path = "common/authority.rs"]
+mod authority;
+mod common;
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use authority::{Authority, Valid};
+use common::{Dir, Ran, Serve, tool, until};
+
+/// `ours`: everything that is right. The others: what is wrong with one thing.
+fn certificates(dir: &Dir) {
+    let (ours, theirs) = (Authority::new("Ours"), Authority::new("Theirs"));
+    let here = |name| dir.path(name);
+    let hosts = ["localhost", "127.0.0.1"];
+    for place in ["ours", "bob", "past", "future", "alone", "elsewhere", "server-past"] {
+        ours.write(&here(place));
+    }
+    ours.sign(&here("ours"), "server", "the server", &hosts, Valid::Now);
+    ours.sign(&here("ours"), "client", "alice", &["alice.example"], Valid::Now);
+    ours.sign(&here("bob"), "client", "bob", &[], Valid::Now);
+    ours.sign(&here("past"), "client", "alice", &[], Valid::Past);
+    ours.sign(&here("future"), "client", "alice", &[], Valid::Future);
+    ours.sign(&here("elsewhere"), "server", "x", &["elsewhere.example"], Valid::Now);
+    ours.sign(&here("server-past"), "server", "x", &hosts, Valid::Past);
+    theirs.write(&here("theirs"));
+    theirs.sign(&here("theirs"), "client", "alice", &[], Valid::Now);
+    // Ours as an authority, and a certificate that it has not signed.
+    ours.write(&here("mixed"));
+    theirs.sign(&here("mixed"), "client", "alice", &[], Valid::Now);
+}
+
+const SPEC: &str = r#"
+[nbd]
+listen = "tls+unix:tls.sock"
+tls = { cert = "ours/server-cert.pem", key = "ours/server-key.pem", clients = "ours/ca-cert.pem" }
+[disk]
+d = { memory = "64MiB" }
+e = { memory = "1MiB" }
+f = { memory = "2MiB" }
+[export]
+vol = { on = "d" }
+alices = { on = "e", clients = ["alice.example"] }
+bobs = { on = "f", clients = "bob" }
+"#;
+
+fn serve() -> (Dir, Serve) {
+    let dir = Dir::new();
+    certificates(&dir);
+    dir.write("t.toml", SPEC);
+    let serve = dir.serve(&["t.toml"]);
+    (dir, serve)
+}
+
+fn uri(dir: &Dir, export: &str, who: &str) -> String {
+    let (socket, who) = (dir.path("tls.sock"), dir.path(who));
+    format!("nbds+unix:///{export}?socket={}&tls-certificates={}", socket.display(), who.display())
+}
+
+fn works(dir: &Dir, name: &str, args: &[&str]) -> String {
+    let ran = tool(dir, name, args);
+    assert!(ran.code == 0 && !ran.out.contains("failed"), "{name} {args:?}: {ran:?}");
+    ran.out
+}
+
+#[test]
+fn our_client_and_our_server() {
+    let (dir, serve) = serve();
+    assert!(serve.uri().starts_with("nbds+unix:///vol?socket="), "{}", serve.banner);
+    assert!(dir.text(&["info", &uri(&dir, "vol", "ours")]).contains("64 MiB"));
+    // As a disk, with the files in the spec.
+    dir.write(
+        "far.toml",
+        "[nbd]\nlisten = \"unix:far.sock\"\n[disk]\nfar = { nbd = \"nbds+unix:///vol?socket=tls.sock\", tls = \
+         { ca = \"ours/ca-cert.pem\", cert = \"ours/client-cert.pem\", key = \"ours/client-key.pem\", \
+         hostname = \"127.0.0.1\" } }\n[export]\nnear = { on = \"far\" }\n",
+    );
+    let far = dir.serve(&["far.toml"]);
+    let io =
+        ["write -P 7 0 4M", "write -P 9 4M 512", "flush", "read -P 7 0 4M", "read -P 9 4M 512"];
+    let mut args = vec!["-f", "raw", far.uri()];
+    args.extend(io.iter().flat_map(|line| ["-c", *line]));
+    works(&dir, "qemu-io", &args);
+    assert_eq!(far.stop().code, 0);
+    let bench = ["bench", "--time", "100ms", "--rounds", "1", "--block", "1MiB"];
+    let vol = uri(&dir, "vol", "ours");
+    assert!(dir.text(&[&bench[..], &[&vol]].concat()).contains("IOPS"));
+    let ran = serve.stop();
+    assert_eq!((ran.code, ran.err.contains("closed:")), (0, false), "{ran:?}");
+}
+
+#[test]
+fn the_programs_of_others_are_served() {
+    let (dir, serve) = serve();
+    let vol = uri(&dir, "vol", "ours");
+    let told = works(&dir, "nbdinfo", &[&vol]);
+    assert!(told.contains("newstyle-fixed with TLS"), "{told}");
+    let bytes: Vec<u8> =
+        (0..64u32 << 18).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    std::fs::write(dir.path("in.img"), &bytes).unwrap();
+    works(&dir, "nbdcopy", &["in.img", &vol]);
+    works(&dir, "nbdcopy", &[&vol, "out.img"]);
+    assert!(std::fs::read(dir.path("out.img")).unwrap() == bytes, "nbdcopy got other bytes");
+    let creds =
+        format!("tls-creds-x509,id=tls0,endpoint=client,dir={}", dir.path("ours").display());
+    let socket = dir.path("tls.sock");
+    let image = format!(
+        "driver=nbd,server.type=unix,server.path={},export=vol,tls-creds=tls0,tls-hostname=localhost",
+        socket.display()
+    );
+    works(
+        &dir,
+        "qemu-img",
+        &["convert", "--object", &creds, "--image-opts", &image, "-O", "raw", "qemu.img"],
+    );
+    assert!(std::fs::read(dir.path("qemu.img")).unwrap() == bytes, "qemu-img got other bytes");
+    assert_eq!(serve.stop().code, 0);
+}
+
+#[test]
+fn an_export_with_clients_is_there_for_those_alone() {
+    let (dir, _serve) = serve();
+    for (who, sees) in [("ours", "alices"), ("bob", "bobs")] {
+        let list = works(&dir, "nbdinfo", &["--list", &uri(&dir, "", who)]);
+        for export in ["vol", "alices", "bobs"] {
+            let there = list.contains(&format!("export=\"{export}\""));
+            assert_eq!(there, export == "vol" || export == sees, "{who}: {list}");
+            let ran = dir.cairn(&["info", &uri(&dir, export, who)]);
+            assert_eq!(ran.code, if there { 0 } else { 4 }, "{who} {export}: {ran:?}");
+        }
+    }
+}
+
+#[test]
+fn whoever_cannot_show_who_he_is_is_refused() {
+    let (dir, serve) = serve();
+    let cases = [
+        ("alone", "wants a certificate"),
+        ("mixed", "does not know the authority"),
+        ("theirs", "not signed by the authority"),
+        ("past", "expired on"),
+        ("future", "is not valid before"),
+    ];
+    for (who, why) in cases {
+        let ran = dir.cairn(&["info", &uri(&dir, "vol", who)]);
+        assert!(ran.code == 7 && ran.err.contains(why), "{who}: {ran:?}");
+        // The programs of others do not look at their own certificate first.
+        let ran = tool(&dir, "nbdinfo", &[&uri(&dir, "vol", who)]);
+        assert_ne!(ran.code, 0, "{who}: {ran:?}");
+    }
+    let named = format!("{}&tls-hostname=elsewhere.example", uri(&dir, "vol", "ours"));
+    let ran = dir.cairn(&["info", &named]);
+    assert!(ran.code == 7 && ran.err.contains("not valid for name"), "{ran:?}");
+    let err = serve.stop().err;
+    for why in ["no certificate", "not signed by the authority", "expired", "not valid yet"] {
+        assert!(err.contains(why), "{why}: {err}");
+    }
+}
+
+#[test]
+fn tls_1_2_is_refused() {
+    let (dir, serve) = serve();
+    dir.write("old.conf", "[overrides]\ndisabled-version = tls1.3\n");
+    let ask = |config: Option<&str>| {
+        let mut command = Command::new("nbdinfo");
+        command.arg(uri(&dir, "vol", "ours"));
+        if let Some(config) = config {
+            command.env("GNUTLS_SYSTEM_PRIORITY_FILE", dir.path(config));
+        }
+        Ran::of(&command.output().unwrap())
+    };
+    assert_eq!(ask(None).code, 0);
+    assert_ne!(ask(Some("old.conf")).code, 0);
+    let err = serve.stop().err;
+    assert!(err.contains("TLS 1.3 is the only version spoken"), "{err}");
+}
+
+/// A connection that has said that it knows options.
+fn connect(dir: &Dir) -> UnixStream {
+    let mut stream = UnixStream::connect(dir.path("tls.sock")).unwrap();
+    stream.set_read_timeout(Some(common::PATIENCE)).unwrap();
+    stream.read_exact(&mut [0; 18]).unwrap();
+    stream.write_all(&3u32.to_be_bytes()).unwrap();
+    stream
+}
+
+const STARTTLS: u32 = 5;
+
+fn option(code: u32, data: &[u8]) -> Vec<u8> {
+    let mut bytes = b"IHAVEOPT".to_vec();
+    bytes.extend_from_slice(&code.to_be_bytes());
+    bytes.extend_from_slice(&(data.len() as u32).to_be_bytes());
+    bytes.extend_from_slice(data);
+    bytes
+}
+
+/// The kind of the next reply; its data is passed over.
+fn reply(stream: &mut UnixStream) -> u32 {
+    let mut head = [0; 20];
+    stream.read_exact(&mut head).unwrap();
+    let number = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().unwrap());
+    stream.read_exact(&mut vec![0; number(16) as usize]).unwrap();
+    number(12)
+}
+
+fn is_closed(stream: &mut UnixStream) -> bool {
+    let mut rest = Vec::new();
+    // What was sent and not read makes the end a reset.
+    stream.read_to_end(&mut rest).is_ok() || rest.is_empty()
+}
+
+#[test]
+fn nothing_is_answered_in_plain() {
+    let (dir, serve) = serve();
+    const TLS_REQD: u32 = 0x8000_0005;
+    let mut stream = connect(&dir);
+    for (code, data) in
+        [(3, &b""[..]), (6, &b"\0\0\0\x03vol\0\0"[..]), (7, &b"\0\0\0\x03vol\0\0"[..]), (8, b"")]
+    {
+        stream.write_all(&option(code, data)).unwrap();
+        assert_eq!(reply(&mut stream), TLS_REQD, "option {code}");
+    }
+    stream.write_all(&option(1, b"vol")).unwrap();
+    assert!(is_closed(&mut stream), "EXPORT_NAME in plain");
+    // Behind STARTTLS, before its answer: whoever stands in between could have put it there.
+    let mut stream = connect(&dir);
+    stream.write_all(&[option(STARTTLS, b""), option(3, b"")].concat()).unwrap();
+    assert!(is_closed(&mut stream), "LIST behind STARTTLS");
+    let mut stream = connect(&dir);
+    stream.write_all(&option(STARTTLS, b"")).unwrap();
+    assert_eq!(reply(&mut stream), 1);
+    stream.write_all(&option(3, b"")).unwrap();
+    assert!(is_closed(&mut stream), "no TLS after STARTTLS");
+    let err = serve.stop().err;
+    assert!(err.contains("bytes came after STARTTLS"), "{err}");
+    assert!(err.contains("wants TLS first") && err.contains("TLS handshake:"), "{err}");
+}
+
+#[test]
+fn whoever_hangs_in_the_handshake_is_closed_in_time() {
+    let (dir, serve) = serve();
+    let mut stream = connect(&dir);
+    stream.write_all(&option(STARTTLS, b"")).unwrap();
+    assert_eq!(reply(&mut stream), 1);
+    // Half a header of a record.
+    stream.write_all(&[22, 3]).unwrap();
+    let begun = Instant::now();
+    assert!(is_closed(&mut stream));
+    assert!(begun.elapsed() > Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(serve.stop().err.contains("no handshake within 10s"));
+}
+
+/// Somebody else's server.
+struct Other(Child);
+
+impl Other {
+    fn start(dir: &Dir, name: &str, args: &[&str], socket: &str) -> Self {
+        let mut command = Command::new(name);
+        command.args(args).current_dir(&dir.0).stdout(Stdio::null());
+        let child = command.spawn().unwrap_or_else(|error| panic!("{name}: {error}; install it"));
+        until("the other server listens", || dir.path(socket).exists());
+        Self(child)
+    }
+
+    fn nbdkit(dir: &Dir, certificates: &str) -> Self {
+        let place = format!("--tls-certificates={}", dir.path(certificates).display());
+        let socket = format!("{certificates}.sock");
+        let args =
+            ["-f", "-U", &socket, "--tls=require", "--tls-verify-peer", &place, "memory", "1M"];
+        Self::start(dir, "nbdkit", &args, &socket)
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn the_servers_of_others_are_read_if_they_are_who_they_should_be() {
+    let dir = Dir::new();
+    certificates(&dir);
+    let at = |server: &str, who: &str| {
+        let (socket, who) = (dir.path(&format!("{server}.sock")), dir.path(who));
+        let (socket, who) = (socket.display(), who.display());
+        dir.cairn(&["info", &format!("nbds+unix:///?socket={socket}&tls-certificates={who}")])
+    };
+    let _kit = ["ours", "elsewhere", "server-past"].map(|server| Other::nbdkit(&dir, server));
+    assert!(at("ours", "ours").out.contains("1 MiB"), "{:?}", at("ours", "ours"));
+    let cases = [
+        ("ours", "theirs", "not signed by the authority"),
+        ("elsewhere", "ours", "not valid for name \"localhost\""),
+        ("server-past", "ours", "expired"),
+    ];
+    // It closes without a word that we could read.
+    assert_ne!(at("ours", "alone").code, 0);
+    for (server, who, why) in cases {
+        let ran = at(server, who);
+        assert!(ran.code == 7 && ran.err.contains(why), "{server} {who}: {ran:?}");
+    }
+    std::fs::write(dir.path("q.img"), vec![0; 2 << 20]).unwrap();
+    let creds = format!(
+        "tls-creds-x509,id=tls0,endpoint=server,verify-peer=on,dir={}",
+        dir.path("ours").display()
+    );
+    let socket = dir.path("qemu.sock").display().to_string();
+    let args =
+        ["--object", &creds, "--tls-creds", "tls0", "-k", &socket, "-t", "-f", "raw", "q.img"];
+    let _qemu = Other::start(&dir, "qemu-nbd", &args, "qemu.sock");
+    assert!(at("qemu", "ours").out.contains("2 MiB"), "{:?}", at("qemu", "ours"));
+    // Nobody is talked out of TLS.
+    let args = ["-f", "-U", "plain.sock", "memory", "1M"];
+    let _plain = Other::start(&dir, "nbdkit", &args, "plain.sock");
+    let ran = at("plain", "ours");
+    assert!(ran.code != 0 && ran.err.contains("STARTTLS"), "{ran:?}");
+}
+
+#[test]
+fn a_spec_with_wrong_certificates_is_refused_with_the_place() {
+    let dir = Dir::new();
+    certificates(&dir);
+    let cases = [
+        ("{ cert = \"no.pem\", key = \"ours/server-key.pem\" }", "no.pem"),
+        (
+            "{ cert = \"ours/server-cert.pem\", key = \"ours/client-key.pem\" }",
+            "does not belong to",
+        ),
+        (
+            "{ cert = \"ours/server-key.pem\", key = \"ours/server-key.pem\" }",
+            "no certificate in it",
+        ),
+        ("{ cert = \"ours/server-cert.pem\", key = \"ours/server-cert.pem\" }", "no private key"),
+        (
+            "{ cert = \"server-past/server-cert.pem\", key = \"server-past/server-key.pem\" }",
+            "expired on",
+        ),
+        ("{ cert = \"ours/server-cert.pem\" }", "cert and key are both needed"),
+    ];
+    for (tls, why) in cases {
+        let text = format!(
+            "[nbd]\nlisten = \"tls://127.0.0.1:0\"\ntls = {tls}\n[disk]\nd = {{ memory = \"1MiB\" }}\n\
+             [export]\nvol = {{ on = \"d\" }}\n"
+        );
+        dir.write("bad.toml", &text);
+        for verb in ["validate", "serve"] {
+            let ran = dir.cairn(&[verb, "bad.toml"]);
+            assert!(ran.code == 3 && ran.err.contains("bad.toml:3:7  error"), "{tls}: {ran:?}");
+            assert!(ran.err.contains(why), "{tls}: {ran:?}");
+        }
+    }
+}
+
+/// The lines of the manual, as they stand there.
+#[test]
+fn the_lines_of_the_manual_work() {
+    let dir = Dir::new();
+    let manual = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/exports/nbd.md");
+    let manual = std::fs::read_to_string(manual).unwrap();
+    let lines = |begin: &'static str| manual.lines().filter(move |line| line.starts_with(begin));
+    for line in lines("openssl ").chain(lines("chmod ")) {
+        works(&dir, "sh", &["-c", line]);
+    }
+    dir.write(
+        "t.toml",
+        "[nbd]\nlisten = \"tls://127.0.0.1:0\"\n\
+         tls = { cert = \"server-cert.pem\", key = \"server-key.pem\", clients = \"ca-cert.pem\" }\n\
+         [disk]\nd = { memory = \"1MiB\" }\n[export]\nhome = { on = \"d\", clients = [\"alice\"] }\n",
+    );
+    let serve = dir.serve(&["t.toml"]);
+    let port = serve.uri().rsplit_once(':').unwrap().1.split('/').next().unwrap().to_owned();
+    let place = dir.0.display().to_string();
+    let cairn = env!("CARGO_BIN_EXE_cairn");
+    for begin in ["nbdinfo ", "cairn ", "qemu-img "] {
+        let mut seen = 0;
+        for line in lines(begin) {
+            let line = line.replace("10809", &port).replace("DIR", &place);
+            let line = line.replacen("cairn info", &format!("{cairn} info"), 1);
+            assert!(
+                works(&dir, "sh", &["-c", &line]).contains("1 MiB") || begin == "nbdinfo ",
+                "{line}"
+            );
+            seen += 1;
+        }
+        assert_eq!(seen, 1, "{begin}");
+    }
+    // And those that the server prints, with the directory filled in.
+    let tried: Vec<String> = serve
+        .banner
+        .lines()
+        .filter_map(|line| Some(line.split_once("qemu-img")?.1.replace("DIR", &place)))
+        .collect();
+    works(&dir, "sh", &["-c", &format!("qemu-img {}", tried[0])]);
+    assert_eq!(serve.stop().code, 0);
+}

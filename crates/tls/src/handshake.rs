@@ -1,0 +1,439 @@
+//! Both sides of the handshake, over a socket. rustls does it; here are the bytes and the end of it.
+
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use block::env::Socket;
+use block::{Buf, Env, Error, ErrorKind, Result};
+use rustls::client::{ClientConnectionData, Resumption, UnbufferedClientConnection};
+use rustls::kernel::KernelConnection;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::{
+    NoServerSessionStorage, ServerConnectionData, UnbufferedServerConnection, WebPkiClientVerifier,
+};
+use rustls::sign::SingleCertAndKey;
+use rustls::time_provider::TimeProvider;
+use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedStatus};
+use rustls::version::TLS13;
+use rustls::{
+    CertificateError, ClientConfig, ConnectionTrafficSecrets, ExtractedSecrets, ServerConfig,
+};
+
+use crate::identity::{Authorities, Identity, names, provider};
+use crate::record::{HEADER_BYTES, Half, SEALED_MAX_BYTES};
+use crate::socket::{BATCH_BYTES, Begin, TlsSocket};
+
+/// Sends of one handshake are cut to this.
+const CHUNK_BYTES: usize = 16 << 10;
+
+/// The server's side: its certificate, and whose clients it takes.
+pub struct Server {
+    config: Arc<ServerConfig>,
+    clock: Arc<Clock>,
+}
+
+/// The client's side: whom it trusts, who it is, and by what name it knows the server.
+#[derive(Clone)]
+pub struct Client {
+    config: Arc<ClientConfig>,
+    clock: Arc<Clock>,
+    name: ServerName<'static>,
+}
+
+/// A connection that nobody else can read or change.
+pub struct Secured {
+    /// Its plaintext.
+    pub socket: Rc<dyn Socket>,
+    /// Whom the peer's certificate names, if it has shown one.
+    pub names: Vec<String>,
+}
+
+/// The wall clock of `Env`, where rustls looks for one: set before each handshake.
+#[derive(Default)]
+struct Clock(AtomicU64);
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} s", self.0.load(Ordering::Relaxed))
+    }
+}
+
+impl TimeProvider for Clock {
+    fn current_time(&self) -> Option<UnixTime> {
+        let seconds = self.0.load(Ordering::Relaxed);
+        Some(UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds)))
+    }
+}
+
+impl Clock {
+    fn set(&self, env: &Env) {
+        self.0.store(env.wall().as_secs(), Ordering::Relaxed);
+    }
+}
+
+fn unusable(error: impl fmt::Display) -> Error {
+    Error::new(ErrorKind::Invalid, format!("TLS cannot be set up: {error}"))
+}
+
+impl Server {
+    /// A server with that certificate. With `clients` it takes nobody whose certificate they have not
+    /// signed; without, it does not ask for one.
+    ///
+    /// # Errors
+    /// `Invalid` for authorities that cannot be used.
+    pub fn new(identity: &Identity, clients: Option<&Authorities>) -> Result<Self> {
+        let clock = Arc::<Clock>::default();
+        let builder = ServerConfig::builder_with_details(provider(), clock.clone());
+        let builder = builder.with_protocol_versions(&[&TLS13]).map_err(unusable)?;
+        let builder = match clients {
+            None => builder.with_no_client_auth(),
+            Some(Authorities(roots)) => {
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(roots.clone(), provider());
+                builder.with_client_cert_verifier(verifier.build().map_err(unusable)?)
+            }
+        };
+        let resolver = SingleCertAndKey::from(identity.certified.clone());
+        let mut config = builder.with_cert_resolver(Arc::new(resolver));
+        // Nobody resumes: each connection shows its certificate, as it may have expired meanwhile.
+        config.send_tls13_tickets = 0;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.enable_secret_extraction = true;
+        Ok(Self { config: Arc::new(config), clock })
+    }
+
+    /// The handshake of a client that has connected. The caller sets its deadline.
+    ///
+    /// # Errors
+    /// What the client did wrong, or what is wrong with its certificate (`Denied`).
+    pub async fn accept(&self, env: &Env, socket: Rc<dyn Socket>) -> Result<Secured> {
+        self.clock.set(env);
+        let connection = UnbufferedServerConnection::new(self.config.clone()).map_err(unusable)?;
+        secure(env, socket, connection, false).await
+    }
+}
+
+impl Client {
+    /// A client that trusts servers which `authorities` have signed as `hostname`, a DNS name or an
+    /// address.
+    ///
+    /// # Errors
+    /// `Invalid` if that is no host's name.
+    pub fn new(
+        authorities: &Authorities,
+        identity: Option<&Identity>,
+        hostname: &str,
+    ) -> Result<Self> {
+        let clock = Arc::<Clock>::default();
+        let name = ServerName::try_from(hostname.to_owned()).map_err(|_| {
+            let words = format!("{hostname:?} is no host name that a certificate could have");
+            Error::new(ErrorKind::Invalid, words)
+        })?;
+        let builder = ClientConfig::builder_with_details(provider(), clock.clone());
+        let builder = builder.with_protocol_versions(&[&TLS13]).map_err(unusable)?;
+        let builder = builder.with_root_certificates(authorities.0.clone());
+        let mut config = match identity {
+            None => builder.with_no_client_auth(),
+            Some(identity) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(
+                identity.certified.clone(),
+            ))),
+        };
+        config.resumption = Resumption::disabled();
+        config.enable_secret_extraction = true;
+        Ok(Self { config: Arc::new(config), clock, name })
+    }
+
+    /// The handshake with a server that was connected to. The caller sets its deadline.
+    ///
+    /// A server may refuse our certificate only afterwards: then the first receive says so.
+    ///
+    /// # Errors
+    /// What the server did wrong, or what is wrong with its certificate (`Denied`).
+    pub async fn connect(&self, env: &Env, socket: Rc<dyn Socket>) -> Result<Secured> {
+        self.clock.set(env);
+        let connection = UnbufferedClientConnection::new(self.config.clone(), self.name.clone());
+        secure(env, socket, connection.map_err(unusable)?, true).await
+    }
+}
+
+/// Where the next keys come from.
+pub trait Keys {
+    fn next_opening(&mut self) -> Result<(u64, ConnectionTrafficSecrets)>;
+    fn next_sealing(&mut self) -> Result<(u64, ConnectionTrafficSecrets)>;
+}
+
+impl<D> Keys for KernelConnection<D> {
+    fn next_opening(&mut self) -> Result<(u64, ConnectionTrafficSecrets)> {
+        self.update_rx_secret().map_err(|error| failed(&error))
+    }
+
+    fn next_sealing(&mut self) -> Result<(u64, ConnectionTrafficSecrets)> {
+        self.update_tx_secret().map_err(|error| failed(&error))
+    }
+}
+
+/// What both sides of rustls have in common.
+trait Connection {
+    type Data: 'static;
+    fn process<'c, 'i>(&'c mut self, bytes: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
+    fn is_over(&self) -> bool;
+    fn peer(&self) -> Option<&CertificateDer<'static>>;
+    fn finish(self) -> std::result::Result<(ExtractedSecrets, Box<dyn Keys>), rustls::Error>;
+}
+
+impl Connection for UnbufferedServerConnection {
+    type Data = ServerConnectionData;
+
+    fn process<'c, 'i>(&'c mut self, bytes: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
+        self.process_tls_records(bytes)
+    }
+
+    fn is_over(&self) -> bool {
+        !self.is_handshaking()
+    }
+
+    fn peer(&self) -> Option<&CertificateDer<'static>> {
+        self.peer_certificates()?.first()
+    }
+
+    fn finish(self) -> std::result::Result<(ExtractedSecrets, Box<dyn Keys>), rustls::Error> {
+        let (secrets, keys) = self.dangerous_into_kernel_connection()?;
+        Ok((secrets, Box::new(keys)))
+    }
+}
+
+impl Connection for UnbufferedClientConnection {
+    type Data = ClientConnectionData;
+
+    fn process<'c, 'i>(&'c mut self, bytes: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
+        self.process_tls_records(bytes)
+    }
+
+    fn is_over(&self) -> bool {
+        !self.is_handshaking()
+    }
+
+    fn peer(&self) -> Option<&CertificateDer<'static>> {
+        self.peer_certificates()?.first()
+    }
+
+    fn finish(self) -> std::result::Result<(ExtractedSecrets, Box<dyn Keys>), rustls::Error> {
+        let (secrets, keys) = self.dangerous_into_kernel_connection()?;
+        Ok((secrets, Box::new(keys)))
+    }
+}
+
+async fn secure(
+    env: &Env,
+    lower: Rc<dyn Socket>,
+    connection: impl Connection,
+    client: bool,
+) -> Result<Secured> {
+    let (socket, names) = shake(env, lower, connection, client).await?;
+    Ok(Secured { socket: Rc::new(socket), names })
+}
+
+/// One side of a handshake, with a socket whose keys a test can have renewed.
+#[cfg(test)]
+pub async fn secure_for_tests(
+    env: &Env,
+    lower: Rc<dyn Socket>,
+    server: Option<&Server>,
+    client: Option<&Client>,
+) -> Result<TlsSocket> {
+    let shaken = match (server, client) {
+        (Some(server), _) => {
+            server.clock.set(env);
+            let connection = UnbufferedServerConnection::new(server.config.clone()).unwrap();
+            shake(env, lower, connection, false).await
+        }
+        (None, client) => {
+            let Client { config, clock, name } = client.unwrap().clone();
+            clock.set(env);
+            let connection = UnbufferedClientConnection::new(config, name).unwrap();
+            shake(env, lower, connection, true).await
+        }
+    };
+    shaken.map(|(socket, _)| socket)
+}
+
+async fn shake(
+    env: &Env,
+    lower: Rc<dyn Socket>,
+    connection: impl Connection,
+    client: bool,
+) -> Result<(TlsSocket, Vec<String>)> {
+    let buf = env.pool().wait_for(BATCH_BYTES).await?;
+    let mut shaking =
+        Shaking { env, socket: &*lower, connection, buf, end: 0, offered: 0, out: Vec::new() };
+    shaking.run().await?;
+    let Shaking { connection, buf, end, offered, .. } = shaking;
+    let names = connection.peer().map(names).unwrap_or_default();
+    let (secrets, keys) = connection.finish().map_err(|error| failed(&error))?;
+    let (opening, sealing) = (Half::new(secrets.rx)?, Half::new(secrets.tx)?);
+    let (env, arrived) = (env.clone(), (buf, offered..end));
+    let begin = Begin { env, lower, keys, opening, sealing, arrived, client };
+    Ok((TlsSocket::new(begin).await?, names))
+}
+
+/// A handshake under way.
+struct Shaking<'a, C> {
+    env: &'a Env,
+    socket: &'a dyn Socket,
+    connection: C,
+    buf: Buf,
+    /// Bytes that have arrived, from the front of the buffer.
+    end: usize,
+    /// How many of them rustls has seen: whole records, one after the other, so that it sees none
+    /// of what comes after the handshake.
+    offered: usize,
+    out: Vec<u8>,
+}
+
+enum Step {
+    Again,
+    NeedMore,
+    Over,
+}
+
+impl<C: Connection> Shaking<'_, C> {
+    async fn run(&mut self) -> Result<()> {
+        loop {
+            match self.step() {
+                Ok(Step::Again) => {}
+                Ok(Step::Over) => return self.send().await,
+                Ok(Step::NeedMore) => {
+                    self.send().await?;
+                    self.more().await?;
+                }
+                Err(error) => {
+                    // The alert that rustls has for the peer: it comes first, once, and whether it
+                    // arrives changes nothing. Asked again, rustls would fail for the second time.
+                    let _ = self.step();
+                    let _ = self.send().await;
+                    return Err(failed(&error));
+                }
+            }
+        }
+    }
+
+    fn step(&mut self) -> std::result::Result<Step, rustls::Error> {
+        let (discard, step) = {
+            let mut bytes = self.buf.write();
+            let UnbufferedStatus { discard, state } =
+                self.connection.process(&mut bytes[..self.offered]);
+            (discard, state.and_then(|state| take(state, &mut self.out)))
+        };
+        if discard > 0 {
+            self.buf.write().copy_within(discard..self.end, 0);
+            self.end -= discard;
+            self.offered -= discard;
+        }
+        match step? {
+            Step::Over if !self.connection.is_over() => Ok(Step::NeedMore),
+            step => Ok(step),
+        }
+    }
+
+    /// One more record for rustls, received if it is not there.
+    async fn more(&mut self) -> Result<()> {
+        loop {
+            let next = record_end(&self.buf.read()[self.offered..self.end]);
+            if let Some(len) = next {
+                self.offered += len;
+                return Ok(());
+            }
+            if self.end == BATCH_BYTES {
+                return Err(Error::new(ErrorKind::Io, "a TLS handshake without end"));
+            }
+            let outcome = self.socket.recv(self.buf.slice(self.end..BATCH_BYTES)).await;
+            match outcome.result? {
+                0 => {
+                    let words = "the peer closed the connection in the TLS handshake";
+                    return Err(Error::new(ErrorKind::Io, words));
+                }
+                n => self.end += n,
+            }
+        }
+    }
+
+    async fn send(&mut self) -> Result<()> {
+        let mut rest = self.out.as_slice();
+        while !rest.is_empty() {
+            let buf = self.env.buf(rest.len().min(CHUNK_BYTES))?;
+            buf.write().copy_from_slice(&rest[..buf.len()]);
+            match self.socket.send(vec![buf]).await.result? {
+                0 => return Err(Error::new(ErrorKind::Io, "the peer takes no more")),
+                n => rest = &rest[n..],
+            }
+        }
+        self.out.clear();
+        Ok(())
+    }
+}
+
+/// Does what a state of rustls asks for.
+fn take<D>(
+    state: ConnectionState<'_, '_, D>,
+    out: &mut Vec<u8>,
+) -> std::result::Result<Step, rustls::Error> {
+    match state {
+        ConnectionState::EncodeTlsData(mut data) => {
+            let at = out.len();
+            if let Err(EncodeError::InsufficientSize(needed)) = data.encode(&mut []) {
+                out.resize(at + needed.required_size, 0);
+                let encoded = data.encode(&mut out[at..]);
+                encoded.map_err(|error| rustls::Error::General(error.to_string()))?;
+            }
+            Ok(Step::Again)
+        }
+        ConnectionState::TransmitTlsData(data) => {
+            data.done();
+            Ok(Step::Again)
+        }
+        ConnectionState::BlockedHandshake => Ok(Step::NeedMore),
+        ConnectionState::WriteTraffic(_) => Ok(Step::Over),
+        _ => Err(rustls::Error::HandshakeNotComplete),
+    }
+}
+
+/// The length of the first record of `bytes`; all of them if they are none, for rustls to say what is
+/// wrong; `None` if not all of it is there.
+fn record_end(bytes: &[u8]) -> Option<usize> {
+    let first = *bytes.first()?;
+    if !(20..=23).contains(&first) {
+        return Some(bytes.len());
+    }
+    let header = bytes.get(..HEADER_BYTES)?;
+    let len = usize::from(header[3]) << 8 | usize::from(header[4]);
+    if len > SEALED_MAX_BYTES {
+        return Some(bytes.len());
+    }
+    (bytes.len() >= HEADER_BYTES + len).then_some(HEADER_BYTES + len)
+}
+
+/// In words that say what to do.
+fn failed(error: &rustls::Error) -> Error {
+    let (kind, why) = match error {
+        rustls::Error::InvalidCertificate(why) => (ErrorKind::Denied, untrusted(why)),
+        rustls::Error::NoCertificatesPresented => {
+            (ErrorKind::Denied, "the peer shows no certificate".to_owned())
+        }
+        rustls::Error::PeerIncompatible(_) => {
+            (ErrorKind::Unsupported, format!("{error}; TLS 1.3 is the only version spoken"))
+        }
+        error => (ErrorKind::Io, error.to_string()),
+    };
+    Error::new(kind, format!("TLS handshake: {why}"))
+}
+
+fn untrusted(why: &CertificateError) -> String {
+    match why {
+        CertificateError::UnknownIssuer => {
+            "the peer's certificate is not signed by the authority that was given".to_owned()
+        }
+        other => format!("the peer's certificate: {other}"),
+    }
+}

@@ -1,0 +1,136 @@
+//! Certificates, keys and authorities out of PEM; what they say.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use block::{Error, ErrorKind, Result};
+use rustls::RootCertStore;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+use x509_parser::prelude::{FromDer, GeneralName, ParsedExtension, X509Certificate};
+
+/// A PEM file that somebody has read.
+#[derive(Clone)]
+pub struct Pem {
+    /// Its path, for messages.
+    pub path: String,
+    /// What is in it.
+    pub bytes: Vec<u8>,
+}
+
+/// A certificate with what leads to its authority, and its key.
+#[derive(Clone)]
+pub struct Identity {
+    pub(crate) certified: Arc<CertifiedKey>,
+    path: String,
+}
+
+/// Whose signatures count.
+#[derive(Clone)]
+pub struct Authorities(pub(crate) Arc<RootCertStore>);
+
+pub(crate) fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
+}
+
+fn wrong(pem: &Pem, why: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Invalid, format!("{}: {why}", pem.path))
+}
+
+fn certificates(pem: &Pem) -> Result<Vec<CertificateDer<'static>>> {
+    let all: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem.bytes).collect();
+    let all = all.map_err(|error| wrong(pem, format!("no PEM: {error}")))?;
+    if all.is_empty() {
+        return Err(wrong(pem, "no certificate in it (-----BEGIN CERTIFICATE-----)"));
+    }
+    Ok(all)
+}
+
+impl Identity {
+    /// The certificate first, then what leads to its authority; the key in a file of its own.
+    ///
+    /// # Errors
+    /// `Invalid`, with the file: nothing of the sort in it, or the key belongs to another certificate.
+    pub fn new(cert: &Pem, key: &Pem) -> Result<Self> {
+        let chain = certificates(cert)?;
+        parse(&chain[0]).map_err(|why| wrong(cert, why))?;
+        let key_der = PrivateKeyDer::from_pem_slice(&key.bytes).map_err(|_| {
+            wrong(
+                key,
+                "no private key in it that needs no passphrase (-----BEGIN PRIVATE KEY-----)",
+            )
+        })?;
+        let certified =
+            CertifiedKey::from_der(chain, key_der, &provider()).map_err(|error| match error {
+                rustls::Error::InconsistentKeys(_) => wrong(
+                    key,
+                    format!("the key does not belong to the certificate in {}", cert.path),
+                ),
+                error => wrong(key, format!("the key or certificate cannot be used: {error}")),
+            })?;
+        Ok(Self { certified: Arc::new(certified), path: cert.path.clone() })
+    }
+
+    /// Whether its certificate is valid at `wall`, the time since 1970.
+    ///
+    /// # Errors
+    /// `Denied`: it has expired, or is not valid yet.
+    pub fn check_time(&self, wall: Duration) -> Result<()> {
+        let cert = parse(&self.certified.cert[0]).expect("it was parsed before");
+        let (now, validity) = (wall.as_secs().cast_signed(), cert.validity());
+        let denied =
+            |why: String| Err(Error::new(ErrorKind::Denied, format!("{}: {why}", self.path)));
+        if now > validity.not_after.timestamp() {
+            return denied(format!(
+                "the certificate expired on {}; make a new one",
+                validity.not_after
+            ));
+        }
+        if now < validity.not_before.timestamp() {
+            return denied(format!("the certificate is not valid before {}", validity.not_before));
+        }
+        Ok(())
+    }
+}
+
+impl Authorities {
+    /// Every certificate of the file.
+    ///
+    /// # Errors
+    /// `Invalid`, with the file, if it holds none or one that is no authority's.
+    pub fn new(pem: &Pem) -> Result<Self> {
+        let mut store = RootCertStore::empty();
+        for cert in certificates(pem)? {
+            store.add(cert).map_err(|error| wrong(pem, error))?;
+        }
+        Ok(Self(Arc::new(store)))
+    }
+}
+
+fn parse<'a>(cert: &'a CertificateDer<'_>) -> std::result::Result<X509Certificate<'a>, String> {
+    X509Certificate::from_der(cert)
+        .map(|(_, cert)| cert)
+        .map_err(|error| format!("no X.509: {error}"))
+}
+
+/// Whom a certificate names: its common name, and the DNS names, mail addresses and URIs beside it.
+pub(crate) fn names(cert: &CertificateDer<'_>) -> Vec<String> {
+    let Ok(cert) = parse(cert) else { return Vec::new() };
+    let common = cert.subject().iter_common_name().filter_map(|name| name.as_str().ok());
+    let mut names: Vec<String> = common.map(str::to_owned).collect();
+    for extension in cert.extensions() {
+        let ParsedExtension::SubjectAlternativeName(others) = extension.parsed_extension() else {
+            continue;
+        };
+        names.extend(others.general_names.iter().filter_map(|name| match name {
+            GeneralName::DNSName(name) | GeneralName::RFC822Name(name) | GeneralName::URI(name) => {
+                Some((*name).to_owned())
+            }
+            _ => None,
+        }));
+    }
+    names.dedup();
+    names
+}

@@ -1,0 +1,246 @@
+//! One direction of the record layer of TLS 1.3 (RFC 8446, section 5), without I/O.
+
+use aws_lc_rs::aead::{
+    AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce,
+    UnboundKey,
+};
+use block::{Error, ErrorKind, Result};
+use rustls::ConnectionTrafficSecrets as Secrets;
+
+/// Plaintext of one record.
+pub const PLAIN_MAX_BYTES: usize = 16 << 10;
+
+/// In front of every record: type, version, length.
+pub const HEADER_BYTES: usize = 5;
+
+const TAG_BYTES: usize = 16;
+
+/// What a record is longer than its plaintext: header, content type, tag.
+pub const OVERHEAD_BYTES: usize = HEADER_BYTES + 1 + TAG_BYTES;
+
+/// What a header may announce: plaintext, type, tag, and padding up to the protocol's limit.
+pub const SEALED_MAX_BYTES: usize = PLAIN_MAX_BYTES + 256;
+
+/// What is inside a record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Content {
+    Alert = 21,
+    Handshake = 22,
+    Data = 23,
+}
+
+/// The keys of one direction, and how many records they have served.
+pub struct Half {
+    key: LessSafeKey,
+    iv: [u8; NONCE_LEN],
+    sequence: u64,
+}
+
+impl Half {
+    /// From what the handshake, or an update of the keys, came to.
+    ///
+    /// # Errors
+    /// `Unsupported` for a cipher that this does not know.
+    pub fn new((sequence, secrets): (u64, Secrets)) -> Result<Self> {
+        let (algorithm, key, iv): (&'static Algorithm, _, _) = match &secrets {
+            Secrets::Aes128Gcm { key, iv } => (&AES_128_GCM, key, iv),
+            Secrets::Aes256Gcm { key, iv } => (&AES_256_GCM, key, iv),
+            Secrets::Chacha20Poly1305 { key, iv } => (&CHACHA20_POLY1305, key, iv),
+            _ => return Err(Error::new(ErrorKind::Unsupported, "TLS with an unknown cipher")),
+        };
+        let key = UnboundKey::new(algorithm, key.as_ref()).expect("rustls gives whole keys");
+        let iv = iv.as_ref().try_into().expect("an IV is as long as a nonce");
+        Ok(Self { key: LessSafeKey::new(key), iv, sequence })
+    }
+
+    /// Records sealed or opened with these keys.
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// The nonce of the next record: no two have the same, as the number only grows and keys are
+    /// renewed long before it ends.
+    fn nonce(&mut self) -> Nonce {
+        let mut nonce = self.iv;
+        for (byte, number) in nonce[NONCE_LEN - 8..].iter_mut().zip(self.sequence.to_be_bytes()) {
+            *byte ^= number;
+        }
+        self.sequence = self.sequence.checked_add(1).expect("keys were renewed before");
+        Nonce::assume_unique_for_key(nonce)
+    }
+
+    /// Makes a record at the start of `into` of the `plain` bytes that stand behind the room for its
+    /// header; answers how long it is.
+    ///
+    /// # Panics
+    /// If there are more than [`PLAIN_MAX_BYTES`], or no room for the [`OVERHEAD_BYTES`].
+    pub fn seal(&mut self, into: &mut [u8], plain: usize, content: Content) -> usize {
+        assert!(plain <= PLAIN_MAX_BYTES, "a record of {plain} bytes");
+        let sealed = plain + 1 + TAG_BYTES;
+        let (header, rest) = into.split_at_mut(HEADER_BYTES);
+        header.copy_from_slice(&head(sealed));
+        rest[plain] = content as u8;
+        let (text, tail) = rest.split_at_mut(plain + 1);
+        let nonce = self.nonce();
+        let tag = self.key.seal_in_place_separate_tag(nonce, Aad::from(&*header), text);
+        let tag = tag.expect("a record is far below what a cipher can seal");
+        tail[..TAG_BYTES].copy_from_slice(tag.as_ref());
+        HEADER_BYTES + sealed
+    }
+
+    /// Makes a record at the start of `into` of bytes that stand elsewhere: sealing them moves them, so
+    /// that they need not be copied first. Answers how long it is.
+    ///
+    /// # Panics
+    /// As [`Half::seal`].
+    pub fn seal_from(&mut self, plain: &[u8], into: &mut [u8], content: Content) -> usize {
+        assert!(plain.len() <= PLAIN_MAX_BYTES, "a record of {} bytes", plain.len());
+        let sealed = plain.len() + 1 + TAG_BYTES;
+        let (header, rest) = into[..HEADER_BYTES + sealed].split_at_mut(HEADER_BYTES);
+        header.copy_from_slice(&head(sealed));
+        let (text, tail) = rest.split_at_mut(plain.len());
+        let (nonce, aad) = (self.nonce(), Aad::from(&*header));
+        let done =
+            self.key.seal_out_of_place_scatter(nonce, aad, plain, text, &[content as u8], tail);
+        done.expect("a record is far below what a cipher can seal");
+        HEADER_BYTES + sealed
+    }
+
+    /// Opens a record where it stands; its plaintext then stands behind the header. Answers what it is
+    /// and how long.
+    ///
+    /// # Errors
+    /// In words, with the alert that tells the peer.
+    pub fn open(&mut self, record: &mut [u8]) -> std::result::Result<(Content, usize), Broken> {
+        let (header, sealed) = record.split_at_mut(HEADER_BYTES);
+        let nonce = self.nonce();
+        let opened = self.key.open_in_place(nonce, Aad::from(&*header), sealed);
+        let opened =
+            opened.map_err(|_| Broken::new(BAD_RECORD_MAC, "a record was tampered with"))?;
+        let last = opened.iter().rposition(|byte| *byte != 0);
+        let last =
+            last.ok_or(Broken::new(UNEXPECTED_MESSAGE, "a record is nothing but padding"))?;
+        let content = match opened[last] {
+            21 => Content::Alert,
+            22 => Content::Handshake,
+            23 => Content::Data,
+            _ => return Err(Broken::new(UNEXPECTED_MESSAGE, "a record of an unknown type")),
+        };
+        if last > PLAIN_MAX_BYTES {
+            return Err(Broken::new(RECORD_OVERFLOW, "a record of more than 16384 bytes"));
+        }
+        Ok((content, last))
+    }
+}
+
+/// The header of a record: from outside all look like data of TLS 1.2.
+fn head(sealed: usize) -> [u8; HEADER_BYTES] {
+    [Content::Data as u8, 3, 3, (sealed >> 8) as u8, sealed as u8]
+}
+
+/// How long the record is whose header stands at the start of `bytes`, header included; `None` if not
+/// all of the header is there.
+///
+/// # Errors
+/// If that is no header of a sealed record.
+pub fn record_len(bytes: &[u8]) -> std::result::Result<Option<usize>, Broken> {
+    let Some(header) = bytes.get(..HEADER_BYTES) else { return Ok(None) };
+    let len = usize::from(header[3]) << 8 | usize::from(header[4]);
+    if header[0] != Content::Data as u8 || header[1] != 3 {
+        return Err(Broken::new(UNEXPECTED_MESSAGE, "bytes that are no sealed record"));
+    }
+    if len > SEALED_MAX_BYTES {
+        return Err(Broken::new(RECORD_OVERFLOW, "a record longer than 16640 bytes"));
+    }
+    if len <= TAG_BYTES {
+        return Err(Broken::new(BAD_RECORD_MAC, "a record too short to be sealed"));
+    }
+    Ok(Some(HEADER_BYTES + len))
+}
+
+/// Alerts, by their numbers (RFC 8446, section 6).
+pub const CLOSE_NOTIFY: u8 = 0;
+pub const UNEXPECTED_MESSAGE: u8 = 10;
+pub const BAD_RECORD_MAC: u8 = 20;
+pub const RECORD_OVERFLOW: u8 = 22;
+pub const DECODE_ERROR: u8 = 50;
+pub const INTERNAL_ERROR: u8 = 80;
+pub const USER_CANCELED: u8 = 90;
+
+/// What is wrong with what a peer sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Broken {
+    /// What the peer is told.
+    pub alert: u8,
+    /// What we are told.
+    pub words: &'static str,
+}
+
+impl Broken {
+    pub const fn new(alert: u8, words: &'static str) -> Self {
+        Self { alert, words }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (Half, Half) {
+        let half = || {
+            let key = rustls::crypto::cipher::AeadKey::from([7; 32]);
+            let iv = rustls::crypto::cipher::Iv::from([9; NONCE_LEN]);
+            Half::new((0, Secrets::Aes256Gcm { key, iv })).unwrap()
+        };
+        (half(), half())
+    }
+
+    fn sealed(half: &mut Half, plain: &[u8], content: Content) -> Vec<u8> {
+        let mut record = vec![0; plain.len() + OVERHEAD_BYTES];
+        record[HEADER_BYTES..][..plain.len()].copy_from_slice(plain);
+        let len = half.seal(&mut record, plain.len(), content);
+        assert_eq!(len, record.len());
+        assert_eq!(record_len(&record), Ok(Some(len)));
+        record
+    }
+
+    #[test]
+    fn what_is_sealed_opens_in_order_only() {
+        let (mut to, mut from) = pair();
+        let mut first = sealed(&mut to, b"one", Content::Data);
+        let mut second = sealed(&mut to, &[0; PLAIN_MAX_BYTES], Content::Handshake);
+        assert_eq!(from.open(&mut first), Ok((Content::Data, 3)));
+        assert_eq!(&first[HEADER_BYTES..][..3], b"one");
+        assert_eq!(from.open(&mut second), Ok((Content::Handshake, PLAIN_MAX_BYTES)));
+        let mut third = sealed(&mut to, b"three", Content::Data);
+        let mut fourth = sealed(&mut to, b"four", Content::Data);
+        assert_eq!(from.open(&mut fourth).unwrap_err().alert, BAD_RECORD_MAC);
+        let _ = &mut third;
+    }
+
+    #[test]
+    fn bytes_from_elsewhere_make_the_same_record() {
+        let plain = [3; 1000];
+        let mut record = [0; 1000 + OVERHEAD_BYTES];
+        assert_eq!(pair().0.seal_from(&plain, &mut record, Content::Data), record.len());
+        assert_eq!(record[..], sealed(&mut pair().0, &plain, Content::Data));
+    }
+
+    #[test]
+    fn no_bit_of_a_record_can_be_changed() {
+        for bit in 0..(4 + OVERHEAD_BYTES) * 8 {
+            let (mut to, mut from) = pair();
+            let mut record = sealed(&mut to, b"data", Content::Data);
+            record[bit / 8] ^= 1 << (bit % 8);
+            assert!(from.open(&mut record).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn headers_that_are_none_are_refused() {
+        assert_eq!(record_len(&[23, 3, 3, 0]), Ok(None));
+        assert_eq!(record_len(b"GET / HTTP").unwrap_err().alert, UNEXPECTED_MESSAGE);
+        assert_eq!(record_len(&[23, 3, 3, 0x41, 1]).unwrap_err().alert, RECORD_OVERFLOW);
+        assert_eq!(record_len(&[23, 3, 3, 0, 16]).unwrap_err().alert, BAD_RECORD_MAC);
+    }
+}

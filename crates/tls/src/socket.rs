@@ -1,0 +1,545 @@
+//! A socket that opens what another one receives, and seals what it sends.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use block::env::{Outcome, Socket, Ticket, Tickets};
+use block::{Buf, Env, Error, ErrorKind, Result};
+
+use crate::handshake::Keys;
+use crate::record::{
+    Broken, CLOSE_NOTIFY, Content, DECODE_ERROR, HEADER_BYTES, Half, INTERNAL_ERROR,
+    OVERHEAD_BYTES, PLAIN_MAX_BYTES, UNEXPECTED_MESSAGE, USER_CANCELED, record_len,
+};
+
+/// Sealed bytes of one receive, and of one send: fifteen whole records, one system call.
+pub const BATCH_BYTES: usize = 256 << 10;
+
+/// Keys seal no more records than this: what AES-GCM bears, with room to spare (RFC 8446, 5.5).
+const RECORDS_MAX: u64 = 1 << 24;
+
+/// Handshake messages after the handshake: a ticket of any server fits.
+const MESSAGE_MAX_BYTES: usize = 64 << 10;
+
+/// At the end, for the last word to leave.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+const NEW_SESSION_TICKET: u8 = 4;
+const KEY_UPDATE: u8 = 24;
+
+const RECV: u64 = 0;
+const SEND: u64 = 1;
+
+/// What both directions begin with, once the handshake is over.
+pub struct Begin {
+    pub env: Env,
+    pub lower: Rc<dyn Socket>,
+    pub keys: Box<dyn Keys>,
+    pub opening: Half,
+    pub sealing: Half,
+    /// A buffer of [`BATCH_BYTES`], and the bytes in it that came after the handshake.
+    pub arrived: (Buf, Range<usize>),
+    /// Whether the other end is the server, which may send tickets.
+    pub client: bool,
+}
+
+/// The upper socket.
+pub struct TlsSocket(Rc<Inner>);
+
+struct Inner {
+    env: Env,
+    lower: Rc<dyn Socket>,
+    client: bool,
+    keys: RefCell<Box<dyn Keys>>,
+    incoming: RefCell<Incoming>,
+    outgoing: RefCell<Outgoing>,
+    /// The peer wants our keys renewed; before anything else is sent.
+    owes_update: Cell<bool>,
+    /// What the peer is told at the end.
+    last_word: Cell<u8>,
+    closing: Cell<bool>,
+    records_max: Cell<u64>,
+}
+
+struct Incoming {
+    half: Half,
+    buf: Buf,
+    /// Sealed bytes that have arrived.
+    sealed: Range<usize>,
+    /// Opened bytes that nobody has taken.
+    plain: Range<usize>,
+    /// A handshake message that goes on in the next record.
+    message: Vec<u8>,
+    into: Option<Buf>,
+    ticket: Option<Ticket>,
+    ended: bool,
+    /// The first error below; once more is asked for before it counts.
+    broken: Option<Error>,
+    failed: Option<Error>,
+}
+
+struct Outgoing {
+    half: Half,
+    buf: Buf,
+    /// Sealed bytes that the lower socket has not taken.
+    sealed: Range<usize>,
+    ticket: Option<Ticket>,
+    spare: Vec<Buf>,
+    parts: Vec<Buf>,
+    job: Job,
+    failed: Option<Error>,
+}
+
+/// The send of above.
+enum Job {
+    None,
+    /// Nothing of it is sealed.
+    Waits,
+    /// So many of its bytes are.
+    Sealed(usize),
+}
+
+impl TlsSocket {
+    /// Takes over from the handshake.
+    ///
+    /// # Errors
+    /// `Limit` if the pool can never hold its buffers.
+    pub async fn new(begin: Begin) -> Result<Self> {
+        let Begin { env, lower, keys, opening, sealing, arrived: (buf, sealed), client } = begin;
+        let incoming = Incoming {
+            half: opening,
+            buf,
+            sealed,
+            plain: 0..0,
+            message: Vec::new(),
+            into: None,
+            ticket: None,
+            ended: false,
+            broken: None,
+            failed: None,
+        };
+        let outgoing = Outgoing {
+            half: sealing,
+            buf: env.pool().wait_for(BATCH_BYTES).await?,
+            sealed: 0..0,
+            ticket: None,
+            spare: Vec::new(),
+            parts: Vec::new(),
+            job: Job::None,
+            failed: None,
+        };
+        Ok(Self(Rc::new(Inner {
+            env,
+            lower,
+            client,
+            keys: RefCell::new(keys),
+            incoming: RefCell::new(incoming),
+            outgoing: RefCell::new(outgoing),
+            owes_update: Cell::new(false),
+            last_word: Cell::new(CLOSE_NOTIFY),
+            closing: Cell::new(false),
+            records_max: Cell::new(RECORDS_MAX),
+        })))
+    }
+
+    /// Renews keys after so few records that a test sees it.
+    #[cfg(test)]
+    pub fn renew_after(&self, records: u64) {
+        self.0.records_max.set(records);
+    }
+}
+
+impl Socket for TlsSocket {
+    fn recv(&self, into: Buf) -> Ticket {
+        self.0.incoming.borrow_mut().into = Some(into);
+        Ticket::new(self.0.clone(), RECV)
+    }
+
+    fn send(&self, parts: Vec<Buf>) -> Ticket {
+        {
+            let mut outgoing = self.0.outgoing.borrow_mut();
+            (outgoing.parts, outgoing.job) = (parts, Job::Waits);
+            self.0.push(&mut outgoing);
+        }
+        Ticket::new(self.0.clone(), SEND)
+    }
+
+    /// Takes leave first, if nothing is in the way.
+    fn shutdown(&self) {
+        let inner = self.0.clone();
+        if inner.closing.replace(true) {
+            return;
+        }
+        let mut outgoing = inner.outgoing.borrow_mut();
+        let busy = outgoing.ticket.is_some() || !outgoing.sealed.is_empty();
+        if busy || outgoing.failed.is_some() {
+            return inner.lower.shutdown();
+        }
+        let alert =
+            [if inner.last_word.get() == CLOSE_NOTIFY { 1 } else { 2 }, inner.last_word.get()];
+        let len = outgoing.put(0, &alert, Content::Alert);
+        let word = inner.lower.send(vec![outgoing.buf.slice(0..len)]);
+        outgoing.failed = Some(closed());
+        drop(outgoing);
+        let env = inner.env.clone();
+        env.spawn("the end of a TLS connection", async move {
+            let _ = inner.env.within(FAREWELL, word).await;
+            inner.lower.shutdown();
+        });
+    }
+
+    fn peer(&self) -> String {
+        self.0.lower.peer()
+    }
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::Io, "the connection is closed")
+}
+
+impl Tickets for Inner {
+    fn poll(&self, id: u64, cx: &mut Context<'_>) -> Poll<Outcome> {
+        if id == RECV { self.poll_recv(cx) } else { self.poll_send(cx) }
+    }
+
+    /// What is under way below goes on, in buffers of our own, and the next call finds it there.
+    fn abandon(&self, id: u64) {
+        if id == RECV {
+            self.incoming.borrow_mut().into = None;
+            return;
+        }
+        let mut outgoing = self.outgoing.borrow_mut();
+        outgoing.parts.clear();
+        outgoing.job = Job::None;
+    }
+}
+
+impl Inner {
+    fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Outcome> {
+        let mut incoming = self.incoming.borrow_mut();
+        let incoming = &mut *incoming;
+        let result = loop {
+            match self.deliver(incoming) {
+                Ok(0) if !incoming.ended => {}
+                other => break other,
+            }
+            if self.poll_more(incoming, cx).is_pending() {
+                return Poll::Pending;
+            }
+        };
+        Poll::Ready(Outcome { result, buf: incoming.into.take(), parts: Vec::new() })
+    }
+
+    /// Receives, until something has arrived or nothing more will.
+    fn poll_more(&self, incoming: &mut Incoming, cx: &mut Context<'_>) -> Poll<()> {
+        let ticket = match &mut incoming.ticket {
+            Some(ticket) => ticket,
+            none => {
+                let free = make_room(&incoming.buf, &mut incoming.sealed);
+                none.insert(self.lower.recv(free))
+            }
+        };
+        let Poll::Ready(outcome) = Pin::new(ticket).poll(cx) else { return Poll::Pending };
+        incoming.ticket = None;
+        match (outcome.result, incoming.broken.take()) {
+            (Ok(0) | Err(_), Some(broken)) => incoming.failed = Some(broken),
+            // Requests say how long they are, so a stream that is cut between records is found to
+            // be short by whoever reads them; between requests it is an end like any other.
+            (Ok(0), None) if incoming.sealed.is_empty() => incoming.ended = true,
+            (Ok(0), None) => incoming.failed = Some(cut()),
+            // Behind the reset of a unix socket may be the alert that says why.
+            (Err(error), None) => incoming.broken = Some(error),
+            (Ok(n), broken) => {
+                incoming.sealed.end += n;
+                incoming.broken = broken;
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// Why the peer takes no more, if it has said so and nobody else listens.
+    fn poll_reason(&self, cx: &mut Context<'_>) -> Poll<Option<Error>> {
+        let mut incoming = self.incoming.borrow_mut();
+        let incoming = &mut *incoming;
+        while incoming.into.is_none() && incoming.plain.is_empty() && !self.next_record(incoming) {
+            if let Some(error) = &incoming.failed {
+                return Poll::Ready(Some(error.clone()));
+            }
+            if incoming.ended {
+                break;
+            }
+            if self.poll_more(incoming, cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(None)
+    }
+
+    /// Hands on all that has arrived, as far as it fits.
+    fn deliver(&self, incoming: &mut Incoming) -> Result<usize> {
+        let Some(into) = incoming.into.clone() else { return Ok(0) };
+        let mut have = 0;
+        while have < into.len() {
+            if incoming.plain.is_empty() && !self.next_record(incoming) {
+                break;
+            }
+            let n = incoming.plain.len().min(into.len() - have);
+            let plain = incoming.plain.start..incoming.plain.start + n;
+            into.slice(have..have + n).write().copy_from_slice(&incoming.buf.read()[plain]);
+            incoming.plain.start += n;
+            have += n;
+        }
+        match &incoming.failed {
+            Some(error) if have == 0 => Err(error.clone()),
+            _ => Ok(have),
+        }
+    }
+
+    /// Opens records until one holds data; whether there is one.
+    fn next_record(&self, incoming: &mut Incoming) -> bool {
+        while incoming.failed.is_none() && !incoming.ended {
+            match self.open(incoming) {
+                Ok(true) if incoming.plain.is_empty() => {}
+                Ok(found) => return found,
+                Err(Broken { alert, words }) => {
+                    self.last_word.set(alert);
+                    let words = format!("TLS: the peer sent {words}");
+                    incoming.failed = Some(Error::new(ErrorKind::Io, words));
+                }
+            }
+        }
+        false
+    }
+
+    /// Opens the next record; whether a whole one was there.
+    fn open(&self, incoming: &mut Incoming) -> std::result::Result<bool, Broken> {
+        let Range { start, end } = incoming.sealed;
+        let (content, plain) = {
+            let mut bytes = incoming.buf.write();
+            let Some(len) = record_len(&bytes[start..end])?.filter(|len| *len <= end - start)
+            else {
+                return Ok(false);
+            };
+            incoming.sealed.start += len;
+            let (content, len) = incoming.half.open(&mut bytes[start..start + len])?;
+            (content, start + HEADER_BYTES..start + HEADER_BYTES + len)
+        };
+        match content {
+            Content::Data if !incoming.message.is_empty() => {
+                return Err(Broken::new(UNEXPECTED_MESSAGE, "data inside a handshake message"));
+            }
+            Content::Data => incoming.plain = plain,
+            Content::Alert => {
+                let alert: Option<[u8; 2]> = incoming.buf.read()[plain].try_into().ok();
+                let [_, alert] =
+                    alert.ok_or(Broken::new(DECODE_ERROR, "an alert of a wrong length"))?;
+                match alert {
+                    CLOSE_NOTIFY => incoming.ended = true,
+                    USER_CANCELED => {}
+                    _ => incoming.failed = Some(refusal(alert)),
+                }
+            }
+            Content::Handshake => {
+                if plain.is_empty() || incoming.message.len() + plain.len() > MESSAGE_MAX_BYTES {
+                    return Err(Broken::new(DECODE_ERROR, "a handshake message of a wrong length"));
+                }
+                incoming.message.extend_from_slice(&incoming.buf.read()[plain]);
+                self.messages(incoming)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// What may come after the handshake: tickets, which are not used, and new keys.
+    fn messages(&self, incoming: &mut Incoming) -> std::result::Result<(), Broken> {
+        while let [kind, a, b, c, rest @ ..] = &incoming.message[..] {
+            let len = usize::from(*a) << 16 | usize::from(*b) << 8 | usize::from(*c);
+            if len > MESSAGE_MAX_BYTES {
+                return Err(Broken::new(DECODE_ERROR, "a handshake message that is too long"));
+            }
+            let Some(body) = rest.get(..len) else { return Ok(()) };
+            match (*kind, body) {
+                (NEW_SESSION_TICKET, _) if self.client => {}
+                // The rest of its record would have been sealed with the old keys.
+                (KEY_UPDATE, [asked @ (0 | 1)]) if rest.len() == len => {
+                    let failed = Broken::new(INTERNAL_ERROR, "an update of keys that failed");
+                    let next = self.keys.borrow_mut().next_opening().and_then(Half::new);
+                    incoming.half = next.map_err(|_| failed)?;
+                    self.owes_update.set(self.owes_update.get() || *asked == 1);
+                }
+                _ => {
+                    return Err(Broken::new(UNEXPECTED_MESSAGE, "an unexpected handshake message"));
+                }
+            }
+            incoming.message.drain(..4 + len);
+        }
+        Ok(())
+    }
+
+    fn poll_send(&self, cx: &mut Context<'_>) -> Poll<Outcome> {
+        let mut outgoing = self.outgoing.borrow_mut();
+        let outgoing = &mut *outgoing;
+        let result = loop {
+            if let Some(error) = &outgoing.failed {
+                let Poll::Ready(reason) = self.poll_reason(cx) else { return Poll::Pending };
+                break Err(reason.unwrap_or_else(|| error.clone()));
+            }
+            if let Some(ticket) = &mut outgoing.ticket {
+                let Poll::Ready(outcome) = Pin::new(ticket).poll(cx) else { return Poll::Pending };
+                outgoing.ticket = None;
+                outgoing.spare = outcome.parts;
+                outgoing.spare.clear();
+                match outcome.result {
+                    Ok(0) => outgoing.failed = Some(closed()),
+                    Ok(n) => outgoing.sealed.start += n,
+                    Err(error) => outgoing.failed = Some(error),
+                }
+            } else if let (true, Job::Sealed(bytes)) = (outgoing.sealed.is_empty(), &outgoing.job) {
+                break Ok(*bytes);
+            } else {
+                self.push(outgoing);
+            }
+        };
+        outgoing.job = Job::None;
+        Poll::Ready(Outcome { result, buf: None, parts: std::mem::take(&mut outgoing.parts) })
+    }
+
+    /// Seals what waits, and begins to send what is sealed, unless something is being sent.
+    fn push(&self, outgoing: &mut Outgoing) {
+        if outgoing.ticket.is_some() || outgoing.failed.is_some() {
+            return;
+        }
+        if outgoing.sealed.is_empty() && matches!(outgoing.job, Job::Waits) {
+            match self.seal(outgoing) {
+                Ok(bytes) => outgoing.job = Job::Sealed(bytes),
+                Err(error) => return outgoing.failed = Some(error),
+            }
+        }
+        if !outgoing.sealed.is_empty() {
+            let mut parts = std::mem::take(&mut outgoing.spare);
+            parts.push(outgoing.buf.slice(outgoing.sealed.clone()));
+            outgoing.ticket = Some(self.lower.send(parts));
+        }
+    }
+
+    /// As many of the parts' bytes as make a batch, in as few records as they fit; answers how many.
+    fn seal(&self, outgoing: &mut Outgoing) -> Result<usize> {
+        let mut at = self.renew(outgoing)?;
+        let Outgoing { half, buf, parts, .. } = &mut *outgoing;
+        let mut left = Left { parts, part: 0, from: 0 };
+        let mut total = 0;
+        while !left.is_empty() && at + PLAIN_MAX_BYTES + OVERHEAD_BYTES <= BATCH_BYTES {
+            let mut buf = buf.write();
+            let record = &mut buf[at..at + PLAIN_MAX_BYTES + OVERHEAD_BYTES];
+            let len = match left.whole() {
+                Some(plain) => half.seal_from(&plain.read(), record, Content::Data),
+                None => {
+                    let plain = left.gather(&mut record[HEADER_BYTES..][..PLAIN_MAX_BYTES]);
+                    half.seal(record, plain, Content::Data)
+                }
+            };
+            at += len;
+            total += len - OVERHEAD_BYTES;
+        }
+        outgoing.sealed = 0..at;
+        Ok(total)
+    }
+
+    /// New keys, if they are due; answers the length of the record that says so.
+    fn renew(&self, outgoing: &mut Outgoing) -> Result<usize> {
+        let worn = outgoing.half.sequence() >= self.records_max.get();
+        if !self.owes_update.replace(false) && !worn {
+            return Ok(0);
+        }
+        let len = outgoing.put(0, &[KEY_UPDATE, 0, 0, 1, 0], Content::Handshake);
+        outgoing.half = Half::new(self.keys.borrow_mut().next_sealing()?)?;
+        Ok(len)
+    }
+}
+
+impl Outgoing {
+    /// A record of these bytes at `at`; answers its length.
+    fn put(&mut self, at: usize, bytes: &[u8], content: Content) -> usize {
+        let mut buf = self.buf.write();
+        let into = &mut buf[at..];
+        into[HEADER_BYTES..][..bytes.len()].copy_from_slice(bytes);
+        self.half.seal(into, bytes.len(), content)
+    }
+}
+
+/// What is left of the parts of a send.
+struct Left<'a> {
+    parts: &'a [Buf],
+    part: usize,
+    from: usize,
+}
+
+impl Left<'_> {
+    fn is_empty(&self) -> bool {
+        self.part == self.parts.len()
+    }
+
+    fn skip(&mut self, n: usize) {
+        self.from += n;
+        if self.from == self.parts[self.part].len() {
+            (self.part, self.from) = (self.part + 1, 0);
+        }
+    }
+
+    /// A whole record's plaintext, if it lies in one part.
+    fn whole(&mut self) -> Option<Buf> {
+        let part = &self.parts[self.part];
+        let end = self.from + PLAIN_MAX_BYTES;
+        let plain = (end <= part.len()).then(|| part.slice(self.from..end))?;
+        self.skip(PLAIN_MAX_BYTES);
+        Some(plain)
+    }
+
+    /// Copies what comes next, as far as it fits; answers how much it was.
+    fn gather(&mut self, into: &mut [u8]) -> usize {
+        let mut have = 0;
+        while have < into.len() && !self.is_empty() {
+            let part = &self.parts[self.part];
+            let n = (part.len() - self.from).min(into.len() - have);
+            into[have..have + n].copy_from_slice(&part.read()[self.from..self.from + n]);
+            have += n;
+            self.skip(n);
+        }
+        have
+    }
+}
+
+/// Where to receive; what is left is moved to the front.
+fn make_room(buf: &Buf, sealed: &mut Range<usize>) -> Buf {
+    if sealed.start > 0 {
+        buf.write().copy_within(sealed.clone(), 0);
+        *sealed = 0..sealed.len();
+    }
+    buf.slice(sealed.end..BATCH_BYTES)
+}
+
+fn cut() -> Error {
+    Error::new(ErrorKind::Io, "the connection was cut inside a TLS record")
+}
+
+/// What the peer gave as its reason (RFC 8446, 6.2).
+fn refusal(alert: u8) -> Error {
+    let why = match alert {
+        40 => "it finds nothing in common with us",
+        42 | 43 => "it cannot use our certificate",
+        44 => "our certificate is revoked",
+        45 => "our certificate has expired, or is not valid yet",
+        46 => "it does not take our certificate",
+        48 => "it does not know the authority that signed our certificate",
+        49 => "our certificate gives no access",
+        51 => "our signature is wrong",
+        116 => "it wants a certificate of us; give cert and key",
+        _ => return Error::new(ErrorKind::Io, format!("the peer ended TLS with alert {alert}")),
+    };
+    Error::new(ErrorKind::Denied, format!("the peer ended TLS: {why}"))
+}

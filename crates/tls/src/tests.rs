@@ -1,0 +1,153 @@
+//! Both ends over a real socket: bytes, new keys, cuts.
+#![allow(clippy::disallowed_methods, reason = "tests make their own directory")]
+
+use std::rc::Rc;
+
+use block::Env;
+use block::env::{Address, Socket};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use runtime::{Config, Core, Engine};
+
+use crate::handshake::secure_for_tests;
+use crate::socket::TlsSocket;
+use crate::{Authorities, Client, Identity, Pem, Server};
+
+fn pem(text: String) -> Pem {
+    Pem { path: "test.pem".to_owned(), bytes: text.into_bytes() }
+}
+
+fn sides() -> (Server, Client) {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().unwrap();
+    let ca = params.self_signed(&key).unwrap();
+    let issuer = Issuer::new(params, key);
+    let key = KeyPair::generate().unwrap();
+    let cert = CertificateParams::new(vec!["host".to_owned()]).unwrap();
+    let cert = cert.signed_by(&key, &issuer).unwrap();
+    let identity = Identity::new(&pem(cert.pem()), &pem(key.serialize_pem())).unwrap();
+    let authorities = Authorities::new(&pem(ca.pem())).unwrap();
+    let client = Client::new(&authorities, None, "host").unwrap();
+    (Server::new(&identity, None).unwrap(), client)
+}
+
+/// Two sockets with TLS between them, and the plain one below the second.
+async fn pair(env: &Env) -> (Rc<TlsSocket>, Rc<TlsSocket>, Rc<dyn Socket>) {
+    let name = format!("cairn-tls-{}-{}", std::process::id(), env.random("test"));
+    let at = Address::Unix(std::env::temp_dir().join(name));
+    let listener = env.listen(&at).unwrap();
+    let below = env.connect(&at).await.unwrap();
+    let accepted = listener.accept().await.unwrap();
+    let (server, client) = sides();
+    let done = Rc::new(std::cell::RefCell::new(None));
+    let (there, other) = (done.clone(), env.clone());
+    env.spawn("the server's handshake", async move {
+        *there.borrow_mut() = Some(secure_for_tests(&other, accepted, Some(&server), None).await);
+    });
+    let ours = secure_for_tests(env, below.clone(), None, Some(&client)).await.unwrap();
+    while done.borrow().is_none() {
+        env.give_way().await;
+    }
+    let theirs = done.take().unwrap().unwrap();
+    (Rc::new(theirs), Rc::new(ours), below)
+}
+
+fn run<F: Future<Output = ()>>(test: impl FnOnce(Env) -> F) {
+    let core = Core::new(Config { engine: Engine::Threads, ..Config::default() }).unwrap();
+    let env = core.env();
+    core.block_on(test(env));
+}
+
+async fn send_all(env: &Env, socket: &dyn Socket, bytes: &[u8], cut: usize) {
+    let mut parts: Vec<_> = bytes
+        .chunks(cut)
+        .map(|chunk| {
+            let buf = env.buf(chunk.len()).unwrap();
+            buf.write().copy_from_slice(chunk);
+            buf
+        })
+        .collect();
+    let mut left = bytes.len();
+    while left > 0 {
+        let outcome = socket.send(std::mem::take(&mut parts)).await;
+        let mut sent = outcome.result.unwrap();
+        left -= sent;
+        parts = outcome.parts;
+        while let Some(part) = parts.first()
+            && part.len() <= sent
+        {
+            sent -= part.len();
+            parts.remove(0);
+        }
+        if sent > 0 {
+            parts[0] = parts[0].slice(sent..parts[0].len());
+        }
+    }
+}
+
+async fn receive(env: &Env, socket: &dyn Socket, len: usize, cut: usize) -> Vec<u8> {
+    let mut all = Vec::new();
+    while all.len() < len {
+        let outcome = socket.recv(env.buf(cut.min(len - all.len())).unwrap()).await;
+        let n = outcome.result.unwrap();
+        assert!(n > 0, "an end after {} bytes", all.len());
+        all.extend_from_slice(&outcome.buf.unwrap().read()[..n]);
+    }
+    all
+}
+
+/// Bytes in parts of many lengths, received in pieces of others, come as they were sent; and the keys
+/// change on the way.
+#[test]
+fn bytes_arrive_however_they_are_cut_and_whenever_keys_change() {
+    run(|env| async move {
+        let (server, client, _) = pair(&env).await;
+        server.renew_after(3);
+        client.renew_after(2);
+        let bytes: Vec<u8> = (0..700_000u32).map(|n| ((n * 31) >> 3) as u8).collect();
+        for (parts, pieces) in
+            [(1 << 20, 1 << 20), (16_384, 100_000), (16_400, 16_384), (4_112, 777)]
+        {
+            let (there, back) = (server.clone(), bytes.clone());
+            let other = env.clone();
+            env.spawn("an echo", async move {
+                let got = receive(&other, &*there, back.len(), pieces).await;
+                assert!(got == back);
+                send_all(&other, &*there, &got, parts).await;
+            });
+            send_all(&env, &*client, &bytes, parts).await;
+            assert!(
+                receive(&env, &*client, bytes.len(), pieces).await == bytes,
+                "{parts} {pieces}"
+            );
+        }
+    });
+}
+
+/// A good end is an end; what is no record is an error, for good.
+#[test]
+fn an_end_is_told_from_garbage() {
+    run(|env| async move {
+        let (server, client, _) = pair(&env).await;
+        client.shutdown();
+        let end = server.recv(env.buf(100).unwrap()).await;
+        assert_eq!(end.result.unwrap(), 0);
+
+        let (server, _client, below) = pair(&env).await;
+        let garbage = env.buf(100).unwrap();
+        garbage.write().fill(0x17);
+        below.send(vec![garbage]).await.result.unwrap();
+        for _ in 0..2 {
+            let told = server.recv(env.buf(100).unwrap()).await.result.unwrap_err();
+            assert!(told.to_string().contains("no sealed record"), "{told}");
+        }
+
+        let (server, _client, below) = pair(&env).await;
+        let half = env.buf(7).unwrap();
+        half.write().copy_from_slice(&[23, 3, 3, 0, 40, 1, 2]);
+        below.send(vec![half]).await.result.unwrap();
+        below.shutdown();
+        let told = server.recv(env.buf(100).unwrap()).await.result.unwrap_err();
+        assert!(told.to_string().contains("cut inside a TLS record"), "{told}");
+    });
+}
