@@ -1,5 +1,5 @@
 # `make demo` and `make test` are what a new user runs; the rest is for those who work on Cairn.
-.PHONY: demo test bench sim mutants deny fuzz miri clean
+.PHONY: demo test bench torture guest sim mutants deny fuzz miri clean
 
 demo:
 	@tools/setup demo && tools/demo
@@ -10,6 +10,14 @@ test:
 # Beside the peers: 20 minutes, or 3 with QUICK=1. Writes out/bench and the README's table.
 bench:
 	@YES=1 tools/setup bench && tools/bench
+
+# A file system and fsx on everything together, then kills and power cuts; TIME=60s for a short one. Needs root.
+torture:
+	@tools/setup torture && tools/torture
+
+# Cairn on Debian's own kernel in an emulated machine, with the kernel's NBD client.
+guest:
+	@tools/setup guest && tools/guest
 
 # The seeded simulator: make sim N=5000, or SEED=0x... make sim N=1
 N ?= 1000

@@ -17,12 +17,13 @@ pub trait Kept {
     /// (`--degraded`).
     fn may_degrade(&self) -> bool;
 
-    /// Writes `state` into the label of every disk beneath `ports` and flushes it: with `Ok` for a
-    /// port, each of them has it durably, and will show it as newer than all that was there before.
-    /// One write is under way at a time for each device; a second one waits.
+    /// Writes `state` into the label of every disk beneath `ports` that is there, and flushes it: with
+    /// `Ok` for a port, each of them has it durably, and will show it as newer than all that was there
+    /// before. One write is under way at a time for each device; a second one waits.
     ///
-    /// The answers come in the order of the ports. `Unsupported` where a disk beneath has no label;
-    /// otherwise what the first disk says that failed. A port that failed may have either state.
+    /// The answers come in the order of the ports. `Unsupported` where a disk beneath has no label, or
+    /// none is there; otherwise what the first disk says that failed. A port that failed may have
+    /// either state.
     ///
     /// # Panics
     /// If `state` is longer than [`KEPT_BYTES_MAX`].
@@ -42,6 +43,9 @@ pub struct Found {
     pub clean: bool,
     /// The newest state that the device left there, if it left one.
     pub state: Option<KeptState>,
+    /// Whether every disk beneath that is there has that state, and no older one: a disk that was away
+    /// when it was written, or was labelled since, has not.
+    pub everywhere: bool,
 }
 
 /// A state that a device once wrote.
@@ -61,7 +65,7 @@ pub struct NothingKept {
 impl NothingKept {
     /// For disks of which this start created every one (`fresh`), or not.
     pub fn new(fresh: bool) -> Self {
-        Self { found: Found { labelled: false, present: true, fresh, clean: false, state: None } }
+        Self { found: Found { present: true, fresh, ..Found::default() } }
     }
 }
 

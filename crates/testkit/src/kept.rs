@@ -28,7 +28,8 @@ impl Shelf {
     /// What a device finds that starts now. Disks are new once.
     pub fn look(self: &Rc<Self>) -> Rc<dyn Kept> {
         let (state, fresh) = (self.state.borrow().clone(), !self.used.replace(true));
-        let found = Found { labelled: true, present: true, fresh, clean: false, state };
+        let everywhere = state.is_some();
+        let found = Found { labelled: true, present: true, fresh, clean: false, state, everywhere };
         Rc::new(Look { shelf: self.clone(), found })
     }
 

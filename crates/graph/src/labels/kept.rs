@@ -28,6 +28,7 @@ pub struct DiskLabel {
 
 struct Port {
     found: Found,
+    /// Of the disks that are there.
     stores: Vec<Option<Rc<Store>>>,
 }
 
@@ -57,19 +58,22 @@ impl LabelKept {
 }
 
 fn port(device: &str, disks: &[DiskLabel]) -> Port {
-    let stores: Vec<_> = disks.iter().map(|disk| disk.store.clone()).collect();
-    let state = |store: &Rc<Store>| {
-        let label = store.label();
+    let here = disks.iter().filter(|disk| disk.present);
+    let stores: Vec<_> = here.map(|disk| disk.store.clone()).collect();
+    let state = |store: &Option<Rc<Store>>| {
+        let label = store.as_ref()?.label();
         let cell = label.cells.get(device)?;
         Some(KeptState { sequence: cell.sequence, bytes: cell.bytes.clone() })
     };
-    let states = stores.iter().flatten().filter_map(state);
+    let states: Vec<_> = stores.iter().map(state).collect();
+    let newest = states.iter().flatten().max_by_key(|state| state.sequence).cloned();
     let found = Found {
         labelled: disks.iter().all(|disk| disk.labelled),
         present: disks.iter().all(|disk| disk.present),
         fresh: disks.iter().all(|disk| disk.fresh),
         clean: disks.iter().all(|disk| disk.clean),
-        state: states.max_by_key(|state| state.sequence),
+        everywhere: newest.is_some() && states.iter().all(|state| *state == newest),
+        state: newest,
     };
     Port { found, stores }
 }
@@ -130,6 +134,9 @@ impl Kept for LabelKept {
             let writes = asked.take().into_iter().map(|store| put(store, &device, &cell));
             let answers = all(writes.collect()).await;
             let answer = |disks: &[Option<usize>]| {
+                if disks.is_empty() {
+                    return Err(Error::new(ErrorKind::Unsupported, "no disk beneath is there"));
+                }
                 disks.iter().try_for_each(|disk| match disk {
                     Some(n) => answers[*n].clone(),
                     None => Err(Error::new(ErrorKind::Unsupported, "a disk beneath has no label")),

@@ -177,7 +177,7 @@ async fn open(given: &Given, env: &Env, lowers: Vec<Lower>, kept: Rc<dyn Kept>) 
     let (key, keys) = if given.switch("plain") {
         (lock.raw().await?, None)
     } else {
-        let (volume, key) = lock.open(&*kept, unit).await?;
+        let (volume, key) = lock.open(&*kept, unit, !info.read_only).await?;
         unit = made_with(volume.unit, &info)?;
         let Lock { env, who, cost, .. } = lock;
         let (volume, changing) = (RefCell::new(volume), Cell::new(false));

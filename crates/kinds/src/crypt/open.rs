@@ -39,23 +39,35 @@ impl Lock {
         }
     }
 
-    /// Opens the volume whose slots are kept, or makes them where nothing was before.
+    /// Opens the volume whose slots are kept, or makes them where nothing was before. If `may_write`,
+    /// disks that lack the slots of now have them from then on: one that was away while they changed
+    /// would let in who was shut out, and one that was labelled since would let in nobody.
     ///
     /// # Errors
     /// `Denied` if no slot opens; `NotFound` if there are no slots and the disks are not new;
     /// `Corrupt` if what is kept are no slots; what writing them says.
-    pub async fn open(&self, kept: &dyn Kept, unit: u32) -> Result<(KeySlots, Secret)> {
+    pub async fn open(
+        &self,
+        kept: &dyn Kept,
+        unit: u32,
+        may_write: bool,
+    ) -> Result<(KeySlots, Secret)> {
         let found = kept.found(0);
-        if !found.present {
-            let why = "a disk beneath is not there, and the key slots are on it";
-            return Err(Error::new(ErrorKind::NotFound, why));
-        }
         match &found.state {
+            // What stands on disks that are not there answers for itself: a mirror does without.
             Some(state) => {
                 let volume = KeySlots::parse(&state.bytes).map_err(|error| {
                     Error::new(ErrorKind::Corrupt, format!("its key slots are damaged: {error}"))
                 })?;
-                self.unlock(volume).await
+                let opened = self.unlock(volume).await?;
+                if may_write && !found.everywhere {
+                    keep(kept, &opened.0).await?;
+                }
+                Ok(opened)
+            }
+            None if !found.present => {
+                let why = "a disk beneath is not there, and the key slots are on it";
+                Err(Error::new(ErrorKind::NotFound, why))
             }
             None if found.fresh => self.make(kept, unit).await,
             None => Err(Error::new(

@@ -26,6 +26,7 @@ fn found(record: Option<&Record>) -> Found {
         present: true,
         fresh: false,
         clean: true,
+        everywhere: record.is_some(),
         state: record
             .map(|record| KeptState { sequence: record.point.change, bytes: record.encode() }),
     }

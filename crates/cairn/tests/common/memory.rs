@@ -1,0 +1,44 @@
+//! What a process has in its memory.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+
+/// Everything that a process has in memory, by mapping: whether it is locked and in no dump.
+pub fn memory(pid: u32) -> Vec<(bool, Vec<u8>)> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
+    let mem = File::open(format!("/proc/{pid}/mem")).unwrap();
+    let mut all = Vec::new();
+    let mut bytes = Vec::new();
+    for line in maps.lines() {
+        if let Some(flags) = line.strip_prefix("VmFlags:") {
+            let has = |flag: &str| flags.split(' ').any(|one| one == flag);
+            all.push((has("lo") && has("dd"), std::mem::take(&mut bytes)));
+        } else if let Some((from, to)) =
+            line.split(' ').next().and_then(|word| word.split_once('-'))
+        {
+            let parse = |text| u64::from_str_radix(text, 16);
+            let (Ok(from), Ok(to)) = (parse(from), parse(to)) else { continue };
+            bytes = vec![0; (to - from) as usize];
+            // What cannot be read is nobody's: rings of the kernel, guard pages.
+            if mem.read_exact_at(&mut bytes, from).is_err() {
+                bytes.clear();
+            }
+        }
+    }
+    all
+}
+
+/// Whether these bytes are among those.
+pub fn holds(bytes: &[u8], secret: &[u8]) -> bool {
+    // Chunks of zeros, which is most of it, are passed over in one step.
+    const STEP: usize = 4096;
+    (0..bytes.len()).step_by(STEP).any(|at| {
+        let chunk = &bytes[at..bytes.len().min(at + STEP + secret.len() - 1)];
+        !is_zero(chunk) && chunk.windows(secret.len()).any(|window| window == secret)
+    })
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    static ZEROS: [u8; 8192] = [0; 8192];
+    *bytes == ZEROS[..bytes.len()]
+}

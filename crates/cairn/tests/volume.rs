@@ -1,0 +1,343 @@
+//! Encrypted volumes with key slots on labelled mirrors: who may open them, what a lost and a failed
+//! member do to the slots, and where the keys are not.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
+
+mod common;
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+
+use api::KeySlots;
+use argon2::{Algorithm, Argon2, Params, Version};
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use aws_lc_rs::hmac;
+use common::memory::{holds, memory};
+use common::{Dir, Ran, Serve, tool, until};
+
+const MIB: usize = 1 << 20;
+/// Where the disks keep data; before and behind it are labels.
+const DATA: std::ops::Range<usize> = MIB..15 * MIB;
+
+/// Two labelled files of 16 MiB, mirrored, and encrypted above the mirror.
+const SPEC: &str = r#"
+name = "home"
+[disk]
+a = { file = "a.img", size = "16MiB", create = true, label = true }
+b = { file = "b.img", size = "16MiB", create = true, label = true }
+[device]
+pair = { kind = "mirror", on = ["a", "b"] }
+safe = { kind = "crypt", on = "pair", key = "file:key", kdf_memory = "1MiB", kdf_passes = 1 }
+[export]
+vol = { on = "safe" }
+"#;
+
+/// A directory with the spec, and three passphrases: the one the spec names is the first.
+fn home() -> Dir {
+    let dir = Dir::new();
+    dir.write("home.toml", SPEC);
+    for name in ["one", "two", "three"] {
+        put(&dir, name, format!("the passphrase {name}\n").as_bytes());
+    }
+    takes(&dir, "one");
+    dir
+}
+
+fn put(dir: &Dir, name: &str, bytes: &[u8]) {
+    fs::write(dir.path(name), bytes).unwrap();
+    fs::set_permissions(dir.path(name), fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+/// From now on the spec's source holds this passphrase.
+fn takes(dir: &Dir, name: &str) {
+    put(dir, "key", &fs::read(dir.path(name)).unwrap());
+}
+
+/// What qemu-io says of these commands on a running server.
+fn io(dir: &Dir, serve: &Serve, commands: &[&str]) {
+    let mut args = vec!["-f", "raw", serve.uri()];
+    for command in commands {
+        args.extend(["-c", command]);
+    }
+    let ran = tool(dir, "qemu-io", &args);
+    let done = ran.out.matches(" ops; ").count();
+    assert!(ran.code == 0 && done == commands.len(), "{commands:?}: {ran:?}");
+    assert!(!ran.out.contains("failed"), "{commands:?}: {ran:?}");
+}
+
+fn stop(serve: Serve) {
+    let ran = serve.stop();
+    assert_eq!(ran.code, 0, "{ran:?}");
+}
+
+/// Serves it for a moment and reads what [`written`] wrote.
+fn opens(dir: &Dir, passphrase: &str) {
+    takes(dir, passphrase);
+    let serve = dir.serve(&["home.toml"]);
+    io(dir, &serve, &["read -P 7 0 1M"]);
+    stop(serve);
+}
+
+/// A volume that holds sevens in its first MiB, and nobody serves it.
+fn written() -> Dir {
+    let dir = home();
+    let serve = dir.serve(&["home.toml"]);
+    io(&dir, &serve, &["write -P 7 0 1M"]);
+    stop(serve);
+    dir
+}
+
+fn image(dir: &Dir, name: &str) -> Vec<u8> {
+    fs::read(dir.path(name)).unwrap()
+}
+
+/// It is not opened with this passphrase, and neither data nor slots change.
+fn is_refused(dir: &Dir, passphrase: &str) -> Ran {
+    takes(dir, passphrase);
+    let before = [state(dir, "a.img"), state(dir, "b.img")];
+    let data = [image(dir, "a.img"), image(dir, "b.img")].map(|bytes| bytes[DATA].to_vec());
+    // Were it served, this would write.
+    let run = "qemu-io -f raw \"$uri\" -c 'write -P 1 0 1M'";
+    let ran = dir.cairn(&["serve", "home.toml", "--run", run]);
+    assert_eq!(ran.code, 7, "{ran:?}");
+    assert!(ran.err.contains("no key slot opens with this passphrase"), "{ran:?}");
+    assert!(ran.out.is_empty(), "{ran:?}");
+    assert!([state(dir, "a.img"), state(dir, "b.img")] == before, "the slots have changed");
+    for (name, data) in ["a.img", "b.img"].into_iter().zip(data) {
+        assert!(image(dir, name)[DATA] == data, "{name} has changed");
+    }
+    ran
+}
+
+/// The newest key slots in the labels of a disk, as `docs/formats/keyslots.md` has them.
+fn state(dir: &Dir, name: &str) -> Vec<u8> {
+    let bytes = image(dir, name);
+    let copies = [64 << 10, 320 << 10].map(|at| &bytes[at..at + (256 << 10)]);
+    let sequence = |copy: &[u8]| u64::from_le_bytes(copy[48..56].try_into().unwrap());
+    let newest = copies.into_iter().filter(|copy| copy.starts_with(&meta::MAGIC));
+    let newest = newest.max_by_key(|copy| sequence(copy)).expect("a labelled disk");
+    let at = newest.windows(8).position(|window| window == b"CRNKEYS\0").expect("key slots");
+    newest[at..at + 2240].to_vec()
+}
+
+/// The volume key, by what `docs/formats/keyslots.md` says, without Cairn's code.
+fn volume_key(state: &[u8], number: usize, passphrase: &[u8]) -> Option<Vec<u8>> {
+    let (head, slot) = (&state[..192], &state[192 + 256 * number..][..256]);
+    let word = |at: usize| u32::from_le_bytes(slot[at..at + 4].try_into().unwrap());
+    let params = Params::new(word(4), word(8), word(12), Some(32)).unwrap();
+    let mut key = [0; 32];
+    let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
+    argon2.hash_password_into(passphrase, &slot[24..56], &mut key).unwrap();
+    let key = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &key).unwrap());
+    let nonce = Nonce::try_assume_unique_for_key(&slot[56..68]).unwrap();
+    let covered = [&head[..72], &slot[..68], &slot[148..]].concat();
+    let mut sealed = slot[68..148].to_vec();
+    let opened = key.open_in_place(nonce, Aad::from(covered), &mut sealed).ok()?.to_vec();
+    let check = hmac::Key::new(hmac::HMAC_SHA256, &opened);
+    hmac::verify(&check, &head[..40], &head[40..72]).expect("the key of this volume");
+    Some(opened)
+}
+
+/// The labels of the slots in use.
+fn slots(dir: &Dir) -> Vec<(usize, String)> {
+    let slots: KeySlots = dir.json(0, &["key", "ls", "safe"]);
+    slots.slots.into_iter().map(|slot| (slot.slot, slot.label)).collect()
+}
+
+fn in_sync(dir: &Dir) {
+    until("all members are in sync", || dir.cairn(&["status"]).code == 0);
+}
+
+/// Both members hold the same bytes, none of them plain, and the same slots.
+fn are_equal(dir: &Dir) {
+    let (a, b) = (image(dir, "a.img"), image(dir, "b.img"));
+    assert!(a[DATA] == b[DATA], "the members differ");
+    assert!(!holds(&a[DATA], &[7; 64]), "the plain text is on the disk");
+    assert!(state(dir, "a.img") == state(dir, "b.img"), "the slots differ");
+}
+
+#[test]
+fn a_new_volume_opens_again_and_to_nobody_else() {
+    let dir = written();
+    are_equal(&dir);
+    opens(&dir, "one");
+    let ran = is_refused(&dir, "two");
+    assert!(ran.err.contains("one is in use"), "{ran:?}");
+    // Who tried in vain has left nothing that keeps the right one out.
+    opens(&dir, "one");
+    are_equal(&dir);
+}
+
+#[test]
+fn slots_are_added_changed_and_removed_while_it_is_served() {
+    let dir = written();
+    let serve = dir.serve(&["home.toml"]);
+    let add =
+        ["key", "add", "safe", "--key", "file:one", "--new-key", "file:two", "--label", "laptop"];
+    dir.text(&[&add[..], &["--dry-run"]].concat());
+    assert_eq!(slots(&dir), [(0, String::new())]);
+    dir.text(&add);
+    assert_eq!(slots(&dir), [(0, String::new()), (1, "laptop".to_owned())]);
+    // Who opens nothing changes nothing.
+    for verb in ["add", "change"] {
+        let args = ["key", verb, "safe", "--key", "file:three", "--new-key", "file:three"];
+        assert_eq!(dir.cairn(&args).code, 7, "{verb}");
+    }
+    io(&dir, &serve, &["read -P 7 0 1M"]);
+    stop(serve);
+
+    opens(&dir, "two");
+    let serve = dir.serve(&["home.toml"]);
+    dir.text(&["key", "rm", "safe", "0", "--yes"]);
+    assert_eq!(slots(&dir), [(1, "laptop".to_owned())]);
+    let ran = dir.cairn(&["key", "rm", "safe", "1", "--yes"]);
+    assert!(ran.code == 5 && ran.err.contains("the last one"), "{ran:?}");
+    stop(serve);
+    is_refused(&dir, "one");
+
+    takes(&dir, "two");
+    let serve = dir.serve(&["home.toml"]);
+    dir.text(&["key", "change", "safe", "--key", "file:two", "--new-key", "file:three"]);
+    assert_eq!(slots(&dir), [(1, "laptop".to_owned())]);
+    // Killed the moment after the answer: it was durable before.
+    serve.signal("KILL");
+    assert_eq!(serve.end().code, -9);
+    is_refused(&dir, "two");
+    opens(&dir, "three");
+    are_equal(&dir);
+}
+
+#[test]
+fn a_member_that_was_away_comes_back_with_the_slots_of_now() {
+    let dir = written();
+    fs::rename(dir.path("b.img"), dir.path("away")).unwrap();
+    let ran = dir.cairn(&["serve", "home.toml", "--run", "true"]);
+    assert!(ran.code == 10 && ran.err.contains("--degraded"), "{ran:?}");
+    let serve = dir.serve(&["home.toml", "--degraded"]);
+    assert_eq!(dir.cairn(&["status"]).code, 10);
+    io(&dir, &serve, &["read -P 7 0 1M", "write -P 8 4M 2M"]);
+    dir.text(&["key", "change", "safe", "--key", "file:one", "--new-key", "file:two"]);
+    stop(serve);
+
+    // It still has the slot that does not count any more.
+    fs::rename(dir.path("away"), dir.path("b.img")).unwrap();
+    assert!(volume_key(&state(&dir, "b.img"), 0, b"the passphrase one").is_some());
+    is_refused_by_the_newer(&dir);
+    takes(&dir, "two");
+    let serve = dir.serve(&["home.toml"]);
+    in_sync(&dir);
+    io(&dir, &serve, &["read -P 7 0 1M", "read -P 8 4M 2M"]);
+    stop(serve);
+    are_equal(&dir);
+    for name in ["a.img", "b.img"] {
+        assert!(volume_key(&state(&dir, name), 0, b"the passphrase one").is_none(), "{name}");
+        assert!(volume_key(&state(&dir, name), 0, b"the passphrase two").is_some(), "{name}");
+    }
+    opens(&dir, "two");
+}
+
+/// The old passphrase opens nothing, though one member was away when it was taken back.
+fn is_refused_by_the_newer(dir: &Dir) {
+    takes(dir, "one");
+    let ran = dir.cairn(&["serve", "home.toml", "--run", "true"]);
+    assert!(ran.code == 7 && ran.err.contains("no key slot opens"), "{ran:?}");
+}
+
+#[test]
+fn slots_outlive_a_member_that_fails() {
+    let dir = written();
+    let serve = dir.serve(&["home.toml"]);
+    dir.text(&["device", "fail", "pair/a", "--yes"]);
+    dir.text(&["key", "add", "safe", "--key", "file:one", "--new-key", "file:two"]);
+    io(&dir, &serve, &["write -P 8 4M 2M", "read -P 7 0 1M"]);
+    dir.text(&["device", "resync", "pair/a", "--wait"]);
+    in_sync(&dir);
+    stop(serve);
+    are_equal(&dir);
+
+    // Each member alone opens with both, and holds everything.
+    for (gone, passphrase) in [("a.img", "one"), ("b.img", "two")] {
+        fs::rename(dir.path(gone), dir.path("away")).unwrap();
+        takes(&dir, passphrase);
+        let serve = dir.serve(&["home.toml", "--degraded"]);
+        io(&dir, &serve, &["read -P 7 0 1M", "read -P 8 4M 2M"]);
+        stop(serve);
+        fs::rename(dir.path("away"), dir.path(gone)).unwrap();
+        let serve = dir.serve(&["home.toml"]);
+        in_sync(&dir);
+        stop(serve);
+    }
+    are_equal(&dir);
+}
+
+#[test]
+fn a_blank_disk_in_place_of_a_lost_one_gets_the_slots_too() {
+    let dir = written();
+    fs::remove_file(dir.path("a.img")).unwrap();
+    let serve = dir.serve(&["home.toml", "--wipe", "a"]);
+    in_sync(&dir);
+    stop(serve);
+    are_equal(&dir);
+    fs::remove_file(dir.path("b.img")).unwrap();
+    let serve = dir.serve(&["home.toml", "--degraded"]);
+    io(&dir, &serve, &["read -P 7 0 1M"]);
+    stop(serve);
+}
+
+#[test]
+fn neither_passphrases_nor_the_volume_key_are_outside_locked_memory() {
+    let dir = home();
+    let [mut one, mut two] = [[0; 48]; 2];
+    let urandom = File::open("/dev/urandom").unwrap();
+    for (name, secret) in [("one", &mut one), ("two", &mut two)] {
+        urandom.read_exact_at(secret, 0).unwrap();
+        // A newline at the end would not count.
+        secret[47] = b'.';
+        put(&dir, name, secret);
+    }
+    takes(&dir, "one");
+    // Once new, and once opened and changed.
+    for turn in 0..2 {
+        let serve = dir.serve(&["home.toml"]);
+        io(&dir, &serve, &["write -P 7 0 64k", "write -P 7 1M 4M", "read 0 64k", "read 1M 4M"]);
+        if turn == 1 {
+            dir.text(&["key", "add", "safe", "--key", "file:one", "--new-key", "file:two"]);
+        }
+        let key = volume_key(&state(&dir, "a.img"), 0, &one).expect("the first slot opens");
+        look(&dir, &serve, &key, &[&one[..], &two[..]]);
+        stop(serve);
+    }
+    assert!(volume_key(&state(&dir, "b.img"), 1, &two).is_some());
+    for name in ["a.img", "b.img"] {
+        let bytes = image(&dir, name);
+        assert!(!holds(&bytes, &one[..16]) && !holds(&bytes, &two[..16]), "{name}");
+    }
+}
+
+/// Looks through a server's memory, and at what it is dumped as.
+fn look(dir: &Dir, serve: &Serve, volume_key: &[u8], passphrases: &[&[u8]]) {
+    let mappings = memory(serve.pid());
+    let found = |locked: bool, piece: &[u8]| {
+        mappings.iter().any(|(is, bytes)| *is == locked && holds(bytes, piece))
+    };
+    assert!(mappings.iter().map(|(_, bytes)| bytes.len()).sum::<usize>() > 4 * MIB);
+    for (n, piece) in volume_key.chunks(16).enumerate() {
+        assert!(found(true, piece), "piece {n} of the volume key is not where it should be");
+        assert!(!found(false, piece), "piece {n} of the volume key is where it should not be");
+    }
+    for (which, passphrase) in passphrases.iter().enumerate() {
+        for (n, piece) in passphrase.chunks(16).enumerate() {
+            assert!(!found(false, piece), "piece {n} of passphrase {which} is in open memory");
+        }
+    }
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("passed over: only root may dump what is marked as not dumpable");
+        return;
+    }
+    let pid = serve.pid().to_string();
+    assert_eq!(tool(dir, "gcore", &["-o", "core", &pid]).code, 0);
+    let core = fs::read(dir.path(&format!("core.{pid}"))).unwrap();
+    assert!(core.len() > MIB, "there is a core");
+    for secret in passphrases.iter().chain([&volume_key]) {
+        assert!(secret.chunks(16).all(|piece| !holds(&core, piece)), "the core holds a secret");
+    }
+}
