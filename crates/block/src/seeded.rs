@@ -19,17 +19,20 @@ pub enum Bug {
     FlushPerConnection,
     /// 41 a payload that came in part is written
     PartialPayload,
+    /// 50 a server that came back is not sent again what it was not asked to flush
+    ReplaySkipped,
 }
 
 impl Bug {
     /// All of them, by their numbers.
-    pub const ALL: [(&str, Self); 6] = [
+    pub const ALL: [(&str, Self); 7] = [
         ("02a", Self::FlushFirstChild),
         ("02b", Self::FlushFirstMember),
         ("04", Self::FlushRetried),
         ("15", Self::OverlapUnordered),
         ("40", Self::FlushPerConnection),
         ("41", Self::PartialPayload),
+        ("50", Self::ReplaySkipped),
     ];
 }
 

@@ -50,6 +50,7 @@ pub const MEMBERS_MAX: usize = 8;
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(20);
 
 fn plan(given: &Given) -> Plan<Info> {
+    given.replicas()?;
     let newly_made = given.lowers.iter().all(|lower| lower.created);
     if !newly_made && given.text("trust").is_none() {
         let names: Vec<_> = given.lowers.iter().map(|lower| format!("{:?}", lower.name)).collect();
