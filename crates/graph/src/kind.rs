@@ -188,7 +188,8 @@ impl Given {
     /// A fault of `on` for each one of which a late write could make the copies differ for ever.
     pub fn replicas(&self) -> Plan<()> {
         let unfenced = self.lowers.iter().filter(|lower| !lower.info.fenced);
-        let faults: Vec<_> = unfenced.map(|lower| Fault::new("on", unfenced_words(lower))).collect();
+        let faults: Vec<_> =
+            unfenced.map(|lower| Fault::new("on", unfenced_words(lower))).collect();
         if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
 

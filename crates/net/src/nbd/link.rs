@@ -26,7 +26,7 @@ use super::unflushed::{Change, Unflushed};
 /// The rest between two attempts: from the first, doubled up to the longest, each drawn between its
 /// half and its whole.
 const REST_FIRST: Duration = Duration::from_millis(20);
-const REST_LONGEST: Duration = Duration::from_secs(2);
+const REST_LONGEST: Duration = Duration::from_secs(1);
 
 /// A session that has lasted this long was a good one.
 const STEADY: Duration = Duration::from_secs(10);
@@ -204,7 +204,10 @@ impl Link {
         };
         clients.iter().for_each(|client| client.sever(why.clone()));
         if self.target.hold.is_zero() {
-            let words = format!("the connection is gone: {}. What was not flushed may be lost", why.words());
+            let words = format!(
+                "the connection is gone: {}. What was not flushed may be lost",
+                why.words()
+            );
             self.out(words);
             return;
         }
@@ -213,7 +216,8 @@ impl Link {
         }
         let now = self.env.now();
         if now.since(self.up_since.get()) >= STEADY {
-            (self.short_sessions.set(0), self.rest.set(REST_FIRST));
+            self.short_sessions.set(0);
+            self.rest.set(REST_FIRST);
         } else {
             self.short_sessions.set(self.short_sessions.get() + 1);
         }
@@ -442,9 +446,8 @@ async fn connect_all(env: &Env, target: &Target, memory: Memory) -> Result<Vec<C
 
 /// What is not as it was with the export, in words.
 fn differs(was: &ExportFacts, is: &ExportFacts) -> Option<String> {
-    let sizes = |facts: &ExportFacts| {
-        (facts.blocks.min(), facts.blocks.preferred(), facts.blocks.max())
-    };
+    let sizes =
+        |facts: &ExportFacts| (facts.blocks.min(), facts.blocks.preferred(), facts.blocks.max());
     let what = if was.size_bytes != is.size_bytes {
         format!("{} bytes, before it were {}", is.size_bytes, was.size_bytes)
     } else if was.flags != is.flags {
@@ -454,7 +457,9 @@ fn differs(was: &ExportFacts, is: &ExportFacts) -> Option<String> {
     } else {
         return None;
     };
-    Some(format!("the server came back with another export: it has {what}. What was not flushed may be lost"))
+    Some(format!(
+        "the server came back with another export: it has {what}. What was not flushed may be lost"
+    ))
 }
 
 /// Tries until the server is back, or it has been away for too long.

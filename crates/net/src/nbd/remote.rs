@@ -4,9 +4,10 @@ use std::cell::Cell;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use block::env::{Outcome, Ticket};
 use block::{
-    Buf, ByteRange, Control, Device, EXTENTS_MAX, Env, Extent, Handled, Health, Info, Mode,
-    Op, RangeLock, Report, Request, Result, State, push_extent,
+    Buf, ByteRange, Control, Device, EXTENTS_MAX, Env, Extent, Handled, Health, Info, Mode, Op,
+    RangeLock, Report, Request, Result, State, push_extent,
 };
 use wire::nbd::{Command, CommandFlags};
 
@@ -51,70 +52,56 @@ impl Remote {
     }
 }
 
-/// What became of one try.
-enum Tried<T> {
-    Answered(T),
-    /// The connection was lost before.
-    Again,
-}
-
 impl Inner {
-    /// Sends a command until it is answered; `answered` is called before anything else happens.
-    async fn ask<T>(
-        &self,
-        change: &Change,
-        answered: impl FnOnce(Option<Buf>) -> T,
-    ) -> Result<T> {
-        let changes = matches!(
-            change.command,
-            Command::Write | Command::WriteZeroes | Command::Trim
-        );
+    /// Sends a change until it is answered.
+    async fn tell(&self, change: &Change) -> Result<()> {
         let mut open = None;
         loop {
             let (session, client) = self.link.client(open.is_some()).await?;
-            if changes && open.is_none() {
-                open = Some(self.link.open_change());
-            }
+            open.get_or_insert_with(|| self.link.open_change());
             let Change { command, flags, range, data } = change.clone();
-            let (start, len) = match command {
-                Command::Flush => (0, 0),
-                _ => (range.start(), range.len()),
-            };
-            let ticket = client.start(command, flags, start, len, data);
-            let Some(outcome) = self.link.deadline.guard(ticket).await else {
-                return Err(self.link.out(self.link.overdue()));
-            };
-            match self.judge(session, &client, outcome.result)? {
-                Tried::Answered(()) => return Ok(answered(outcome.buf)),
-                Tried::Again => {}
+            let ticket = client.start(command, flags, range.start(), range.len(), data);
+            if self.answer(session, &client, ticket).await?.is_some() {
+                return Ok(());
             }
         }
     }
 
-    /// Whether an answer counts. One that came just before the connection was lost does not: what
-    /// was replayed since then did not hold it.
-    fn judge<T>(&self, session: Session, client: &Client, result: Result<T>) -> Result<Tried<()>> {
-        if let (Err(_), Some(gone)) = (&result, client.gone()) {
+    /// What became of a command; `None` if it has to be sent again, because the connection was lost.
+    /// An answer that came just before counts no more: what is replayed does not hold it.
+    async fn answer(
+        &self,
+        session: Session,
+        client: &Client,
+        ticket: Ticket,
+    ) -> Result<Option<Outcome>> {
+        let Some(outcome) = self.link.deadline.guard(ticket).await else {
+            return Err(self.link.out(self.link.overdue()));
+        };
+        if let (Err(_), Some(gone)) = (&outcome.result, client.gone()) {
             self.link.lost(session, &gone);
-            return Ok(Tried::Again);
         }
-        match result {
-            _ if !self.link.is_current(session) => Ok(Tried::Again),
-            Ok(_) => Ok(Tried::Answered(())),
-            Err(error) => {
-                self.errors.set(self.errors.get() + 1);
-                Err(error.at(self.link.name()))
-            }
+        if !self.link.is_current(session) {
+            return Ok(None);
         }
+        if let Err(error) = outcome.result {
+            self.errors.set(self.errors.get() + 1);
+            return Err(error.at(self.link.name()));
+        }
+        Ok(Some(outcome))
     }
 
     async fn read(&self, range: ByteRange, into: &mut Buf) -> Result<()> {
-        let data = Some(into.clone());
-        let read = Change { command: Command::Read, flags: CommandFlags::NONE, range, data };
-        if let Some(buf) = self.ask(&read, |buf| buf).await? {
-            *into = buf;
+        loop {
+            let (session, client) = self.link.client(false).await?;
+            let (command, flags) = (Command::Read, CommandFlags::NONE);
+            let ticket =
+                client.start(command, flags, range.start(), range.len(), Some(into.clone()));
+            if let Some(outcome) = self.answer(session, &client, ticket).await? {
+                *into = outcome.buf.expect("a read comes back with its buffer");
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     /// FUA where the server knows it, a flush after the change where it does not.
@@ -142,7 +129,13 @@ impl Inner {
         };
         for piece in self.pieces(&change) {
             let room = self.link.log.room(&piece).await;
-            self.ask(&piece, |_| room.answered(piece.clone(), durable)).await?;
+            match self.tell(&piece).await {
+                Ok(()) => room.answered(piece, durable),
+                Err(error) => {
+                    room.refused(piece.range);
+                    return Err(error);
+                }
+            }
             self.look_after_log();
         }
         Ok(())
@@ -165,10 +158,7 @@ impl Inner {
             return Ok(());
         }
         self.link.flush_fault.check()?;
-        let (command, flags) = (Command::Flush, CommandFlags::NONE);
-        let range = ByteRange::new(0, 1).expect("a flush is about all; this is not sent");
-        let flush = Change { command, flags, range, data: None };
-        let flushed = self.flush_from(&flush).await;
+        let flushed = self.flush_server().await;
         if let Err(error) = &flushed {
             self.link.flush_failed(error);
         }
@@ -176,11 +166,17 @@ impl Inner {
         flushed.and_then(|()| self.link.flush_fault.check())
     }
 
-    /// Covers what is answered when it is sent, or sent again: by then all that was answered before
-    /// the connection was lost has been replayed.
-    async fn flush_from(&self, flush: &Change) -> Result<()> {
+    /// Covers what was answered before: if it is sent again, all of that has been replayed by then.
+    async fn flush_server(&self) -> Result<()> {
         let stamp = self.link.log.stamp();
-        self.ask(flush, |_| self.link.log.flushed(stamp)).await
+        loop {
+            let (session, client) = self.link.client(false).await?;
+            let ticket = client.start(Command::Flush, CommandFlags::NONE, 0, 0, None);
+            if self.answer(session, &client, ticket).await?.is_some() {
+                self.link.log.flushed(stamp);
+                return Ok(());
+            }
+        }
     }
 
     /// Sees to it that the log is emptied in time.

@@ -48,7 +48,8 @@ pub(super) struct Unflushed {
     entries: RefCell<VecDeque<(u64, Change)>>,
     /// The number of the next answer.
     next: Cell<u64>,
-    /// The number of the last answered change that found no room and that no flush has covered.
+    /// The number of the last change that makes the log incomplete, and that no flush has covered: it
+    /// found no room, or was refused on top of another.
     forgotten: Cell<Option<u64>>,
     /// Nothing is kept any more: it would be of no use.
     given_up: Cell<bool>,
@@ -167,6 +168,7 @@ impl Unflushed {
         kept >= self.limit_bytes.div_ceil(2)
             || kept > 0 && !self.waiting.borrow().is_empty()
             || kept >= SHORT_LEAST_BYTES && short
+            || kept > 0 && self.has_forgotten()
     }
 
     fn press(&self) {
@@ -212,6 +214,19 @@ impl Room {
             log.press();
         } else {
             log.forgotten.set(Some(number));
+        }
+    }
+}
+
+impl Room {
+    /// The server has refused the change, and may have done part of it. If something older that
+    /// overlaps it were sent again, bytes would change that somebody has read: a flush is due, and
+    /// until then the log is not whole.
+    pub fn refused(self, range: ByteRange) {
+        let log = &self.log;
+        if log.overlaps(range) {
+            log.forgotten.set(Some(log.next.replace(log.next.get() + 1)));
+            log.press();
         }
     }
 }
@@ -300,6 +315,21 @@ mod tests {
         assert!(log.has_forgotten(), "a flush that began before");
         log.flushed(log.stamp());
         assert!(!log.has_forgotten());
+    }
+
+    #[test]
+    fn what_is_refused_on_top_of_something_asks_for_a_flush() {
+        let pool = BufPool::new(1 << 20, 0);
+        let log = Unflushed::new(1 << 20, &pool);
+        let (one, apart) = (change(&pool, 0, 1024), change(&pool, 1024, 512));
+        answer(&log, &one, false);
+        room(&log, &apart).unwrap().refused(apart.range);
+        assert!(!log.has_forgotten() && !log.is_pressed(), "nothing older is there");
+        let over = change(&pool, 512, 512);
+        room(&log, &over).unwrap().refused(over.range);
+        assert!(log.has_forgotten() && log.is_pressed());
+        log.flushed(log.stamp());
+        assert!(!log.has_forgotten() && !log.is_pressed());
     }
 
     #[test]

@@ -1,0 +1,10 @@
+//! The disk against servers that do not keep their word.
+#![allow(clippy::disallowed_methods, reason = "the servers are threads of this process")]
+
+mod fake;
+mod volume;
+
+mod away;
+mod liars;
+mod others;
+mod replay;
