@@ -3,13 +3,14 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::env::Address;
+use block::env::{Address, CacheMode, DiskIo, Open, Storage};
+use block::{Device, EXTENTS_MAX, Info, Op, Request, Result};
 use export::nbd::{Export, Limits, Server};
 use graph::engine::Engine;
 use graph::kind::{Given, Maker, Value};
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
-use sim::{Assembly, Client, CutPolicy, DiskConfig, Door, Model, Profile, SimDisk, SimWorld};
+use sim::{Client, CutPolicy, DiskConfig, Door, Model, Profile, SimDisk, SimWorld};
 
 const SEEDS: u64 = 60;
 const CLIENTS: u64 = 6;
@@ -18,6 +19,61 @@ const BREAKS: u64 = 8;
 
 /// Few enough bytes that the log is full at times.
 const REPLAY: u64 = 128 << 10;
+
+/// The disk of the server, which knows nothing of power: a device of kind `path` would remember the
+/// flush that failed with it, and a server that is started anew does not.
+struct Served {
+    info: Info,
+    storage: Rc<dyn Storage>,
+}
+
+impl Served {
+    fn new(world: &SimWorld) -> Self {
+        let (path, cache) = ("/disk".into(), CacheMode::Direct);
+        let open = Open { path, device: true, read_only: false, create: None, cache };
+        let storage = world.env().open(&open).unwrap();
+        let facts = storage.facts();
+        let info = Info { ..Info::disk(facts.size, facts.block_size) };
+        Self { info, storage }
+    }
+
+    async fn io(&self, io: DiskIo) -> Result<()> {
+        self.storage.start(io).await.result.map(drop)
+    }
+}
+
+impl Device for Served {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    async fn submit(&self, request: &mut Request) -> Result<()> {
+        match &mut request.op {
+            Op::Read { range, into, .. } => {
+                self.io(DiskIo::Read { offset: range.start(), into: into.clone() }).await
+            }
+            Op::Write { range, data, fua } => {
+                let (offset, data) = (range.start(), data.clone());
+                self.io(DiskIo::Write { offset, data, fua: *fua }).await
+            }
+            Op::WriteZeroes { range, unmap, fua } => {
+                let (range, fua) = (*range, *fua);
+                self.io(DiskIo::Zero { range, unmap: *unmap }).await?;
+                if fua { self.io(DiskIo::Flush).await } else { Ok(()) }
+            }
+            Op::Discard { range, fua } => {
+                let (range, fua) = (*range, *fua);
+                self.io(DiskIo::Discard { range }).await?;
+                if fua { self.io(DiskIo::Flush).await } else { Ok(()) }
+            }
+            Op::Flush => self.io(DiskIo::Flush).await,
+            Op::Status { range, extents } => {
+                *extents = self.storage.extents(*range, EXTENTS_MAX)?;
+                Ok(())
+            }
+        }
+    }
+}
 
 /// Connects a disk in `world` to the export there.
 fn disk(world: &SimWorld, connections: u64) -> Client {
@@ -42,10 +98,11 @@ fn trial(seed: u64) -> u64 {
     let draw = Stream::new(seed, "breaks", 0);
     let medium = SimDisk::new(&world, 0, DiskConfig::new(256 << 10, Profile::Native512));
     world.plug("/disk", &medium);
-    let order = Stream::new(seed, "order", 0);
-    let mut graph = Assembly::new(&env, kinds::REGISTRY, false, order);
-    let top = graph.add("path", &[("path", Value::Text("/disk".to_owned()))], &[]).unwrap();
-    let export = Export::new(&env, &graph.engine, graph.node(top), "volume", "");
+    let served = Rc::new(Served::new(&world));
+    let engine = Engine::new(env.pool());
+    env.spawn("the server's engine", engine.clone().drive());
+    let node = engine.add_device("disk", served, &[]).unwrap();
+    let export = Export::new(&env, &engine, node, "volume", "");
     let server = Server::new(&env, vec![export], Limits::default(), |_| {});
     server.serve(env.listen(&Address::Unix("/socket".into())).unwrap());
     let connections = 1 + draw.below(3);

@@ -34,6 +34,9 @@ const STEADY: Duration = Duration::from_secs(10);
 /// So many sessions in a row that were not: what the server says, or what it is asked, ends each.
 const SHORT_SESSIONS_MAX: u32 = 16;
 
+/// How long connections of a lost session that still work may take to end in order.
+const DRAIN: Duration = Duration::from_secs(5);
+
 /// Changes that are replayed at once.
 const REPLAY_WINDOW: usize = 16;
 
@@ -202,7 +205,6 @@ impl Link {
             // Whoever replays finds it out, and tries again.
             State::Replaying(_) | State::Away(_) | State::Out(_) => return,
         };
-        clients.iter().for_each(|client| client.sever(why.clone()));
         if self.target.hold.is_zero() {
             let words = format!(
                 "the connection is gone: {}. What was not flushed may be lost",
@@ -225,6 +227,7 @@ impl Link {
             self.outage.set(Some(now));
         }
         *self.state.borrow_mut() = State::Away(why.clone());
+        clients.iter().for_each(Client::close);
         let link = self.me.upgrade().expect("it is being called");
         self.env.spawn("an NBD disk's reconnect", come_back(link, clients));
     }
@@ -473,13 +476,8 @@ async fn come_back(link: Rc<Link>, gone: Vec<Client>) {
         ));
         return;
     }
-    // Nothing of the old session may touch a buffer that the new one uses.
-    let over = async {
-        for client in gone {
-            client.ended().await;
-        }
-    };
-    link.env.within(link.left(), over).await;
+    link.bury(&gone).await;
+    drop(gone);
     loop {
         link.env.sleep(link.rest().min(link.left())).await;
         let left = link.left();
@@ -490,7 +488,7 @@ async fn come_back(link: Rc<Link>, gone: Vec<Client>) {
                 link.out(words);
                 return;
             }
-            Some(Err(Refusal::Now(why))) => link.put_away(why),
+            Some(Err(Refusal::Now(why))) => link.put_away(why).await,
             None => {
                 link.give_up();
                 return;
@@ -500,11 +498,26 @@ async fn come_back(link: Rc<Link>, gone: Vec<Client>) {
 }
 
 impl Link {
+    /// Waits for the end of a session. Connections that still work are closed in order, and the server
+    /// carries out what it has of them before it closes too: otherwise that could land on top of what
+    /// the next session sends. After this nothing touches a buffer of theirs any more.
+    async fn bury(&self, session: &[Client]) {
+        let ended = async || {
+            for client in session {
+                client.ended().await;
+            }
+        };
+        self.env.within(DRAIN.min(self.left()), ended()).await;
+        session.iter().for_each(|client| client.sever(lost_words()));
+        self.env.within(self.left(), ended()).await;
+    }
+
     /// An attempt came to nothing.
-    fn put_away(&self, why: Error) {
-        let state = std::mem::replace(&mut *self.state.borrow_mut(), State::Away(why.clone()));
+    async fn put_away(&self, why: Error) {
+        let state = std::mem::replace(&mut *self.state.borrow_mut(), State::Away(why));
         if let State::Replaying(clients) = state {
-            clients.iter().for_each(|client| client.sever(why.clone()));
+            clients.iter().for_each(Client::close);
+            self.bury(&clients).await;
         }
     }
 
