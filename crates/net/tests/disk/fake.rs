@@ -5,6 +5,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 pub const READ: u16 = 0;
 pub const WRITE: u16 = 1;
@@ -19,6 +20,9 @@ pub const MULTI_CONN: u16 = 1 << 8;
 
 const GO: u32 = 7;
 const EINVAL: u32 = 22;
+
+/// How long a slow request takes.
+pub const SLOW: Duration = Duration::from_millis(400);
 
 /// What is done with a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,6 +41,8 @@ pub enum Act {
     ServeAndLose,
     /// The server dies with all that was not flushed.
     Die,
+    /// It takes its time.
+    Slow,
     /// It says yes, and does nothing.
     Pretend,
 }
@@ -192,6 +198,11 @@ impl Peer {
                         return Ok(());
                     }
                     Act::Pretend => (0, Vec::new()),
+                    Act::Slow => {
+                        drop(seen);
+                        std::thread::sleep(SLOW);
+                        self.shared.lock().unwrap().carry_out(&asked, &payload)
+                    }
                     Act::Serve | Act::Twice => seen.carry_out(&asked, &payload),
                 }
             };

@@ -1,8 +1,8 @@
 //! Servers that lie, say things twice, or say nothing.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::fake::{Act, FLAGS, FLUSH, Fake, MULTI_CONN, READ, READ_ONLY, WRITE};
+use crate::fake::{Act, FLAGS, FLUSH, Fake, MULTI_CONN, READ, READ_ONLY, SLOW, WRITE};
 use crate::volume::{Volume, says, time};
 use graph::kind::Value;
 
@@ -137,4 +137,28 @@ fn long_zeroes_go_in_pieces_that_the_header_can_say() {
     volume.zero(0, 5 << 30).unwrap();
     let lens: Vec<_> = fake.seen().asked.iter().map(|asked| u64::from(asked.len)).collect();
     assert_eq!((lens.len(), lens.iter().sum()), (5, 5_u64 << 30));
+}
+
+#[test]
+fn what_a_server_still_does_for_a_lost_session_comes_before_the_next() {
+    // The first connection is lost at a read; the other works, on a write that takes long.
+    let fake = Fake::new(
+        |_| (1 << 20, FLAGS | MULTI_CONN),
+        |asked| match (asked.connection, asked.command) {
+            (1 | 2, READ) => Act::Lose,
+            (1 | 2, WRITE) => Act::Slow,
+            _ => Act::Serve,
+        },
+    );
+    let volume = Volume::new(&fake.uri(), &[("connections", Value::Integer(2))]);
+    let place = crate::volume::range(0, 4096);
+    let write = volume.client.send(block::Op::write(place, volume.filled(4096, 1)));
+    volume.pass(SLOW / 4);
+    let begun = Instant::now();
+    assert!(volume.read(8192, 512).unwrap() == [0; 512]);
+    assert!(begun.elapsed() >= SLOW / 2, "it waited for the old write: {:?}", begun.elapsed());
+    volume.core.block_on(write).result.unwrap();
+    volume.write(0, 4096, 2, false).unwrap();
+    volume.pass(SLOW);
+    assert!(volume.read(0, 4096).unwrap() == [2; 4096], "and nothing old landed on top");
 }
