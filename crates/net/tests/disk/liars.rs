@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::fake::{Act, FLAGS, FLUSH, Fake, MULTI_CONN, READ, READ_ONLY, SLOW, WRITE};
+use crate::fake::{Act, Claim, FLAGS, FLUSH, Fake, MULTI_CONN, READ, READ_ONLY, SLOW, WRITE};
 use crate::volume::{Volume, says, time};
 use graph::kind::Value;
 
@@ -80,7 +80,7 @@ fn one_that_is_smaller_than_it_says_fails_what_is_behind_its_end() {
 
 #[test]
 fn one_that_comes_back_as_another_export_is_refused() {
-    let claims: [(fn(u32) -> (u64, u16), &str); 3] = [
+    let claims: [(Claim, &str); 3] = [
         (
             |n| (if n == 1 { 1 << 20 } else { 1 << 19 }, FLAGS),
             "it has 524288 bytes, before it were 1048576",

@@ -6,5 +6,6 @@ mod volume;
 
 mod away;
 mod liars;
+mod manual;
 mod others;
 mod replay;

@@ -115,3 +115,26 @@ fn they_are_spoken_with_and_may_be_killed() {
         assert_eq!(volume.counter("reconnects"), 3, "{line}");
     }
 }
+
+#[test]
+fn one_over_tcp_may_be_killed_too() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let dir = Dir::new("tcp");
+    let disk = dir.path("disk");
+    // Its pid file stands for a socket: it is there when the server listens.
+    let pid = dir.path("pid");
+    let line =
+        format!("nbdkit --foreground --pidfile {pid} --ipaddr 127.0.0.1 --port {port} file {disk}");
+    let Some(server) = Server::start(&line, &pid) else {
+        println!("passed over: {line}");
+        return;
+    };
+    let volume = Volume::new(&format!("nbd://127.0.0.1:{port}/vol"), &[]);
+    assert!(!volume.client.info().fenced, "a network may hold a write");
+    volume.write(0, 4096, 1, false).unwrap();
+    drop(server);
+    let _server = Server::start(&line, &pid).unwrap();
+    assert!(volume.read(0, 4096).unwrap() == [1; 4096]);
+    volume.flush().unwrap();
+    assert_eq!((volume.counter("reconnects"), volume.counter("replayed")), (1, 1));
+}
