@@ -30,6 +30,9 @@ pub struct Info {
     pub discard_zeroes: bool,
     /// Whether answered writes outlive this process (not: power).
     pub survives_process: bool,
+    /// Whether no write lands once nobody waits for it any more: a network may hold one, and let it
+    /// land on top of a newer one. What is not fenced is no member of a redundant device.
+    pub fenced: bool,
 }
 
 impl Info {
@@ -48,6 +51,7 @@ impl Info {
             discard: true,
             discard_zeroes: false,
             survives_process: true,
+            fenced: true,
         }
     }
 
@@ -68,6 +72,7 @@ impl Info {
             discard: self.discard && other.discard,
             discard_zeroes: self.discard_zeroes && other.discard_zeroes,
             survives_process: self.survives_process && other.survives_process,
+            fenced: self.fenced && other.fenced,
         }
     }
 

@@ -29,11 +29,13 @@ pub enum Bug {
     TweakOnce,
     /// 41 a payload that came in part is written
     PartialPayload,
+    /// 50 a server that came back is not sent again what it was not asked to flush
+    ReplaySkipped,
 }
 
 impl Bug {
     /// All of them, by their numbers.
-    pub const ALL: [(&str, Self); 11] = [
+    pub const ALL: [(&str, Self); 12] = [
         ("02a", Self::FlushFirstChild),
         ("02b", Self::FlushFirstMember),
         ("04", Self::FlushRetried),
@@ -45,6 +47,7 @@ impl Bug {
         ("40", Self::FlushPerConnection),
         ("35", Self::TweakOnce),
         ("41", Self::PartialPayload),
+        ("50", Self::ReplaySkipped),
     ];
 }
 

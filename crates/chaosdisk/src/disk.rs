@@ -33,6 +33,8 @@ pub struct Disk {
     hung: Cell<bool>,
     stalled: Cell<Mono>,
     powered: Cell<bool>,
+    /// Whether what the power has ended is answered: not while the connections are being lost with it.
+    mute: Cell<bool>,
     /// How often the power went: what came before does not reach the disk any more.
     cuts: Cell<u64>,
     held: RefCell<Vec<Waker>>,
@@ -83,6 +85,7 @@ impl Disk {
             hung: Cell::new(false),
             stalled: Cell::new(env.now()),
             powered: Cell::new(true),
+            mute: Cell::new(false),
             cuts: Cell::new(0),
             held: RefCell::default(),
         })
@@ -119,14 +122,22 @@ impl Disk {
         offset < self.info.size && self.sim.rot(offset)
     }
 
-    /// From now on every request fails, and so does what is in flight.
-    pub fn power_off(&self, policy: CutPolicy) {
+    /// From now on every request fails, and so does what is in flight; if it is `mute`, nobody is told
+    /// before [`Disk::speak`].
+    pub fn power_off(&self, policy: CutPolicy, mute: bool) {
         self.powered.set(false);
+        self.mute.set(mute);
         add(&self.cuts, 1);
         self.time.catch_up();
         self.sim.power_cut(policy);
         self.stalled.set(self.env.now());
         self.release();
+    }
+
+    /// Whoever was waiting for an answer that the power has ended is told.
+    pub fn speak(&self) {
+        self.mute.set(false);
+        self.held.take().into_iter().for_each(Waker::wake);
     }
 
     /// After [`Disk::power_off`]: it is there again, with what the cut has left.
@@ -168,6 +179,17 @@ impl Disk {
         } else {
             Err(Self::power_is_gone())
         }
+    }
+
+    async fn spoken(&self) {
+        poll_fn(|cx| {
+            if !self.mute.get() {
+                return Poll::Ready(());
+            }
+            self.held.borrow_mut().push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
     }
 
     fn struck(&self, verb: Verb) -> Result<()> {
@@ -242,7 +264,11 @@ impl Device for Disk {
         add(&self.counts.verbs[request.op.verb() as usize], 1);
         add(&self.counts.fua, u64::from(request.op.fua()));
         add(&self.counts.in_flight, 1);
+        let cuts = self.cuts.get();
         let result = self.carry_out(&mut request.op).await;
+        if cuts != self.cuts.get() || !self.powered.get() {
+            self.spoken().await;
+        }
         self.counts.in_flight.set(self.counts.in_flight.get() - 1);
         result
     }

@@ -16,8 +16,8 @@ use crate::command::{Command, DiskSpec};
 use crate::disk::Disk;
 use crate::time::Time;
 
-/// How long a power cut waits for connections that are closed.
-const CLOSING: Duration = Duration::from_secs(5);
+/// How long after a power cut its requests end that nobody can be told of any more.
+const CLOSED: Duration = Duration::from_millis(5);
 
 /// Disks on one power supply, each an export of one server.
 pub struct Shelf {
@@ -83,10 +83,15 @@ impl Shelf {
     /// The power of all disks goes, and comes back. Unless they `stay`, connections are lost with it:
     /// what a client had sent and no disk had taken is gone too.
     async fn power_cut(&self, policy: CutPolicy, stay: bool) -> Result<()> {
-        self.disks.iter().for_each(|disk| disk.power_off(policy));
+        self.disks.iter().for_each(|disk| disk.power_off(policy, !stay));
         if !stay {
             let server = self.server.borrow().clone();
-            server.stop(CLOSING).await;
+            let (env, disks) = (self.env.clone(), self.disks.clone());
+            self.env.spawn("the end of what was cut", async move {
+                env.sleep(CLOSED).await;
+                disks.iter().for_each(|disk| disk.speak());
+            });
+            server.stop(Duration::ZERO).await;
             *self.server.borrow_mut() = listen(&self.env, &self.exports, &self.address)?;
         }
         self.disks.iter().for_each(|disk| disk.power_on());

@@ -203,6 +203,17 @@ impl Given {
         }
     }
 
+    /// Whether all lowers may be members of a redundant device; its `plan` asks this.
+    ///
+    /// # Errors
+    /// A fault of `on` for each one of which a late write could make the copies differ for ever.
+    pub fn replicas(&self) -> Plan<()> {
+        let unfenced = self.lowers.iter().filter(|lower| !lower.info.fenced);
+        let faults: Vec<_> =
+            unfenced.map(|lower| Fault::new("on", unfenced_words(lower))).collect();
+        if faults.is_empty() { Ok(()) } else { Err(faults) }
+    }
+
     /// A list of words; empty if it was not set.
     pub fn list(&self, name: &str) -> &[String] {
         match self.find(name) {
@@ -210,6 +221,15 @@ impl Given {
             _ => &[],
         }
     }
+}
+
+fn unfenced_words(lower: &GivenLower) -> String {
+    format!(
+        "{:?} stands on a server over TCP: after a lost connection an old write may land there on \
+         top of a newer one, and the copies differ for ever; use a unix socket, or set \
+         unsafe_replica = true on that disk",
+        lower.name
+    )
 }
 
 /// A fault in what a device was given: which option (or `on`), and a sentence with value, limit and

@@ -21,6 +21,13 @@ use crate::sys::{self, Peer, UNIX_PATH_MAX};
 
 const BACKLOG: i32 = 128;
 const UNIX_BUFFER_BYTES: i32 = 1 << 20;
+
+/// After a silence of so many seconds the other end of a TCP connection is asked whether it is there,
+/// then so often, and so many times before it counts as gone: 25 s in all.
+const KEEPALIVE_IDLE_S: i32 = 10;
+const KEEPALIVE_EVERY_S: i32 = 5;
+const KEEPALIVE_PROBES: i32 = 3;
+
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
 struct Connection {
@@ -62,6 +69,11 @@ fn tune(file: &OwnedFd, family: i32) {
         let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, UNIX_BUFFER_BYTES);
     } else {
         let _ = sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+        // Whoever is gone without a word is found out even when nothing is asked of it.
+        let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
+        let _ = sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, KEEPALIVE_IDLE_S);
+        let _ = sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, KEEPALIVE_EVERY_S);
+        let _ = sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, KEEPALIVE_PROBES);
     }
 }
 

@@ -61,6 +61,7 @@ pub const MEMBERS_MAX: usize = 8;
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(20);
 
 fn plan(given: &Given) -> Plan<Info> {
+    given.replicas()?;
     let newly_made = given.lowers.iter().all(|lower| lower.created);
     let labelled = given.lowers.iter().all(|lower| lower.labelled);
     if !newly_made && !labelled && given.text("trust").is_none() {

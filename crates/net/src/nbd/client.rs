@@ -15,7 +15,7 @@ use wire::nbd::{
     AllocationFlags, Body, ClientConfig, ClientHandshake, ClientProgress, Command, CommandFlags,
     EXTENDED_REQUEST_BYTES, Extents, ReplyMessage, RequestHeader, Session,
 };
-use wire::stream::{Inbox, Outbox, drop_front};
+use wire::stream::{HEADS_BYTES, INBOX_BYTES, Inbox, Outbox, drop_front};
 
 use super::target::secure;
 
@@ -39,17 +39,24 @@ struct Inner {
     writer: Cell<Option<Waker>>,
     /// Why the connection is gone.
     gone: RefCell<Option<Error>>,
+    /// Tasks of this connection that still run: its reader, its writer.
+    tasks: Cell<u8>,
+    /// Who waits for their end.
+    mourners: RefCell<Vec<Waker>>,
 }
 
 #[derive(Default)]
 struct Pending {
     slots: Vec<Slot>,
-    free: Vec<u64>,
+    /// Places that nobody has.
+    free: Vec<usize>,
 }
 
-/// A request in flight: its cookie is its place in the list.
+/// A request in flight: its cookie is its place in the list, and how often the place was taken, so
+/// that a second answer to one request is not taken for the answer to another.
 #[derive(Default)]
 struct Slot {
+    turn: u32,
     busy: bool,
     command: Option<Command>,
     offset: u64,
@@ -64,47 +71,91 @@ struct Slot {
     waker: Option<Waker>,
 }
 
+/// Where the buffers of a connection come from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Memory {
+    /// From what nobody has in reserve.
+    Free,
+    /// From a reserve of [`CONNECTION_BYTES`] that whoever connects has made.
+    Reserved,
+}
+
+/// What a connection takes of the pool: its inbox, two batches of heads, a message of the handshake.
+pub(super) const CONNECTION_BYTES: usize = INBOX_BYTES + 3 * HEADS_BYTES;
+
+impl Memory {
+    async fn buf(self, env: &Env, len: usize) -> Result<Buf> {
+        match self {
+            Self::Free => env.pool().wait_for(len).await,
+            Self::Reserved => env.pool().scratch(len).await,
+        }
+    }
+}
+
+fn place_of(cookie: u64) -> usize {
+    cookie as u32 as usize
+}
+
+fn turn_of(cookie: u64) -> u32 {
+    (cookie >> 32) as u32
+}
+
+impl Pending {
+    /// The place of an answered request is free again, for another turn.
+    fn vacate(&mut self, cookie: u64) -> Slot {
+        let slot = std::mem::take(&mut self.slots[place_of(cookie)]);
+        self.slots[place_of(cookie)].turn = slot.turn.wrapping_add(1);
+        self.free.push(place_of(cookie));
+        slot
+    }
+}
+
 impl Client {
     /// Connects and shakes hands.
     ///
     /// # Errors
     /// What the kernel, the handshake or the server says, with the address.
     pub async fn connect(env: &Env, to: &Address, config: ClientConfig) -> Result<Self> {
-        Self::connect_tls(env, to, config, None).await
+        Self::connect_with(env, to, config, None, Memory::Free).await
     }
 
-    /// Connects, insists on TLS if it is given, and shakes hands.
+    /// As [`Client::connect`]; insists on TLS if it is given, and takes its buffers from `memory`.
     ///
     /// # Errors
-    /// As [`Client::connect`]; what is wrong with the server's certificate.
-    pub async fn connect_tls(
+    /// As there; what is wrong with the server's certificate.
+    pub(super) async fn connect_with(
         env: &Env,
         to: &Address,
         config: ClientConfig,
         tls: Option<&tls::Client>,
+        memory: Memory,
     ) -> Result<Self> {
         let config = ClientConfig { tls: tls.is_some(), ..config };
         let connecting = async {
             // Its errors name the address themselves.
             let mut socket = env.connect(to).await?;
-            let mut inbox = Inbox::new(env.pool()).await?;
-            let shaken = shake(env, &mut socket, tls, config, &mut inbox).await;
+            let mut inbox = Inbox::over(memory.buf(env, INBOX_BYTES).await?);
+            let heads = memory.buf(env, HEADS_BYTES).await?;
+            let outbox = Outbox::over(heads, memory.buf(env, HEADS_BYTES).await?);
+            let shaken = shake(env, &mut socket, tls, config, &mut inbox, memory).await;
             let session = shaken.map_err(|error: Error| error.at(to))?;
-            Ok((socket, session, inbox))
+            Ok((socket, session, inbox, outbox))
         };
         let Some(connected) = env.within(HANDSHAKE, connecting).await else {
             let words = format!("no handshake within {} s", HANDSHAKE.as_secs());
             return Err(Error::new(ErrorKind::TimedOut, words).at(to));
         };
-        let (socket, session, inbox) = connected?;
+        let (socket, session, inbox, outbox) = connected?;
         let client = Self(Rc::new(Inner {
             socket,
             session,
             pending: RefCell::default(),
-            outbox: RefCell::new(Outbox::new(env.pool())?),
+            outbox: RefCell::new(outbox),
             queued: RefCell::default(),
             writer: Cell::new(None),
             gone: RefCell::default(),
+            tasks: Cell::new(2),
+            mourners: RefCell::default(),
         }));
         env.spawn("an NBD client's writer", write(client.0.clone()));
         env.spawn("an NBD client's reader", read(client.0.clone(), inbox));
@@ -119,6 +170,29 @@ impl Client {
     /// Why the connection is gone, if it is.
     pub fn gone(&self) -> Option<Error> {
         self.0.gone.borrow().clone()
+    }
+
+    /// Requests that are not answered.
+    pub(super) fn depth(&self) -> usize {
+        let pending = self.0.pending.borrow();
+        pending.slots.len() - pending.free.len()
+    }
+
+    /// Ends the connection at once, without good-bye: nothing more is sent.
+    pub(super) fn sever(&self, why: Error) {
+        self.0.end(why);
+    }
+
+    /// Why the connection is gone, as soon as it is and nothing of it touches any buffer any more.
+    pub(super) async fn ended(&self) -> Error {
+        poll_fn(|cx| match (&*self.0.gone.borrow(), self.0.tasks.get()) {
+            (Some(why), 0) => Poll::Ready(why.clone()),
+            _ => {
+                self.0.mourners.borrow_mut().push(cx.waker().clone());
+                Poll::Pending
+            }
+        })
+        .await
     }
 
     /// Begins a request. The outcome of a read has its bytes in the buffer that was given.
@@ -162,11 +236,12 @@ impl Client {
 impl Inner {
     fn begin(&self, command: Command, offset: u64, buf: Option<Buf>) -> u64 {
         let mut pending = self.pending.borrow_mut();
-        let cookie = pending.free.pop().unwrap_or_else(|| {
+        let place = pending.free.pop().unwrap_or_else(|| {
             pending.slots.push(Slot::default());
-            pending.slots.len() as u64 - 1
+            pending.slots.len() - 1
         });
-        let slot = &mut pending.slots[cookie as usize];
+        let slot = &mut pending.slots[place];
+        let cookie = u64::from(slot.turn) << 32 | place as u64;
         (slot.busy, slot.command, slot.offset, slot.buf) = (true, Some(command), offset, buf);
         if let Some(error) = &*self.gone.borrow() {
             (slot.failed, slot.done) = (Some(error.clone()), true);
@@ -217,17 +292,20 @@ impl Inner {
         wakers.into_iter().for_each(Waker::wake);
     }
 
+    fn task_ended(&self) {
+        self.tasks.set(self.tasks.get() - 1);
+        self.mourners.take().into_iter().for_each(Waker::wake);
+    }
+
     /// Takes an answered request out.
     fn take(&self, cookie: u64, cx: &mut Context<'_>) -> Poll<Slot> {
         let mut pending = self.pending.borrow_mut();
-        let slot = &mut pending.slots[cookie as usize];
+        let slot = &mut pending.slots[place_of(cookie)];
         if !slot.done {
             slot.waker = Some(cx.waker().clone());
             return Poll::Pending;
         }
-        let slot = std::mem::take(slot);
-        pending.free.push(cookie);
-        Poll::Ready(slot)
+        Poll::Ready(pending.vacate(cookie))
     }
 
     fn poll_status(&self, cookie: u64, cx: &mut Context<'_>) -> Poll<Result<Vec<Extent>>> {
@@ -246,10 +324,9 @@ impl Tickets for Inner {
 
     fn abandon(&self, cookie: u64) {
         let mut pending = self.pending.borrow_mut();
-        let slot = &mut pending.slots[cookie as usize];
+        let slot = &mut pending.slots[place_of(cookie)];
         if slot.done {
-            *slot = Slot::default();
-            pending.free.push(cookie);
+            pending.vacate(cookie);
         } else {
             slot.abandoned = true;
         }
@@ -262,6 +339,7 @@ async fn shake(
     tls: Option<&tls::Client>,
     config: ClientConfig,
     inbox: &mut Inbox,
+    memory: Memory,
 ) -> Result<Session> {
     let broken = |error: wire::nbd::ProtocolError| {
         Error::new(ErrorKind::Unsupported, format!("the handshake failed: {error}"))
@@ -272,12 +350,12 @@ async fn shake(
         let advanced = handshake.advance(&inbox.bytes(), &mut out).map_err(broken);
         let (used, progress) = advanced?;
         inbox.take(used);
-        send(env, &**socket, &mut out).await?;
+        send(env, &**socket, &mut out, memory).await?;
         match progress {
             ClientProgress::StartTls => {
                 *socket = secure(env, socket, tls, inbox.len()).await?;
                 handshake.secured(&mut out);
-                send(env, &**socket, &mut out).await?;
+                send(env, &**socket, &mut out, memory).await?;
             }
             ClientProgress::Connected(session) => return Ok(*session),
             ClientProgress::NeedMore => {
@@ -292,11 +370,12 @@ async fn shake(
     }
 }
 
-async fn send(env: &Env, socket: &dyn Socket, out: &mut Vec<u8>) -> Result<()> {
+async fn send(env: &Env, socket: &dyn Socket, out: &mut Vec<u8>, memory: Memory) -> Result<()> {
     let mut rest = out.as_slice();
     while !rest.is_empty() {
-        let buf = env.buf(rest.len())?;
-        buf.write().copy_from_slice(rest);
+        let len = rest.len().min(HEADS_BYTES);
+        let buf = memory.buf(env, len).await?;
+        buf.write().copy_from_slice(&rest[..len]);
         match socket.send(vec![buf]).await.result? {
             0 => return Err(ended()),
             n => rest = &rest[n..],
@@ -311,6 +390,11 @@ fn ended() -> Error {
 }
 
 async fn write(inner: Rc<Inner>) {
+    send_all(&inner).await;
+    inner.task_ended();
+}
+
+async fn send_all(inner: &Inner) {
     loop {
         let batch = poll_fn(|cx| {
             if inner.gone.borrow().is_some() {
@@ -352,6 +436,7 @@ async fn read(inner: Rc<Inner>, inbox: Inbox) {
         Err(error) => error,
     };
     inner.end(why);
+    inner.task_ended();
 }
 
 struct Reader<'a> {
@@ -403,6 +488,10 @@ impl Reader<'_> {
     async fn payload(&mut self, into: &Buf) -> Result<()> {
         let mut have = self.inbox.take_into(into);
         while have < into.len() {
+            // Whoever severed the connection may read into the same bytes over another.
+            if let Some(why) = &*self.inner.gone.borrow() {
+                return Err(why.clone());
+            }
             let rest = into.slice(have..into.len());
             if rest.len() < STRAIGHT_BYTES {
                 match self.inner.socket.recv(self.inbox.room()).await.result? {
@@ -430,9 +519,10 @@ impl Inner {
     fn hear(&self, message: &ReplyMessage<'_>) -> Result<Option<Follows>> {
         let mut pending = self.pending.borrow_mut();
         let cookie = message.cookie;
-        let slot = usize::try_from(cookie).ok().and_then(|index| pending.slots.get_mut(index));
-        let Some(slot) = slot.filter(|slot| slot.busy && !slot.done) else {
-            return Err(nonsense(format!("request {cookie} is not in flight")));
+        let slot = pending.slots.get_mut(place_of(cookie));
+        let open = |slot: &&mut Slot| slot.busy && !slot.done && slot.turn == turn_of(cookie);
+        let Some(slot) = slot.filter(open) else {
+            return Err(nonsense(format!("request {cookie:#x} is not in flight, or answered")));
         };
         match &message.body {
             Body::Simple if slot.command == Some(Command::Read) => {
@@ -463,22 +553,21 @@ impl Inner {
     /// Payload of a read is in its place.
     fn got(&self, cookie: u64, len: usize, last: bool) {
         let mut pending = self.pending.borrow_mut();
-        pending.slots[cookie as usize].got += len;
+        pending.slots[place_of(cookie)].got += len;
         if last {
             Self::finish(&mut pending, cookie);
         }
     }
 
     fn finish(pending: &mut Pending, cookie: u64) {
-        let slot = &mut pending.slots[cookie as usize];
+        let slot = &mut pending.slots[place_of(cookie)];
         let missing = slot.buf.as_ref().is_some_and(|buf| slot.got < buf.len());
         if slot.command == Some(Command::Read) && slot.failed.is_none() && missing {
             slot.failed = Some(nonsense("a read was answered in part".to_owned()));
         }
         slot.done = true;
         if slot.abandoned {
-            *slot = Slot::default();
-            pending.free.push(cookie);
+            pending.vacate(cookie);
         } else if let Some(waker) = slot.waker.take() {
             waker.wake();
         }

@@ -1,20 +1,31 @@
 //! Another server's export as a disk: kind `nbd`.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `mod.rs` | the kind: options, plan, maker |
+//! | `target.rs` | where an export is, and what TLS needs |
+//! | `client.rs` | one connection |
+//! | `link.rs` | the connections of a disk, made again when they are gone |
+//! | `unflushed.rs` | what the server may still forget |
+//! | `remote.rs` | the disk |
 
 mod client;
+mod link;
+mod remote;
 mod target;
+mod unflushed;
 
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::env::{Address, Ticket};
-use block::{
-    Buf, ByteRange, Control, Deadline, Device, EXTENTS_MAX, Env, Error, ErrorKind, Extent, Handled,
-    Health, Info, Op, Report, Request, Result, State, push_extent,
-};
+use block::env::Address;
+use block::{Env, Error, ErrorKind, Info, Result};
 use graph::engine::AnyDevice;
 use graph::kind::{DiskPlan, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
-use wire::nbd::{ClientConfig, Command, CommandFlags, ExportFacts, TransmissionFlags};
+use wire::nbd::{ClientConfig, ExportFacts, TransmissionFlags};
+
+use link::{Link, Reach};
+use remote::Remote;
 
 pub use client::{Client, HANDSHAKE};
 pub use target::{PEM_MAX_BYTES, Target, TlsFiles, secure};
@@ -22,7 +33,7 @@ pub use target::{PEM_MAX_BYTES, Target, TlsFiles, secure};
 /// `nbd`
 pub const KIND: Kind = Kind {
     name: "nbd",
-    summary: "another server's export, over a unix socket",
+    summary: "another server's export",
     manual: include_str!("manual.md"),
     lowers: Lowers::None,
     options: &[
@@ -30,7 +41,7 @@ pub const KIND: Kind = Kind {
             name: "nbd",
             value: ValueType::Text,
             required: true,
-            help: "where: nbd+unix:///EXPORT?socket=PATH, or nbds+unix:// for TLS",
+            help: "where: nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH; nbds for TLS",
         },
         OptionSpec {
             name: "tls",
@@ -44,6 +55,32 @@ pub const KIND: Kind = Kind {
             required: false,
             help: "after this long without an answer the disk is out of service; 30s if not set",
         },
+        OptionSpec {
+            name: "reconnect",
+            value: ValueType::Duration(Duration::from_secs(24 * 60 * 60)),
+            required: false,
+            help: "how long requests are held while the server is away; then, or at once with 0s, the \
+                   disk is out of service; 30s if not set",
+        },
+        OptionSpec {
+            name: "replay",
+            value: ValueType::Size(0, 1 << 40),
+            required: false,
+            help: "how many bytes of answered, unflushed writes are kept to be sent again after a lost \
+                   connection; 64MiB if not set",
+        },
+        OptionSpec {
+            name: "connections",
+            value: ValueType::Integer(1, CONNECTIONS_MAX),
+            required: false,
+            help: "how many connections share the requests; 1 if not set",
+        },
+        OptionSpec {
+            name: "unsafe_replica",
+            value: ValueType::Switch,
+            required: false,
+            help: "let it be a member of a mirror although it is reached over TCP",
+        },
     ],
     maker: Maker::Disk {
         plan: |given, env| Box::pin(plan(given.clone(), env.clone())),
@@ -52,6 +89,15 @@ pub const KIND: Kind = Kind {
 };
 
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+
+/// A server that is restarted is back by then; what has a shorter patience says so.
+const RECONNECT_DEFAULT: Duration = Duration::from_secs(30);
+
+/// A quarter of the buffers that a core has.
+const REPLAY_DEFAULT: u64 = 64 << 20;
+
+/// Connections of one disk.
+const CONNECTIONS_MAX: u64 = 16;
 
 /// Where the disk is, and how to get there.
 fn target(given: &Given) -> Result<Target> {
@@ -75,181 +121,92 @@ fn target(given: &Given) -> Result<Target> {
     Ok(target)
 }
 
-async fn connect(given: &Given, env: &Env) -> Result<Client> {
+fn reach(given: &Given, env: &Env) -> Result<Reach> {
     let target = target(given)?;
-    if let Address::Tcp(..) = target.address {
-        let words = format!(
-            "{}: an NBD disk over TCP cannot be fenced yet; use a unix socket: \
-             nbd+unix:///EXPORT?socket=PATH",
-            target.address
-        );
-        return Err(Error::new(ErrorKind::Unsupported, words));
-    }
-    target.connect(env, ClientConfig::connect(target.export.clone())).await
+    let tls = target.client(env).map_err(|error| error.at(&target.address))?;
+    Ok(Reach {
+        name: given.name.clone(),
+        tls,
+        address: target.address,
+        export: target.export,
+        connections: given.integer("connections").unwrap_or(1) as usize,
+        timeout: given.duration("timeout").unwrap_or(TIMEOUT_DEFAULT),
+        hold: given.duration("reconnect").unwrap_or(RECONNECT_DEFAULT),
+    })
 }
 
-fn info_of(facts: &ExportFacts) -> Info {
+/// Bytes of unflushed changes to keep: nothing where nothing is sent again.
+fn log_bytes(given: &Given, facts: &ExportFacts) -> u64 {
+    let reconnects = given.duration("reconnect") != Some(Duration::ZERO);
+    match reconnects && !facts.flags.has(TransmissionFlags::READ_ONLY) {
+        true => given.size("replay").unwrap_or(REPLAY_DEFAULT),
+        false => 0,
+    }
+}
+
+fn info_of(given: &Given, facts: &ExportFacts) -> Result<Info> {
     let has = |flag| facts.flags.has(flag);
     let block_size = facts.blocks.min().max(512);
-    Info {
+    let size = facts.size_bytes - facts.size_bytes % u64::from(block_size);
+    let over_tcp = matches!(target(given)?.address, Address::Tcp(..));
+    let max_transfer = facts.blocks.max_payload() - facts.blocks.max_payload() % block_size;
+    if size == 0 || max_transfer == 0 {
+        let words = format!(
+            "the export has {} bytes and takes {} at once; a disk has at least one block of {block_size}",
+            facts.size_bytes,
+            facts.blocks.max_payload()
+        );
+        return Err(Error::new(ErrorKind::Invalid, words));
+    }
+    Ok(Info {
         read_only: has(TransmissionFlags::READ_ONLY),
         volatile_cache: has(TransmissionFlags::FLUSH),
         native_fua: has(TransmissionFlags::FUA),
         native_zeroes: has(TransmissionFlags::WRITE_ZEROES),
         discard: has(TransmissionFlags::TRIM),
         preferred_io: facts.blocks.preferred().max(4096),
-        max_transfer: facts.blocks.max_payload() - facts.blocks.max_payload() % block_size,
+        max_transfer,
+        // A payload that is kept has a buffer of its own; any other may lie where it arrived.
+        buf_align: if log_bytes(given, facts) > 0 { 512 } else { 1 },
         // What the server does when it dies is not known.
-        buf_align: 1,
         survives_process: false,
-        ..Info::disk(facts.size_bytes - facts.size_bytes % u64::from(block_size), block_size)
+        fenced: !over_tcp || given.switch("unsafe_replica"),
+        ..Info::disk(size, block_size)
+    })
+}
+
+/// Whether the server is fit for the connections that are wanted.
+fn check_connections(given: &Given, facts: &ExportFacts) -> Result<()> {
+    let wanted = given.integer("connections").unwrap_or(1);
+    if wanted == 1 || facts.flags.has(TransmissionFlags::MULTI_CONN) {
+        return Ok(());
     }
+    let words = format!(
+        "{wanted} connections, but this server does not promise that a flush on one covers the others; \
+         leave connections away"
+    );
+    Err(Error::new(ErrorKind::Unsupported, words))
 }
 
 async fn plan(given: Given, env: Env) -> Plan<DiskPlan> {
-    let fault = |error: Error| vec![Fault::new("nbd", error.to_string())];
-    let client = connect(&given, &env).await.map_err(fault)?;
-    let info = info_of(&client.session().facts);
+    let fault = |option, error: Error| vec![Fault::new(option, error.to_string())];
+    let target = target(&given).map_err(|error| fault("nbd", error))?;
+    let config = ClientConfig::connect(target.export.clone());
+    let client = target.connect(&env, config).await.map_err(|error| fault("nbd", error))?;
     client.close();
+    let facts = &client.session().facts;
+    check_connections(&given, facts).map_err(|error| fault("connections", error))?;
+    let info = info_of(&given, facts).map_err(|error| fault("nbd", error))?;
     let uri = given.text("nbd").unwrap_or_default().to_owned();
     Ok(DiskPlan { info, creates: false, identity: uri, words: "over NBD".to_owned() })
 }
 
 async fn make(given: Given, env: Env) -> Result<Rc<dyn AnyDevice>> {
-    let client = connect(&given, &env).await?;
-    let timeout = given.duration("timeout").unwrap_or(TIMEOUT_DEFAULT);
-    Ok(Rc::new(Remote {
-        info: info_of(&client.session().facts),
-        name: given.name.clone(),
-        client,
-        deadline: Deadline::new(&env, timeout),
-        faulted: RefCell::default(),
-        errors: Cell::new(0),
-    }))
-}
-
-/// An export of another server. Once it has not answered, or its connection is gone, nobody knows
-/// what it did with what was open; so it does nothing more.
-struct Remote {
-    info: Info,
-    name: String,
-    client: Client,
-    deadline: Deadline,
-    faulted: RefCell<Option<Error>>,
-    errors: Cell<u64>,
-}
-
-impl Remote {
-    fn flags(fua: bool) -> CommandFlags {
-        if fua { CommandFlags::FUA } else { CommandFlags::NONE }
-    }
-
-    /// FUA where the server knows it, a flush after the write where it does not.
-    async fn durably(
-        &self,
-        command: Command,
-        flags: CommandFlags,
-        range: ByteRange,
-        buf: Option<Buf>,
-        fua: bool,
-    ) -> Result<()> {
-        let native = self.info.native_fua;
-        let flags = flags | Self::flags(fua && native);
-        let ticket = self.client.start(command, flags, range.start(), range.len(), buf);
-        self.answer(ticket).await?;
-        if fua && !native { self.flush().await } else { Ok(()) }
-    }
-
-    async fn flush(&self) -> Result<()> {
-        if !self.info.volatile_cache {
-            return Ok(());
-        }
-        let ticket = self.client.start(Command::Flush, CommandFlags::NONE, 0, 0, None);
-        let flushed = self.answer(ticket).await.map(drop);
-        if let Err(error) = &flushed {
-            self.fault(format!("a flush failed: {error}"));
-        }
-        flushed
-    }
-
-    async fn answer(&self, ticket: Ticket) -> Result<Option<Buf>> {
-        if let Some(error) = &*self.faulted.borrow() {
-            return Err(error.clone());
-        }
-        let Some(outcome) = self.deadline.guard(ticket).await else {
-            let words = format!("no answer within {:?}", self.deadline.limit());
-            self.client.close();
-            return Err(self.fault(words));
-        };
-        match outcome.result {
-            Ok(_) => Ok(outcome.buf),
-            Err(error) => {
-                self.errors.set(self.errors.get() + 1);
-                match self.client.gone() {
-                    Some(gone) => Err(self.fault(format!("the connection is gone: {gone}"))),
-                    None => Err(error.at(&self.name)),
-                }
-            }
-        }
-    }
-
-    fn fault(&self, why: String) -> Error {
-        let words = format!("out of service: {why}. What was not flushed may be lost");
-        let error = Error::new(ErrorKind::Faulted, words).at(&self.name);
-        self.faulted.borrow_mut().get_or_insert(error).clone()
-    }
-
-    async fn status(&self, range: ByteRange) -> Vec<Extent> {
-        let asked = self.client.status(range.start(), range.len().min(u64::from(u32::MAX) & !511));
-        let mut all: Vec<Extent> = asked.await.unwrap_or_default();
-        all.truncate(EXTENTS_MAX);
-        if all.is_empty() {
-            push_extent(&mut all, range.len(), State::Data);
-        }
-        all
-    }
-}
-
-impl Device for Remote {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-
-    async fn submit(&self, request: &mut Request) -> Result<()> {
-        let none = CommandFlags::NONE;
-        match &mut request.op {
-            Op::Read { range, into, .. } => {
-                let (start, len) = (range.start(), range.len());
-                let ticket = self.client.start(Command::Read, none, start, len, Some(into.clone()));
-                if let Some(buf) = self.answer(ticket).await? {
-                    *into = buf;
-                }
-                Ok(())
-            }
-            Op::Write { range, data, fua } => {
-                self.durably(Command::Write, none, *range, Some(data.clone()), *fua).await
-            }
-            Op::WriteZeroes { range, unmap, fua } => {
-                let flags = if *unmap { none } else { CommandFlags::NO_HOLE };
-                self.durably(Command::WriteZeroes, flags, *range, None, *fua).await
-            }
-            Op::Discard { range, fua } => {
-                self.durably(Command::Trim, none, *range, None, *fua).await
-            }
-            Op::Flush => self.flush().await,
-            Op::Status { range, extents } => {
-                *extents = self.status(*range).await;
-                Ok(())
-            }
-        }
-    }
-
-    fn control(&self, control: &Control) -> Handled {
-        let Control::Report = control else { return Handled::Pass };
-        let faulted = self.faulted.borrow();
-        let summary = faulted.as_ref().map_or_else(String::new, Error::to_string);
-        let health = if faulted.is_some() { Health::Failed } else { Health::Ok };
-        let counters = vec![("errors", self.errors.get())];
-        Handled::Done(Ok(Report { health, summary, counters, ..Report::default() }))
-    }
+    let link = Link::connect(&env, reach(&given, &env)?, |facts| {
+        check_connections(&given, facts)?;
+        Ok(log_bytes(&given, facts))
+    });
+    let link = link.await?;
+    let info = info_of(&given, link.facts())?;
+    Ok(Rc::new(Remote::new(&env, info, link)))
 }

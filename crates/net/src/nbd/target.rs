@@ -10,6 +10,7 @@ use wire::nbd::ClientConfig;
 use wire::nbd::uri::{Address as UriAddress, NbdUri};
 
 use super::Client;
+use super::client::Memory;
 
 /// Longest file of certificates that is read.
 pub const PEM_MAX_BYTES: usize = 1 << 20;
@@ -128,7 +129,7 @@ impl Target {
     /// As [`Client::connect`] and [`Target::client`].
     pub async fn connect(&self, env: &Env, config: ClientConfig) -> Result<Client> {
         let tls = self.client(env).map_err(|error| error.at(&self.address))?;
-        Client::connect_tls(env, &self.address, config, tls.as_ref()).await
+        Client::connect_with(env, &self.address, config, tls.as_ref(), Memory::Free).await
     }
 }
 

@@ -20,8 +20,16 @@ impl Inbox {
     /// # Errors
     /// `Limit` if the pool can never hold it.
     pub async fn new(pool: &BufPool) -> Result<Self> {
-        let buf = pool.wait_for(INBOX_BYTES).await?;
-        Ok(Self { buf, start: 0, end: 0 })
+        Ok(Self::over(pool.wait_for(INBOX_BYTES).await?))
+    }
+
+    /// An empty one in `buf`.
+    ///
+    /// # Panics
+    /// If it has not [`INBOX_BYTES`].
+    pub fn over(buf: Buf) -> Self {
+        assert_eq!(buf.len(), INBOX_BYTES, "an inbox has its length");
+        Self { buf, start: 0, end: 0 }
     }
 
     /// The bytes that wait to be taken.

@@ -37,15 +37,24 @@ impl Outbox {
     /// # Errors
     /// `Limit` if the pool is exhausted.
     pub fn new(pool: &BufPool) -> Result<Self> {
-        Ok(Self {
-            heads: pool.take(HEADS_BYTES)?,
+        Ok(Self::over(pool.take(HEADS_BYTES)?, pool.take(HEADS_BYTES)?))
+    }
+
+    /// An empty one, its heads in these buffers by turns.
+    ///
+    /// # Panics
+    /// If they have not [`HEADS_BYTES`].
+    pub fn over(heads: Buf, spare: Buf) -> Self {
+        assert_eq!((heads.len(), spare.len()), (HEADS_BYTES, HEADS_BYTES), "room for a batch");
+        Self {
+            heads,
             used: 0,
             open: 0,
             parts: Vec::new(),
             held: 0,
-            spare: Some(pool.take(HEADS_BYTES)?),
+            spare: Some(spare),
             spare_parts: Vec::new(),
-        })
+        }
     }
 
     /// Whether `parts` buffers and heads of `len` bytes still fit.

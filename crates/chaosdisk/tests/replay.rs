@@ -1,0 +1,119 @@
+//! The disks lose their power and their connections, and cairn goes on: what a client was answered is
+//! there all the same, because it is sent again.
+
+mod common;
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use common::{Rig, Shape, bytes_of, seed, until};
+use sim::Model;
+use sim::draw::Stream;
+use sim::workload::{Mix, Tally};
+
+const PIECE: u64 = 24 << 10;
+static ZEROS: [u8; PIECE as usize] = [0; PIECE as usize];
+
+/// How often the power goes, under load.
+const CUTS: u64 = 6;
+
+const CLIENTS: u64 = 8;
+const REQUESTS: u64 = 300;
+
+/// The counters of a disk, as `cairn top` has them.
+fn counter(rig: &Rig, disk: &str, what: &str) -> u64 {
+    let status = rig.ask(&["status"]);
+    let devices = status[0]["devices"].as_array().unwrap();
+    let found = devices.iter().find(|device| device["name"] == disk).unwrap();
+    found["counters"][what].as_u64().unwrap_or_else(|| panic!("no {what} in {found}"))
+}
+
+#[test]
+fn a_promise_outlives_the_power_of_the_disks() {
+    for shape in [Shape::ONE, Shape::STRIPE, Shape::CONCAT] {
+        let mut rig = Rig::of(&shape, 1);
+        rig.serve(&shape.spec(0));
+        let volume = rig.volume();
+        let core = &rig.core;
+        let (old, new) = (bytes_of(0x10, PIECE), bytes_of(0x20, PIECE));
+        volume.write(core, 0, &old);
+        volume.zero(core, PIECE, PIECE, false);
+        volume.write(core, 2 * PIECE, &old);
+        // Overlaps, in an order that counts; the second is durable at once, the first is not.
+        volume.write(core, 4096, &new[..8192]);
+        volume.write_fua(core, 8192, &new[..4096]);
+        let expected = volume.read(core, 0, 3 * PIECE);
+        rig.ctl("powercut drop-all");
+        assert!(volume.read(core, 0, 3 * PIECE) == expected, "{}: nothing is lost", shape.name);
+        volume.flush(core);
+        assert!(counter(&rig, "a", "replayed") > 0, "{}", shape.name);
+        // Now it is on the disks, whatever becomes of cairn.
+        rig.power_cut("drop-all");
+        rig.serve(&shape.spec(0));
+        let left = rig.volume().read(&rig.core, 0, 3 * PIECE);
+        assert!(left == expected, "{}: what was flushed after a replay is durable", shape.name);
+    }
+}
+
+#[test]
+fn many_power_cuts_under_load_lose_nothing() {
+    let seed = seed();
+    for shape in [Shape::ONE, Shape::STRIPE] {
+        let mut rig = Rig::of(&shape, seed);
+        rig.serve(&shape.spec(0));
+        let volume = rig.volume();
+        let model = Rc::new(Model::new(seed, volume.size()));
+        let tally = Rc::new(Tally::default());
+        let mix = Mix { abandon: 0, ..Mix::ALL };
+        for n in 0..CLIENTS {
+            volume.worker(&model, &tally, Stream::new(seed, "client", n), mix).start(REQUESTS);
+        }
+        let draw = Stream::new(seed, "cuts", 0);
+        for n in 0..CUTS {
+            let time = Duration::from_micros(draw.within(500, 40_000));
+            rig.core.block_on(rig.core.env().sleep(time));
+            rig.ctl(&format!("powercut {}", draw.pick(&["drop-all", "random", "torn", "reverse"])));
+            until("it is there again", || counter(&rig, "a", "reconnects") > n);
+        }
+        rig.core.block_on(tally.idle());
+        let wrong = tally.wrong.borrow().as_ref().map(ToString::to_string);
+        assert_eq!(wrong, None, "{}: SEED={seed}", shape.name);
+        assert!(tally.error.borrow().is_none(), "{:?}. SEED={seed}", tally.error.borrow());
+        let replayed = counter(&rig, "a", "replayed");
+        println!("{}: {replayed} changes were sent again", shape.name);
+        assert!(replayed > 0, "{}: a test of nothing", shape.name);
+        let draw = Stream::new(seed, "verify", 0);
+        rig.core.block_on(volume.worker(&model, &tally, draw, mix).verify());
+        assert!(tally.wrong.borrow().is_none(), "{:?}. SEED={seed}", tally.wrong.borrow());
+    }
+}
+
+#[test]
+fn with_nothing_kept_the_next_flush_says_so() {
+    let mut rig = Rig::of(&Shape::ONE, 1);
+    rig.serve("[disk]\na = { nbd = \"@a\", replay = 0 }\n[export]\nvol = { on = \"a\" }\n");
+    let volume = rig.volume();
+    let core = &rig.core;
+    volume.write(core, 0, &bytes_of(1, PIECE));
+    volume.flush(core);
+    rig.ctl("powercut drop-all");
+    assert!(volume.read(core, 0, PIECE) == bytes_of(1, PIECE));
+    volume.flush(core);
+    volume.write(core, 0, &bytes_of(2, PIECE));
+    volume.write(core, PIECE, &bytes_of(3, PIECE));
+    rig.ctl("powercut drop-all");
+    assert!(volume.read(core, PIECE, PIECE) == ZEROS, "it was lost");
+    assert!(volume.try_flush(core).is_err(), "and that is told");
+    assert!(volume.try_flush(core).is_err(), "for good");
+}
+
+#[test]
+fn without_reconnect_a_lost_connection_is_the_end() {
+    let mut rig = Rig::of(&Shape::ONE, 1);
+    rig.serve("[disk]\na = { nbd = \"@a\", reconnect = \"0s\" }\n[export]\nvol = { on = \"a\" }\n");
+    let volume = rig.volume();
+    volume.write(&rig.core, 0, &bytes_of(1, PIECE));
+    rig.ctl("powercut drop-all");
+    assert!(volume.try_write(&rig.core, 0, &bytes_of(2, PIECE), false).is_err());
+    assert!(volume.try_flush(&rig.core).is_err());
+}

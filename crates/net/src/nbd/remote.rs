@@ -1,0 +1,288 @@
+//! The disk: requests become commands, and their answers hold, whatever becomes of the connection.
+
+use std::cell::Cell;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use block::env::{Outcome, Ticket};
+use block::{
+    Buf, ByteRange, Control, Device, EXTENTS_MAX, Env, Extent, Handled, Health, Info, Mode, Op,
+    RangeLock, Report, Request, Result, State, push_extent,
+};
+use wire::nbd::{Command, CommandFlags};
+
+use super::client::Client;
+use super::link::{Link, Session};
+use super::unflushed::Change;
+
+/// What is not flushed for this long, and at most twice as long, is flushed unasked: buffers are not
+/// kept for ever.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// The longest range of a command without payload where its length has 32 bits.
+const COMPACT_BYTES: u64 = 1 << 30;
+
+/// An export of another server.
+pub(super) struct Remote(Rc<Inner>);
+
+struct Inner {
+    me: Weak<Self>,
+    env: Env,
+    info: Info,
+    link: Rc<Link>,
+    /// Changes that overlap go one after the other while they may have to be sent again: their order
+    /// must be known.
+    order: RangeLock,
+    /// Whether a task looks after the log.
+    flusher: Cell<bool>,
+    errors: Cell<u64>,
+}
+
+impl Remote {
+    pub fn new(env: &Env, info: Info, link: Rc<Link>) -> Self {
+        Self(Rc::new_cyclic(|me| Inner {
+            me: me.clone(),
+            env: env.clone(),
+            info,
+            link,
+            order: RangeLock::new(),
+            flusher: Cell::new(false),
+            errors: Cell::new(0),
+        }))
+    }
+}
+
+impl Inner {
+    /// Sends a change until it is answered.
+    async fn tell(&self, change: &Change) -> Result<()> {
+        let mut open = None;
+        loop {
+            let (session, client) = self.link.client(open.is_some()).await?;
+            open.get_or_insert_with(|| self.link.open_change());
+            let Change { command, flags, range, data } = change.clone();
+            let ticket = client.start(command, flags, range.start(), range.len(), data);
+            if self.answer(session, &client, ticket).await?.is_some() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// What became of a command; `None` if it has to be sent again, because the connection was lost.
+    /// An answer that came just before counts no more: what is replayed does not hold it.
+    async fn answer(
+        &self,
+        session: Session,
+        client: &Client,
+        ticket: Ticket,
+    ) -> Result<Option<Outcome>> {
+        let Some(outcome) = self.link.deadline.guard(ticket).await else {
+            return Err(self.link.out(self.link.overdue()));
+        };
+        if let (Err(_), Some(gone)) = (&outcome.result, client.gone()) {
+            self.link.lost(session, &gone);
+        }
+        if !self.link.is_current(session) {
+            return Ok(None);
+        }
+        if let Err(error) = outcome.result {
+            self.errors.set(self.errors.get() + 1);
+            return Err(error.at(self.link.name()));
+        }
+        Ok(Some(outcome))
+    }
+
+    async fn read(&self, range: ByteRange, into: &mut Buf) -> Result<()> {
+        loop {
+            let (session, client) = self.link.client(false).await?;
+            let (command, flags) = (Command::Read, CommandFlags::NONE);
+            let ticket =
+                client.start(command, flags, range.start(), range.len(), Some(into.clone()));
+            if let Some(outcome) = self.answer(session, &client, ticket).await? {
+                *into = outcome.buf.expect("a read comes back with its buffer");
+                return Ok(());
+            }
+        }
+    }
+
+    /// FUA where the server knows it, a flush after the change where it does not.
+    async fn change(&self, mut change: Change, fua: bool) -> Result<()> {
+        let native = fua && self.info.native_fua;
+        if native {
+            change.flags |= CommandFlags::FUA;
+        }
+        let changed = self.carry_out(change, native || !self.info.volatile_cache).await;
+        match changed {
+            Ok(()) if fua && !native => self.flush().await,
+            Err(error) if fua => {
+                // What it was to keep may be lost.
+                self.link.flush_failed(&error);
+                Err(error)
+            }
+            changed => changed,
+        }
+    }
+
+    async fn carry_out(&self, change: Change, durable: bool) -> Result<()> {
+        let _alone = match self.link.log.keeps() {
+            true => Some(self.order.lock(change.range, Mode::Exclusive).await),
+            false => None,
+        };
+        for piece in self.pieces(&change) {
+            let room = self.link.log.room(&piece).await;
+            match self.tell(&piece).await {
+                Ok(()) => room.answered(piece, durable),
+                Err(error) => {
+                    room.refused(piece.range);
+                    return Err(error);
+                }
+            }
+            self.look_after_log();
+        }
+        Ok(())
+    }
+
+    /// A change as commands that the server can be told.
+    fn pieces(&self, change: &Change) -> impl Iterator<Item = Change> + use<> {
+        let whole = change.range;
+        let most = if change.data.is_none() { COMPACT_BYTES } else { whole.len() };
+        let change = change.clone();
+        (0..whole.len().div_ceil(most)).map(move |n| {
+            let start = whole.start() + n * most;
+            let range = ByteRange::between(start, whole.end().min(start + most));
+            Change { range: range.expect("there is something left"), ..change.clone() }
+        })
+    }
+
+    async fn flush(&self) -> Result<()> {
+        if !self.info.volatile_cache {
+            return Ok(());
+        }
+        self.link.flush_fault.check()?;
+        let flushed = self.flush_server().await;
+        if let Err(error) = &flushed {
+            self.link.flush_failed(error);
+        }
+        // More may have been forgotten meanwhile.
+        flushed.and_then(|()| self.link.flush_fault.check())
+    }
+
+    /// Covers what was answered before: if it is sent again, all of that has been replayed by then.
+    async fn flush_server(&self) -> Result<()> {
+        let stamp = self.link.log.stamp();
+        loop {
+            let (session, client) = self.link.client(false).await?;
+            let ticket = client.start(Command::Flush, CommandFlags::NONE, 0, 0, None);
+            if self.answer(session, &client, ticket).await?.is_some() {
+                self.link.log.flushed(stamp);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Sees to it that the log is emptied in time.
+    fn look_after_log(&self) {
+        if self.link.log.oldest().is_none() || self.flusher.replace(true) {
+            return;
+        }
+        let weak = self.me.clone();
+        let (env, log) = (self.env.clone(), self.link.log.clone());
+        self.env.spawn("an NBD disk's log", async move {
+            while let Some(oldest) = log.oldest() {
+                let pressed = env.within(LINGER, log.pressed()).await.is_some();
+                let Some(inner) = weak.upgrade() else { return };
+                if pressed || log.oldest() == Some(oldest) {
+                    // That it failed is noted; then nothing is kept any more.
+                    let _ = inner.flush().await;
+                }
+            }
+            if let Some(inner) = weak.upgrade() {
+                inner.flusher.set(false);
+            }
+        });
+    }
+
+    async fn status(&self, range: ByteRange) -> Result<Vec<Extent>> {
+        let most = COMPACT_BYTES.min(range.len());
+        loop {
+            let (session, client) = self.link.client(false).await?;
+            let asked = Box::pin(client.status(range.start(), most));
+            let Some(answer) = self.link.deadline.guard(asked).await else {
+                return Err(self.link.out(self.link.overdue()));
+            };
+            if let (Err(_), Some(gone)) = (&answer, client.gone()) {
+                self.link.lost(session, &gone);
+                continue;
+            }
+            return Ok(within(range.len(), &answer.unwrap_or_default()));
+        }
+    }
+}
+
+/// The extents that lie inside the first `len` bytes; data where the server says nothing.
+fn within(len: u64, told: &[Extent]) -> Vec<Extent> {
+    let (mut all, mut left) = (Vec::new(), len);
+    for extent in told.iter().take(EXTENTS_MAX).filter(|extent| extent.len > 0) {
+        if left == 0 {
+            break;
+        }
+        let here = extent.len.min(left);
+        push_extent(&mut all, here, extent.state);
+        left -= here;
+    }
+    if all.is_empty() {
+        push_extent(&mut all, len, State::Data);
+    }
+    all
+}
+
+impl Device for Remote {
+    fn info(&self) -> &Info {
+        &self.0.info
+    }
+
+    async fn submit(&self, request: &mut Request) -> Result<()> {
+        let (inner, none) = (&*self.0, CommandFlags::NONE);
+        let change = |command, flags, range: &ByteRange, data: Option<&Buf>| Change {
+            command,
+            flags,
+            range: *range,
+            data: data.cloned(),
+        };
+        match &mut request.op {
+            Op::Read { range, into, .. } => inner.read(*range, into).await,
+            Op::Write { range, data, fua } => {
+                inner.change(change(Command::Write, none, range, Some(data)), *fua).await
+            }
+            Op::WriteZeroes { range, unmap, fua } => {
+                let flags = if *unmap { none } else { CommandFlags::NO_HOLE };
+                inner.change(change(Command::WriteZeroes, flags, range, None), *fua).await
+            }
+            Op::Discard { range, fua } => {
+                inner.change(change(Command::Trim, none, range, None), *fua).await
+            }
+            Op::Flush => inner.flush().await,
+            Op::Status { range, extents } => {
+                *extents = inner.status(*range).await?;
+                Ok(())
+            }
+        }
+    }
+
+    fn control(&self, control: &Control) -> Handled {
+        let Control::Report = control else { return Handled::Pass };
+        let link = &self.0.link;
+        let (health, summary) = match (link.story(), link.flush_fault.error()) {
+            (Some((false, words)), _) => (Health::Failed, words),
+            (_, Some(error)) => (Health::Failed, error.words().to_owned()),
+            (Some((true, words)), None) => (Health::Degraded, words),
+            (None, None) => (Health::Ok, String::new()),
+        };
+        let counters = vec![
+            ("errors", self.0.errors.get()),
+            ("reconnects", link.reconnects.get()),
+            ("replayed", link.replayed.get()),
+            ("unflushed_bytes", link.log.kept_bytes()),
+        ];
+        Handled::Done(Ok(Report { health, summary, counters, ..Report::default() }))
+    }
+}

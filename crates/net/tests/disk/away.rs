@@ -1,0 +1,95 @@
+//! While the server is away requests are held, and no longer than was asked for.
+
+use std::time::{Duration, Instant};
+
+use crate::fake::{Act, FLAGS, Fake, READ};
+use crate::volume::{Volume, says, time};
+use block::{Health, Op};
+
+fn good(_: u32) -> (u64, u16) {
+    (1 << 20, FLAGS)
+}
+
+/// Loses the first connection at its first read.
+fn loses_one() -> Fake {
+    Fake::new(good, |asked| match asked.connection == 1 && asked.command == READ {
+        true => Act::Die,
+        false => Act::Serve,
+    })
+}
+
+#[test]
+fn requests_are_held_and_then_carried_out() {
+    let fake = loses_one();
+    let volume = Volume::new(&fake.uri(), &[]);
+    volume.write(0, 4096, 5, false).unwrap();
+    fake.seen().shut = true;
+    let held = volume.client.send(Op::read(crate::volume::range(0, 4096), volume.filled(4096, 0)));
+    volume.pass(Duration::from_millis(300));
+    let report = volume.report();
+    assert_eq!(report.health, Health::Degraded);
+    assert!(report.summary.starts_with("the server is away for 0 s, 30 s at most; "), "{report:?}");
+    fake.seen().shut = false;
+    let answer = volume.core.block_on(held);
+    answer.result.unwrap();
+    let Op::Read { into, .. } = answer.op else { panic!("it was a read") };
+    assert!(*into.read() == [5; 4096]);
+    assert_eq!((volume.report().health, volume.report().summary), (Health::Ok, String::new()));
+}
+
+#[test]
+fn an_idle_disk_finds_out_by_itself() {
+    let fake = loses_one();
+    let volume = Volume::new(&fake.uri(), &[]);
+    drop(volume.client.send(Op::read(crate::volume::range(0, 512), volume.filled(512, 0))));
+    volume.pass(Duration::from_millis(300));
+    assert_eq!((volume.counter("reconnects"), fake.seen().connections), (1, 2));
+}
+
+#[test]
+fn they_fail_when_it_is_away_for_too_long() {
+    let fake = loses_one();
+    let hold = Duration::from_millis(400);
+    let volume = Volume::new(&fake.uri(), &[("reconnect", time(hold))]);
+    volume.write(0, 512, 5, false).unwrap();
+    fake.seen().shut = true;
+    let begun = Instant::now();
+    says(volume.read(0, 512), "far: out of service: the server has been away for 0.4 s (");
+    let took = begun.elapsed();
+    assert!(took >= hold && took < hold + Duration::from_secs(5), "{took:?}");
+    fake.seen().shut = false;
+    volume.pass(Duration::from_millis(100));
+    says(volume.flush(), "What was not flushed may be lost");
+    assert_eq!(fake.seen().connections, 1, "nobody asks it any more");
+    assert_eq!(volume.report().health, Health::Failed);
+}
+
+#[test]
+fn without_patience_the_disk_is_out_at_once() {
+    let fake = loses_one();
+    let volume = Volume::new(&fake.uri(), &[("reconnect", time(Duration::ZERO))]);
+    let begun = Instant::now();
+    says(volume.read(0, 512), "the connection is gone: the server has closed the connection");
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert_eq!(fake.seen().connections, 1);
+}
+
+#[test]
+fn it_comes_back_although_every_buffer_waits_for_it() {
+    let fake = loses_one();
+    let volume = Volume::new(&fake.uri(), &[]);
+    fake.seen().shut = true;
+    let read = || volume.client.send(Op::read(crate::volume::range(0, 512), volume.filled(512, 0)));
+    let held = read();
+    volume.pass(Duration::from_millis(100));
+    let mut all = Vec::new();
+    while let Ok(buf) = volume.env().buf(64 << 10) {
+        all.push(buf);
+    }
+    while let Ok(buf) = volume.env().buf(4096) {
+        all.push(buf);
+    }
+    fake.seen().shut = false;
+    volume.core.block_on(held).result.unwrap();
+    assert_eq!(volume.counter("reconnects"), 1);
+}

@@ -1,0 +1,164 @@
+//! Servers that lie, say things twice, or say nothing.
+
+use std::time::{Duration, Instant};
+
+use crate::fake::{Act, Claim, FLAGS, FLUSH, Fake, MULTI_CONN, READ, READ_ONLY, SLOW, WRITE};
+use crate::volume::{Volume, says, time};
+use graph::kind::Value;
+
+fn good(_: u32) -> (u64, u16) {
+    (1 << 20, FLAGS)
+}
+
+#[test]
+fn one_that_answers_twice_is_left_and_goes_on() {
+    let fake = Fake::new(good, |asked| match asked.connection == 1 && asked.command == READ {
+        true => Act::Twice,
+        false => Act::Serve,
+    });
+    let volume = Volume::new(&fake.uri(), &[]);
+    for n in 0..4 {
+        volume.write(n * 512, 512, 9, false).unwrap();
+        assert!(volume.read(n * 512, 512).unwrap() == [9; 512]);
+    }
+    volume.pass(Duration::from_millis(200));
+    assert!(volume.read(0, 2048).unwrap() == [9; 2048]);
+    assert_eq!(volume.counter("reconnects"), 1);
+}
+
+/// It is asked again and again, more and more slowly, and then no more.
+fn is_given_up(act: Act) {
+    let fake = Fake::new(good, move |asked| if asked.command == READ { act } else { Act::Serve });
+    let volume = Volume::new(&fake.uri(), &[]);
+    let read = |_| volume.read(0, 512).err();
+    let error = (0..100_000).find_map(read).expect("it ends some time");
+    assert_eq!(error.kind(), block::ErrorKind::Faulted, "{act:?}: {error}");
+    assert!(error.to_string().contains("the connection was lost 16 times in a row"), "{error}");
+    let connections = fake.seen().connections;
+    assert_eq!(connections, 17, "{act:?}");
+    volume.pass(Duration::from_millis(100));
+    assert_eq!(fake.seen().connections, connections, "it is over");
+}
+
+#[test]
+fn one_that_never_makes_sense_is_given_up() {
+    is_given_up(Act::Garbage);
+}
+
+#[test]
+fn one_that_always_answers_twice_is_given_up() {
+    is_given_up(Act::Twice);
+}
+
+#[test]
+fn one_that_a_request_kills_every_time_is_given_up() {
+    is_given_up(Act::Lose);
+}
+
+#[test]
+fn one_that_falls_silent_is_out_of_service() {
+    let fake = Fake::new(good, |asked| match asked.command {
+        WRITE => Act::Hang,
+        _ => Act::Serve,
+    });
+    let volume = Volume::new(&fake.uri(), &[("timeout", time(Duration::from_millis(200)))]);
+    volume.read(0, 512).unwrap();
+    says(volume.write(0, 512, 1, false), "no answer within 0.2 s");
+    says(volume.read(0, 512), "no answer within 0.2 s");
+    says(volume.flush(), "no answer within 0.2 s");
+    assert_eq!(volume.report().health, block::Health::Failed);
+}
+
+#[test]
+fn one_that_is_smaller_than_it_says_fails_what_is_behind_its_end() {
+    let fake = Fake::new(|_| (4 << 20, FLAGS), |_| Act::Serve);
+    let volume = Volume::new(&fake.uri(), &[]);
+    says(volume.read(3 << 20, 4096), "far: ");
+    volume.write(0, 4096, 1, false).unwrap();
+    volume.flush().unwrap();
+}
+
+#[test]
+fn one_that_comes_back_as_another_export_is_refused() {
+    let claims: [(Claim, &str); 3] = [
+        (
+            |n| (if n == 1 { 1 << 20 } else { 1 << 19 }, FLAGS),
+            "it has 524288 bytes, before it were 1048576",
+        ),
+        (|n| (1 << 20, if n == 1 { FLAGS } else { FLAGS | READ_ONLY }), "it has the flags 0x006f"),
+        (|n| (if n == 1 { 1 << 20 } else { 0 }, FLAGS), "it has 0 bytes"),
+    ];
+    for (claim, words) in claims {
+        let fake = Fake::new(claim, |asked| match asked.connection {
+            1 if asked.command == READ => Act::Die,
+            _ => Act::Serve,
+        });
+        let volume = Volume::new(&fake.uri(), &[]);
+        volume.write(0, 512, 1, false).unwrap();
+        says(volume.read(0, 512), words);
+        says(volume.flush(), "the server came back with another export");
+        assert_eq!(fake.count(WRITE), 1, "nothing was written to it");
+    }
+}
+
+#[test]
+fn connections_are_shared_only_where_a_flush_covers_them() {
+    let fake = Fake::new(|_| (1 << 20, FLAGS | MULTI_CONN), |_| Act::Serve);
+    let four = [("connections", Value::Integer(4))];
+    let volume = Volume::new(&fake.uri(), &four);
+    let calls: Vec<_> = (0..32)
+        .map(|n| {
+            let data = volume.filled(4096, 1);
+            volume.client.send(block::Op::write(crate::volume::range(n << 12, 4096), data))
+        })
+        .collect();
+    for call in calls {
+        volume.core.block_on(call).result.unwrap();
+    }
+    volume.flush().unwrap();
+    assert_eq!(fake.count(FLUSH), 1, "one is enough");
+    let by = |n| fake.seen().asked.iter().filter(|asked| asked.connection == n).count();
+    assert!((1..=4).all(|n| by(n) >= 6), "{:?}", [by(1), by(2), by(3), by(4)]);
+    let fake = Fake::new(good, |_| Act::Serve);
+    let refused = Volume::try_new(&fake.uri(), &four).map(drop);
+    says(refused, "does not promise that a flush on one covers the others");
+}
+
+#[test]
+fn long_zeroes_go_in_pieces_that_the_header_can_say() {
+    let fake = Fake::new(
+        |_| (5 << 30, FLAGS),
+        |asked| match asked.command {
+            READ | WRITE => Act::Serve,
+            _ => Act::Pretend,
+        },
+    );
+    let volume = Volume::new(&fake.uri(), &[]);
+    volume.zero(0, 5 << 30).unwrap();
+    let lens: Vec<_> = fake.seen().asked.iter().map(|asked| u64::from(asked.len)).collect();
+    assert_eq!((lens.len(), lens.iter().sum()), (5, 5_u64 << 30));
+}
+
+#[test]
+fn what_a_server_still_does_for_a_lost_session_comes_before_the_next() {
+    // The first connection is lost at a read; the other works, on a write that takes long.
+    let fake = Fake::new(
+        |_| (1 << 20, FLAGS | MULTI_CONN),
+        |asked| match (asked.connection, asked.command) {
+            (1 | 2, READ) => Act::Lose,
+            (1 | 2, WRITE) => Act::Slow,
+            _ => Act::Serve,
+        },
+    );
+    let volume = Volume::new(&fake.uri(), &[("connections", Value::Integer(2))]);
+    let place = crate::volume::range(0, 4096);
+    let write = volume.client.send(block::Op::write(place, volume.filled(4096, 1)));
+    volume.pass(SLOW / 4);
+    let begun = Instant::now();
+    assert!(volume.read(8192, 512).unwrap() == [0; 512]);
+    assert!(begun.elapsed() >= SLOW / 2, "it waited for the old write: {:?}", begun.elapsed());
+    volume.core.block_on(write).result.unwrap();
+    volume.write(0, 4096, 2, false).unwrap();
+    volume.pass(SLOW);
+    assert!(volume.read(0, 4096).unwrap() == [2; 4096], "and nothing old landed on top");
+}

@@ -1,0 +1,11 @@
+//! The disk against servers that do not keep their word.
+#![allow(clippy::disallowed_methods, reason = "the servers are threads of this process")]
+
+mod fake;
+mod volume;
+
+mod away;
+mod liars;
+mod manual;
+mod others;
+mod replay;

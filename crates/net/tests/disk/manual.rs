@@ -1,0 +1,13 @@
+//! The manual names every option, and no other.
+
+use net::nbd::KIND;
+
+#[test]
+fn every_option_is_documented_and_no_other() {
+    let (_, options) = KIND.manual.split_once("\n## Options\n").unwrap();
+    let table = options.split("\n\n| URI").next().unwrap();
+    let rows = table.lines().filter_map(|line| line.strip_prefix("| `"));
+    let documented: Vec<_> = rows.filter_map(|row| row.split('`').next()).collect();
+    let known: Vec<_> = KIND.options.iter().map(|option| option.name).collect();
+    assert_eq!(documented, known);
+}

@@ -1,0 +1,106 @@
+//! What was answered is there, although the server has forgotten it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use graph::kind::Value;
+
+use crate::fake::{Act, Asked, FLAGS, FLUSH, Fake, WRITE, WRITE_ZEROES};
+use crate::volume::{Volume, says};
+
+fn good(_: u32) -> (u64, u16) {
+    (1 << 20, FLAGS)
+}
+
+/// Dies at the first read after `armed`; all else is served.
+fn mortal(armed: &Arc<AtomicBool>) -> impl Fn(&Asked) -> Act + Send + Sync + 'static {
+    let armed = armed.clone();
+    move |asked| match asked.command == 0 && armed.swap(false, Ordering::Relaxed) {
+        true => Act::Die,
+        false => Act::Serve,
+    }
+}
+
+#[test]
+fn writes_zeroes_and_their_order_come_back() {
+    let armed = Arc::default();
+    let fake = Fake::new(good, mortal(&armed));
+    let volume = Volume::new(&fake.uri(), &[]);
+    volume.write(0, 64 << 10, 1, false).unwrap();
+    volume.flush().unwrap();
+    volume.write(4096, 8192, 2, false).unwrap();
+    volume.zero(8192, 8192).unwrap();
+    volume.write(12288, 512, 3, true).unwrap();
+    volume.write(512, 512, 4, true).unwrap();
+    let expected = fake.seen().bytes.clone();
+    armed.store(true, Ordering::Relaxed);
+    assert!(volume.read(0, 64 << 10).unwrap() == expected[..64 << 10], "before anything is read");
+    assert!(fake.seen().bytes == expected);
+    // What was flushed is not sent again, nor what was durable with nothing older beneath it.
+    assert_eq!((volume.counter("replayed"), volume.counter("reconnects")), (3, 1));
+    volume.flush().unwrap();
+    assert_eq!(volume.counter("unflushed_bytes"), 0);
+    armed.store(true, Ordering::Relaxed);
+    assert!(volume.read(0, 64 << 10).unwrap() == expected[..64 << 10]);
+    assert_eq!(volume.counter("replayed"), 3, "the flush covered what was replayed");
+}
+
+#[test]
+fn what_was_on_its_way_is_sent_again() {
+    for act in [Act::Lose, Act::ServeAndLose, Act::Die] {
+        for command in [WRITE, WRITE_ZEROES, FLUSH] {
+            let done = AtomicBool::new(false);
+            let fake = Fake::new(good, move |asked| {
+                let now = asked.command == command
+                    && !done.swap(asked.command == command, Ordering::Relaxed);
+                if now { act } else { Act::Serve }
+            });
+            let volume = Volume::new(&fake.uri(), &[]);
+            volume.write(0, 8192, 1, false).unwrap();
+            volume.zero(4096, 4096).unwrap();
+            volume.flush().unwrap();
+            assert_eq!(
+                volume.read(4095, 1).err().map(|error| error.kind()),
+                Some(block::ErrorKind::Invalid)
+            );
+            let read = volume.read(0, 8192).unwrap();
+            assert!(read[..4096] == [1; 4096] && read[4096..] == [0; 4096], "{act:?}, {command}");
+            assert_eq!(volume.counter("reconnects"), 1, "{act:?}, {command}");
+        }
+    }
+}
+
+#[test]
+fn the_log_is_bounded_by_flushes_of_its_own() {
+    let fake = Fake::new(good, |_| Act::Serve);
+    let volume = Volume::new(&fake.uri(), &[("replay", Value::Size(64 << 10))]);
+    for n in 0..256 {
+        volume.write(n * 4096, 4096, n as u8, false).unwrap();
+        assert!(volume.counter("unflushed_bytes") <= 64 << 10);
+    }
+    assert!(fake.count(FLUSH) >= 16, "{} flushes", fake.count(FLUSH));
+    // Many at once wait for room, and get it.
+    let calls: Vec<_> = (0..64)
+        .map(|n| {
+            let data = volume.filled(16 << 10, 7);
+            volume.client.send(block::Op::write(crate::volume::range(n << 14, 16 << 10), data))
+        })
+        .collect();
+    for call in calls {
+        volume.core.block_on(call).result.unwrap();
+    }
+}
+
+#[test]
+fn more_than_is_kept_fails_the_next_flush_for_good() {
+    let armed = Arc::default();
+    let fake = Fake::new(good, mortal(&armed));
+    let volume = Volume::new(&fake.uri(), &[("replay", Value::Size(8192))]);
+    volume.write(0, 64 << 10, 1, false).unwrap();
+    armed.store(true, Ordering::Relaxed);
+    assert!(volume.read(0, 512).unwrap() == [0; 512], "it was lost");
+    says(volume.flush(), "more unflushed than `replay` keeps");
+    says(volume.flush(), "an earlier flush failed");
+    assert!(volume.report().summary.contains("`replay`"), "{:?}", volume.report());
+    volume.write(0, 512, 2, false).unwrap();
+}
