@@ -95,6 +95,27 @@ fn our_client_and_our_server() {
 }
 
 #[test]
+fn a_disk_may_be_behind_tls_over_tcp() {
+    let dir = Dir::new();
+    certificates(&dir);
+    dir.write("t.toml", &SPEC.replace("tls+unix:tls.sock", "tls://127.0.0.1:0"));
+    let serve = dir.serve(&["t.toml"]);
+    let (address, _) = serve.uri().split_once("/vol").expect("an address, and the export");
+    dir.write(
+        "far.toml",
+        &format!(
+            "[nbd]\nlisten = \"unix:far.sock\"\n[disk]\n\
+             far = {{ nbd = \"{address}/vol?tls-certificates=ours\", connections = 2 }}\n\
+             [export]\nnear = {{ on = \"far\" }}\n"
+        ),
+    );
+    let far = dir.serve(&["far.toml"]);
+    let io = ["-c", "write -P 7 0 4M", "-c", "flush", "-c", "read -P 7 0 4M"];
+    works(&dir, "qemu-io", &[&["-f", "raw", far.uri()][..], &io[..]].concat());
+    assert_eq!(far.stop().code, 0);
+}
+
+#[test]
 fn the_programs_of_others_are_served() {
     let (dir, serve) = serve();
     let vol = uri(&dir, "vol", "ours");
