@@ -58,7 +58,9 @@ impl Server {
             .spawn()
             .map_err(|error| format!("{}: {error}; install it, or leave it out", words[0]))?;
         let uri = format!("nbd+unix:///{}?socket={}", recipe.export, socket.display());
-        let mut server = Self { name: recipe.name, uri, line: words.join(" "), child };
+        // The report is read elsewhere.
+        let line = words.join(" ").replace(&dir.display().to_string(), "DIR");
+        let mut server = Self { name: recipe.name, uri, line, child };
         server.wait_for(&socket)?;
         Ok(server)
     }
