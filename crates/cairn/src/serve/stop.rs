@@ -108,8 +108,10 @@ impl Serving {
         let left = deadline.since(self.env.now());
         match self.env.within(left, self.flush()).await {
             Some(Ok(())) => {
+                // Who still uses a device may write behind this flush: then it was not closed in order.
+                devices?;
                 self.close_labels(deadline).await;
-                devices.map(|()| closed)
+                Ok(closed)
             }
             Some(Err(failed)) => Err(format!("not everything was flushed: {failed}")),
             None => Err(self.overdue(limit)),
