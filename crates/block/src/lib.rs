@@ -21,6 +21,7 @@ mod request;
 mod secret;
 pub mod seeded;
 mod table;
+mod waiters;
 
 pub use buf::{BUF_ALIGN, BUF_MAX_BYTES, Buf, BufPool, Ref, RefMut};
 pub use check::check;
@@ -42,3 +43,4 @@ pub use table::{
     Fused, Origin, ParseError, ParseProblem, Place, Port, PortPath, Run, Runs, Segment, Stripe,
     StripeTable, Table, TableError, TableId,
 };
+pub use waiters::Waiters;

@@ -67,6 +67,11 @@ impl RangeLock {
         Locking(Some(Locked { lock: self.0.clone(), ticket }))
     }
 
+    /// Queues for everything: one after the other, whatever it is about.
+    pub fn turn(&self) -> Locking {
+        self.lock(ByteRange::new(0, u64::MAX).expect("all bytes are a range"), Mode::Exclusive)
+    }
+
     /// How many hold or wait.
     pub fn len(&self) -> usize {
         self.0.borrow().entries.len()

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, Ref, RefCell};
 
-use block::{Buf, ByteRange, Child, Env, Lower, Mode, Op, RangeLock, Result};
+use block::{Buf, ByteRange, Child, Env, Lower, Op, RangeLock, Result};
 
 use crate::codec::Wrong;
 use crate::place::{self, AREA_BYTES, Area, DATA_START};
@@ -100,8 +100,7 @@ impl Store {
     /// # Errors
     /// What the disk says; then the label on it is either of the two. `Limit` if it does not fit.
     pub async fn update(&self, change: impl FnOnce(&mut Label)) -> Result<()> {
-        let whole = ByteRange::new(0, 1).expect("one byte");
-        let _alone = self.turn.lock(whole, Mode::Exclusive).await;
+        let _alone = self.turn.turn().await;
         let mut next = self.label.borrow().clone();
         change(&mut next);
         next.sequence = self.tried.get() + 1;

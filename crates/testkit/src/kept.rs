@@ -1,12 +1,10 @@
 //! Labels in memory: what a device keeps, without disks.
 
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
 
 use block::env::LocalFuture;
-use block::{Error, ErrorKind, Found, KEPT_BYTES_MAX, Kept, KeptState, Result};
+use block::{Error, ErrorKind, Found, KEPT_BYTES_MAX, Kept, KeptState, Result, Waiters};
 
 /// What one device of one port has kept. It outlives the device: each start looks at it anew.
 #[derive(Default)]
@@ -15,7 +13,7 @@ pub struct Shelf {
     writes: Cell<u64>,
     fails: Cell<bool>,
     held: Cell<bool>,
-    waiting: RefCell<Vec<Waker>>,
+    waiting: Waiters,
     used: Cell<bool>,
 }
 
@@ -53,18 +51,11 @@ impl Shelf {
     /// Whether writes wait from now on; those that waited go on when it ends.
     pub fn hold(&self, held: bool) {
         self.held.set(held);
-        self.waiting.take().into_iter().for_each(Waker::wake);
+        self.waiting.wake();
     }
 
     async fn let_go(&self) {
-        poll_fn(|cx| {
-            if !self.held.get() {
-                return Poll::Ready(());
-            }
-            self.waiting.borrow_mut().push(cx.waker().clone());
-            Poll::Pending
-        })
-        .await;
+        self.waiting.until(|| !self.held.get()).await;
     }
 
     fn write(&self, state: Vec<u8>) -> Result<()> {

@@ -1,14 +1,13 @@
 //! What is attached, from the first step to the last.
 
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use api::{Attached, GraphView, Problem};
 use attach::{Claim, Name};
 use block::Env;
+use block::Waiters;
 use export::fuse::Volume;
 use export::nbd::Export;
 use graph::spec::units::format_duration;
@@ -33,7 +32,7 @@ struct Inner {
     busy: RefCell<Vec<String>>,
     /// No more are to be attached.
     ending: Cell<bool>,
-    waiting: RefCell<Vec<Waker>>,
+    waiting: Waiters,
 }
 
 /// A device of this machine.
@@ -56,7 +55,7 @@ impl Attachments {
             all: RefCell::default(),
             busy: RefCell::default(),
             ending: Cell::new(false),
-            waiting: RefCell::default(),
+            waiting: Waiters::default(),
         }))
     }
 
@@ -214,7 +213,7 @@ impl Attachments {
 
     async fn forget(&self, one: Rc<One>) {
         self.0.all.borrow_mut().retain(|other| !Rc::ptr_eq(other, &one));
-        self.0.wake();
+        self.0.waiting.wake();
         let volume = one.volume.clone();
         drop(one);
         // What still waits for it keeps it: the name is free all the same.
@@ -223,7 +222,7 @@ impl Attachments {
 
     /// Ends when nothing is attached any more.
     pub async fn emptied(&self) {
-        self.0.wait(|| self.0.all.borrow().is_empty()).await;
+        self.0.waiting.until(|| self.0.all.borrow().is_empty()).await;
     }
 
     /// Takes all of them away, waiting up to `limit` for whoever uses them.
@@ -233,7 +232,7 @@ impl Attachments {
     pub async fn end(&self, limit: Duration) -> Result<(), String> {
         let deadline = self.0.env.now().after(limit);
         self.0.ending.set(true);
-        let idle = self.0.wait(|| self.0.busy.borrow().is_empty());
+        let idle = self.0.waiting.until(|| self.0.busy.borrow().is_empty());
         // What is not attached by then is cleared up by whoever takes that name next.
         let _ = self.0.env.within(limit, idle).await;
         let mut behind = Vec::new();
@@ -266,23 +265,6 @@ impl Attachments {
     }
 }
 
-impl Inner {
-    async fn wait(&self, until: impl Fn() -> bool) {
-        poll_fn(|cx| {
-            if until() {
-                return Poll::Ready(());
-            }
-            self.waiting.borrow_mut().push(cx.waker().clone());
-            Poll::Pending
-        })
-        .await;
-    }
-
-    fn wake(&self) {
-        self.waiting.take().into_iter().for_each(Waker::wake);
-    }
-}
-
 /// An export that is being attached.
 struct Busy {
     all: Rc<Inner>,
@@ -292,7 +274,7 @@ struct Busy {
 impl Drop for Busy {
     fn drop(&mut self) {
         self.all.busy.borrow_mut().retain(|busy| *busy != self.export);
-        self.all.wake();
+        self.all.waiting.wake();
     }
 }
 

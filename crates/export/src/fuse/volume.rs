@@ -1,12 +1,10 @@
 //! A mounted export: what the kernel asks of the file becomes operations, and their ends answers.
 
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
 use std::rc::{Rc, Weak};
-use std::task::{Poll, Waker};
 
 use block::env::Channel;
-use block::{ByteRange, Copies, Error, ErrorKind, Op, Request, Result};
+use block::{ByteRange, Copies, Error, ErrorKind, Op, Request, Result, Waiters};
 use graph::engine::Sink;
 use wire::fuse::{
     Call, Facts, Init, MAX_WRITE_BYTES, Node, PAGE_BYTES, Reply, VOLUME_NAME, Zeroing,
@@ -55,7 +53,7 @@ struct Inner {
     agreed: Cell<Option<Agreed>>,
     /// No more requests come.
     over: Cell<bool>,
-    waiting: RefCell<Vec<Waker>>,
+    waiting: Waiters,
 }
 
 /// Requests on their way, by token.
@@ -116,7 +114,7 @@ impl Volume {
             in_flight: Cell::new(0),
             agreed: Cell::new(None),
             over: Cell::new(false),
-            waiting: RefCell::default(),
+            waiting: Waiters::default(),
         });
         export.env.spawn("a volume", inner.clone().run(inbox));
         Ok(Self(inner))
@@ -128,7 +126,7 @@ impl Volume {
     /// `TimedOut` if the kernel says nothing, `Unsupported` if it is too old.
     pub async fn agreed(&self) -> Result<Agreed> {
         let inner = &self.0;
-        let greeted = inner.wait(|| inner.agreed.get().is_some() || inner.over.get());
+        let greeted = inner.waiting.until(|| inner.agreed.get().is_some() || inner.over.get());
         let Some(()) = inner.export.env.within(GREETING, greeted).await else {
             let why = format!("the kernel has not greeted within {GREETING:?}");
             return Err(Error::new(ErrorKind::TimedOut, why));
@@ -142,7 +140,7 @@ impl Volume {
     /// Ends when the file is unmounted and every request is at its end.
     pub async fn ended(&self) {
         let inner = &self.0;
-        inner.wait(|| inner.over.get() && inner.in_flight.get() == 0).await;
+        inner.waiting.until(|| inner.over.get() && inner.in_flight.get() == 0).await;
     }
 
     /// The export.
@@ -169,8 +167,8 @@ impl Inner {
             let orphan: Rc<dyn Orphan> = self.clone();
             self.export.orphaned(Rc::downgrade(&orphan));
         }
-        self.wake();
-        self.wait(|| self.in_flight.get() == 0).await;
+        self.waiting.wake();
+        self.waiting.until(|| self.in_flight.get() == 0).await;
     }
 
     async fn take_all(&self, inbox: &Inbox) -> Result<()> {
@@ -261,7 +259,7 @@ impl Inner {
             return Reply::error(unique, NOT_UNDERSTOOD);
         };
         self.agreed.set(Some(Agreed { minor: init.minor, has_resend: init.has_resend }));
-        self.wake();
+        self.waiting.wake();
         reply
     }
 
@@ -360,7 +358,7 @@ impl Inner {
         if self.over.get() {
             self.export.wake_fenced();
             if self.in_flight.get() == 0 {
-                self.wake();
+                self.waiting.wake();
             }
             return;
         }
@@ -389,21 +387,6 @@ impl Inner {
             }
             _ => {}
         }
-    }
-
-    async fn wait(&self, until: impl Fn() -> bool) {
-        poll_fn(|cx| {
-            if until() {
-                return Poll::Ready(());
-            }
-            self.waiting.borrow_mut().push(cx.waker().clone());
-            Poll::Pending
-        })
-        .await;
-    }
-
-    fn wake(&self) {
-        self.waiting.take().into_iter().for_each(Waker::wake);
     }
 }
 

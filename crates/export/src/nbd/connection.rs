@@ -7,7 +7,7 @@ use std::rc::{Rc, Weak};
 use std::task::{Poll, Waker};
 
 use block::env::Socket;
-use block::{Buf, ByteRange, Error, Mono, Op, Request, Result};
+use block::{Buf, ByteRange, Error, Mono, Op, Request, Result, Waiters};
 use graph::engine::Sink;
 use wire::nbd::{CommandFlags, Reply, ReplyStyle, RequestHeader, Session};
 use wire::stream::{Batch, Outbox};
@@ -52,7 +52,7 @@ pub struct Connection {
     reader: RefCell<Option<Waker>>,
     writer: RefCell<Option<Waker>>,
     /// Whoever waits for the end.
-    waiting: RefCell<Vec<Waker>>,
+    waiting: Waiters,
 }
 
 /// The open connections of a server.
@@ -126,7 +126,7 @@ impl Connection {
             cut: Cell::new(false),
             reader: RefCell::default(),
             writer: RefCell::default(),
-            waiting: RefCell::default(),
+            waiting: Waiters::default(),
         }))
     }
 
@@ -160,27 +160,12 @@ impl Connection {
 
     /// Waits until every begun request has been answered.
     pub async fn quiet(&self) {
-        self.wait(|| self.in_flight.get() == 0).await;
+        self.waiting.until(|| self.in_flight.get() == 0).await;
     }
 
     /// Waits until the writer has ended.
     pub async fn written(&self) {
-        self.wait(|| self.written.get()).await;
-    }
-
-    async fn wait(&self, over: impl Fn() -> bool) {
-        poll_fn(|cx| {
-            if over() {
-                return Poll::Ready(());
-            }
-            self.waiting.borrow_mut().push(cx.waker().clone());
-            Poll::Pending
-        })
-        .await;
-    }
-
-    fn wake_waiting(&self) {
-        self.waiting.take().into_iter().for_each(Waker::wake);
+        self.waiting.until(|| self.written.get()).await;
     }
 
     fn wake_reader(&self) {
@@ -217,7 +202,7 @@ impl Connection {
         };
         self.in_flight.set(self.in_flight.get() - 1);
         if self.in_flight.get() == 0 {
-            self.wake_waiting();
+            self.waiting.wake();
         }
         if self.ended.get() || self.closed.get() {
             self.export.wake_fenced();
@@ -353,7 +338,7 @@ impl Connection {
     /// The writer has ended.
     pub fn end_of_answers(&self) {
         self.written.set(true);
-        self.wake_waiting();
+        self.waiting.wake();
     }
 
     /// Neither requests nor answers any more. What is on its way goes on, and fences what overlaps.

@@ -1,12 +1,11 @@
 //! The server: listeners, connections, and how it ends.
 
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
 use std::rc::{Rc, Weak};
-use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use block::Env;
+use block::Waiters;
 use block::env::{Listener, Socket};
 use wire::nbd::{Exports, Session};
 use wire::stream::Inbox;
@@ -41,7 +40,7 @@ struct Inner {
     /// Connections, in their handshake or after it.
     connections: Cell<usize>,
     served: Cell<u64>,
-    waiting: RefCell<Vec<Waker>>,
+    waiting: Waiters,
     stopping: Cell<bool>,
 }
 
@@ -64,7 +63,7 @@ impl Server {
             peers: Rc::default(),
             connections: Cell::new(0),
             served: Cell::new(0),
-            waiting: RefCell::default(),
+            waiting: Waiters::default(),
             stopping: Cell::new(false),
         }))
     }
@@ -134,14 +133,7 @@ impl Server {
     }
 
     async fn all_closed(&self) {
-        poll_fn(|cx| {
-            if self.0.connections.get() == 0 {
-                return Poll::Ready(());
-            }
-            self.0.waiting.borrow_mut().push(cx.waker().clone());
-            Poll::Pending
-        })
-        .await;
+        self.0.waiting.until(|| self.0.connections.get() == 0).await;
     }
 
     fn admit(&self, mut socket: Rc<dyn Socket>, tls: Option<Rc<tls::Server>>) {
@@ -164,7 +156,7 @@ impl Server {
             socket.shutdown();
             let inner = &server.0;
             inner.connections.set(inner.connections.get() - 1);
-            inner.waiting.take().into_iter().for_each(Waker::wake);
+            inner.waiting.wake();
         });
     }
 

@@ -6,9 +6,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use block::env::LocalFuture;
-use block::{
-    ByteRange, Error, ErrorKind, Found, KEPT_BYTES_MAX, Kept, KeptState, Mode, RangeLock, Result,
-};
+use block::{Error, ErrorKind, Found, KEPT_BYTES_MAX, Kept, KeptState, RangeLock, Result};
 use meta::Store;
 
 /// A disk beneath a port, as far as labels go.
@@ -113,8 +111,7 @@ impl Kept for LabelKept {
         let (device, turn, sequence) =
             (self.device.clone(), self.turn.clone(), self.sequence.clone());
         Box::pin(async move {
-            let whole = ByteRange::new(0, 1).expect("one byte");
-            let _alone = turn.lock(whole, Mode::Exclusive).await;
+            let _alone = turn.turn().await;
             sequence.set(sequence.get() + 1);
             let cell = meta::Cell { sequence: sequence.get(), bytes: state };
             // A disk beneath two ports is written once.

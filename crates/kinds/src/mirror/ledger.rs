@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use block::{ByteRange, Kept, Mode, RangeLock, Result};
+use block::{Kept, RangeLock, Result};
 
 use super::device::Inner;
 use super::member::{Member, State};
@@ -94,8 +94,7 @@ impl Inner {
     pub async fn remember(&self) -> Result<()> {
         let Some(ledger) = &self.ledger else { return Ok(()) };
         while !ledger.is_durable(&self.members) {
-            let whole = ByteRange::new(0, 1).expect("one byte");
-            let _turn = ledger.turn.lock(whole, Mode::Exclusive).await;
+            let _turn = ledger.turn.turn().await;
             if ledger.is_durable(&self.members) {
                 break;
             }
