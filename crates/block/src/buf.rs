@@ -56,6 +56,19 @@ pub struct Buf {
     len: u32,
 }
 
+/// A reserve that lasts longer than one request: of who must be able to write while all other buffers
+/// are with requests that wait for it.
+pub struct Standing {
+    pool: BufPool,
+    bytes: usize,
+}
+
+impl Drop for Standing {
+    fn drop(&mut self) {
+        self.pool.unreserve(self.bytes);
+    }
+}
+
 impl BufPool {
     /// A pool of at most `limit_bytes` in use at once, which keeps up to `keep_bytes` of what comes
     /// back for the next request and gives the rest back to the system.
@@ -161,6 +174,19 @@ impl BufPool {
     pub fn unreserve(&self, bytes: usize) {
         self.0.reserved_bytes.set(self.0.reserved_bytes.get() - bytes);
         self.0.wake();
+    }
+
+    /// Keeps back `bytes` for [`BufPool::scratch`] for as long as what it gives is kept.
+    ///
+    /// # Errors
+    /// `Limit` if others have them.
+    pub fn standing(&self, bytes: usize) -> Result<Standing> {
+        if self.reserve(bytes) {
+            return Ok(Standing { pool: self.clone(), bytes });
+        }
+        let free = self.free_bytes();
+        let words = format!("{bytes} bytes of buffers are to be kept back, and {free} are free");
+        Err(Error::new(ErrorKind::Limit, words))
     }
 
     /// Bytes that are in somebody's hands now.

@@ -2,9 +2,9 @@
 
 use std::cell::{Cell, Ref, RefCell};
 
-use block::{Buf, ByteRange, Child, Env, Lower, Op, RangeLock, Result};
+use block::{Buf, ByteRange, Child, Env, Lower, Op, RangeLock, Result, Standing};
 
-use crate::codec::Wrong;
+use crate::codec::{COPY_BYTES_MAX, Wrong};
 use crate::place::{self, AREA_BYTES, Area, DATA_START};
 use crate::signature::{self, Sought};
 use crate::{Label, data_bytes};
@@ -33,10 +33,9 @@ pub struct Store {
     tried: Cell<u64>,
     /// Whether what a process before left in a cache is durable.
     settled: Cell<bool>,
+    /// Of a copy: clients' writes may wait for an update with all other buffers in their hands.
+    _reserve: Standing,
 }
-
-/// A label that is to be written on a disk for the first time: its sequence does not count.
-pub struct Fresh(pub Label);
 
 impl Store {
     /// Looks at a disk, changing nothing.
@@ -67,27 +66,23 @@ impl Store {
         }
     }
 
-    /// The store of a disk whose label was found in the copies `number`.
-    pub fn found(env: &Env, lower: &Lower, label: Label, number: usize) -> Self {
-        let tried = label.sequence;
-        Self::new(env, lower, label, Some(number), tried)
-    }
-
-    /// The store of a disk that has no label yet: the first update writes it.
-    pub fn fresh(env: &Env, lower: &Lower, Fresh(label): Fresh) -> Self {
-        Self::new(env, lower, label, None, 0)
-    }
-
-    fn new(env: &Env, lower: &Lower, label: Label, active: Option<usize>, tried: u64) -> Self {
-        Self {
+    /// The store of a disk whose label was found in the copies `number`, or that has none yet: then the
+    /// first update writes it, and its sequence does not count.
+    ///
+    /// # Errors
+    /// `Limit` if the pool has no room for a copy that others leave alone.
+    pub fn new(env: &Env, lower: &Lower, label: Label, number: Option<usize>) -> Result<Self> {
+        let tried = number.map_or(0, |_| label.sequence);
+        Ok(Self {
             env: env.clone(),
             lower: lower.clone(),
             turn: RangeLock::new(),
             label: RefCell::new(label),
-            active: Cell::new(active),
+            active: Cell::new(number),
             tried: Cell::new(tried),
             settled: Cell::new(false),
-        }
+            _reserve: env.pool().standing(COPY_BYTES_MAX)?,
+        })
     }
 
     /// What the label says, as it was last written.
@@ -122,7 +117,7 @@ impl Store {
     /// Writes a copy into both areas.
     async fn write(&self, copy: &[u8], number: usize, data_bytes: u64) -> Result<()> {
         let block = self.lower.info().block_size as usize;
-        let data = self.env.pool().wait_for(copy.len().next_multiple_of(block)).await?;
+        let data = self.env.pool().scratch(copy.len().next_multiple_of(block)).await?;
         {
             let mut bytes = data.write();
             bytes[..copy.len()].copy_from_slice(copy);

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use block::env::LocalFuture;
 use block::{Error, ErrorKind, Kept, Result};
-use meta::{Fresh, Label, Store, Uuid};
+use meta::{Label, Store, Uuid};
 
 use super::absent::Absent;
 use super::bind::Bound;
@@ -81,7 +81,7 @@ impl Survey {
         for (name, bound) in &bound {
             let disk = match bound {
                 Bound::Absent(known) => Disk::absent(known),
-                Bound::Labelled(n) => self.known(*n),
+                Bound::Labelled(n) => self.known(*n).map_err(failed)?,
                 Bound::Fresh(n) => {
                     self.make(*n, draft(name, &remembered[name])).await.map_err(failed)?
                 }
@@ -187,13 +187,13 @@ impl Survey {
         self.binding.disks.iter().map(one).collect()
     }
 
-    fn known(&self, n: usize) -> Disk {
+    fn known(&self, n: usize) -> Result<Disk> {
         let look = &self.looks[n];
         let (label, number) = look.label.clone().expect("it was bound by its label");
         let open = look.open.clone().expect("its label was read");
         let (clean, data_bytes) = (label.holder.is_none(), label.data_bytes);
-        let store = Store::found(&self.env, &open.lower, label, number);
-        Disk { open: Some(open), store: Some(Rc::new(store)), data_bytes, fresh: false, clean }
+        let store = Store::new(&self.env, &open.lower, label, Some(number))?;
+        Ok(Disk { open: Some(open), store: Some(Rc::new(store)), data_bytes, fresh: false, clean })
     }
 
     /// Opens a disk that is still to be made, empties one that is to be wiped, and labels it.
@@ -207,7 +207,7 @@ impl Survey {
             meta::wipe(&self.env, &open.lower).await?;
         }
         let data_bytes = label.data_bytes;
-        let store = Rc::new(Store::fresh(&self.env, &open.lower, Fresh(label)));
+        let store = Rc::new(Store::new(&self.env, &open.lower, label, None)?);
         store.update(|_| {}).await?;
         Ok(Disk { open: Some(open), store: Some(store), data_bytes, fresh: true, clean: true })
     }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use block::env::{Address, Mono};
 use block::seeded::{self, Bug};
-use block::{ByteRange, Deadline, Env, Error, ErrorKind, FlushFault, Result};
+use block::{ByteRange, Deadline, Env, Error, ErrorKind, FlushFault, Result, Standing};
 use wire::nbd::{ClientConfig, ExportFacts};
 
 use super::client::{CONNECTION_BYTES, Client, Memory};
@@ -70,7 +70,8 @@ pub(super) struct Link {
     /// Changes that were sent and not answered.
     open_changes: Cell<usize>,
     waiting: RefCell<Vec<Waker>>,
-    reserved_bytes: usize,
+    /// For connecting again.
+    _reserve: Standing,
     pub(super) deadline: Deadline,
     pub(super) log: Rc<Unflushed>,
     pub(super) flush_fault: FlushFault,
@@ -120,11 +121,7 @@ impl Link {
         let log_bytes = log_bytes(&facts)?;
         // For connecting again while all buffers are with requests that wait for it.
         let bytes = if target.hold.is_zero() { 0 } else { target.connections * CONNECTION_BYTES };
-        let reserved_bytes = if env.pool().reserve(bytes) { bytes } else { 0 };
-        if reserved_bytes < bytes {
-            let words = format!("no {bytes} bytes of buffers are free for its connections");
-            return Err(Error::new(ErrorKind::Limit, words).at(&target.name));
-        }
+        let reserve = env.pool().standing(bytes).map_err(|error| error.at(&target.name))?;
         let link = Rc::new_cyclic(|me| Self {
             me: me.clone(),
             env: env.clone(),
@@ -137,7 +134,7 @@ impl Link {
             rest: Cell::new(REST_FIRST),
             open_changes: Cell::new(0),
             waiting: RefCell::default(),
-            reserved_bytes,
+            _reserve: reserve,
             deadline: Deadline::new(env, target.timeout),
             log: Unflushed::new(log_bytes, env.pool()),
             flush_fault: FlushFault::default(),
@@ -392,7 +389,6 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.env.pool().unreserve(self.reserved_bytes);
         if let State::Up(clients) = &*self.state.borrow() {
             clients.iter().for_each(Client::close);
         }
