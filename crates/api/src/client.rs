@@ -10,8 +10,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::{
-    AttachRequest, Attached, DetachRequest, DeviceStatus, GraphView, KeyRequest, KeySlots,
-    MemberRequest, Place, Problem, SpecText, Status, Top,
+    Applied, ApplyRequest, AttachRequest, Attached, DetachRequest, DeviceStatus, GraphView,
+    KeyRequest, KeySlots, MemberRequest, Place, Problem, ResizeRequest, SpecText, Status, Top,
 };
 
 /// The longest answer that is read: a graph of the most devices fits several times.
@@ -119,6 +119,22 @@ impl Client {
     /// As all.
     pub fn keys(&self, request: &KeyRequest) -> Answer<KeySlots> {
         self.post_within(PATIENCE_KEYS, "/v1/keys", request)
+    }
+
+    /// Makes the graph what a spec says. It waits for what clients have begun, and for the disks.
+    ///
+    /// # Errors
+    /// As all.
+    pub fn apply(&self, request: &ApplyRequest) -> Answer<Applied> {
+        self.post_within(PATIENCE_DISKS, "/v1/apply", request)
+    }
+
+    /// Lets the graph use all of a disk that has grown.
+    ///
+    /// # Errors
+    /// As all.
+    pub fn resize(&self, request: &ResizeRequest) -> Answer<Applied> {
+        self.post_within(PATIENCE_DISKS, "/v1/device/resize", request)
     }
 
     /// Makes an export a device of this machine.

@@ -25,9 +25,10 @@ pub use bridge::{Answers, Bridge, JOBS_MAX, bridge};
 pub use client::{ANSWER_MAX_BYTES, Client};
 pub use server::Server;
 pub use types::{
-    AttachRequest, Attached, Counts, DetachRequest, DeviceStatus, ExportView, GraphView, Health,
-    KeyChange, KeyRequest, KeySlot, KeySlots, MemberRequest, MemberStatus, NodeView, Place, Power,
-    Problem, Progress, SpecText, Status, Top, TopRow,
+    Applied, ApplyRequest, AttachRequest, Attached, ChangeLine, Counts, DetachRequest,
+    DeviceStatus, ExportView, GraphView, Health, KeyChange, KeyRequest, KeySlot, KeySlots,
+    MemberRequest, MemberStatus, NodeView, Place, Power, Problem, Progress, ResizeRequest,
+    SpecText, Status, Top, TopRow,
 };
 
 /// What takes time, on the core of whoever is asked.
@@ -64,6 +65,10 @@ pub trait Live {
     fn attach(&self, request: AttachRequest) -> Later<Result<Attached, Problem>>;
     /// Ends that.
     fn detach(&self, request: DetachRequest) -> Later<Result<Attached, Problem>>;
+    /// Makes the graph what a spec says, while its clients wait; or says what that would do.
+    fn apply(&self, request: ApplyRequest) -> Later<Result<Applied, Problem>>;
+    /// Lets the graph use all of a disk that has grown.
+    fn resize(&self, request: ResizeRequest) -> Later<Result<Applied, Problem>>;
     /// Lets something go on beside the answers.
     fn spawn(&self, task: Later<()>);
 }

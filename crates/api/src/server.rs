@@ -15,7 +15,10 @@ use rustix::fs::Mode;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use crate::{AttachRequest, Bridge, DetachRequest, KeyRequest, Live, MemberRequest, Problem};
+use crate::{
+    ApplyRequest, AttachRequest, Bridge, DetachRequest, KeyRequest, Live, MemberRequest, Problem,
+    ResizeRequest,
+};
 
 /// A control socket that is open; it closes with this value.
 pub struct Server {
@@ -104,6 +107,8 @@ fn routes(bridge: Bridge) -> Router {
         .route("/v1/keys", post(keys))
         .route("/v1/attach", post(attach))
         .route("/v1/detach", post(detach))
+        .route("/v1/apply", post(apply))
+        .route("/v1/device/resize", post(resize))
         .fallback(nothing)
         .with_state(bridge)
 }
@@ -136,6 +141,14 @@ async fn attach(State(bridge): State<Bridge>, Json(request): Json<AttachRequest>
 
 async fn detach(State(bridge): State<Bridge>, Json(request): Json<DetachRequest>) -> Response {
     answer(bridge.ask_later(move |live| live.detach(request)).await.flatten())
+}
+
+async fn apply(State(bridge): State<Bridge>, Json(request): Json<ApplyRequest>) -> Response {
+    answer(bridge.ask_later(move |live| live.apply(request)).await.flatten())
+}
+
+async fn resize(State(bridge): State<Bridge>, Json(request): Json<ResizeRequest>) -> Response {
+    answer(bridge.ask_later(move |live| live.resize(request)).await.flatten())
 }
 
 async fn nothing() -> Response {

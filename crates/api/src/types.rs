@@ -1,6 +1,7 @@
 //! What is asked and answered. Fields are only ever added.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -347,4 +348,54 @@ pub struct Problem {
     pub exit: u8,
     /// What, value, limit, and what to do next.
     pub message: String,
+}
+
+/// A spec that a running graph is to become.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ApplyRequest {
+    /// What to call it in messages: its file.
+    pub file: String,
+    /// The spec, as it stands in the file.
+    pub text: String,
+    /// The variables in it that whoever asks has in its environment.
+    pub variables: BTreeMap<String, String>,
+    /// The directory of whoever asks: relative paths begin there.
+    pub directory: PathBuf,
+    /// Disks that are labelled whatever is on them.
+    pub wipe: Vec<String>,
+    /// Only say what would be done.
+    pub dry_run: bool,
+}
+
+/// A disk that is larger than it was, or is to be.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ResizeRequest {
+    /// Its name in the spec.
+    pub disk: String,
+    /// The bytes that its file is to have; as many as it has by now if left out.
+    pub size_bytes: Option<u64>,
+    /// Only say what would be done.
+    pub dry_run: bool,
+}
+
+/// What a change has done, or would do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Applied {
+    /// The graph.
+    pub graph: String,
+    /// What is not as before; empty if all is.
+    pub changes: Vec<ChangeLine>,
+    /// What is worth knowing.
+    pub notes: Vec<String>,
+}
+
+/// What becomes of a disk, a device or an export.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ChangeLine {
+    /// `add`, `remove`, `change`, or `reopen`: the same on something that changes.
+    pub verb: String,
+    /// Its name.
+    pub name: String,
+    /// In words.
+    pub words: String,
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use block::{Error, ErrorKind, Result};
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::mount::{UnmountFlags, unmount};
 
 use crate::loops::{LOOK, Loop};
@@ -93,6 +94,18 @@ fn link(name: &Name, device: Loop) -> Result<()> {
     let target = Path::new("..").join(device.name());
     let link = name.link();
     std::os::unix::fs::symlink(target, &link).map_err(|error| Error::io(&error, link.display()))
+}
+
+/// Lets the device of a name be as large as what is behind it is now.
+///
+/// # Errors
+/// What the system says.
+pub fn resize(name: &Name) -> Result<()> {
+    let file = name.file();
+    // The kernel keeps sizes of files, and asks for this one only when it is told to.
+    let (flags, mask) = (AtFlags::STATX_FORCE_SYNC, StatxFlags::SIZE);
+    statx(CWD, &file, flags, mask).map_err(|error| Error::io(&error.into(), file.display()))?;
+    Loop::all_of(name).into_iter().try_for_each(Loop::resize)
 }
 
 /// Flushes the device of a name, takes it off its file, and removes everything of the name. Answers why

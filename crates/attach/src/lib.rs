@@ -25,7 +25,7 @@ mod sys;
 mod users;
 
 pub use claim::Claim;
-pub use hands::{Connected, Release, Wanted, clear, connect, is_left, prepare, release};
+pub use hands::{Connected, Release, Wanted, clear, connect, is_left, prepare, release, resize};
 pub use name::{DEVICES, NAME_MAX_BYTES, Name, RUNTIME};
 pub use users::Users;
 

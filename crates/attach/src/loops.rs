@@ -135,6 +135,14 @@ impl Loop {
         true
     }
 
+    /// Lets it be as large as its file is now.
+    pub(crate) fn resize(self) -> Result<()> {
+        let resized = File::open(self.path()).and_then(|device| sys::resize_loop(&device));
+        resized.map_err(|error| {
+            Error::io(&error, format_args!("{}: LOOP_SET_CAPACITY", self.path().display()))
+        })
+    }
+
     /// Takes note of an error that its former life left: the kernel keeps it for the next one to flush.
     pub(crate) fn forget_errors(self) {
         // Whatever it says is not about what is on it now.

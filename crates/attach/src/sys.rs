@@ -11,6 +11,7 @@ use std::os::fd::AsRawFd;
 // `linux/loop.h`
 const LOOP_CLR_FD: c_ulong = 0x4C01;
 const LOOP_GET_STATUS64: c_ulong = 0x4C05;
+const LOOP_SET_CAPACITY: c_ulong = 0x4C07;
 const LOOP_CONFIGURE: c_ulong = 0x4C0A;
 const LOOP_CTL_GET_FREE: c_ulong = 0x4C82;
 
@@ -55,6 +56,12 @@ pub(crate) fn free_loop(control: &File) -> io::Result<u32> {
     // SAFETY: no memory is passed.
     let number = check(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE as _) })?;
     Ok(number as u32)
+}
+
+/// Lets a loop device be as large as its file is now.
+pub(crate) fn resize_loop(device: &File) -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_SET_CAPACITY as _) }).map(drop)
 }
 
 /// Puts a loop device on a file: all of it, past the page cache, with its partitions; `mark` says whose

@@ -1,5 +1,9 @@
 //! The contract of a device, and the weaker power of hooks.
 
+use std::any::Any;
+use std::rc::Rc;
+
+use crate::env::LocalFuture;
 use crate::{ByteRange, Control, Handled, Info, Needs, Request, Result};
 
 /// One address space of bytes that answers requests.
@@ -48,7 +52,17 @@ pub trait Device: 'static {
         let _ = control;
         Handled::Pass
     }
+
+    /// Another device is about to take its place, while clients wait: ends what it does by itself, and
+    /// is done when nothing of it is on its way below. No request comes after this. What it answers
+    /// is given to its successor, if that has its name and its kind ([`crate::Kept::handed_over`]).
+    fn close(&self) -> LocalFuture<Handover> {
+        Box::pin(std::future::ready(None))
+    }
 }
+
+/// What a device leaves to its successor in the same process: keys, and what else is on no disk.
+pub type Handover = Option<Rc<dyn Any>>;
 
 /// A place below a device that holds part of its bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]

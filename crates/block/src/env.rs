@@ -311,8 +311,12 @@ pub enum CacheMode {
 
 /// An open disk. Locked against every other opener for as long as one of its requests is in flight.
 pub trait Storage {
-    /// The facts.
+    /// The facts, as they were when it was opened.
     fn facts(&self) -> &StorageFacts;
+    /// Somebody has looked again, and it has so many bytes by now: operations may reach as far.
+    fn has_grown(&self, size: u64) {
+        let _ = size;
+    }
     /// Begins one operation, aligned as the facts say.
     fn start(&self, io: DiskIo) -> Ticket;
     /// What is allocated in `range`: at most `max` extents from its start.

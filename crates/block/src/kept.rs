@@ -1,7 +1,7 @@
 //! Small state of a device that outlives the process: kept in the labels of the disks beneath it.
 
 use crate::env::LocalFuture;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Handover, Result};
 
 /// The most bytes that one device keeps.
 pub const KEPT_BYTES_MAX: usize = 4096;
@@ -16,6 +16,12 @@ pub trait Kept {
     /// Whether the operator has said that a device may open without all of what it needs
     /// (`--degraded`).
     fn may_degrade(&self) -> bool;
+
+    /// What its predecessor handed over ([`crate::Device::close`]): `None` if there was none, or it left
+    /// nothing.
+    fn handed_over(&self) -> Handover {
+        None
+    }
 
     /// Writes `state` into the label of every disk beneath `ports` that is there, and flushes it: with
     /// `Ok` for a port, each of them has it durably, and will show it as newer than all that was there

@@ -27,7 +27,7 @@ pub use buf::{BUF_ALIGN, BUF_MAX_BYTES, Buf, BufPool, Ref, RefMut, Standing};
 pub use check::check;
 pub use control::{Control, Handled, Health, KeyCommand, KeySlot, Member, Report};
 pub use deadline::{Deadline, Guard};
-pub use device::{Below, Device, Hooks, Push};
+pub use device::{Below, Device, Handover, Hooks, Push};
 pub use emulate::Emulate;
 pub use env::{Env, Mono};
 pub use error::{Error, ErrorKind, Result};
@@ -43,4 +43,4 @@ pub use table::{
     Fused, Origin, ParseError, ParseProblem, Place, Port, PortPath, Run, Runs, Segment, Stripe,
     StripeTable, Table, TableError, TableId,
 };
-pub use waiters::Waiters;
+pub use waiters::{OneUnderway, Underway, Waiters};

@@ -1,7 +1,8 @@
 //! Tasks of one core that wait for something to become true.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
+use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 /// Whoever waits. All are woken at once, and look for themselves.
@@ -24,5 +25,40 @@ impl Waiters {
     /// Something has changed.
     pub fn wake(&self) {
         self.0.take().into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Counts what a device does in the background, for whoever waits until there is nothing of it.
+#[derive(Clone, Default)]
+pub struct Underway(Rc<Background>);
+
+#[derive(Default)]
+struct Background {
+    count: Cell<u32>,
+    waiting: Waiters,
+}
+
+/// One thing that is done in the background, for as long as it is kept.
+pub struct OneUnderway(Rc<Background>);
+
+impl Underway {
+    /// One more.
+    pub fn begin(&self) -> OneUnderway {
+        self.0.count.set(self.0.count.get() + 1);
+        OneUnderway(self.0.clone())
+    }
+
+    /// Waits until there is none.
+    pub async fn ended(&self) {
+        self.0.waiting.until(|| self.0.count.get() == 0).await;
+    }
+}
+
+impl Drop for OneUnderway {
+    fn drop(&mut self) {
+        self.0.count.set(self.0.count.get() - 1);
+        if self.0.count.get() == 0 {
+            self.0.waiting.wake();
+        }
     }
 }

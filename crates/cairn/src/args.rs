@@ -5,6 +5,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::exit::Result;
 use crate::out::Form;
 use crate::serve::ServeArgs;
+use crate::verbs::apply::{ApplyArgs, DiffArgs};
 use crate::verbs::attach::{AttachArgs, DetachArgs};
 use crate::verbs::bench::BenchArgs;
 use crate::verbs::completions::{CompletionsArgs, ManArgs};
@@ -43,6 +44,10 @@ enum Verb {
     Serve(ServeArgs),
     /// Check a spec: every fault at once, or what the user gets
     Validate(ValidateArgs),
+    /// Tell what of the running graph a spec would change
+    Diff(DiffArgs),
+    /// Make the running graph what a spec says, while its clients wait
+    Apply(ApplyArgs),
     /// Show a spec, or what is running, with nothing left open
     Show(ShowArgs),
     /// List what is running, and where clients reach it
@@ -84,6 +89,8 @@ impl Args {
             Verb::Info(args) => args.run(form),
             Verb::Serve(args) => args.run(form),
             Verb::Validate(args) => args.run(form),
+            Verb::Diff(args) => args.run(form),
+            Verb::Apply(args) => args.run(form),
             Verb::Show(args) => args.run(form),
             Verb::Ls(args) => args.run(form),
             Verb::Status(args) => args.run(form),

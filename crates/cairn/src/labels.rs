@@ -4,7 +4,7 @@ use std::path::Path;
 
 use block::{Env, ErrorKind};
 use graph::engine::Engine;
-use graph::labels::{Glimpse, Opening, Refusal, Survey, Why};
+use graph::labels::{Glimpse, Labels, Opening, Refusal, Survey, Why};
 use graph::spec::Spec;
 use graph::spec::units::format_size;
 use meta::Machine;
@@ -31,7 +31,8 @@ pub fn machine() -> Machine {
 
 /// How this machine opens disks, if nothing is said.
 pub fn opening() -> Opening {
-    Opening { machine: machine(), degraded: false, wipe: Vec::new(), take: false }
+    let (degraded, take, changes, wipe) = (false, false, false, Vec::new());
+    Opening { machine: machine(), degraded, wipe, take, changes }
 }
 
 /// Looks at the labelled disks of a spec; `None` if it has none. See [`Survey::take`].
@@ -41,11 +42,12 @@ pub async fn survey(
     engine: &Engine,
     opening: Opening,
     read_only: bool,
+    running: Option<&Labels>,
 ) -> Option<Survey> {
     if spec.labelled(REGISTRY).is_empty() {
         return None;
     }
-    Some(Survey::take(spec, REGISTRY, env, engine, opening, read_only).await)
+    Some(Survey::take(spec, REGISTRY, env, engine, opening, read_only, running).await)
 }
 
 /// What keeps a graph from being opened: every reason on a line of its own, the code of the first.

@@ -79,10 +79,7 @@ impl Source {
         let Self::Spec(_) = self else { return planned.map_err(unusable) };
         let mut planned = planned.map_err(told)?;
         if read_only {
-            for export in &mut planned.exports {
-                export.read_only = true;
-                export.info.read_only = true;
-            }
+            planned.refuse_writes();
         }
         Ok(planned)
     }
@@ -114,6 +111,12 @@ fn is_spec(path: &Path) -> bool {
 
 /// A spec as it stands in the file, with the variables of the environment.
 pub fn read_spec(path: &Path) -> Result<Spec> {
+    let text = read_text(path)?;
+    Ok(Spec::parse(&text, &path.to_string_lossy(), &|name| std::env::var(name).ok()))
+}
+
+/// The text of a spec.
+pub fn read_text(path: &Path) -> Result<String> {
     use std::io::Read;
     let shown = path.display();
     let mut text = Vec::new();
@@ -121,9 +124,8 @@ pub fn read_spec(path: &Path) -> Result<Spec> {
     // One byte too many is enough for the parser to refuse the rest.
     let most = TEXT_MAX_BYTES as u64 + 1;
     file.take(most).read_to_end(&mut text).map_err(|error| Failure::io(&error, &shown))?;
-    let text = String::from_utf8(text)
-        .map_err(|error| Failure::new(Exit::Spec, format!("{shown} is no UTF-8: {error}")))?;
-    Ok(Spec::parse(&text, &path.to_string_lossy(), &|name| std::env::var(name).ok()))
+    String::from_utf8(text)
+        .map_err(|error| Failure::new(Exit::Spec, format!("{shown} is no UTF-8: {error}")))
 }
 
 /// A spec of one raw disk. It is probed first: what the system says of it has an exit code of its

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::LocalFuture;
-use block::{Env, Hooks, Info, Kept, Lower, Result, Table};
+use block::{Env, Handover, Hooks, Info, Kept, Lower, Result, Table};
 
 use crate::engine::AnyDevice;
 
@@ -269,8 +269,8 @@ pub type MakeDevice = fn(&Given, &Env, Vec<Lower>) -> Result<Rc<dyn AnyDevice>>;
 pub type MakeKeeper =
     fn(&Given, &Env, Vec<Lower>, Rc<dyn Kept>) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
 
-/// Opens a disk.
-pub type MakeDisk = fn(&Given, &Env) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
+/// Opens a disk, or takes over what the disk of that name and kind has open whose place it takes.
+pub type MakeDisk = fn(&Given, &Env, Handover) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
 
 /// How a device of a kind is made. First planned, from facts alone, so that validation finds every
 /// fault in one pass; then made, once everything below it runs.
@@ -288,6 +288,8 @@ pub enum Maker {
     },
     /// The device issues requests.
     Device {
+        /// Whose bytes it shows.
+        bytes: Bytes,
         /// Finds faults, or says what the device will be.
         plan: fn(&Given) -> Plan<Info>,
         /// Makes it.
@@ -295,6 +297,8 @@ pub enum Maker {
     },
     /// The device issues requests, and keeps a state on the labelled disks beneath it.
     Keeper {
+        /// Whose bytes it shows.
+        bytes: Bytes,
         /// Finds faults, or says what the device will be.
         plan: fn(&Given) -> Plan<Info>,
         /// Makes it from what it kept, or newly.
@@ -307,6 +311,17 @@ pub enum Maker {
         /// Opens it, and makes it where that was asked for.
         make: MakeDisk,
     },
+}
+
+/// Whose bytes a device shows: what a change of the graph must know, so that clients find theirs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bytes {
+    /// Those of its lower, each where it is there.
+    OfLower,
+    /// Those of each of its lowers, each where it is there.
+    OfEach,
+    /// Its own: nobody finds them below.
+    Own,
 }
 
 /// The answer of a disk that need not wait for anybody.

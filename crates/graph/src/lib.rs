@@ -5,10 +5,12 @@ mod carried;
 pub mod engine;
 pub mod kind;
 pub mod labels;
+pub mod live;
 mod locate;
 mod running;
 pub mod spec;
 
 pub use carried::Carried;
+pub use live::Live;
 pub use locate::Located;
 pub use running::{Export, Graph, Member};

@@ -1,16 +1,18 @@
 //! A running graph: what a plan becomes.
 
+use std::any::Any;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use block::env::LocalFuture;
 use block::{
-    Below, ByteRange, Control, Emulate, Env, Error, ErrorKind, Handled, Hooks, Info, Kept,
-    NothingKept, Port, Report, Result, Table, TableId,
+    Below, ByteRange, Control, Emulate, Env, Error, ErrorKind, Found, Handled, Handover, Hooks,
+    Info, Kept, NothingKept, Port, Report, Result, Table, TableId,
 };
 
 use crate::carried::Carried;
 use crate::engine::{AnyDevice, Engine, NodeId};
-use crate::kind::{Kind, Maker};
+use crate::kind::{Kind, Maker, Value};
 use crate::labels::{Labels, Place};
 use crate::spec::{Planned, PlannedNode};
 
@@ -23,6 +25,7 @@ pub struct Graph {
 }
 
 /// A disk or device of a running graph.
+#[derive(Clone)]
 pub struct Member {
     /// Its name in the spec.
     pub name: String,
@@ -34,18 +37,23 @@ pub struct Member {
     pub info: Info,
     /// Where requests for it begin.
     pub node: NodeId,
+    /// The nodes that were made for it, and that go with it.
+    made: Vec<NodeId>,
     body: Body,
 }
 
+#[derive(Clone)]
 enum Body {
     Device(Rc<dyn AnyDevice>),
     /// A labelled disk: the raw one, and the table of its data.
     Labelled(Rc<dyn AnyDevice>, Fusion),
-    Hooks(Rc<dyn Hooks>),
+    /// What looks on, and the options that it was made from.
+    Hooks(Rc<dyn Hooks>, Vec<(&'static str, Value)>),
     Table(Fusion),
 }
 
 /// A table device: its own table over its lowers, and the fused one over the devices below them.
+#[derive(Clone)]
 struct Fusion {
     own: Table,
     fused: Table,
@@ -58,8 +66,12 @@ pub struct Export {
     pub name: String,
     /// What it shows: an index into [`Graph::members`].
     pub member: usize,
-    /// Where its requests begin.
+    /// Where its requests begin: a door, the same one as long as there is an export of this name.
     pub node: NodeId,
+    /// Where that leads.
+    behind: NodeId,
+    /// The node that was made for it alone, if it needs one.
+    made: Option<NodeId>,
     /// Whose certificates get it; everybody if it does not say.
     pub clients: Option<Vec<String>>,
     /// Its facts.
@@ -71,15 +83,77 @@ struct Building<'b> {
     plan: &'b Planned,
     labels: Option<&'b Labels>,
     env: &'b Env,
+    before: Option<&'b Before<'b>>,
+}
+
+/// The graph whose place another one takes.
+pub struct Before<'b> {
+    /// That graph.
+    pub graph: &'b Graph,
+    /// For each node of the plan: the member of it that stays as it is.
+    pub stays: Vec<Option<usize>>,
+    /// What its other devices have handed over, by their names and kinds.
+    pub handovers: BTreeMap<(String, &'static str), Rc<dyn Any>>,
 }
 
 impl Building<'_> {
     /// What the device keeps beneath it.
     fn kept(&self, index: usize) -> Rc<dyn Kept> {
-        match self.labels {
+        let node = &self.plan.nodes[index];
+        let kept: Rc<dyn Kept> = match self.labels {
             Some(labels) => labels.kept(self.plan, index),
-            None => Rc::new(NothingKept::new(self.plan.nodes[index].created)),
+            None => Rc::new(NothingKept::new(node.created && self.before.is_none())),
+        };
+        match self.handover(node) {
+            Some(handover) => Rc::new(Inherited { kept, handover }),
+            None => kept,
         }
+    }
+
+    /// What the device of that name and kind has left.
+    fn handover(&self, node: &PlannedNode) -> Handover {
+        let key = (node.name.clone(), node.kind.name);
+        self.before?.handovers.get(&key).cloned()
+    }
+
+    /// The member that stays as it is.
+    fn staying(&self, index: usize) -> Option<&Member> {
+        let before = self.before?;
+        before.stays[index].map(|member| &before.graph.nodes[member])
+    }
+
+    /// The hook that looks on already: it knows nothing of what is below it.
+    fn same_hooks(&self, node: &PlannedNode) -> Option<Rc<dyn Hooks>> {
+        let before = self.before?;
+        let member = before.graph.member(&node.name)?;
+        match &member.body {
+            Body::Hooks(hooks, given) if *given == node.given.options => Some(hooks.clone()),
+            _ => None,
+        }
+    }
+}
+
+/// What a device keeps, and what its predecessor handed over.
+struct Inherited {
+    kept: Rc<dyn Kept>,
+    handover: Rc<dyn Any>,
+}
+
+impl Kept for Inherited {
+    fn found(&self, port: usize) -> &Found {
+        self.kept.found(port)
+    }
+
+    fn may_degrade(&self) -> bool {
+        self.kept.may_degrade()
+    }
+
+    fn handed_over(&self) -> Handover {
+        Some(self.handover.clone())
+    }
+
+    fn write(&self, ports: &[usize], state: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>> {
+        self.kept.write(ports, state)
     }
 }
 
@@ -102,69 +176,145 @@ impl Graph {
         engine: &Engine,
         env: &Env,
     ) -> Result<Self> {
-        let mut graph = Self {
-            name: plan.name.clone(),
-            engine: engine.clone(),
-            nodes: Vec::new(),
-            exports: Vec::new(),
-        };
-        let building = Building { plan, labels, env };
+        let mut graph = Self::empty(plan, engine);
+        graph.fill(plan, labels, env, None).await?;
+        graph.open_doors(None)?;
+        Ok(graph)
+    }
+
+    /// A graph of which nothing is made yet.
+    pub(crate) fn empty(plan: &Planned, engine: &Engine) -> Self {
+        let (name, engine) = (plan.name.clone(), engine.clone());
+        Self { name, engine, nodes: Vec::new(), exports: Vec::new() }
+    }
+
+    /// Makes everything that `plan` names, the lowest first, but for what stays as it was before.
+    ///
+    /// # Errors
+    /// As [`Graph::build_on`]; what was made until then stays in the graph.
+    pub(crate) async fn fill(
+        &mut self,
+        plan: &Planned,
+        labels: Option<&Labels>,
+        env: &Env,
+        before: Option<&Before<'_>>,
+    ) -> Result<()> {
+        let building = Building { plan, labels, env, before };
         for (index, node) in plan.nodes.iter().enumerate() {
-            let member = graph.make(&building, index).await;
-            graph.nodes.push(member.map_err(|error| error.at(&node.name))?);
+            let member = match building.staying(index) {
+                // Its number among the members may be another one now.
+                Some(member) => Member { lowers: node.lowers.clone(), ..member.clone() },
+                None => self.make(&building, index).await.map_err(|error| error.at(&node.name))?,
+            };
+            self.nodes.push(member);
         }
         for export in &plan.exports {
-            let member = &graph.nodes[export.node];
+            let member = &self.nodes[export.node];
             let mut info = member.info.clone();
-            let mut node = member.node;
+            let (mut behind, mut made) = (member.node, None);
             if export.read_only && !info.read_only {
                 info.read_only = true;
                 let whole = Table::linear(Port(0), info.size, 0, info.size)
                     .map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
-                node = engine.add_table(&export.name, info.clone(), Rc::new(whole), &[node])?;
+                let engine = &self.engine;
+                behind = engine.add_table(&export.name, info.clone(), Rc::new(whole), &[behind])?;
+                made = Some(behind);
             }
-            let name = export.name.clone();
-            let clients = export.clients.clone();
-            graph.exports.push(Export { name, member: export.node, node, clients, info });
+            let (name, clients) = (export.name.clone(), export.clients.clone());
+            let (member, node) = (export.node, behind);
+            self.exports.push(Export { name, member, node, behind, made, clients, info });
         }
-        Ok(graph)
+        Ok(())
+    }
+
+    /// Makes the doors that clients come through, or leads those that they know to this graph.
+    ///
+    /// # Errors
+    /// `Limit` if there are too many nodes.
+    pub(crate) fn open_doors(&mut self, before: Option<&Self>) -> Result<()> {
+        // All that may fail comes first.
+        for export in &mut self.exports {
+            let known = before.and_then(|before| before.export(&export.name));
+            export.node = match known {
+                Some(known) => known.node,
+                None => self.engine.add_door(export.behind)?,
+            };
+        }
+        for export in &self.exports {
+            self.engine.lead(export.node, export.behind);
+        }
+        Ok(())
+    }
+
+    /// Forgets what another graph, which takes its place, has not taken over. Doors stay: clients may
+    /// have them in hand.
+    pub(crate) fn leave(&self, to: &Self) {
+        let taken = |node: &NodeId| to.nodes.iter().any(|member| member.made.contains(node));
+        let made = self.nodes.iter().flat_map(|member| &member.made);
+        let gone = made.filter(|node| !taken(node));
+        let own = self.exports.iter().filter_map(|export| export.made.as_ref());
+        gone.chain(own).for_each(|node| self.engine.forget(*node));
+    }
+
+    /// Ends what a member does by itself; nothing comes to it any more.
+    pub(crate) fn close(&self, member: &Member) -> LocalFuture<Handover> {
+        match &member.body {
+            Body::Device(device) => device.close(),
+            // A labelled disk is its labels', and they go on.
+            Body::Labelled(..) | Body::Hooks(..) | Body::Table(_) => {
+                Box::pin(std::future::ready(None))
+            }
+        }
     }
 
     async fn make(&self, building: &Building<'_>, index: usize) -> Result<Member> {
         let (plan, env) = (&building.plan.nodes[index], building.env);
         let below: Vec<NodeId> = plan.lowers.iter().map(|lower| self.nodes[*lower].node).collect();
-        let (node, body, info) = match plan.kind.maker {
+        let lowers = || below.iter().map(|id| self.engine.lower(*id)).collect();
+        let (made, body, info) = match plan.kind.maker {
             Maker::Table(_) => self.table(plan)?,
-            Maker::Hooks { make, .. } if plan.as_device() => {
-                let hooks = make(&plan.given, env)?;
-                let carried = Carried::new(hooks, self.engine.lower(below[0]));
-                self.device(&plan.name, Rc::new(carried), &below)?
-            }
             Maker::Hooks { make, .. } => {
-                let hooks = make(&plan.given, env)?;
-                let node = self.engine.add_hooks(&plan.name, hooks.clone(), below[0])?;
-                (node, Body::Hooks(hooks), self.engine.info(node))
+                let hooks = match building.same_hooks(plan) {
+                    Some(hooks) => hooks,
+                    None => make(&plan.given, env)?,
+                };
+                self.hooks(plan, hooks, &below)?
             }
             Maker::Device { make, .. } => {
-                let lowers = below.iter().map(|id| self.engine.lower(*id)).collect();
-                let device = make(&plan.given, env, lowers)?;
+                let device = make(&plan.given, env, lowers())?;
                 self.device(&plan.name, device, &below)?
             }
             Maker::Keeper { make, .. } => {
-                let lowers = below.iter().map(|id| self.engine.lower(*id)).collect();
-                let kept = building.kept(index);
-                let device = make(&plan.given, env, lowers, kept).await?;
+                let device = make(&plan.given, env, lowers(), building.kept(index)).await?;
                 self.device(&plan.name, device, &below)?
             }
             Maker::Disk { .. } if plan.has_label() => self.labelled(building, index)?,
             Maker::Disk { make, .. } => {
-                let device = make(&plan.given, env).await?;
-                let (disk, body, info) = self.device(&plan.name, device, &[])?;
-                (self.completed(&plan.name, disk, env)?, body, info)
+                let device = make(&plan.given, env, building.handover(plan)).await?;
+                let (mut made, body, info) = self.device(&plan.name, device, &[])?;
+                made.extend(self.completed(&plan.name, made[0], env)?);
+                (made, body, info)
             }
         };
+        let node = *made.last().expect("what is made has a node");
         let (name, kind, lowers) = (plan.name.clone(), plan.kind, plan.lowers.clone());
-        Ok(Member { name, kind, lowers, info, node, body })
+        Ok(Member { name, kind, lowers, info, node, made, body })
+    }
+
+    fn hooks(
+        &self,
+        plan: &PlannedNode,
+        hooks: Rc<dyn Hooks>,
+        below: &[NodeId],
+    ) -> Result<(Vec<NodeId>, Body, Info)> {
+        let node = if plan.as_device() {
+            let carried = Carried::new(hooks.clone(), self.engine.lower(below[0]));
+            self.engine.add_device(&plan.name, Rc::new(carried), below)?
+        } else {
+            self.engine.add_hooks(&plan.name, hooks.clone(), below[0])?
+        };
+        let body = Body::Hooks(hooks, plan.given.options.clone());
+        Ok((vec![node], body, self.engine.info(node)))
     }
 
     fn device(
@@ -172,13 +322,13 @@ impl Graph {
         name: &str,
         device: Rc<dyn AnyDevice>,
         below: &[NodeId],
-    ) -> Result<(NodeId, Body, Info)> {
+    ) -> Result<(Vec<NodeId>, Body, Info)> {
         let node = self.engine.add_device(name, device.clone(), below)?;
-        Ok((node, Body::Device(device), self.engine.info(node)))
+        Ok((vec![node], Body::Device(device), self.engine.info(node)))
     }
 
     /// A disk of which the label takes both ends.
-    fn labelled(&self, building: &Building<'_>, index: usize) -> Result<(NodeId, Body, Info)> {
+    fn labelled(&self, building: &Building<'_>, index: usize) -> Result<(Vec<NodeId>, Body, Info)> {
         let plan = &building.plan.nodes[index];
         let place = building.labels.and_then(|labels| labels.place(building.plan, index));
         let (device, raw, bytes) = match place {
@@ -186,7 +336,9 @@ impl Graph {
             Some(Place::Absent(device)) => return self.device(&plan.name, device, &[]),
             None => return Err(Error::new(ErrorKind::Invalid, "its label was not opened")),
         };
-        let raw = self.completed(&plan.name, raw, building.env)?;
+        let mut made: Vec<NodeId> =
+            self.completed(&plan.name, raw, building.env)?.into_iter().collect();
+        let raw = made.last().copied().unwrap_or(raw);
         let fault = |error: block::TableError| Error::new(ErrorKind::Invalid, error.to_string());
         let id = TableId::new(&plan.name, 1).map_err(fault)?;
         let raw_info = self.engine.info(raw);
@@ -194,22 +346,23 @@ impl Graph {
         let fused = own.clone().named(id);
         let info = Info { size: bytes, ..raw_info };
         let node = self.engine.add_table(&plan.name, info, Rc::new(fused.clone()), &[raw])?;
+        made.push(node);
         let fusion = Fusion { own, fused, ports: vec![raw] };
-        Ok((node, Body::Labelled(device, fusion), self.engine.info(node)))
+        Ok((made, Body::Labelled(device, fusion), self.engine.info(node)))
     }
 
-    /// The disk itself, or what does for it what it cannot do.
-    fn completed(&self, name: &str, disk: NodeId, env: &Env) -> Result<NodeId> {
+    /// What does for a disk what it cannot do, if there is anything.
+    fn completed(&self, name: &str, disk: NodeId, env: &Env) -> Result<Option<NodeId>> {
         let info = self.engine.info(disk);
         if !Emulate::is_needed(&info, info.block_size) {
-            return Ok(disk);
+            return Ok(None);
         }
         let emulate = Emulate::new(env, self.engine.lower(disk), info.block_size)?;
-        self.engine.add_device(name, Rc::new(emulate), &[disk])
+        self.engine.add_device(name, Rc::new(emulate), &[disk]).map(Some)
     }
 
     /// A table, fused with the tables directly below it: one lookup, however many there are.
-    fn table(&self, plan: &PlannedNode) -> Result<(NodeId, Body, Info)> {
+    fn table(&self, plan: &PlannedNode) -> Result<(Vec<NodeId>, Body, Info)> {
         let fault = |error: block::TableError| Error::new(ErrorKind::Invalid, error.to_string());
         let own = plan.table.clone().expect("a table kind is planned with its table");
         let id = TableId::new(&plan.name, 1).map_err(fault)?;
@@ -236,7 +389,7 @@ impl Graph {
         let info = plan.info.clone();
         let node = self.engine.add_table(&plan.name, info, Rc::new(table.clone()), &nodes)?;
         let fusion = Fusion { own, fused: table, ports: nodes };
-        Ok((node, Body::Table(fusion), self.engine.info(node)))
+        Ok((vec![node], Body::Table(fusion), self.engine.info(node)))
     }
 
     /// Its name.
@@ -304,7 +457,7 @@ impl Graph {
     fn handled(&self, member: &Member, control: &Control) -> Handled {
         match &member.body {
             Body::Device(device) | Body::Labelled(device, _) => device.control(control),
-            Body::Hooks(hooks) => hooks.control(control),
+            Body::Hooks(hooks, _) => hooks.control(control),
             Body::Table(_) => Handled::Pass,
         }
     }
@@ -318,7 +471,7 @@ impl Graph {
             Body::Device(device) => device.resolve(range),
             // It is a disk: there is nothing of ours below.
             Body::Labelled(..) => Ok(Vec::new()),
-            Body::Hooks(_) => Ok(vec![Below { lower: 0, above: range.start(), range, how: "" }]),
+            Body::Hooks(..) => Ok(vec![Below { lower: 0, above: range.start(), range, how: "" }]),
             Body::Table(fusion) => {
                 let below = |run: block::Run| Below {
                     lower: usize::from(run.port.0),

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use block::{Below, Buf, ByteRange, Device, Env, Info, Lower, Needs, Op, Request, Result};
 use graph::engine::AnyDevice;
-use graph::kind::{Given, Kind, Lowers, Maker, Plan, Registry};
+use graph::kind::{Bytes, Given, Kind, Lowers, Maker, Plan, Registry};
 
 /// `reverse`: every 512 bytes back to front. Of no use but to show a device that changes bytes.
 pub const KIND: Kind = Kind {
@@ -15,7 +15,7 @@ pub const KIND: Kind = Kind {
     manual: "# reverse",
     lowers: Lowers::One,
     options: &[],
-    maker: Maker::Device { plan, make },
+    maker: Maker::Device { bytes: Bytes::Own, plan, make },
 };
 
 struct Reverse {

@@ -20,6 +20,8 @@ const ZERO_WRITE_BYTES: u64 = 1 << 20;
 pub(crate) struct Disk {
     path: String,
     facts: StorageFacts,
+    /// Bytes by now: a disk may have grown since it was opened.
+    size: Cell<u64>,
     read_only: bool,
     inline: bool,
     /// Served by another process, which may be slow or stopped.
@@ -49,6 +51,7 @@ pub(crate) fn open(side: Rc<Side>, open: &Open) -> Result<OpenDisk> {
     let Opened { file, seeker, facts, inline, foreign, punch, zero_range } = opening::open(open)?;
     let disk = Disk {
         path: open.path.display().to_string(),
+        size: Cell::new(facts.size),
         facts,
         read_only: open.read_only,
         inline,
@@ -70,6 +73,10 @@ impl OpenDisk {
 impl Storage for OpenDisk {
     fn facts(&self) -> &StorageFacts {
         &self.disk.facts
+    }
+
+    fn has_grown(&self, size: u64) {
+        self.disk.size.set(size.max(self.disk.size.get()));
     }
 
     fn start(&self, io: DiskIo) -> Ticket {
@@ -105,7 +112,7 @@ impl Storage for OpenDisk {
                 ),
             ));
         };
-        if range.end() > self.disk.facts.size {
+        if range.end() > self.disk.size.get() {
             return Err(self.disk.outside("extents", range));
         }
         extents(seeker.as_raw_fd(), range, max)
@@ -157,7 +164,7 @@ impl Disk {
                 self.path,
                 range.len(),
                 range.start(),
-                self.facts.size
+                self.size.get()
             ),
         )
     }
@@ -191,7 +198,7 @@ impl Disk {
             return Err(fault.clone());
         }
         let Some(range) = range else { return Ok(()) };
-        if range.end() > self.facts.size {
+        if range.end() > self.size.get() {
             return Err(self.outside(op.name(), range));
         }
         if !range.is_aligned(self.facts.block_size) {
@@ -249,7 +256,9 @@ impl Disk {
             Op::Read { offset } => format!(
                 "{}: read of {len} bytes at {offset} ends after {}: the disk is shorter than the \
                  {} bytes it had when it was opened",
-                self.path, slot.moved, self.facts.size
+                self.path,
+                slot.moved,
+                self.size.get()
             ),
             op => format!("{}: {} of {len} bytes stores nothing more", self.path, op.name()),
         };

@@ -79,7 +79,7 @@ impl Assembly {
     ) -> Result<PartId> {
         let wrong = |why: &str| Error::new(ErrorKind::Unsupported, format!("{kind}: {why}"));
         let kind_of = self.registry.find(kind).ok_or_else(|| wrong("there is no such kind"))?;
-        let Maker::Keeper { plan, make } = kind_of.maker else {
+        let Maker::Keeper { plan, make, .. } = kind_of.maker else {
             return Err(wrong("it keeps nothing"));
         };
         let name = format!("{kind}{}", self.parts.len());
@@ -198,13 +198,13 @@ impl Assembly {
                 let node = self.engine.add_hooks(&name, hooks.clone(), nodes[0])?;
                 Ok(self.push(name, self.engine.info(node), node, Body::Hooks(hooks)))
             }
-            Maker::Device { plan, make } => {
+            Maker::Device { plan, make, .. } => {
                 plan(&given).map_err(refused)?;
                 let lowers = nodes.iter().map(|node| self.engine.lower(*node)).collect();
                 let device = make(&given, &self.env, lowers)?;
                 self.adopt(&name, device, on)
             }
-            Maker::Keeper { plan, make } => {
+            Maker::Keeper { plan, make, .. } => {
                 plan(&given).map_err(refused)?;
                 let lowers = nodes.iter().map(|node| self.engine.lower(*node)).collect();
                 let kept = Rc::new(NothingKept::new(false));
@@ -213,7 +213,7 @@ impl Assembly {
             }
             Maker::Disk { plan, make } => {
                 at_once(plan(&given, &self.env)).map_err(refused)?;
-                let disk = at_once(make(&given, &self.env))?;
+                let disk = at_once(make(&given, &self.env, None))?;
                 self.adopt(&name, disk, &[])
             }
         }

@@ -86,7 +86,7 @@ fn disk(world: &SimWorld, connections: u64) -> Client {
     let given =
         Given { graph: "test".to_owned(), name: "far".to_owned(), options, lowers: Vec::new() };
     let Maker::Disk { make, .. } = net::nbd::KIND.maker else { panic!("nbd is a disk") };
-    let disk = world.block_on(make(&given, &env)).unwrap().unwrap();
+    let disk = world.block_on(make(&given, &env, None)).unwrap().unwrap();
     let engine = Engine::new(env.pool());
     env.spawn("the client's engine", engine.clone().drive());
     let node = engine.add_device("far", disk, &[]).unwrap();

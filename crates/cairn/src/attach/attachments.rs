@@ -26,7 +26,7 @@ pub struct Attachments(Rc<Inner>);
 
 struct Inner {
     env: Env,
-    exports: Vec<Rc<Export>>,
+    exports: RefCell<Vec<Rc<Export>>>,
     all: RefCell<Vec<Rc<One>>>,
     /// Exports that are being attached.
     busy: RefCell<Vec<String>>,
@@ -48,7 +48,7 @@ struct One {
 impl Attachments {
     /// None yet.
     pub fn new(env: &Env, exports: &[Rc<Export>]) -> Self {
-        let (env, exports) = (env.clone(), exports.to_vec());
+        let (env, exports) = (env.clone(), RefCell::new(exports.to_vec()));
         Self(Rc::new(Inner {
             env,
             exports,
@@ -71,6 +71,28 @@ impl Attachments {
             let found = all.iter().find(|one| one.view.export == export.name);
             export.attached = found.map(|one| one.view.path.clone());
         }
+    }
+
+    /// What an export is called as a device, if it is one.
+    pub fn of(&self, export: &str) -> Option<String> {
+        let all = self.0.all.borrow();
+        all.iter().find(|one| one.view.export == export).map(|one| one.view.path.clone())
+    }
+
+    /// These are the exports from now on. Devices get the sizes that theirs have; what keeps one from
+    /// it is answered.
+    pub async fn offer(&self, exports: Vec<Rc<Export>>) -> Vec<String> {
+        *self.0.exports.borrow_mut() = exports;
+        let all = self.0.all.borrow().clone();
+        let mut notes = Vec::new();
+        for one in all {
+            one.volume.resized();
+            if let Err(failure) = step(one.claim.name(), Step::Resize).await {
+                let path = &one.view.path;
+                notes.push(format!("warning: {path} keeps its size: {}", failure.message));
+            }
+        }
+        notes
     }
 
     /// Makes an export a device.
@@ -117,7 +139,7 @@ impl Attachments {
     }
 
     fn find(&self, name: &str) -> Result<Rc<Export>> {
-        let exports = &self.0.exports;
+        let exports = self.0.exports.borrow();
         let Some(export) = exports.iter().find(|export| export.name() == name) else {
             let names: Vec<_> = exports.iter().map(|export| export.name()).collect();
             let why = format!("no export {name:?}; there is {}", names.join(", "));

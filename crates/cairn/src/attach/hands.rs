@@ -41,6 +41,8 @@ pub enum Step {
         /// Whether it may only be read.
         read_only: bool,
     },
+    /// Be as large as what is behind it.
+    Resize,
     /// Flush, and remove everything.
     Release {
         /// How long to wait for users.
@@ -108,6 +110,7 @@ impl Job {
                 let (device, direct) = (Some(connected.device), connected.direct);
                 return Ok(Done { device, direct, ..Done::default() });
             }
+            Step::Resize => attach::resize(&name)?,
             Step::Release { patience, give_up } => {
                 let unflushed = attach::release(&name, Release { patience, give_up })?;
                 let unflushed = unflushed.map(|error| Failure::from(error).into());

@@ -8,10 +8,12 @@
 //! | `stop.rs` | how it ends: begun requests, flushes, deadlines |
 //! | `command.rs` | `--run` |
 //! | `live.rs` | what the control socket is told |
+//! | `apply.rs` | a changed spec, while clients wait |
 //! | `keys.rs` | key slots, by the control socket |
 //! | `remote.rs` | `cairn attach URI` |
 //! | `process.rs` | limits, the pid file, word to the service manager |
 
+mod apply;
 mod banner;
 mod command;
 mod keys;
@@ -21,6 +23,7 @@ mod process;
 mod remote;
 mod stop;
 
+use std::cell::RefCell;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -31,11 +34,11 @@ use block::Env;
 use block::env::Address;
 use clap::Args;
 use export::nbd::{Export, Limits, Server};
-use graph::Graph;
 use graph::engine::Engine;
-use graph::labels::{Labels, Opening, Survey};
+use graph::labels::{Opening, Survey};
+use graph::live::{Live, Now};
 use graph::spec::units::parse_duration;
-use graph::spec::{Listen, Planned};
+use graph::spec::{Listen, Planned, Spec};
 use runtime::{Config, Core};
 
 use crate::attach::Attachments;
@@ -98,10 +101,15 @@ pub struct ServeArgs {
 pub struct Serving {
     env: Env,
     engine: Engine,
-    graph: Rc<Graph>,
-    labels: Option<Labels>,
+    live: Live,
     server: Server,
     attachments: Attachments,
+    /// Where clients reach it.
+    listens: RefCell<Vec<Listen>>,
+    /// What it was made from.
+    spec: RefCell<Spec>,
+    /// Whether writes are refused, whatever the spec says.
+    read_only: bool,
 }
 
 impl Serving {
@@ -109,44 +117,26 @@ impl Serving {
     async fn open(
         env: &Env,
         engine: &Engine,
+        spec: Spec,
         planned: &Planned,
         survey: Option<Survey>,
     ) -> Result<Self> {
-        let engine = engine.clone();
-        let labels = match survey {
-            Some(survey) => {
-                Some(survey.begin(planned).await.map_err(|refusals| labels::refused(&refusals))?)
-            }
-            None => None,
-        };
-        let graph = match Graph::build_on(planned, labels.as_ref(), &engine, env).await {
-            Ok(graph) => Rc::new(graph),
-            Err(error) => {
-                if let Some(labels) = &labels
-                    && let Err(error) = labels.give_up().await
-                {
-                    out::note(&format!("warning: {error}"));
-                }
-                return Err(error.into());
-            }
-        };
-        let export = |export: &graph::Export| {
-            let clients = export.clients.as_deref();
-            Export::for_clients(env, &engine, export.node, &export.name, &planned.name, clients)
-        };
-        let exports: Vec<_> = graph.exports().iter().map(export).collect();
+        let live = Live::open(env, engine, planned.clone(), survey).await.map_err(apply::told)?;
+        let exports = offered(env, engine, &live.now(), &[]);
         let attachments = Attachments::new(env, &exports);
         let mut limits = Limits::default();
         if let Some(most) = planned.max_connections {
             limits.connections = most as usize;
         }
         let server = Server::new(env, exports, limits, out::note);
-        Ok(Self { env: env.clone(), engine, graph, labels, server, attachments })
+        let (env, engine) = (env.clone(), engine.clone());
+        let (listens, spec) = (RefCell::default(), RefCell::new(spec));
+        Ok(Self { env, engine, live, server, attachments, listens, spec, read_only: false })
     }
 
-    /// Lets clients in. Answers the addresses as they turned out.
-    fn listen(&self, listens: &[Listen], tls: Option<Rc<tls::Server>>) -> Result<Vec<Listen>> {
-        let mut bound = Vec::new();
+    /// Lets clients in.
+    fn listen(&self, listens: &[Listen], tls: Option<Rc<tls::Server>>) -> Result<()> {
+        let mut bound = self.listens.borrow_mut();
         for at in listens {
             let listener = self.env.listen(&at.address)?;
             bound.push(Listen { address: listener.address(), tls: at.tls });
@@ -155,7 +145,7 @@ impl Serving {
                 _ => self.server.serve(listener),
             }
         }
-        Ok(bound)
+        Ok(())
     }
 
     /// Attaches what the spec says.
@@ -175,8 +165,14 @@ impl Serving {
         Ok(())
     }
 
+    /// The plan as it came true: with the addresses as they turned out.
+    fn planned(&self) -> Planned {
+        Planned { listens: self.listens.borrow().clone(), ..self.live.now().planned.clone() }
+    }
+
     /// As people and programs look at it.
-    fn view(&self, planned: &Planned) -> GraphView {
+    fn view(&self) -> GraphView {
+        let planned = &self.planned();
         let pid = Some(std::process::id());
         let named = |name: &str| {
             planned.exports.iter().any(|export| export.name == name && export.clients.is_some())
@@ -187,19 +183,24 @@ impl Serving {
         self.attachments.show(&mut view);
         view
     }
+}
 
-    /// As the control socket looks at it.
-    fn live(&self, planned: &Planned) -> Running {
-        Running {
-            env: self.env.clone(),
-            engine: self.engine.clone(),
-            graph: self.graph.clone(),
-            server: self.server.clone(),
-            attachments: self.attachments.clone(),
-            view: self.view(planned),
-            planned: planned.clone(),
+/// What clients are offered: an export that was there before is the same one.
+fn offered(env: &Env, engine: &Engine, now: &Now, before: &[Rc<Export>]) -> Vec<Rc<Export>> {
+    let export = |export: &graph::Export| {
+        let clients = export.clients.as_deref();
+        match before.iter().find(|known| known.name() == export.name) {
+            Some(known) => {
+                known.let_in(clients);
+                known.clone()
+            }
+            None => {
+                let graph = &now.planned.name;
+                Export::for_clients(env, engine, export.node, &export.name, graph, clients)
+            }
         }
-    }
+    };
+    now.graph.exports().iter().map(export).collect()
 }
 
 impl ServeArgs {
@@ -217,7 +218,7 @@ impl ServeArgs {
             take: self.take,
             ..labels::opening()
         };
-        let look = labels::survey(&spec, &env, &engine, opening, self.dry_run);
+        let look = labels::survey(&spec, &env, &engine, opening, self.dry_run, None);
         let survey = core.block_on(look);
         self.judge(survey.as_ref())?;
         let surveyed = survey.as_ref().map(Survey::facts).unwrap_or_default();
@@ -240,9 +241,11 @@ impl ServeArgs {
         }
         // Before any thread is started: threads inherit what is blocked.
         let mut signals = core.signals()?;
-        let serving = core.block_on(Serving::open(&env, &engine, &planned, survey))?;
-        let planned = Planned { listens: serving.listen(&listens, tls)?, ..planned };
-        let control = open_control(self.at.as_deref(), &planned, &serving)?;
+        let serving = core.block_on(Serving::open(&env, &engine, spec, &planned, survey))?;
+        let serving = Rc::new(Serving { read_only: self.read_only, ..serving });
+        serving.listen(&listens, tls)?;
+        let planned = serving.planned();
+        let control = open_control(self.at.as_deref(), &serving)?;
         core.block_on(serving.attach(&planned))?;
         if let Some(pidfile) = &pidfile {
             pidfile.write()?;
@@ -250,7 +253,7 @@ impl ServeArgs {
         process::tell_manager("READY=1");
         let ended = match &self.run {
             None => {
-                let view = serving.view(&planned);
+                let view = serving.view();
                 if let Err(failure) =
                     form.print(&view, || banner::text(&planned, &serving.attachments.views()))
                 {
@@ -316,17 +319,18 @@ impl ServeArgs {
 }
 
 /// Opens the control socket, at `at` or where live verbs look.
-fn open_control(at: Option<&Path>, planned: &Planned, serving: &Serving) -> Result<api::Server> {
+fn open_control(at: Option<&Path>, serving: &Rc<Serving>) -> Result<api::Server> {
     let path = match at {
         Some(path) => path.to_owned(),
         None => {
             place::make_control()?;
-            place::control().join(format!("{}-{}.sock", planned.name, std::process::id()))
+            let name = &serving.live.now().planned.name;
+            place::control().join(format!("{name}-{}.sock", std::process::id()))
         }
     };
     let (bridge, answers) = api::bridge();
-    let live = serving.live(planned);
-    serving.env.spawn("the control socket", answers.run(Rc::new(live)));
+    let running = Running(serving.clone());
+    serving.env.spawn("the control socket", answers.run(Rc::new(running)));
     api::Server::start(&path, bridge).map_err(|error| {
         let shown = path.display();
         let in_use =

@@ -1,5 +1,6 @@
 //! `cairn attach URI`: a graph of one NBD disk, served to this machine alone, in the foreground.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use graph::engine::Engine;
@@ -53,14 +54,14 @@ impl Remote {
         let mut signals = core.signals()?;
         let engine = Engine::new(env.pool());
         env.spawn("engine", engine.clone().drive());
-        let serving = core.block_on(Serving::open(&env, &engine, &planned, None))?;
+        let serving = Rc::new(core.block_on(Serving::open(&env, &engine, spec, &planned, None))?);
         let attach = serving.attachments.attach(&name, None, self.dry_run);
         let attached = core.block_on(attach)?;
         if self.dry_run {
             print(form, &attached)?;
             return Ok(Exit::Ok);
         }
-        let control = open_control(None, &planned, &serving)?;
+        let control = open_control(None, &serving)?;
         print(form, &attached)?;
         // Either is the end.
         core.block_on(race(serving.attachments.emptied(), signals.next()));

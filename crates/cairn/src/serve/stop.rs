@@ -121,7 +121,8 @@ impl Serving {
     /// Tells the labels that all is flushed. Where that fails, the next start takes it for a crash,
     /// and copies what it need not.
     async fn close_labels(&self, deadline: Mono) {
-        let Some(labels) = &self.labels else { return };
+        let now = self.live.now();
+        let Some(labels) = &now.labels else { return };
         let left = deadline.since(self.env.now());
         match self.env.within(left, labels.close()).await {
             Some(Ok(())) => {}
@@ -132,7 +133,8 @@ impl Serving {
 
     /// Flushes what every export shows, all at once; a failure does not keep the others from it.
     async fn flush(&self) -> Result<(), String> {
-        let writable = self.graph.exports().iter().filter(|export| !export.info.read_only);
+        let now = self.live.now();
+        let writable = now.graph.exports().iter().filter(|export| !export.info.read_only);
         let begun: Vec<_> = writable
             .map(|export| (&export.name, self.engine.lower(export.node).start(Op::Flush)))
             .collect();
@@ -148,7 +150,7 @@ impl Serving {
     /// What is still waited for.
     fn overdue(&self, limit: Duration) -> String {
         let mut waiting = Vec::new();
-        for member in self.graph.members() {
+        for member in self.live.now().graph.members() {
             let requests = self.engine.counters(member.node, |counters| counters.in_flight());
             if requests > 0 {
                 waiting.push(format!("{} ({}): {requests}", member.name, member.kind.name));

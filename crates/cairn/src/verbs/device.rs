@@ -4,9 +4,9 @@ use std::fmt::Write;
 use std::str::FromStr;
 use std::time::Duration;
 
-use api::{Client, DeviceStatus, MemberRequest, MemberStatus};
+use api::{Client, DeviceStatus, MemberRequest, MemberStatus, ResizeRequest};
 use clap::{Args, Subcommand};
-use graph::spec::units::format_duration;
+use graph::spec::units::{format_duration, parse_size};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
 use super::confirm;
@@ -30,6 +30,8 @@ enum Verb {
     Fail(FailArgs),
     /// Bring a member up to date: copy it from those that are in sync
     Resync(ResyncArgs),
+    /// Let the graph use all of a disk that has grown, or make its file larger first
+    Resize(ResizeArgs),
 }
 
 #[derive(Args)]
@@ -48,6 +50,20 @@ struct ResyncArgs {
     /// Watch until it is in sync; Ctrl-C leaves it running
     #[arg(long)]
     wait: bool,
+}
+
+#[derive(Args)]
+struct ResizeArgs {
+    /// The disk, by its name in the spec; `disk` if a bare file or device is served
+    disk: String,
+    /// What its file is to have: 20GiB; what the disk has by now if left out
+    #[arg(value_parser = parse_size)]
+    size: Option<u64>,
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    at: At,
 }
 
 #[derive(Args)]
@@ -88,7 +104,20 @@ impl DeviceArgs {
         match self.verb {
             Verb::Fail(args) => args.run(form),
             Verb::Resync(args) => args.run(form),
+            Verb::Resize(args) => args.run(form),
         }
+    }
+}
+
+impl ResizeArgs {
+    fn run(self, form: Form) -> Result {
+        let Self { disk, size: size_bytes, dry_run, at } = self;
+        let has = |client: &Client| {
+            client.graph().is_ok_and(|graph| graph.nodes.iter().any(|node| node.name == disk))
+        };
+        let client = at.one_where(has)?;
+        let applied = client.resize(&ResizeRequest { disk, size_bytes, dry_run })?;
+        super::apply::print(form, &applied, dry_run)
     }
 }
 

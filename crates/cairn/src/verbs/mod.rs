@@ -1,5 +1,6 @@
 //! The verbs: one file each, with its arguments and what it does.
 
+pub mod apply;
 pub mod attach;
 pub mod bench;
 pub mod completions;

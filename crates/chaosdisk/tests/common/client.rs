@@ -35,7 +35,7 @@ impl Volume {
         let (graph, name) = ("test".to_owned(), "volume".to_owned());
         let given = Given { graph, name, options, lowers: Vec::new() };
         let Maker::Disk { make, .. } = net::nbd::KIND.maker else { panic!("nbd is a disk") };
-        let disk = core.block_on(make(&given, &env)).unwrap();
+        let disk = core.block_on(make(&given, &env, None)).unwrap();
         let engine = Engine::new(env.pool());
         env.spawn("a client's engine", engine.clone().drive());
         let node = engine.add_device("volume", disk, &[]).unwrap();

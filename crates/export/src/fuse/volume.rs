@@ -45,7 +45,7 @@ struct Inner {
     me: Weak<Self>,
     export: Rc<Export>,
     channel: Rc<dyn Channel>,
-    facts: Facts,
+    facts: Cell<Facts>,
     max_bytes: u32,
     log: Box<dyn Fn(&str)>,
     pending: RefCell<Pending>,
@@ -82,7 +82,7 @@ impl Volume {
         channel: Rc<dyn Channel>,
         log: impl Fn(&str) + 'static,
     ) -> Result<Self> {
-        let info = &export.info;
+        let info = export.info();
         let page = PAGE_BYTES as u32;
         let max_bytes = info.max_transfer.min(MAX_WRITE_BYTES) / page * page;
         if max_bytes == 0 || info.block_size > page {
@@ -107,7 +107,7 @@ impl Volume {
             me: me.clone(),
             export: export.clone(),
             channel,
-            facts,
+            facts: Cell::new(facts),
             max_bytes,
             log: Box::new(log),
             pending: RefCell::default(),
@@ -118,6 +118,12 @@ impl Volume {
         });
         export.env.spawn("a volume", inner.clone().run(inbox));
         Ok(Self(inner))
+    }
+
+    /// The export has another size now: whoever asks for it is told. The kernel asks when somebody does.
+    pub fn resized(&self) {
+        let size_bytes = self.0.export.info().size;
+        self.0.facts.set(Facts { size_bytes, ..self.0.facts.get() });
     }
 
     /// What was agreed on at the start.
@@ -224,13 +230,13 @@ impl Inner {
             (Call::Init(init), _) => self.greet(unique, &init),
             (Call::Unanswered, _) => return Next::Answered,
             (Call::Destroy | Call::Agreed, _) => Reply::done(unique),
-            (Call::Statfs, _) => Reply::statfs(unique, &self.facts),
+            (Call::Statfs, _) => Reply::statfs(unique, &self.facts.get()),
             (_, None) => Reply::error(unique, NO_ENTRY),
             (Call::Lookup(name), Some(Node::Root)) if name == VOLUME_NAME.as_bytes() => {
-                Reply::entry(unique, &self.facts)
+                Reply::entry(unique, &self.facts.get())
             }
             (Call::Lookup(_), Some(Node::Root)) => Reply::error(unique, NO_ENTRY),
-            (Call::Getattr, Some(node)) => Reply::attributes(unique, node, &self.facts),
+            (Call::Getattr, Some(node)) => Reply::attributes(unique, node, &self.facts.get()),
             (Call::Open { directory: true }, Some(Node::Root)) => Reply::opened(unique, true),
             (Call::Open { directory: false }, Some(Node::Volume)) => Reply::opened(unique, false),
             (Call::Readdir { offset, size }, Some(Node::Root)) => {
@@ -265,7 +271,7 @@ impl Inner {
 
     /// A read ends where the volume does.
     fn read(&self, unique: u64, offset: u64, size: u32) -> Next {
-        let end = self.facts.size_bytes.min(offset.saturating_add(u64::from(size)));
+        let end = self.facts.get().size_bytes.min(offset.saturating_add(u64::from(size)));
         match ByteRange::between(offset, end) {
             _ if size > self.max_bytes => self.refuse(unique, ErrorKind::Invalid.errno()),
             Some(range) => Next::Read(unique, range),
@@ -286,7 +292,7 @@ impl Inner {
     /// The kernel means a discard or a write of zeroes, and says the same for both: so zeros there must
     /// be, and a device that cannot make them by itself is not asked at all.
     fn zero(&self, unique: u64, offset: u64, length: u64, mode: Option<Zeroing>) -> Next {
-        if !self.export.info.native_zeroes {
+        if !self.export.info().native_zeroes {
             return self.refuse(unique, NOT_IMPLEMENTED);
         }
         let Some(mode) = mode else { return self.refuse(unique, UNSUPPORTED) };

@@ -67,11 +67,10 @@ pub struct Export {
     name: String,
     description: String,
     /// Whose certificates get it, by name; everybody if it does not say.
-    clients: Option<Vec<String>>,
+    clients: RefCell<Option<Vec<String>>>,
     pub(crate) env: Env,
     pub(crate) engine: Engine,
     pub(crate) node: NodeId,
-    pub(crate) info: Info,
     /// Closed connections whose requests are still on their way: what overlaps these waits.
     orphans: RefCell<Vec<Weak<dyn Orphan>>>,
     /// Whoever waits for that.
@@ -103,11 +102,10 @@ impl Export {
         Rc::new(Self {
             name: name.to_owned(),
             description: description.to_owned(),
-            clients: clients.map(<[String]>::to_vec),
+            clients: RefCell::new(clients.map(<[String]>::to_vec)),
             env: env.clone(),
             engine: engine.clone(),
             node,
-            info: engine.info(node),
             orphans: RefCell::default(),
             fenced: RefCell::default(),
         })
@@ -118,22 +116,28 @@ impl Export {
         &self.name
     }
 
+    /// From now on these get it, or everybody. Who is connected stays.
+    pub fn let_in(&self, clients: Option<&[String]>) {
+        *self.clients.borrow_mut() = clients.map(<[String]>::to_vec);
+    }
+
     /// The node that it offers.
     pub fn node(&self) -> NodeId {
         self.node
     }
 
-    /// Its facts.
-    pub fn info(&self) -> &Info {
-        &self.info
+    /// Its facts now: what is behind a node may change.
+    pub fn info(&self) -> Info {
+        self.engine.info(self.node)
     }
 
     fn is_for(&self, names: &[String]) -> bool {
-        self.clients.as_ref().is_none_or(|clients| names.iter().any(|name| clients.contains(name)))
+        let clients = self.clients.borrow();
+        clients.as_ref().is_none_or(|clients| names.iter().any(|name| clients.contains(name)))
     }
 
     fn facts(&self) -> ExportFacts {
-        let info = &self.info;
+        let info = self.info();
         let mut flags = TransmissionFlags::FLUSH
             | TransmissionFlags::FUA
             | TransmissionFlags::WRITE_ZEROES

@@ -41,7 +41,7 @@ pub async fn read(
     connection: &Rc<Connection>,
     mut inbox: Inbox,
 ) -> std::result::Result<(), String> {
-    let in_place = connection.export.info.buf_align == 1;
+    let in_place = connection.export.info().buf_align == 1;
     let mut reader = Reader { connection, inbox: &mut inbox, since: None, hearing: None, in_place };
     let ended = reader.run().await;
     match ended {
@@ -276,7 +276,7 @@ impl Reader<'_> {
     async fn begin(&self, header: RequestHeader, token: u64, buf: Option<Buf>) {
         let connection = self.connection;
         let slow_zeroes =
-            header.flags.has(CommandFlags::FAST_ZERO) && !connection.export.info.native_zeroes;
+            header.flags.has(CommandFlags::FAST_ZERO) && !connection.export.info().native_zeroes;
         let writer = Rc::as_ptr(connection).addr();
         if header.command.modifies() {
             seeded::note(writer);

@@ -30,7 +30,7 @@ pub struct Server(Rc<Inner>);
 
 struct Inner {
     env: Env,
-    exports: Vec<Rc<Export>>,
+    exports: RefCell<Vec<Rc<Export>>>,
     limits: Limits,
     log: Log,
     listeners: RefCell<Vec<Rc<dyn Listener>>>,
@@ -55,7 +55,7 @@ impl Server {
     ) -> Self {
         Self(Rc::new(Inner {
             env: env.clone(),
-            exports,
+            exports: RefCell::new(exports),
             limits,
             log: Log::new(env, log),
             listeners: RefCell::default(),
@@ -93,6 +93,21 @@ impl Server {
                 }
             }
         });
+    }
+
+    /// Offers these exports from now on. Who is connected to another one stays.
+    pub fn offer(&self, exports: Vec<Rc<Export>>) {
+        *self.0.exports.borrow_mut() = exports;
+    }
+
+    /// What is offered now.
+    pub fn exports(&self) -> Vec<Rc<Export>> {
+        self.0.exports.borrow().clone()
+    }
+
+    /// Connections now to the export of that name.
+    pub fn connections_to(&self, export: &str) -> usize {
+        self.0.peers.all().iter().filter(|peer| peer.export.name() == export).count()
     }
 
     /// Connections now.
@@ -168,12 +183,17 @@ impl Server {
         tls: Option<&tls::Server>,
     ) -> Result<(), String> {
         let inner = &self.0;
-        let Some((session, inbox)) = self.handshake(socket, &gate, full, tls).await? else {
+        let exports = inner.exports.borrow().clone();
+        let shaken = self.handshake(socket, &exports, &gate, full, tls).await?;
+        let Some((session, inbox)) = shaken else {
             return Ok(());
         };
         let socket = socket.clone();
-        let found = inner.exports.iter().find(|export| export.name == session.facts.name);
+        let found = exports.iter().find(|export| export.name == session.facts.name);
         let export = found.expect("the codec found it among these").clone();
+        if !inner.exports.borrow().iter().any(|offered| Rc::ptr_eq(offered, &export)) {
+            return Err(format!("{} is not offered any more", export.name));
+        }
         let (limits, peers) = (inner.limits, inner.peers.clone());
         let connection = Connection::new(export.clone(), socket, session, limits, gate, peers)
             .map_err(|error| error.to_string())?;
@@ -202,13 +222,14 @@ impl Server {
     async fn handshake(
         &self,
         socket: &mut Rc<dyn Socket>,
+        exports: &[Rc<Export>],
         gate: &Gate,
         full: bool,
         tls: Option<&tls::Server>,
     ) -> Result<Option<(Session, Inbox)>, String> {
         let inner = &self.0;
         let full = full.then_some(inner.limits.connections);
-        let door = Door { exports: &inner.exports, full, tls };
+        let door = Door { exports, full, tls };
         let shaking = async {
             let inbox = Inbox::new(inner.env.pool()).await;
             let mut inbox = inbox.map_err(|error| error.to_string())?;

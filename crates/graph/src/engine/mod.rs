@@ -44,6 +44,9 @@ const TRANSFER_MIN_BYTES: u32 = 1 << 20;
 /// The most slots that one request may need.
 const REQUEST_SLOTS_MAX: u32 = (SLOTS_MAX / 64) as u32;
 
+/// More slots than there are: taken away, nobody is admitted.
+const HELD: i64 = 1 << 40;
+
 /// Ends the list of free slots.
 const NONE: u32 = u32::MAX;
 
@@ -66,10 +69,13 @@ pub struct Engine(Rc<Inner>);
 struct Inner {
     slots: Arena<Entry>,
     free: Cell<u32>,
-    nodes: RefCell<Vec<Rc<Node>>>,
+    nodes: RefCell<Vec<Option<Rc<Node>>>>,
+    /// Numbers that are free again.
+    forgotten: RefCell<Vec<NodeId>>,
     ready: Rc<Ready>,
     pick: RefCell<Option<Pick>>,
-    slots_left: Cell<u32>,
+    /// Slots for requests of clients; far below zero while nobody is let in.
+    slots_left: Cell<i64>,
     waiting: RefCell<Vec<Waker>>,
     next_request: Cell<u64>,
     /// The request whose device is being driven: what it starts below bears its number.
@@ -150,9 +156,10 @@ impl Engine {
             slots: Arena::new(SLOTS_MAX, Entry::new),
             free: Cell::new(NONE),
             nodes: RefCell::default(),
+            forgotten: RefCell::default(),
             ready: Ready::new(),
             pick: RefCell::default(),
-            slots_left: Cell::new(SLOTS_MAX as u32 - SLOTS_OWN),
+            slots_left: Cell::new((SLOTS_MAX - SLOTS_OWN as usize) as i64),
             waiting: RefCell::default(),
             next_request: Cell::new(1),
             current: Cell::new(NOBODY),
@@ -168,14 +175,21 @@ impl Engine {
     }
 
     fn add(&self, name: &str, info: Info, power: Power, reserve: Reserve) -> Result<NodeId> {
+        let (name, counters) = (name.into(), Counters::default());
+        self.place(Rc::new(Node { name, info, power, reserve, counters }))
+    }
+
+    fn place(&self, node: Rc<Node>) -> Result<NodeId> {
         let mut nodes = self.0.nodes.borrow_mut();
-        let id = nodes.len();
-        if id == NODES_MAX {
+        if let Some(id) = self.0.forgotten.borrow_mut().pop() {
+            nodes[id] = Some(node);
+            return Ok(id);
+        }
+        if nodes.len() == NODES_MAX {
             return Err(Error::new(ErrorKind::Limit, format!("at most {NODES_MAX} nodes")));
         }
-        let (name, counters) = (name.into(), Counters::default());
-        nodes.push(Rc::new(Node { name, info, power, reserve, counters }));
-        Ok(id)
+        nodes.push(Some(node));
+        Ok(nodes.len() - 1)
     }
 
     /// Adds a device. `lowers` are the nodes that it was given handles to.
@@ -280,7 +294,31 @@ impl Engine {
     }
 
     fn node(&self, id: NodeId) -> Rc<Node> {
-        self.0.nodes.borrow()[id].clone()
+        self.0.nodes.borrow()[id].clone().expect("whoever has a node's number has not forgotten it")
+    }
+
+    /// Adds a door: clients that submit to it reach `node`, until it is led elsewhere.
+    ///
+    /// # Errors
+    /// `Limit` if there are too many nodes.
+    pub fn add_door(&self, node: NodeId) -> Result<NodeId> {
+        self.place(self.node(node))
+    }
+
+    /// From now on what is submitted to `door` goes to `node`. What was begun goes on where it is.
+    pub fn lead(&self, door: NodeId, node: NodeId) {
+        let node = self.node(node);
+        self.0.nodes.borrow_mut()[door] = Some(node);
+    }
+
+    /// Forgets a node, and gives its number to the next one. Who has a handle to it keeps it.
+    ///
+    /// # Panics
+    /// If it was forgotten before.
+    pub fn forget(&self, id: NodeId) {
+        let node = self.0.nodes.borrow_mut()[id].take();
+        drop(node.expect("a node is forgotten once"));
+        self.0.forgotten.borrow_mut().push(id);
     }
 
     /// A handle for whoever stands above the node. It keeps the node, not the engine: what is
@@ -316,10 +354,11 @@ impl Engine {
         let node = self.node(node);
         let checked = check(&node.info, &op);
         let (need, scratch) = (node.reserve.slots, node.reserve.bytes_for(&op));
-        if self.0.slots_left.get() < need || (scratch > 0 && !self.0.pool.reserve(scratch)) {
+        let slots = i64::from(need);
+        if self.0.slots_left.get() < slots || (scratch > 0 && !self.0.pool.reserve(scratch)) {
             return Err(op);
         }
-        self.0.slots_left.set(self.0.slots_left.get() - need);
+        self.0.slots_left.set(self.0.slots_left.get() - slots);
         self.0.in_flight.set(self.0.in_flight.get() + 1);
         let (index, entry) = self.0.begin(op);
         entry.owner.set(Owner::Client);
@@ -343,7 +382,7 @@ impl Engine {
         let reserve = self.node(node).reserve;
         let (need, scratch) = (reserve.slots, reserve.bytes_for(op));
         poll_fn(|cx| {
-            let slots = self.0.slots_left.get() >= need;
+            let slots = self.0.slots_left.get() >= i64::from(need);
             if slots && (scratch == 0 || self.0.pool.free_bytes() >= scratch) {
                 return Poll::Ready(());
             }
@@ -355,6 +394,20 @@ impl Engine {
             Poll::Pending
         })
         .await;
+    }
+
+    /// Lets no client's request begin for as long as what this answers is kept; those that come wait
+    /// for room. What devices start themselves goes on.
+    pub fn hold(&self) -> Held {
+        self.0.slots_left.set(self.0.slots_left.get() - HELD);
+        Held(self.clone())
+    }
+
+    /// Waits until every client's request that was begun is answered.
+    pub async fn drained(&self) {
+        while self.in_flight() > 0 {
+            self.answered().await;
+        }
     }
 
     /// Waits until the next client's request is answered, whosever it is.
@@ -524,7 +577,7 @@ impl Inner {
                 let sink = entry.sink.take().expect("a client's request has its sink");
                 let token = entry.token.get();
                 let request = self.release(index, entry);
-                self.slots_left.set(self.slots_left.get() + entry.need.get());
+                self.slots_left.set(self.slots_left.get() + i64::from(entry.need.get()));
                 if entry.scratch.get() > 0 {
                     self.pool.unreserve(entry.scratch.get());
                 }
@@ -564,6 +617,17 @@ impl Inner {
         } else {
             entry.owner.set(Owner::Abandoned);
         }
+    }
+}
+
+/// For as long as it is kept no client's request begins.
+pub struct Held(Engine);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let Inner { slots_left, waiting, .. } = &*self.0.0;
+        slots_left.set(slots_left.get() + HELD);
+        waiting.take().into_iter().for_each(Waker::wake);
     }
 }
 

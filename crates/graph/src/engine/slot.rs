@@ -20,7 +20,8 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use block::{Below, ByteRange, Control, Device, Handled, Info, Needs, Request, Result};
+use block::env::LocalFuture;
+use block::{Below, ByteRange, Control, Device, Handled, Handover, Info, Needs, Request, Result};
 
 /// A [`Device`] of any kind: the object-safe twin, implemented for all of them here.
 pub trait AnyDevice {
@@ -35,6 +36,8 @@ pub trait AnyDevice {
     fn resolve(&self, range: ByteRange) -> Result<Vec<Below>>;
     /// See [`Device::control`].
     fn control(&self, control: &Control) -> Handled;
+    /// See [`Device::close`].
+    fn close(&self) -> LocalFuture<Handover>;
     /// The room that a future of [`Device::submit`] takes.
     fn future_layout(&self) -> Layout;
     /// Writes the future of `submit` to `room` and polls it. If it is ready at once it is gone
@@ -128,6 +131,10 @@ impl<D: Device> AnyDevice for D {
 
     fn control(&self, control: &Control) -> Handled {
         Device::control(self, control)
+    }
+
+    fn close(&self) -> LocalFuture<Handover> {
+        Device::close(self)
     }
 
     fn future_layout(&self) -> Layout {

@@ -6,16 +6,21 @@ use block::{Control, Device, Error, ErrorKind, Handled, Health, Info, Report, Re
 pub struct Absent {
     info: Info,
     name: String,
+    why: &'static str,
 }
 
 impl Absent {
     /// A disk of which only its name and its facts are known.
     pub fn new(name: &str, info: Info) -> Self {
-        Self { info, name: name.to_owned() }
+        Self { info, name: name.to_owned(), why: "the disk is not there" }
+    }
+
+    /// What stands for an export that cannot be served any more.
+    pub fn lost(name: &str, info: Info) -> Self {
+        let why = "a change has failed, and so has the way back. Next: start again";
+        Self { info, name: name.to_owned(), why }
     }
 }
-
-const WORDS: &str = "the disk is not there";
 
 impl Device for Absent {
     fn info(&self) -> &Info {
@@ -23,12 +28,12 @@ impl Device for Absent {
     }
 
     async fn submit(&self, _: &mut Request) -> Result<()> {
-        Err(Error::new(ErrorKind::Io, WORDS).at(&self.name))
+        Err(Error::new(ErrorKind::Io, self.why).at(&self.name))
     }
 
     fn control(&self, control: &Control) -> Handled {
         let Control::Report = control else { return Handled::Pass };
-        let (health, summary) = (Health::Failed, WORDS.to_owned());
+        let (health, summary) = (Health::Failed, self.why.to_owned());
         Handled::Done(Ok(Report { health, summary, ..Report::default() }))
     }
 }

@@ -323,6 +323,9 @@ impl<'b> Binder<'b> {
 
     /// Every disk that the labels name is in the spec.
     fn kept(&mut self, remembered: &BTreeMap<String, Remembered>) {
+        if self.opening.changes {
+            return;
+        }
         for name in remembered.keys() {
             let is_named = self.sightings.iter().any(|sighting| sighting.name == *name);
             let renamed = self.refusals.iter().any(|refusal| refusal.why == Why::Renamed);

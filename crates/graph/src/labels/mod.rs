@@ -24,6 +24,7 @@ use std::fmt;
 use block::ErrorKind;
 use meta::Machine;
 
+pub(crate) use absent::Absent;
 pub use kept::{DiskLabel, LabelKept};
 pub use open::{Labels, Place};
 pub use survey::{Glimpse, Survey};
@@ -39,6 +40,8 @@ pub struct Opening {
     pub wipe: Vec<String>,
     /// Whether disks are taken that another machine has open.
     pub take: bool,
+    /// Whether the spec may leave away disks and devices that labels name: somebody has changed it.
+    pub changes: bool,
 }
 
 /// Why labelled disks are not opened.

@@ -14,15 +14,22 @@ use super::survey::{OpenDisk, Survey};
 use super::text::{self, Remembered};
 use super::{Opening, Refusal, Why};
 use crate::engine::{AnyDevice, NodeId};
-use crate::spec::{Planned, Role};
+use crate::spec::{LabelledDisk, Planned, Role};
 
 /// The labelled disks of a graph that is open.
 pub struct Labels {
     opening: Opening,
     disks: BTreeMap<String, Disk>,
+    epoch: u64,
+    spec: String,
+    /// The devices that keep something in the labels.
+    keepers: BTreeSet<String>,
 }
 
+#[derive(Clone)]
 struct Disk {
+    /// What opened it.
+    disk: Option<LabelledDisk>,
     open: Option<OpenDisk>,
     store: Option<Rc<Store>>,
     data_bytes: u64,
@@ -43,9 +50,19 @@ impl Survey {
     /// the graph may be built.
     ///
     /// # Errors
+    /// As [`Survey::prepare`].
+    pub async fn begin(self, planned: &Planned) -> Result<Labels, Vec<Refusal>> {
+        let labels = self.prepare(planned).await?;
+        labels.commit(None).await.map_err(failed)?;
+        Ok(labels)
+    }
+
+    /// Labels the disks that are to have one, as such that nothing was served from yet.
+    ///
+    /// # Errors
     /// What keeps the graph from being opened; until something has failed on a disk, nothing was
     /// written.
-    pub async fn begin(mut self, planned: &Planned) -> Result<Labels, Vec<Refusal>> {
+    pub async fn prepare(mut self, planned: &Planned) -> Result<Labels, Vec<Refusal>> {
         let mut refusals = std::mem::take(&mut self.refusals);
         refusals.extend(self.lost(planned));
         refusals.extend(self.forgotten(planned));
@@ -54,8 +71,6 @@ impl Survey {
             return Err(refusals);
         }
         let remembered = self.remembered(planned);
-        let failed =
-            |error: Error| vec![Refusal::new(Why::Failed(error.kind()), error.to_string())];
         let spec = text::write(planned, &remembered);
         let bound = std::mem::take(&mut self.binding.disks);
         let absent = bound.values().any(|bound| matches!(bound, Bound::Absent(_)));
@@ -88,9 +103,9 @@ impl Survey {
             };
             disks.insert(name.clone(), disk);
         }
-        let labels = Labels { opening: self.opening, disks };
-        labels.begin(epoch, &spec).await.map_err(failed)?;
-        Ok(labels)
+        let keepers = planned.nodes.iter().filter(|node| text::keeps(node));
+        let keepers = keepers.map(|node| node.name.clone()).collect();
+        Ok(Labels { opening: self.opening, disks, epoch, spec, keepers })
     }
 
     /// What cannot be served for want of disks, or only if somebody says so.
@@ -133,6 +148,9 @@ impl Survey {
 
     /// Devices that keep a state on these disks and that the spec does not have any more.
     fn forgotten(&self, planned: &Planned) -> Vec<Refusal> {
+        if self.opening.changes {
+            return Vec::new();
+        }
         let labels = self.looks.iter().filter_map(|look| look.label.as_ref());
         let kept: BTreeSet<&String> = labels.flat_map(|(label, _)| label.cells.keys()).collect();
         let is_there = |name: &&String| {
@@ -192,8 +210,13 @@ impl Survey {
         let (label, number) = look.label.clone().expect("it was bound by its label");
         let open = look.open.clone().expect("its label was read");
         let (clean, data_bytes) = (label.holder.is_none(), label.data_bytes);
-        let store = Store::new(&self.env, &open.lower, label, Some(number))?;
-        Ok(Disk { open: Some(open), store: Some(Rc::new(store)), data_bytes, fresh: false, clean })
+        let (store, clean) = match &look.store {
+            // All that was answered is flushed when a graph is changed.
+            Some(store) => (store.clone(), true),
+            None => (Rc::new(Store::new(&self.env, &open.lower, label, Some(number))?), clean),
+        };
+        let (disk, open, store) = (Some(look.disk.clone()), Some(open), Some(store));
+        Ok(Disk { disk, open, store, data_bytes, fresh: false, clean })
     }
 
     /// Opens a disk that is still to be made, empties one that is to be wiped, and labels it.
@@ -209,13 +232,15 @@ impl Survey {
         let data_bytes = label.data_bytes;
         let store = Rc::new(Store::new(&self.env, &open.lower, label, None)?);
         store.update(|_| {}).await?;
-        Ok(Disk { open: Some(open), store: Some(store), data_bytes, fresh: true, clean: true })
+        let (disk, open, store) = (Some(look.disk.clone()), Some(open), Some(store));
+        Ok(Disk { disk, open, store, data_bytes, fresh: true, clean: true })
     }
 }
 
 impl Disk {
     fn absent(known: &Remembered) -> Self {
-        Self { open: None, store: None, data_bytes: known.data_bytes, fresh: false, clean: false }
+        let data_bytes = known.data_bytes;
+        Self { disk: None, open: None, store: None, data_bytes, fresh: false, clean: false }
     }
 
     /// Its label, if that may be written.
@@ -236,19 +261,70 @@ impl Disk {
 }
 
 impl Labels {
-    /// Nothing was served yet: whose it is, and what the graph looks like now.
-    async fn begin(&self, epoch: u64, spec: &str) -> Result<()> {
+    /// Writes on all disks whose they are, and what the graph looks like from now on; and on those of
+    /// the graph `before` that are its disks no more, that they are not.
+    ///
+    /// # Errors
+    /// What the first of its disks says that has failed.
+    pub async fn commit(&self, before: Option<&Self>) -> Result<()> {
         let writable = self.disks.iter().filter_map(|(name, disk)| Some((name, disk.writable()?)));
-        let updates = writable.map(|(name, store)| {
-            let (name, spec) = (name.clone(), spec.to_owned());
-            let machine = self.opening.machine.clone();
+        let here = writable.map(|(name, store)| {
+            let (name, machine) = (name.clone(), self.opening.machine.clone());
+            let (epoch, spec, keepers) = (self.epoch, self.spec.clone(), self.keepers.clone());
             update(store.clone(), move |label| {
                 label.holder = Some(machine);
+                label.cells.retain(|device, _| keepers.contains(device));
                 (label.forming, label.epoch, label.spec, label.disk_name) =
                     (false, epoch, spec, name);
             })
         });
-        all(updates.collect()).await.into_iter().collect()
+        all(here.collect()).await.into_iter().collect::<Result<()>>()?;
+        let gone = before.into_iter().flat_map(|before| before.disks.values());
+        let gone = gone.filter_map(Disk::writable).filter(|store| !self.has(store));
+        let told = gone.map(|store| {
+            let (epoch, spec) = (self.epoch, self.spec.clone());
+            update(store.clone(), move |label| {
+                (label.holder, label.epoch, label.spec) = (None, epoch, spec);
+            })
+        });
+        // The graph's own disks say so already; one that has left may be ill.
+        let _: Vec<Result<()>> = all(told.collect()).await;
+        Ok(())
+    }
+
+    fn has(&self, store: &Rc<Store>) -> bool {
+        self.disks.values().filter_map(|disk| disk.store.as_ref()).any(|own| Rc::ptr_eq(own, store))
+    }
+
+    /// What the graph was before a change that has failed, to be written with an epoch above that of
+    /// the change.
+    pub fn again(&self, failed: Option<&Self>) -> Self {
+        let disks = self
+            .disks
+            .iter()
+            .map(|(name, disk)| (name.clone(), Disk { fresh: false, clean: true, ..disk.clone() }));
+        Self {
+            opening: Opening { degraded: true, ..self.opening.clone() },
+            disks: disks.collect(),
+            epoch: failed.map_or(self.epoch, |failed| failed.epoch) + 1,
+            spec: self.spec.clone(),
+            keepers: self.keepers.clone(),
+        }
+    }
+
+    /// The raw disk that was opened for these options, and its label.
+    pub(super) fn open_disk(&self, wanted: &LabelledDisk) -> Option<(OpenDisk, Rc<Store>)> {
+        let options = |disk: &LabelledDisk| {
+            let options = disk.given.options.iter().filter(|(name, _)| *name != "create");
+            options.cloned().collect::<Vec<_>>()
+        };
+        let is_it = |disk: &&Disk| {
+            disk.disk.as_ref().is_some_and(|known| {
+                known.kind.name == wanted.kind.name && options(known) == options(wanted)
+            })
+        };
+        let disk = self.disks.values().find(is_it)?;
+        Some((disk.open.clone()?, disk.store.clone()?))
     }
 
     /// Marks the disks as closed in order. Everything that was answered has been flushed.
@@ -278,7 +354,7 @@ impl Labels {
         let node = &planned.nodes[index];
         let disk = self.disks.get(&node.name)?;
         Some(match &disk.open {
-            Some(open) => Place::Here(open.device.clone(), open.node, disk.data_bytes),
+            Some(open) => Place::Here(open.device.clone(), open.node.id, disk.data_bytes),
             None => Place::Absent(Rc::new(Absent::new(&node.name, node.info.clone()))),
         })
     }
@@ -310,6 +386,10 @@ fn disks_of(planned: &Planned, index: usize) -> BTreeSet<usize> {
         Role::Disk => BTreeSet::from([index]),
         Role::Device => node.lowers.iter().flat_map(|lower| disks_of(planned, *lower)).collect(),
     }
+}
+
+fn failed(error: Error) -> Vec<Refusal> {
+    vec![Refusal::new(Why::Failed(error.kind()), error.to_string())]
 }
 
 fn update(store: Rc<Store>, change: impl FnOnce(&mut Label) + 'static) -> LocalFuture<Result<()>> {

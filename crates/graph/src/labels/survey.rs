@@ -7,7 +7,7 @@ use block::{Env, Error, ErrorKind, Info, Lower};
 use meta::{Area, Label, Seen, Sought, Store};
 
 use super::bind::{self, Binding, Bound, Sight, Sighting};
-use super::{Opening, Refusal, Why};
+use super::{Labels, Opening, Refusal, Why};
 use crate::engine::{AnyDevice, Engine, NodeId};
 use crate::kind::{DiskPlan, Given, Maker, Registry, Value};
 use crate::spec::{LabelledDisk, Spec, Surveyed};
@@ -32,6 +32,8 @@ pub(super) struct Look {
     pub open: Option<OpenDisk>,
     /// A label that was found, and in which copies.
     pub label: Option<(Label, usize)>,
+    /// The label of a disk that the running graph has open.
+    pub store: Option<Rc<Store>>,
 }
 
 pub(super) struct Facts {
@@ -45,8 +47,20 @@ pub(super) struct Facts {
 #[derive(Clone)]
 pub(super) struct OpenDisk {
     pub device: Rc<dyn AnyDevice>,
-    pub node: NodeId,
+    pub node: Rc<OwnNode>,
     pub lower: Lower,
+}
+
+/// A node that goes when nobody wants it any more.
+pub(super) struct OwnNode {
+    engine: Engine,
+    pub id: NodeId,
+}
+
+impl Drop for OwnNode {
+    fn drop(&mut self) {
+        self.engine.forget(self.id);
+    }
 }
 
 /// What would become of a disk, for people: nothing was changed.
@@ -65,7 +79,7 @@ pub struct Glimpse {
 
 impl Survey {
     /// Opens and reads the labelled disks of a spec, writes nothing, and decides which is which.
-    /// `read_only`: only to tell what would be.
+    /// `read_only`: only to tell what would be. `running`: what is open already.
     pub async fn take(
         spec: &Spec,
         registry: Registry,
@@ -73,6 +87,7 @@ impl Survey {
         engine: &Engine,
         opening: Opening,
         read_only: bool,
+        running: Option<&Labels>,
     ) -> Self {
         let mut survey = Self {
             env: env.clone(),
@@ -85,7 +100,8 @@ impl Survey {
         let mut sightings = Vec::new();
         let mut identities: BTreeMap<String, String> = BTreeMap::new();
         for disk in spec.labelled(registry) {
-            match survey.look(disk, &mut identities, read_only).await {
+            let known = running.and_then(|running| running.open_disk(&disk));
+            match survey.look(disk, &mut identities, read_only, known).await {
                 Ok(sighting) => sightings.push(sighting),
                 Err(refusal) => survey.refusals.push(refusal),
             }
@@ -110,6 +126,7 @@ impl Survey {
         disk: LabelledDisk,
         identities: &mut BTreeMap<String, String>,
         read_only: bool,
+        known: Option<(OpenDisk, Rc<Store>)>,
     ) -> Result<Sighting, Refusal> {
         let name = disk.given.name.clone();
         let place = place_of(&disk);
@@ -118,7 +135,7 @@ impl Survey {
             let words = words.strip_prefix(&format!("{name}: ")).unwrap_or(&words).to_owned();
             Refusal::of(&name, Why::Failed(error.kind()), words)
         };
-        let mut look = Look { disk, place, facts: None, open: None, label: None };
+        let mut look = Look { disk, place, facts: None, open: None, label: None, store: None };
         let sight = match probe(&look.disk, &self.env).await {
             Err(error) if is_missing(&error) => Sight::Missing(error.to_string()),
             Err(error) => return Err(fail(error)),
@@ -132,7 +149,20 @@ impl Survey {
                 let size = info.size;
                 meta::data_bytes(size).map_err(fail)?;
                 look.facts = Some(Facts { info, words, creates });
-                if creates {
+                if let Some((open, store)) = known {
+                    if self.opening.wipe.contains(&name) {
+                        let words = format!(
+                            "{} is in use by this graph. Next: leave --wipe {name} away",
+                            look.place
+                        );
+                        return Err(Refusal::of(&name, Why::Elsewhere, words));
+                    }
+                    let label = store.label().clone();
+                    (look.open, look.store) = (Some(open), Some(store));
+                    // In which copies it is, its store knows.
+                    look.label = Some((label.clone(), 0));
+                    Sight::Label(Box::new(label))
+                } else if creates {
                     Sight::ToBeMade
                 } else {
                     let open = self.open(&look.disk, read_only).await.map_err(fail)?;
@@ -162,9 +192,10 @@ impl Survey {
         if read_only && disk.kind.options.iter().any(|option| option.name == "read_only") {
             given.options.push(("read_only", Value::Switch(true)));
         }
-        let device = make(&given, &self.env).await?;
-        let node = self.engine.add_device(&disk.given.name, device.clone(), &[])?;
-        Ok(OpenDisk { device, node, lower: self.engine.lower(node) })
+        let device = make(&given, &self.env, None).await?;
+        let id = self.engine.add_device(&disk.given.name, device.clone(), &[])?;
+        let node = Rc::new(OwnNode { engine: self.engine.clone(), id });
+        Ok(OpenDisk { device, node, lower: self.engine.lower(id) })
     }
 
     /// What planning has to know of each disk.
@@ -282,7 +313,7 @@ async fn probe(disk: &LabelledDisk, env: &Env) -> Result<DiskPlan, Error> {
     };
     let mut given: Given = disk.given.clone();
     given.options.retain(|(name, _)| *name != "create");
-    match make(&given, env).await {
+    match make(&given, env, None).await {
         Err(error) => Err(error),
         Ok(_) => {
             let words: Vec<_> = faults.into_iter().map(|fault| fault.message).collect();

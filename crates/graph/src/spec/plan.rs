@@ -70,6 +70,16 @@ pub struct PlannedNode {
     pub position: Position,
 }
 
+impl Planned {
+    /// Lets every export refuse writes, whatever the spec says.
+    pub fn refuse_writes(&mut self) {
+        for export in &mut self.exports {
+            export.read_only = true;
+            export.info.read_only = true;
+        }
+    }
+}
+
 impl PlannedNode {
     /// Whether it is a disk with a label: its data are between the areas of the label.
     pub fn has_label(&self) -> bool {

@@ -7,11 +7,13 @@ use std::time::Duration;
 use block::env::{
     Address, Listener, LocalFuture, Mono, Open, Socket, Storage, StorageFacts, TimerId, World,
 };
-use block::{BufPool, Env, Error, ErrorKind, Hooks, Info, Lower, Port, Result, Table, TableError};
+use block::{
+    BufPool, Env, Error, ErrorKind, Handover, Hooks, Info, Lower, Port, Result, Table, TableError,
+};
 use graph::engine::AnyDevice;
 use graph::kind::{
-    DiskPlan, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Registry, TablePlan, ValueType,
-    at_once,
+    Bytes, DiskPlan, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Registry, TablePlan,
+    ValueType, at_once,
 };
 use graph::spec::{Faults, Planned, Spec};
 
@@ -128,10 +130,10 @@ const fn device(
     options: &'static [OptionSpec],
     plan: fn(&Given) -> Plan<Info>,
 ) -> Kind {
-    kind(name, lowers, options, Maker::Device { plan, make: make_device })
+    kind(name, lowers, options, Maker::Device { bytes: Bytes::Own, plan, make: make_device })
 }
 
-fn make_disk(_: &Given, _: &Env) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
+fn make_disk(_: &Given, _: &Env, _: Handover) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
     unreachable!("{MADE}")
 }
 

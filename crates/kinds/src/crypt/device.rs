@@ -1,11 +1,13 @@
 //! Reads, writes and all else between plain bytes above and encrypted ones below.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use block::env::LocalFuture;
 use block::{
-    Below, Buf, ByteRange, Control, Device, Env, Handled, Info, Lower, Needs, Op, Report, Request,
-    Result, State, push_extent,
+    Below, Buf, ByteRange, Control, Device, Env, Handled, Handover, Info, Lower, Needs, Op, Report,
+    Request, Result, Secret, State, push_extent,
 };
 
 use super::keys::Keys;
@@ -33,6 +35,8 @@ pub struct Crypt {
     elsewhere: Cell<u64>,
     /// Without key slots it is plain.
     keys: Option<Rc<Keys>>,
+    /// For whoever takes its place.
+    key: Rc<Secret>,
 }
 
 /// What a device is made of.
@@ -42,6 +46,7 @@ pub struct Parts {
     pub lower: Lower,
     pub discards: bool,
     pub keys: Option<Rc<Keys>>,
+    pub key: Rc<Secret>,
 }
 
 impl Crypt {
@@ -50,10 +55,10 @@ impl Crypt {
     /// # Errors
     /// As [`Cipher::new`].
     pub fn new(parts: Parts, cipher: impl Fn() -> Result<Cipher>) -> Result<Self> {
-        let Parts { info, env, lower, discards, keys } = parts;
+        let Parts { info, env, lower, discards, keys, key } = parts;
         let spares = (0..SPARES).map(|_| cipher()).collect::<Result<_>>()?;
         let (own, spares) = (RefCell::new(cipher()?), RefCell::new(spares));
-        Ok(Self { info, env, lower, discards, own, spares, elsewhere: Cell::new(0), keys })
+        Ok(Self { info, env, lower, discards, own, spares, elsewhere: Cell::new(0), keys, key })
     }
 
     /// Changes `from` into `to`, which is the same buffer or another one of ours.
@@ -162,5 +167,15 @@ impl Device for Crypt {
                 Handled::Pass
             }
         }
+    }
+
+    fn close(&self) -> LocalFuture<Handover> {
+        let (keys, key) = (self.keys.clone(), self.key.clone());
+        Box::pin(async move {
+            if let Some(keys) = keys {
+                keys.close().await;
+            }
+            Some(key as Rc<dyn Any>)
+        })
     }
 }

@@ -5,7 +5,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::LocalFuture;
-use block::{Env, Error, ErrorKind, Kept, KeyCommand, KeySlot, KeySource, Report, Result, Secret};
+use block::{
+    Env, Error, ErrorKind, Kept, KeyCommand, KeySlot, KeySource, Report, Result, Secret, Waiters,
+};
 
 use super::open::{keep, new_slot, passphrase, unwrap, wrap, wrong};
 use super::slots::{Cost, KeySlots, LABEL_BYTES_MAX, SLOTS, Slot, is_label};
@@ -20,15 +22,23 @@ pub struct Keys {
     /// For a slot that is made.
     pub cost: Cost,
     /// One change at a time: each begins with what the last one has kept.
-    pub changing: Cell<bool>,
+    pub turn: Turn,
+}
+
+/// Who changes the slots, one at a time.
+#[derive(Default)]
+pub struct Turn {
+    taken: Cell<bool>,
+    waiting: Waiters,
 }
 
 /// A change is under way.
-struct Turn<'k>(&'k Keys);
+struct Taken<'k>(&'k Turn);
 
-impl Drop for Turn<'_> {
+impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        self.0.changing.set(false);
+        self.0.taken.set(false);
+        self.0.waiting.wake();
     }
 }
 
@@ -53,12 +63,18 @@ impl Keys {
         })
     }
 
-    fn turn(&self) -> Result<Turn<'_>> {
-        if self.changing.replace(true) {
+    /// From now on no change is begun; returns when the one that is under way has ended.
+    pub async fn close(&self) {
+        self.turn.waiting.until(|| !self.turn.taken.get()).await;
+        self.turn.taken.set(true);
+    }
+
+    fn turn(&self) -> Result<Taken<'_>> {
+        if self.turn.taken.replace(true) {
             let why = "its key slots are being changed just now. Next: wait a moment";
             return Err(Error::new(ErrorKind::InUse, why));
         }
-        Ok(Turn(self))
+        Ok(Taken(&self.turn))
     }
 
     fn list(&self) -> Vec<KeySlot> {

@@ -17,16 +17,16 @@ pub mod slots;
 mod wrap;
 mod xts;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use block::env::LocalFuture;
 use block::{Env, Info, Kept, KeySource, Lower, Result};
 use graph::engine::AnyDevice;
-use graph::kind::{Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
+use graph::kind::{Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
 
 use device::{Crypt, Parts};
-use keys::Keys;
+use keys::{Keys, Turn};
 use open::Lock;
 use slots::{Cost, MEMORY_KIB_MAX, MEMORY_KIB_MIN, PASSES_MAX};
 use xts::Cipher;
@@ -76,7 +76,7 @@ pub const KIND: Kind = Kind {
             help: "passes over that memory, for slots that are made; 4 if not set",
         },
     ],
-    maker: Maker::Keeper { plan, make },
+    maker: Maker::Keeper { bytes: Bytes::Own, plan, make },
 };
 
 /// About a second on a machine of 2026, with 256 MiB.
@@ -175,17 +175,24 @@ async fn open(given: &Given, env: &Env, lowers: Vec<Lower>, kept: Rc<dyn Kept>) 
     let info = info(given, lower.info());
     let mut unit = unit(given, lower.info());
     let (key, keys) = if given.switch("plain") {
-        (lock.raw().await?, None)
+        let key = match open::handed_over(&*kept) {
+            Some(key) => key,
+            None => Rc::new(lock.raw().await?),
+        };
+        (key, None)
     } else {
         let (volume, key) = lock.open(&*kept, unit, !info.read_only).await?;
         unit = made_with(volume.unit, &info)?;
         let Lock { env, who, cost, .. } = lock;
-        let (volume, changing) = (RefCell::new(volume), Cell::new(false));
-        (key, Some(Rc::new(Keys { env, who, kept, volume, cost, changing })))
+        let (volume, turn) = (RefCell::new(volume), Turn::default());
+        (key, Some(Rc::new(Keys { env, who, kept, volume, cost, turn })))
     };
     let discards = given.switch("discards");
-    let parts = Parts { info, env: env.clone(), lower, discards, keys };
-    Crypt::new(parts, || Cipher::new(key.bytes(), unit, discards))
+    let cipher = {
+        let key = key.clone();
+        move || Cipher::new(key.bytes(), unit, discards)
+    };
+    Crypt::new(Parts { info, env: env.clone(), lower, discards, keys, key }, cipher)
 }
 
 /// The data unit that the volume was made with: whole ones have to fit a request.

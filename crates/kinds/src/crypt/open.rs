@@ -1,5 +1,6 @@
 //! From a key source to the volume key: opening a volume, and making a new one.
 
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use block::{Env, Error, ErrorKind, Kept, KeySource, Result, Secret, Wanted};
@@ -39,7 +40,7 @@ impl Lock {
         }
     }
 
-    /// Opens the volume whose slots are kept, or makes them where nothing was before. If `may_write`,
+    /// Opens the volume whose slots are kept, with the key that was handed over if it is the one, or makes them where nothing was before. If `may_write`,
     /// disks that lack the slots of now have them from then on: one that was away while they changed
     /// would let in who was shut out, and one that was labelled since would let in nobody.
     ///
@@ -51,7 +52,7 @@ impl Lock {
         kept: &dyn Kept,
         unit: u32,
         may_write: bool,
-    ) -> Result<(KeySlots, Secret)> {
+    ) -> Result<(KeySlots, Rc<Secret>)> {
         let found = kept.found(0);
         match &found.state {
             // What stands on disks that are not there answers for itself: a mirror does without.
@@ -59,7 +60,13 @@ impl Lock {
                 let volume = KeySlots::parse(&state.bytes).map_err(|error| {
                     Error::new(ErrorKind::Corrupt, format!("its key slots are damaged: {error}"))
                 })?;
-                let opened = self.unlock(volume).await?;
+                let opened = match handed_over(kept).filter(|key| wrap::is_key(&volume, key)) {
+                    Some(key) => (volume, key),
+                    None => {
+                        let (volume, key) = self.unlock(volume).await?;
+                        (volume, Rc::new(key))
+                    }
+                };
                 if may_write && !found.everywhere {
                     keep(kept, &opened.0).await?;
                 }
@@ -69,7 +76,10 @@ impl Lock {
                 let why = "a disk beneath is not there, and the key slots are on it";
                 Err(Error::new(ErrorKind::NotFound, why))
             }
-            None if found.fresh => self.make(kept, unit).await,
+            None if found.fresh => {
+                let (volume, key) = self.make(kept, unit).await?;
+                Ok((volume, Rc::new(key)))
+            }
             None => Err(Error::new(
                 ErrorKind::NotFound,
                 "there are no key slots on the disks beneath, and these disks are not new: what \
@@ -106,6 +116,11 @@ impl Lock {
         keep(kept, &volume).await?;
         Ok((volume, key))
     }
+}
+
+/// The key of the device whose place this one takes: nobody is asked again, and nothing derived.
+pub fn handed_over(kept: &dyn Kept) -> Option<Rc<Secret>> {
+    kept.handed_over()?.downcast().ok()
 }
 
 fn denied(words: impl Into<String>) -> Error {

@@ -30,6 +30,12 @@ pub fn new_volume(unit: u32, volume_id: [u8; 16], key: &Secret) -> KeySlots {
     volume
 }
 
+/// Whether it is the volume's key.
+pub fn is_key(volume: &KeySlots, key: &Secret) -> bool {
+    let check = check_of(volume, key.bytes());
+    constant_time::verify_slices_are_equal(&check, &volume.check).is_ok()
+}
+
 fn check_of(volume: &KeySlots, key: &[u8]) -> [u8; 32] {
     let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), &volume.head());
     tag.as_ref().try_into().expect("SHA-256 has 32 bytes")
@@ -63,8 +69,7 @@ pub fn unwrap(volume: &KeySlots, passphrase: &Secret) -> Result<Option<(Secret, 
     for (number, slot) in volume.slots.iter().enumerate() {
         let Some(slot) = slot else { continue };
         let Some(key) = open(volume, slot, passphrase)? else { continue };
-        let check = check_of(volume, key.bytes());
-        if constant_time::verify_slices_are_equal(&check, &volume.check).is_err() {
+        if !is_key(volume, &key) {
             let why = format!("slot {number} opens, and its key is not this volume's");
             return Err(Error::new(ErrorKind::Corrupt, why));
         }

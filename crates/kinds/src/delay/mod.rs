@@ -9,7 +9,7 @@ use block::{
     Verb,
 };
 use graph::engine::AnyDevice;
-use graph::kind::{Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
+use graph::kind::{Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
 
 /// `delay`
 pub const KIND: Kind = Kind {
@@ -49,7 +49,7 @@ pub const KIND: Kind = Kind {
             help: "up to so much longer, drawn for each request; 0s if not set",
         },
     ],
-    maker: Maker::Device { plan, make },
+    maker: Maker::Device { bytes: Bytes::OfLower, plan, make },
 };
 
 const TIME_MAX: Duration = Duration::from_secs(600);

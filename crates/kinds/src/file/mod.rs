@@ -1,15 +1,17 @@
 //! A disk on a file or a block device: raw, byte 0 to byte 0.
 
+use std::any::Any;
 use std::cell::Cell;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::env::{CacheMode, DiskIo, Open, Storage, StorageFacts, Ticket};
+use block::env::{CacheMode, DiskIo, LocalFuture, Open, Storage, StorageFacts, Ticket};
 use block::seeded::{self, Bug};
 use block::{
     Buf, ByteRange, Control, Deadline, Device, EXTENTS_MAX, Env, Error, ErrorKind, Extent,
-    FlushFault, Handled, Health, Info, Op, Report, Request, Result, State, push_extent,
+    FlushFault, Handled, Handover, Health, Info, Op, Report, Request, Result, State, Underway,
+    push_extent,
 };
 use graph::engine::AnyDevice;
 use graph::kind::{
@@ -43,7 +45,7 @@ pub const FILE: Kind = Kind {
     ],
     maker: Maker::Disk {
         plan: |given, env| at_once(plan(given, env)),
-        make: |given, env| at_once(make(given, env)),
+        make: |given, env, before| at_once(make(given, env, before)),
     },
 };
 
@@ -66,7 +68,7 @@ pub const PATH: Kind = Kind {
     ],
     maker: Maker::Disk {
         plan: |given, env| at_once(plan(given, env)),
-        make: |given, env| at_once(make(given, env)),
+        make: |given, env, before| at_once(make(given, env, before)),
     },
 };
 
@@ -158,17 +160,37 @@ fn plan(given: &Given, env: &Env) -> Plan<DiskPlan> {
     Ok(DiskPlan { info, creates: created, identity, words })
 }
 
-fn make(given: &Given, env: &Env) -> Result<Rc<dyn AnyDevice>> {
-    let open = open_of(given);
-    let storage = env.open(&open)?;
+/// What is open, and what goes with it wherever it goes.
+struct Opened {
+    open: Open,
+    storage: Rc<dyn Storage>,
+    flush_fault: FlushFault,
+}
+
+/// Opens the disk; or, where a disk before it has the same one open, looks how large that is by now.
+fn make(given: &Given, env: &Env, before: Handover) -> Result<Rc<dyn AnyDevice>> {
+    let open = Open { create: None, ..open_of(given) };
+    let before = before.and_then(|before| before.downcast::<Opened>().ok());
+    let (opened, info) = match before.filter(|before| before.open == open) {
+        Some(opened) => {
+            let facts = env.probe(&open)?;
+            opened.storage.has_grown(facts.size);
+            (opened, info_of(&facts, open.read_only))
+        }
+        None => {
+            let storage = env.open(&open_of(given))?;
+            let info = info_of(storage.facts(), open.read_only);
+            (Rc::new(Opened { open, storage, flush_fault: FlushFault::default() }), info)
+        }
+    };
     let timeout = given.duration("timeout").unwrap_or(TIMEOUT_DEFAULT);
     Ok(Rc::new(Disk {
-        info: info_of(storage.facts(), open.read_only),
+        info,
         name: given.name.clone(),
-        storage,
+        opened,
         deadline: Deadline::new(env, timeout),
         late: Rc::default(),
-        flush_fault: FlushFault::default(),
+        underway: Underway::default(),
         errors: Cell::new(0),
         env: env.clone(),
     }))
@@ -177,11 +199,11 @@ fn make(given: &Given, env: &Env) -> Result<Rc<dyn AnyDevice>> {
 struct Disk {
     info: Info,
     name: String,
-    storage: Rc<dyn Storage>,
+    opened: Rc<Opened>,
     deadline: Deadline,
     /// Operations that nobody waits for any more and that the kernel still works on.
     late: Rc<Cell<u32>>,
-    flush_fault: FlushFault,
+    underway: Underway,
     errors: Cell<u64>,
     env: Env,
 }
@@ -193,7 +215,7 @@ impl Disk {
         if self.late.get() > 0 {
             return Err(self.overdue());
         }
-        let mut guard = self.deadline.guard(self.storage.start(io));
+        let mut guard = self.deadline.guard(self.opened.storage.start(io));
         let Some(outcome) = (&mut guard).await else {
             self.wait_for_late(guard.into_inner());
             return Err(self.overdue());
@@ -210,8 +232,9 @@ impl Disk {
     fn wait_for_late(&self, ticket: Ticket) {
         self.errors.set(self.errors.get() + 1);
         self.late.set(self.late.get() + 1);
-        let late = self.late.clone();
+        let (late, one) = (self.late.clone(), self.underway.begin());
         self.env.spawn("late disk operation", async move {
+            let _one = one;
             let _ = ticket.await;
             late.set(late.get() - 1);
         });
@@ -229,12 +252,12 @@ impl Disk {
     }
 
     async fn flush(&self) -> Result<()> {
-        self.flush_fault.check()?;
+        self.opened.flush_fault.check()?;
         let mut flushed = self.carry_out(DiskIo::Flush).await;
         if flushed.is_err() && seeded::on(Bug::FlushRetried) {
             flushed = self.carry_out(DiskIo::Flush).await;
         }
-        flushed.map(drop).inspect_err(|error| self.flush_fault.note(error, &self.name))
+        flushed.map(drop).inspect_err(|error| self.opened.flush_fault.note(error, &self.name))
     }
 
     async fn and_flush(&self, fua: bool) -> Result<()> {
@@ -242,7 +265,7 @@ impl Disk {
     }
 
     fn status(&self, range: ByteRange) -> Vec<Extent> {
-        self.storage.extents(range, EXTENTS_MAX).unwrap_or_else(|_| {
+        self.opened.storage.extents(range, EXTENTS_MAX).unwrap_or_else(|_| {
             let mut all = Vec::new();
             push_extent(&mut all, range.len(), State::Data);
             all
@@ -288,7 +311,7 @@ impl Device for Disk {
 
     fn control(&self, control: &Control) -> Handled {
         let Control::Report = control else { return Handled::Pass };
-        let summary = match self.flush_fault.error() {
+        let summary = match self.opened.flush_fault.error() {
             Some(error) => error.words().to_owned(),
             None if self.late.get() > 0 => self.overdue().words().to_owned(),
             None => String::new(),
@@ -296,5 +319,13 @@ impl Device for Disk {
         let health = if summary.is_empty() { Health::Ok } else { Health::Failed };
         let counters = vec![("errors", self.errors.get()), ("late", u64::from(self.late.get()))];
         Handled::Done(Ok(Report { health, summary, counters, ..Report::default() }))
+    }
+
+    fn close(&self) -> LocalFuture<Handover> {
+        let (opened, underway) = (self.opened.clone(), self.underway.clone());
+        Box::pin(async move {
+            underway.ended().await;
+            Some(opened as Rc<dyn Any>)
+        })
     }
 }

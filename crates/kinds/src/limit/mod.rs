@@ -20,7 +20,7 @@ use block::{
     Result,
 };
 use graph::engine::AnyDevice;
-use graph::kind::{Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
+use graph::kind::{Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
 
 use throttle::{Bucket, Throttle, Ticket, Turn};
 
@@ -44,7 +44,7 @@ pub const KIND: Kind = Kind {
             help: "what this much time brings may be used at once after a rest; 100ms if not set",
         },
     ],
-    maker: Maker::Device { plan, make },
+    maker: Maker::Device { bytes: Bytes::OfLower, plan, make },
 };
 
 const fn requests(name: &'static str, help: &'static str) -> OptionSpec {

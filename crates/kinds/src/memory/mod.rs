@@ -28,7 +28,7 @@ pub const KIND: Kind = Kind {
                 "in memory, gone with this process",
             ))
         },
-        make: |given, env| at_once(make(given, env)),
+        make: |given, env, _| at_once(make(given, env)),
     },
 };
 

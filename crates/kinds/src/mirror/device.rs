@@ -7,11 +7,12 @@ use std::rc::{Rc, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
+use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{
     Below, Buf, ByteRange, Child, Control, Copies, Deadline, Device, Done, Env, Error, ErrorKind,
-    FlushFault, Guard, Handled, Health, Info, Lower, Mode, Needs, Op, RangeLock, Report, Request,
-    Result,
+    FlushFault, Guard, Handled, Handover, Health, Info, Lower, Mode, Needs, Op, RangeLock, Report,
+    Request, Result, Underway,
 };
 
 use super::MEMBERS_MAX;
@@ -42,6 +43,10 @@ pub struct Inner {
     zero_to_discard: bool,
     flush_fault: FlushFault,
     pub(super) ledger: Option<Ledger>,
+    /// What is done in the background, and requests that nobody waits for any more.
+    pub(super) underway: Underway,
+    /// Nothing is begun in the background any more.
+    pub(super) closing: Cell<bool>,
 }
 
 /// Writes under way, one for each member that takes them.
@@ -79,6 +84,8 @@ impl Mirror {
             zero_to_discard,
             flush_fault: FlushFault::default(),
             ledger,
+            underway: Underway::default(),
+            closing: Cell::new(false),
         });
         Self { info, inner }
     }
@@ -438,5 +445,14 @@ impl Device for Mirror {
             }
             Control::Keys { .. } => Handled::Pass,
         }
+    }
+
+    fn close(&self) -> LocalFuture<Handover> {
+        let inner = self.inner.clone();
+        Box::pin(async move {
+            inner.closing.set(true);
+            inner.underway.ended().await;
+            None
+        })
     }
 }

@@ -136,7 +136,9 @@ impl Inner {
             return;
         }
         let me = self.me.clone();
+        let one = self.underway.begin();
         self.env.spawn("a mirror's state", async move {
+            let _one = one;
             if let Some(mirror) = me.upgrade() {
                 // Whoever relies on it next tries again, and is told.
                 let _ = mirror.remember().await;

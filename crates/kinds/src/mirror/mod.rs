@@ -23,7 +23,9 @@ use std::time::Duration;
 use block::env::LocalFuture;
 use block::{Env, Info, Kept, Lower, Result};
 use graph::engine::AnyDevice;
-use graph::kind::{Fault, Given, GivenLower, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
+use graph::kind::{
+    Bytes, Fault, Given, GivenLower, Kind, Lowers, Maker, OptionSpec, Plan, ValueType,
+};
 
 use device::{Making, Mirror};
 use ledger::Ledger;
@@ -52,7 +54,7 @@ pub const KIND: Kind = Kind {
             help: "a member that has not answered for this long is taken out; 20s if not set",
         },
     ],
-    maker: Maker::Keeper { plan, make },
+    maker: Maker::Keeper { bytes: Bytes::OfEach, plan, make },
 };
 
 /// Members of one mirror.

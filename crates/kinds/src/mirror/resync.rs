@@ -75,12 +75,14 @@ impl Inner {
         let begun = self.members[index].changes();
         let mirror = Rc::downgrade(self);
         let env = self.env.clone();
+        let one = self.underway.begin();
         self.env.spawn("a mirror's resync", async move {
+            let _one = one;
             let mut at = 0;
             loop {
                 let Some(mirror) = mirror.upgrade() else { return };
                 let member = &mirror.members[index];
-                if member.changes() != begun {
+                if member.changes() != begun || mirror.closing.get() {
                     return;
                 }
                 if at == mirror.size {
@@ -160,12 +162,14 @@ impl Inner {
 
     /// Rewrites a range on members that could not read it, in the background.
     pub fn begin_repair(self: &Rc<Self>, range: ByteRange, members: Copies) {
-        if self.repairs.get() >= REPAIRS_MAX {
+        if self.repairs.get() >= REPAIRS_MAX || self.closing.get() {
             return;
         }
         self.repairs.set(self.repairs.get() + 1);
         let mirror = self.clone();
+        let one = self.underway.begin();
         self.env.spawn("a mirror's repair", async move {
+            let _one = one;
             for index in 0..mirror.members.len() {
                 if members.has(index) && mirror.members[index].state() == State::InSync {
                     match mirror.copy(index, range).await {
@@ -185,7 +189,9 @@ impl Inner {
     /// Waits for a request that its caller has given up, only to know when it is back.
     pub fn wait_for_late(&self, index: usize, child: Child) {
         let back = self.members[index].back();
+        let one = self.underway.begin();
         self.env.spawn("a mirror's late request", async move {
+            let _one = one;
             let _ = child.await;
             back.set(back.get() - 1);
         });

@@ -24,7 +24,7 @@ pub const KIND: Kind = Kind {
         plan: |given, _| {
             at_once(nowhere::plan(nowhere::info(given, "null"), "null: keeps nothing"))
         },
-        make: |given, env| at_once(make(given, env)),
+        make: |given, env, _| at_once(make(given, env)),
     },
 };
 

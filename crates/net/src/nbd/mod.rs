@@ -84,7 +84,7 @@ pub const KIND: Kind = Kind {
     ],
     maker: Maker::Disk {
         plan: |given, env| Box::pin(plan(given.clone(), env.clone())),
-        make: |given, env| Box::pin(make(given.clone(), env.clone())),
+        make: |given, env, _| Box::pin(make(given.clone(), env.clone())),
     },
 };
 

@@ -42,7 +42,7 @@ impl Volume {
         let core = Core::new(Config::default()).unwrap();
         let env = core.env();
         let Maker::Disk { make, .. } = net::nbd::KIND.maker else { panic!("nbd is a disk") };
-        let disk = core.block_on(make(&given(uri, options), &env))?;
+        let disk = core.block_on(make(&given(uri, options), &env, None))?;
         let engine = Engine::new(env.pool());
         env.spawn("engine", engine.clone().drive());
         let node = engine.add_device("far", disk.clone(), &[]).unwrap();

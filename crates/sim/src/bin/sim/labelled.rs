@@ -213,6 +213,7 @@ impl Trial {
                 degraded: ask.degraded,
                 wipe: Vec::new(),
                 take: false,
+                changes: false,
             };
             let (world, opened) = (self.world.env(), engine.clone());
             let opening = async move { open(&text, &world, &opened, opening).await };
@@ -712,7 +713,7 @@ async fn open(
         (refusals.first().map(|first| first.why), words.join("; "))
     };
     let spec = Spec::parse(text, "g.toml", &|_| None);
-    let survey = Survey::take(&spec, kinds::REGISTRY, env, engine, opening, false).await;
+    let survey = Survey::take(&spec, kinds::REGISTRY, env, engine, opening, false, None).await;
     if !survey.refusals().is_empty() {
         return Err(refused(survey.refusals()));
     }

@@ -1,0 +1,226 @@
+//! `cairn apply`, for a graph that is served: it becomes what the spec says while its clients wait.
+
+use std::time::Duration;
+
+use api::{Applied, ApplyRequest, ChangeLine, ResizeRequest};
+use graph::labels::{Opening, Survey};
+use graph::live::{Changes, Turn, Unchanged};
+use graph::spec::units::format_exact;
+use graph::spec::{Planned, Role, Spec};
+
+use super::{Serving, offered};
+use crate::certificates;
+use crate::exit::{Exit, Failure, Result};
+use crate::labels;
+use crate::registry::REGISTRY;
+
+/// Until what clients have begun is answered and flushed, and what is replaced has ended.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A spec that could become true, and its labelled disks, looked at.
+struct Wanted {
+    planned: Planned,
+    survey: Option<Survey>,
+    notes: Vec<String>,
+}
+
+impl Serving {
+    /// Makes the graph what a spec says, or says what that would do.
+    ///
+    /// # Errors
+    /// What stands against it; then nothing has changed.
+    pub async fn apply(&self, request: &ApplyRequest) -> Result<Applied> {
+        let turn = self.live.turn().await;
+        let mut spec = read(request)?;
+        certificates::check(&self.env, &mut spec);
+        self.become_spec(&turn, spec, request.wipe.clone(), request.dry_run).await
+    }
+
+    /// Lets the graph use all of a disk that has grown, or makes its file larger first.
+    ///
+    /// # Errors
+    /// As [`Serving::apply`]; `NotFound` without such a disk.
+    pub async fn resize(&self, request: &ResizeRequest) -> Result<Applied> {
+        let turn = self.live.turn().await;
+        let grown = grow(&self.live.now().planned, request)?;
+        let spec = self.spec.borrow().clone();
+        let mut applied = self.become_spec(&turn, spec, Vec::new(), request.dry_run).await?;
+        applied.notes.extend(grown);
+        Ok(applied)
+    }
+
+    async fn become_spec(
+        &self,
+        turn: &Turn,
+        spec: Spec,
+        wipe: Vec<String>,
+        dry_run: bool,
+    ) -> Result<Applied> {
+        let Wanted { planned, survey, mut notes } = self.wanted(&spec, wipe, dry_run).await?;
+        self.reachable_as_before(&planned)?;
+        self.nobody_uses_what_goes(&planned)?;
+        let changes = if dry_run {
+            self.live.compare(&planned).map_err(Failure::from)?
+        } else {
+            self.live.change(turn, planned, survey, PATIENCE).await.map_err(told)?
+        };
+        if !dry_run {
+            *self.spec.borrow_mut() = spec;
+            notes.extend(self.tell_clients().await);
+        }
+        Ok(applied(self.live.now().planned.name.clone(), changes, notes))
+    }
+
+    async fn wanted(&self, spec: &Spec, wipe: Vec<String>, dry_run: bool) -> Result<Wanted> {
+        let now = self.live.now();
+        let (is, would) = (&now.planned.name, spec.name());
+        if is != would {
+            let why = format!("this is the graph {is:?}, and the spec is of {would:?}");
+            return Err(Failure::new(Exit::Usage, why));
+        }
+        // What is missing now was missing before: somebody has said that this is right.
+        let opening = Opening { wipe, degraded: true, changes: true, ..labels::opening() };
+        let running = now.labels.as_ref();
+        let look = labels::survey(spec, &self.env, &self.engine, opening, dry_run, running);
+        let survey = look.await;
+        if let Some(refusals) = survey.as_ref().map(Survey::refusals).filter(|all| !all.is_empty())
+        {
+            return Err(labels::refused(refusals));
+        }
+        let surveyed = survey.as_ref().map(Survey::facts).unwrap_or_default();
+        let planned = spec.plan_over(REGISTRY, &self.env, &surveyed).await;
+        let mut planned = planned.map_err(|faults| {
+            Failure::new(
+                Exit::Spec,
+                format!("the spec has faults\n{}", faults.to_string().trim_end()),
+            )
+        })?;
+        if self.read_only {
+            planned.refuse_writes();
+        }
+        let mut notes: Vec<String> = planned.warnings.iter().map(ToString::to_string).collect();
+        notes.extend(survey.iter().flat_map(|survey| survey.notices().to_vec()));
+        Ok(Wanted { planned, survey, notes })
+    }
+
+    /// Addresses and certificates are those of the start.
+    fn reachable_as_before(&self, planned: &Planned) -> Result<()> {
+        let now = self.live.now();
+        let same = now.planned.listens == planned.listens
+            && now.planned.tls == planned.tls
+            && now.planned.max_connections == planned.max_connections;
+        if same {
+            return Ok(());
+        }
+        let why = "[nbd] says something else than at the start, and clients know where they are \
+                   connected. Next: stop, and start with the new spec";
+        Err(Failure::new(Exit::Unsupported, why))
+    }
+
+    fn nobody_uses_what_goes(&self, planned: &Planned) -> Result<()> {
+        let now = self.live.now();
+        let gone = now.graph.exports().iter().map(|export| &export.name);
+        for name in gone.filter(|name| planned.exports.iter().all(|kept| kept.name != **name)) {
+            if let Some(attached) = self.attachments.of(name) {
+                let why = format!("{name} is {attached}. Next: cairn detach {attached}");
+                return Err(Failure::new(Exit::InUse, why));
+            }
+            let clients = self.server.connections_to(name);
+            if clients > 0 {
+                let why =
+                    format!("{name} has clients ({clients}). Next: let them disconnect first");
+                return Err(Failure::new(Exit::InUse, why));
+            }
+        }
+        Ok(())
+    }
+
+    /// Clients that come are offered what there is now; devices of this machine have their new size.
+    async fn tell_clients(&self) -> Vec<String> {
+        let now = self.live.now();
+        let exports = offered(&self.env, &self.engine, &now, &self.server.exports());
+        self.server.offer(exports.clone());
+        self.attachments.offer(exports).await
+    }
+}
+
+/// Makes a file larger, if it is to be. Answers what would be done.
+fn grow(planned: &Planned, request: &ResizeRequest) -> Result<Option<String>> {
+    let name = &request.disk;
+    let disks = planned.nodes.iter().filter(|node| node.role == Role::Disk);
+    let names: Vec<&str> = disks.clone().map(|node| node.name.as_str()).collect();
+    let Some(disk) = disks.into_iter().find(|node| node.name == *name) else {
+        let why = format!("no disk {name:?} in {}; it has {}", planned.name, names.join(", "));
+        return Err(Failure::new(Exit::NotFound, why));
+    };
+    if disk.labelled {
+        let why = format!(
+            "{name} has a label, which says how large it is. Next: a larger disk in its place: \
+             another member of the mirror, and remove this one"
+        );
+        return Err(Failure::new(Exit::Unsupported, why));
+    }
+    let Some(wanted) = request.size_bytes else { return Ok(None) };
+    let Some(path) = disk.given.text("file") else {
+        let why = format!(
+            "{name} is no file, so its size is not Cairn's to change. Next: make it larger where it \
+             comes from, then cairn device resize {name}"
+        );
+        return Err(Failure::new(Exit::Unsupported, why));
+    };
+    let (is, would) = (format_exact(disk.info.size), format_exact(wanted));
+    if wanted < disk.info.size {
+        let why = format!("{name} would shrink from {is} to {would}, and lose what is at its end");
+        return Err(Failure::new(Exit::Unsupported, why));
+    }
+    if request.dry_run {
+        return Ok(Some(format!("note: {path} would have {would}, then {name} too")));
+    }
+    let file = std::fs::File::options().write(true).open(path);
+    let grown = file.and_then(|file| {
+        // Somebody may have made it larger still.
+        if file.metadata()?.len() < wanted { file.set_len(wanted) } else { Ok(()) }
+    });
+    grown.map_err(|error| Failure::io(&error, path))?;
+    Ok(None)
+}
+
+/// The spec of a request, in the directory of whoever asks.
+fn read(request: &ApplyRequest) -> Result<Spec> {
+    let here = std::env::current_dir().map_err(|error| Failure::io(&error, "this directory"))?;
+    if here != request.directory {
+        let why = format!(
+            "paths in {} would begin in {}, and the graph is served from {}. Next: apply it from there",
+            request.file,
+            request.directory.display(),
+            here.display()
+        );
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    let variable = |name: &str| request.variables.get(name).cloned();
+    Ok(Spec::parse(&request.text, &request.file, &variable))
+}
+
+fn applied(graph: String, changes: Changes, notes: Vec<String>) -> Applied {
+    let line = |line: graph::live::Line| ChangeLine {
+        verb: line.verb.to_owned(),
+        name: line.name,
+        words: line.words,
+    };
+    Applied { graph, changes: changes.lines.into_iter().map(line).collect(), notes }
+}
+
+/// Why a graph was not opened, or not changed.
+pub fn told(unchanged: Unchanged) -> Failure {
+    match unchanged {
+        Unchanged::Refused(refusals) => labels::refused(&refusals),
+        Unchanged::Failed(error) => error.into(),
+        Unchanged::Lost { change, back } => {
+            let why = format!(
+                "{change}; and what was there before could not be opened again: {back}. Clients get \
+                 errors. Next: stop, and start again"
+            );
+            Failure::new(Exit::Io, why)
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! `cairn apply` and `cairn diff`: a spec that what is running is to become.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use api::{Applied, ApplyRequest};
+use clap::Args;
+use graph::spec::Spec;
+
+use crate::exit::{Exit, Failure, Result};
+use crate::out::{self, Form};
+use crate::running::At;
+use crate::source::read_text;
+
+/// What `apply` takes.
+#[derive(Args)]
+pub struct ApplyArgs {
+    /// The spec that the running graph of that name is to become
+    spec: PathBuf,
+    /// Label a disk whatever is on it: what it holds is lost
+    #[arg(long, value_name = "DISK")]
+    wipe: Vec<String>,
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    at: At,
+}
+
+/// What `diff` takes.
+#[derive(Args)]
+pub struct DiffArgs {
+    /// The spec to compare with what is running
+    spec: PathBuf,
+    #[command(flatten)]
+    at: At,
+}
+
+impl ApplyArgs {
+    /// Asks the running graph of that name.
+    pub fn run(self, form: Form) -> Result {
+        let Self { spec, wipe, dry_run, at } = self;
+        let applied = ask(&spec, wipe, dry_run, &at)?;
+        print(form, &applied, dry_run)
+    }
+}
+
+impl DiffArgs {
+    /// Asks the running graph of that name, and changes nothing.
+    pub fn run(self, form: Form) -> Result {
+        let applied = ask(&self.spec, Vec::new(), true, &self.at)?;
+        print(form, &applied, true)
+    }
+}
+
+fn ask(path: &Path, wipe: Vec<String>, dry_run: bool, at: &At) -> Result<Applied> {
+    let text = read_text(path)?;
+    let file = path.to_string_lossy().into_owned();
+    let variables = RefCell::new(BTreeMap::new());
+    let look_up = |name: &str| {
+        let value = std::env::var(name).ok()?;
+        variables.borrow_mut().insert(name.to_owned(), value.clone());
+        Some(value)
+    };
+    let spec = Spec::parse(&text, &file, &look_up);
+    let directory = std::env::current_dir()
+        .map_err(|error| Failure::io(&error, "the directory of this command"))?;
+    let client =
+        at.one_where(|client| client.graph().is_ok_and(|graph| graph.name == spec.name()))?;
+    let variables = variables.into_inner();
+    Ok(client.apply(&ApplyRequest { file, text, variables, directory, wipe, dry_run })?)
+}
+
+/// Prints what was done, or would be.
+pub fn print(form: Form, applied: &Applied, dry_run: bool) -> Result {
+    if form == Form::Text {
+        applied.notes.iter().for_each(|note| out::note(note));
+    }
+    form.print(applied, || text(applied, dry_run))?;
+    Ok(Exit::Ok)
+}
+
+fn text(applied: &Applied, dry_run: bool) -> String {
+    if applied.changes.is_empty() {
+        let graph = &applied.graph;
+        return format!("{graph} is so already; nothing to do.\n");
+    }
+    let width = applied.changes.iter().map(|line| line.name.len()).max().unwrap_or(0);
+    let would = if dry_run { "would " } else { "" };
+    let line = |line: &api::ChangeLine| {
+        format!("{would}{:6}  {:width$}  {}\n", line.verb, line.name, line.words)
+    };
+    applied.changes.iter().map(line).collect()
+}

@@ -1,0 +1,283 @@
+//! Graphs that change while clients use them.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
+
+mod common;
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use api::{Applied, GraphView};
+use common::machine::{Name, is_root, noise, run};
+use common::{Dir, Serve, tool, until};
+
+/// Two encrypted copies, and room for what tests put in.
+fn spec(disks: &str, devices: &str, exports: &str) -> String {
+    format!(
+        "name = \"home\"\n[disk]\n\
+         a = {{ file = \"a.img\", size = \"64MiB\", create = true, label = true }}\n\
+         b = {{ file = \"b.img\", size = \"64MiB\", create = true, label = true }}\n{disks}\n\
+         [device]\n\
+         safe = {{ kind = \"crypt\", on = \"pair\", key = \"file:key\", kdf_memory = \"1MiB\", \
+         kdf_passes = 1 }}\n{devices}\n[export]\n{exports}\n"
+    )
+}
+
+const C: &str = "c = { file = \"c.img\", size = \"64MiB\", create = true, label = true }";
+const PAIR: &str = "pair = { kind = \"mirror\", on = [\"a\", \"b\"] }";
+const VOL: &str = "vol = { on = \"safe\" }";
+
+fn served() -> (Dir, Serve) {
+    let dir = Dir::new();
+    dir.write("key", "correct horse battery staple");
+    dir.write("home.toml", &spec("", PAIR, VOL));
+    let serve = dir.serve(&["home.toml"]);
+    (dir, serve)
+}
+
+fn in_sync(dir: &Dir) {
+    until("all members are in sync", || dir.cairn(&["status"]).code == 0);
+}
+
+#[test]
+fn clients_go_on_through_every_change() {
+    let (dir, serve) = served();
+    let uri = serve.uri().to_owned();
+    let mut load = Command::new("fio")
+        .args(["--name=load", "--ioengine=nbd", "--rw=randwrite", "--bs=4k-64k", "--iodepth=16"])
+        .args(["--verify=crc32c", "--verify_backlog=64", "--verify_fatal=1", "--size=48M"])
+        .args(["--time_based", "--runtime=8", "--output-format=json", "--output=fio.json"])
+        .arg(format!("--uri={uri}"))
+        .current_dir(dir.path("."))
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    let slow = "slow = { kind = \"delay\", on = \"safe\", time = \"1ms\" }";
+    let three = "pair = { kind = \"mirror\", on = [\"a\", \"b\", \"c\"] }";
+    let moved = "pair = { kind = \"mirror\", on = [\"b\", \"c\"] }";
+    let mut no_a = spec(C, moved, VOL);
+    no_a = no_a.lines().filter(|line| !line.starts_with("a = ")).collect::<Vec<_>>().join("\n");
+    let steps = [
+        spec("", &format!("{PAIR}\n{slow}"), "vol = { on = \"slow\" }"),
+        spec(C, &format!("{three}\n{slow}"), "vol = { on = \"slow\" }"),
+        spec(C, three, VOL),
+        no_a,
+    ];
+    for step in &steps {
+        in_sync(&dir);
+        dir.write("next.toml", step);
+        let applied: Applied = dir.json(0, &["apply", "next.toml"]);
+        assert!(!applied.changes.is_empty());
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    in_sync(&dir);
+    assert!(load.try_wait().unwrap().is_none(), "the load has ended before the last change");
+    assert!(load.wait().unwrap().success(), "a client saw an error, or other bytes");
+    let said = std::fs::read_to_string(dir.path("fio.json")).unwrap();
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let longest = said["jobs"][0]["write"]["clat_ns"]["max"].as_u64().unwrap();
+    assert!(longest < 5_000_000_000, "a client waited for {longest} ns");
+
+    // What is there now opens again from its labels, and needs nothing of what has left.
+    assert_eq!(serve.stop().code, 0);
+    let read = |name: &str| std::fs::read(dir.path(name)).unwrap()[1 << 20..63 << 20].to_vec();
+    assert!(read("b.img") == read("c.img"), "the copies differ");
+    let refused = dir.cairn(&["serve", "home.toml", "--dry-run"]);
+    assert_eq!(refused.code, 5, "{refused:?}");
+    assert!(refused.err.contains("is not any more"), "{refused:?}");
+    std::fs::remove_file(dir.path("a.img")).unwrap();
+    let serve = dir.serve(&["next.toml"]);
+    assert_eq!(dir.cairn(&["status"]).code, 0);
+    assert_eq!(serve.stop().code, 0);
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_and_changes_nothing() {
+    let (dir, serve) = served();
+    let wrote = ["-f", "raw", serve.uri(), "-c", "write -P 9 0 4M", "-c", "flush"];
+    assert_eq!(tool(&dir, "qemu-io", &wrote).code, 0);
+    let before: GraphView = dir.json(0, &["graph"]);
+    let three = "pair = { kind = \"mirror\", on = [\"a\", \"b\", \"c\"] }";
+    dir.text(&["create", "held.img", "64M"]);
+    run("mkfs.ext4", &["-q", &dir.path("held.img").display().to_string()]);
+    let plain = "plain = { file = \"plain.img\" }";
+    std::fs::write(dir.path("plain.img"), vec![0; 1 << 20]).unwrap();
+    let part = "p = { kind = \"partition\", on = \"safe\", start = \"1MiB\", size = \"4MiB\" }";
+    let cases = [
+        // The bytes would be others, or fewer.
+        (
+            spec("", PAIR, VOL).replace("kdf_passes", "unit = \"4KiB\", kdf_passes"),
+            9,
+            "other bytes",
+        ),
+        (spec("", &format!("{PAIR}\n{part}"), "vol = { on = \"p\" }"), 9, "other bytes"),
+        (spec(plain, PAIR, "vol = { on = \"plain\" }"), 9, "vol would show other bytes"),
+        // Another graph, or elsewhere.
+        (spec("", PAIR, VOL).replace("\"home\"", "\"away\""), 2, "the spec is of \"away\""),
+        (
+            spec("", PAIR, VOL).replace("[disk]", "[nbd]\nlisten = \"unix:x.sock\"\n[disk]"),
+            9,
+            "[nbd] says something else",
+        ),
+        // Faults of the spec, told as by validate.
+        (spec("", PAIR, "vol = { on = \"sage\" }"), 3, "did you mean \"safe\"?"),
+        // A disk that is not there, or holds something.
+        (spec(&C.replace("create = true, ", ""), three, VOL), 4, "c.img"),
+        (spec(&C.replace("c.img", "held.img"), three, VOL), 5, "HOLDS ext4"),
+    ];
+    for (text, code, words) in &cases {
+        dir.write("next.toml", text);
+        let ran = dir.cairn(&["apply", "next.toml"]);
+        assert!(ran.code == *code && ran.err.contains(words), "{code} {words}: {ran:?}\n{text}");
+    }
+    // From another directory the paths would be others.
+    std::fs::create_dir(dir.path("sub")).unwrap();
+    let elsewhere = dir.command(&["apply", "../home.toml"]).current_dir(dir.path("sub")).output();
+    let ran = common::Ran::of(&elsewhere.unwrap());
+    assert!(ran.code == 2 && ran.err.contains("apply it from there"), "{ran:?}");
+    // What is in use is not wiped.
+    let ran = dir.cairn(&["apply", "home.toml", "--wipe", "a"]);
+    assert!(ran.code == 5 && ran.err.contains("a.img is in use by this graph"), "{ran:?}");
+    assert_eq!(dir.json::<GraphView>(0, &["graph"]), before);
+    assert_eq!(dir.text(&["diff", "home.toml"]), "home is so already; nothing to do.\n");
+    let read = ["-f", "raw", serve.uri(), "-c", "read -P 9 0 4M"];
+    assert_eq!(tool(&dir, "qemu-io", &read).code, 0);
+    assert_eq!(serve.stop().code, 0);
+}
+
+#[test]
+fn a_change_that_fails_is_undone() {
+    let (dir, serve) = served();
+    let wrote = ["-f", "raw", serve.uri(), "-c", "write -P 9 0 4M", "-c", "flush"];
+    assert_eq!(tool(&dir, "qemu-io", &wrote).code, 0);
+    // The mirror is made anew, and then the key of another device is not there.
+    let other = "d = { file = \"d.img\", size = \"16MiB\", create = true, label = true }";
+    let three = "pair = { kind = \"mirror\", on = [\"a\", \"b\", \"c\"] }\n\
+                 other = { kind = \"crypt\", on = \"d\", key = \"file:nowhere\" }";
+    let exports = format!("{VOL}\nmore = {{ on = \"other\" }}");
+    dir.write("next.toml", &spec(&format!("{C}\n{other}"), three, &exports));
+    for _ in 0..3 {
+        let ran = dir.cairn(&["apply", "next.toml"]);
+        assert!(ran.code == 7 || ran.code == 4, "{ran:?}");
+        assert!(ran.err.contains("nowhere"), "{ran:?}");
+        let graph: GraphView = dir.json(0, &["graph"]);
+        assert_eq!(graph.nodes.len(), 4);
+        let read = ["-f", "raw", serve.uri(), "-c", "read -P 9 0 4M", "-c", "write -P 9 0 1M"];
+        assert_eq!(tool(&dir, "qemu-io", &read).code, 0);
+        in_sync(&dir);
+    }
+    // With the key it works.
+    dir.write("nowhere", "another passphrase");
+    let applied: Applied = dir.json(0, &["apply", "next.toml"]);
+    assert!(applied.changes.iter().any(|line| line.name == "more"));
+    in_sync(&dir);
+    assert_eq!(serve.stop().code, 0);
+    let serve = dir.serve(&["next.toml"]);
+    let read = ["-f", "raw", serve.uri(), "-c", "read -P 9 0 4M"];
+    assert_eq!(tool(&dir, "qemu-io", &read).code, 0);
+    assert_eq!(serve.stop().code, 0);
+}
+
+#[test]
+fn a_killed_change_has_happened_or_not() {
+    let (dir, serve) = served();
+    let wrote = ["-f", "raw", serve.uri(), "-c", "write -P 9 0 4M", "-c", "flush"];
+    assert_eq!(tool(&dir, "qemu-io", &wrote).code, 0);
+    let three = "pair = { kind = \"mirror\", on = [\"a\", \"b\", \"c\"] }";
+    dir.write("more.toml", &spec(C, three, VOL));
+    let mut running = Some(serve);
+    let mut happened = 0;
+    for round in 0..20_u64 {
+        in_sync(&dir);
+        let (now, next) =
+            if round % 2 == 0 { ("home.toml", "more.toml") } else { ("more.toml", "home.toml") };
+        let mut change = dir.command(&["apply", next]).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_micros(round * 2000));
+        let killed = running.take().unwrap();
+        killed.signal("KILL");
+        drop(killed);
+        change.wait().unwrap();
+        // One of the two is what the labels say, and the other one is refused for that reason.
+        let opens = |name: &str| {
+            let ran = dir.cairn(&["serve", name, "--dry-run"]);
+            assert!([0, 3, 5].contains(&ran.code), "{round}: {ran:?}");
+            ran.code == 0
+        };
+        let has_happened = !opens(now);
+        happened += u32::from(has_happened);
+        let again = dir.serve(&[if has_happened { next } else { now }]);
+        let read = ["-f", "raw", again.uri(), "-c", "read -P 9 0 4M"];
+        assert_eq!(tool(&dir, "qemu-io", &read).code, 0, "{round}");
+        if !has_happened {
+            in_sync(&dir);
+            dir.json::<Applied>(0, &["apply", next]);
+        }
+        if next == "home.toml" {
+            // It says that it was left behind, and would be refused as a new one.
+            std::fs::remove_file(dir.path("c.img")).unwrap();
+        }
+        running = Some(again);
+    }
+    println!("{happened} of 20 have happened");
+    assert_eq!(running.unwrap().stop().code, 0);
+}
+
+#[test]
+fn an_export_that_is_in_use_stays() {
+    let (dir, serve) = served();
+    let two = format!("{VOL}\nagain = {{ on = \"safe\", read_only = true }}");
+    dir.write("two.toml", &spec("", PAIR, &two));
+    dir.json::<Applied>(0, &["apply", "two.toml"]);
+    let uri = serve.uri().replace("///vol?", "///again?");
+    let mut client = Command::new("qemu-io")
+        .args(["-r", "-f", "raw", &uri])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    until("it is connected", || dir.cairn(&["status"]).out.contains("1 connection"));
+    let ran = dir.cairn(&["apply", "home.toml"]);
+    assert!(ran.code == 5 && ran.err.contains("again has clients (1)"), "{ran:?}");
+    drop(client.stdin.take());
+    client.wait().unwrap();
+    until("it has left", || dir.cairn(&["status"]).out.contains("0 connections"));
+    dir.json::<Applied>(0, &["apply", "home.toml"]);
+    assert_ne!(tool(&dir, "nbdinfo", &[&uri]).code, 0);
+    assert_eq!(serve.stop().code, 0);
+}
+
+#[test]
+fn a_disk_that_has_grown_is_used_by_a_mounted_file_system() {
+    if !is_root() {
+        return;
+    }
+    let dir = Dir::new();
+    dir.text(&["create", "disk.img", "512M"]);
+    let serve = dir.serve(&["disk.img"]);
+    let name = Name::new(&dir);
+    name.attach("vol");
+    run("mkfs.xfs", &["-q", &name.shown()]);
+    name.mount();
+    let kept = name.mount_point().join("kept");
+    std::fs::write(&kept, noise(8 << 20, 1)).unwrap();
+
+    let ran = dir.cairn(&["device", "resize", "disk", "256M"]);
+    assert!(ran.code == 9 && ran.err.contains("would shrink"), "{ran:?}");
+    let ran = dir.cairn(&["device", "resize", "vol", "1G"]);
+    assert!(ran.code == 4 && ran.err.contains("it has disk"), "{ran:?}");
+    assert_eq!(dir.text(&["device", "resize", "disk"]), "disk.img is so already; nothing to do.\n");
+    dir.text(&["device", "resize", "disk", "1G", "--dry-run"]);
+    assert_eq!(std::fs::metadata(dir.path("disk.img")).unwrap().len(), 512 << 20);
+    dir.json::<Applied>(0, &["device", "resize", "disk", "1G"]);
+    assert_eq!(run("blockdev", &["--getsize64", &name.shown()]).trim(), "1073741824");
+    assert_eq!(tool(&dir, "nbdinfo", &["--size", serve.uri()]).out.trim(), "1073741824");
+    run("xfs_growfs", &[&name.mount_point().display().to_string()]);
+    let more = name.mount_point().join("more");
+    std::fs::write(&more, noise(600 << 20, 2)).unwrap();
+    name.umount();
+    name.mount();
+    assert!(std::fs::read(&kept).unwrap() == noise(8 << 20, 1), "the old file differs");
+    assert!(std::fs::read(&more).unwrap() == noise(600 << 20, 2), "the new file differs");
+    name.umount();
+    name.detach_well();
+    assert_eq!(serve.stop().code, 0);
+    run("xfs_repair", &["-n", "-f", &dir.path("disk.img").display().to_string()]);
+}

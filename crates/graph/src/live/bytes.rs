@@ -1,0 +1,114 @@
+//! Whether clients find their bytes after a change: what an export shows, before and after.
+
+use block::Table;
+
+use crate::kind::{Bytes, Maker};
+use crate::spec::{Planned, PlannedNode, Role};
+
+/// Options that change nothing about the bytes.
+const WITHOUT_BYTES: [&str; 3] = ["kdf_memory", "kdf_passes", "trust"];
+
+/// A graph, before and after, and who has which bytes.
+pub struct Compared<'c> {
+    /// Before.
+    pub old: &'c Planned,
+    /// After.
+    pub new: &'c Planned,
+    /// For each node of `new`: the node of `old` that it is, if nothing about it changes.
+    pub stays: &'c [Option<usize>],
+    /// Of a device of `old` whose lowers all have its bytes: whether that lower has all of them now.
+    pub in_sync: &'c dyn Fn(&PlannedNode, &PlannedNode) -> bool,
+}
+
+impl Compared<'_> {
+    /// Whether `n` of the new graph shows at each address what `o` of the old one shows there.
+    ///
+    /// # Errors
+    /// The device of the new graph, or what stands in its place, where it does not.
+    pub fn shows(&self, o: usize, n: usize) -> Result<(), String> {
+        let (o, n) = (through(self.old, o), through(self.new, n));
+        if self.stays[n] == Some(o) {
+            return Ok(());
+        }
+        let (old, new) = (&self.old.nodes[o], &self.new.nodes[n]);
+        let differs = || Err(new.name.clone());
+        if bytes(old) == Bytes::OfEach || bytes(new) == Bytes::OfEach {
+            return self.shows_any(o, n);
+        }
+        if old.kind.name != new.kind.name {
+            return differs();
+        }
+        let same = match (new.role, &old.table, &new.table) {
+            (Role::Disk, ..) => is_same_disk(old, new),
+            (_, Some(before), Some(after)) => begins_with(after, before),
+            _ => has_same_options(old, new) && old.lowers.len() == new.lowers.len(),
+        };
+        if !same || old.lowers.len() > new.lowers.len() || old.info.size > new.info.size {
+            return differs();
+        }
+        old.lowers.iter().zip(&new.lowers).try_for_each(|(o, n)| self.shows(*o, *n))
+    }
+
+    /// Where all lowers have the same bytes, one that stays is enough: the others are copied from it.
+    fn shows_any(&self, o: usize, n: usize) -> Result<(), String> {
+        let (old, new) = (&self.old.nodes[o], &self.new.nodes[n]);
+        let has_all = |lower: &&usize| (self.in_sync)(old, &self.old.nodes[**lower]);
+        let olds: Vec<usize> = match bytes(old) {
+            Bytes::OfEach => old.lowers.iter().filter(has_all).copied().collect(),
+            _ => vec![o],
+        };
+        let news: Vec<usize> = match bytes(new) {
+            Bytes::OfEach => new.lowers.clone(),
+            _ => vec![n],
+        };
+        let found = olds.iter().any(|o| news.iter().any(|n| self.shows(*o, *n).is_ok()));
+        if found { Ok(()) } else { Err(new.name.clone()) }
+    }
+}
+
+fn bytes(node: &PlannedNode) -> Bytes {
+    match node.kind.maker {
+        Maker::Hooks { .. } => Bytes::OfLower,
+        Maker::Device { bytes, .. } | Maker::Keeper { bytes, .. } => bytes,
+        Maker::Table(_) | Maker::Disk { .. } => Bytes::Own,
+    }
+}
+
+/// Past the devices that show the bytes of their lower.
+fn through(planned: &Planned, mut index: usize) -> usize {
+    while bytes(&planned.nodes[index]) == Bytes::OfLower {
+        index = planned.nodes[index].lowers[0];
+    }
+    index
+}
+
+/// A labelled disk is known by its label, under its name; a raw one by its place. What goes with the
+/// process is the same only if it stays open.
+fn is_same_disk(old: &PlannedNode, new: &PlannedNode) -> bool {
+    if old.labelled || new.labelled {
+        return old.labelled && new.labelled && old.name == new.name;
+    }
+    let place = |node: &PlannedNode| node.given.text(node.kind.name).map(str::to_owned);
+    place(old).is_some() && place(old) == place(new)
+}
+
+fn has_same_options(old: &PlannedNode, new: &PlannedNode) -> bool {
+    let options = |node: &PlannedNode| {
+        let options = node.given.options.iter();
+        let options = options.filter(|(name, _)| !WITHOUT_BYTES.contains(name));
+        options.cloned().collect::<Vec<_>>()
+    };
+    options(old) == options(new)
+}
+
+/// Whether a table maps all that `before` maps to the same places.
+fn begins_with(after: &Table, before: &Table) -> bool {
+    let count = before.segments().len();
+    let rows = before.segments().zip(after.segments());
+    let same = rows.enumerate().all(|(index, (before, after))| {
+        let ends = before.range == after.range
+            || index + 1 == count && before.range.len() <= after.range.len();
+        before.range.start() == after.range.start() && ends && before.place == after.place
+    });
+    same && after.segments().len() >= count
+}

@@ -1,0 +1,142 @@
+//! What a change does, in words.
+
+use std::fmt;
+
+use crate::spec::units::format_size;
+use crate::spec::{Planned, PlannedNode};
+
+/// What a change does to a graph.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Changes {
+    /// A line for each disk, device and export that is not as before.
+    pub lines: Vec<Line>,
+}
+
+/// What becomes of one of them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Line {
+    /// `add`, `remove`, `change`, or `reopen`: the same on something that changes.
+    pub verb: &'static str,
+    /// Its name.
+    pub name: String,
+    /// What it is, and what of it changes.
+    pub words: String,
+}
+
+impl Changes {
+    /// What becomes of `old` when it is `new`.
+    pub(super) fn of(old: &Planned, new: &Planned, stays: &[Option<usize>]) -> Self {
+        let mut lines = Vec::new();
+        for (node, stays) in new.nodes.iter().zip(stays) {
+            let before = old.nodes.iter().find(|before| before.name == node.name);
+            let (verb, words) = match before {
+                _ if stays.is_some() => continue,
+                None => ("add", what(new, node)),
+                Some(before) => node_words(old, new, before, node),
+            };
+            lines.push(Line { verb, name: node.name.clone(), words });
+        }
+        let is_gone = |node: &&PlannedNode| new.nodes.iter().all(|after| after.name != node.name);
+        for node in old.nodes.iter().filter(is_gone) {
+            let words = what(old, node);
+            lines.push(Line { verb: "remove", name: node.name.clone(), words });
+        }
+        lines.extend(exports(old, new));
+        Self { lines }
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+}
+
+impl fmt::Display for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.lines.iter().map(|line| line.name.len()).max().unwrap_or(0);
+        for Line { verb, name, words } in &self.lines {
+            writeln!(f, "{verb:6}  {name:width$}  {words}")?;
+        }
+        Ok(())
+    }
+}
+
+fn what(planned: &Planned, node: &PlannedNode) -> String {
+    let size = format_size(node.info.size);
+    match on(planned, node) {
+        lowers if lowers.is_empty() => format!("{} of {size}", node.kind.name),
+        lowers => format!("{} of {size} on {lowers}", node.kind.name),
+    }
+}
+
+fn on(planned: &Planned, node: &PlannedNode) -> String {
+    let names = node.lowers.iter().map(|lower| planned.nodes[*lower].name.as_str());
+    names.collect::<Vec<_>>().join(", ")
+}
+
+/// What differs between two nodes of one name.
+fn node_words(
+    old: &Planned,
+    new: &Planned,
+    before: &PlannedNode,
+    after: &PlannedNode,
+) -> (&'static str, String) {
+    let mut words = Vec::new();
+    if before.kind.name != after.kind.name {
+        words.push(format!("{} instead of {}", after.kind.name, before.kind.name));
+    }
+    let (was, is) = (on(old, before), on(new, after));
+    if was != is {
+        words.push(format!("on {is} instead of {was}"));
+    }
+    if before.info.size != after.info.size {
+        let (was, is) = (format_size(before.info.size), format_size(after.info.size));
+        words.push(format!("{is} instead of {was}"));
+    }
+    let names =
+        |node: &PlannedNode| node.given.options.iter().map(|(name, _)| *name).collect::<Vec<_>>();
+    let mut options = names(before);
+    options.extend(names(after));
+    options.sort_unstable();
+    options.dedup();
+    let value = |node: &PlannedNode, option: &str| {
+        node.given.options.iter().find(|(name, _)| *name == option).map(|(_, value)| value.clone())
+    };
+    options.retain(|option| *option != "create" && value(before, option) != value(after, option));
+    if !options.is_empty() {
+        words.push(format!("other {}", options.join(", ")));
+    }
+    match words.is_empty() {
+        true => ("reopen", format!("{}, as before", after.kind.name)),
+        false => ("change", words.join("; ")),
+    }
+}
+
+fn exports(old: &Planned, new: &Planned) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for export in &new.exports {
+        let on = &new.nodes[export.node].name;
+        let size = format_size(export.info.size);
+        let before = old.exports.iter().find(|before| before.name == export.name);
+        let (verb, words) = match before {
+            None => ("add", format!("export of {size} on {on}")),
+            Some(before) if before.info.size != export.info.size => {
+                let was = format_size(before.info.size);
+                ("change", format!("export on {on}: {size} instead of {was}"))
+            }
+            Some(before) if old.nodes[before.node].name != *on => {
+                ("change", format!("export on {on} instead of {}", old.nodes[before.node].name))
+            }
+            Some(_) => continue,
+        };
+        lines.push(Line { verb, name: export.name.clone(), words });
+    }
+    let gone = |export: &&crate::spec::PlannedExport| {
+        new.exports.iter().all(|after| after.name != export.name)
+    };
+    for export in old.exports.iter().filter(gone) {
+        let words = "export".to_owned();
+        lines.push(Line { verb: "remove", name: export.name.clone(), words });
+    }
+    lines
+}

@@ -1,0 +1,363 @@
+//! A graph that is open, and how it becomes another one while its clients wait.
+//!
+//! What a change leaves as it is goes on; the rest is closed in order and made anew, as a start would
+//! make it, while no client's request begins. Until the labels say so, nothing has happened: a change
+//! that fails is undone the same way, and after a crash the labels tell which of the two it is.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `mod.rs` | the steps, and the way back |
+//! | `same.rs` | what stays as it is |
+//! | `bytes.rs` | whether clients find their bytes |
+//! | `changes.rs` | what a change does, in words |
+
+mod bytes;
+mod changes;
+mod same;
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use block::{Control, Env, Error, ErrorKind, Locked, Mono, Op, RangeLock, Result};
+
+use crate::Graph;
+use crate::engine::{Engine, Held};
+use crate::kind::Bytes;
+use crate::labels::{Absent, Labels, Refusal, Survey};
+use crate::running::Before;
+use crate::spec::{Planned, PlannedNode};
+
+use bytes::Compared;
+pub use changes::{Changes, Line};
+
+/// A graph that is open, whatever becomes of it.
+pub struct Live {
+    env: Env,
+    engine: Engine,
+    now: RefCell<Rc<Now>>,
+    /// One change after the other.
+    turn: RangeLock,
+}
+
+/// What is open now.
+pub struct Now {
+    /// What it was built from.
+    pub planned: Planned,
+    /// Its devices: one for each node of the plan, in that order.
+    pub graph: Graph,
+    /// Its labels, if it has labelled disks.
+    pub labels: Option<Labels>,
+}
+
+/// Why a graph is not open, or not changed.
+#[derive(Debug)]
+pub enum Unchanged {
+    /// Its labelled disks stand against it. Nothing was changed.
+    Refused(Vec<Refusal>),
+    /// Something else does. Nothing was changed, or all that was is undone.
+    Failed(Error),
+    /// The change has failed, and so has the way back: clients get errors until the next start.
+    Lost {
+        /// Why the change has failed.
+        change: Error,
+        /// Why what was there before could not be opened again.
+        back: Error,
+    },
+}
+
+/// For as long as it is kept, no other change begins.
+pub struct Turn(#[expect(dead_code, reason = "it is held, not read")] Locked);
+
+/// What devices that were closed have left.
+type Handovers = BTreeMap<(String, &'static str), Rc<dyn Any>>;
+
+/// A change that has closed what it is going to replace.
+struct Change<'c> {
+    old: &'c Now,
+    planned: &'c Planned,
+    /// For each node of the plan: the member that stays.
+    stays: Vec<Option<usize>>,
+    labels: Option<&'c Labels>,
+    /// Members that were closed.
+    closed: Vec<bool>,
+    handovers: Handovers,
+}
+
+impl Live {
+    /// Opens a graph.
+    ///
+    /// # Errors
+    /// What stands against it; what was opened is closed again.
+    pub async fn open(
+        env: &Env,
+        engine: &Engine,
+        planned: Planned,
+        survey: Option<Survey>,
+    ) -> Result<Self, Unchanged> {
+        let labels = match survey {
+            Some(survey) => Some(survey.begin(&planned).await.map_err(Unchanged::Refused)?),
+            None => None,
+        };
+        match Graph::build_on(&planned, labels.as_ref(), engine, env).await {
+            Ok(graph) => {
+                let now = RefCell::new(Rc::new(Now { planned, graph, labels }));
+                let (env, engine) = (env.clone(), engine.clone());
+                Ok(Self { env, engine, now, turn: RangeLock::new() })
+            }
+            Err(error) => {
+                if let Some(labels) = &labels {
+                    // The first failure is the one to tell: a disk that stays marked is looked after
+                    // by the next start.
+                    let _ = labels.give_up().await;
+                }
+                Err(Unchanged::Failed(error))
+            }
+        }
+    }
+
+    /// What is open now.
+    pub fn now(&self) -> Rc<Now> {
+        self.now.borrow().clone()
+    }
+
+    /// What a change to `planned` would do.
+    ///
+    /// # Errors
+    /// Why it cannot be done.
+    pub fn compare(&self, planned: &Planned) -> Result<Changes> {
+        let old = self.now();
+        let stays = same::stays(&old.planned, planned);
+        allow(&old, planned, &stays)?;
+        Ok(Changes::of(&old.planned, planned, &stays))
+    }
+
+    /// Waits until no change is under way. What a change begins with is looked at afterwards.
+    pub async fn turn(&self) -> Turn {
+        Turn(self.turn.turn().await)
+    }
+
+    /// Makes the graph what `planned` says, `survey` having looked at its labelled disks, both in this
+    /// turn. Clients wait meanwhile: up to `limit` until what they have begun is answered and flushed.
+    ///
+    /// # Errors
+    /// Why it is not done; then all is as it was before, but for [`Unchanged::Lost`].
+    pub async fn change(
+        &self,
+        _turn: &Turn,
+        planned: Planned,
+        survey: Option<Survey>,
+        limit: Duration,
+    ) -> Result<Changes, Unchanged> {
+        let changes = self.compare(&planned).map_err(Unchanged::Failed)?;
+        let old = self.now();
+        let labels = match survey {
+            Some(survey) => Some(survey.prepare(&planned).await.map_err(Unchanged::Refused)?),
+            None => None,
+        };
+        let held = self.engine.hold();
+        let deadline = self.env.now().after(limit);
+        self.quiet(&old, deadline).await.map_err(Unchanged::Failed)?;
+        let stays = same::stays(&old.planned, &planned);
+        let closed = vec![false; old.planned.nodes.len()];
+        let (labels_of, handovers) = (labels.as_ref(), Handovers::new());
+        let mut change =
+            Change { old: &old, planned: &planned, stays, labels: labels_of, closed, handovers };
+        match self.replace(&mut change, deadline).await {
+            Ok(graph) => {
+                self.shut(&old, |name| graph.export(name).is_none());
+                *self.now.borrow_mut() = Rc::new(Now { planned, graph, labels });
+                Ok(changes)
+            }
+            Err(error) => Err(self.undo(change, error, &held).await),
+        }
+    }
+
+    /// Until every request of clients is answered and all that was answered is flushed.
+    async fn quiet(&self, old: &Now, deadline: Mono) -> Result<()> {
+        let quiet = async {
+            self.engine.drained().await;
+            let exports = old.graph.exports().iter();
+            let writable = exports.filter(|export| !export.info.read_only);
+            let begun: Vec<_> =
+                writable.map(|export| self.engine.lower(export.node).start(Op::Flush)).collect();
+            let mut flushed = Ok(());
+            for child in begun {
+                let done = child.await;
+                flushed = flushed.and(done.result);
+            }
+            flushed
+        };
+        let left = deadline.since(self.env.now());
+        self.env.within(left, quiet).await.unwrap_or_else(|| Err(self.overdue(old)))
+    }
+
+    fn overdue(&self, old: &Now) -> Error {
+        let members = old.graph.members().iter();
+        let waiting = members.filter_map(|member| {
+            let requests = self.engine.counters(member.node, |counters| counters.in_flight());
+            (requests > 0).then(|| format!("{} ({requests})", member.name))
+        });
+        let waiting: Vec<_> = waiting.collect();
+        let words = format!(
+            "requests are not answered in time: {}; nothing was changed. Next: cairn status",
+            if waiting.is_empty() { "of clients".to_owned() } else { waiting.join(", ") }
+        );
+        Error::new(ErrorKind::TimedOut, words)
+    }
+
+    /// Closes what does not stay, makes what is new, and lets the labels say so.
+    async fn replace(&self, change: &mut Change<'_>, deadline: Mono) -> Result<Graph> {
+        let old = change.old;
+        // Those above first.
+        for (index, member) in old.graph.members().iter().enumerate().rev() {
+            if change.stays.contains(&Some(index)) {
+                continue;
+            }
+            let left = deadline.since(self.env.now());
+            let Some(handover) = self.env.within(left, old.graph.close(member)).await else {
+                return Err(self.overdue(old));
+            };
+            change.closed[index] = true;
+            let key = (member.name.clone(), member.kind.name);
+            change.handovers.extend(handover.map(|handover| (key, handover)));
+        }
+        let (stays, handovers) = (change.stays.clone(), change.handovers.clone());
+        let before = Before { graph: &old.graph, stays, handovers };
+        let mut graph = Graph::empty(change.planned, &self.engine);
+        let made = async {
+            graph.fill(change.planned, change.labels, &self.env, Some(&before)).await?;
+            self.fits(&old.graph, &graph)?;
+            match (change.labels, &old.labels) {
+                (Some(labels), before) => labels.commit(before.as_ref()).await?,
+                (None, Some(before)) => before.close().await?,
+                (None, None) => {}
+            }
+            graph.open_doors(Some(&old.graph))
+        }
+        .await;
+        if let Err(error) = made {
+            self.discard(&graph, &old.graph).await;
+            return Err(error);
+        }
+        old.graph.leave(&graph);
+        Ok(graph)
+    }
+
+    /// What clients were told holds.
+    fn fits(&self, old: &Graph, new: &Graph) -> Result<()> {
+        for before in old.exports() {
+            let Some(after) = new.export(&before.name) else { continue };
+            let (told, is) = (self.engine.info(before.node), self.engine.info(after.node));
+            if is.max_transfer < told.max_transfer {
+                let words = format!(
+                    "clients of {} were told that a request may have {} bytes, and at most {} would \
+                     be possible. Next: give the export another name",
+                    before.name, told.max_transfer, is.max_transfer
+                );
+                return Err(Error::new(ErrorKind::Unsupported, words));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes back what was made for a graph that will not be.
+    async fn discard(&self, graph: &Graph, old: &Graph) {
+        for member in graph.members().iter().rev() {
+            let stays = old.members().iter().any(|before| before.node == member.node);
+            if !stays {
+                drop(graph.close(member).await);
+            }
+        }
+        graph.leave(old);
+    }
+
+    /// Opens again what was closed for a change that has failed.
+    async fn undo(&self, change: Change<'_>, error: Error, _held: &Held) -> Unchanged {
+        let Change { old, labels, closed, handovers, .. } = change;
+        let labels = old.labels.as_ref().map(|before| before.again(labels));
+        let stays = closed.iter().enumerate().map(|(n, closed)| (!closed).then_some(n)).collect();
+        let before = Before { graph: &old.graph, stays, handovers };
+        let mut graph = Graph::empty(&old.planned, &self.engine);
+        let back = async {
+            graph.fill(&old.planned, labels.as_ref(), &self.env, Some(&before)).await?;
+            if let Some(labels) = &labels {
+                labels.commit(None).await?;
+            }
+            graph.open_doors(Some(&old.graph))
+        }
+        .await;
+        match back {
+            Ok(()) => {
+                old.graph.leave(&graph);
+                let planned = old.planned.clone();
+                *self.now.borrow_mut() = Rc::new(Now { planned, graph, labels });
+                Unchanged::Failed(error)
+            }
+            Err(back) => {
+                self.shut(old, |_| true);
+                Unchanged::Lost { change: error, back }
+            }
+        }
+    }
+
+    /// Nothing is behind these doors any more but errors.
+    fn shut(&self, old: &Now, which: impl Fn(&str) -> bool) {
+        for export in old.graph.exports().iter().filter(|export| which(&export.name)) {
+            let info = self.engine.info(export.node);
+            let nothing = Rc::new(Absent::lost(&export.name, info));
+            // There is room for a node: one was forgotten for each that was made.
+            if let Ok(node) = self.engine.add_device(&export.name, nothing, &[]) {
+                self.engine.lead(export.node, node);
+            }
+        }
+    }
+}
+
+/// Whether the graph may become what `planned` says.
+fn allow(old: &Now, planned: &Planned, stays: &[Option<usize>]) -> Result<()> {
+    let refuse = |words: String| Err(Error::new(ErrorKind::Unsupported, words));
+    for (index, node) in old.planned.nodes.iter().enumerate() {
+        let kind = node.kind.maker;
+        let forgets = matches!(kind, crate::kind::Maker::Keeper { bytes: Bytes::OfEach, .. });
+        if forgets && !node.labelled && !stays.contains(&Some(index)) {
+            return refuse(format!(
+                "{} is on raw disks: what it knows of its members goes with it, so nothing may \
+                 change there. Next: stop, and start with trust = MEMBER; or use labelled disks",
+                node.name
+            ));
+        }
+    }
+    let in_sync = |device: &PlannedNode, member: &PlannedNode| {
+        let Some(running) = old.graph.member(&device.name) else { return false };
+        let report = old.graph.control(running, &Control::Report).unwrap_or_default();
+        report.members.iter().any(|one| one.name == member.name && one.state == "in sync")
+    };
+    let compared = Compared { old: &old.planned, new: planned, stays, in_sync: &in_sync };
+    for before in &old.planned.exports {
+        let Some(after) = planned.exports.iter().find(|after| after.name == before.name) else {
+            continue;
+        };
+        let name = &before.name;
+        if let Err(place) = compared.shows(before.node, after.node) {
+            return refuse(format!(
+                "{name} would show other bytes than now, from {place} on. Next: give it another \
+                 name, or stop and start with the new spec if that is what you want"
+            ));
+        }
+        if after.info.size < before.info.size {
+            let (is, would) = (before.info.size, after.info.size);
+            return refuse(format!("{name} would shrink from {is} to {would} bytes"));
+        }
+        if after.info.block_size > before.info.block_size {
+            let (is, would) = (before.info.block_size, after.info.block_size);
+            return refuse(format!(
+                "clients of {name} were told that blocks have {is} bytes; they would have {would}. \
+                 Next: give it another name"
+            ));
+        }
+    }
+    Ok(())
+}
