@@ -12,6 +12,7 @@ use crate::verbs::completions::{CompletionsArgs, ManArgs};
 use crate::verbs::create::CreateArgs;
 use crate::verbs::device::DeviceArgs;
 use crate::verbs::graph::GraphArgs;
+use crate::verbs::import::ImportArgs;
 use crate::verbs::info::InfoArgs;
 use crate::verbs::key::KeyArgs;
 use crate::verbs::kinds::KindsArgs;
@@ -42,6 +43,8 @@ enum Verb {
     Info(InfoArgs),
     /// Serve a spec, or one raw disk, in the foreground
     Serve(ServeArgs),
+    /// Find graphs on disks, and serve one without its spec
+    Import(ImportArgs),
     /// Check a spec: every fault at once, or what the user gets
     Validate(ValidateArgs),
     /// Tell what of the running graph a spec would change
@@ -88,6 +91,7 @@ impl Args {
             Verb::Create(args) => args.run(form),
             Verb::Info(args) => args.run(form),
             Verb::Serve(args) => args.run(form),
+            Verb::Import(args) => args.run(form),
             Verb::Validate(args) => args.run(form),
             Verb::Diff(args) => args.run(form),
             Verb::Apply(args) => args.run(form),

@@ -24,6 +24,8 @@ pub enum Source {
     File(PathBuf),
     /// A raw disk on a block device.
     Device(PathBuf),
+    /// What labels say.
+    Labels(Box<Spec>),
 }
 
 impl Source {
@@ -64,6 +66,7 @@ impl Source {
             }
             Self::File(path) => disk("file", path, read_only, env),
             Self::Device(path) => disk("path", path, read_only, env),
+            Self::Labels(spec) => Ok((**spec).clone()),
         }
     }
 
@@ -76,8 +79,10 @@ impl Source {
         surveyed: &BTreeMap<String, Surveyed>,
     ) -> Result<Planned> {
         let planned = spec.plan_over(REGISTRY, env, surveyed).await;
-        let Self::Spec(_) = self else { return planned.map_err(unusable) };
-        let mut planned = planned.map_err(told)?;
+        let mut planned = match self {
+            Self::Spec(_) | Self::Labels(_) => planned.map_err(told)?,
+            Self::File(_) | Self::Device(_) => return planned.map_err(unusable),
+        };
         if read_only {
             planned.refuse_writes();
         }

@@ -159,6 +159,9 @@ fn fields(planned: &Planned, node: &PlannedNode) -> String {
     }
     fields
         .extend(node.given.options.iter().map(|(name, value)| format!("{name} = {}", toml(value))));
+    if node.has_label() {
+        fields.push("label = true".to_owned());
+    }
     fields.join(", ")
 }
 

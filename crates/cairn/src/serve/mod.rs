@@ -62,15 +62,22 @@ pub struct ServeArgs {
     /// A spec (NAME.toml), or a file or block device to serve as it is
     #[arg(value_name = "SPEC|FILE")]
     target: PathBuf,
+    /// Label a disk whatever is on it: what it holds is lost
+    #[arg(long, value_name = "DISK")]
+    wipe: Vec<String>,
+    #[command(flatten)]
+    options: ServeOptions,
+}
+
+/// How a graph is served, wherever it comes from.
+#[derive(Args)]
+pub struct ServeOptions {
     /// Refuse writes on every export
     #[arg(long)]
     read_only: bool,
     /// Come up without labelled disks that are missing, where all data are on the others
     #[arg(long)]
     degraded: bool,
-    /// Label a disk whatever is on it: what it holds is lost
-    #[arg(long, value_name = "DISK")]
-    wipe: Vec<String>,
     /// Open disks that another machine had open and did not close: it must not come back with them
     #[arg(long)]
     take: bool,
@@ -206,21 +213,28 @@ fn offered(env: &Env, engine: &Engine, now: &Now, before: &[Rc<Export>]) -> Vec<
 impl ServeArgs {
     /// Serves until a signal comes or the command of `--run` ends.
     pub fn run(self, form: Form) -> Result {
+        let Self { target, wipe, options } = self;
+        options.serve(Source::of(&target)?, &wipe, form)
+    }
+}
+
+impl ServeOptions {
+    /// Serves what the source says, until a signal comes or the command of `--run` ends.
+    pub fn serve(self, source: Source, wipe: &[String], form: Form) -> Result {
         let core = Core::new(Config::default())?;
         let env = core.env();
-        let source = Source::of(&self.target)?;
         let spec = source.spec(self.read_only, &env)?;
         let engine = Engine::new(env.pool());
         env.spawn("engine", engine.clone().drive());
         let opening = Opening {
             degraded: self.degraded,
-            wipe: self.wipe.clone(),
+            wipe: wipe.to_vec(),
             take: self.take,
             ..labels::opening()
         };
         let look = labels::survey(&spec, &env, &engine, opening, self.dry_run, None);
         let survey = core.block_on(look);
-        self.judge(survey.as_ref())?;
+        self.judge(survey.as_ref(), wipe)?;
         let surveyed = survey.as_ref().map(Survey::facts).unwrap_or_default();
         let planned = core.block_on(source.plan(&spec, self.read_only, &env, &surveyed))?;
         let listens = self.addresses(&source, &planned)?;
@@ -272,9 +286,9 @@ impl ServeArgs {
     }
 
     /// Whether the labelled disks may be opened, as far as can be told without a plan.
-    fn judge(&self, survey: Option<&Survey>) -> Result<()> {
+    fn judge(&self, survey: Option<&Survey>, wipe: &[String]) -> Result<()> {
         let Some(survey) = survey else {
-            let what = match (self.degraded || self.take, self.wipe.first()) {
+            let what = match (self.degraded || self.take, wipe.first()) {
                 (true, _) => {
                     "--degraded and --take are for labelled disks, which say what is missing"
                 }
@@ -304,7 +318,7 @@ impl ServeArgs {
             return Ok(planned.listens.clone());
         }
         let name = match source {
-            Source::Spec(_) => planned.name.clone(),
+            Source::Spec(_) | Source::Labels(_) => planned.name.clone(),
             Source::File(path) | Source::Device(path) => {
                 path.file_name().unwrap_or_default().to_string_lossy().into_owned()
             }

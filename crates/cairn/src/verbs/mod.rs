@@ -7,6 +7,7 @@ pub mod completions;
 pub mod create;
 pub mod device;
 pub mod graph;
+pub mod import;
 pub mod info;
 pub mod key;
 pub mod kinds;

@@ -66,8 +66,16 @@ impl Dir {
 
     /// Starts `serve` and waits until clients can connect.
     pub fn serve(&self, args: &[&str]) -> Serve {
-        let args = [&["serve"], args].concat();
-        let mut command = self.command(&args);
+        self.started(&[&["serve"], args].concat())
+    }
+
+    /// The same with `import`.
+    pub fn import(&self, args: &[&str]) -> Serve {
+        self.started(&[&["import"], args].concat())
+    }
+
+    fn started(&self, args: &[&str]) -> Serve {
+        let mut command = self.command(args);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut reader = BufReader::new(child.stdout.take().unwrap());
         let mut banner = String::new();

@@ -28,6 +28,7 @@ pub(crate) use absent::Absent;
 pub use kept::{DiskLabel, LabelKept};
 pub use open::{Labels, Place};
 pub use survey::{Glimpse, Survey};
+pub use text::{Remembered, disks};
 
 /// How the labelled disks of a graph are opened.
 #[derive(Clone, Debug)]

@@ -44,8 +44,11 @@ pub fn write(planned: &Planned, disks: &BTreeMap<String, Remembered>) -> String 
     }
     text.push_str("\n[export]\n");
     for export in &planned.exports {
-        let on = quoted(&planned.nodes[export.node].name);
-        line(&mut text, &export.name, &[format!("on = {on}")]);
+        let mut fields = vec![format!("on = {}", quoted(&planned.nodes[export.node].name))];
+        if export.said_read_only {
+            fields.push("read_only = true".to_owned());
+        }
+        line(&mut text, &export.name, &fields);
     }
     text
 }

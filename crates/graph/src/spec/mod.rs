@@ -11,7 +11,7 @@
 //! | `order.rs` | what stands on what: cycles, depth, the lowest first |
 //! | `owner.rs` | which bytes belong to whom |
 //! | `plan.rs` | the plan of every device, from the bottom up |
-//! | `disks.rs` | the disks of a spec that labels keep |
+//! | `disks.rs`, `import.rs` | the spec that labels keep: its disks, and all of it on another machine |
 //! | `summary.rs` | what the user gets |
 //! | `fault.rs`, `near.rs` | faults, and the word that was meant |
 //! | `units.rs` | sizes, times and shares as text |
@@ -21,6 +21,7 @@
 mod disks;
 mod draft;
 mod fault;
+mod import;
 mod listen;
 mod near;
 mod order;
@@ -35,6 +36,7 @@ mod vars;
 
 pub(crate) use disks::plain_disks;
 pub use fault::{Fault, Faults, Position, Severity};
+pub use import::Local;
 pub use listen::{
     LISTENS_MAX, Listen, SOCKET_PATH_MAX_BYTES, TlsPaths, is_loopback, parse_address,
 };

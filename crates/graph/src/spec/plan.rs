@@ -122,6 +122,8 @@ pub struct PlannedExport {
     pub node: usize,
     /// Whether writes are refused: by the spec, or by what it shows.
     pub read_only: bool,
+    /// Whether the spec says so.
+    pub said_read_only: bool,
     /// Whether it is to be a block device of this machine while it is served.
     pub attach: bool,
     /// Whose certificates get it, by the names in them; everybody if it does not say.
@@ -438,7 +440,8 @@ impl Planner<'_> {
         let user = User { at: word.at, name: name.clone() };
         self.uses[*draft].export(user, !info.read_only);
         let (attach, clients) = (export.attach, export.clients.clone());
-        Some(PlannedExport { name, node, read_only: info.read_only, attach, clients, info })
+        let (read_only, said_read_only) = (info.read_only, export.read_only);
+        Some(PlannedExport { name, node, read_only, said_read_only, attach, clients, info })
     }
 
     fn check_uses(&mut self) {

@@ -1,0 +1,387 @@
+//! `cairn import`: graphs that are found on disks, without any file that describes them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use block::Env;
+use clap::Args;
+use graph::engine::Engine;
+use graph::labels::{Remembered, disks};
+use graph::spec::units::format_duration;
+use graph::spec::{Local, Spec};
+use meta::{Label, Seen, Store, Uuid};
+use serde::Serialize;
+
+use super::{core, wipe};
+use crate::exit::{Exit, Failure, Result};
+use crate::labels::machine;
+use crate::out::{self, Form};
+use crate::registry::REGISTRY;
+use crate::serve::ServeOptions;
+use crate::source::Source;
+
+/// Disks and files that are looked at.
+const LOOKED_AT_MAX: usize = 4096;
+
+const BLOCK_DEVICES: &str = "/sys/class/block";
+
+/// What `import` takes.
+#[derive(Args)]
+pub struct ImportArgs {
+    /// The graph to serve, by its name or its uuid; lists what is there if left out
+    graph: Option<String>,
+    /// Where the key of a device comes from: file:PATH, fd:NUMBER, credential:NAME; asked for if not said
+    #[arg(long, value_name = "DEVICE=SOURCE", value_parser = pair)]
+    key: Vec<(String, String)>,
+    /// Where a disk is that is not found by itself: a path, or an NBD URI
+    #[arg(long, value_name = "NAME=PATH|URI", value_parser = pair)]
+    disk: Vec<(String, String)>,
+    /// Look at the files of this directory, besides block devices
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    directory: PathBuf,
+    #[command(flatten)]
+    options: ServeOptions,
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() && !value.is_empty() => {
+            Ok((name.to_owned(), value.to_owned()))
+        }
+        _ => Err("a name and a value are needed, as in safe=file:key".to_owned()),
+    }
+}
+
+/// A graph, as the labels that were found tell it.
+#[derive(Serialize)]
+struct FoundGraph {
+    name: String,
+    uuid: String,
+    epoch: u64,
+    /// The machine that has it open, or did not close it.
+    open_on: Option<String>,
+    #[serde(skip)]
+    open_here: bool,
+    written_unix_s: u64,
+    disks: Vec<FoundDisk>,
+    missing: Vec<String>,
+    /// Disks of it without a label: nobody can tell where they are.
+    unlabelled: Vec<String>,
+    /// Devices that are opened with a key.
+    keys: Vec<String>,
+    #[serde(skip)]
+    text: String,
+}
+
+#[derive(Serialize)]
+struct FoundDisk {
+    name: String,
+    path: PathBuf,
+    epoch: u64,
+}
+
+/// What a look at everything came to.
+#[derive(Serialize)]
+struct Found {
+    graphs: Vec<FoundGraph>,
+    /// What somebody has open, or what cannot be read, and why.
+    skipped: Vec<Skipped>,
+}
+
+#[derive(Serialize)]
+struct Skipped {
+    path: PathBuf,
+    why: String,
+}
+
+/// A label, and where it is.
+struct Sight {
+    path: PathBuf,
+    label: Label,
+}
+
+impl ImportArgs {
+    /// Lists the graphs, or serves one.
+    pub fn run(self, form: Form) -> Result {
+        let found = {
+            let core = core()?;
+            let env = core.env();
+            core.block_on(look(&env, &self.directory))?
+        };
+        let Some(wanted) = &self.graph else {
+            form.print(&found, || found.text(now()))?;
+            return Ok(Exit::Ok);
+        };
+        let graph = found.choose(wanted)?;
+        let local = self.local(graph)?;
+        let spec = Spec::of_label(&graph.text, &graph.name, REGISTRY, &local);
+        self.options.serve(Source::Labels(Box::new(spec)), &[], form)
+    }
+
+    /// What the labels do not say.
+    fn local(&self, graph: &FoundGraph) -> Result<Local> {
+        let usage = |why: String| Err(Failure::new(Exit::Usage, why));
+        let mut disks: BTreeMap<String, (String, String)> = BTreeMap::new();
+        for disk in &graph.disks {
+            let said = self.disk.iter().any(|(name, _)| *name == disk.name);
+            let first = disks.insert(disk.name.clone(), place(&disk.path));
+            if let Some((_, first)) = first.filter(|_| !said) {
+                return Err(Failure::new(
+                    Exit::InUse,
+                    format!(
+                        "{first} and {} are both disk {:?} of {}: one is a copy of the other. Next: \
+                         say which counts, with --disk {}=PATH",
+                        disk.path.display(),
+                        disk.name,
+                        graph.name,
+                        disk.name
+                    ),
+                ));
+            }
+        }
+        for (name, at) in &self.disk {
+            let is_there = disks.contains_key(name)
+                || graph.missing.contains(name)
+                || graph.unlabelled.contains(name);
+            if !is_there {
+                return usage(format!("--disk {name}: {} has no such disk", graph.name));
+            }
+            let said = match at.contains("://") {
+                true => ("nbd".to_owned(), at.clone()),
+                false => place(Path::new(at)),
+            };
+            disks.insert(name.clone(), said);
+        }
+        if let Some(name) = graph.unlabelled.iter().find(|name| !disks.contains_key(*name)) {
+            return usage(format!(
+                "{name} of {} has no label, so nobody can find it. Next: --disk {name}=PATH",
+                graph.name
+            ));
+        }
+        for (name, _) in &self.key {
+            if !graph.keys.contains(name) {
+                return usage(format!(
+                    "--key {name}: {} opens no such device with a key",
+                    graph.name
+                ));
+            }
+        }
+        Ok(Local { disks, keys: self.key.iter().cloned().collect() })
+    }
+}
+
+fn now() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+/// How a spec names what is at a path.
+fn place(path: &Path) -> (String, String) {
+    use std::os::unix::fs::FileTypeExt;
+    let device = std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
+    let kind = if device { "path" } else { "file" };
+    (kind.to_owned(), path.to_string_lossy().into_owned())
+}
+
+/// Looks at block devices, and at the files of a directory.
+async fn look(env: &Env, directory: &Path) -> Result<Found> {
+    let engine = Engine::new(env.pool());
+    env.spawn("engine", engine.clone().drive());
+    let (mut sights, mut skipped) = (Vec::new(), Vec::new());
+    for path in candidates(directory)? {
+        match label(env, &engine, &path).await {
+            Ok(Some(label)) => sights.push(Sight { path, label }),
+            Ok(None) => {}
+            Err(failure) => skipped.push(Skipped { path, why: failure.message }),
+        }
+    }
+    Ok(Found { graphs: graphs(sights), skipped })
+}
+
+async fn label(env: &Env, engine: &Engine, path: &Path) -> Result<Option<Label>> {
+    let node = wipe::open(path, true, env, engine).await?;
+    let seen = Store::look(env, &engine.lower(node)).await;
+    engine.forget(node);
+    Ok(match seen? {
+        Seen::Label(label, _) if !label.forming => Some(*label),
+        Seen::Label(..) | Seen::Wrong(_) | Seen::Other(_) => None,
+    })
+}
+
+/// What may be a disk: block devices that this user may read, and files large enough for a label.
+fn candidates(directory: &Path) -> Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    if let Ok(entries) = std::fs::read_dir(BLOCK_DEVICES) {
+        let devices = entries.flatten().map(|entry| Path::new("/dev").join(entry.file_name()));
+        paths.extend(devices.filter(|path| is_readable_device(path)));
+    }
+    let entries =
+        std::fs::read_dir(directory).map_err(|error| Failure::io(&error, directory.display()))?;
+    let files = entries.flatten().filter(|entry| {
+        let found = entry.metadata();
+        found.is_ok_and(|found| found.is_file() && meta::data_bytes(found.len()).is_ok())
+    });
+    let shown = |path: PathBuf| path.strip_prefix(".").map(Path::to_owned).unwrap_or(path);
+    paths.extend(files.map(|entry| shown(entry.path())));
+    paths.sort();
+    if paths.len() > LOOKED_AT_MAX {
+        let why = format!(
+            "{} block devices and files here; at most {LOOKED_AT_MAX} are looked at. Next: \
+             --directory DIR, where only the disks are",
+            paths.len()
+        );
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    Ok(paths)
+}
+
+/// Whether it has a medium, is not on a file of this directory, and may be read.
+fn is_readable_device(path: &Path) -> bool {
+    let Some(name) = path.file_name() else { return false };
+    let size = std::fs::read_to_string(Path::new(BLOCK_DEVICES).join(name).join("size"));
+    let sectors = size.ok().and_then(|size| size.trim().parse::<u64>().ok()).unwrap_or(0);
+    meta::data_bytes(sectors.saturating_mul(512)).is_ok() && std::fs::File::open(path).is_ok()
+}
+
+/// The graphs that the labels tell of: each by its newest.
+fn graphs(sights: Vec<Sight>) -> Vec<FoundGraph> {
+    let mut by_graph: BTreeMap<(String, [u8; 16]), Vec<Sight>> = BTreeMap::new();
+    for sight in sights {
+        let key = (sight.label.graph_name.clone(), sight.label.graph.0);
+        by_graph.entry(key).or_default().push(sight);
+    }
+    by_graph.into_iter().map(|((name, uuid), sights)| graph(name, Uuid(uuid), sights)).collect()
+}
+
+fn graph(name: String, uuid: Uuid, sights: Vec<Sight>) -> FoundGraph {
+    let newest = sights.iter().max_by_key(|sight| (sight.label.epoch, sight.label.sequence));
+    let newest = newest.expect("a graph was found on a disk").label.clone();
+    // One that cannot be read says so when it is served.
+    let named: BTreeMap<String, Remembered> = disks(&newest.spec).unwrap_or_default();
+    let is_of = |sight: &Sight| {
+        named.iter().find(|(_, known)| known.disk == sight.label.disk).map(|(name, _)| name.clone())
+    };
+    let mut found: Vec<FoundDisk> = sights
+        .iter()
+        .filter_map(|sight| {
+            let (name, path) = (is_of(sight)?, sight.path.clone());
+            Some(FoundDisk { name, path, epoch: sight.label.epoch })
+        })
+        .collect();
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    let is_missing = |name: &&String| found.iter().all(|disk| disk.name != **name);
+    let missing = named.keys().filter(is_missing).cloned().collect();
+    let spec = Spec::of_label(&newest.spec, &name, REGISTRY, &Local::default());
+    let text = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect();
+    let as_written = Spec::parse(&newest.spec, &name, &|_| None);
+    let holders: Vec<_> = sights.iter().filter_map(|sight| sight.label.holder.as_ref()).collect();
+    FoundGraph {
+        uuid: uuid.to_string(),
+        epoch: newest.epoch,
+        open_on: holders.first().map(|machine| machine.host.clone()),
+        open_here: holders.iter().all(|holder| holder.id == machine().id),
+        written_unix_s: newest.written_unix_s,
+        disks: found,
+        missing,
+        unlabelled: text(as_written.unlabelled()),
+        keys: text(spec.keyed(REGISTRY)),
+        text: newest.spec,
+        name,
+    }
+}
+
+impl Found {
+    /// The graph of that name or uuid.
+    fn choose(&self, wanted: &str) -> Result<&FoundGraph> {
+        let is_it = |graph: &&FoundGraph| graph.name == wanted || graph.uuid == wanted;
+        let found: Vec<&FoundGraph> = self.graphs.iter().filter(is_it).collect();
+        match &found[..] {
+            [graph] => Ok(graph),
+            [] => {
+                let names: Vec<_> = self.graphs.iter().map(|graph| &*graph.name).collect();
+                let here = match &names[..] {
+                    [] => "no disk here has a label that can be read".to_owned(),
+                    names => format!("there is {}", names.join(", ")),
+                };
+                let open: Vec<_> =
+                    self.skipped.iter().map(|one| format!("\n  {}", one.why)).collect();
+                let why = format!("no graph {wanted:?}; {here}{}", open.concat());
+                Err(Failure::new(Exit::NotFound, why))
+            }
+            several => {
+                let uuids: Vec<_> = several
+                    .iter()
+                    .map(|graph| format!("\n  cairn import {}", graph.uuid))
+                    .collect();
+                let why = format!(
+                    "{} graphs are called {wanted:?}. Next: say which, with one of{}",
+                    several.len(),
+                    uuids.concat()
+                );
+                Err(Failure::new(Exit::Usage, why))
+            }
+        }
+    }
+
+    fn text(&self, now: u64) -> String {
+        let mut text: String = self.graphs.iter().map(|graph| graph.line(now)).collect();
+        for Skipped { why, .. } in &self.skipped {
+            text.push_str(&format!("skipped: {why}\n"));
+        }
+        if text.is_empty() {
+            text.push_str("no disk here has a label.\n");
+        }
+        text
+    }
+}
+
+impl FoundGraph {
+    /// `home  2 disks, 1 here (sdc = a, change 41), missing b   open on host "old" since 2 h`
+    fn line(&self, now: u64) -> String {
+        let names: BTreeSet<&String> = self.disks.iter().map(|disk| &disk.name).collect();
+        let all = names.len() + self.missing.len();
+        let one = |disk: &FoundDisk| {
+            format!("{} = {}, change {}", disk.path.display(), disk.name, disk.epoch)
+        };
+        let here: Vec<_> = self.disks.iter().map(one).collect();
+        let mut text = format!(
+            "{}  {}, {} here ({})",
+            self.name,
+            out::count(all as u64, "disk"),
+            names.len(),
+            here.join("; ")
+        );
+        if !self.missing.is_empty() {
+            text.push_str(&format!(", missing {}", self.missing.join(", ")));
+        }
+        if let Some(host) = &self.open_on {
+            let since = now.saturating_sub(self.written_unix_s);
+            let since = format_duration(std::time::Duration::from_secs(since));
+            text.push_str(&format!("   open on host {host:?} since {since}"));
+        }
+        text.push_str(&format!("\n  {}\n", self.prospect()));
+        text
+    }
+
+    /// What it takes to serve it.
+    fn prospect(&self) -> String {
+        let mut needs = Vec::new();
+        if self.missing.is_empty() {
+            needs.push("would come up".to_owned());
+        } else {
+            needs.push(
+                "would come up with --degraded, if all data are on the disks here".to_owned(),
+            );
+        }
+        if self.open_on.is_some() && !self.open_here {
+            needs.push("with --take, if that host will not come back with it".to_owned());
+        }
+        for name in &self.unlabelled {
+            needs.push(format!("with --disk {name}=PATH, for it has no label"));
+        }
+        for name in &self.keys {
+            needs.push(format!("key {name:?} is asked for, or --key {name}=SOURCE"));
+        }
+        needs.join("; ")
+    }
+}

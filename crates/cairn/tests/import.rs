@@ -1,0 +1,167 @@
+//! Graphs that are found on disks alone.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Dir, Ran, tool};
+use serde_json::Value;
+
+const HOME: &str = "name = \"home\"\n[disk]\n\
+    a = { file = \"a.img\", size = \"16MiB\", create = true, label = true }\n\
+    b = { file = \"b.img\", size = \"16MiB\", create = true, label = true }\n\
+    [device]\n\
+    pair = { kind = \"mirror\", on = [\"a\", \"b\"] }\n\
+    safe = { kind = \"crypt\", on = \"pair\", key = \"file:key\", kdf_memory = \"1MiB\", kdf_passes = 1 }\n\
+    part = { kind = \"partition\", on = \"safe\", size = \"4MiB\" }\n\
+    rest = { kind = \"partition\", on = \"safe\", size = \"rest\" }\n\
+    [export]\nvol = { on = \"part\" }\nseen = { on = \"rest\", read_only = true }\n";
+
+/// A graph that was served once, with a pattern in it; its disks renamed, in a directory that has nothing else but the key.
+fn moved() -> Dir {
+    let dir = Dir::new();
+    dir.write("key", "correct horse battery staple");
+    dir.write("home.toml", HOME);
+    let serve = dir.serve(&["home.toml"]);
+    let wrote = ["-f", "raw", serve.uri(), "-c", "write -P 9 0 4M", "-c", "flush"];
+    assert_eq!(tool(&dir, "qemu-io", &wrote).code, 0);
+    assert_eq!(serve.stop().code, 0);
+    std::fs::remove_file(dir.path("home.toml")).unwrap();
+    std::fs::rename(dir.path("a.img"), dir.path("x")).unwrap();
+    std::fs::rename(dir.path("b.img"), dir.path("a.img")).unwrap();
+    dir
+}
+
+/// The same command without anybody at a terminal.
+fn cairn(dir: &Dir, args: &[&str]) -> Ran {
+    Ran::of(&dir.command(args).stdin(std::process::Stdio::null()).output().unwrap())
+}
+
+fn reads(dir: &Dir, uri: &str) {
+    let read = ["-r", "-f", "raw", uri, "-c", "read -P 9 0 4M"];
+    assert_eq!(tool(dir, "qemu-io", &read).code, 0);
+}
+
+#[test]
+fn a_graph_comes_back_from_its_disks_alone() {
+    let dir = moved();
+    let list = dir.text(&["import"]);
+    assert!(
+        list.starts_with("home  2 disks, 2 here (x = a, change 1; a.img = b, change 1)\n"),
+        "{list}"
+    );
+    assert!(list.contains("would come up; key \"safe\" is asked for"), "{list}");
+    let found: Value = dir.json(0, &["import"]);
+    assert_eq!(found["graphs"][0]["disks"][1]["path"], "a.img");
+
+    // Nobody is there to be asked for the key.
+    let ran = cairn(&dir, &["import", "home"]);
+    assert_eq!(ran.code, 7, "{ran:?}");
+    let dry = cairn(&dir, &["import", "home", "--dry-run"]);
+    assert!(dry.code == 0 && dry.out.contains("labelled     a  x "), "{dry:?}");
+    let serve = dir.import(&["home", "--key", "safe=file:key"]);
+    reads(&dir, serve.uri());
+    // What was read-only still is.
+    let uri = serve.uri().replace("///vol?", "///seen?");
+    let ran = tool(&dir, "nbdinfo", &[&uri]);
+    assert!(ran.out.contains("is_read_only: true"), "{ran:?}");
+    assert_eq!(serve.stop().code, 0);
+    // And from one of them.
+    std::fs::remove_file(dir.path("x")).unwrap();
+    let list = dir.text(&["import"]);
+    assert!(list.contains("1 here (a.img = b, change 1), missing a"), "{list}");
+    assert_eq!(cairn(&dir, &["import", "home", "--key", "safe=file:key"]).code, 10);
+    let serve = dir.import(&["home", "--key", "safe=file:key", "--degraded"]);
+    reads(&dir, serve.uri());
+    assert_eq!(dir.cairn(&["status"]).code, 10);
+    assert_eq!(serve.stop().code, 0);
+}
+
+#[test]
+fn what_is_meant_has_to_be_said() {
+    let dir = moved();
+    let refused = |args: &[&str], code: i32, words: &str| {
+        let ran = cairn(&dir, args);
+        assert!(ran.code == code && ran.err.contains(words), "{args:?}: {ran:?}");
+    };
+    refused(&["import", "nope"], 4, "there is home");
+    refused(&["import", "home", "--disk", "z=a.img"], 2, "home has no such disk");
+    refused(&["import", "home", "--key", "pair=file:key"], 2, "opens no such device");
+    refused(&["import", "home", "--key", "safe"], 2, "as in safe=file:key");
+    refused(&["import", "--directory", "nowhere"], 4, "nowhere");
+    // A copy of a disk beside it.
+    std::fs::copy(dir.path("x"), dir.path("y")).unwrap();
+    refused(&["import", "home", "--key", "safe=file:key"], 5, "one is a copy of the other");
+    let serve = dir.import(&["home", "--key", "safe=file:key", "--disk", "a=y"]);
+    reads(&dir, serve.uri());
+    // What is in use is not looked at, and says so.
+    let list = dir.text(&["import"]);
+    assert!(list.contains("skipped: a.img: is in use by process"), "{list}");
+    assert_eq!(serve.stop().code, 0);
+    // Another graph of that name.
+    let other = Dir::new();
+    other.write("key", "another one");
+    other.write("home.toml", HOME);
+    assert_eq!(other.serve(&["home.toml"]).stop().code, 0);
+    for name in ["a.img", "b.img"] {
+        std::fs::copy(other.path(name), dir.path(&format!("other-{name}"))).unwrap();
+    }
+    refused(&["import", "home"], 2, "2 graphs are called \"home\"");
+}
+
+#[test]
+fn sixty_four_disks_are_looked_at_within_a_second() {
+    let dir = Dir::new();
+    let disks: String = (0..64)
+        .map(|n| {
+            format!(
+                "d{n} = {{ file = \"d{n}.img\", size = \"16MiB\", create = true, label = true }}\n"
+            )
+        })
+        .collect();
+    let names: Vec<_> = (0..64).map(|n| format!("\"d{n}\"")).collect();
+    let spec = |more: &str| {
+        format!(
+            "name = \"many\"\n[disk]\n{disks}[device]\nall = {{ kind = \"concat\", on = [{}] }}\n\
+             {more}[export]\nvol = {{ on = \"{}\" }}\n",
+            names.join(", "),
+            if more.is_empty() { "all" } else { "seen" }
+        )
+    };
+    dir.write("many.toml", &spec(""));
+    assert_eq!(dir.serve(&["many.toml"]).stop().code, 0);
+    let stale: Vec<_> =
+        (0..3).map(|n| (n, std::fs::read(dir.path(&format!("d{n}.img"))).unwrap())).collect();
+    dir.write("many.toml", &spec("seen = { kind = \"pass\", on = \"all\" }\n"));
+    assert_eq!(dir.serve(&["many.toml"]).stop().code, 0);
+    for (n, bytes) in stale {
+        std::fs::write(dir.path(&format!("d{n}.img")), bytes).unwrap();
+    }
+    std::fs::copy(dir.path("d9.img"), dir.path("twin.img")).unwrap();
+    let other = moved();
+    std::fs::copy(other.path("x"), dir.path("foreign.img")).unwrap();
+
+    let begun = Instant::now();
+    let list = dir.text(&["import"]);
+    let took = begun.elapsed();
+    println!("{took:?} for 66 files");
+    assert!(took < Duration::from_secs(if cfg!(debug_assertions) { 10 } else { 1 }), "{took:?}");
+    assert!(
+        list.contains("many  64 disks, 64 here") && list.contains("home  2 disks, 1 here"),
+        "{list}"
+    );
+    assert!(
+        list.contains("d0.img = d0, change 1;") && list.contains("d3.img = d3, change 2;"),
+        "{list}"
+    );
+    let ran = cairn(&dir, &["import", "many"]);
+    assert!(ran.code == 5 && ran.err.contains("both disk \"d9\""), "{ran:?}");
+    // The newest labels say what the graph is, and those that missed it are told.
+    let serve = dir.import(&["many", "--disk", "d9=twin.img"]);
+    assert!(dir.text(&["graph"]).contains("seen"));
+    assert_eq!(serve.stop().code, 0);
+    std::fs::remove_file(dir.path("d9.img")).unwrap();
+    let list = dir.text(&["import"]);
+    assert!(list.contains("d0.img = d0, change 2;"), "{list}");
+}
