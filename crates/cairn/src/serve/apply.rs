@@ -140,7 +140,17 @@ impl Serving {
         let now = self.live.now();
         let exports = offered(&self.env, &self.engine, &now, &self.server.exports());
         self.server.offer(exports.clone());
-        self.attachments.offer(exports).await
+        let mut notes = self.attachments.offer(exports).await;
+        let wanted = now.planned.exports.iter().filter(|export| export.attach);
+        for export in wanted.filter(|export| self.attachments.of(&export.name).is_none()) {
+            match self.attachments.attach(&export.name, None, false).await {
+                Ok(attached) => notes.extend(attached.notes),
+                Err(failure) => {
+                    notes.push(format!("warning: {} is no device: {}", export.name, failure.message));
+                }
+            }
+        }
+        notes
     }
 }
 

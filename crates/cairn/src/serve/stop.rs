@@ -98,6 +98,10 @@ impl Serving {
 
     /// Answers what is begun and flushes. Says how many connections were closed, or what is missing.
     async fn stop(&self, limit: Duration) -> Result<usize, String> {
+        // A change that is under way ends first, one way or the other; there will be no other one.
+        let Some(_turn) = self.env.within(limit, self.live.turn()).await else {
+            return Err(self.overdue(limit));
+        };
         // Whoever uses a device has as long as what is begun has afterwards.
         let devices = self.attachments.end(limit).await;
         let deadline = self.env.now().after(limit);

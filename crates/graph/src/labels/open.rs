@@ -24,6 +24,8 @@ pub struct Labels {
     spec: String,
     /// The devices that keep something in the labels.
     keepers: BTreeSet<String>,
+    /// Whether they are what a failed change has to be undone with.
+    again: bool,
 }
 
 #[derive(Clone)]
@@ -105,7 +107,7 @@ impl Survey {
         }
         let keepers = planned.nodes.iter().filter(|node| text::keeps(node));
         let keepers = keepers.map(|node| node.name.clone()).collect();
-        Ok(Labels { opening: self.opening, disks, epoch, spec, keepers })
+        Ok(Labels { opening: self.opening, disks, epoch, spec, keepers, again: false })
     }
 
     /// What cannot be served for want of disks, or only if somebody says so.
@@ -265,7 +267,7 @@ impl Labels {
     /// the graph `before` that are its disks no more, that they are not.
     ///
     /// # Errors
-    /// What the first of its disks says that has failed.
+    /// What the first of its disks says that has failed; to undo a change, one that has not is enough.
     pub async fn commit(&self, before: Option<&Self>) -> Result<()> {
         let writable = self.disks.iter().filter_map(|(name, disk)| Some((name, disk.writable()?)));
         let here = writable.map(|(name, store)| {
@@ -278,7 +280,12 @@ impl Labels {
                     (false, epoch, spec, name);
             })
         });
-        all(here.collect()).await.into_iter().collect::<Result<()>>()?;
+        let mut written = all(here.collect()).await.into_iter();
+        match before {
+            // Its epoch is above all others: one disk that has it is enough to find it again.
+            None if self.again => written.reduce(Result::or).unwrap_or(Ok(()))?,
+            _ => written.try_for_each(|written| written)?,
+        }
         let gone = before.into_iter().flat_map(|before| before.disks.values());
         let gone = gone.filter_map(Disk::writable).filter(|store| !self.has(store));
         let told = gone.map(|store| {
@@ -309,6 +316,7 @@ impl Labels {
             epoch: failed.map_or(self.epoch, |failed| failed.epoch) + 1,
             spec: self.spec.clone(),
             keepers: self.keepers.clone(),
+            again: true,
         }
     }
 

@@ -450,9 +450,33 @@ impl Device for Mirror {
     fn close(&self) -> LocalFuture<Handover> {
         let inner = self.inner.clone();
         Box::pin(async move {
-            inner.closing.set(true);
+            let closing = Closing::begin(&inner);
             inner.underway.ended().await;
+            closing.done();
             None
         })
+    }
+}
+
+/// A mirror is about to be replaced. If nothing comes of that, it goes on with what it left off.
+struct Closing<'m>(Option<&'m Rc<Inner>>);
+
+impl<'m> Closing<'m> {
+    fn begin(mirror: &'m Rc<Inner>) -> Self {
+        mirror.closing.set(true);
+        Self(Some(mirror))
+    }
+
+    fn done(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        let Some(mirror) = self.0 else { return };
+        mirror.closing.set(false);
+        let copying = |n: &usize| mirror.members[*n].state() == State::Copying;
+        (0..mirror.members.len()).filter(copying).for_each(|n| mirror.begin_resync(n));
     }
 }
