@@ -73,6 +73,11 @@ impl Name {
         format!("{MARK}{}", self.0)
     }
 
+    /// Where its server listens for the kernel's NBD client.
+    pub fn socket(&self) -> PathBuf {
+        Path::new(RUNTIME).join(format!(".{}.sock", self.0))
+    }
+
     /// Locked by whoever has the name. No name begins with a dot, so this is nobody's mount point.
     pub(crate) fn lock(&self) -> PathBuf {
         Path::new(RUNTIME).join(format!(".{}.lock", self.0))
