@@ -128,6 +128,11 @@ impl Export {
         &self.info
     }
 
+    /// Whether it is there for clients that show no certificate.
+    pub fn is_for_all(&self) -> bool {
+        self.clients.is_none()
+    }
+
     fn is_for(&self, names: &[String]) -> bool {
         self.clients.as_ref().is_none_or(|clients| names.iter().any(|name| clients.contains(name)))
     }
