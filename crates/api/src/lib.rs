@@ -26,8 +26,8 @@ pub use client::{ANSWER_MAX_BYTES, Client};
 pub use server::Server;
 pub use types::{
     AttachRequest, Attached, Counts, DetachRequest, DeviceStatus, ExportView, GraphView, Health,
-    KeyChange, KeyRequest, KeySlot, KeySlots, MemberRequest, MemberStatus, NodeView, Place, Power,
-    Problem, Progress, SpecText, Status, Top, TopRow,
+    KeyChange, KeyRequest, KeySlot, KeySlots, Means, MemberRequest, MemberStatus, NodeView, Place,
+    Power, Problem, Progress, SpecText, Status, Top, TopRow,
 };
 
 /// What takes time, on the core of whoever is asked.

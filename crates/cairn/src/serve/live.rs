@@ -108,8 +108,8 @@ impl Live for Running {
     fn attach(&self, request: AttachRequest) -> LocalFuture<Result<Attached, Problem>> {
         let attachments = self.attachments.clone();
         Box::pin(async move {
-            let AttachRequest { export, name, dry_run } = request;
-            let attached = attachments.attach(&export, name.as_deref(), dry_run).await;
+            let AttachRequest { export, name, by, dry_run } = request;
+            let attached = attachments.attach(&export, name.as_deref(), by, dry_run).await;
             attached.map_err(Problem::from)
         })
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use api::Means;
 use graph::engine::Engine;
 use graph::spec::{Planned, Spec};
 use runtime::{Config, Core};
@@ -26,6 +27,8 @@ pub struct Remote {
     pub uri: String,
     /// What to call it.
     pub name: Option<String>,
+    /// How; by the best that the kernel has if left out.
+    pub by: Option<Means>,
     /// Only look.
     pub dry_run: bool,
 }
@@ -54,7 +57,7 @@ impl Remote {
         let engine = Engine::new(env.pool());
         env.spawn("engine", engine.clone().drive());
         let serving = core.block_on(Serving::open(&env, &engine, &planned, None))?;
-        let attach = serving.attachments.attach(&name, None, self.dry_run);
+        let attach = serving.attachments.attach(&name, None, self.by, self.dry_run);
         let attached = core.block_on(attach)?;
         if self.dry_run {
             print(form, &attached)?;

@@ -1,6 +1,6 @@
 //! `cairn attach` and `cairn detach`: an export as a block device of this machine.
 
-use api::{AttachRequest, Client, DetachRequest};
+use api::{AttachRequest, Client, DetachRequest, Means};
 use attach::{Claim, Name};
 use clap::Args;
 
@@ -19,11 +19,23 @@ pub struct AttachArgs {
     /// What to call it in /dev/cairn; as the export if left out
     #[arg(long)]
     name: Option<String>,
+    /// How: fuse (a FUSE mount and a loop device), or nbd (the kernel's own NBD client); by default fuse
+    /// where there is /dev/fuse
+    #[arg(long, value_name = "fuse|nbd", value_parser = means)]
+    by: Option<Means>,
     /// Say what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
     at: At,
+}
+
+fn means(text: &str) -> std::result::Result<Means, String> {
+    match text {
+        "fuse" => Ok(Means::Fuse),
+        "nbd" => Ok(Means::Nbd),
+        _ => Err("there is fuse, and nbd".to_owned()),
+    }
 }
 
 /// What `detach` takes.
@@ -42,14 +54,14 @@ impl AttachArgs {
     /// Asks the running graph that has the export; serves a URI itself.
     pub fn run(self, form: Form) -> Result {
         if self.export.contains("://") {
-            let Self { export: uri, name, dry_run, .. } = self;
-            return Remote { uri, name, dry_run }.run(form);
+            let Self { export: uri, name, by, dry_run, .. } = self;
+            return Remote { uri, name, by, dry_run }.run(form);
         }
         let client = self.at.one_where(|client| {
             client.graph().is_ok_and(|graph| graph.exports.iter().any(|e| e.name == self.export))
         })?;
-        let Self { export, name, dry_run, .. } = self;
-        let attached = client.attach(&AttachRequest { export, name, dry_run })?;
+        let Self { export, name, by, dry_run, .. } = self;
+        let attached = client.attach(&AttachRequest { export, name, by, dry_run })?;
         print(form, &attached)?;
         Ok(Exit::Ok)
     }
