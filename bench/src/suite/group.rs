@@ -446,5 +446,5 @@ fn attached() -> Group {
             load(SequentialRead, 1, 8, 1 << 20),
         ),
     ];
-    Group { recipes, size: GIB, filled: false, rows }
+    Group { recipes, size: GIB / 2, filled: false, rows }
 }

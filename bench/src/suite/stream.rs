@@ -16,8 +16,8 @@ pub const CIPHER: &str = "TLS_AES_256_GCM_SHA384";
 /// The file that is sent, in the directory of the server.
 const FILE: &str = "stream";
 
-/// Its bytes: several seconds' worth.
-const FILE_BYTES: u64 = 2 << 30;
+/// Its bytes: a few seconds' worth.
+const FILE_BYTES: u64 = 1 << 30;
 
 /// How often it is looked how far the client is.
 const LOOK: Duration = Duration::from_millis(5);
