@@ -266,4 +266,9 @@ fn without_root_it_says_so() {
     let ran = common::Ran::of(&output);
     assert_eq!(ran.out, "7\n7\n", "{ran:?}");
     assert_eq!(ran.err.matches("attaching needs root").count(), 2, "{ran:?}");
+    // What to type instead, to the letter: of what is served, and of what was named.
+    assert_eq!(ran.err.matches("sudo cairn attach 'nbd+unix:///vol?socket=").count(), 2, "{ran:?}");
+    // Root does not see what others serve, and is told how to reach it.
+    let ran = dir.cairn(&["attach", "vol"]);
+    assert!(ran.code == 4 && ran.err.contains("if another user serves it"), "{ran:?}");
 }

@@ -17,6 +17,11 @@ use super::notes;
 use crate::exit::{Exit, Failure, Result};
 use crate::out;
 
+const _: () = assert!(
+    attach::NAME_MAX_BYTES == graph::spec::NAME_MAX_BYTES,
+    "every export can be attached under its own name"
+);
+
 /// The exports of this process, and which of them are devices of this machine.
 #[derive(Clone)]
 pub struct Attachments(Rc<Inner>);
@@ -81,7 +86,7 @@ impl Attachments {
         by: Option<Means>,
         dry_run: bool,
     ) -> Result<Attached> {
-        must_be_root()?;
+        must_be_root(None)?;
         let by = choose(by)?;
         let export = self.find(export)?;
         let name: Name = name.unwrap_or(export.name()).parse()?;
@@ -286,18 +291,19 @@ impl One {
     }
 }
 
-/// Whether this process may.
+/// Whether this process may attach; `uri` is what somebody else can attach instead.
 ///
 /// # Errors
 /// `Denied` with what to do.
-pub fn must_be_root() -> Result<()> {
+pub fn must_be_root(uri: Option<&str>) -> Result<()> {
     let user = rustix::process::geteuid();
     if user.is_root() {
         return Ok(());
     }
+    let uri = uri.map_or_else(|| "URI".to_owned(), |uri| format!("'{uri}'"));
     let why = format!(
-        "attaching needs root, and process {} runs as user {}: only root may mount and make loop \
-         devices. Next: serve as root, or sudo cairn attach URI",
+        "attaching needs root, and process {} runs as user {}: only root may mount and make block \
+         devices. Next: serve as root, or sudo cairn attach {uri}",
         std::process::id(),
         user.as_raw()
     );

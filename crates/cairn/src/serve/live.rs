@@ -15,7 +15,7 @@ use graph::spec::Planned;
 use graph::{Graph, Located, Member};
 
 use super::keys;
-use crate::attach::Attachments;
+use crate::attach::{Attachments, must_be_root};
 use crate::exit::{Exit, Failure};
 use crate::view;
 
@@ -107,8 +107,11 @@ impl Live for Running {
 
     fn attach(&self, request: AttachRequest) -> LocalFuture<Result<Attached, Problem>> {
         let attachments = self.attachments.clone();
+        let uri = self.view.exports.iter().find(|export| export.name == request.export);
+        let uri = uri.and_then(|export| export.uris.first()).cloned();
         Box::pin(async move {
             let AttachRequest { export, name, by, dry_run } = request;
+            must_be_root(uri.as_deref())?;
             let attached = attachments.attach(&export, name.as_deref(), by, dry_run).await;
             attached.map_err(Problem::from)
         })

@@ -38,7 +38,7 @@ impl Remote {
     pub fn run(self, form: Form) -> Result {
         let usage = |why: String| Failure::new(Exit::Usage, format!("{}: {why}", self.uri));
         let uri: NbdUri = self.uri.parse().map_err(|error| usage(format!("{error}")))?;
-        must_be_root()?;
+        must_be_root(Some(&self.uri))?;
         let name = match (&self.name, &*uri.export) {
             (Some(name), _) => name.clone(),
             (None, "") => UNNAMED.to_owned(),

@@ -57,14 +57,30 @@ impl AttachArgs {
             let Self { export: uri, name, by, dry_run, .. } = self;
             return Remote { uri, name, by, dry_run }.run(form);
         }
-        let client = self.at.one_where(|client| {
+        let has = |client: &Client| {
             client.graph().is_ok_and(|graph| graph.exports.iter().any(|e| e.name == self.export))
-        })?;
+        };
+        let client = match self.at.one_where(has) {
+            Err(failure) if failure.code == Exit::NotFound.code() && must_be_root(None).is_ok() => {
+                return Err(of_others(failure, &self.export));
+            }
+            client => client?,
+        };
         let Self { export, name, by, dry_run, .. } = self;
         let attached = client.attach(&AttachRequest { export, name, by, dry_run })?;
         print(form, &attached)?;
         Ok(Exit::Ok)
     }
+}
+
+/// Root sees what root serves; for what somebody else does its address is needed.
+fn of_others(failure: Failure, export: &str) -> Failure {
+    let why = format!(
+        "{}; or, if another user serves it, cairn attach 'nbd+unix:///{export}?socket=SOCKET', as their \
+         cairn ls shows it",
+        failure.message
+    );
+    Failure { message: why, ..failure }
 }
 
 impl DetachArgs {
@@ -92,7 +108,7 @@ impl DetachArgs {
         if !attach::is_left(&name) {
             return Err(failure);
         }
-        must_be_root()?;
+        must_be_root(None)?;
         let path = name.link().display().to_string();
         let claim = Claim::take(&name)?;
         if self.dry_run {
