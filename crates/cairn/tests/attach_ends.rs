@@ -51,6 +51,24 @@ fn a_device_in_use_says_by_whom_and_stays() {
 }
 
 #[test]
+fn the_longest_name_is_found_again_after_a_kill() {
+    if !is_root() {
+        return;
+    }
+    let (dir, serve) = file(&[]);
+    let mut name = Name::new(&dir);
+    name.name = format!("{:x<64}", name.name);
+    name.attach("vol");
+    assert_eq!(name.detach().code, 0);
+    name.attach("vol");
+    serve.signal("KILL");
+    assert_eq!(serve.end().code, -9);
+    let ran = name.detach();
+    assert!(ran.code == 0 && ran.out.contains("removed"), "{ran:?}");
+    assert!(name.is_gone());
+}
+
+#[test]
 fn a_killed_server_leaves_errors_and_its_successor_clears_up() {
     if !is_root() {
         return;
