@@ -196,6 +196,7 @@ fn abandon(name: &Name, device: Device) {
 pub fn is_left(name: &Name) -> bool {
     let there = |path: PathBuf| std::fs::symlink_metadata(path).err().map(|error| error.kind());
     there(name.mount_point()) != Some(std::io::ErrorKind::NotFound)
+        || there(name.socket()) != Some(std::io::ErrorKind::NotFound)
         || !Device::all_of(name).is_empty()
         || is_ours(&name.link())
 }
@@ -226,6 +227,8 @@ fn remove(name: &Name) -> Result<()> {
     if is_ours(&link) {
         gone(std::fs::remove_file(&link), &link)?;
     }
+    let socket = name.socket();
+    gone(std::fs::remove_file(&socket), &socket)?;
     let at = name.mount_point();
     if std::fs::symlink_metadata(&at).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
         return Ok(());
