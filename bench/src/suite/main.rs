@@ -88,6 +88,9 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     let groups: Vec<_> =
         group::all().into_iter().map(|group| group.only(&arguments.only, arguments.time)).collect();
     let groups: Vec<_> = groups.into_iter().filter(|group| !group.rows.is_empty()).collect();
+    if groups.is_empty() {
+        return Err(format!("no row has {:?} in its name; see group.rs", arguments.only));
+    }
     check(&groups)?;
     let places = Places::new(&arguments.out)?;
     let rounds = arguments.rounds.max(1);
@@ -105,7 +108,8 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     }
     drop(places);
     eprintln!("[{} s] in process", begun.elapsed().as_secs());
-    let results = report::results(&all, hops()?, (rounds, arguments.time), begun.elapsed());
+    let hops = if arguments.only.is_empty() { hops()? } else { serde_json::json!([]) };
+    let results = report::results(&all, hops, (rounds, arguments.time), begun.elapsed());
     report::write(&arguments.out, &results)?;
     let table = report::table(&results);
     eprintln!("\n{table}\n{}", arguments.out.join("index.html").display());
