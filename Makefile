@@ -7,7 +7,7 @@ demo:
 test:
 	@tools/test
 
-# Beside the peers: 20 minutes, or 3 with QUICK=1. Writes out/bench and the README's table.
+# Beside the peers: 19 minutes, or 3 with QUICK=1, or ONLY=attach. Needs root. Writes out/bench and the README's table.
 bench:
 	@YES=1 tools/setup bench && tools/bench
 

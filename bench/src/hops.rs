@@ -6,7 +6,7 @@
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the real clock")]
 
 use std::cell::Cell;
-use std::process::{Command, ExitCode};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -135,20 +135,26 @@ impl Bench {
     }
 }
 
-/// Instructions for each request, by a run under callgrind; `None` without valgrind.
+/// Instructions for each request, by two runs under callgrind, side by side; `None` without valgrind.
 fn instructions(row: &Row) -> Option<f64> {
-    let count = |ops: u64| {
-        let output = Command::new("valgrind")
+    let start = |ops: u64| {
+        Command::new("valgrind")
             .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
             .arg(std::env::current_exe().ok()?)
             .args([row.name, &ops.to_string()])
-            .output()
-            .ok()?;
+            .stderr(Stdio::piped())
+            .spawn()
+            .ok()
+    };
+    let count = |run: Child| {
+        let output = run.wait_with_output().ok()?;
         let words = String::from_utf8_lossy(&output.stderr).into_owned();
         let line = words.lines().find(|line| line.contains("Collected"))?;
         line.split(':').nth(1)?.trim().parse::<f64>().ok()
     };
-    Some((count(30_000)? - count(10_000)?) / 20_000.0)
+    let (few, many) = (start(5_000)?, start(15_000)?);
+    let (few, many) = (count(few)?, count(many)?);
+    Some((many - few) / 10_000.0)
 }
 
 /// Nanoseconds for 4 KiB of crypt's cipher, and of a whole read through crypt on memory.

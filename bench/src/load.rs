@@ -47,8 +47,20 @@ impl Pattern {
     }
 }
 
+/// Which reads are compared with [`pattern::fill`], which must have been written before. What is written
+/// meanwhile is the same again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verify {
+    /// None.
+    Nothing,
+    /// Those of the warm-up: where the other client looks at no byte either.
+    WarmUp,
+    /// All.
+    Everything,
+}
+
 /// What to do to an export.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Load {
     /// Which requests.
     pub pattern: Pattern,
@@ -64,8 +76,8 @@ pub struct Load {
     pub time: Duration,
     /// Only the first so many bytes of the export, if not all.
     pub span: Option<u64>,
-    /// Whether reads are compared with [`pattern::fill`], which must have been written before.
-    pub verify: bool,
+    /// Which reads are compared with what must be there.
+    pub verify: Verify,
     /// Whether structured replies are asked for; simple ones are the same for every server.
     pub structured: bool,
 }
@@ -236,7 +248,7 @@ async fn work(run: &Run, client: &Client, place: &std::cell::Cell<u64>) -> Resul
             Pattern::Mixed => Command::Write,
         };
         // Where nobody compares, any bytes will do, and the client has more time for its sockets.
-        if command == Command::Write && load.verify {
+        if command == Command::Write && load.verify != Verify::Nothing {
             pattern::fill(&mut buf.write(), offset);
         }
         let ticket = client.start(command, CommandFlags::NONE, offset, block, Some(buf));
@@ -259,7 +271,12 @@ fn count(
 ) -> Result<()> {
     result?;
     let mut outcome = run.outcome.borrow_mut();
-    if run.load.verify && command == Command::Read && !pattern::is_right(&buf.read(), offset) {
+    let compares = match run.load.verify {
+        Verify::Nothing => false,
+        Verify::WarmUp => began < run.begin,
+        Verify::Everything => true,
+    };
+    if compares && command == Command::Read && !pattern::is_right(&buf.read(), offset) {
         outcome.wrong += 1;
     }
     let now = run.env.now();

@@ -17,7 +17,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("runtime", &["block"]),
     ("bench", &["block", "graph", "kinds", "net", "runtime", "wire"]),
     ("api", &["block", "graph"]),
-    ("attach", &["block"]),
+    ("attach", &["block", "wire"]),
     (
         "cairn",
         &[

@@ -1,5 +1,5 @@
-//! fio: its io_uring engine straight on a file, for what the disk itself can do; its nbd engine on a
-//! server, as a second opinion on our own client.
+//! fio: its io_uring engine straight on a file, for what the disk itself can do, and on block devices; its
+//! nbd engine on a server, as a second opinion on our own client.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,21 +10,57 @@ use bench::load::{Load, Pattern};
 pub enum Target<'a> {
     /// A file, past the page cache.
     File(&'a Path),
+    /// A block device that a server is behind, past the page cache.
+    Device(&'a Path),
     /// An NBD export.
     Uri(&'a str),
 }
 
+/// Else it measures the processor's clock for a fifth of a second whenever it starts. Where it is held
+/// against us it may.
+const CLOCK: &str = "--clocksource=clock_gettime";
+
 impl Target<'_> {
     fn arguments(&self) -> Vec<String> {
         match self {
-            Self::File(path) => vec![
-                format!("--filename={}", path.display()),
-                "--ioengine=io_uring".to_owned(),
-                "--direct=1".to_owned(),
-            ],
-            Self::Uri(uri) => vec!["--ioengine=nbd".to_owned(), format!("--uri={uri}")],
+            Self::File(path) => past_the_cache(path),
+            Self::Device(path) => {
+                let mut arguments = past_the_cache(path);
+                arguments.push(CLOCK.to_owned());
+                arguments
+            }
+            Self::Uri(uri) => {
+                vec!["--ioengine=nbd".to_owned(), format!("--uri={uri}"), CLOCK.to_owned()]
+            }
         }
     }
+}
+
+fn past_the_cache(path: &Path) -> Vec<String> {
+    vec![
+        format!("--filename={}", path.display()),
+        "--ioengine=io_uring".to_owned(),
+        "--direct=1".to_owned(),
+    ]
+}
+
+/// Fails unless a device gives back what was written to it: 16 MiB here and there, with a checksum in
+/// every block, so many of them at a time.
+pub fn check(device: &Path, depth: u32) -> Result<(), String> {
+    let output = Command::new("fio")
+        .args(["--name=check", "--rw=randwrite", "--bs=4k", "--size=16M"])
+        .arg(format!("--iodepth={depth}"))
+        .args(["--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0"])
+        .args(Target::Device(device).arguments())
+        .output()
+        .map_err(|error| format!("fio: {error}; install it"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    // One line is enough of hundreds.
+    let said = String::from_utf8_lossy(&output.stderr);
+    let first = said.lines().next().unwrap_or_default();
+    Err(format!("{} does not keep what is written: {first}", device.display()))
 }
 
 /// One round of fio: requests per second, and microseconds of its own processor time for each.
@@ -43,7 +79,7 @@ pub fn round(target: &Target<'_>, load: &Load, size: u64) -> Result<(f64, f64), 
         .arg(format!("--rw={pattern}"))
         .arg(format!("--bs={}", load.block))
         .arg(format!("--iodepth={}", load.depth * load.connections))
-        .arg(format!("--runtime={}", load.time.as_secs().max(1)))
+        .arg(format!("--runtime={}ms", load.time.as_millis()))
         .arg(format!("--ramp_time={}ms", load.warm_up.as_millis()))
         .arg(format!("--size={size}"))
         .args(["--rwmixread=70", "--refill_buffers"])

@@ -1,25 +1,30 @@
 //! Measures Cairn beside its peers, interleaved, and writes down every round.
 //!
-//! `suite [--rounds N] [--out DIR] [--only PART-OF-ID] [--readme FILE]`, or `suite --table FILE` for the
-//! table of saved results.
+//! `suite [--rounds N] [--millis N] [--out DIR] [--only PART-OF-ID] [--readme FILE]`, or `suite --table FILE`
+//! for the table of saved results.
 #![allow(clippy::disallowed_methods, reason = "it starts servers and reads the real clock")]
 
 mod awake;
-mod cell;
+mod device;
 mod fio;
+mod group;
 mod measure;
+mod places;
 mod report;
 mod server;
 mod stats;
+mod stream;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use awake::Awake;
+use group::Group;
 use measure::{Measured, measure};
+use places::Places;
 
-/// Rounds of a second, if nothing else is said.
+/// Rounds, if nothing else is said.
 const ROUNDS: usize = 15;
 
 /// Where the README's table is.
@@ -28,6 +33,7 @@ const END: &str = "<!-- bench: end -->";
 
 struct Arguments {
     rounds: usize,
+    time: Duration,
     out: PathBuf,
     only: String,
     readme: Option<PathBuf>,
@@ -37,6 +43,7 @@ struct Arguments {
 fn arguments() -> Result<Arguments, String> {
     let mut found = Arguments {
         rounds: ROUNDS,
+        time: group::ROUND,
         out: PathBuf::from("out/bench"),
         only: String::new(),
         readme: None,
@@ -48,6 +55,10 @@ fn arguments() -> Result<Arguments, String> {
         match word.as_str() {
             "--rounds" => {
                 found.rounds = next()?.parse().map_err(|_| "--rounds needs a number".to_owned())?;
+            }
+            "--millis" => {
+                let millis = next()?.parse().map_err(|_| "--millis needs a number".to_owned())?;
+                found.time = Duration::from_millis(millis);
             }
             "--out" => found.out = next()?.into(),
             "--only" => found.only = next()?,
@@ -74,27 +85,48 @@ fn run(arguments: &Arguments) -> Result<(), String> {
         print!("{}", report::table(&load(path)?));
         return Ok(());
     }
-    std::fs::create_dir_all(&arguments.out).map_err(|error| error.to_string())?;
-    let work = arguments.out.join("work");
-    std::fs::create_dir_all(&work).map_err(|error| error.to_string())?;
+    let groups: Vec<_> =
+        group::all().into_iter().map(|group| group.only(&arguments.only, arguments.time)).collect();
+    let groups: Vec<_> = groups.into_iter().filter(|group| !group.rows.is_empty()).collect();
+    if groups.is_empty() {
+        return Err(format!("no row has {:?} in its name; see group.rs", arguments.only));
+    }
+    check(&groups)?;
+    let places = Places::new(&arguments.out)?;
     let rounds = arguments.rounds.max(1);
     let _awake = Awake::begin()?;
     let begun = Instant::now();
     let mut all: Vec<Measured> = Vec::new();
-    let cells: Vec<_> =
-        cell::all().into_iter().filter(|cell| cell.id.contains(&arguments.only)).collect();
-    for (n, cell) in cells.iter().enumerate() {
-        eprintln!("[{}/{}, {} s] {}", n + 1, cells.len(), begun.elapsed().as_secs(), cell.title);
-        let measured = measure(cell, &work, rounds)?;
-        eprintln!("{}", report::line(&measured));
-        all.push(measured);
+    for (n, group) in groups.iter().enumerate() {
+        let names: Vec<_> = group.recipes.iter().map(|recipe| recipe.name).collect();
+        let names = names.join(", ");
+        eprintln!("[{}/{}, {} s] {names}", n + 1, groups.len(), begun.elapsed().as_secs());
+        for measured in measure(group, &places, rounds)? {
+            eprintln!("{}\n{}", measured.title, report::line(&measured));
+            all.push(measured);
+        }
     }
-    let _ = std::fs::remove_dir_all(&work);
-    let results = report::results(&all, hops()?, rounds, begun.elapsed());
+    drop(places);
+    eprintln!("[{} s] in process", begun.elapsed().as_secs());
+    let hops = if arguments.only.is_empty() { hops()? } else { serde_json::json!([]) };
+    let results = report::results(&all, hops, (rounds, arguments.time), begun.elapsed());
     report::write(&arguments.out, &results)?;
     let table = report::table(&results);
     eprintln!("\n{table}\n{}", arguments.out.join("index.html").display());
     arguments.readme.as_deref().map_or(Ok(()), |readme| quote(readme, &table))
+}
+
+/// Whether everything is there, before anything is measured.
+fn check(groups: &[Group]) -> Result<(), String> {
+    let recipes = || groups.iter().flat_map(|group| &group.recipes);
+    let programs = recipes().flat_map(|recipe| recipe.serves.tools().iter().copied());
+    for program in recipes().map(|recipe| recipe.command[0].as_str()).chain(programs) {
+        server::absolute(program)?;
+    }
+    if recipes().any(|recipe| recipe.serves.needs_root()) && !rustix::process::geteuid().is_root() {
+        return Err("attached devices need root. Next: sudo, or --only another row".to_owned());
+    }
+    Ok(())
 }
 
 fn load(path: &Path) -> Result<serde_json::Value, String> {

@@ -1,15 +1,23 @@
 //! Rounds: every server in turn, again and again, all of them kept.
 
-use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bench::load::{self, Load};
 
-use crate::cell::{Cell, Target};
 use crate::fio;
-use crate::server::Server;
+use crate::group::{Group, Row, Target};
+use crate::places::Places;
+use crate::server::{At, Server};
+use crate::stream;
+
+/// How long crypt's cipher is timed in a round.
+const CIPHER_TIME: Duration = Duration::from_millis(20);
+
+/// The unit of the crypt that is measured.
+const CIPHER_UNIT: u32 = 4096;
 
 /// What one server did in every round.
+#[derive(Clone)]
 pub struct Series {
     /// The server.
     pub name: String,
@@ -19,11 +27,11 @@ pub struct Series {
     pub iops: Vec<f64>,
     /// Microseconds of its processor time for each request, by round.
     pub cpu_us: Vec<f64>,
-    /// Latency at the 99th percentile in microseconds, by round; empty for fio.
+    /// Latency at the 99th percentile in microseconds, by round; empty for other clients than ours.
     pub p99_us: Vec<f64>,
 }
 
-/// A measured cell.
+/// A measured row.
 pub struct Measured {
     /// Its name.
     pub id: &'static str,
@@ -44,107 +52,208 @@ impl Series {
         let (name, line) = (name.to_owned(), line.to_owned());
         Self { name, line, iops: Vec::new(), cpu_us: Vec::new(), p99_us: Vec::new() }
     }
+
+    fn add(&mut self, (iops, cpu_us): (f64, f64)) {
+        self.iops.push(iops);
+        self.cpu_us.push(cpu_us);
+    }
+
+    fn called(&self, name: &str) -> Self {
+        Self { name: name.to_owned(), ..self.clone() }
+    }
 }
 
-/// Measures a cell.
-pub fn measure(cell: &Cell, dir: &Path, rounds: usize) -> Result<Measured, String> {
-    // The client sleeps when it waits, as clients do: a spinning one would take the processor from servers.
-    let config = runtime::Config { spin_us: 0, ..runtime::Config::default() };
-    let core = runtime::Core::new(config).map_err(|error| error.to_string())?;
-    let env = core.env();
-    let dir = dir.canonicalize().map_err(|error| error.to_string())?;
-    for file in cell.recipes.iter().filter_map(|recipe| recipe.file) {
-        allocate(&dir.join(file), cell.size)?;
-    }
-    let servers = cell
-        .recipes
-        .iter()
-        .enumerate()
-        .map(|(n, recipe)| Server::start(recipe, &dir, cell.size, n))
-        .collect::<Result<Vec<_>, _>>()?;
-    // Files have their bytes already.
-    if cell.verify {
-        for (server, _) in servers.iter().zip(&cell.recipes).filter(|(_, r)| r.file.is_none()) {
-            core.block_on(load::fill(&env, &server.uri, Some(cell.size)))
-                .map_err(|error| format!("{}: {error}", server.name))?;
-        }
-    }
-    let mut series: Vec<_> =
-        servers.iter().map(|server| Series::new(server.name, &server.line)).collect();
-    let mut beside = cell.direct.then(|| Series::new("fio", "fio --ioengine=io_uring --direct=1"));
+/// One load and one client, and whoever has its turn in each round.
+struct Heat {
+    load: Load,
+    by_fio: bool,
+    /// Servers by number.
+    lanes: Vec<(usize, Series)>,
+    /// fio on a file of its own.
+    direct: Option<Series>,
+    /// Nanoseconds that crypt's cipher takes for the bytes of a request, by round.
+    cipher_ns: Option<Vec<f64>>,
+}
+
+/// What measures: our own client, and the servers.
+struct Track<'a> {
+    core: runtime::Core,
+    servers: Vec<Server>,
+    places: &'a Places,
+    size: u64,
+}
+
+/// Measures a group.
+pub fn measure(group: &Group, places: &Places, rounds: usize) -> Result<Vec<Measured>, String> {
+    let track = Track::new(group, places)?;
+    let mut heats = heats(group, &track.servers);
     for round in 0..rounds {
-        for turn in 0..servers.len() {
-            let n = (turn + round) % servers.len();
-            one(&core, &env, cell, &servers[n], &mut series[n])?;
+        for heat in &mut heats {
+            track.run(heat, round)?;
         }
-        if let Some(beside) = &mut beside {
+    }
+    drop(track);
+    group.rows.iter().map(|row| measured(row, &heats)).collect()
+}
+
+fn is_of(heat: &Heat, row: &Row) -> bool {
+    heat.load == row.load && heat.by_fio == row.by_fio
+}
+
+/// The rows' loads, each once, on whoever a row wants them.
+fn heats(group: &Group, servers: &[Server]) -> Vec<Heat> {
+    let mut heats: Vec<Heat> = Vec::new();
+    for row in &group.rows {
+        if !heats.iter().any(|heat| is_of(heat, row)) {
+            let (load, by_fio, lanes) = (row.load.clone(), row.by_fio, Vec::new());
+            heats.push(Heat { load, by_fio, lanes, direct: None, cipher_ns: None });
+        }
+        let heat = heats.iter_mut().find(|heat| is_of(heat, row)).expect("it is there by now");
+        for (n, server) in servers.iter().enumerate() {
+            let wanted = server.name == row.ours || row.peers.contains(&server.name);
+            if wanted && !heat.lanes.iter().any(|(lane, _)| *lane == n) {
+                heat.lanes.push((n, Series::new(server.name, &server.line)));
+            }
+        }
+        if row.direct {
+            heat.direct = Some(Series::new("fio", "fio --ioengine=io_uring --direct=1"));
+        }
+        if row.cipher {
+            heat.cipher_ns = Some(Vec::new());
+        }
+    }
+    heats
+}
+
+/// A row's part of what was measured: ours is `cairn`, and ours without the kind that is looked at `plain`.
+fn measured(row: &Row, heats: &[Heat]) -> Result<Measured, String> {
+    let heat = heats.iter().find(|heat| is_of(heat, row)).ok_or("a row was not measured")?;
+    let of = |name: &str| {
+        let found = heat.lanes.iter().find(|(_, series)| series.name == name);
+        found.map(|(_, series)| series).ok_or_else(|| format!("{}: no server {name}", row.id))
+    };
+    let mut series = vec![of(row.ours)?.called("cairn")];
+    for peer in row.peers {
+        let peer = of(peer)?;
+        let peer = if peer.name == "cairn" { peer.called("plain") } else { peer.clone() };
+        series.push(match heat.cipher_ns.as_ref().filter(|_| row.cipher) {
+            Some(cipher_ns) => with_cipher(&peer, cipher_ns),
+            None => peer,
+        });
+    }
+    let (id, title, block, target) = (row.id, row.title, row.load.block, row.target);
+    let direct = heat.direct.clone().filter(|_| row.direct);
+    Ok(Measured { id, title, block, target, series, direct })
+}
+
+/// What a server would do if each of its requests took as much longer as the cipher takes.
+fn with_cipher(series: &Series, cipher_ns: &[f64]) -> Series {
+    let slower = |(iops, ns): (&f64, &f64)| 1e9 / (1e9 / iops + ns);
+    let ns = crate::stats::median(cipher_ns).value;
+    Series {
+        name: format!("{} + cipher", series.name),
+        line: format!("{}; and {ns:.0} ns more for each request", series.line),
+        iops: series.iops.iter().zip(cipher_ns).map(slower).collect(),
+        ..series.clone()
+    }
+}
+
+impl<'a> Track<'a> {
+    /// Starts the servers, and fills them.
+    fn new(group: &Group, places: &'a Places) -> Result<Self, String> {
+        // The client sleeps when it waits, as clients do: a spinning one would take the processor from servers.
+        let config = runtime::Config { spin_us: 0, ..runtime::Config::default() };
+        let core = runtime::Core::new(config).map_err(|error| error.to_string())?;
+        for file in group.recipes.iter().filter_map(|recipe| recipe.file) {
+            places.allocate(file, group.size)?;
+        }
+        let started = group.recipes.iter().map(|recipe| Server::start(recipe, places, group.size));
+        let servers = started.collect::<Result<Vec<_>, _>>()?;
+        for (server, recipe) in servers.iter().zip(&group.recipes) {
+            match &server.at {
+                At::Uri(uri) if group.filled && recipe.file.is_none() => core
+                    .block_on(load::fill(&core.env(), uri, Some(group.size)))
+                    .map_err(|error| format!("{}: {error}", server.name))?,
+                At::Device(device) => fio::check(device, recipe.serves.depth())?,
+                _ => {}
+            }
+        }
+        Ok(Self { core, servers, places, size: group.size })
+    }
+
+    /// One round.
+    fn run(&self, heat: &mut Heat, round: usize) -> Result<(), String> {
+        let count = heat.lanes.len();
+        for turn in 0..count {
+            let (n, series) = &mut heat.lanes[(turn + round) % count];
+            let server = &self.servers[*n];
+            match &server.at {
+                At::Uri(uri) if heat.by_fio => {
+                    series.add(fio::round(&fio::Target::Uri(uri), &heat.load, self.size)?);
+                }
+                At::Device(device) => {
+                    series.add(fio::round(&fio::Target::Device(device), &heat.load, self.size)?);
+                }
+                At::Uri(uri) => self.ask(uri, server, &heat.load, series)?,
+                At::Port(port) => {
+                    let before = server.cpu();
+                    let begun = Instant::now();
+                    let iops = stream::round(*port, &self.places.dir, &heat.load)?;
+                    let used = (server.cpu() - before).as_secs_f64();
+                    series.add((iops, used * 1e6 / (iops * begun.elapsed().as_secs_f64())));
+                }
+            }
+        }
+        if let Some(series) = &mut heat.direct {
             // Its writes would undo what the servers' reads are compared with: a file of its own.
-            let file = dir.join("direct.img");
-            allocate(&file, cell.size)?;
-            let target = fio::Target::File(&file);
-            let (iops, cpu_us) = fio::round(&target, &cell.load, cell.size)?;
-            beside.iops.push(iops);
-            beside.cpu_us.push(cpu_us);
+            let file = self.places.allocate("{dir}/direct.img", self.size)?;
+            series.add(fio::round(&fio::Target::File(&file), &heat.load, self.size)?);
         }
+        if let Some(cipher_ns) = &mut heat.cipher_ns {
+            cipher_ns.push(cipher(heat.load.block)?);
+        }
+        Ok(())
     }
-    drop(servers);
-    let (id, title, block, target) = (cell.id, cell.title, cell.load.block, cell.target);
-    Ok(Measured { id, title, block, target, series, direct: beside })
+
+    /// One round of our own client.
+    fn ask(
+        &self,
+        uri: &str,
+        server: &Server,
+        load: &Load,
+        into: &mut Series,
+    ) -> Result<(), String> {
+        // What was filled, and no more: a graph may be larger than its disks.
+        let load = Load { span: Some(self.size), ..load.clone() };
+        let before = server.cpu();
+        let outcome = self
+            .core
+            .block_on(load::run(&self.core.env(), uri, &load))
+            .map_err(|error| format!("{}: {error}", server.name))?;
+        let used = server.cpu() - before;
+        if let Some(error) = outcome.first_error {
+            return Err(format!("{}: {} errors; the first: {error}", server.name, outcome.errors));
+        }
+        if outcome.wrong > 0 {
+            return Err(format!("{}: {} reads had wrong bytes", server.name, outcome.wrong));
+        }
+        // Processor time covers the warm-up too, in which requests are not counted.
+        let share = load.time.as_secs_f64() / (load.time + load.warm_up).as_secs_f64();
+        let cpu_us = used.as_secs_f64() * share * 1e6 / outcome.ops.max(1) as f64;
+        into.add((outcome.iops(), cpu_us));
+        into.p99_us.push(outcome.latency.percentile(0.99).as_secs_f64() * 1e6);
+        Ok(())
+    }
 }
 
-fn one(
-    core: &runtime::Core,
-    env: &block::Env,
-    cell: &Cell,
-    server: &Server,
-    series: &mut Series,
-) -> Result<(), String> {
-    if cell.by_fio {
-        let target = fio::Target::Uri(&server.uri);
-        let (iops, cpu_us) = fio::round(&target, &cell.load, cell.size)?;
-        series.iops.push(iops);
-        series.cpu_us.push(cpu_us);
-        return Ok(());
+/// Nanoseconds that crypt's cipher takes for so many bytes, with nothing beside it.
+fn cipher(bytes: u32) -> Result<f64, String> {
+    let mut kernel = kinds::crypt::kernel(CIPHER_UNIT).map_err(|error| error.to_string())?;
+    let (begun, mut units) = (Instant::now(), 0);
+    while begun.elapsed() < CIPHER_TIME {
+        (0..64).for_each(|n| kernel((units + n) * u64::from(CIPHER_UNIT)));
+        units += 64;
     }
-    // What was filled, and no more: a graph may be larger than its disks.
-    let load = Load { span: Some(cell.size), ..cell.load.clone() };
-    let before = server.cpu();
-    let outcome = core
-        .block_on(load::run(env, &server.uri, &load))
-        .map_err(|error| format!("{}: {error}", server.name))?;
-    let used = server.cpu() - before;
-    if let Some(error) = outcome.first_error {
-        return Err(format!("{}: {} errors; the first: {error}", server.name, outcome.errors));
-    }
-    if outcome.wrong > 0 {
-        return Err(format!("{}: {} reads had wrong bytes", server.name, outcome.wrong));
-    }
-    // Processor time covers the warm-up too, in which requests are not counted.
-    let share = cell.load.time.as_secs_f64() / (cell.load.time + cell.load.warm_up).as_secs_f64();
-    let per_op = used.as_secs_f64() * share * 1e6 / outcome.ops.max(1) as f64;
-    series.iops.push(outcome.iops());
-    series.cpu_us.push(per_op);
-    series.p99_us.push(micros(outcome.latency.percentile(0.99)));
-    Ok(())
-}
-
-fn micros(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e6
-}
-
-/// A file with all its blocks written, so that no round pays for allocation. One that is there from a
-/// cell before still has them: every write of a load puts down what belongs there.
-fn allocate(path: &Path, size: u64) -> Result<(), String> {
-    use std::io::Write;
-    if path.metadata().is_ok_and(|found| found.len() == size) {
-        return Ok(());
-    }
-    let file = std::fs::File::create(path);
-    let mut file = file.map_err(|error| format!("{}: {error}", path.display()))?;
-    let mut piece = vec![0; 1 << 20];
-    for n in 0..size >> 20 {
-        bench::pattern::fill(&mut piece, n << 20);
-        file.write_all(&piece).map_err(|error| format!("{}: {error}", path.display()))?;
-    }
-    file.sync_all().map_err(|error| format!("{}: {error}", path.display()))
+    let each = begun.elapsed().as_nanos() as f64 / units as f64;
+    Ok(each * f64::from(bytes) / f64::from(CIPHER_UNIT))
 }

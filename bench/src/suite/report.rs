@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::cell::Target;
+use crate::group::Target;
 use crate::measure::{Measured, Series};
 use crate::stats::{Median, median, ratio};
 
@@ -90,9 +90,15 @@ pub fn line(measured: &Measured) -> String {
 }
 
 /// Everything that was measured.
-pub fn results(all: &[Measured], hops: Value, rounds: usize, took: Duration) -> Value {
+pub fn results(
+    all: &[Measured],
+    hops: Value,
+    (rounds, each): (usize, Duration),
+    took: Duration,
+) -> Value {
     json!({
         "rounds": rounds,
+        "round_seconds": each.as_secs_f64(),
         "took_seconds": took.as_secs(),
         "machine": machine(),
         "cells": all.iter().map(cell_json).collect::<Vec<_>>(),
@@ -164,13 +170,23 @@ fn holds(value: &Value) -> &'static str {
     }
 }
 
+/// How long a round was.
+fn length(results: &Value) -> String {
+    match results["round_seconds"].as_f64() {
+        None | Some(1.0) => "a second".to_owned(),
+        Some(seconds) => format!("{seconds} seconds"),
+    }
+}
+
 /// The table that the README quotes.
 pub fn table(results: &Value) -> String {
     let mut text = format!(
-        "{} rounds of a second each, interleaved; medians; {} processors, client and server together.\n\n\
+        "{} rounds of {} each, interleaved; medians; {} processors, client and server together.\n\n\
          | load, 4 KiB unless said | Cairn | beside | ratio (95 %) | target | holds |\n\
          |---|---|---|---|---|---|\n",
-        results["rounds"], results["machine"]["processors"]
+        results["rounds"],
+        length(results),
+        results["machine"]["processors"]
     );
     for cell in list(&results["cells"]) {
         text += &row(cell);
@@ -242,9 +258,11 @@ fn page(results: &Value) -> String {
     let mut text = format!(
         "<!doctype html><meta charset=utf-8><title>Cairn beside its peers</title>\
          <style>body{{font:15px sans-serif;max-width:62em;margin:2em auto}}svg{{width:100%}}\
-         code{{font-size:12px}}</style><h1>Cairn beside its peers</h1><p>{} rounds of a second, \
+         code{{font-size:12px}}</style><h1>Cairn beside its peers</h1><p>{} rounds of {}, \
          interleaved; every round is a dot, the bar is the median. {}</p>",
-        results["rounds"], results["machine"]
+        results["rounds"],
+        length(results),
+        results["machine"]
     );
     for cell in list(&results["cells"]) {
         let (title, line) = (cell["title"].as_str(), cell["line"].as_str());

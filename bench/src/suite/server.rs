@@ -1,23 +1,88 @@
 //! Servers under test: how each is started, and what it uses of the processors.
 
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::device;
+use crate::places::Places;
+use crate::stream;
+
 /// How long a server may take until it accepts.
 const START: Duration = Duration::from_secs(10);
 
-/// A server, and how to start it.
+/// How long a server that has a device may take until it has put it away.
+const END: Duration = Duration::from_secs(5);
+
+/// Writes on their way while a device is checked.
+const DEPTH: u32 = 32;
+
+/// How often it is looked for either.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A server, and how to start it. In every word `{socket}`, `{port}`, `{cipher}`, `{size}` and what
+/// [`Places`] knows are replaced.
 #[derive(Clone, Debug)]
 pub struct Recipe {
     /// A short name: `cairn`, `nbdkit`, `qsd`.
     pub name: &'static str,
-    /// The program and its arguments; `{socket}`, `{dir}` and `{size}` are replaced.
+    /// The program and its arguments.
     pub command: Vec<String>,
-    /// The export's name.
-    pub export: &'static str,
-    /// A file that must be there, filled, before it starts; in `{dir}`.
+    /// What it offers.
+    pub serves: Serves,
+    /// A file that must be there, filled, before it starts.
     pub file: Option<&'static str>,
+}
+
+/// What a server offers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Serves {
+    /// NBD on a unix socket; the name of the export.
+    Nbd(&'static str),
+    /// NBD on TCP with TLS; the name of the export.
+    Nbds(&'static str),
+    /// A long file, by TLS and nothing else.
+    Stream,
+    /// A block device, by `cairn attach`.
+    Attached { export: &'static str, control: &'static str },
+    /// A file of a FUSE mount, for a loop device, and how many writes at a time it keeps apart.
+    Looped { file: &'static str, depth: u32 },
+}
+
+impl Serves {
+    /// The programs that it takes beside the server.
+    pub fn tools(self) -> &'static [&'static str] {
+        match self {
+            Self::Nbd(_) => &[],
+            Self::Nbds(_) | Self::Stream => &["openssl"],
+            Self::Attached { .. } => &["fio"],
+            Self::Looped { .. } => &["fio", "losetup"],
+        }
+    }
+
+    /// How many writes it may have on their way.
+    pub fn depth(self) -> u32 {
+        if let Self::Looped { depth, .. } = self { depth } else { DEPTH }
+    }
+
+    /// Whether only root can have it.
+    pub fn needs_root(self) -> bool {
+        matches!(self, Self::Attached { .. } | Self::Looped { .. })
+    }
+}
+
+/// Where a running server is found.
+pub enum At {
+    /// An NBD export.
+    Uri(String),
+    /// A stream behind this port.
+    Port(u16),
+    /// A block device.
+    Device(PathBuf),
 }
 
 /// Words of a command line.
@@ -25,56 +90,122 @@ pub fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// A running server. Killed when dropped.
+/// A running server. Ended when dropped, with its device.
 pub struct Server {
     /// Its recipe's name.
     pub name: &'static str,
-    /// Where it serves.
-    pub uri: String,
+    /// Where it is.
+    pub at: At,
     /// The command that was run.
     pub line: String,
+    // Gone before the server is.
+    looped: Option<device::Looped>,
     child: Child,
+    serves: Serves,
+    /// What it has mounted.
+    mount: Option<PathBuf>,
 }
 
 impl Server {
     /// Starts it and waits until it accepts.
-    pub fn start(recipe: &Recipe, dir: &Path, size: u64, number: usize) -> Result<Self, String> {
-        let socket: PathBuf = dir.join(format!("{}-{number}.sock", recipe.name));
+    pub fn start(recipe: &Recipe, places: &Places, size: u64) -> Result<Self, String> {
+        let socket = places.dir.join(format!("{}.sock", recipe.name));
         let _ = std::fs::remove_file(&socket);
-        let fill = |word: &String| {
-            word.replace("{socket}", &socket.display().to_string())
-                .replace("{dir}", &dir.display().to_string())
+        let port = free_port()?;
+        let fill = |word: &str| {
+            places
+                .fill(word)
+                .replace("{socket}", &socket.display().to_string())
+                .replace("{port}", &port.to_string())
+                .replace("{cipher}", stream::CIPHER)
                 .replace("{size}", &size.to_string())
         };
-        let words: Vec<String> = recipe.command.iter().map(fill).collect();
-        let child = Command::new(&words[0])
+        if matches!(recipe.serves, Serves::Nbds(_) | Serves::Stream) {
+            stream::make_certificates(&places.dir)?;
+        }
+        if recipe.serves == Serves::Stream {
+            stream::make_file(&places.shm)?;
+        }
+        let mut mount = None;
+        if let Serves::Looped { file, .. } = recipe.serves {
+            mount = Some(device::make_mount_point(Path::new(&fill(file)))?);
+        }
+        let words: Vec<String> = recipe.command.iter().map(|word| fill(word)).collect();
+        let child = Command::new(absolute(&words[0])?)
             .args(&words[1..])
+            .current_dir(if recipe.serves == Serves::Stream { &places.shm } else { Path::new(".") })
             .env("SOCKET", &socket)
-            .env("DIR", dir)
+            .env("PORT", port.to_string())
+            .env("DIR", &places.dir)
+            .env("SHM", &places.shm)
             .env("SIZE", size.to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .map_err(|error| format!("{}: {error}; install it, or leave it out", words[0]))?;
-        let uri = format!("nbd+unix:///{}?socket={}", recipe.export, socket.display());
-        // The report is read elsewhere.
-        let line = words.join(" ").replace(&dir.display().to_string(), "DIR");
-        let mut server = Self { name: recipe.name, uri, line, child };
-        server.wait_for(&socket)?;
+            .map_err(|error| format!("{}: {error}", words[0]))?;
+        let mut server = Self {
+            name: recipe.name,
+            at: At::Port(port),
+            line: places.hide(&words.join(" ")),
+            looped: None,
+            child,
+            serves: recipe.serves,
+            mount,
+        };
+        server.settle(&fill, &socket, port, size, &places.dir)?;
         Ok(server)
     }
 
-    fn wait_for(&mut self, socket: &Path) -> Result<(), String> {
+    /// Waits for what it offers, and takes it.
+    fn settle(
+        &mut self,
+        fill: &dyn Fn(&str) -> String,
+        socket: &Path,
+        port: u16,
+        size: u64,
+        dir: &Path,
+    ) -> Result<(), String> {
+        let on_socket = || UnixStream::connect(socket).is_ok();
+        let on_port = || TcpStream::connect(("127.0.0.1", port)).is_ok();
+        match self.serves {
+            Serves::Nbd(export) => {
+                self.wait_until(on_socket)?;
+                self.at = At::Uri(format!("nbd+unix:///{export}?socket={}", socket.display()));
+            }
+            Serves::Nbds(export) => {
+                self.wait_until(on_port)?;
+                let certificates = dir.display();
+                self.at = At::Uri(format!(
+                    "nbds://127.0.0.1:{port}/{export}?tls-certificates={certificates}"
+                ));
+            }
+            Serves::Stream => self.wait_until(on_port)?,
+            Serves::Attached { export, control } => {
+                self.wait_until(on_socket)?;
+                self.at = At::Device(device::attach(export, &fill(control))?);
+            }
+            Serves::Looped { file, .. } => {
+                let file = PathBuf::from(fill(file));
+                self.wait_until(|| file.metadata().is_ok_and(|found| found.len() == size))?;
+                let looped = device::Looped::on(&file)?;
+                self.at = At::Device(looped.path().to_owned());
+                self.looped = Some(looped);
+            }
+        }
+        Ok(())
+    }
+
+    fn wait_until(&mut self, ready: impl Fn() -> bool) -> Result<(), String> {
         let begun = Instant::now();
-        while std::os::unix::net::UnixStream::connect(socket).is_err() {
+        while !ready() {
             if let Ok(Some(status)) = self.child.try_wait() {
                 return Err(format!("{} ended at once: {status}", self.line));
             }
             if begun.elapsed() > START {
                 return Err(format!("{} does not accept within {START:?}", self.line));
             }
-            std::thread::sleep(Duration::from_millis(20));
+            std::thread::sleep(LOOK);
         }
         Ok(())
     }
@@ -83,13 +214,59 @@ impl Server {
     pub fn cpu(&self) -> Duration {
         cpu_of(self.child.id())
     }
+
+    /// Asks it to end, and waits for that.
+    fn ends(&mut self) -> bool {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        if pid.is_none_or(|pid| kill_process(pid, Signal::TERM).is_err()) {
+            return false;
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < END {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return true;
+            }
+            std::thread::sleep(LOOK);
+        }
+        false
+    }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.looped = None;
+        // Whoever has a device or a mount takes it away; the others have nothing to lose.
+        if !self.serves.needs_root() || !self.ends() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+        if let Some(mount) = &self.mount {
+            device::unmount(mount);
+        }
     }
+}
+
+/// Where a program is: one of the tree's own, or of the system's.
+///
+/// # Errors
+/// That it is nowhere, with what to do.
+pub fn absolute(program: &str) -> Result<PathBuf, String> {
+    let here = std::env::current_dir().map_err(|error| error.to_string())?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places: Vec<_> = if program.contains('/') {
+        vec![here]
+    } else {
+        std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]).collect()
+    };
+    let found = places.iter().map(|place| place.join(program)).find(|path| path.is_file());
+    found.ok_or_else(|| format!("there is no {program}. Next: tools/setup bench"))
+}
+
+/// A port of this machine that nobody listens on.
+fn free_port() -> Result<u16, String> {
+    let listener = TcpListener::bind(("127.0.0.1", 0));
+    let address = listener.and_then(|listener| listener.local_addr());
+    address.map(|address| address.port()).map_err(|error| format!("a free port: {error}"))
 }
 
 /// Processor time of a process, with that of its threads that have ended: nbdkit has some for each

@@ -26,7 +26,7 @@ pub use client::{ANSWER_MAX_BYTES, Client};
 pub use server::Server;
 pub use types::{
     Applied, ApplyRequest, AttachRequest, Attached, ChangeLine, Counts, DetachRequest,
-    DeviceStatus, ExportView, GraphView, Health, KeyChange, KeyRequest, KeySlot, KeySlots,
+    DeviceStatus, ExportView, GraphView, Health, KeyChange, KeyRequest, KeySlot, KeySlots, Means,
     MemberRequest, MemberStatus, NodeView, Place, Power, Problem, Progress, ResizeRequest,
     SpecText, Status, Top, TopRow,
 };

@@ -113,12 +113,22 @@ pub struct Attached {
     pub export: String,
     /// `/dev/cairn/NAME`
     pub path: String,
-    /// `/dev/loopN`; none if nothing was done yet.
+    /// `/dev/loopN` or `/dev/nbdN`; none if nothing was done yet.
     pub device: Option<String>,
     /// Whether this kernel can hand its requests to another process when ours dies.
     pub has_resend: bool,
     /// What the user should know.
     pub notes: Vec<String>,
+}
+
+/// How an export becomes a block device of this machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Means {
+    /// A file of a FUSE mount, and a loop device on it.
+    Fuse,
+    /// The kernel's own NBD client.
+    Nbd,
 }
 
 /// What to attach.
@@ -129,6 +139,9 @@ pub struct AttachRequest {
     /// What to call it; as the export if left out.
     #[serde(default)]
     pub name: Option<String>,
+    /// How; by the best that the kernel has if left out.
+    #[serde(default)]
+    pub by: Option<Means>,
     /// Only say whether it could be done.
     #[serde(default)]
     pub dry_run: bool,

@@ -8,8 +8,10 @@ use block::{Error, ErrorKind, Result};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::mount::{UnmountFlags, unmount};
 
+use crate::device::Device;
 use crate::loops::{LOOK, Loop};
 use crate::name::{DEVICES, Name};
+use crate::nbd::Nbd;
 use crate::users::Users;
 
 /// Whoever looks at new devices (udev, blkid) has them open for a moment.
@@ -20,6 +22,8 @@ const RETRY: Duration = Duration::from_millis(50);
 
 /// From the last close of a loop device until it is off its file.
 const CLOSE: Duration = Duration::from_secs(10);
+
+const FUSE: &str = "/dev/fuse";
 
 /// What a device is to be like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,6 +50,15 @@ pub struct Release {
     pub patience: Duration,
     /// Past that: leave it to its users, who will get errors once nobody serves it.
     pub give_up: bool,
+}
+
+/// Whether this kernel can be asked for a FUSE mount.
+///
+/// # Errors
+/// What opening `/dev/fuse` says.
+pub fn has_fuse() -> Result<()> {
+    let opened = std::fs::File::options().read(true).write(true).open(FUSE);
+    opened.map(drop).map_err(|error| Error::io(&error, FUSE))
 }
 
 /// Makes the way free for a name that somebody has claimed: removes what a dead process left of it, and
@@ -75,17 +88,30 @@ pub fn prepare(name: &Name) -> Result<()> {
 pub fn connect(name: &Name, wanted: Wanted) -> Result<Connected> {
     let device = Loop::connect(name, wanted.block_bytes, wanted.read_only)?;
     device.forget_errors();
-    let linked = link(name, device);
-    if let Err(error) = linked {
-        // If it stays it is found by its file the next time.
-        let _ = device.let_go();
-        device.is_off(name, CLOSE);
-        return Err(error);
-    }
-    Ok(Connected { device: device.path(), direct: device.is_direct() })
+    link_or_let_go(name, Device::Loop(device))?;
+    Ok(Connected { device: Device::Loop(device).path(), direct: device.is_direct() })
 }
 
-fn link(name: &Name, device: Loop) -> Result<()> {
+/// Gives a device of the kernel's NBD client to the server that listens for that name, and gives it its
+/// name.
+///
+/// # Errors
+/// What the handshake or the kernel says. Nothing is left behind.
+pub fn connect_nbd(name: &Name, export: &str, wanted: Wanted) -> Result<Connected> {
+    let device = Device::Nbd(Nbd::connect(name, export, wanted)?);
+    link_or_let_go(name, device)?;
+    Ok(Connected { device: device.path(), direct: true })
+}
+
+fn link_or_let_go(name: &Name, device: Device) -> Result<()> {
+    link(name, device).inspect_err(|_| {
+        // If it stays it is found by its mark the next time.
+        let _ = device.let_go();
+        device.is_off(name, CLOSE);
+    })
+}
+
+fn link(name: &Name, device: Device) -> Result<()> {
     std::fs::DirBuilder::new()
         .recursive(true)
         .mode(0o755)
@@ -105,7 +131,7 @@ pub fn resize(name: &Name) -> Result<()> {
     // The kernel keeps sizes of files, and asks for this one only when it is told to.
     let (flags, mask) = (AtFlags::STATX_FORCE_SYNC, StatxFlags::SIZE);
     statx(CWD, &file, flags, mask).map_err(|error| Error::io(&error.into(), file.display()))?;
-    Loop::all_of(name).into_iter().try_for_each(Loop::resize)
+    Device::all_of(name).into_iter().try_for_each(Device::resize)
 }
 
 /// Flushes the device of a name, takes it off its file, and removes everything of the name. Answers why
@@ -115,7 +141,7 @@ pub fn resize(name: &Name) -> Result<()> {
 /// `InUse` with who uses it, and nothing is changed, unless it is to be given up; what the system says.
 pub fn release(name: &Name, how: Release) -> Result<Option<Error>> {
     let mut unflushed = None;
-    for device in Loop::all_of(name) {
+    for device in Device::all_of(name) {
         match let_go(name, device, how.patience) {
             Ok(flushed) => unflushed = unflushed.or(flushed),
             Err(error) => {
@@ -131,7 +157,7 @@ pub fn release(name: &Name, how: Release) -> Result<Option<Error>> {
 }
 
 /// Waits until nobody uses the device, then flushes it and takes it off its file.
-fn let_go(name: &Name, device: Loop, patience: Duration) -> Result<Option<Error>> {
+fn let_go(name: &Name, device: Device, patience: Duration) -> Result<Option<Error>> {
     let link = name.link();
     let begun = Instant::now();
     let alone = loop {
@@ -168,7 +194,7 @@ fn let_go(name: &Name, device: Loop, patience: Duration) -> Result<Option<Error>
 
 /// What can still be done for a device that is in use: its file systems write what they have, and the
 /// device goes when its last user does.
-fn abandon(name: &Name, device: Loop) {
+fn abandon(name: &Name, device: Device) {
     for (_, at) in Users::of(device, &name.link()).mounts {
         // The error that counts is that it is in use.
         if let Ok(directory) = std::fs::File::open(at) {
@@ -183,14 +209,15 @@ fn abandon(name: &Name, device: Loop) {
 pub fn is_left(name: &Name) -> bool {
     let there = |path: PathBuf| std::fs::symlink_metadata(path).err().map(|error| error.kind());
     there(name.mount_point()) != Some(std::io::ErrorKind::NotFound)
-        || !Loop::all_of(name).is_empty()
+        || there(name.socket()) != Some(std::io::ErrorKind::NotFound)
+        || !Device::all_of(name).is_empty()
         || is_ours(&name.link())
 }
 
 /// Whether it is an entry that [`connect`] could have made.
 fn is_ours(link: &Path) -> bool {
     std::fs::read_link(link)
-        .is_ok_and(|to| to.parent() == Some(Path::new("..")) && Loop::of(&to).is_some())
+        .is_ok_and(|to| to.parent() == Some(Path::new("..")) && Device::of(&to).is_some())
 }
 
 /// Removes what a dead process left behind of a name that this process has: its loop device, its mount,
@@ -199,7 +226,7 @@ fn is_ours(link: &Path) -> bool {
 /// # Errors
 /// What the system says.
 pub fn clear(name: &Name) -> Result<()> {
-    for device in Loop::all_of(name) {
+    for device in Device::all_of(name) {
         device.let_go()?;
         // Whoever still has it mounted keeps it until they give it up.
         device.is_off(name, LOOK);
@@ -213,6 +240,8 @@ fn remove(name: &Name) -> Result<()> {
     if is_ours(&link) {
         gone(std::fs::remove_file(&link), &link)?;
     }
+    let socket = name.socket();
+    gone(std::fs::remove_file(&socket), &socket)?;
     let at = name.mount_point();
     if std::fs::symlink_metadata(&at).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
         return Ok(());

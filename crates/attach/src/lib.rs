@@ -1,10 +1,13 @@
-//! The machine's side of an attached export: its name, its mount point, its loop device.
+//! The machine's side of an attached export: its name, its mount point, its device.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `name.rs` | names, and where everything of a name lies |
 //! | `claim.rs` | who has a name |
+//! | `device.rs` | a device, whichever driver it has |
 //! | `loops.rs` | loop devices |
+//! | `nbd.rs` | devices of the kernel's NBD client |
+//! | `netlink.rs` | what that is asked, message by message |
 //! | `users.rs` | who uses a block device |
 //! | `hands.rs` | connect, release, and clear up what a dead process left |
 //! | `sys.rs` | the ioctls |
@@ -18,15 +21,22 @@
 )]
 
 mod claim;
+mod device;
 mod hands;
 mod loops;
 mod name;
+mod nbd;
+mod netlink;
 mod sys;
 mod users;
 
 pub use claim::Claim;
-pub use hands::{Connected, Release, Wanted, clear, connect, is_left, prepare, release, resize};
+pub use hands::{
+    Connected, Release, Wanted, clear, connect, connect_nbd, has_fuse, is_left, prepare, release,
+    resize,
+};
 pub use name::{DEVICES, NAME_MAX_BYTES, Name, RUNTIME};
+pub use nbd::has_nbd;
 pub use users::Users;
 
 /// What the file of a mount is called.

@@ -2,17 +2,16 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use block::{Error, ErrorKind, Result};
 
+use crate::device::Device;
 use crate::name::Name;
 use crate::{FILE, sys};
 
 const CONTROL: &str = "/dev/loop-control";
-const BLOCK_DEVICES: &str = "/sys/block";
 
 /// Others take free loop devices too.
 const TRIES: usize = 16;
@@ -22,39 +21,20 @@ pub(crate) const LOOK: Duration = Duration::from_millis(10);
 
 /// A loop device, by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Loop(u32);
+pub(crate) struct Loop(pub(crate) u32);
 
 impl Loop {
-    /// What the kernel calls it.
-    pub(crate) fn name(self) -> String {
-        format!("loop{}", self.0)
-    }
-
     /// `/dev/loopN`
-    pub(crate) fn path(self) -> PathBuf {
-        Path::new("/dev").join(self.name())
+    fn path(self) -> PathBuf {
+        Device::Loop(self).path()
     }
 
-    /// What the kernel shows of it.
-    pub(crate) fn sysfs(self) -> PathBuf {
-        Path::new(BLOCK_DEVICES).join(self.name())
-    }
-
-    /// The device of that path, if it is one.
-    pub(crate) fn of(path: &Path) -> Option<Self> {
-        let number = path.file_name()?.to_str()?.strip_prefix("loop")?;
-        number.parse().ok().map(Self)
-    }
-
-    /// Every device of that name.
-    pub(crate) fn all_of(name: &Name) -> Vec<Self> {
-        let Ok(entries) = std::fs::read_dir(BLOCK_DEVICES) else { return Vec::new() };
-        let all = entries.flatten().filter_map(|entry| Self::of(&entry.path()));
-        all.filter(|one| one.is_of(name)).collect()
+    fn sysfs(self) -> PathBuf {
+        Device::Loop(self).sysfs()
     }
 
     /// Whether it is on a file, and that file is of that name.
-    fn is_of(self, name: &Name) -> bool {
+    pub(crate) fn is_of(self, name: &Name) -> bool {
         let on = std::fs::read_to_string(self.sysfs().join("loop/backing_file"));
         // Others' devices are not even opened.
         on.is_ok_and(|on| Path::new(on.trim_end()).ends_with(FILE))
@@ -98,17 +78,6 @@ impl Loop {
         sys::configure_loop(&device, backing, block, read_only, &name.mark())
     }
 
-    /// Takes it for this process alone; `None` if somebody has mounted it, or part of it, or built
-    /// another device on it.
-    pub(crate) fn alone(self) -> Result<Option<File>> {
-        let opened = File::options().read(true).custom_flags(libc::O_EXCL).open(self.path());
-        match opened {
-            Ok(device) => Ok(Some(device)),
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(None),
-            Err(error) => Err(Error::io(&error, self.path().display())),
-        }
-    }
-
     /// Takes it off its file when its last user has closed it.
     pub(crate) fn let_go(self) -> Result<()> {
         let failed = |error: &io::Error| Error::io(error, self.path().display());
@@ -121,18 +90,6 @@ impl Loop {
         sys::clear_loop(&device).map_err(|error| {
             Error::io(&error, format_args!("{}: LOOP_CLR_FD", self.path().display()))
         })
-    }
-
-    /// Waits until it is that name's no more; whether it is so.
-    pub(crate) fn is_off(self, name: &Name, limit: Duration) -> bool {
-        let begun = Instant::now();
-        while self.is_of(name) {
-            if begun.elapsed() >= limit {
-                return false;
-            }
-            std::thread::sleep(LOOK);
-        }
-        true
     }
 
     /// Lets it be as large as its file is now.

@@ -16,12 +16,19 @@ pub const DEVICES: &str = "/dev/cairn";
 /// Where mount points and locks lie.
 pub const RUNTIME: &str = "/run/cairn/attach";
 
-/// The longest name: as much as the kernel keeps beside a loop device.
-pub const NAME_MAX_BYTES: usize = 56;
+/// The longest name: that of an export.
+pub const NAME_MAX_BYTES: usize = 64;
 
 const MARK: &str = "cairn:";
 
-const _: () = assert!(MARK.len() + NAME_MAX_BYTES < FILE_NAME_BYTES);
+/// Bytes of a name that fit beside a loop device, with a zero at the end.
+const MARKED_BYTES: usize = FILE_NAME_BYTES - 1 - MARK.len();
+
+/// Between the beginning of a longer name and its hash; part of no name.
+const CUT: char = '~';
+
+/// A hash, in hexadecimal digits.
+const HASH_BYTES: usize = 16;
 
 /// A name in `/dev/cairn`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -68,15 +75,32 @@ impl Name {
         self.mount_point().join(FILE)
     }
 
-    /// What its loop device bears. The file that the kernel shows is another when its mount is gone.
+    /// What its device bears. The file that the kernel shows is another when its mount is gone. Of a name
+    /// that is too long for the kernel it is the beginning and a hash.
     pub(crate) fn mark(&self) -> String {
-        format!("{MARK}{}", self.0)
+        if self.0.len() <= MARKED_BYTES {
+            return format!("{MARK}{}", self.0);
+        }
+        let kept = &self.0[..MARKED_BYTES - CUT.len_utf8() - HASH_BYTES];
+        format!("{MARK}{kept}{CUT}{:0HASH_BYTES$x}", hash(&self.0))
+    }
+
+    /// Where its server listens for the kernel's NBD client.
+    pub fn socket(&self) -> PathBuf {
+        Path::new(RUNTIME).join(format!(".{}.sock", self.0))
     }
 
     /// Locked by whoever has the name. No name begins with a dot, so this is nobody's mount point.
     pub(crate) fn lock(&self) -> PathBuf {
         Path::new(RUNTIME).join(format!(".{}.lock", self.0))
     }
+}
+
+/// FNV-1a, of 64 bits: it has to be the same in every version.
+fn hash(text: &str) -> u64 {
+    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0100_0000_01b3;
+    text.bytes().fold(OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
 }
 
 /// Makes [`RUNTIME`], for root alone.
@@ -102,9 +126,20 @@ mod tests {
     #[test]
     fn a_name_is_one_part_of_a_path() {
         let is = |text: &str| text.parse::<Name>().is_ok();
-        assert!(is("home") && is("a.b-c_9") && is(&"x".repeat(56)));
-        for wrong in ["", ".", "..", ".home.lock", "a/b", "-a", "a b", "ä", &"x".repeat(57)] {
+        assert!(is("home") && is("a.b-c_9") && is(&"x".repeat(64)));
+        for wrong in ["", ".", "..", ".home.lock", "a/b", "-a", "a b", "ä", &"x".repeat(65)] {
             assert!(!is(wrong), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn a_mark_fits_and_tells_names_apart() {
+        let mark = |text: &str| text.parse::<Name>().unwrap().mark();
+        assert_eq!(mark("home"), "cairn:home");
+        assert_eq!(mark(&"x".repeat(57)), format!("cairn:{}", "x".repeat(57)));
+        let (long, other) = (mark(&"x".repeat(64)), mark(&("x".repeat(63) + "y")));
+        assert_eq!(long, format!("cairn:{}~b96a5acbb56db825", "x".repeat(40)));
+        assert!(long.len() < FILE_NAME_BYTES && long != other);
+        assert_eq!(hash("a"), 0xaf63_dc4c_8601_ec8c, "the published value");
     }
 }

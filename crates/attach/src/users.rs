@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::loops::Loop;
+use crate::device::Device;
 
 /// So many processes are named; that there are more is said.
 const NAMED_MAX: usize = 5;
@@ -28,7 +28,7 @@ impl Users {
     }
 
     /// Whoever uses `device`, whose name is `link`.
-    pub(crate) fn of(device: Loop, link: &Path) -> Self {
+    pub(crate) fn of(device: Device, link: &Path) -> Self {
         let parts = parts(device);
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         Self {
@@ -49,7 +49,7 @@ struct Part {
 }
 
 /// The device and its partitions.
-fn parts(device: Loop) -> Vec<Part> {
+fn parts(device: Device) -> Vec<Part> {
     let whole = device.sysfs();
     let below = std::fs::read_dir(&whole).into_iter().flatten().flatten().map(|e| e.path());
     let partitions = below.filter(|path| path.join("partition").exists());

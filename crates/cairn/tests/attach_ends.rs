@@ -51,6 +51,24 @@ fn a_device_in_use_says_by_whom_and_stays() {
 }
 
 #[test]
+fn the_longest_name_is_found_again_after_a_kill() {
+    if !is_root() {
+        return;
+    }
+    let (dir, serve) = file(&[]);
+    let mut name = Name::new(&dir);
+    name.name = format!("{:x<64}", name.name);
+    name.attach("vol");
+    assert_eq!(name.detach().code, 0);
+    name.attach("vol");
+    serve.signal("KILL");
+    assert_eq!(serve.end().code, -9);
+    let ran = name.detach();
+    assert!(ran.code == 0 && ran.out.contains("removed"), "{ran:?}");
+    assert!(name.is_gone());
+}
+
+#[test]
 fn a_killed_server_leaves_errors_and_its_successor_clears_up() {
     if !is_root() {
         return;
@@ -266,4 +284,9 @@ fn without_root_it_says_so() {
     let ran = common::Ran::of(&output);
     assert_eq!(ran.out, "7\n7\n", "{ran:?}");
     assert_eq!(ran.err.matches("attaching needs root").count(), 2, "{ran:?}");
+    // What to type instead, to the letter: of what is served, and of what was named.
+    assert_eq!(ran.err.matches("sudo cairn attach 'nbd+unix:///vol?socket=").count(), 2, "{ran:?}");
+    // Root does not see what others serve, and is told how to reach it.
+    let ran = dir.cairn(&["attach", "vol"]);
+    assert!(ran.code == 4 && ran.err.contains("if another user serves it"), "{ran:?}");
 }

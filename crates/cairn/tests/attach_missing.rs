@@ -57,7 +57,7 @@ fn where_something_is_missing_nothing_is_left() {
         let dir = Dir::new();
         let name = Name::new(&dir);
         let mut server = elsewhere(&dir, &lines);
-        let ran = dir.cairn(&["attach", "vol", "--name", &name.name]);
+        let ran = dir.cairn(&["attach", "vol", "--name", &name.name, "--by", "fuse"]);
         assert!(
             ran.code == code && ran.err.contains(words) && ran.out.is_empty(),
             "{lines}: {ran:?}"
@@ -70,4 +70,27 @@ fn where_something_is_missing_nothing_is_left() {
         common::send(server.id(), "TERM");
         assert_eq!(server.end(), Some(0), "{lines}");
     }
+}
+
+#[test]
+fn without_an_nbd_client_in_the_kernel_that_is_said() {
+    let has_nbd = ["/sys/module/nbd", "/dev/nbd0"].iter().any(|sign| Path::new(sign).exists());
+    if !is_root() || has_nbd {
+        return;
+    }
+    let dir = Dir::new();
+    let name = Name::new(&dir);
+    let hidden = "mount -t tmpfs tmpfs /dev; mknod /dev/null c 1 3; mknod /dev/urandom c 1 9;";
+    let mut server = elsewhere(&dir, hidden);
+    for (by, words) in
+        [(&["--by", "nbd"][..], "or --by fuse"), (&[], "modprobe fuse, or modprobe nbd")]
+    {
+        let ran = dir.cairn(&[&["attach", "vol", "--name", &name.name], by].concat());
+        assert!(ran.code == 9 && ran.err.contains(words) && ran.out.is_empty(), "{by:?}: {ran:?}");
+        assert!(ran.err.contains("no /sys/module/nbd"), "{ran:?}");
+        assert!(name.is_gone(), "{by:?}");
+    }
+    assert_eq!(dir.cairn(&["attach", "vol", "--by", "loop"]).code, 2);
+    common::send(server.id(), "TERM");
+    assert_eq!(server.end(), Some(0));
 }

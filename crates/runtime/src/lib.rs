@@ -129,6 +129,7 @@ impl Core {
     /// # Panics
     /// After [`Core::shutdown`], and if the kernel refuses the ring that it granted.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.side.catch_up();
         let mut future = pin!(future);
         let state = TaskWaker::new(MAIN, self.side.queue.clone());
         let waker = Waker::from(state.clone());

@@ -33,6 +33,18 @@ fn timers_fire_in_order() {
 }
 
 #[test]
+fn the_clock_is_right_when_a_core_is_taken_up_again() {
+    const AWAY: Duration = Duration::from_millis(50);
+    each_core(|core| {
+        let env = core.env();
+        let before = core.block_on(async { env.now() });
+        std::thread::sleep(AWAY);
+        let after = core.block_on(async { env.now() });
+        assert!(after.since(before) >= AWAY, "a deadline would be too early");
+    });
+}
+
+#[test]
 fn ten_thousand_sleeps() {
     each_core(|core| {
         let env = core.env();

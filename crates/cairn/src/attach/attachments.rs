@@ -4,21 +4,23 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use api::{Attached, GraphView, Problem};
+use api::{Attached, GraphView, Means, Problem};
 use attach::{Claim, Name};
 use block::Env;
 use block::Waiters;
-use export::fuse::Volume;
 use export::nbd::Export;
 use graph::spec::units::format_duration;
 
-use super::hands::{Job, Step};
+use super::behind::{Behind, choose, step};
+use super::hands::Step;
 use super::notes;
 use crate::exit::{Exit, Failure, Result};
 use crate::out;
 
-/// After the device is gone, for the mount to be gone too.
-const FAREWELL: Duration = Duration::from_secs(5);
+const _: () = assert!(
+    attach::NAME_MAX_BYTES == graph::spec::NAME_MAX_BYTES,
+    "every export can be attached under its own name"
+);
 
 /// The exports of this process, and which of them are devices of this machine.
 #[derive(Clone)]
@@ -38,11 +40,13 @@ struct Inner {
 /// A device of this machine.
 struct One {
     // The name is given back last: fields are dropped in this order.
-    volume: Volume,
+    behind: Behind,
     view: Attached,
     /// Whether it is being taken away.
     leaving: Cell<bool>,
     claim: Claim,
+    /// Bytes of it.
+    size: Cell<u64>,
 }
 
 impl Attachments {
@@ -86,7 +90,13 @@ impl Attachments {
         let all = self.0.all.borrow().clone();
         let mut notes = Vec::new();
         for one in all {
-            one.volume.resized();
+            let export =
+                self.0.exports.borrow().iter().find(|it| it.name() == one.view.export).cloned();
+            let Some(size) = export.map(|export| export.info().size) else { continue };
+            if one.size.replace(size) == size {
+                continue;
+            }
+            one.behind.resized();
             if let Err(failure) = step(one.claim.name(), Step::Resize).await {
                 let path = &one.view.path;
                 notes.push(format!("warning: {path} keeps its size: {}", failure.message));
@@ -103,9 +113,11 @@ impl Attachments {
         &self,
         export: &str,
         name: Option<&str>,
+        by: Option<Means>,
         dry_run: bool,
     ) -> Result<Attached> {
-        must_be_root()?;
+        must_be_root(None)?;
+        let by = choose(by)?;
         let export = self.find(export)?;
         let name: Name = name.unwrap_or(export.name()).parse()?;
         let _busy = self.begin(export.name());
@@ -122,10 +134,15 @@ impl Attachments {
             return Ok(view);
         }
         step(&name, Step::Prepare).await?;
-        match self.connect(&export, &name, view).await {
-            Ok((volume, view)) => {
-                let one =
-                    Rc::new(One { volume, view: view.clone(), leaving: Cell::new(false), claim });
+        match self.connect(by, &export, &name, view).await {
+            Ok((behind, view)) => {
+                let one = Rc::new(One {
+                    behind,
+                    view: view.clone(),
+                    leaving: Cell::new(false),
+                    claim,
+                    size: Cell::new(export.info().size),
+                });
                 self.0.all.borrow_mut().push(one.clone());
                 self.watch(&one);
                 Ok(view)
@@ -169,35 +186,33 @@ impl Attachments {
 
     async fn connect(
         &self,
+        by: Means,
         export: &Rc<Export>,
         name: &Name,
         view: Attached,
-    ) -> Result<(Volume, Attached)> {
-        let channel = self.0.env.mount(&name.mount_point())?;
-        let volume = Volume::serve(export, channel, out::note)?;
-        let agreed = volume.agreed().await?;
-        let info = export.info();
-        let connect = Step::Connect { block_bytes: info.block_size, read_only: info.read_only };
-        let done = step(name, connect).await?;
-        let notes = notes::of(&volume, &view.path, done.direct);
+    ) -> Result<(Behind, Attached)> {
+        let (behind, done, agreed) = Behind::begin(by, &self.0.env, export, name).await?;
+        let notes = notes::of(&behind, &view.path, done.direct);
         let device = done.device.map(|device| device.display().to_string());
-        Ok((volume, Attached { device, has_resend: agreed.has_resend, notes, ..view }))
+        let has_resend = agreed.is_some_and(|agreed| agreed.has_resend);
+        Ok((behind, Attached { device, has_resend, notes, ..view }))
     }
 
-    /// Says when the mount of a device is gone while it is attached.
+    /// Says when what stands behind a device is gone while it is attached.
     fn watch(&self, one: &Rc<One>) {
         let (me, one) = (Rc::downgrade(&self.0), Rc::downgrade(one));
-        let volume = one.upgrade().map(|one| one.volume.clone());
-        self.0.env.spawn("a mount", async move {
-            if let Some(volume) = volume {
-                volume.ended().await;
+        let behind = one.upgrade().map(|one| one.behind.clone());
+        self.0.env.spawn("what stands behind a device", async move {
+            if let Some(behind) = behind {
+                behind.ended().await;
             }
             if let (Some(_), Some(one)) = (me.upgrade(), one.upgrade())
                 && !one.leaving.get()
             {
                 let path = &one.view.path;
                 out::note(&format!(
-                    "{path}: somebody ended its mount; it answers with I/O errors. Next: cairn detach {}",
+                    "{path}: somebody ended its {}; it answers with I/O errors. Next: cairn detach {}",
+                    one.behind.what(),
                     one.view.name
                 ));
             }
@@ -236,10 +251,9 @@ impl Attachments {
     async fn forget(&self, one: Rc<One>) {
         self.0.all.borrow_mut().retain(|other| !Rc::ptr_eq(other, &one));
         self.0.waiting.wake();
-        let volume = one.volume.clone();
+        let behind = one.behind.clone();
         drop(one);
-        // What still waits for it keeps it: the name is free all the same.
-        let _ = self.0.env.within(FAREWELL, volume.ended()).await;
+        behind.farewell(&self.0.env).await;
     }
 
     /// Ends when nothing is attached any more.
@@ -312,22 +326,19 @@ impl One {
     }
 }
 
-async fn step(name: &Name, step: Step) -> Result<super::hands::Done> {
-    Job { name: name.to_string(), step }.run().await
-}
-
-/// Whether this process may.
+/// Whether this process may attach; `uri` is what somebody else can attach instead.
 ///
 /// # Errors
 /// `Denied` with what to do.
-pub fn must_be_root() -> Result<()> {
+pub fn must_be_root(uri: Option<&str>) -> Result<()> {
     let user = rustix::process::geteuid();
     if user.is_root() {
         return Ok(());
     }
+    let uri = uri.map_or_else(|| "URI".to_owned(), |uri| format!("'{uri}'"));
     let why = format!(
-        "attaching needs root, and process {} runs as user {}: only root may mount and make loop \
-         devices. Next: serve as root, or sudo cairn attach URI",
+        "attaching needs root, and process {} runs as user {}: only root may mount and make block \
+         devices. Next: serve as root, or sudo cairn attach {uri}",
         std::process::id(),
         user.as_raw()
     );

@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use api::Problem;
-use attach::{Name, Release, Wanted};
+use attach::{Connected, Name, Release, Wanted};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
@@ -43,6 +43,15 @@ pub enum Step {
     },
     /// Be as large as what is behind it.
     Resize,
+    /// From the server that listens for the name to the named device of the kernel's NBD client.
+    ConnectNbd {
+        /// What the server calls it.
+        export: String,
+        /// Its block.
+        block_bytes: u32,
+        /// Whether it may only be read.
+        read_only: bool,
+    },
     /// Flush, and remove everything.
     Release {
         /// How long to wait for users.
@@ -63,6 +72,12 @@ pub struct Done {
     pub direct: bool,
     /// Why the device that was released could not be flushed.
     pub unflushed: Option<Problem>,
+}
+
+impl Done {
+    fn connected(Connected { device, direct }: Connected) -> Self {
+        Self { device: Some(device), direct, ..Self::default() }
+    }
 }
 
 impl Job {
@@ -102,16 +117,18 @@ impl Job {
     /// Does it here and now.
     fn perform(&self) -> Result<Done> {
         let name: Name = self.name.parse()?;
-        match self.step {
+        match &self.step {
             Step::Prepare => attach::prepare(&name)?,
-            Step::Connect { block_bytes, read_only } => {
+            &Step::Connect { block_bytes, read_only } => {
                 let wanted = Wanted { block_bytes, read_only };
-                let connected = attach::connect(&name, wanted)?;
-                let (device, direct) = (Some(connected.device), connected.direct);
-                return Ok(Done { device, direct, ..Done::default() });
+                return Ok(Done::connected(attach::connect(&name, wanted)?));
+            }
+            &Step::ConnectNbd { ref export, block_bytes, read_only } => {
+                let wanted = Wanted { block_bytes, read_only };
+                return Ok(Done::connected(attach::connect_nbd(&name, export, wanted)?));
             }
             Step::Resize => attach::resize(&name)?,
-            Step::Release { patience, give_up } => {
+            &Step::Release { patience, give_up } => {
                 let unflushed = attach::release(&name, Release { patience, give_up })?;
                 let unflushed = unflushed.map(|error| Failure::from(error).into());
                 return Ok(Done { unflushed, ..Done::default() });

@@ -3,10 +3,12 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `attachments.rs` | what is attached, from the first step to the last |
+//! | `behind.rs` | what stands behind a device: a mount, or a server for the kernel |
 //! | `hands.rs` | the process of its own that waits for devices |
 //! | `notes.rs` | what the user should know |
 
 mod attachments;
+mod behind;
 pub mod hands;
 mod notes;
 

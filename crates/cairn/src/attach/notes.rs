@@ -1,8 +1,8 @@
 //! What a user should know of a device that is attached.
 
 use api::Attached;
-use export::fuse::Volume;
 
+use super::behind::Behind;
 use crate::exit::Result;
 use crate::out::{self, Form};
 
@@ -10,7 +10,7 @@ use crate::out::{self, Form};
 const TIMEOUTS: [&str; 2] = ["default_request_timeout", "max_request_timeout"];
 
 /// The notes, the most important first.
-pub fn of(volume: &Volume, path: &str, direct: bool) -> Vec<String> {
+pub fn of(behind: &Behind, path: &str, direct: bool) -> Vec<String> {
     let pid = std::process::id();
     let mut notes = vec![format!(
         "if process {pid} is killed, {path} answers with I/O errors; unmount it then, and attach it again"
@@ -19,8 +19,17 @@ pub fn of(volume: &Volume, path: &str, direct: bool) -> Vec<String> {
     if !direct {
         notes.push(format!("the loop device goes through the page cache: {cache}"));
     }
-    notes.extend(TIMEOUTS.iter().filter_map(|name| timeout(name)));
-    notes.extend(volume.lacks().map(str::to_owned));
+    match behind {
+        Behind::Fuse(volume) => {
+            notes.extend(TIMEOUTS.iter().filter_map(|name| timeout(name)));
+            notes.extend(volume.lacks().map(str::to_owned));
+        }
+        Behind::Nbd(_) => notes.push(
+            "when memory is short, writes to the device may wait for each other: do not swap onto it, \
+             or attach it --by fuse"
+                .to_owned(),
+        ),
+    }
     notes
 }
 

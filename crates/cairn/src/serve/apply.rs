@@ -143,10 +143,13 @@ impl Serving {
         let mut notes = self.attachments.offer(exports).await;
         let wanted = now.planned.exports.iter().filter(|export| export.attach);
         for export in wanted.filter(|export| self.attachments.of(&export.name).is_none()) {
-            match self.attachments.attach(&export.name, None, false).await {
+            match self.attachments.attach(&export.name, None, None, false).await {
                 Ok(attached) => notes.extend(attached.notes),
                 Err(failure) => {
-                    notes.push(format!("warning: {} is no device: {}", export.name, failure.message));
+                    notes.push(format!(
+                        "warning: {} is no device: {}",
+                        export.name, failure.message
+                    ));
                 }
             }
         }

@@ -34,7 +34,7 @@ pub fn text(planned: &Planned, attached: &[Attached]) -> String {
     }
     if let Some((at, name)) = first(planned) {
         let (uri, qemu) = (try_uri(at, name), qemu(at, name));
-        let attach = match must_be_root() {
+        let attach = match must_be_root(None) {
             Ok(()) => format!("cairn attach {name}"),
             Err(_) => format!("sudo cairn attach '{uri}'"),
         };

@@ -13,6 +13,7 @@ use graph::live::Now;
 use graph::{Graph, Located, Member};
 
 use super::{Serving, keys};
+use crate::attach::must_be_root;
 use crate::exit::{Exit, Failure};
 use crate::view;
 
@@ -92,9 +93,13 @@ impl Live for Running {
 
     fn attach(&self, request: AttachRequest) -> LocalFuture<Result<Attached, Problem>> {
         let attachments = self.0.attachments.clone();
+        let exports = self.0.view().exports;
+        let uri = exports.iter().find(|export| export.name == request.export);
+        let uri = uri.and_then(|export| export.uris.first()).cloned();
         Box::pin(async move {
-            let AttachRequest { export, name, dry_run } = request;
-            let attached = attachments.attach(&export, name.as_deref(), dry_run).await;
+            let AttachRequest { export, name, by, dry_run } = request;
+            must_be_root(uri.as_deref())?;
+            let attached = attachments.attach(&export, name.as_deref(), by, dry_run).await;
             attached.map_err(Problem::from)
         })
     }

@@ -158,7 +158,7 @@ impl Serving {
     /// Attaches what the spec says.
     async fn attach(&self, planned: &Planned) -> Result<()> {
         for export in planned.exports.iter().filter(|export| export.attach) {
-            match self.attachments.attach(&export.name, None, false).await {
+            match self.attachments.attach(&export.name, None, None, false).await {
                 Ok(attached) => {
                     attached.notes.iter().for_each(|note| out::note(&format!("note: {note}")))
                 }

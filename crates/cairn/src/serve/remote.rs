@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use api::Means;
 use graph::engine::Engine;
 use graph::spec::{Planned, Spec};
 use runtime::{Config, Core};
@@ -27,6 +28,8 @@ pub struct Remote {
     pub uri: String,
     /// What to call it.
     pub name: Option<String>,
+    /// How; by the best that the kernel has if left out.
+    pub by: Option<Means>,
     /// Only look.
     pub dry_run: bool,
 }
@@ -36,7 +39,7 @@ impl Remote {
     pub fn run(self, form: Form) -> Result {
         let usage = |why: String| Failure::new(Exit::Usage, format!("{}: {why}", self.uri));
         let uri: NbdUri = self.uri.parse().map_err(|error| usage(format!("{error}")))?;
-        must_be_root()?;
+        must_be_root(Some(&self.uri))?;
         let name = match (&self.name, &*uri.export) {
             (Some(name), _) => name.clone(),
             (None, "") => UNNAMED.to_owned(),
@@ -55,7 +58,7 @@ impl Remote {
         let engine = Engine::new(env.pool());
         env.spawn("engine", engine.clone().drive());
         let serving = Rc::new(core.block_on(Serving::open(&env, &engine, spec, &planned, None))?);
-        let attach = serving.attachments.attach(&name, None, self.dry_run);
+        let attach = serving.attachments.attach(&name, None, self.by, self.dry_run);
         let attached = core.block_on(attach)?;
         if self.dry_run {
             print(form, &attached)?;

@@ -1,6 +1,6 @@
 //! `cairn attach` and `cairn detach`: an export as a block device of this machine.
 
-use api::{AttachRequest, Client, DetachRequest};
+use api::{AttachRequest, Client, DetachRequest, Means};
 use attach::{Claim, Name};
 use clap::Args;
 
@@ -19,11 +19,23 @@ pub struct AttachArgs {
     /// What to call it in /dev/cairn; as the export if left out
     #[arg(long)]
     name: Option<String>,
+    /// How: fuse (a FUSE mount and a loop device), or nbd (the kernel's own NBD client); by default fuse
+    /// where there is /dev/fuse
+    #[arg(long, value_name = "fuse|nbd", value_parser = means)]
+    by: Option<Means>,
     /// Say what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
     at: At,
+}
+
+fn means(text: &str) -> std::result::Result<Means, String> {
+    match text {
+        "fuse" => Ok(Means::Fuse),
+        "nbd" => Ok(Means::Nbd),
+        _ => Err("there is fuse, and nbd".to_owned()),
+    }
 }
 
 /// What `detach` takes.
@@ -42,17 +54,33 @@ impl AttachArgs {
     /// Asks the running graph that has the export; serves a URI itself.
     pub fn run(self, form: Form) -> Result {
         if self.export.contains("://") {
-            let Self { export: uri, name, dry_run, .. } = self;
-            return Remote { uri, name, dry_run }.run(form);
+            let Self { export: uri, name, by, dry_run, .. } = self;
+            return Remote { uri, name, by, dry_run }.run(form);
         }
-        let client = self.at.one_where(|client| {
+        let has = |client: &Client| {
             client.graph().is_ok_and(|graph| graph.exports.iter().any(|e| e.name == self.export))
-        })?;
-        let Self { export, name, dry_run, .. } = self;
-        let attached = client.attach(&AttachRequest { export, name, dry_run })?;
+        };
+        let client = match self.at.one_where(has) {
+            Err(failure) if failure.code == Exit::NotFound.code() && must_be_root(None).is_ok() => {
+                return Err(of_others(failure, &self.export));
+            }
+            client => client?,
+        };
+        let Self { export, name, by, dry_run, .. } = self;
+        let attached = client.attach(&AttachRequest { export, name, by, dry_run })?;
         print(form, &attached)?;
         Ok(Exit::Ok)
     }
+}
+
+/// Root sees what root serves; for what somebody else does its address is needed.
+fn of_others(failure: Failure, export: &str) -> Failure {
+    let why = format!(
+        "{}; or, if another user serves it, cairn attach 'nbd+unix:///{export}?socket=SOCKET', as their \
+         cairn ls shows it",
+        failure.message
+    );
+    Failure { message: why, ..failure }
 }
 
 impl DetachArgs {
@@ -80,7 +108,7 @@ impl DetachArgs {
         if !attach::is_left(&name) {
             return Err(failure);
         }
-        must_be_root()?;
+        must_be_root(None)?;
         let path = name.link().display().to_string();
         let claim = Claim::take(&name)?;
         if self.dry_run {

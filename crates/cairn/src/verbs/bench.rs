@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bench::load::{self, Load, Outcome, Pattern};
+use bench::load::{self, Load, Outcome, Pattern, Verify};
 use clap::Args;
 use graph::spec::units::{format_duration, parse_duration, parse_size};
 use runtime::{Config, Core};
@@ -123,7 +123,7 @@ impl BenchArgs {
             warm_up: WARM_UP,
             time: self.time,
             span: self.span,
-            verify: self.fill,
+            verify: if self.fill { Verify::Everything } else { Verify::Nothing },
             structured: self.structured,
         })
     }

@@ -131,6 +131,11 @@ impl Export {
         self.engine.info(self.node)
     }
 
+    /// Whether it is there for clients that show no certificate.
+    pub fn is_for_all(&self) -> bool {
+        self.clients.borrow().is_none()
+    }
+
     fn is_for(&self, names: &[String]) -> bool {
         let clients = self.clients.borrow();
         clients.as_ref().is_none_or(|clients| names.iter().any(|name| clients.contains(name)))

@@ -147,7 +147,8 @@ impl Server {
         (open.len(), answered && closed.is_some())
     }
 
-    async fn all_closed(&self) {
+    /// Ends when there is no connection.
+    pub async fn all_closed(&self) {
         self.0.waiting.until(|| self.0.connections.get() == 0).await;
     }
 

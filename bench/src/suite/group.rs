@@ -1,0 +1,450 @@
+//! What is measured: groups of servers, and the rows that are made of loads on them.
+
+use std::time::Duration;
+
+use bench::load::{Load, Pattern, Verify};
+
+use crate::server::{Recipe, Serves, words};
+
+/// Servers that are there at the same time, and what is compared of them. A server is started and filled
+/// once for all its rows, and two rows that want the same load on the same server share its rounds.
+pub struct Group {
+    /// The servers.
+    pub recipes: Vec<Recipe>,
+    /// Bytes of each device.
+    pub size: u64,
+    /// Whether they are filled before. Files are made full anyway.
+    pub filled: bool,
+    /// What is compared.
+    pub rows: Vec<Row>,
+}
+
+/// One load on one of ours and on its peers.
+#[derive(Clone)]
+pub struct Row {
+    /// A short name.
+    pub id: &'static str,
+    /// In words.
+    pub title: &'static str,
+    /// The load.
+    pub load: Load,
+    /// The recipe that is judged.
+    pub ours: &'static str,
+    /// The recipes that it is held to: the best of them.
+    pub peers: &'static [&'static str],
+    /// Whether the time of crypt's cipher alone is added to that of the peer.
+    pub cipher: bool,
+    /// fio's io_uring engine beside the servers, straight on a file.
+    pub direct: bool,
+    /// Whether fio's nbd engine is the client, instead of our own: a second opinion. Processor time
+    /// is the client's then.
+    pub by_fio: bool,
+    /// What our figure is held to.
+    pub target: Target,
+}
+
+/// What our figure is held to.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Target {
+    /// So many times the best peer.
+    TimesBest(f64),
+    /// So many times fio on the file itself, with at most this share of the best peer's processor
+    /// time for each request.
+    TimesDirect(f64, f64),
+    /// So many times the best peer that uses O_DIRECT, at this share of its processor time.
+    TimesBestAtCpu(f64, f64),
+    /// Shown, held to nothing.
+    Shown,
+}
+
+use Pattern::{Mixed, RandomRead, RandomWrite, SequentialRead, SequentialWrite};
+
+const GIB: u64 = 1 << 30;
+
+/// How long a round counts, if nothing else is said.
+pub const ROUND: Duration = Duration::from_secs(1);
+
+/// Before each: forty thousand requests of the fastest, a dozen turns of the slowest.
+const WARM_UP: Duration = Duration::from_millis(75);
+
+/// Everything that is measured beside something.
+pub fn all() -> Vec<Group> {
+    vec![null(), memory(), tls(), file(), attached()]
+}
+
+impl Group {
+    /// The rows whose names hold `part`, and the servers that they need; each round counts for `time`.
+    pub fn only(mut self, part: &str, time: Duration) -> Self {
+        self.rows.retain(|row| row.id.contains(part));
+        self.rows.iter_mut().for_each(|row| row.load.time = time);
+        self.recipes.retain(|recipe| {
+            self.rows.iter().any(|row| row.ours == recipe.name || row.peers.contains(&recipe.name))
+        });
+        self
+    }
+}
+
+impl Row {
+    fn new(id: &'static str, title: &'static str, load: Load, target: Target) -> Self {
+        let (ours, peers): (_, &[_]) = ("cairn", &["nbdkit"]);
+        let (cipher, direct, by_fio) = (false, false, false);
+        Self { id, title, load, ours, peers, cipher, direct, by_fio, target }
+    }
+
+    /// Held to these instead of nbdkit.
+    fn beside(self, peers: &'static [&'static str]) -> Self {
+        Self { peers, ..self }
+    }
+
+    /// Of a graph with one more kind, held to ours without it.
+    fn of(self, ours: &'static str) -> Self {
+        Self { ours, peers: &["cairn"], ..self }
+    }
+}
+
+fn load(pattern: Pattern, connections: u32, depth: u32, block: u32) -> Load {
+    Load {
+        pattern,
+        connections,
+        depth,
+        block,
+        warm_up: WARM_UP,
+        time: ROUND,
+        span: None,
+        verify: Verify::Nothing,
+        structured: false,
+    }
+}
+
+/// The same with every read compared.
+fn verified(load: Load) -> Load {
+    Load { verify: Verify::Everything, ..load }
+}
+
+fn cairn(spec: &str) -> Recipe {
+    ours("cairn", spec)
+}
+
+fn ours(name: &'static str, spec: &str) -> Recipe {
+    let command = vec!["target/release/cairn".into(), "serve".into(), spec.into()];
+    Recipe { name, command, serves: Serves::Nbd("vol"), file: None }
+}
+
+fn nbdkit(arguments: &str) -> Recipe {
+    let command = words(&format!("nbdkit --foreground --unix {{socket}} {arguments}"));
+    Recipe { name: "nbdkit", command, serves: Serves::Nbd(""), file: None }
+}
+
+fn qsd(name: &'static str, blockdev: &str) -> Recipe {
+    let command = words(&format!(
+        "qemu-storage-daemon --blockdev {blockdev} --nbd-server addr.type=unix,addr.path={{socket}} \
+         --export nbd,id=e,node-name=n,name=vol,writable=on"
+    ));
+    Recipe { name, command, serves: Serves::Nbd("vol"), file: None }
+}
+
+fn null() -> Group {
+    let recipes = vec![
+        cairn("examples/null.toml"),
+        nbdkit("null {size}"),
+        qsd("qsd", "driver=null-co,node-name=n,size={size},read-zeroes=on"),
+        ours("devices16", "examples/devices16.toml"),
+    ];
+    let reads = load(RandomRead, 1, 32, 4096);
+    let rows = vec![
+        Row::new(
+            "null-rr-q32",
+            "null, 4 KiB random reads, depth 32",
+            reads.clone(),
+            Target::TimesBest(3.0),
+        )
+        .beside(&["nbdkit", "qsd"]),
+        Row::new(
+            "null-rw-q32",
+            "null, 4 KiB random writes, depth 32",
+            load(RandomWrite, 1, 32, 4096),
+            Target::TimesBest(3.0),
+        )
+        .beside(&["nbdkit", "qsd"]),
+        Row {
+            by_fio: true,
+            ..Row::new(
+                "null-mixed-q32-fio",
+                "seven reads for three writes, fio's nbd engine as the client",
+                load(Mixed, 1, 32, 4096),
+                Target::Shown,
+            )
+        },
+        Row::new(
+            "null-rr-q1",
+            "null, 4 KiB random reads, depth 1",
+            load(RandomRead, 1, 1, 4096),
+            Target::TimesBest(1.0),
+        ),
+        Row::new(
+            "devices16-rr-q32",
+            "16 async devices on null beside none, 4 KiB random reads, depth 32",
+            reads,
+            Target::Shown,
+        )
+        .of("devices16"),
+    ];
+    Group { recipes, size: GIB, filled: false, rows }
+}
+
+fn memory() -> Group {
+    let recipes = vec![
+        cairn("examples/memory.toml"),
+        nbdkit("memory {size}"),
+        ours("stripe", "bench/specs/stripe-memory.toml"),
+        ours("mirror", "bench/specs/mirror-memory.toml"),
+        ours("crypt", "bench/specs/crypt-memory.toml"),
+    ];
+    let rows = memory_beside_nbdkit().into_iter().chain(kinds_on_memory()).collect();
+    Group { recipes, size: GIB, filled: true, rows }
+}
+
+fn memory_beside_nbdkit() -> Vec<Row> {
+    let row = |id, title, pattern, depth, block, wanted| {
+        Row::new(id, title, verified(load(pattern, 1, depth, block)), Target::TimesBest(wanted))
+    };
+    vec![
+        row("memory-rr-q32", "memory, 4 KiB random reads, depth 32", RandomRead, 32, 4096, 3.0),
+        row("memory-rw-q32", "memory, 4 KiB random writes, depth 32", RandomWrite, 32, 4096, 2.5),
+        row("memory-rr-q1", "memory, 4 KiB random reads, depth 1", RandomRead, 1, 4096, 1.0),
+        row("memory-rw-q1", "memory, 4 KiB random writes, depth 1", RandomWrite, 1, 4096, 1.0),
+        row(
+            "memory-read-64k",
+            "memory, 64 KiB sequential reads, depth 16",
+            SequentialRead,
+            16,
+            64 << 10,
+            0.95,
+        ),
+        row(
+            "memory-write-64k",
+            "memory, 64 KiB sequential writes, depth 16",
+            SequentialWrite,
+            16,
+            64 << 10,
+            0.95,
+        ),
+        row(
+            "memory-read-1m",
+            "memory, 1 MiB sequential reads, depth 8",
+            SequentialRead,
+            8,
+            1 << 20,
+            0.95,
+        ),
+        row(
+            "memory-write-1m",
+            "memory, 1 MiB sequential writes, depth 8",
+            SequentialWrite,
+            8,
+            1 << 20,
+            0.95,
+        ),
+    ]
+}
+
+/// Held to 0.9 of one disk, or of one disk and the time of the kind's own work.
+fn kinds_on_memory() -> Vec<Row> {
+    let random = verified(load(RandomRead, 1, 32, 4096));
+    let long = verified(load(SequentialRead, 1, 16, 64 << 10));
+    let row = |id, title, load, ours| Row::new(id, title, load, Target::TimesBest(0.9)).of(ours);
+    vec![
+        row(
+            "stripe-rr-q32",
+            "a stripe of two memory disks beside one, 4 KiB random reads, depth 32",
+            random.clone(),
+            "stripe",
+        ),
+        row(
+            "mirror-rr-q32",
+            "a mirror of two memory disks beside one, 4 KiB random reads, depth 32",
+            random.clone(),
+            "mirror",
+        ),
+        Row {
+            cipher: true,
+            ..row(
+                "crypt-rr-q32",
+                "crypt on memory beside memory and the cipher, 4 KiB random reads, depth 32",
+                random,
+                "crypt",
+            )
+        },
+        Row {
+            cipher: true,
+            ..row(
+                "crypt-read-64k",
+                "crypt on memory beside memory and the cipher, 64 KiB sequential reads, depth 16",
+                long,
+                "crypt",
+            )
+        },
+    ]
+}
+
+/// One connection each over this machine's TCP, and the same cipher.
+fn tls() -> Group {
+    let recipes = vec![
+        Recipe { serves: Serves::Nbds("vol"), ..cairn("bench/specs/tls-memory.toml") },
+        Recipe {
+            name: "openssl",
+            command: words(
+                "openssl s_server -accept 127.0.0.1:{port} -tls1_3 -ciphersuites {cipher} \
+                 -cert {dir}/server-cert.pem -key {dir}/server-key.pem -HTTP -quiet",
+            ),
+            serves: Serves::Stream,
+            file: None,
+        },
+    ];
+    let reads = Load { verify: Verify::WarmUp, ..load(SequentialRead, 1, 8, 1 << 20) };
+    let row = Row::new(
+        "tls-read-1m",
+        "memory over TLS, 1 MiB sequential reads, depth 8",
+        reads,
+        Target::TimesBest(0.8),
+    );
+    Group { recipes, size: GIB, filled: true, rows: vec![row.beside(&["openssl"])] }
+}
+
+fn file() -> Group {
+    let on = |name, file: &'static str, aio: &str| Recipe {
+        file: Some(file),
+        ..qsd(
+            name,
+            &format!(
+                "driver=file,node-name=f,filename={file},cache.direct=on,aio={aio} \
+                 --blockdev driver=raw,node-name=n,file=f"
+            ),
+        )
+    };
+    let recipes = vec![
+        Recipe { file: Some("{dir}/d.img"), ..cairn("examples/file.toml") },
+        on("qsd-io_uring", "{dir}/peer.img", "io_uring"),
+        on("qsd-native", "{dir}/peer2.img", "native"),
+    ];
+    let row = |id, title, load, target| {
+        let direct = matches!(target, Target::TimesDirect(..));
+        Row { direct, ..Row::new(id, title, verified(load), target) }
+    };
+    // At one connection of 32 either of its two ways can be the faster one; elsewhere io_uring is, or they
+    // differ by less than 3 %.
+    let (one, both): (&[_], &[_]) = (&["qsd-io_uring"], &["qsd-io_uring", "qsd-native"]);
+    let rows = vec![
+        row(
+            "file-rr-4q32",
+            "file, O_DIRECT, 4 KiB random reads, 4 connections of 32",
+            load(RandomRead, 4, 32, 4096),
+            Target::TimesDirect(0.95, 0.5),
+        )
+        .beside(one),
+        row(
+            "file-rw-4q32",
+            "file, O_DIRECT, 4 KiB random writes, 4 connections of 32",
+            load(RandomWrite, 4, 32, 4096),
+            Target::TimesDirect(0.95, 0.5),
+        )
+        .beside(one),
+        row(
+            "file-rr-q32",
+            "file, O_DIRECT, 4 KiB random reads, depth 32",
+            load(RandomRead, 1, 32, 4096),
+            Target::TimesBestAtCpu(1.0, 0.5),
+        )
+        .beside(both),
+        row(
+            "file-rw-q32",
+            "file, O_DIRECT, 4 KiB random writes, depth 32",
+            load(RandomWrite, 1, 32, 4096),
+            Target::TimesBestAtCpu(1.0, 0.5),
+        )
+        .beside(both),
+        row(
+            "file-rr-q1",
+            "file, O_DIRECT, 4 KiB random reads, depth 1",
+            load(RandomRead, 1, 1, 4096),
+            Target::TimesBestAtCpu(1.0, 0.5),
+        )
+        .beside(one),
+        row(
+            "file-rw-q1",
+            "file, O_DIRECT, 4 KiB random writes, depth 1",
+            load(RandomWrite, 1, 1, 4096),
+            Target::TimesBestAtCpu(1.0, 0.5),
+        )
+        .beside(one),
+        row(
+            "file-read-1m",
+            "file, O_DIRECT, 1 MiB sequential reads, depth 8",
+            load(SequentialRead, 1, 8, 1 << 20),
+            Target::TimesBest(0.95),
+        )
+        .beside(one),
+        row(
+            "file-write-1m",
+            "file, O_DIRECT, 1 MiB sequential writes, depth 8",
+            load(SequentialWrite, 1, 8, 1 << 20),
+            Target::TimesBest(0.95),
+        )
+        .beside(one),
+    ];
+    Group { recipes, size: GIB, filled: true, rows }
+}
+
+/// Block devices of this machine, each on a file in memory by way of FUSE and a loop device.
+fn attached() -> Group {
+    let recipes = vec![
+        Recipe {
+            command: words(
+                "target/release/cairn serve bench/specs/attach-file.toml --at {dir}/control.sock",
+            ),
+            serves: Serves::Attached { export: "vol", control: "{dir}/control.sock" },
+            file: Some("{shm}/cairn.img"),
+            ..cairn("")
+        },
+        Recipe {
+            name: "nbdfuse",
+            command: words(
+                "nbdfuse {shm}/nbdfuse/disk [ nbdkit --exit-with-parent file {shm}/nbdkit.img ]",
+            ),
+            serves: Serves::Looped { file: "{shm}/nbdfuse/disk", depth: 32 },
+            file: Some("{shm}/nbdkit.img"),
+        },
+        Recipe {
+            name: "qsd-fuse",
+            command: words(
+                "qemu-storage-daemon --blockdev driver=file,node-name=n,filename={shm}/qsd.img,aio=io_uring \
+                 --export fuse,id=e,node-name=n,mountpoint={shm}/qsd.disk,writable=on",
+            ),
+            // QEMU 7.2 mixes up the bytes of writes that are on their way together.
+            serves: Serves::Looped { file: "{shm}/qsd.disk", depth: 1 },
+            file: Some("{shm}/qsd.img"),
+        },
+    ];
+    let row = |id, title, load| {
+        Row::new(id, title, load, Target::TimesBest(1.0)).beside(&["nbdfuse", "qsd-fuse"])
+    };
+    let rows = vec![
+        row(
+            "attach-rr-q32",
+            "attached, a file in memory, 4 KiB random reads, depth 32, fio",
+            load(RandomRead, 1, 32, 4096),
+        ),
+        row(
+            "attach-rw-q32",
+            "attached, a file in memory, 4 KiB random writes, depth 32, fio",
+            load(RandomWrite, 1, 32, 4096),
+        )
+        .beside(&["nbdfuse"]),
+        row(
+            "attach-read-1m",
+            "attached, a file in memory, 1 MiB sequential reads, depth 8, fio",
+            load(SequentialRead, 1, 8, 1 << 20),
+        ),
+    ];
+    Group { recipes, size: GIB / 2, filled: false, rows }
+}

@@ -1,0 +1,115 @@
+//! Devices of the kernel's own NBD client.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use block::{Error, ErrorKind, Result};
+use wire::nbd::{ClientConfig, ClientHandshake, ClientProgress, Session};
+
+use crate::hands::Wanted;
+use crate::name::Name;
+use crate::netlink::{Device, Kernel};
+
+/// Where each of the kernel's devices says whose it is.
+const BACKEND: &str = "backend";
+
+/// Either is there if the kernel has the client.
+const SIGNS: [&str; 2] = ["/sys/module/nbd", "/dev/nbd0"];
+
+/// The whole handshake; the other end is this machine.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// Bytes of one receive in a handshake.
+const RECEIVE_BYTES: usize = 4096;
+
+/// Whether this kernel has the client.
+pub fn has_nbd() -> bool {
+    SIGNS.iter().any(|sign| Path::new(sign).exists())
+}
+
+/// A device of the kernel's, by its number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Nbd(pub(crate) u32);
+
+impl Nbd {
+    /// Gives a free device to the server that listens for that name.
+    ///
+    /// # Errors
+    /// What the handshake or the kernel says.
+    pub(crate) fn connect(name: &Name, export: &str, wanted: Wanted) -> Result<Self> {
+        let at = name.socket();
+        let failed = |error: &io::Error| Error::io(error, at.display());
+        let mut socket = UnixStream::connect(&at).map_err(|error| failed(&error))?;
+        socket.set_read_timeout(Some(HANDSHAKE)).map_err(|error| failed(&error))?;
+        let session = shake(&mut socket, export).map_err(|error| error.at(at.display()))?;
+        socket.set_read_timeout(None).map_err(|error| failed(&error))?;
+        let device = Device {
+            size_bytes: session.facts.size_bytes,
+            block_bytes: wanted.block_bytes,
+            flags: session.facts.flags.0,
+            mark: &name.mark(),
+        };
+        let number = kernel()?.connect(&socket, &device);
+        number.map(Self).map_err(|error| Error::io(&error, "netlink: NBD_CMD_CONNECT"))
+    }
+
+    /// Takes it off its server, whoever uses it.
+    pub(crate) fn disconnect(self) -> Result<()> {
+        let done = kernel()?.disconnect(self.0);
+        done.map_err(|error| {
+            Error::io(&error, format_args!("/dev/nbd{}: NBD_CMD_DISCONNECT", self.0))
+        })
+    }
+
+    /// Whether it is connected for that name.
+    pub(crate) fn is_of(sysfs: &Path, name: &Name) -> bool {
+        let backend = std::fs::read_to_string(sysfs.join(BACKEND));
+        backend.is_ok_and(|backend| backend.trim_end() == name.mark())
+    }
+}
+
+fn kernel() -> Result<Kernel> {
+    Kernel::open().map_err(|error| match error.raw_os_error() {
+        Some(libc::ENOENT) => {
+            let words = "this kernel has no NBD client. Next: modprobe nbd";
+            Error::new(ErrorKind::Unsupported, words)
+        }
+        _ => Error::io(&error, "netlink: the kernel's NBD client"),
+    })
+}
+
+/// Simple replies: the kernel knows no others.
+fn shake(socket: &mut UnixStream, export: &str) -> Result<Session> {
+    let config = ClientConfig {
+        structured: false,
+        extended: false,
+        contexts: Vec::new(),
+        ..ClientConfig::connect(export)
+    };
+    let broken = |error: wire::nbd::ProtocolError| {
+        Error::new(ErrorKind::Unsupported, format!("the handshake failed: {error}"))
+    };
+    let failed = |error: &io::Error| Error::io(error, "the handshake");
+    let mut handshake = ClientHandshake::new(config).map_err(broken)?;
+    let (mut arrived, mut out) = (Vec::new(), Vec::new());
+    let mut piece = [0; RECEIVE_BYTES];
+    loop {
+        let (used, progress) = handshake.advance(&arrived, &mut out).map_err(broken)?;
+        arrived.drain(..used);
+        socket.write_all(&out).map_err(|error| failed(&error))?;
+        out.clear();
+        match progress {
+            ClientProgress::Connected(session) => return Ok(*session),
+            ClientProgress::NeedMore => match socket.read(&mut piece).map_err(|e| failed(&e))? {
+                0 => {
+                    let words = "the server has closed the connection";
+                    return Err(Error::new(ErrorKind::Io, words));
+                }
+                len => arrived.extend_from_slice(&piece[..len]),
+            },
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! What stands behind a device: the file of a mount, or a server for the kernel's NBD client.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use api::Means;
+use attach::Name;
+use block::Env;
+use block::env::Address;
+use export::fuse::{Agreed, Volume};
+use export::nbd::{Export, Limits, Server};
+
+use super::hands::{Done, Job, Step};
+use crate::exit::{Exit, Failure, Result};
+use crate::out;
+
+/// The largest block of a device: a page, everywhere.
+const BLOCK_MAX_BYTES: u32 = 4096;
+
+/// The kernel is no client to be protected from, and a device that is late is not lost.
+const KERNEL_PATIENCE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// After the device is gone, for what stood behind it to be gone too.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// What stands behind a device.
+#[derive(Clone)]
+pub enum Behind {
+    /// A file of a mount.
+    Fuse(Volume),
+    /// A server of this export alone, for the kernel alone.
+    Nbd(Server),
+}
+
+/// How an export is attached if nobody says, or whether it can be as somebody says.
+///
+/// # Errors
+/// `Unsupported` with what the kernel lacks.
+pub fn choose(by: Option<Means>) -> Result<Means> {
+    const NO_NBD: &str = "this kernel has no NBD client (no /sys/module/nbd, no /dev/nbd0)";
+    match (by, attach::has_nbd()) {
+        (Some(Means::Nbd), false) => {
+            let why = format!("{NO_NBD}. Next: modprobe nbd, or --by fuse");
+            Err(Failure::new(Exit::Unsupported, why))
+        }
+        (Some(by), _) => Ok(by),
+        (None, has_nbd) => match attach::has_fuse() {
+            Ok(()) => Ok(Means::Fuse),
+            Err(_) if has_nbd => Ok(Means::Nbd),
+            Err(error) => {
+                let why = format!("{error}; and {NO_NBD}. Next: modprobe fuse, or modprobe nbd");
+                Err(Failure::new(Exit::Unsupported, why))
+            }
+        },
+    }
+}
+
+impl Behind {
+    /// The export has another size now.
+    pub fn resized(&self) {
+        match self {
+            Self::Fuse(volume) => volume.resized(),
+            // Whoever connects asks for it.
+            Self::Nbd(_) => {}
+        }
+    }
+
+    /// Serves the export and makes a device of it. Answers the device, and what a mount has agreed on.
+    pub async fn begin(
+        by: Means,
+        env: &Env,
+        export: &Rc<Export>,
+        name: &Name,
+    ) -> Result<(Self, Done, Option<Agreed>)> {
+        match by {
+            Means::Fuse => {
+                let channel = env.mount(&name.mount_point())?;
+                let volume = Volume::serve(export, channel, out::note)?;
+                let agreed = volume.agreed().await?;
+                let info = export.info();
+                let (block_bytes, read_only) = (info.block_size, info.read_only);
+                let done = step(name, Step::Connect { block_bytes, read_only }).await?;
+                Ok((Self::Fuse(volume), done, Some(agreed)))
+            }
+            Means::Nbd => {
+                let server = listen(env, export, name)?;
+                let info = export.info();
+                let (block_bytes, read_only) = (info.block_size, info.read_only);
+                let export = export.name().to_owned();
+                match step(name, Step::ConnectNbd { export, block_bytes, read_only }).await {
+                    Ok(done) => Ok((Self::Nbd(server), done, None)),
+                    Err(failure) => {
+                        server.stop(Duration::ZERO).await;
+                        Err(failure)
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends when the device has nothing behind it any more.
+    pub async fn ended(&self) {
+        match self {
+            Self::Fuse(volume) => volume.ended().await,
+            Self::Nbd(server) => server.all_closed().await,
+        }
+    }
+
+    /// After its device is gone: waits until everything is.
+    pub async fn farewell(self, env: &Env) {
+        // What still waits for it keeps it: the name is free all the same.
+        let _ = env.within(FAREWELL, self.ended()).await;
+        if let Self::Nbd(server) = self {
+            server.stop(FAREWELL).await;
+        }
+    }
+
+    /// What somebody has ended if it ended by itself.
+    pub fn what(&self) -> &'static str {
+        match self {
+            Self::Fuse(_) => "mount",
+            Self::Nbd(_) => "connection",
+        }
+    }
+}
+
+/// A server that only root can reach.
+fn listen(env: &Env, export: &Rc<Export>, name: &Name) -> Result<Server> {
+    let unsupported = |why: String| Err(Failure::new(Exit::Unsupported, why));
+    let shown = export.name();
+    if !export.is_for_all() {
+        return unsupported(format!(
+            "{shown} is for clients that show a certificate, and the kernel's NBD client shows none. \
+             Next: --by fuse"
+        ));
+    }
+    let block_bytes = export.info().block_size;
+    if block_bytes > BLOCK_MAX_BYTES {
+        return unsupported(format!(
+            "{shown}: blocks of {block_bytes} bytes; a block device of this machine needs blocks of at \
+             most {BLOCK_MAX_BYTES}"
+        ));
+    }
+    let limits = Limits { connections: 1, request: KERNEL_PATIENCE, ..Limits::default() };
+    let server = Server::new(env, vec![export.clone()], limits, out::note);
+    server.serve(env.listen(&Address::Unix(name.socket()))?);
+    Ok(server)
+}
+
+/// Has a step done by a process of its own.
+pub async fn step(name: &Name, step: Step) -> Result<Done> {
+    Job { name: name.to_string(), step }.run().await
+}
