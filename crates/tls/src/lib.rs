@@ -16,7 +16,7 @@
 
 mod handshake;
 mod identity;
-mod record;
+pub mod record;
 mod socket;
 #[cfg(test)]
 mod tests;
