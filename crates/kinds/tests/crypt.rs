@@ -61,13 +61,9 @@ impl Bench {
         self.world.drop_tasks();
         let order = Stream::new(1, "order", 0);
         let graph = Assembly::new(&self.world.env(), REGISTRY, true, order);
-        let mut graph = graph.in_world(&self.world);
+        let mut graph = graph.in_world(&self.world).on_labels(self.shelf.clone());
         let disk = graph.add("path", &[text("path", PATH)], &[])?;
-        let is_plain = options.iter().any(|(name, _)| *name == "plain");
-        let part = match is_plain {
-            true => graph.add("crypt", options, &[disk]),
-            false => graph.add_keeper("crypt", options, &[disk], self.shelf.look()),
-        }?;
+        let part = graph.add("crypt", options, &[disk])?;
         let client = Client::new(&graph.engine, graph.node(part));
         Ok(Safe { graph, part, client, world: self.world.clone() })
     }
