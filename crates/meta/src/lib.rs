@@ -23,7 +23,7 @@ pub use codec::{
     checksum,
 };
 pub use label::{Cell, Holder, Label, Machine, NAME_BYTES_MAX};
-pub use place::{AREA_BYTES, Area, DATA_START, DISK_BYTES_MIN, data_bytes};
+pub use place::{AREA_BYTES, Area, DATA_START, DISK_BYTES_MIN, data_bytes, newest};
 pub use signature::{Signature, Sought, find};
 pub use store::{Fresh, Seen, Store, wipe};
 pub use uuid::Uuid;

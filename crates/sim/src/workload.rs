@@ -291,6 +291,24 @@ impl Worker {
         }
     }
 
+    /// Reads everything before anybody has written: it has to stay so. What cannot be read is judged with
+    /// all else.
+    pub async fn learn(&self) {
+        let info = self.client.info().clone();
+        let step = u64::from(info.max_transfer).min(LONG_BYTES);
+        let block = u64::from(info.block_size);
+        let step = (step - step % block).max(block) as usize;
+        for at in (0..info.size).step_by(step) {
+            let end = info.size.min(at + step as u64);
+            let range = ByteRange::between(at, end).expect("some are left");
+            let Ok(into) = self.env.buf(range.len() as usize) else { return };
+            let reply = self.client.send(Op::read(range, into)).await;
+            if let (Ok(()), Op::Read { into, .. }) = (reply.answer.result, reply.answer.op) {
+                self.model.learn(range, &into.read());
+            }
+        }
+    }
+
     /// Reads all of it, twice, and asks for its status in between.
     pub async fn verify(mut self) {
         self.mix.abandon = 0;

@@ -81,23 +81,7 @@ impl<'s> Bench<'s> {
 
     /// Reads what is there at first: under an encryption blank bytes are junk, and have to stay so.
     fn learn(&self) -> Result<(), Refusal> {
-        let (client, env) = (self.client(), self.world.env());
-        let info = client.info();
-        let step = u64::from(info.max_transfer).min(64 << 10);
-        let step = (step - step % u64::from(info.block_size.max(512))).max(512);
-        let mut at = 0;
-        while at < info.size {
-            let range = ByteRange::between(at, info.size.min(at + step)).expect("some are left");
-            let into =
-                env.buf(range.len() as usize).map_err(|e| Refusal::new(Broken::Builds, e))?;
-            let answer = self.world.block_on(client.send(Op::read(range, into))).map_err(stuck)?;
-            // What cannot be read is judged with everything else.
-            if let (Ok(()), Op::Read { into, .. }) = (answer.result, answer.op) {
-                self.model.learn(range, &into.read());
-            }
-            at = range.end();
-        }
-        Ok(())
+        self.world.block_on(self.worker(0, Mix::ALL).learn()).map_err(stuck)
     }
 
     fn running(&self) -> &Running {
