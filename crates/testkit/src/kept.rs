@@ -28,6 +28,7 @@ pub struct Shelf {
     clean: Cell<bool>,
     writes: Cell<u64>,
     fails: Cell<bool>,
+    dead: Cell<Option<PartId>>,
     held: Cell<bool>,
     waiting: Waiters,
     strictness: Option<Strictness>,
@@ -58,7 +59,7 @@ impl Shelf {
         self.clean.set(clean);
     }
 
-    /// What is kept on the first disk by the first device.
+    /// What is kept on the first disk by the first device, by its name.
     pub fn bytes(&self) -> Option<Vec<u8>> {
         let disks = self.disks.borrow();
         let (_, state) = disks.first_key_value()?.1.first_key_value()?;
@@ -79,6 +80,11 @@ impl Shelf {
     /// Whether writes fail from now on.
     pub fn fail(&self, fails: bool) {
         self.fails.set(fails);
+    }
+
+    /// Whether there is a disk on which writes fail from now on.
+    pub fn dead(&self, disk: Option<PartId>) {
+        self.dead.set(disk);
     }
 
     /// Whether writes wait from now on; those that waited go on when it ends.
@@ -123,7 +129,7 @@ impl Shelf {
 
     async fn write(&self, disk: PartId, device: &str, state: &KeptState) -> Result<()> {
         let failed = || Error::new(ErrorKind::Io, "the label cannot be written");
-        if self.fails.get() {
+        if self.fails.get() || self.dead.get() == Some(disk) {
             return Err(failed());
         }
         if let Some(Strictness { env, draw, disks }) = &self.strictness {
