@@ -21,5 +21,5 @@ mod socket;
 #[cfg(test)]
 mod tests;
 
-pub use handshake::{Client, Secured, Server};
+pub use handshake::{CONNECTION_BYTES, Client, Secured, Server};
 pub use identity::{Authorities, Identity, Pem};
