@@ -8,6 +8,7 @@
 mod battery;
 mod bench;
 mod kept;
+pub mod nbd;
 mod refusal;
 mod smoke;
 mod strict;
