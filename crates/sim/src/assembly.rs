@@ -1,4 +1,9 @@
 //! A graph put together by hand from a registry's kinds, from the bottom up.
+//!
+//! Specs have a way of their own (`graph::Graph`), which the simulator takes for labelled disks. This one
+//! stays beside it for what no spec can say: a device that has no kind (the strict lower of the battery, the
+//! wrong ones that it must refuse), tables that are not fused, and facts of each part while the next one is
+//! still to be drawn.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
