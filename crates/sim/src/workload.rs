@@ -18,6 +18,9 @@ const BLOCKS_MAX: u64 = 12;
 /// The most bytes of the rest, if the device takes so many.
 const LONG_BYTES: u64 = 64 << 10;
 
+/// Before anybody has written, a read is tried this often: some devices fail now and then on purpose.
+const LEARN_TRIES: u32 = 20;
+
 /// Blocks that most requests go to, so that they meet.
 const HOT_BLOCKS: u64 = 24;
 
@@ -301,10 +304,13 @@ impl Worker {
         for at in (0..info.size).step_by(step) {
             let end = info.size.min(at + step as u64);
             let range = ByteRange::between(at, end).expect("some are left");
-            let Ok(into) = self.env.buf(range.len() as usize) else { return };
-            let reply = self.client.send(Op::read(range, into)).await;
-            if let (Ok(()), Op::Read { into, .. }) = (reply.answer.result, reply.answer.op) {
-                self.model.learn(range, &into.read());
+            for _ in 0..LEARN_TRIES {
+                let Ok(into) = self.env.buf(range.len() as usize) else { return };
+                let answer = self.client.send(Op::read(range, into)).await.answer;
+                if let (Ok(()), Op::Read { into, .. }) = (answer.result, answer.op) {
+                    self.model.learn(range, &into.read());
+                    break;
+                }
             }
         }
     }
