@@ -2,6 +2,7 @@
 //! crate.
 #![no_main]
 
+#[allow(dead_code, reason = "the other target runs the other body")]
 #[path = "../../crates/kinds/tests/bodies/mod.rs"]
 mod bodies;
 

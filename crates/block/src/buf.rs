@@ -69,6 +69,28 @@ impl Drop for Standing {
     }
 }
 
+/// Where the buffers of something that outlives requests come from: a connection's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Memory {
+    /// From what nobody has in reserve.
+    Free,
+    /// From a reserve that whoever begins it has made ([`BufPool::reserve`]).
+    Reserved,
+}
+
+impl Memory {
+    /// A buffer of `len` bytes, as soon as there is room for it.
+    ///
+    /// # Errors
+    /// As [`BufPool::wait_for`].
+    pub async fn buf(self, pool: &BufPool, len: usize) -> Result<Buf> {
+        match self {
+            Self::Free => pool.wait_for(len).await,
+            Self::Reserved => pool.scratch(len).await,
+        }
+    }
+}
+
 impl BufPool {
     /// A pool of at most `limit_bytes` in use at once, which keeps up to `keep_bytes` of what comes
     /// back for the next request and gives the rest back to the system.

@@ -23,7 +23,7 @@ pub mod seeded;
 mod table;
 mod waiters;
 
-pub use buf::{BUF_ALIGN, BUF_MAX_BYTES, Buf, BufPool, Ref, RefMut, Standing};
+pub use buf::{BUF_ALIGN, BUF_MAX_BYTES, Buf, BufPool, Memory, Ref, RefMut, Standing};
 pub use check::check;
 pub use control::{Control, Handled, Health, KeyCommand, KeySlot, Member, Report};
 pub use deadline::{Deadline, Guard};

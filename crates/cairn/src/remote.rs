@@ -3,8 +3,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::Env;
 use block::env::Socket;
+use block::{Env, Memory};
 use graph::spec::units::format_exact;
 use net::nbd::{Target, secure};
 use serde::Serialize;
@@ -71,7 +71,7 @@ async fn shake(
         input.drain(..used);
         match progress {
             ClientProgress::StartTls => {
-                *socket = secure(env, socket, tls, input.len()).await?;
+                *socket = secure(env, socket, tls, input.len(), Memory::Free).await?;
                 handshake.secured(&mut out);
             }
             ClientProgress::Connected(session) => return Ok(*session),

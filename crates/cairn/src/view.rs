@@ -6,8 +6,9 @@ use std::path::PathBuf;
 
 use api::{ExportView, GraphView, Health, NodeView, Power, SpecText};
 use block::env::Address;
-use graph::kind::{Lowers, Maker, Value};
-use graph::spec::units::{format_exact, write_duration, write_size};
+use graph::kind::{Lowers, Maker};
+use graph::spec::units::{format_exact, write_size};
+use graph::spec::write::{self, quoted};
 use graph::spec::{Listen, Planned, PlannedNode, Role, is_loopback};
 
 /// The graph; `uris` leads to an export, and is empty for a plan that is not served.
@@ -157,8 +158,10 @@ fn fields(planned: &Planned, node: &PlannedNode) -> String {
             Lowers::None | Lowers::One => format!("on = {}", names.join(", ")),
         });
     }
-    fields
-        .extend(node.given.options.iter().map(|(name, value)| format!("{name} = {}", toml(value))));
+    // A number of bytes is read more easily with its unit.
+    let toml = |value| write::value(value, |bytes| quoted(&write_size(bytes)));
+    let options = node.given.options.iter();
+    fields.extend(options.map(|(name, value)| format!("{name} = {}", toml(value))));
     if node.has_label() {
         fields.push("label = true".to_owned());
     }
@@ -174,34 +177,7 @@ fn facts(node: &PlannedNode) -> String {
     facts.join(", ")
 }
 
-fn toml(value: &Value) -> String {
-    match value {
-        Value::Size(bytes) => quoted(&write_size(*bytes)),
-        Value::Rest => quoted("rest"),
-        Value::Duration(time) => quoted(&write_duration(*time)),
-        Value::Integer(number) => number.to_string(),
-        Value::Share(share) => format!("{share:?}"),
-        Value::Switch(on) => on.to_string(),
-        Value::Text(text) => quoted(text),
-        Value::List(words) => {
-            let words: Vec<_> = words.iter().map(|word| quoted(word)).collect();
-            format!("[{}]", words.join(", "))
-        }
-        Value::Table(texts) => {
-            let texts: Vec<_> =
-                texts.iter().map(|(key, text)| format!("{key} = {}", quoted(text))).collect();
-            format!("{{ {} }}", texts.join(", "))
-        }
-    }
-}
-
 /// A name as a key: a dot in it would part it.
 fn key(name: &str) -> String {
     if name.contains('.') { quoted(name) } else { name.to_owned() }
-}
-
-/// A TOML string. Its escapes are JSON's; a `$` is doubled, for it would begin a variable.
-fn quoted(text: &str) -> String {
-    let json = serde_json::Value::from(text.replace('$', "$$")).to_string();
-    json.replace('\u{7f}', "\\u007f")
 }

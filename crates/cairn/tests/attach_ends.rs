@@ -174,6 +174,42 @@ fn past_the_deadline_its_users_are_left_behind() {
 }
 
 #[test]
+fn labels_stay_open_while_somebody_uses_a_device() {
+    if !is_root() {
+        return;
+    }
+    let dir = Dir::new();
+    dir.write(
+        "home.toml",
+        "name = \"home\"\n[disk]\na = { file = \"a.img\", size = \"8MiB\", create = true, label = \
+         true }\n[export]\nvol = { on = \"a\" }\n",
+    );
+    let is_marked_open = || {
+        let disk = std::fs::read(dir.path("a.img")).unwrap();
+        let front = &disk[..meta::AREA_BYTES as usize];
+        let (_, label) = meta::newest([front]).unwrap().expect("it was labelled");
+        label.holder.is_some()
+    };
+    let serve = dir.serve(&["home.toml", "--stop-timeout", "500ms"]);
+    let name = Name::new(&dir);
+    name.attach("vol");
+    let opened = File::options().write(true).open(name.path()).unwrap();
+    assert!(is_marked_open());
+    let ran = serve.stop();
+    assert!(ran.code == 12 && ran.err.contains("I/O errors from now on"), "{ran:?}");
+    // What its user wrote behind the last flush is lost: nobody may take this for a close in order.
+    assert!(is_marked_open());
+    drop(opened);
+    until("the device went with its last user", || name.is_gone());
+
+    let serve = dir.serve(&["home.toml"]);
+    name.attach("vol");
+    name.detach_well();
+    assert_eq!(serve.stop().code, 0);
+    assert!(!is_marked_open(), "with nobody on it, it is closed in order");
+}
+
+#[test]
 fn a_mount_that_is_ended_by_force() {
     if !is_root() {
         return;

@@ -8,7 +8,7 @@ mod file;
 mod limit;
 mod linear;
 mod memory;
-mod mirror;
+pub mod mirror;
 mod nowhere;
 mod null;
 mod partition;

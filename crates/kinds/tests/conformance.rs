@@ -4,10 +4,10 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use block::Result;
-use graph::kind::Value;
+use graph::kind::{Maker, Value};
 use kinds::REGISTRY;
 use sim::{Assembly, PartId};
-use testkit::{Shelf, Subject, conformance, disk_path};
+use testkit::{Subject, conformance, disk_path};
 
 /// Small, so that requests meet and all of it is read often.
 const SIZE: u64 = 48 << 10;
@@ -76,11 +76,10 @@ fn plain() -> [(&'static str, Value); 2] {
 
 /// Key slots, made at the first start and found at all that follow.
 fn with_slots() -> impl Fn(&mut Assembly, &[PartId]) -> Result<PartId> + 'static {
-    let shelf = Shelf::new();
-    move |graph, on| {
+    |graph, on| {
         let cheap = [("kdf_passes", Value::Integer(1)), size("kdf_memory", 64 << 10)];
         let key = [("key", Value::Text("credential:safe".to_owned()))];
-        graph.add_keeper("crypt", &[&key[..], &cheap[..]].concat(), on, shelf.look())
+        graph.add("crypt", &[&key[..], &cheap[..]].concat(), on)
     }
 }
 
@@ -113,8 +112,6 @@ fn stacked() -> Vec<Subject> {
             let window = graph.add("linear", &half, &[watched])?;
             graph.add("pass", &[], &[window])
         }),
-        over("a crypt with key slots", 1, with_slots()),
-        over("a crypt with key slots on 4 KiB blocks", 1, with_slots()).with_blocks_of_4k(),
         over("a crypt of 4 KiB blocks", 1, |graph, on| graph.add("crypt", &plain(), on))
             .with_blocks_of_4k(),
         over("a crypt in units of 4 KiB", 1, |graph, on| {
@@ -135,6 +132,61 @@ fn stacked() -> Vec<Subject> {
         })
         .with_blocks_of_4k(),
     ]
+}
+
+/// What keeps something where its disks are labelled, by itself and above and below others.
+fn on_labels() -> Vec<Subject> {
+    let mirror = || |graph: &mut Assembly, on: &[PartId]| graph.add("mirror", &[], on);
+    let subjects = vec![
+        over("mirror", 2, mirror()).with_copies(1),
+        over("a mirror of three", 3, mirror()).with_copies(1),
+        over("a mirror of 4 KiB blocks", 2, mirror()).with_copies(1).with_blocks_of_4k(),
+        over("crypt", 1, with_slots()),
+        over("a crypt of 4 KiB blocks", 1, with_slots()).with_blocks_of_4k(),
+        over("a crypt on a mirror", 2, |graph, on| {
+            let mirror = graph.add("mirror", &[], on)?;
+            with_slots()(graph, &[mirror])
+        })
+        .with_copies(1),
+        over("a mirror of crypts", 2, |graph, on| {
+            let safes = [with_slots()(graph, &on[..1])?, with_slots()(graph, &on[1..])?];
+            graph.add("mirror", &[], &safes)
+        })
+        .with_redundancy(1),
+        over("a mirror of stripes", 4, |graph, on| {
+            let chunk = [size("chunk", 1024)];
+            let stripes =
+                [graph.add("stripe", &chunk, &on[..2])?, graph.add("stripe", &chunk, &on[2..])?];
+            graph.add("mirror", &[], &stripes)
+        })
+        .with_redundancy(1),
+    ];
+    // There are several of each, and each takes two parts more.
+    subjects.into_iter().map(|subject| Subject { seeds: 6, ..subject }.on_labels()).collect()
+}
+
+#[test]
+fn kinds_that_keep_something() {
+    for subject in on_labels() {
+        match conformance(&subject) {
+            Ok(passed) => assert!(passed.errors > 0, "{}: {passed:?}", subject.name),
+            Err(refusal) => panic!("{refusal}"),
+        }
+    }
+}
+
+#[test]
+fn no_keeper_is_left_out() {
+    let judged: Vec<_> = on_labels().into_iter().map(|subject| subject.name).collect();
+    let keeps = |name: &&str| {
+        let kind = REGISTRY.find(name).expect("it has just been named");
+        matches!(kind.maker, Maker::Keeper { .. })
+    };
+    let keepers: Vec<_> = REGISTRY.device_names().filter(keeps).collect();
+    assert!(keepers.len() >= 2, "{keepers:?}");
+    let missing: Vec<_> =
+        keepers.iter().filter(|name| !judged.iter().any(|j| j == *name)).collect();
+    assert!(missing.is_empty(), "give each of these a subject in `on_labels`: {missing:?}");
 }
 
 #[test]

@@ -61,13 +61,9 @@ impl Bench {
         self.world.drop_tasks();
         let order = Stream::new(1, "order", 0);
         let graph = Assembly::new(&self.world.env(), REGISTRY, true, order);
-        let mut graph = graph.in_world(&self.world);
+        let mut graph = graph.in_world(&self.world).on_labels(self.shelf.clone());
         let disk = graph.add("path", &[text("path", PATH)], &[])?;
-        let is_plain = options.iter().any(|(name, _)| *name == "plain");
-        let part = match is_plain {
-            true => graph.add("crypt", options, &[disk]),
-            false => graph.add_keeper("crypt", options, &[disk], self.shelf.look()),
-        }?;
+        let part = graph.add("crypt", options, &[disk])?;
         let client = Client::new(&graph.engine, graph.node(part));
         Ok(Safe { graph, part, client, world: self.world.clone() })
     }
@@ -412,4 +408,36 @@ fn plans_find_every_fault() {
     );
     let raw = &faults(&slots("ask"), false)[0];
     assert!(raw.0 == "on" && raw.1.contains("label = true") && raw.1.contains("plain = true"));
+}
+
+/// A mirror's member may be dead and still be there. What the command says is what the next start finds.
+#[test]
+fn a_change_that_one_disk_does_not_take_is_no_change_anywhere() {
+    let (world, shelf) = (SimWorld::new(1), Shelf::new());
+    for n in 0..2 {
+        let disk = SimDisk::new(&world, n, DiskConfig::new(SIZE, Profile::Native512));
+        world.plug(format!("{PATH}{n}"), &disk);
+    }
+    let open = |key: &str| -> Result<Safe> {
+        world.drop_tasks();
+        let order = Stream::new(1, "order", 0);
+        let graph = Assembly::new(&world.env(), REGISTRY, true, order);
+        let mut graph = graph.in_world(&world).on_labels(shelf.clone());
+        let path = |n: usize| [text("path", &format!("{PATH}{n}"))];
+        let lowers = [graph.add("path", &path(0), &[])?, graph.add("path", &path(1), &[])?];
+        let mirror = graph.add("mirror", &[], &lowers)?;
+        let part = graph.add("crypt", &slots(key), &[mirror])?;
+        let client = Client::new(&graph.engine, graph.node(part));
+        Ok(Safe { graph, part, client, world: world.clone() })
+    };
+    let safe = open("credential:one").unwrap();
+    shelf.dead(Some(1));
+    let refused = safe.add("credential:one", "file:/two", "").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Io);
+    assert!(refused.to_string().contains("the key slots stay as they were"), "{refused}");
+    assert_eq!(safe.numbers(), [0]);
+    drop(safe);
+    shelf.dead(None);
+    assert_eq!(open("file:/two").map(drop).unwrap_err().kind(), ErrorKind::Denied);
+    assert_eq!(open("credential:one").unwrap().numbers(), [0]);
 }

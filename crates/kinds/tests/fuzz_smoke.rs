@@ -1,27 +1,9 @@
-//! Runs the body of every fuzz target over seeded inputs: whole states with up to four wounds, and noise.
+//! Runs the body of every fuzz target over seeded inputs: whole states with wounds, and noise.
 
 mod bodies;
 
 use kinds::crypt::slots::{Cost, KeySlots, SLOTS, Slot};
-
-const INPUTS: u64 = 20_000;
-
-/// A small generator of its own, so that a seed means the same input for ever (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-}
+use kinds::mirror::record::{Known, Point, Record, Standing};
 
 fn whole(used: usize) -> Vec<u8> {
     let slot = Slot {
@@ -39,20 +21,42 @@ fn whole(used: usize) -> Vec<u8> {
 
 #[test]
 fn keyslots() {
+    let whole: Vec<_> = (1..=SLOTS).map(whole).collect();
     let mut taken = 0;
-    for number in 0..INPUTS {
-        let mut random = Random(number);
-        let mut input = whole(1 + random.below(SLOTS));
-        if number % 8 == 0 {
-            input = (0..random.below(300)).map(|_| random.next() as u8).collect();
-        } else {
-            for _ in 0..random.below(5) {
-                let at = random.below(input.len());
-                input[at] = [0, 1, 0x7f, 0xff, random.next() as u8][random.below(5)];
-            }
-        }
-        taken += u64::from(KeySlots::parse(&input).is_ok());
-        bodies::keyslots(&input);
-    }
-    assert!(taken > INPUTS / 10 && taken < INPUTS, "{taken} of {INPUTS} were taken");
+    testkit::smoke(&whole, |input| {
+        taken += u64::from(KeySlots::parse(input).is_ok());
+        bodies::keyslots(input);
+    });
+    assert!(taken > testkit::INPUTS / 10, "{taken} of {} were taken", testkit::INPUTS);
+}
+
+/// The labels of a mirror of `count`, all of which have the same; the last one failed if `failed`.
+fn mirrored(count: usize, failed: bool) -> Vec<u8> {
+    let point = Point { opening: 5, change: 9 };
+    let member = |n: usize| Known {
+        name: bodies::MEMBERS[n].to_owned(),
+        standing: if failed && n + 1 == count { Standing::Failed } else { Standing::InSync },
+        known: point,
+        sent: point,
+    };
+    let members = (0..count).map(member).collect();
+    let record = Record { point, active: true, flush_failed: false, members };
+    record.encode().repeat(count)
+}
+
+#[test]
+fn mirror_records() {
+    let whole: Vec<_> = [(2, false), (2, true), (3, false), (3, true)]
+        .map(|(count, failed)| mirrored(count, failed))
+        .to_vec();
+    // Labels without a record, too, whoever is there.
+    (0..=u8::MAX).for_each(|first| bodies::mirror_records(&[first]));
+    let (mut first, mut taken) = (0_u8, 0);
+    testkit::smoke(&whole, |input| {
+        first = first.wrapping_add(1);
+        let length = Record::bytes_of(2 + usize::from(first & 1));
+        taken += u64::from(input.get(..length).is_some_and(|one| Record::decode(one).is_ok()));
+        bodies::mirror_records(&[&[first], input].concat());
+    });
+    assert!(taken > testkit::INPUTS / 10, "{taken} of {} were taken", testkit::INPUTS);
 }

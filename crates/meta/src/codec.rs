@@ -36,6 +36,10 @@ const DATA_ALIGN: u64 = 64 << 10;
 /// Bytes of data: with the areas around them, within what a file can have.
 const DATA_BYTES_MAX: u64 = 1 << 62;
 
+/// The highest sequence and the highest epoch: counted one by one, nobody gets there. Who writes a higher
+/// one on a disk wants the next to have no number.
+pub const COUNT_MAX: u64 = 1 << 62;
+
 const OPEN: u32 = 1;
 const FORMING: u32 = 2;
 
@@ -287,8 +291,9 @@ impl Header {
         if data == 0 || !data.is_multiple_of(DATA_ALIGN) || data > DATA_BYTES_MAX {
             return Err(damaged(format_args!("{data} bytes of data")));
         }
-        if self.sequence.get() == 0 {
-            return Err(damaged("sequence 0"));
+        let (sequence, epoch) = (self.sequence.get(), self.epoch.get());
+        if !(1..=COUNT_MAX).contains(&sequence) || epoch > COUNT_MAX {
+            return Err(damaged(format_args!("sequence {sequence}, epoch {epoch}")));
         }
         let state = self.state.get();
         if state & !(OPEN | FORMING) != 0 || self.zero.get() != 0 {
@@ -322,11 +327,12 @@ fn decode_cells(mut bytes: &[u8], count: u32) -> Result<BTreeMap<String, Cell>, 
         if cells.last_key_value().is_some_and(|(last, _)| *last >= name) {
             return Err(damaged(format_args!("the cell {name:?} is out of order")));
         }
-        if header.sequence.get() == 0 {
-            return Err(damaged(format_args!("the cell {name:?} was never written")));
+        let sequence = header.sequence.get();
+        if !(1..=COUNT_MAX).contains(&sequence) {
+            return Err(damaged(format_args!("the cell {name:?} has sequence {sequence}")));
         }
         let (state, after) = rest.split_at(length);
-        cells.insert(name, Cell { sequence: header.sequence.get(), bytes: state.to_vec() });
+        cells.insert(name, Cell { sequence, bytes: state.to_vec() });
         bytes = after;
     }
     if !bytes.is_empty() {

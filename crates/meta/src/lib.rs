@@ -19,10 +19,11 @@ mod store;
 mod uuid;
 
 pub use codec::{
-    CELLS_MAX, COPY_BYTES_MAX, HEADER_BYTES, MAGIC, SPEC_BYTES_MAX, VERSION, Wrong, checksum,
+    CELLS_MAX, COPY_BYTES_MAX, COUNT_MAX, HEADER_BYTES, MAGIC, SPEC_BYTES_MAX, VERSION, Wrong,
+    checksum,
 };
 pub use label::{Cell, Holder, Label, Machine, NAME_BYTES_MAX};
-pub use place::{AREA_BYTES, Area, DATA_START, DISK_BYTES_MIN, data_bytes};
+pub use place::{AREA_BYTES, Area, DATA_START, DISK_BYTES_MIN, data_bytes, newest};
 pub use signature::{Signature, Sought, find};
 pub use store::{Seen, Store, wipe};
 pub use uuid::Uuid;

@@ -101,6 +101,20 @@ pub(crate) fn choose(
     }
 }
 
+/// The label that counts among what the areas of a disk hold, and in which copies it is; `None` if there
+/// is none at all.
+///
+/// # Errors
+/// What is wrong with the copies if none can be used; or that one of them is of a newer version.
+///
+/// # Panics
+/// If an area has another length than [`AREA_BYTES`].
+pub fn newest<'a>(
+    areas: impl IntoIterator<Item = &'a [u8]>,
+) -> Result<Option<(usize, Label)>, Wrong> {
+    choose(areas.into_iter().flat_map(|area| copies(area).into_iter().enumerate()))
+}
+
 /// Which copies the next generation goes to: those that the last one is not in.
 pub(crate) fn next_copy(last: usize) -> usize {
     if seeded::on(Bug::LabelOverActive) { last } else { 1 - last }

@@ -54,9 +54,7 @@ impl Store {
         let fits = |data: &u64| Area::Back(*data).range().end() <= size;
         let back = Area::Back(said.filter(fits).unwrap_or(data));
         let back = read_area(env, lower, back).await?;
-        let second = place::copies(&back);
-        let all = first.into_iter().enumerate().chain(second.into_iter().enumerate());
-        match place::choose(all) {
+        match place::newest([&front[..], &back[..]]) {
             Ok(Some((number, label))) => Ok(Seen::Label(Box::new(label), number)),
             Err(wrong) => Ok(Seen::Wrong(wrong)),
             Ok(None) => {

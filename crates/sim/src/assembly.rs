@@ -1,5 +1,11 @@
 //! A graph put together by hand from a registry's kinds, from the bottom up.
+//!
+//! Specs have a way of their own (`graph::Graph`), which the simulator takes for labelled disks. This one
+//! stays beside it for what no spec can say: a device that has no kind (the strict lower of the battery, the
+//! wrong ones that it must refuse), tables that are not fused, and facts of each part while the next one is
+//! still to be drawn.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
@@ -13,7 +19,7 @@ use graph::engine::{AnyDevice, Engine, NodeId};
 use graph::kind::{Fault, Given, GivenLower, Maker, Registry, TablePlan, Value};
 
 use crate::draw::Stream;
-use crate::world::SimWorld;
+use crate::world::{SimWorld, Stuck};
 
 /// A graph that is being put together, and its engine.
 pub struct Assembly {
@@ -25,6 +31,14 @@ pub struct Assembly {
     parts: Vec<Part>,
     /// Where it waits for a device that needs time to be made.
     world: Option<SimWorld>,
+    /// Where devices keep what outlives them, if its disks are labelled.
+    labels: Option<Rc<dyn Labels>>,
+}
+
+/// What devices keep on the lowest parts of an assembly, as on labelled disks.
+pub trait Labels {
+    /// What `device` keeps; `beneath`: the lowest parts below each of its ports.
+    fn kept(self: Rc<Self>, device: &str, beneath: &[BTreeSet<PartId>]) -> Rc<dyn Kept>;
 }
 
 /// A device of an assembly, by number.
@@ -35,6 +49,7 @@ struct Part {
     info: Info,
     node: NodeId,
     body: Body,
+    on: Vec<PartId>,
     /// The first byte that no partition of it takes.
     next_free: u64,
 }
@@ -56,7 +71,8 @@ impl Assembly {
         let engine = Engine::new(env.pool());
         engine.shuffle(move |ready| order.below(ready as u64) as usize);
         env.spawn("engine", engine.clone().drive());
-        Self { engine, env: env.clone(), registry, fuse, parts: Vec::new(), world: None }
+        let (env, parts) = (env.clone(), Vec::new());
+        Self { engine, env, registry, fuse, parts, world: None, labels: None }
     }
 
     /// The same; devices that need time to be made get it in `world`, whose doors it has.
@@ -66,32 +82,33 @@ impl Assembly {
         self
     }
 
-    /// Adds a device that keeps its state in `kept`, as on labelled disks.
-    ///
-    /// # Errors
-    /// What planning or making it says, and what an assembly without a world cannot wait for.
-    pub fn add_keeper(
-        &mut self,
-        kind: &str,
-        options: Options<'_>,
-        on: &[PartId],
-        kept: Rc<dyn Kept>,
-    ) -> Result<PartId> {
-        let wrong = |why: &str| Error::new(ErrorKind::Unsupported, format!("{kind}: {why}"));
-        let kind_of = self.registry.find(kind).ok_or_else(|| wrong("there is no such kind"))?;
-        let Maker::Keeper { plan, make, .. } = kind_of.maker else {
-            return Err(wrong("it keeps nothing"));
-        };
-        let name = format!("{kind}{}", self.parts.len());
-        let (graph, options) = ("sim".to_owned(), options.to_vec());
-        let mut given = Given { graph, name: name.clone(), options, lowers: self.given(on) };
-        given.lowers.iter_mut().for_each(|lower| lower.labelled = true);
-        plan(&given).map_err(refused)?;
-        let lowers = on.iter().map(|part| self.lower(*part)).collect();
-        let world = self.world.as_ref().ok_or_else(|| wrong("there is no world to wait in"))?;
-        let made = world.block_on(make(&given, &self.env, lowers, kept));
-        let device = made.map_err(|stuck| wrong(&stuck.to_string()))??;
-        self.adopt(&name, device, on)
+    /// The same; its disks are labelled, and devices keep in `labels` what outlives them.
+    #[must_use]
+    pub fn on_labels(mut self, labels: Rc<dyn Labels>) -> Self {
+        self.labels = Some(labels);
+        self
+    }
+
+    /// What a device called `name` keeps beneath its ports `on`.
+    pub fn kept(&self, name: &str, on: &[PartId]) -> Rc<dyn Kept> {
+        let Some(labels) = &self.labels else { return Rc::new(NothingKept::new(false)) };
+        let beneath: Vec<_> = on.iter().map(|part| self.beneath(*part)).collect();
+        labels.clone().kept(name, &beneath)
+    }
+
+    /// The lowest parts below a part, or itself.
+    fn beneath(&self, part: PartId) -> BTreeSet<PartId> {
+        match &self.parts[part].on[..] {
+            [] => BTreeSet::from([part]),
+            on => on.iter().flat_map(|lower| self.beneath(*lower)).collect(),
+        }
+    }
+
+    /// Waits for what needs time, if there is a world to wait in.
+    fn finished<T>(&self, answer: LocalFuture<Result<T>>) -> Result<T> {
+        let Some(world) = &self.world else { return at_once(answer) };
+        let stuck = |stuck: Stuck| Error::new(ErrorKind::TimedOut, stuck.to_string());
+        world.block_on(answer).map_err(stuck)?
     }
 
     /// Carries out a control request that may take time.
@@ -168,7 +185,7 @@ impl Assembly {
     ) -> Result<PartId> {
         let nodes: Vec<_> = on.iter().map(|part| self.parts[*part].node).collect();
         let node = self.engine.add_device(name, device.clone(), &nodes)?;
-        Ok(self.push(name.to_owned(), self.engine.info(node), node, Body::Device(device)))
+        Ok(self.push(name.to_owned(), on, node, Body::Device(device)))
     }
 
     /// Adds a device of `kind` over the devices `on`.
@@ -196,7 +213,7 @@ impl Assembly {
                     return self.adopt(&name, carried, on);
                 }
                 let node = self.engine.add_hooks(&name, hooks.clone(), nodes[0])?;
-                Ok(self.push(name, self.engine.info(node), node, Body::Hooks(hooks)))
+                Ok(self.push(name, on, node, Body::Hooks(hooks)))
             }
             Maker::Device { plan, make, .. } => {
                 plan(&given).map_err(refused)?;
@@ -207,8 +224,8 @@ impl Assembly {
             Maker::Keeper { plan, make, .. } => {
                 plan(&given).map_err(refused)?;
                 let lowers = nodes.iter().map(|node| self.engine.lower(*node)).collect();
-                let kept = Rc::new(NothingKept::new(false));
-                let device = at_once(make(&given, &self.env, lowers, kept))?;
+                let kept = self.kept(&name, on);
+                let device = self.finished(make(&given, &self.env, lowers, kept))?;
                 self.adopt(&name, device, on)
             }
             Maker::Disk { plan, make } => {
@@ -223,7 +240,8 @@ impl Assembly {
         let lower = |part: &PartId| {
             let Part { name, info, next_free, .. } = &self.parts[*part];
             let (name, info) = (name.clone(), info.clone());
-            GivenLower { name, info, created: false, labelled: false, next_free: *next_free }
+            let labelled = self.labels.is_some();
+            GivenLower { name, info, created: false, labelled, next_free: *next_free }
         };
         on.iter().map(lower).collect()
     }
@@ -243,7 +261,7 @@ impl Assembly {
             if self.fuse { self.fused(&table, on)? } else { self.plain(table, on) };
         let table = Rc::new(table);
         let node = self.engine.add_table(&name, info, table.clone(), &nodes)?;
-        Ok(self.push(name, self.engine.info(node), node, Body::Table(table, nodes)))
+        Ok(self.push(name, on, node, Body::Table(table, nodes)))
     }
 
     fn plain(&self, table: Table, on: &[PartId]) -> (Table, Vec<NodeId>) {
@@ -267,8 +285,9 @@ impl Assembly {
         Ok((fused.table, fused.ports.iter().map(|port| node(port.upper, port.lower)).collect()))
     }
 
-    fn push(&mut self, name: String, info: Info, node: NodeId, body: Body) -> PartId {
-        self.parts.push(Part { name, info, node, body, next_free: 0 });
+    fn push(&mut self, name: String, on: &[PartId], node: NodeId, body: Body) -> PartId {
+        let (info, on) = (self.engine.info(node), on.to_vec());
+        self.parts.push(Part { name, info, node, body, on, next_free: 0 });
         self.parts.len() - 1
     }
 }

@@ -77,6 +77,7 @@ counts! {
     TwinRefused "openings refused because two disks had one label",
     ApartRefused "openings refused because halves were written apart",
     ForeignRefused "openings refused because another machine had the disks",
+    Moved "openings by another machine than the one that closed the disks",
     Work "jobs for other threads",
 }
 

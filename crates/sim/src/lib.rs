@@ -14,7 +14,7 @@ mod net;
 pub mod workload;
 mod world;
 
-pub use assembly::{Assembly, Options, PartId};
+pub use assembly::{Assembly, Labels, Options, PartId};
 pub use client::{Answer, Call, Client};
 pub use counters::{Count, Counters};
 pub use disk::{CutPolicy, DiskConfig, Faults, Image, Profile, SimDisk};

@@ -18,6 +18,9 @@ const BLOCKS_MAX: u64 = 12;
 /// The most bytes of the rest, if the device takes so many.
 const LONG_BYTES: u64 = 64 << 10;
 
+/// Before anybody has written, a read is tried this often: some devices fail now and then on purpose.
+const LEARN_TRIES: u32 = 20;
+
 /// Blocks that most requests go to, so that they meet.
 const HOT_BLOCKS: u64 = 24;
 
@@ -288,6 +291,27 @@ impl Worker {
                 self.tally.judge(self.model.told(looking, range, &extents));
             }
             _ => self.model.look_failed(looking),
+        }
+    }
+
+    /// Reads everything before anybody has written: it has to stay so. What cannot be read is judged with
+    /// all else.
+    pub async fn learn(&self) {
+        let info = self.client.info().clone();
+        let step = u64::from(info.max_transfer).min(LONG_BYTES);
+        let block = u64::from(info.block_size);
+        let step = (step - step % block).max(block) as usize;
+        for at in (0..info.size).step_by(step) {
+            let end = info.size.min(at + step as u64);
+            let range = ByteRange::between(at, end).expect("some are left");
+            for _ in 0..LEARN_TRIES {
+                let Ok(into) = self.env.buf(range.len() as usize) else { return };
+                let answer = self.client.send(Op::read(range, into)).await.answer;
+                if let (Ok(()), Op::Read { into, .. }) = (answer.result, answer.op) {
+                    self.model.learn(range, &into.read());
+                    break;
+                }
+            }
         }
     }
 

@@ -11,12 +11,19 @@ use sim::{
     Assembly, Client, CutPolicy, DiskConfig, Door, Model, PartId, Profile, SimDisk, SimWorld, Stuck,
 };
 
+use crate::kept::Shelf;
 use crate::refusal::{Broken, Refusal};
 use crate::strict::{Strict, Watch};
 use crate::subject::{LowerSpec, Subject, disk_path};
 
 /// Longer than anything takes that is on its way.
 const SETTLE: Duration = Duration::from_secs(120);
+
+/// An injected error is looked for this often.
+const INJECTED_STEP: Duration = Duration::from_micros(20);
+
+/// So many steps are longer than clients are at work.
+const INJECTED_STEPS: u32 = 1000;
 
 /// A lower: its disk and what is known of it.
 pub(crate) struct Member {
@@ -30,6 +37,8 @@ pub(crate) struct Bench<'s> {
     pub model: Rc<Model>,
     pub tally: Rc<Tally>,
     subject: &'s Subject,
+    /// The labels of the lowers.
+    shelf: Rc<Shelf>,
     fuse: bool,
     starts: u64,
     running: Option<Running>,
@@ -49,7 +58,9 @@ impl<'s> Bench<'s> {
         let world = SimWorld::new(seed);
         let draw = Stream::new(seed, "members", 0);
         let numbered = subject.lowers.iter().enumerate();
-        let members = numbered.map(|(n, spec)| member(&world, n, *spec, &draw)).collect();
+        let members: Vec<_> = numbered.map(|(n, spec)| member(&world, n, *spec, &draw)).collect();
+        let watches = members.iter().map(|member| member.watch.clone()).collect();
+        let shelf = Shelf::strict(&world.env(), Stream::new(seed, "labels", 0), watches);
         let mut bench = Self {
             world,
             members,
@@ -57,6 +68,7 @@ impl<'s> Bench<'s> {
             model: Rc::new(Model::new(seed, 0)),
             tally: Rc::default(),
             subject,
+            shelf,
             fuse,
             starts: 0,
             running: None,
@@ -69,23 +81,7 @@ impl<'s> Bench<'s> {
 
     /// Reads what is there at first: under an encryption blank bytes are junk, and have to stay so.
     fn learn(&self) -> Result<(), Refusal> {
-        let (client, env) = (self.client(), self.world.env());
-        let info = client.info();
-        let step = u64::from(info.max_transfer).min(64 << 10);
-        let step = (step - step % u64::from(info.block_size.max(512))).max(512);
-        let mut at = 0;
-        while at < info.size {
-            let range = ByteRange::between(at, info.size.min(at + step)).expect("some are left");
-            let into =
-                env.buf(range.len() as usize).map_err(|e| Refusal::new(Broken::Builds, e))?;
-            let answer = self.world.block_on(client.send(Op::read(range, into))).map_err(stuck)?;
-            // What cannot be read is judged with everything else.
-            if let (Ok(()), Op::Read { into, .. }) = (answer.result, answer.op) {
-                self.model.learn(range, &into.read());
-            }
-            at = range.end();
-        }
-        Ok(())
+        self.world.block_on(self.worker(0, Mix::ALL).learn()).map_err(stuck)
     }
 
     fn running(&self) -> &Running {
@@ -99,6 +95,9 @@ impl<'s> Bench<'s> {
         let order = Stream::new(seed, "order", self.starts);
         let graph = Assembly::new(&env, self.subject.registry, self.fuse, order);
         let mut graph = graph.in_world(&self.world);
+        if self.subject.labelled {
+            graph = graph.on_labels(self.shelf.clone());
+        }
         let mut lowers = Vec::new();
         let opened = if self.subject.is_disk { &[] } else { &self.members[..] };
         for (n, member) in opened.iter().enumerate() {
@@ -107,6 +106,7 @@ impl<'s> Bench<'s> {
             lowers.push(graph.adopt(&format!("lower{n}"), Rc::new(strict), &[])?);
         }
         let top = (self.subject.build)(&mut graph, &lowers)?;
+        self.shelf.close(false);
         let client = Client::new(&graph.engine, graph.node(top));
         let kept_bytes = env.pool().used_bytes();
         self.running = Some(Running { graph, top, client, kept_bytes });
@@ -180,6 +180,18 @@ impl<'s> Bench<'s> {
         Ok(())
     }
 
+    /// One lower has failed: with redundancy nobody above is told.
+    pub fn masked(&self) -> Result<(), Refusal> {
+        self.judge()?;
+        if self.redundancy() > 0
+            && let Some(error) = &*self.tally.error.borrow()
+        {
+            let words = format!("one lower failed, which should be masked, but: {error}");
+            return Err(Refusal::new(Broken::Errors, words));
+        }
+        Ok(())
+    }
+
     /// Once all is quiet, nobody holds anything, and copies are alike.
     pub fn settle(&self) -> Result<(), Refusal> {
         self.pass(SETTLE)?;
@@ -195,6 +207,18 @@ impl<'s> Bench<'s> {
             return Err(Refusal::new(Broken::Returns, words));
         }
         self.judge()
+    }
+
+    /// Until an error has been injected into that lower, or nobody has called it for a while.
+    pub fn injected(&self, lower: usize) -> Result<(), Refusal> {
+        let before = self.members[lower].watch.injected.get();
+        for _ in 0..INJECTED_STEPS {
+            if self.members[lower].watch.injected.get() > before {
+                break;
+            }
+            self.pass(INJECTED_STEP)?;
+        }
+        Ok(())
     }
 
     /// How many lowers may fail and nothing is seen.
@@ -232,6 +256,18 @@ impl<'s> Bench<'s> {
             member.disk.power_cut(policy);
         }
         self.model.power_cut();
+        self.start().map_err(|error| Refusal::new(Broken::Builds, error))
+    }
+
+    /// It is flushed and closed in order, and another process takes its place.
+    pub fn restart(&mut self) -> Result<(), Refusal> {
+        self.finish()?;
+        let flushed = self.world.block_on(self.client().send(Op::Flush)).map_err(stuck)?;
+        flushed.result.map_err(|error| Refusal::new(Broken::Errors, error))?;
+        self.shelf.close(true);
+        self.world.drop_tasks();
+        self.ended();
+        self.model.restarted();
         self.start().map_err(|error| Refusal::new(Broken::Builds, error))
     }
 

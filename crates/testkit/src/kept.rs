@@ -1,20 +1,44 @@
-//! Labels in memory: what a device keeps, without disks.
+//! Labels in memory: what devices keep, without disks. They take the freedoms that labels on disks have.
 
 use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::time::Duration;
 
 use block::env::LocalFuture;
-use block::{Error, ErrorKind, Found, KEPT_BYTES_MAX, Kept, KeptState, Result, Waiters};
+use block::{
+    Env, Error, ErrorKind, Found, KEPT_BYTES_MAX, Kept, KeptState, RangeLock, Result, Waiters,
+};
+use sim::draw::Stream;
+use sim::{Labels, PartId};
 
-/// What one device of one port has kept. It outlives the device: each start looks at it anew.
+use crate::strict::Watch;
+
+/// A write of a label takes at most this long: longer than requests do, so that who does not wait for it is
+/// found out.
+const WRITE_NS_MAX: u64 = 8_000_000;
+
+/// The labels of some disks. They outlive the devices: each start looks at them anew.
 #[derive(Default)]
 pub struct Shelf {
-    state: RefCell<Option<KeptState>>,
+    /// What devices keep on each disk, by their names.
+    disks: RefCell<BTreeMap<PartId, BTreeMap<String, KeptState>>>,
+    /// Devices that have looked before: for each the disks are new once.
+    known: RefCell<BTreeSet<String>>,
+    clean: Cell<bool>,
     writes: Cell<u64>,
     fails: Cell<bool>,
+    dead: Cell<Option<PartId>>,
     held: Cell<bool>,
     waiting: Waiters,
-    used: Cell<bool>,
+    strictness: Option<Strictness>,
+}
+
+/// What makes writes slow, and lets them fail as other calls of a disk do.
+struct Strictness {
+    env: Env,
+    draw: Stream,
+    disks: Vec<Rc<Watch>>,
 }
 
 impl Shelf {
@@ -23,29 +47,44 @@ impl Shelf {
         Rc::default()
     }
 
-    /// What a device finds that starts now. Disks are new once.
-    pub fn look(self: &Rc<Self>) -> Rc<dyn Kept> {
-        let (state, fresh) = (self.state.borrow().clone(), !self.used.replace(true));
-        let everywhere = state.is_some();
-        let found = Found { labelled: true, present: true, fresh, clean: false, state, everywhere };
-        Rc::new(Look { shelf: self.clone(), found })
+    /// The same; a write takes its time, reaches one disk after the other in any order, and is a call of
+    /// each of `disks`: it fails where that is to fail, and then the disk has either state.
+    pub fn strict(env: &Env, draw: Stream, disks: Vec<Rc<Watch>>) -> Rc<Self> {
+        let strictness = Some(Strictness { env: env.clone(), draw, disks });
+        Rc::new(Self { strictness, ..Self::default() })
     }
 
-    /// What is kept now.
+    /// All that was answered has been flushed, and nobody has the disks open; or somebody has.
+    pub fn close(&self, clean: bool) {
+        self.clean.set(clean);
+    }
+
+    /// What is kept on the first disk by the first device, by its name.
     pub fn bytes(&self) -> Option<Vec<u8>> {
-        self.state.borrow().as_ref().map(|state| state.bytes.clone())
+        let disks = self.disks.borrow();
+        let (_, state) = disks.first_key_value()?.1.first_key_value()?;
+        (state.sequence > 0).then(|| state.bytes.clone())
     }
 
-    /// Puts something there; nothing if `None`.
+    /// Puts something in the place of all that is kept; nothing if `None`.
     pub fn put(&self, bytes: Option<Vec<u8>>) {
-        self.used.set(true);
-        *self.state.borrow_mut() =
-            bytes.map(|bytes| KeptState { sequence: self.writes.get(), bytes });
+        for cells in self.disks.borrow_mut().values_mut() {
+            for cell in cells.values_mut() {
+                // Nothing has the sequence 0.
+                cell.sequence = u64::from(bytes.is_some());
+                cell.bytes = bytes.clone().unwrap_or_default();
+            }
+        }
     }
 
     /// Whether writes fail from now on.
     pub fn fail(&self, fails: bool) {
         self.fails.set(fails);
+    }
+
+    /// Whether there is a disk on which writes fail from now on.
+    pub fn dead(&self, disk: Option<PartId>) {
+        self.dead.set(disk);
     }
 
     /// Whether writes wait from now on; those that waited go on when it ends.
@@ -54,46 +93,110 @@ impl Shelf {
         self.waiting.wake();
     }
 
-    async fn let_go(&self) {
-        self.waiting.until(|| !self.held.get()).await;
-    }
-
-    fn write(&self, state: Vec<u8>) -> Result<()> {
-        if self.fails.get() {
-            return Err(Error::new(ErrorKind::Io, "the label cannot be written"));
-        }
-        self.writes.set(self.writes.get() + 1);
-        self.put(Some(state));
-        Ok(())
-    }
-
-    /// Writes so far.
+    /// Writes so far, one for all disks.
     pub fn writes(&self) -> u64 {
         self.writes.get()
     }
+
+    fn found(&self, device: &str, beneath: &BTreeSet<PartId>, fresh: bool) -> Found {
+        let disks = self.disks.borrow();
+        let state = |disk| disks.get(disk)?.get(device).filter(|cell| cell.sequence > 0).cloned();
+        let states: Vec<Option<KeptState>> = beneath.iter().map(state).collect();
+        let newest = states.iter().flatten().max_by_key(|state| state.sequence).cloned();
+        Found {
+            labelled: true,
+            present: true,
+            fresh,
+            clean: self.clean.get(),
+            everywhere: newest.is_some() && states.iter().all(|state| *state == newest),
+            state: newest,
+        }
+    }
+
+    fn place(&self, disk: PartId, device: &str, state: &KeptState) {
+        let mut disks = self.disks.borrow_mut();
+        disks.entry(disk).or_default().insert(device.to_owned(), state.clone());
+    }
+
+    /// The disks in the order in which a write reaches them.
+    fn order(&self, disks: BTreeSet<PartId>) -> Vec<PartId> {
+        let mut disks: Vec<_> = disks.into_iter().collect();
+        if let Some(Strictness { draw, .. }) = &self.strictness {
+            disks.sort_by_cached_key(|_| draw.next());
+        }
+        disks
+    }
+
+    async fn write(&self, disk: PartId, device: &str, state: &KeptState) -> Result<()> {
+        let failed = || Error::new(ErrorKind::Io, "the label cannot be written");
+        if self.fails.get() || self.dead.get() == Some(disk) {
+            return Err(failed());
+        }
+        if let Some(Strictness { env, draw, disks }) = &self.strictness {
+            let fails = disks[disk].strikes();
+            // Whoever dies meanwhile has left it, or has not.
+            if draw.below(2) == 0 {
+                self.place(disk, device, state);
+            }
+            env.sleep(Duration::from_nanos(draw.below(WRITE_NS_MAX))).await;
+            if fails {
+                return Err(failed());
+            }
+        }
+        self.place(disk, device, state);
+        Ok(())
+    }
 }
 
+impl Labels for Shelf {
+    fn kept(self: Rc<Self>, device: &str, beneath: &[BTreeSet<PartId>]) -> Rc<dyn Kept> {
+        let fresh = self.known.borrow_mut().insert(device.to_owned());
+        let found: Vec<_> = beneath.iter().map(|disks| self.found(device, disks, fresh)).collect();
+        let newest = found.iter().filter_map(|found| Some(found.state.as_ref()?.sequence)).max();
+        let sequence = Rc::new(Cell::new(newest.unwrap_or(0)));
+        let (device, beneath) = (device.to_owned(), beneath.to_vec());
+        Rc::new(Look { shelf: self, device, beneath, found, sequence, turn: RangeLock::new() })
+    }
+}
+
+/// What one device finds when it starts.
 struct Look {
     shelf: Rc<Shelf>,
-    found: Found,
+    device: String,
+    beneath: Vec<BTreeSet<PartId>>,
+    found: Vec<Found>,
+    sequence: Rc<Cell<u64>>,
+    turn: RangeLock,
 }
 
 impl Kept for Look {
-    fn found(&self, _: usize) -> &Found {
-        &self.found
+    fn found(&self, port: usize) -> &Found {
+        &self.found[port]
     }
 
     fn may_degrade(&self) -> bool {
         false
     }
 
-    fn write(&self, ports: &[usize], state: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>> {
-        assert!(state.len() <= KEPT_BYTES_MAX, "{} bytes are too many", state.len());
-        let (shelf, ports) = (self.shelf.clone(), ports.to_vec());
+    fn write(&self, ports: &[usize], bytes: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>> {
+        assert!(bytes.len() <= KEPT_BYTES_MAX, "{} bytes are too many", bytes.len());
+        let (shelf, device) = (self.shelf.clone(), self.device.clone());
+        let (turn, sequence) = (self.turn.clone(), self.sequence.clone());
+        let ports: Vec<_> = ports.iter().map(|port| (*port, self.beneath[*port].clone())).collect();
         Box::pin(async move {
-            shelf.let_go().await;
-            let answer = shelf.write(state);
-            ports.into_iter().map(|port| (port, answer.clone())).collect()
+            let _alone = turn.turn().await;
+            shelf.waiting.until(|| !shelf.held.get()).await;
+            shelf.writes.set(shelf.writes.get() + 1);
+            sequence.set(sequence.get() + 1);
+            let state = KeptState { sequence: sequence.get(), bytes };
+            let disks = ports.iter().flat_map(|(_, disks)| disks.iter().copied()).collect();
+            let mut answers = BTreeMap::new();
+            for disk in shelf.order(disks) {
+                answers.insert(disk, shelf.write(disk, &device, &state).await);
+            }
+            let answer =
+                |disks: &BTreeSet<PartId>| disks.iter().try_for_each(|disk| answers[disk].clone());
+            ports.iter().map(|(port, disks)| (*port, answer(disks))).collect()
         })
     }
 }

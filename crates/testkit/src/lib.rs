@@ -8,7 +8,9 @@
 mod battery;
 mod bench;
 mod kept;
+pub mod nbd;
 mod refusal;
+mod smoke;
 mod strict;
 mod subject;
 pub mod wrong;
@@ -16,5 +18,6 @@ pub mod wrong;
 pub use battery::{Passed, conformance};
 pub use kept::Shelf;
 pub use refusal::{Broken, Refusal};
+pub use smoke::{INPUTS, smoke};
 pub use strict::{Inject, Strict, Watch};
 pub use subject::{LowerSpec, Subject, disk_path};

@@ -51,7 +51,8 @@ impl Watch {
         self.offence.borrow_mut().get_or_insert((broken, words));
     }
 
-    fn strikes(&self) -> bool {
+    /// Counts a call; whether it is to fail.
+    pub fn strikes(&self) -> bool {
         let call = self.calls.replace(self.calls.get() + 1);
         let strikes = self
             .inject

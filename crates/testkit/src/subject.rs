@@ -32,6 +32,8 @@ pub struct Subject {
     pub copies: bool,
     /// Whether it is a disk: then it opens its lowers itself, by the paths that [`disk_path`] says.
     pub is_disk: bool,
+    /// Whether its lowers are labelled, so that it can keep something there.
+    pub labelled: bool,
     /// Seeds of each part of the battery.
     pub seeds: u64,
 }
@@ -53,6 +55,7 @@ impl Subject {
             redundancy: 0,
             copies: false,
             is_disk: false,
+            labelled: false,
             seeds: 12,
         }
     }
@@ -73,6 +76,20 @@ impl Subject {
     #[must_use]
     pub fn with_blocks_of_4k(mut self) -> Self {
         self.lowers.iter_mut().for_each(|lower| lower.block_size = 4096);
+        self
+    }
+
+    /// The same, on labelled lowers: what it keeps there outlives it.
+    #[must_use]
+    pub fn on_labels(mut self) -> Self {
+        self.labelled = true;
+        self
+    }
+
+    /// The same; so many lowers may fail.
+    #[must_use]
+    pub fn with_redundancy(mut self, redundancy: usize) -> Self {
+        self.redundancy = redundancy;
         self
     }
 

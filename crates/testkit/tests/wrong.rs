@@ -23,7 +23,7 @@ fn every_sin_is_refused_by_its_rule() {
 
 #[test]
 fn without_a_sin_both_pass() {
-    for subject in [one(None), copies(None)] {
+    for subject in [one(None), copies(None), copies(None).on_labels()] {
         if let Err(refusal) = conformance(&subject) {
             panic!("{refusal}");
         }

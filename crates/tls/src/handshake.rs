@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use block::env::Socket;
-use block::{Buf, Env, Error, ErrorKind, Result};
+use block::{Buf, Env, Error, ErrorKind, Memory, Result};
 use rustls::client::{ClientConnectionData, Resumption, UnbufferedClientConnection};
 use rustls::kernel::KernelConnection;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -27,6 +27,12 @@ use crate::socket::{BATCH_BYTES, Begin, TlsSocket};
 
 /// Sends of one handshake are cut to this.
 const CHUNK_BYTES: usize = 16 << 10;
+
+/// What a connection takes of the pool: a batch each way, and what the handshake sends.
+pub const CONNECTION_BYTES: usize = 2 * BATCH_BYTES + CHUNK_BYTES;
+
+/// Whether this end is the client, and where its buffers come from.
+type Side = (bool, Memory);
 
 /// The server's side: its certificate, and whose clients it takes.
 pub struct Server {
@@ -111,7 +117,7 @@ impl Server {
     pub async fn accept(&self, env: &Env, socket: Rc<dyn Socket>) -> Result<Secured> {
         self.clock.set(env);
         let connection = UnbufferedServerConnection::new(self.config.clone()).map_err(unusable)?;
-        secure(env, socket, connection, false).await
+        secure(env, socket, connection, (false, Memory::Free)).await
     }
 }
 
@@ -145,16 +151,22 @@ impl Client {
         Ok(Self { config: Arc::new(config), clock, name })
     }
 
-    /// The handshake with a server that was connected to. The caller sets its deadline.
+    /// The handshake with a server that was connected to, with buffers from `memory`: at most
+    /// [`CONNECTION_BYTES`] of them. The caller sets its deadline.
     ///
     /// A server may refuse our certificate only afterwards: then the first receive says so.
     ///
     /// # Errors
     /// What the server did wrong, or what is wrong with its certificate (`Denied`).
-    pub async fn connect(&self, env: &Env, socket: Rc<dyn Socket>) -> Result<Secured> {
+    pub async fn connect(
+        &self,
+        env: &Env,
+        socket: Rc<dyn Socket>,
+        memory: Memory,
+    ) -> Result<Secured> {
         self.clock.set(env);
         let connection = UnbufferedClientConnection::new(self.config.clone(), self.name.clone());
-        secure(env, socket, connection.map_err(unusable)?, true).await
+        secure(env, socket, connection.map_err(unusable)?, (true, memory)).await
     }
 }
 
@@ -183,55 +195,47 @@ trait Connection {
     fn finish(self) -> std::result::Result<(ExtractedSecrets, Box<dyn Keys>), rustls::Error>;
 }
 
-impl Connection for UnbufferedServerConnection {
-    type Data = ServerConnectionData;
+/// The sides have nothing in common but the names of what they do.
+macro_rules! connection {
+    ($side:ty, $data:ty) => {
+        impl Connection for $side {
+            type Data = $data;
 
-    fn process<'c, 'i>(&'c mut self, bytes: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
-        self.process_tls_records(bytes)
-    }
+            fn process<'c, 'i>(
+                &'c mut self,
+                bytes: &'i mut [u8],
+            ) -> UnbufferedStatus<'c, 'i, Self::Data> {
+                self.process_tls_records(bytes)
+            }
 
-    fn is_over(&self) -> bool {
-        !self.is_handshaking()
-    }
+            fn is_over(&self) -> bool {
+                !self.is_handshaking()
+            }
 
-    fn peer(&self) -> Option<&CertificateDer<'static>> {
-        self.peer_certificates()?.first()
-    }
+            fn peer(&self) -> Option<&CertificateDer<'static>> {
+                self.peer_certificates()?.first()
+            }
 
-    fn finish(self) -> std::result::Result<(ExtractedSecrets, Box<dyn Keys>), rustls::Error> {
-        let (secrets, keys) = self.dangerous_into_kernel_connection()?;
-        Ok((secrets, Box::new(keys)))
-    }
+            fn finish(
+                self,
+            ) -> std::result::Result<(ExtractedSecrets, Box<dyn Keys>), rustls::Error> {
+                let (secrets, keys) = self.dangerous_into_kernel_connection()?;
+                Ok((secrets, Box::new(keys)))
+            }
+        }
+    };
 }
 
-impl Connection for UnbufferedClientConnection {
-    type Data = ClientConnectionData;
-
-    fn process<'c, 'i>(&'c mut self, bytes: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
-        self.process_tls_records(bytes)
-    }
-
-    fn is_over(&self) -> bool {
-        !self.is_handshaking()
-    }
-
-    fn peer(&self) -> Option<&CertificateDer<'static>> {
-        self.peer_certificates()?.first()
-    }
-
-    fn finish(self) -> std::result::Result<(ExtractedSecrets, Box<dyn Keys>), rustls::Error> {
-        let (secrets, keys) = self.dangerous_into_kernel_connection()?;
-        Ok((secrets, Box::new(keys)))
-    }
-}
+connection!(UnbufferedServerConnection, ServerConnectionData);
+connection!(UnbufferedClientConnection, ClientConnectionData);
 
 async fn secure(
     env: &Env,
     lower: Rc<dyn Socket>,
     connection: impl Connection,
-    client: bool,
+    side: Side,
 ) -> Result<Secured> {
-    let (socket, names) = shake(env, lower, connection, client).await?;
+    let (socket, names) = shake(env, lower, connection, side).await?;
     Ok(Secured { socket: Rc::new(socket), names })
 }
 
@@ -242,18 +246,19 @@ pub async fn secure_for_tests(
     lower: Rc<dyn Socket>,
     server: Option<&Server>,
     client: Option<&Client>,
+    memory: Memory,
 ) -> Result<TlsSocket> {
     let shaken = match (server, client) {
         (Some(server), _) => {
             server.clock.set(env);
             let connection = UnbufferedServerConnection::new(server.config.clone()).unwrap();
-            shake(env, lower, connection, false).await
+            shake(env, lower, connection, (false, memory)).await
         }
         (None, client) => {
             let Client { config, clock, name } = client.unwrap().clone();
             clock.set(env);
             let connection = UnbufferedClientConnection::new(config, name).unwrap();
-            shake(env, lower, connection, true).await
+            shake(env, lower, connection, (true, memory)).await
         }
     };
     shaken.map(|(socket, _)| socket)
@@ -263,24 +268,25 @@ async fn shake(
     env: &Env,
     lower: Rc<dyn Socket>,
     connection: impl Connection,
-    client: bool,
+    (client, memory): Side,
 ) -> Result<(TlsSocket, Vec<String>)> {
-    let buf = env.pool().wait_for(BATCH_BYTES).await?;
-    let mut shaking =
-        Shaking { env, socket: &*lower, connection, buf, end: 0, offered: 0, out: Vec::new() };
+    let buf = memory.buf(env.pool(), BATCH_BYTES).await?;
+    let (end, offered, out) = (0, 0, Vec::new());
+    let mut shaking = Shaking { env, memory, socket: &*lower, connection, buf, end, offered, out };
     shaking.run().await?;
     let Shaking { connection, buf, end, offered, .. } = shaking;
     let names = connection.peer().map(names).unwrap_or_default();
     let (secrets, keys) = connection.finish().map_err(|error| failed(&error))?;
     let (opening, sealing) = (Half::new(secrets.rx)?, Half::new(secrets.tx)?);
     let (env, arrived) = (env.clone(), (buf, offered..end));
-    let begin = Begin { env, lower, keys, opening, sealing, arrived, client };
+    let begin = Begin { env, memory, lower, keys, opening, sealing, arrived, client };
     Ok((TlsSocket::new(begin).await?, names))
 }
 
 /// A handshake under way.
 struct Shaking<'a, C> {
     env: &'a Env,
+    memory: Memory,
     socket: &'a dyn Socket,
     connection: C,
     buf: Buf,
@@ -362,7 +368,8 @@ impl<C: Connection> Shaking<'_, C> {
     async fn send(&mut self) -> Result<()> {
         let mut rest = self.out.as_slice();
         while !rest.is_empty() {
-            let buf = self.env.buf(rest.len().min(CHUNK_BYTES))?;
+            let len = rest.len().min(CHUNK_BYTES);
+            let buf = self.memory.buf(self.env.pool(), len).await?;
             buf.write().copy_from_slice(&rest[..buf.len()]);
             match self.socket.send(vec![buf]).await.result? {
                 0 => return Err(Error::new(ErrorKind::Io, "the peer takes no more")),

@@ -16,10 +16,10 @@
 
 mod handshake;
 mod identity;
-mod record;
+pub mod record;
 mod socket;
 #[cfg(test)]
 mod tests;
 
-pub use handshake::{Client, Secured, Server};
+pub use handshake::{CONNECTION_BYTES, Client, Secured, Server};
 pub use identity::{Authorities, Identity, Pem};

@@ -5,7 +5,8 @@ use aws_lc_rs::aead::{
     UnboundKey,
 };
 use block::{Error, ErrorKind, Result};
-use rustls::ConnectionTrafficSecrets as Secrets;
+pub use rustls::ConnectionTrafficSecrets as Secrets;
+pub use rustls::crypto::cipher::{AeadKey, Iv};
 
 /// Plaintext of one record.
 pub const PLAIN_MAX_BYTES: usize = 16 << 10;
@@ -24,8 +25,11 @@ pub const SEALED_MAX_BYTES: usize = PLAIN_MAX_BYTES + 256;
 /// What is inside a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Content {
+    /// The end of the connection, and why.
     Alert = 21,
+    /// Messages that renew keys.
     Handshake = 22,
+    /// What the connection is for.
     Data = 23,
 }
 
@@ -76,11 +80,22 @@ impl Half {
     /// If there are more than [`PLAIN_MAX_BYTES`], or no room for the [`OVERHEAD_BYTES`].
     pub fn seal(&mut self, into: &mut [u8], plain: usize, content: Content) -> usize {
         assert!(plain <= PLAIN_MAX_BYTES, "a record of {plain} bytes");
-        let sealed = plain + 1 + TAG_BYTES;
+        into[HEADER_BYTES + plain] = content as u8;
+        self.seal_inner(into, plain + 1)
+    }
+
+    /// The same of `inner` bytes that are the plaintext, its type and its padding: what a peer may send that
+    /// has the keys and means no good.
+    ///
+    /// # Panics
+    /// If there are so many that their number does not fit the header, or no room for the header and the
+    /// tag.
+    pub fn seal_inner(&mut self, into: &mut [u8], inner: usize) -> usize {
+        let sealed = inner + TAG_BYTES;
+        assert!(sealed <= usize::from(u16::MAX), "a record of {inner} bytes");
         let (header, rest) = into.split_at_mut(HEADER_BYTES);
         header.copy_from_slice(&head(sealed));
-        rest[plain] = content as u8;
-        let (text, tail) = rest.split_at_mut(plain + 1);
+        let (text, tail) = rest.split_at_mut(inner);
         let nonce = self.nonce();
         let tag = self.key.seal_in_place_separate_tag(nonce, Aad::from(&*header), text);
         let tag = tag.expect("a record is far below what a cipher can seal");
@@ -158,13 +173,21 @@ pub fn record_len(bytes: &[u8]) -> std::result::Result<Option<usize>, Broken> {
     Ok(Some(HEADER_BYTES + len))
 }
 
-/// Alerts, by their numbers (RFC 8446, section 6).
+// Alerts, by their numbers (RFC 8446, section 6).
+
+/// No more comes.
 pub const CLOSE_NOTIFY: u8 = 0;
+/// A message that has no place here.
 pub const UNEXPECTED_MESSAGE: u8 = 10;
+/// Bytes that were not sealed with these keys.
 pub const BAD_RECORD_MAC: u8 = 20;
+/// A record that is too long.
 pub const RECORD_OVERFLOW: u8 = 22;
+/// A message that cannot be read.
 pub const DECODE_ERROR: u8 = 50;
+/// Our own mistake.
 pub const INTERNAL_ERROR: u8 = 80;
+/// Somebody stops it.
 pub const USER_CANCELED: u8 = 90;
 
 /// What is wrong with what a peer sent.
@@ -177,6 +200,7 @@ pub struct Broken {
 }
 
 impl Broken {
+    /// What is wrong, for the peer and for us.
     pub const fn new(alert: u8, words: &'static str) -> Self {
         Self { alert, words }
     }

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use block::env::{Outcome, Socket, Ticket, Tickets};
-use block::{Buf, Env, Error, ErrorKind, Result};
+use block::{Buf, Env, Error, ErrorKind, Memory, Result};
 
 use crate::handshake::Keys;
 use crate::record::{
@@ -38,6 +38,8 @@ const SEND: u64 = 1;
 /// What both directions begin with, once the handshake is over.
 pub struct Begin {
     pub env: Env,
+    /// Where the other buffer comes from.
+    pub memory: Memory,
     pub lower: Rc<dyn Socket>,
     pub keys: Box<dyn Keys>,
     pub opening: Half,
@@ -110,7 +112,8 @@ impl TlsSocket {
     /// # Errors
     /// `Limit` if the pool can never hold its buffers.
     pub async fn new(begin: Begin) -> Result<Self> {
-        let Begin { env, lower, keys, opening, sealing, arrived: (buf, sealed), client } = begin;
+        let Begin { env, memory, lower, keys, opening, sealing, arrived: (buf, sealed), client } =
+            begin;
         let incoming = Incoming {
             half: opening,
             buf,
@@ -125,7 +128,7 @@ impl TlsSocket {
         };
         let outgoing = Outgoing {
             half: sealing,
-            buf: env.pool().wait_for(BATCH_BYTES).await?,
+            buf: memory.buf(env.pool(), BATCH_BYTES).await?,
             sealed: 0..0,
             ticket: None,
             spare: Vec::new(),

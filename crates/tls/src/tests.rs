@@ -3,14 +3,14 @@
 
 use std::rc::Rc;
 
-use block::Env;
 use block::env::{Address, Socket};
+use block::{BUF_MAX_BYTES, Env, Memory};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use runtime::{Config, Core, Engine};
 
 use crate::handshake::secure_for_tests;
 use crate::socket::TlsSocket;
-use crate::{Authorities, Client, Identity, Pem, Server};
+use crate::{Authorities, CONNECTION_BYTES, Client, Identity, Pem, Server};
 
 fn pem(text: String) -> Pem {
     Pem { path: "test.pem".to_owned(), bytes: text.into_bytes() }
@@ -33,6 +33,11 @@ fn sides() -> (Server, Client) {
 
 /// Two sockets with TLS between them, and the plain one below the second.
 async fn pair(env: &Env) -> (Rc<TlsSocket>, Rc<TlsSocket>, Rc<dyn Socket>) {
+    pair_from(env, Memory::Free).await
+}
+
+/// The same, with buffers from there.
+async fn pair_from(env: &Env, memory: Memory) -> (Rc<TlsSocket>, Rc<TlsSocket>, Rc<dyn Socket>) {
     let name = format!("cairn-tls-{}-{}", std::process::id(), env.random("test"));
     let at = Address::Unix(std::env::temp_dir().join(name));
     let listener = env.listen(&at).unwrap();
@@ -42,9 +47,10 @@ async fn pair(env: &Env) -> (Rc<TlsSocket>, Rc<TlsSocket>, Rc<dyn Socket>) {
     let done = Rc::new(std::cell::RefCell::new(None));
     let (there, other) = (done.clone(), env.clone());
     env.spawn("the server's handshake", async move {
-        *there.borrow_mut() = Some(secure_for_tests(&other, accepted, Some(&server), None).await);
+        let secured = secure_for_tests(&other, accepted, Some(&server), None, memory).await;
+        *there.borrow_mut() = Some(secured);
     });
-    let ours = secure_for_tests(env, below.clone(), None, Some(&client)).await.unwrap();
+    let ours = secure_for_tests(env, below.clone(), None, Some(&client), memory).await.unwrap();
     while done.borrow().is_none() {
         env.give_way().await;
     }
@@ -149,5 +155,28 @@ fn an_end_is_told_from_garbage() {
         below.shutdown();
         let told = server.recv(env.buf(100).unwrap()).await.result.unwrap_err();
         assert!(told.to_string().contains("cut inside a TLS record"), "{told}");
+    });
+}
+
+/// A disk connects again while all buffers are with requests that wait for it.
+#[test]
+fn who_has_reserved_buffers_needs_no_others() {
+    run(|env| async move {
+        let pool = env.pool();
+        assert!(pool.reserve(2 * CONNECTION_BYTES));
+        let mut taken = Vec::new();
+        let mut len = BUF_MAX_BYTES;
+        while len > 0 {
+            match pool.take(len) {
+                Ok(buf) => taken.push(buf),
+                Err(_) => len /= 2,
+            }
+        }
+        let (server, client, _below) = pair_from(&env, Memory::Reserved).await;
+        drop(taken);
+        send_all(&env, &*client, b"hello", 5).await;
+        assert_eq!(receive(&env, &*server, 5, 5).await, b"hello");
+        drop((server, client));
+        pool.unreserve(2 * CONNECTION_BYTES);
     });
 }

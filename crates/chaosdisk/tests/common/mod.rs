@@ -7,6 +7,7 @@ mod shape;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -79,6 +80,36 @@ impl Rig {
     /// Starts `cairn serve` on a spec, in which `@NAME` stands for the URI of that disk, and waits
     /// until clients can connect.
     pub fn serve(&mut self, spec: &str) {
+        self.try_serve(spec, &[]).unwrap_or_else(|ended| panic!("{ended:?}"));
+    }
+
+    /// The same with more arguments, if it comes up.
+    pub fn try_serve(&mut self, spec: &str, args: &[&str]) -> Result<(), Ended> {
+        let mut command = self.serve_command(spec, args);
+        // The kernel closes what a killed process had in its ring a moment after the process is gone.
+        let begun = Instant::now();
+        loop {
+            // The line for fio is the last one of the banner.
+            match start(&mut command, "fio ") {
+                Ok(child) => {
+                    self.cairn = Some(child);
+                    return Ok(());
+                }
+                Err(ended) if ended.code == Some(IN_USE) && begun.elapsed() < PATIENCE => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Err(ended) => return Err(ended),
+            }
+        }
+    }
+
+    /// Starts `cairn serve`, and does not wait for what comes of it.
+    pub fn begin_serve(&mut self, spec: &str) {
+        let mut command = self.serve_command(spec, &[]);
+        self.cairn = Some(silent(&mut command));
+    }
+
+    fn serve_command(&self, spec: &str, args: &[&str]) -> Command {
         assert!(self.cairn.is_none(), "it is running");
         let uris = spec.split('@').enumerate().map(|(n, text)| match n {
             0 => text.to_owned(),
@@ -87,23 +118,28 @@ impl Rig {
                 self.disk_uri(&text[..end]) + &text[end..]
             }
         });
-        let spec: String = uris.collect();
-        fs::write(self.dir.join("vol.toml"), spec).unwrap();
+        self.put("vol.toml", &uris.collect::<String>());
         let mut command = self.cairn_command();
-        command.args(["serve", "vol.toml", "--listen"]);
+        command.args(["serve", "vol.toml"]).args(args).arg("--listen");
         command.arg(format!("unix:{}", self.socket().display()));
-        // The kernel closes what a killed process had in its ring a moment after the process is gone.
-        let begun = Instant::now();
-        while self.cairn.is_none() {
-            // The line for fio is the last one of the banner.
-            match start(&mut command, "fio ") {
-                Ok(child) => self.cairn = Some(child),
-                Err(ended) if ended.code == Some(IN_USE) && begun.elapsed() < PATIENCE => {
-                    std::thread::sleep(Duration::from_millis(5));
-                }
-                Err(ended) => panic!("{command:?}: {ended:?}"),
-            }
-        }
+        command
+    }
+
+    /// A file beside the spec, which nobody else may read.
+    pub fn put(&self, name: &str, text: &str) {
+        fs::write(self.dir.join(name), text).unwrap();
+        fs::set_permissions(self.dir.join(name), fs::Permissions::from_mode(0o600)).unwrap();
+    }
+
+    /// Begins a live verb of cairn.
+    pub fn begin(&self, args: &[&str]) -> Child {
+        silent(self.cairn_command().args(args))
+    }
+
+    /// Asks cairn to stop, and does not wait for it.
+    pub fn begin_stop(&self) {
+        let pid = self.cairn.as_ref().expect("it is running").id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     }
 
     fn cairn_command(&self) -> Command {
@@ -185,10 +221,13 @@ impl Drop for Rig {
 
 /// How a program ended that should have gone on.
 #[derive(Debug)]
-struct Ended {
-    code: Option<i32>,
-    #[expect(dead_code, reason = "for whoever reads the panic")]
-    said: String,
+pub struct Ended {
+    pub code: Option<i32>,
+    pub said: String,
+}
+
+fn silent(command: &mut Command) -> Child {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
 /// Starts a program, and reads what it prints up to the line that says it is ready.

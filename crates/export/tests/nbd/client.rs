@@ -4,6 +4,8 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+pub use testkit::nbd::{info_data, meta_data};
+
 use super::world::World;
 
 pub const READ: u16 = 0;
@@ -62,7 +64,7 @@ impl Client {
     pub fn structured(world: &World) -> Self {
         let mut client = Self::shake(world);
         assert_eq!(client.option(OPT_STRUCTURED, &[])[0].0, ACK);
-        assert_eq!(client.option(OPT_SET_META, &meta("vol", &["base:allocation"]))[0].0, META);
+        assert_eq!(client.option(OPT_SET_META, &meta_data("vol", &["base:allocation"]))[0].0, META);
         assert_eq!(client.go("vol").last().unwrap().0, ACK);
         client
     }
@@ -111,7 +113,7 @@ impl Client {
     }
 
     pub fn go(&mut self, name: &str) -> Vec<(u32, Vec<u8>)> {
-        self.option(OPT_GO, &info(name, &[]))
+        self.option(OPT_GO, &info_data(name, &[]))
     }
 
     pub fn request(&mut self, command: u16, flags: u16, offset: u64, len: u32, payload: &[u8]) {
@@ -193,23 +195,4 @@ pub fn extended(command: u16, flags: u16, offset: u64, len: u64) -> Vec<u8> {
     bytes.extend(offset.to_be_bytes());
     bytes.extend(len.to_be_bytes());
     bytes
-}
-
-pub fn info(name: &str, wanted: &[u16]) -> Vec<u8> {
-    let mut data = (name.len() as u32).to_be_bytes().to_vec();
-    data.extend(name.as_bytes());
-    data.extend((wanted.len() as u16).to_be_bytes());
-    data.extend(wanted.iter().flat_map(|code| code.to_be_bytes()));
-    data
-}
-
-pub fn meta(name: &str, queries: &[&str]) -> Vec<u8> {
-    let mut data = (name.len() as u32).to_be_bytes().to_vec();
-    data.extend(name.as_bytes());
-    data.extend((queries.len() as u32).to_be_bytes());
-    for query in queries {
-        data.extend((query.len() as u32).to_be_bytes());
-        data.extend(query.as_bytes());
-    }
-    data
 }

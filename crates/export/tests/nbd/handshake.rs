@@ -19,7 +19,7 @@ fn the_old_way_in_and_the_new_one() {
     assert_eq!(list[0], (SERVER, b"\0\0\0\x03vola test".to_vec()));
     assert_eq!(list[1].0, ACK);
     // Size and flags, the name, the words for people, the block sizes.
-    let infos = new.option(OPT_INFO, &info("", &[1, 2, 3]));
+    let infos = new.option(OPT_INFO, &info_data("", &[1, 2, 3]));
     let kinds: Vec<_> = infos.iter().map(|(kind, data)| (*kind, data.get(1).copied())).collect();
     let told = |kind: u8| (INFO, Some(kind));
     assert_eq!(kinds, [told(0), told(1), told(2), told(3), (ACK, None)]);
@@ -40,13 +40,13 @@ fn refused_options_leave_the_stream_readable() {
     };
     assert_eq!(kind(client.option(0x1234_5678, b"whatever")), UNSUP);
     assert_eq!(kind(client.option(OPT_LIST, b"x")), INVALID);
-    assert_eq!(kind(client.option(OPT_LIST_META, &meta("vol", &[]))), INVALID);
+    assert_eq!(kind(client.option(OPT_LIST_META, &meta_data("vol", &[]))), INVALID);
     assert_eq!(kind(client.go("nobody")), UNKNOWN);
     assert_eq!(kind(client.option(OPT_GO, b"\xff\xff\xff\xff")), INVALID);
     assert_eq!(kind(client.option(OPT_LIST, &vec![0; 100_000])), TOO_BIG);
     assert_eq!(kind(client.option(OPT_STRUCTURED, &[])), ACK);
-    assert_eq!(kind(client.option(OPT_SET_META, &meta("vol", &["x:"; 65]))), TOO_BIG);
-    assert_eq!(client.option(OPT_LIST_META, &meta("vol", &["base:"]))[0].0, META);
+    assert_eq!(kind(client.option(OPT_SET_META, &meta_data("vol", &["x:"; 65]))), TOO_BIG);
+    assert_eq!(client.option(OPT_LIST_META, &meta_data("vol", &["base:"]))[0].0, META);
     assert_eq!(kind(client.option(OPT_EXTENDED, &[])), ACK);
     assert_eq!(kind(client.go("vol")), ACK);
 }

@@ -163,7 +163,7 @@ fn extended_headers_are_those_of_the_specification() {
     let world = World::new(MEMORY, SHORT);
     let mut client = Client::shake(&world);
     assert_eq!(client.option(OPT_EXTENDED, &[])[0].0, ACK);
-    assert_eq!(client.option(OPT_SET_META, &meta("vol", &["base:allocation"]))[0].0, META);
+    assert_eq!(client.option(OPT_SET_META, &meta_data("vol", &["base:allocation"]))[0].0, META);
     assert_eq!(client.go("vol").last().unwrap().0, ACK);
     // PAYLOAD_LEN goes with every extended write.
     client.send(&extended(WRITE, 1 << 5, 65536, 4096));

@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 use block::{Error, ErrorKind, Result};
 use meta::Uuid;
 
-use crate::kind::{Maker, Value, ValueType};
-use crate::spec::units::write_duration;
+use crate::kind::{Maker, ValueType};
+use crate::spec::write::{self, quoted};
 use crate::spec::{Planned, PlannedNode, Role, plain_disks};
 
 /// Options that are an operator's word for one start, or lead to a place on one machine. Options
@@ -74,50 +74,10 @@ fn device_fields(planned: &Planned, node: &PlannedNode) -> Vec<String> {
     };
     for (name, value) in &node.given.options {
         if !LOCAL.contains(name) && !is_path(name) {
-            fields.push(format!("{name} = {}", value_text(value)));
+            fields.push(format!("{name} = {}", write::value(value, |bytes| bytes.to_string())));
         }
     }
     fields
-}
-
-fn value_text(value: &Value) -> String {
-    match value {
-        Value::Size(bytes) => bytes.to_string(),
-        Value::Rest => quoted("rest"),
-        Value::Duration(time) => quoted(&write_duration(*time)),
-        Value::Integer(number) => number.to_string(),
-        Value::Share(share) => format!("{share:?}"),
-        Value::Switch(switch) => switch.to_string(),
-        Value::Text(text) => quoted(text),
-        Value::List(words) => {
-            let words: Vec<_> = words.iter().map(|word| quoted(word)).collect();
-            format!("[{}]", words.join(", "))
-        }
-        Value::Table(texts) => {
-            let texts: Vec<_> =
-                texts.iter().map(|(key, text)| format!("{key} = {}", quoted(text))).collect();
-            format!("{{ {} }}", texts.join(", "))
-        }
-    }
-}
-
-/// A TOML string.
-fn quoted(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => quoted.extend(['\\', c]),
-            // It begins a variable.
-            '$' => quoted.push_str("$$"),
-            c if c.is_control() => {
-                // Writing to a String does not fail.
-                let _ = write!(quoted, "\\u{:04x}", c as u32);
-            }
-            c => quoted.push(c),
-        }
-    }
-    quoted.push('"');
-    quoted
 }
 
 /// The labelled disks that a text names.
@@ -179,12 +139,5 @@ mod tests {
         ] {
             assert_eq!(disks(text).unwrap_err().kind(), ErrorKind::Corrupt, "{text}");
         }
-    }
-
-    #[test]
-    fn text_is_quoted_as_toml_wants_it() {
-        let odd = "a \"b\" \\ \u{7} \n ü ${HOME}";
-        let text = format!("[disk]\na = {{ x = {} }}\n", quoted(odd));
-        assert_eq!(plain_disks(&text).unwrap()[0].1, [("x".to_owned(), odd.to_owned())]);
     }
 }

@@ -15,6 +15,7 @@
 //! | `summary.rs` | what the user gets |
 //! | `fault.rs`, `near.rs` | faults, and the word that was meant |
 //! | `units.rs` | sizes, times and shares as text |
+//! | `write.rs` | values as a spec takes them |
 
 #![forbid(unsafe_code)]
 
@@ -33,6 +34,7 @@ mod tree;
 pub mod units;
 mod value;
 mod vars;
+pub mod write;
 
 pub(crate) use disks::plain_disks;
 pub use fault::{Fault, Faults, Position, Severity};

@@ -172,11 +172,22 @@ impl Keys {
         self.put_volume(volume).await
     }
 
-    /// What is kept counts: the slots change here only when they have changed there.
+    /// What is kept counts: the slots change here only when they have changed there. If a disk does not
+    /// take them, others may have: these are given the ones of before again, newer than both, so that the
+    /// next start opens with what this one says.
     async fn put_volume(&self, volume: KeySlots) -> Result<()> {
-        keep(&*self.kept, &volume).await?;
-        *self.volume.borrow_mut() = volume;
-        Ok(())
+        let before = self.volume.borrow().clone();
+        let Err(error) = keep(&*self.kept, &volume).await else {
+            *self.volume.borrow_mut() = volume;
+            return Ok(());
+        };
+        // It fails again on the disk that has failed; of that one no newer state can be left.
+        let _ = keep(&*self.kept, &before).await;
+        let why = format!(
+            "{error}; the key slots stay as they were. Next: take the disk that fails away and start \
+             with --degraded, or mend it"
+        );
+        Err(Error::new(error.kind(), why))
     }
 }
 

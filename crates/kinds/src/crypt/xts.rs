@@ -41,8 +41,9 @@ pub struct Cipher {
 }
 
 impl Cipher {
-    /// `key` has [`KEY_BYTES`]; `unit` is a data unit's length in bytes. `zeros_stay`: a data unit of
-    /// zeros is decrypted to zeros: no cipher makes it but by a chance of 2^-4096, a discard does.
+    /// `key` has [`KEY_BYTES`]; `unit` is a data unit's length in bytes. `zeros_stay`: 512 bytes of zeros are
+    /// decrypted to zeros: no cipher makes them but by a chance of 2^-4096, a discard does, and one that the
+    /// power cuts short leaves them in a part of a unit only.
     ///
     /// # Errors
     /// `Denied` for a key whose halves are equal, which would weaken XTS; `Limit` without locked
@@ -120,14 +121,10 @@ impl Cipher {
         let context = self.context(way);
         let mut tweak = [0; 16];
         for at in (0..len).step_by(self.unit) {
+            let mut zeros = Zeros(0);
             if self.zeros_stay && way == Way::Decrypt {
                 // SAFETY: whole units, so one behind `at` is inside; nobody writes it meanwhile.
-                let unit = unsafe { std::slice::from_raw_parts(from.add(at), self.unit) };
-                if unit.iter().all(|byte| *byte == 0) {
-                    // SAFETY: as above; the same bytes, or others.
-                    unsafe { to.add(at).write_bytes(0, self.unit) };
-                    continue;
-                }
+                zeros = Zeros::of(unsafe { std::slice::from_raw_parts(from.add(at), self.unit) });
             }
             let unit_at = if seeded::on(Bug::TweakOnce) { 0 } else { at as u64 };
             let sector = (offset + unit_at) / TWEAK_UNIT_BYTES;
@@ -149,7 +146,34 @@ impl Cipher {
                 worked && done as usize == self.unit,
                 "XTS fails on no unit of 16 bytes or more"
             );
+            for piece in zeros.pieces() {
+                // SAFETY: 512 bytes of that unit; the same bytes as those that were read, or others.
+                unsafe { to.add(at + piece * PIECE).write_bytes(0, PIECE) };
+            }
         }
+    }
+}
+
+/// What a disk keeps or loses as one.
+const PIECE: usize = 512;
+
+/// Which pieces of a data unit are zeros, one bit each: a unit has at most 65536 bytes.
+#[derive(Clone, Copy)]
+struct Zeros(u128);
+
+impl Zeros {
+    fn of(unit: &[u8]) -> Self {
+        let zeros = unit.chunks(PIECE).map(|piece| piece.iter().all(|byte| *byte == 0));
+        Self(zeros.rev().fold(0, |bits, zero| bits << 1 | u128::from(zero)))
+    }
+
+    fn pieces(self) -> impl Iterator<Item = usize> {
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            let piece = (left != 0).then(|| left.trailing_zeros() as usize)?;
+            left &= left - 1;
+            Some(piece)
+        })
     }
 }
 
@@ -280,6 +304,23 @@ mod tests {
     fn equal_halves_are_refused() {
         let refused = Cipher::new(&[3; KEY_BYTES], 512, false).map(drop).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Denied);
+    }
+
+    #[test]
+    fn what_a_discard_has_left_of_a_unit_stays() {
+        let plain: Vec<u8> = (0..65536_u32).map(|n| (n / 256 + 1) as u8).collect();
+        for unit in [512, 4096, 65536] {
+            let mut cipher = Cipher::new(&KEY, unit, true).unwrap();
+            let mut bytes = plain.clone();
+            cipher.apply_in_place(Way::Encrypt, 0, &mut bytes);
+            let mut expected = plain.clone();
+            for gone in [0..512, 4096..8192, 9216..9728, 65024..65536] {
+                bytes[gone.clone()].fill(0);
+                expected[gone].fill(0);
+            }
+            cipher.apply_in_place(Way::Decrypt, 0, &mut bytes);
+            assert!(bytes == expected, "in units of {unit}");
+        }
     }
 
     #[test]

@@ -13,8 +13,8 @@
 mod device;
 mod ledger;
 mod member;
-mod opening;
-mod record;
+pub mod opening;
+pub mod record;
 mod resync;
 
 use std::rc::Rc;

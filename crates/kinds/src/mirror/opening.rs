@@ -80,7 +80,15 @@ impl Members<'_> {
         let count = self.names.len();
         let all_new = self.found.iter().all(|found| found.fresh);
         let source = match self.trust {
-            Some(trusted) => trusted,
+            Some(trusted) if self.found[trusted].present => trusted,
+            Some(trusted) => {
+                let name = self.names[trusted];
+                let words = format!(
+                    "trust = {name}, and {name} is not there. Next: bring it back, or trust a member \
+                     that is"
+                );
+                return Err(Error::new(ErrorKind::Degraded, words));
+            }
             None if all_new => 0,
             None => {
                 let names = self.names.join(" or ");

@@ -254,3 +254,12 @@ fn what_cannot_be_read_is_not_guessed_at() {
     let case = Case::new(vec![odd, found(Some(&both(true)))]);
     assert!(case.decide().unwrap_err().contains("version 9"));
 }
+
+#[test]
+fn who_is_not_there_cannot_be_trusted() {
+    let mut case = Case::new(vec![found(None), Found { present: false, ..found(None) }]);
+    case.trust = Some(1);
+    assert!(case.decide().unwrap_err().contains("b is not there"));
+    case.trust = Some(0);
+    assert_eq!(case.decide(), Ok(vec![IN, STALE]));
+}

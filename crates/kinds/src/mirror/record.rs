@@ -11,6 +11,10 @@ const VERSION: u32 = 1;
 const ACTIVE: u16 = 1;
 const FLUSH_FAILED: u16 = 2;
 
+/// The highest change: counted one by one, nobody gets there. Who writes a higher one on a disk wants the next
+/// to have no number.
+pub const CHANGE_MAX: u64 = 1 << 62;
+
 /// Bytes in the name of a member.
 const NAME_BYTES: usize = 64;
 
@@ -95,6 +99,11 @@ impl Record {
         self.members.iter().find(|member| member.name == name)
     }
 
+    /// Bytes of a record of so many members.
+    pub const fn bytes_of(members: usize) -> usize {
+        size_of::<Header>() + members * size_of::<Entry>()
+    }
+
     /// The bytes.
     ///
     /// # Panics
@@ -154,7 +163,7 @@ impl Record {
             members.push(member);
         }
         Ok(Self {
-            point: Point { opening: header.opening.get(), change: header.change.get() },
+            point: Point::new(header.opening.get(), header.change.get())?,
             active: flags & ACTIVE != 0,
             flush_failed: flags & FLUSH_FAILED != 0,
             members,
@@ -176,7 +185,7 @@ impl Entry {
         if self.zero != [0; 7] {
             return Err(format!("bytes of no meaning at {name:?}"));
         }
-        let (known, sent) = (Point::from(&self.known), Point::from(&self.sent));
+        let (known, sent) = (self.known.decode()?, self.sent.decode()?);
         Ok(Known { name, standing, known, sent })
     }
 }
@@ -187,9 +196,18 @@ impl From<Point> for RawPoint {
     }
 }
 
-impl From<&RawPoint> for Point {
-    fn from(raw: &RawPoint) -> Self {
-        Self { opening: raw.opening.get(), change: raw.change.get() }
+impl RawPoint {
+    fn decode(&self) -> Result<Point, String> {
+        Point::new(self.opening.get(), self.change.get())
+    }
+}
+
+impl Point {
+    fn new(opening: u64, change: u64) -> Result<Self, String> {
+        if change > CHANGE_MAX {
+            return Err(format!("change {change}; {CHANGE_MAX} is the highest"));
+        }
+        Ok(Self { opening, change })
     }
 }
 
@@ -241,6 +259,10 @@ mod tests {
             (88, 4),
             (90, 1),
             (128, b'a'),
+            // Changes beyond any count.
+            (23, 0x40),
+            (24 + 87, 0x40),
+            (24 + 103, 0xff),
         ];
         for (at, value) in wrong {
             let mut bytes = good.clone();

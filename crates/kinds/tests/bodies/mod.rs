@@ -1,7 +1,10 @@
 //! What the fuzz targets run. `fuzz/` includes this file, and `fuzz_smoke.rs` runs every body over a few
 //! thousand inputs in each `cargo test`.
 
+use block::{Found, KeptState};
 use kinds::crypt::slots::{KeySlots, STATE_BYTES};
+use kinds::mirror::opening::Members;
+use kinds::mirror::record::{CHANGE_MAX, Record, Standing};
 
 /// Key slots that anybody may have written: what is taken has one form, and stays within its limits.
 pub fn keyslots(data: &[u8]) {
@@ -17,4 +20,40 @@ pub fn keyslots(data: &[u8]) {
             assert!(slot.label.len() <= 64);
         }
     }
+}
+
+/// The names of the members in [`mirror_records`].
+pub const MEMBERS: [&str; 3] = ["a", "b", "c"];
+
+/// What anybody may have written into the labels beneath a mirror, one record behind the other: what is
+/// taken has one form, and a mirror that opens has somebody to read from. The first byte says how many
+/// members there are, who is there, whom somebody trusts, and whether it may open with less.
+pub fn mirror_records(data: &[u8]) {
+    let Some((first, data)) = data.split_first() else { return };
+    let bit = |n: usize| first >> n & 1 == 1;
+    let count = 2 + usize::from(bit(0));
+    let mut records = data.chunks(Record::bytes_of(count));
+    let found: Vec<Found> = (0..count)
+        .map(|n| {
+            let bytes = records.next().map(<[u8]>::to_vec);
+            let state = bytes.map(|bytes| KeptState { sequence: 1, bytes });
+            Found { labelled: true, present: bit(1 + n), state, ..Found::default() }
+        })
+        .collect();
+    for state in found.iter().filter_map(|found| found.state.as_ref()) {
+        let Ok(record) = Record::decode(&state.bytes) else { continue };
+        assert!(record.encode() == state.bytes, "what is taken is what would be written");
+        assert!(record.point.change <= CHANGE_MAX, "the next one has a number");
+    }
+    let members = Members {
+        names: MEMBERS[..count].to_vec(),
+        found: found.iter().collect(),
+        created: false,
+        trust: bit(4).then_some(usize::from(first >> 5) % count),
+        may_degrade: bit(7),
+    };
+    let Ok(decision) = members.decide() else { return };
+    let readable = |n: usize| decision.standings[n] == Standing::InSync && found[n].present;
+    assert!((0..count).any(readable), "a mirror opens over somebody: {decision:?}");
+    assert!(decision.change <= CHANGE_MAX);
 }

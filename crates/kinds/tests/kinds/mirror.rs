@@ -29,9 +29,11 @@ impl Pair {
     /// `shelf`: where it keeps its state, if its disks are labelled.
     fn over(size: u64, shelf: Option<&Rc<Shelf>>) -> Self {
         let world = SimWorld::new(1);
-        let mut graph =
-            Assembly::new(&world.env(), kinds::REGISTRY, false, Stream::new(1, "order", 0))
-                .in_world(&world);
+        let order = Stream::new(1, "order", 0);
+        let mut graph = Assembly::new(&world.env(), kinds::REGISTRY, false, order).in_world(&world);
+        if let Some(shelf) = shelf {
+            graph = graph.on_labels(shelf.clone());
+        }
         let made = [0, 1].map(|n| {
             let disk = SimDisk::new(&world, n, DiskConfig::new(size, Profile::Native512));
             let path = format!("/disk{n}");
@@ -42,11 +44,7 @@ impl Pair {
         let parts = [made[0].1, made[1].1];
         let names = [made[0].2.clone(), made[1].2.clone()];
         let trust = [("trust", Value::Text(names[0].clone()))];
-        let mirror = match shelf {
-            Some(shelf) => graph.add_keeper("mirror", &trust, &parts, shelf.look()),
-            None => graph.add("mirror", &trust, &parts),
-        };
-        let mirror = mirror.unwrap();
+        let mirror = graph.add("mirror", &trust, &parts).unwrap();
         let disks = made.map(|(disk, ..)| disk);
         Self { world, graph, disks, names, mirror }
     }

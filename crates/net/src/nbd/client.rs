@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use block::env::{Address, Outcome, Socket, Ticket, Tickets};
-use block::{Buf, Env, Error, ErrorKind, Extent, Result, State, push_extent};
+use block::{Buf, Env, Error, ErrorKind, Extent, Memory, Result, State, push_extent};
 use wire::nbd::{
     AllocationFlags, Body, ClientConfig, ClientHandshake, ClientProgress, Command, CommandFlags,
     EXTENDED_REQUEST_BYTES, Extents, ReplyMessage, RequestHeader, Session,
@@ -71,26 +71,9 @@ struct Slot {
     waker: Option<Waker>,
 }
 
-/// Where the buffers of a connection come from.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Memory {
-    /// From what nobody has in reserve.
-    Free,
-    /// From a reserve of [`CONNECTION_BYTES`] that whoever connects has made.
-    Reserved,
-}
-
-/// What a connection takes of the pool: its inbox, two batches of heads, a message of the handshake.
+/// What a connection takes of the pool: its inbox, two batches of heads, a message of the handshake. TLS takes
+/// [`tls::CONNECTION_BYTES`] more.
 pub(super) const CONNECTION_BYTES: usize = INBOX_BYTES + 3 * HEADS_BYTES;
-
-impl Memory {
-    async fn buf(self, env: &Env, len: usize) -> Result<Buf> {
-        match self {
-            Self::Free => env.pool().wait_for(len).await,
-            Self::Reserved => env.pool().scratch(len).await,
-        }
-    }
-}
 
 fn place_of(cookie: u64) -> usize {
     cookie as u32 as usize
@@ -134,9 +117,9 @@ impl Client {
         let connecting = async {
             // Its errors name the address themselves.
             let mut socket = env.connect(to).await?;
-            let mut inbox = Inbox::over(memory.buf(env, INBOX_BYTES).await?);
-            let heads = memory.buf(env, HEADS_BYTES).await?;
-            let outbox = Outbox::over(heads, memory.buf(env, HEADS_BYTES).await?);
+            let mut inbox = Inbox::over(memory.buf(env.pool(), INBOX_BYTES).await?);
+            let heads = memory.buf(env.pool(), HEADS_BYTES).await?;
+            let outbox = Outbox::over(heads, memory.buf(env.pool(), HEADS_BYTES).await?);
             let shaken = shake(env, &mut socket, tls, config, &mut inbox, memory).await;
             let session = shaken.map_err(|error: Error| error.at(to))?;
             Ok((socket, session, inbox, outbox))
@@ -353,7 +336,7 @@ async fn shake(
         send(env, &**socket, &mut out, memory).await?;
         match progress {
             ClientProgress::StartTls => {
-                *socket = secure(env, socket, tls, inbox.len()).await?;
+                *socket = secure(env, socket, tls, inbox.len(), memory).await?;
                 handshake.secured(&mut out);
                 send(env, &**socket, &mut out, memory).await?;
             }
@@ -374,7 +357,7 @@ async fn send(env: &Env, socket: &dyn Socket, out: &mut Vec<u8>, memory: Memory)
     let mut rest = out.as_slice();
     while !rest.is_empty() {
         let len = rest.len().min(HEADS_BYTES);
-        let buf = memory.buf(env, len).await?;
+        let buf = memory.buf(env.pool(), len).await?;
         buf.write().copy_from_slice(&rest[..len]);
         match socket.send(vec![buf]).await.result? {
             0 => return Err(ended()),

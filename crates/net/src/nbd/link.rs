@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use block::env::{Address, Mono};
 use block::seeded::{self, Bug};
-use block::{ByteRange, Deadline, Env, Error, ErrorKind, FlushFault, Result, Standing};
+use block::{ByteRange, Deadline, Env, Error, ErrorKind, FlushFault, Memory, Result, Standing};
 use wire::nbd::{ClientConfig, ExportFacts};
 
-use super::client::{CONNECTION_BYTES, Client, Memory};
+use super::client::{CONNECTION_BYTES, Client};
 use super::unflushed::{Change, Unflushed};
 
 /// The rest between two attempts: from the first, doubled up to the longest, each drawn between its
@@ -120,7 +120,9 @@ impl Link {
         let facts = clients.0[0].session().facts.clone();
         let log_bytes = log_bytes(&facts)?;
         // For connecting again while all buffers are with requests that wait for it.
-        let bytes = if target.hold.is_zero() { 0 } else { target.connections * CONNECTION_BYTES };
+        let tls_bytes = if target.tls.is_some() { tls::CONNECTION_BYTES } else { 0 };
+        let bytes = target.connections * (CONNECTION_BYTES + tls_bytes);
+        let bytes = if target.hold.is_zero() { 0 } else { bytes };
         let reserve = env.pool().standing(bytes).map_err(|error| error.at(&target.name))?;
         let link = Rc::new_cyclic(|me| Self {
             me: me.clone(),

@@ -4,13 +4,12 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use block::env::{Address, Socket};
-use block::{Env, Error, ErrorKind, Result};
+use block::{Env, Error, ErrorKind, Memory, Result};
 use tls::{Authorities, Identity, Pem, Secured};
 use wire::nbd::ClientConfig;
 use wire::nbd::uri::{Address as UriAddress, NbdUri};
 
 use super::Client;
-use super::client::Memory;
 
 /// Longest file of certificates that is read.
 pub const PEM_MAX_BYTES: usize = 1 << 20;
@@ -133,7 +132,7 @@ impl Target {
     }
 }
 
-/// Secures a connection whose server has agreed to it.
+/// Secures a connection whose server has agreed to it, with buffers from `memory`.
 ///
 /// # Errors
 /// As [`tls::Client::connect`]; `Io` if something followed in `left`, which anybody could have put there.
@@ -142,11 +141,12 @@ pub async fn secure(
     socket: &Rc<dyn Socket>,
     tls: Option<&tls::Client>,
     left: usize,
+    memory: Memory,
 ) -> Result<Rc<dyn Socket>> {
     let Some(tls) = tls.filter(|_| left == 0) else {
         let words = "bytes came after the answer to STARTTLS, before TLS";
         return Err(Error::new(ErrorKind::Io, words));
     };
-    let Secured { socket, .. } = tls.connect(env, socket.clone()).await?;
+    let Secured { socket, .. } = tls.connect(env, socket.clone(), memory).await?;
     Ok(socket)
 }

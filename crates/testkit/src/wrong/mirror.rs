@@ -1,10 +1,11 @@
 //! Two copies of everything, with room for sins.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
 use block::{
-    ByteRange, Device, Env, Error, ErrorKind, Info, Lower, Mode, Needs, Op, RangeLock, Request,
-    Result, State, push_extent,
+    ByteRange, Device, Env, Error, ErrorKind, Info, Kept, Lower, Mode, Needs, Op, RangeLock,
+    Request, Result, State, push_extent,
 };
 
 use super::Sin;
@@ -12,8 +13,13 @@ use super::Sin;
 pub(super) struct Copies {
     info: Info,
     members: Vec<Lower>,
-    /// Members that failed; forgotten with the process, which a real mirror may not.
+    /// Members that failed: they miss writes.
     failed: Vec<Cell<bool>>,
+    /// Where that outlives the process; without labels it does not, which a real mirror may not bear.
+    kept: Rc<dyn Kept>,
+    /// What the labels say of that, and whose turn it is to change it.
+    marked: RefCell<Vec<u8>>,
+    marking: RangeLock,
     env: Env,
     lock: RangeLock,
     flushing: RangeLock,
@@ -23,12 +29,19 @@ pub(super) struct Copies {
 }
 
 impl Copies {
-    pub fn new(members: Vec<Lower>, env: &Env, sin: Option<Sin>) -> Self {
+    pub fn new(members: Vec<Lower>, kept: Rc<dyn Kept>, env: &Env, sin: Option<Sin>) -> Self {
+        let states = (0..members.len()).filter_map(|port| kept.found(port).state.as_ref());
+        let newest = states.max_by_key(|state| state.sequence);
+        let newest = newest.filter(|_| sin != Some(Sin::ForgetsStale));
+        let has_failed = |n: usize| newest.is_some_and(|state| state.bytes[n] != 0);
         let info = Info::over(members.iter().map(Lower::info)).expect("there are members");
         Self {
             info: Info { size: members[0].info().size, ..info },
-            failed: members.iter().map(|_| Cell::new(false)).collect(),
+            failed: (0..members.len()).map(|n| Cell::new(has_failed(n))).collect(),
             members,
+            kept,
+            marked: RefCell::default(),
+            marking: RangeLock::new(),
             env: env.clone(),
             lock: RangeLock::new(),
             flushing: RangeLock::new(),
@@ -64,27 +77,57 @@ impl Copies {
         Ok(())
     }
 
+    /// Who has failed is durable on the others before anything is answered that it missed.
+    async fn remember(&self) -> Result<()> {
+        let _turn = self.marking.turn().await;
+        let state: Vec<_> = self.failed.iter().map(|failed| u8::from(failed.get())).collect();
+        if !self.kept.found(0).labelled || *self.marked.borrow() == state {
+            return Ok(());
+        }
+        let ports: Vec<_> = self.live().collect();
+        let written = self.kept.write(&ports, state.clone());
+        self.marked.replace(state);
+        if self.has(Sin::MarksLate) {
+            self.env.spawn("a mark that nobody waits for", async move { drop(written.await) });
+            return Ok(());
+        }
+        let mut answers = written.await.into_iter();
+        answers.find_map(|(_, answer)| answer.err()).map_or(Ok(()), Err)
+    }
+
     /// After a start nobody knows which member got what was in flight: the first one is right.
     async fn resync(&self) -> Result<()> {
         if self.resynced.replace(true) || self.has(Sin::NeverResyncs) {
             return Ok(());
         }
         let _held = self.lock.lock(self.whole(), Mode::Exclusive).await;
+        if self.has(Sin::RevivesEarly) {
+            self.revive().await?;
+        }
         let step = u64::from(self.info.max_transfer);
         let mut at = 0;
         while let Some(range) = ByteRange::between(at, self.info.size.min(at + step)) {
             let mut read = Op::read(range, self.env.buf(range.len() as usize)?);
             self.read_any(&mut read, 0).await?;
             let Op::Read { into, .. } = read else { unreachable!("a read comes back as one") };
-            for n in self.live().collect::<Vec<_>>() {
+            for n in 0..self.members.len() {
                 if let Err(error) = self.members[n].write(range, into.clone()).await {
                     self.eject(n, error)?;
                 }
             }
             at = range.end();
         }
-        // What is shown from now on may not go again.
-        self.flush().await
+        // What is shown from now on may not go again, nor what a member has caught up with.
+        for member in &self.members {
+            member.flush().await?;
+        }
+        self.revive().await
+    }
+
+    /// All members have everything again.
+    async fn revive(&self) -> Result<()> {
+        self.failed.iter().for_each(|failed| failed.set(false));
+        self.remember().await
     }
 
     /// Reads from the member whose turn it is, or from another.
@@ -124,7 +167,7 @@ impl Copies {
                 result = result.and(self.eject(n, error));
             }
         }
-        result
+        self.remember().await.and(result)
     }
 
     fn copy_of(&self, op: &Op, range: ByteRange) -> Op {
@@ -162,7 +205,7 @@ impl Copies {
                 result = result.and(self.eject(n, error));
             }
         }
-        result
+        self.remember().await.and(result)
     }
 }
 

@@ -30,6 +30,12 @@ pub enum Sin {
     SwallowsErrors,
     /// After a start it leaves members as different as they are.
     NeverResyncs,
+    /// Forgets with the process that a member has failed.
+    ForgetsStale,
+    /// Answers before the labels say that a member has failed.
+    MarksLate,
+    /// Says that a member has everything again before it has.
+    RevivesEarly,
     /// Passes a discard on to members that make of it what each likes.
     DiscardsCopies,
     /// Tries a failed flush again, and says that it worked.
@@ -74,7 +80,7 @@ pub enum Sin {
 
 impl Sin {
     /// All of them.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 30] = [
         Self::AcknowledgesEarly,
         Self::FlushSkipsMember,
         Self::IgnoresFlush,
@@ -82,6 +88,9 @@ impl Sin {
         Self::ReordersOverlaps,
         Self::SwallowsErrors,
         Self::NeverResyncs,
+        Self::ForgetsStale,
+        Self::MarksLate,
+        Self::RevivesEarly,
         Self::DiscardsCopies,
         Self::RetriesFlush,
         Self::ForgetsFailedFlush,
@@ -114,6 +123,8 @@ impl Sin {
             Self::IgnoresFua | Self::JoinsFlush => &[Bytes(Durable), Bytes(Order)],
             Self::ReordersOverlaps => &[Bytes(Order), Copies],
             Self::NeverResyncs => &[Bytes(Order), Bytes(Durable)],
+            Self::ForgetsStale | Self::MarksLate => &[Bytes(Order), Bytes(Durable)],
+            Self::RevivesEarly => &[Bytes(Order), Bytes(Durable)],
             Self::DiscardsCopies => &[Bytes(Order), Copies],
             // Of a read that it swallows the buffer shows what it held before.
             Self::SwallowsErrors => &[Errors, Bytes(Order), Bytes(Whole), Bytes(Place)],
@@ -152,13 +163,21 @@ impl Sin {
                 | DiscardsCopies
         )
     }
+
+    fn is_of_labels(self) -> bool {
+        matches!(self, Self::ForgetsStale | Self::MarksLate | Self::RevivesEarly)
+    }
 }
 
 const SIZE: u64 = 48 << 10;
 
 /// A device with that sin.
 pub fn subject(sin: Sin) -> Subject {
-    if sin.is_of_copies() { copies(Some(sin)) } else { one(Some(sin)) }
+    match sin {
+        _ if sin.is_of_labels() => copies(Some(sin)).on_labels(),
+        _ if sin.is_of_copies() => copies(Some(sin)),
+        _ => one(Some(sin)),
+    }
 }
 
 /// A device that writes to two and reads from either.
@@ -166,7 +185,8 @@ pub fn copies(sin: Option<Sin>) -> Subject {
     let name = sin.map_or("two copies".to_owned(), |sin| format!("two copies, {sin:?}"));
     let subject = Subject::new(&name, Registry(&[]), 2, SIZE, move |graph, lowers| {
         let members = lowers.iter().map(|lower| graph.lower(*lower)).collect();
-        let device = mirror::Copies::new(members, graph.env(), sin);
+        let kept = graph.kept("copies", lowers);
+        let device = mirror::Copies::new(members, kept, graph.env(), sin);
         graph.adopt("copies", Rc::new(device), lowers)
     });
     subject.with_copies(1)

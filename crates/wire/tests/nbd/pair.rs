@@ -1,5 +1,6 @@
 //! A server, a client and the bytes between them, under the control of a test.
 
+pub use testkit::nbd::{info_data, meta_data};
 use wire::nbd::{
     BlockSizes, ClientConfig, ClientHandshake, ClientProgress, ExportEntry, ExportFacts, Exports,
     Limits, OPTION_MAGIC, OPTION_REPLY_MAGIC, OptionCode, ProtocolError, ReplyCode,
@@ -117,25 +118,6 @@ fn replies(mut bytes: &[u8], code: OptionCode) -> Vec<(ReplyCode, Vec<u8>)> {
         bytes = &bytes[end..];
     }
     found
-}
-
-pub fn info_data(name: &str, wanted: &[u16]) -> Vec<u8> {
-    let mut data = (name.len() as u32).to_be_bytes().to_vec();
-    data.extend(name.as_bytes());
-    data.extend((wanted.len() as u16).to_be_bytes());
-    data.extend(wanted.iter().flat_map(|code| code.to_be_bytes()));
-    data
-}
-
-pub fn meta_data(name: &str, queries: &[&str]) -> Vec<u8> {
-    let mut data = (name.len() as u32).to_be_bytes().to_vec();
-    data.extend(name.as_bytes());
-    data.extend((queries.len() as u32).to_be_bytes());
-    for query in queries {
-        data.extend((query.len() as u32).to_be_bytes());
-        data.extend(query.as_bytes());
-    }
-    data
 }
 
 /// How each side of a handshake ended, if it did.

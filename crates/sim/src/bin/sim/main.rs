@@ -21,9 +21,6 @@ const ENOUGH: u64 = 1000;
 /// Every so many seeds, one runs twice.
 const TWICE: u64 = 100;
 
-/// What no kind that exists asks for.
-const NOT_ASKED_FOR: [Count; 1] = [Count::Work];
-
 fn main() -> ExitCode {
     if let Some(seed) = number("SEED") {
         if !is_labelled(seed) {
@@ -108,9 +105,8 @@ impl Sum {
     }
 
     fn missing(&self) -> Vec<String> {
-        let events = self.counters.zeroes().filter(|count| !NOT_ASKED_FOR.contains(count));
-        let events = events.map(|count| count.words().to_owned());
-        let kinds = shapes::SHAPES.iter().map(|shape| shape.kind);
+        let events = self.counters.zeroes().map(|count| count.words().to_owned());
+        let kinds = shapes::SHAPES.iter().map(|shape| shape.kind).chain(labelled::KINDS);
         let kinds = kinds.filter(|kind| !self.kinds.contains_key(kind));
         events.chain(kinds.map(|kind| format!("a {kind}"))).collect()
     }

@@ -28,6 +28,7 @@ pub const SHAPES: &[Shape] = &[
     Shape { kind: "limit", draw: limit },
     Shape { kind: "trace", draw: trace },
     Shape { kind: "error", draw: error },
+    Shape { kind: "crypt", draw: crypt },
 ];
 
 /// How often a mirror is drawn beyond its share: it has the most to lose.
@@ -103,6 +104,8 @@ pub struct Drawing<'a> {
     /// How long the lowest mirrors wait for a member.
     timeout: Duration,
     place: Place,
+    /// Whether what is there at first can be read.
+    readable: bool,
     steps: Vec<Step>,
     mirrors: Vec<Mirror>,
     may_fail: bool,
@@ -110,7 +113,7 @@ pub struct Drawing<'a> {
 }
 
 /// Draws a graph over `disks` of blocks of at most `block` bytes. `timeout`: how long its lowest
-/// mirrors wait for a member.
+/// mirrors wait for a member; `readable`: whether everything can be read before anybody writes.
 ///
 /// # Errors
 /// If a kind refuses what was drawn, which is a mistake of its shape.
@@ -121,6 +124,7 @@ pub fn draw(
     block: u64,
     depth: u32,
     timeout: Duration,
+    readable: bool,
 ) -> Result<Drawn> {
     let mut drawing = Drawing {
         graph,
@@ -129,6 +133,7 @@ pub fn draw(
         block,
         timeout,
         place: Place::Open,
+        readable,
         steps: Vec::new(),
         mirrors: Vec::new(),
         may_fail: false,
@@ -351,4 +356,19 @@ fn limit(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
         _ => vec![("read_bytes", bytes), ("write_iops", iops), burst],
     };
     drawing.add("limit", options, &[lower])
+}
+
+/// What is blank below is junk above: somebody has to read it first.
+fn crypt(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
+    if !drawing.readable {
+        return pass(drawing, depth);
+    }
+    let lower = drawing.device(depth)?;
+    let discards = drawing.draw.below(2) == 0;
+    let options = vec![
+        ("key", Value::Text("file:/key".to_owned())),
+        ("plain", Value::Switch(true)),
+        ("discards", Value::Switch(discards)),
+    ];
+    drawing.add("crypt", options, &[lower])
 }

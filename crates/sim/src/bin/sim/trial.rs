@@ -138,8 +138,8 @@ impl Trial {
         let mut graph = assembly(&world, plan.fuse, 0);
         let blocks = plan.disks.iter().map(|disk| u64::from(disk.profile.block_size()));
         let block = blocks.max().unwrap_or(512);
-        let Plan { depth, patience, .. } = plan;
-        let drawn = shapes::draw(&mut graph, &draw, steps, block, depth, patience)
+        let Plan { depth, patience, within_budget, .. } = plan;
+        let drawn = shapes::draw(&mut graph, &draw, steps, block, depth, patience, within_budget)
             .map_err(|error| Failure(format!("a graph can be built: {error}")))?;
         let troubles = Stream::new(seed, "troubles", 0);
         let mirrors = Mirrors::new(&world, &disks, drawn.mirrors, |is_disk| {
@@ -148,7 +148,7 @@ impl Trial {
         let running = Running::new(graph, drawn.top, plan.connections, 0)?;
         let model = Rc::new(Model::new(seed, running.client.info().size));
         model.demand(plan.promise);
-        Ok(Self {
+        let trial = Self {
             plan,
             world,
             disks,
@@ -160,7 +160,11 @@ impl Trial {
             tally: Rc::default(),
             starts: 0,
             running: Some(running),
-        })
+        };
+        if trial.steps.iter().any(|step| step.kind == "crypt") {
+            trial.world.block_on(trial.worker(u64::MAX, Mix::ALL).learn())?;
+        }
+        Ok(trial)
     }
 
     fn running(&self) -> &Running {

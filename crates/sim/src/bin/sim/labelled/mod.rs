@@ -1,6 +1,13 @@
-//! Mirrors over labelled disks, through the graph's own way of opening them: power cuts and kills at
+//! Graphs over labelled disks, through the graph's own way of opening them: power cuts and kills at
 //! any moment, also while the graph comes up, and between two lives whatever hands can do to disks.
 //! Whatever happens, nobody reads what is stale.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `mod.rs` | lives of the process |
+//! | `shape.rs` | the graph: a mirror, and what stands above and below it |
+//! | `hands.rs` | what becomes of disks between two lives |
+//! | `labels.rs` | what labels say, read from outside |
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -20,6 +27,13 @@ use sim::{
 
 use crate::trial::{Failure, Report};
 
+mod hands;
+mod labels;
+mod shape;
+
+pub use shape::KINDS;
+use shape::Shape;
+
 /// In virtual time: longer than any work takes that takes an end.
 const LIMIT: Duration = Duration::from_secs(3600);
 
@@ -33,8 +47,6 @@ const DATA_BYTES: u64 = 64 << 10;
 
 const IN_SYNC: &str = "in sync";
 
-/// What a mirror says whose member came in sync so late that it is not durable.
-const NOBODY: &str = "no member that has every write";
 const HERE: [u8; 16] = [1; 16];
 const THERE: [u8; 16] = [2; 16];
 
@@ -47,29 +59,6 @@ enum End {
     /// At the moment when a member has failed and hardly anybody knows.
     KillAtFailure,
 }
-
-/// What hands do while nothing runs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Hand {
-    Nothing,
-    Swap,
-    TakeAway,
-    OldImage,
-    Twin,
-    Apart,
-    Elsewhere,
-}
-
-const HANDS: [Hand; 8] = [
-    Hand::Nothing,
-    Hand::Nothing,
-    Hand::Swap,
-    Hand::TakeAway,
-    Hand::OldImage,
-    Hand::Twin,
-    Hand::Apart,
-    Hand::Elsewhere,
-];
 
 /// How a start is asked for.
 #[derive(Clone, Copy, Default)]
@@ -92,6 +81,7 @@ struct Trial {
     seed: u64,
     world: SimWorld,
     draw: Stream,
+    shape: Shape,
     disks: Vec<Rc<SimDisk>>,
     /// Which disk is plugged in where; `None`: it is away.
     plugged: Vec<Option<usize>>,
@@ -103,8 +93,6 @@ struct Trial {
     running: Option<Running>,
     /// Who was in sync when the process ended.
     in_sync: Vec<usize>,
-    /// Whether all labels may say that it was closed in order.
-    closed: bool,
 }
 
 /// One life of the process.
@@ -130,7 +118,7 @@ pub fn run(seed: u64) -> Result<Report, Failure> {
     counters.absorb(trial.world.counters());
     Ok(Report {
         counters,
-        kinds: vec!["mirror"],
+        kinds: trial.shape.kinds(),
         requests: (trial.tally.done.get(), trial.tally.failed.get()),
         trace: trial.world.trace(),
     })
@@ -149,6 +137,7 @@ impl Trial {
         let world = SimWorld::new(seed);
         let draw = Stream::new(seed, "labelled", 0);
         let count = draw.within(2, 3) as usize;
+        let shape = Shape::draw(&draw);
         let disk = |n: usize| {
             let profile = draw.pick(&[Profile::Native512, Profile::Native512, Profile::Native4k]);
             let config = DiskConfig {
@@ -168,6 +157,7 @@ impl Trial {
             model: Rc::new(Model::new(seed, DATA_BYTES)),
             world,
             draw,
+            shape,
             disks,
             plugged: (0..count).map(Some).collect(),
             images,
@@ -175,26 +165,13 @@ impl Trial {
             starts: 0,
             running: None,
             in_sync: vec![0],
-            closed: true,
         };
-        trial.up(Ask::default())?;
+        trial.begin(Ask::default())?;
+        // Under an encryption blank bytes are junk, and have to stay so.
+        trial.world.block_on(trial.worker(0).learn())?;
+        trial.check()?;
         trial.images = trial.disks.iter().map(|disk| disk.image()).collect();
         Ok(trial)
-    }
-
-    fn text(&self, trust: Option<usize>) -> String {
-        let all = 0..self.disks.len();
-        let disks: String = all
-            .clone()
-            .map(|n| format!("d{n} = {{ path = \"{}\", label = true }}\n", path(n)))
-            .collect();
-        let on: Vec<_> = all.map(|n| format!("\"d{n}\"")).collect();
-        let trust = trust.map(|n| format!(", trust = \"d{n}\"")).unwrap_or_default();
-        format!(
-            "name = \"g\"\n[disk]\n{disks}[device]\nm = {{ kind = \"mirror\", on = [{}]{trust} }}\n\
-             [export]\nvol = {{ on = \"m\" }}\n",
-            on.join(", ")
-        )
     }
 
     /// Starts the process, however long disks of the one before are busy. `limit`: for all of it.
@@ -206,7 +183,7 @@ impl Trial {
             let order = Stream::new(self.seed, "order", self.starts);
             engine.shuffle(move |ready| order.below(ready as u64) as usize);
             env.spawn("engine", engine.clone().drive());
-            let text = self.text(ask.trust);
+            let text = self.shape.text(self.disks.len(), ask.trust);
             let id = if ask.elsewhere { THERE } else { HERE };
             let opening = Opening {
                 machine: Machine::new("host", id),
@@ -227,7 +204,6 @@ impl Trial {
                     self.world.counters().add(Count::Labelled);
                     let client = Client::new(&engine, graph.exports()[0].node);
                     self.running = Some(Running { engine, graph: Rc::new(graph), labels, client });
-                    self.closed = false;
                     return Ok(Start::Up);
                 }
                 Some(Err((why, words))) => {
@@ -246,6 +222,12 @@ impl Trial {
 
     /// Starts the process; it must come up, and show what it must show.
     fn up(&mut self, ask: Ask) -> Result<(), Failure> {
+        self.begin(ask)?;
+        self.check()
+    }
+
+    /// Starts the process; it must come up.
+    fn begin(&mut self, ask: Ask) -> Result<(), Failure> {
         match self.start(ask, LIMIT)? {
             Start::Up => {}
             Start::Refused(_, words) => {
@@ -253,6 +235,11 @@ impl Trial {
             }
             Start::Unfinished => return Err(wrong("a labelled graph comes up in time")),
         }
+        Ok(())
+    }
+
+    /// What can be read now is what must be there.
+    fn check(&self) -> Result<(), Failure> {
         let worker = self.worker(self.starts << 48);
         self.world.block_on(worker.verify())?;
         self.judge()
@@ -347,7 +334,7 @@ impl Trial {
             (0, _) => {
                 let running = self.running.as_ref().expect("it runs");
                 let mirror = running.graph.member("m").expect("the spec has it");
-                let member = format!("d{any}");
+                let member = self.shape.member(any);
                 // It may be the last one, or out already.
                 if running.graph.control(mirror, &Control::Fail { member }).is_ok() {
                     self.world.counters().add(Count::MemberFailed);
@@ -400,9 +387,8 @@ impl Trial {
         let running = self.running.take().expect("it runs");
         let flushed = self.world.block_on(running.client.send(Op::Flush))?;
         flushed.result.map_err(|error| wrong(format!("a calm graph can be flushed: {error}")))?;
-        // A member that failed may not have the mark, or have it all the same.
-        let _ = self.world.block_on(running.labels.close())?;
-        self.closed = true;
+        let closed = self.world.block_on(running.labels.close())?;
+        self.closed_in_order(closed)?;
         self.tally.killed();
         self.world.drop_tasks();
         running.engine.abandon();
@@ -441,232 +427,9 @@ impl Trial {
         Ok(())
     }
 
-    /// While nothing runs, hands do something; then it starts again, now and then at the second try.
-    fn between(&mut self) -> Result<(), Failure> {
-        self.settle()?;
-        let hand = self.draw.pick(&HANDS);
-        match hand {
-            Hand::Nothing => {}
-            Hand::Swap => self.swap(),
-            Hand::TakeAway => return self.without(),
-            Hand::OldImage => return self.old_image(),
-            Hand::Twin => self.twin()?,
-            Hand::Apart => return self.apart(),
-            Hand::Elsewhere => self.elsewhere()?,
-        }
-        self.interrupted(Ask::default())?;
-        self.up(Ask::default())
-    }
-
     /// What a dead process had begun has ended: a disk is not moved before.
     fn settle(&self) -> Result<(), Failure> {
         Ok(self.world.run(self.world.env().now().after(Duration::from_secs(5)))?)
-    }
-
-    /// A start that does not come to its end.
-    fn interrupted(&mut self, ask: Ask) -> Result<(), Failure> {
-        while self.draw.below(3) == 0 {
-            let limit = Duration::from_nanos(self.draw.within(1_000, 6_000_000));
-            match self.start(ask, limit)? {
-                Start::Up | Start::Unfinished => {}
-                Start::Refused(None, words) if ask.degraded && words.contains(NOBODY) => {
-                    return Ok(());
-                }
-                Start::Refused(_, words) => {
-                    return Err(wrong(format!("a labelled graph comes up again: {words}")));
-                }
-            }
-            let before = self.in_sync.clone();
-            if self.draw.below(2) == 0 {
-                self.power_cut()?
-            } else {
-                self.kill()?
-            }
-            self.in_sync.retain(|n| before.contains(n));
-            if self.in_sync.is_empty() {
-                self.in_sync = before;
-            }
-            self.settle()?;
-        }
-        Ok(())
-    }
-
-    fn plug(&mut self, place: usize, disk: Option<usize>) {
-        self.plugged[place] = disk;
-        match disk {
-            Some(n) => self.world.plug(path(place), &self.disks[n]),
-            None => self.world.unplug(path(place)),
-        }
-    }
-
-    fn swap(&mut self) {
-        let one = self.draw.below(self.disks.len() as u64) as usize;
-        let two = (one + 1) % self.disks.len();
-        let (a, b) = (self.plugged[one], self.plugged[two]);
-        self.plug(one, b);
-        self.plug(two, a);
-        self.world.counters().add(Count::Swapped);
-    }
-
-    /// All disks are there, each in its place or in another's.
-    fn put_all_back(&mut self) {
-        for n in 0..self.disks.len() {
-            self.plug(n, Some(n));
-        }
-    }
-
-    /// One that the others can stand in for is away, for one life.
-    fn without(&mut self) -> Result<(), Failure> {
-        self.put_all_back();
-        let any = self.draw.below(self.disks.len() as u64) as usize;
-        let spare = self.in_sync.iter().any(|n| *n != any);
-        if spare {
-            self.plug(any, None);
-            match self.start(Ask::default(), LIMIT)? {
-                Start::Refused(Some(Why::Degraded), _) => {}
-                Start::Refused(_, words) => {
-                    return Err(wrong(format!("it says what is missing: {words}")));
-                }
-                _ => return Err(wrong("nothing comes up with less unasked")),
-            }
-            let ask = Ask { degraded: true, ..Ask::default() };
-            self.interrupted(ask)?;
-            match self.start(ask, LIMIT)? {
-                Start::Up => {
-                    self.world.counters().add(Count::Without);
-                    let worker = self.worker(self.starts << 48);
-                    self.world.block_on(worker.verify())?;
-                    self.judge()?;
-                    self.life()?;
-                    self.settle()?;
-                }
-                // What the last life knew was not durable yet, and it says so.
-                Start::Refused(None, words) if words.contains(NOBODY) => {}
-                Start::Refused(_, words) => return Err(wrong(format!("it comes up: {words}"))),
-                Start::Unfinished => return Err(wrong("it comes up in time")),
-            }
-        }
-        self.put_all_back();
-        self.up(Ask::default())
-    }
-
-    /// Somebody puts an older image of a member back: never is it taken for the newest.
-    fn old_image(&mut self) -> Result<(), Failure> {
-        let any = self.draw.below(self.disks.len() as u64) as usize;
-        let other = self.in_sync.iter().copied().find(|n| *n != any);
-        let Some(other) = other else { return self.up(Ask::default()) };
-        self.disks[any].put_back(&self.images[any]);
-        self.world.counters().add(Count::OldImage);
-        match self.start(Ask::default(), LIMIT)? {
-            Start::Up => {
-                let worker = self.worker(self.starts << 48);
-                self.world.block_on(worker.verify())?;
-                self.judge()
-            }
-            // From a time when it knew better of the others.
-            Start::Refused(None, words) if words.contains("written apart") => {
-                self.up(Ask { trust: Some(other), ..Ask::default() })
-            }
-            Start::Refused(_, words) => Err(wrong(format!("it comes up or says why: {words}"))),
-            Start::Unfinished => Err(wrong("it comes up in time")),
-        }
-    }
-
-    /// Two disks with one label: neither is used.
-    fn twin(&mut self) -> Result<(), Failure> {
-        let one = self.draw.below(self.disks.len() as u64) as usize;
-        let two = (one + 1) % self.disks.len();
-        let own = self.disks[two].image();
-        self.disks[two].put_back(&self.disks[one].image());
-        match self.start(Ask { degraded: true, ..Ask::default() }, LIMIT)? {
-            Start::Refused(Some(Why::Twin), _) => {
-                self.world.counters().add(Count::TwinRefused);
-            }
-            Start::Refused(_, words) => {
-                return Err(wrong(format!("two disks with one label are told: {words}")));
-            }
-            _ => return Err(wrong("two disks with one label are refused")),
-        }
-        self.disks[two].put_back(&own);
-        Ok(())
-    }
-
-    /// Two halves go on, each without the other; put together, they are refused.
-    fn apart(&mut self) -> Result<(), Failure> {
-        self.put_all_back();
-        if self.in_sync.len() < 2 {
-            return self.up(Ask::default());
-        }
-        let (ours, theirs) = (self.in_sync[0], self.in_sync[1]);
-        let degraded = Ask { degraded: true, ..Ask::default() };
-        // Theirs goes on first, and writes what nobody here asked for.
-        self.only(theirs);
-        match self.start(degraded, LIMIT)? {
-            Start::Up => {}
-            Start::Refused(None, _) => {
-                // What the last life knew of it was not durable yet.
-                self.put_all_back();
-                return self.up(Ask::default());
-            }
-            _ => return Err(wrong("a member in sync comes up alone")),
-        }
-        let running = self.running.as_ref().expect("it runs");
-        let range = ByteRange::new(0, 4096).expect("some bytes");
-        let data = self.world.env().buf(4096).map_err(|error| wrong(error.to_string()))?;
-        data.write().fill(0xa5);
-        let write = running.client.send(Op::Write { range, data, fua: true });
-        let written = self.world.block_on(write)?;
-        written.result.map_err(|error| wrong(error.to_string()))?;
-        self.tally.killed();
-        self.world.kill();
-        if let Some(running) = self.running.take() {
-            running.engine.abandon();
-        }
-        self.settle()?;
-        self.only(ours);
-        match self.start(degraded, LIMIT)? {
-            Start::Up => {}
-            Start::Refused(None, _) => {
-                self.put_all_back();
-                // Then theirs is all there is for them; take the word of a person for ours.
-                return self.up(Ask { trust: Some(ours), ..Ask::default() });
-            }
-            _ => return Err(wrong("a member in sync comes up alone")),
-        }
-        self.life()?;
-        self.settle()?;
-        self.put_all_back();
-        match self.start(Ask::default(), LIMIT)? {
-            Start::Refused(None, words) if words.contains("written apart") => {
-                self.world.counters().add(Count::ApartRefused);
-            }
-            Start::Refused(_, words) => {
-                return Err(wrong(format!("halves that were written apart are told: {words}")));
-            }
-            _ => return Err(wrong("halves that were written apart are refused")),
-        }
-        self.up(Ask { trust: Some(ours), ..Ask::default() })
-    }
-
-    fn only(&mut self, disk: usize) {
-        for n in 0..self.disks.len() {
-            self.plug(n, (n == disk).then_some(n));
-        }
-    }
-
-    /// What a machine has open, no other one opens unasked.
-    fn elsewhere(&mut self) -> Result<(), Failure> {
-        if self.closed || self.plugged.contains(&None) {
-            return Ok(());
-        }
-        match self.start(Ask { elsewhere: true, ..Ask::default() }, LIMIT)? {
-            Start::Refused(Some(Why::Elsewhere), _) => {
-                self.world.counters().add(Count::ForeignRefused);
-                Ok(())
-            }
-            Start::Refused(_, words) => Err(wrong(format!("another machine's mark: {words}"))),
-            _ => Err(wrong("disks that another machine has open are refused")),
-        }
     }
 
     /// In the end all disks are there and well: all come back in sync, and are alike.
@@ -687,6 +450,14 @@ impl Trial {
         if (0..self.disks.len()).any(|n| report.members[n].state != IN_SYNC && !away(n)) {
             return Err(wrong(format!("redundancy is restored: {report:?}")));
         }
+        self.alike()?;
+        let worker = self.worker(self.starts << 48 | 1);
+        self.world.block_on(worker.verify())?;
+        self.judge()
+    }
+
+    /// Members in sync hold the same.
+    fn alike(&self) -> Result<(), Failure> {
         let data = ByteRange::new(meta::DATA_START, DATA_BYTES).expect("some bytes");
         let first = self.disks[self.in_sync_now()?[0]].peek(data);
         for n in self.in_sync_now()? {
@@ -695,9 +466,7 @@ impl Trial {
                 return Err(wrong(format!("members in sync are alike: d{n} is not")));
             }
         }
-        let worker = self.worker(self.starts << 48 | 1);
-        self.world.block_on(worker.verify())?;
-        self.judge()
+        Ok(())
     }
 }
 

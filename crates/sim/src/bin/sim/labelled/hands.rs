@@ -1,0 +1,264 @@
+//! What becomes of disks while nothing runs, and what the next start makes of it.
+
+use block::{ByteRange, Op};
+use graph::labels::Why;
+use sim::Count;
+
+use std::time::Duration;
+
+use super::{Ask, LIMIT, Start, Trial, path, wrong};
+use crate::trial::Failure;
+
+/// What a mirror says of which nobody in sync is there: so its labels must say, whatever the process before
+/// knew when it ended. Nobody may rely on what was not durable (a mirror's record, section "When it is written").
+const NOBODY: &str = "no member that has every write";
+/// What hands do while nothing runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Hand {
+    Nothing,
+    Swap,
+    TakeAway,
+    OldImage,
+    Twin,
+    Apart,
+    Elsewhere,
+}
+
+const HANDS: [Hand; 8] = [
+    Hand::Nothing,
+    Hand::Nothing,
+    Hand::Swap,
+    Hand::TakeAway,
+    Hand::OldImage,
+    Hand::Twin,
+    Hand::Apart,
+    Hand::Elsewhere,
+];
+
+impl Trial {
+    /// While nothing runs, hands do something; then it starts again, now and then at the second try.
+    pub(super) fn between(&mut self) -> Result<(), Failure> {
+        self.settle()?;
+        let hand = self.draw.pick(&HANDS);
+        match hand {
+            Hand::Nothing => {}
+            Hand::Swap => self.swap(),
+            Hand::TakeAway => return self.without(),
+            Hand::OldImage => return self.old_image(),
+            Hand::Twin => self.twin()?,
+            Hand::Apart => return self.apart(),
+            Hand::Elsewhere => self.elsewhere()?,
+        }
+        self.interrupted(Ask::default())?;
+        self.up(Ask::default())
+    }
+
+    /// A start that does not come to its end.
+    fn interrupted(&mut self, ask: Ask) -> Result<(), Failure> {
+        while self.draw.below(3) == 0 {
+            let limit = Duration::from_nanos(self.draw.within(1_000, 6_000_000));
+            match self.start(ask, limit)? {
+                Start::Up | Start::Unfinished => {}
+                // As it will be for the start that follows.
+                Start::Refused(None, words) if words.contains(NOBODY) && !self.somebody()? => {
+                    return Ok(());
+                }
+                Start::Refused(_, words) => {
+                    return Err(wrong(format!("a labelled graph comes up again: {words}")));
+                }
+            }
+            let before = self.in_sync.clone();
+            if self.draw.below(2) == 0 {
+                self.power_cut()?
+            } else {
+                self.kill()?
+            }
+            self.in_sync.retain(|n| before.contains(n));
+            if self.in_sync.is_empty() {
+                self.in_sync = before;
+            }
+            self.settle()?;
+        }
+        Ok(())
+    }
+
+    fn plug(&mut self, place: usize, disk: Option<usize>) {
+        self.plugged[place] = disk;
+        match disk {
+            Some(n) => self.world.plug(path(place), &self.disks[n]),
+            None => self.world.unplug(path(place)),
+        }
+    }
+
+    fn swap(&mut self) {
+        let one = self.draw.below(self.disks.len() as u64) as usize;
+        let two = (one + 1) % self.disks.len();
+        let (a, b) = (self.plugged[one], self.plugged[two]);
+        self.plug(one, b);
+        self.plug(two, a);
+        self.world.counters().add(Count::Swapped);
+    }
+
+    /// All disks are there, each in its place or in another's.
+    fn put_all_back(&mut self) {
+        for n in 0..self.disks.len() {
+            self.plug(n, Some(n));
+        }
+    }
+
+    /// One that the others can stand in for is away, for one life.
+    fn without(&mut self) -> Result<(), Failure> {
+        self.put_all_back();
+        let any = self.draw.below(self.disks.len() as u64) as usize;
+        let spare = self.in_sync.iter().any(|n| *n != any);
+        if spare {
+            self.plug(any, None);
+            match self.start(Ask::default(), LIMIT)? {
+                Start::Refused(Some(Why::Degraded), _) => {}
+                Start::Refused(_, words) => {
+                    return Err(wrong(format!("it says what is missing: {words}")));
+                }
+                _ => return Err(wrong("nothing comes up with less unasked")),
+            }
+            let ask = Ask { degraded: true, ..Ask::default() };
+            self.interrupted(ask)?;
+            match self.start(ask, LIMIT)? {
+                Start::Up => {
+                    self.world.counters().add(Count::Without);
+                    self.check()?;
+                    self.life()?;
+                    self.settle()?;
+                }
+                Start::Refused(None, words) if words.contains(NOBODY) && !self.somebody()? => {}
+                Start::Refused(_, words) => return Err(wrong(format!("it comes up: {words}"))),
+                Start::Unfinished => return Err(wrong("it comes up in time")),
+            }
+        }
+        self.put_all_back();
+        self.up(Ask::default())
+    }
+
+    /// Somebody puts an older image of a member back: never is it taken for the newest.
+    fn old_image(&mut self) -> Result<(), Failure> {
+        let any = self.draw.below(self.disks.len() as u64) as usize;
+        let other = self.in_sync.iter().copied().find(|n| *n != any);
+        let Some(other) = other else { return self.up(Ask::default()) };
+        self.disks[any].put_back(&self.images[any]);
+        self.world.counters().add(Count::OldImage);
+        match self.start(Ask::default(), LIMIT)? {
+            Start::Up => self.check(),
+            // From a time when it knew better of the others.
+            Start::Refused(None, words) if words.contains("written apart") => {
+                self.up(Ask { trust: Some(other), ..Ask::default() })
+            }
+            // It was the only one of which labels said that it had every write.
+            Start::Refused(None, words) if words.contains(NOBODY) && !self.somebody()? => {
+                self.up(Ask { trust: Some(other), ..Ask::default() })
+            }
+            Start::Refused(_, words) => Err(wrong(format!("it comes up or says why: {words}"))),
+            Start::Unfinished => Err(wrong("it comes up in time")),
+        }
+    }
+
+    /// Two disks with one label: neither is used.
+    fn twin(&mut self) -> Result<(), Failure> {
+        let one = self.draw.below(self.disks.len() as u64) as usize;
+        let two = (one + 1) % self.disks.len();
+        let own = self.disks[two].image();
+        self.disks[two].put_back(&self.disks[one].image());
+        match self.start(Ask { degraded: true, ..Ask::default() }, LIMIT)? {
+            Start::Refused(Some(Why::Twin), _) => {
+                self.world.counters().add(Count::TwinRefused);
+            }
+            Start::Refused(_, words) => {
+                return Err(wrong(format!("two disks with one label are told: {words}")));
+            }
+            _ => return Err(wrong("two disks with one label are refused")),
+        }
+        self.disks[two].put_back(&own);
+        Ok(())
+    }
+
+    /// Two halves go on, each without the other; put together, they are refused.
+    fn apart(&mut self) -> Result<(), Failure> {
+        self.put_all_back();
+        if self.in_sync.len() < 2 {
+            return self.up(Ask::default());
+        }
+        let (ours, theirs) = (self.in_sync[0], self.in_sync[1]);
+        let degraded = Ask { degraded: true, ..Ask::default() };
+        // Theirs goes on first, and writes what nobody here asked for.
+        self.only(theirs);
+        match self.start(degraded, LIMIT)? {
+            Start::Up => {}
+            Start::Refused(None, words) if words.contains(NOBODY) && !self.somebody()? => {
+                self.put_all_back();
+                return self.up(Ask::default());
+            }
+            _ => return Err(wrong("a member in sync comes up alone")),
+        }
+        let running = self.running.as_ref().expect("it runs");
+        let range = ByteRange::new(0, 4096).expect("some bytes");
+        let data = self.world.env().buf(4096).map_err(|error| wrong(error.to_string()))?;
+        data.write().fill(0xa5);
+        let write = running.client.send(Op::Write { range, data, fua: true });
+        let written = self.world.block_on(write)?;
+        written.result.map_err(|error| wrong(error.to_string()))?;
+        self.tally.killed();
+        self.world.kill();
+        if let Some(running) = self.running.take() {
+            running.engine.abandon();
+        }
+        self.settle()?;
+        self.only(ours);
+        match self.start(degraded, LIMIT)? {
+            Start::Up => {}
+            Start::Refused(None, words) if words.contains(NOBODY) && !self.somebody()? => {
+                self.put_all_back();
+                // Then theirs is all there is for them; take the word of a person for ours.
+                return self.up(Ask { trust: Some(ours), ..Ask::default() });
+            }
+            _ => return Err(wrong("a member in sync comes up alone")),
+        }
+        self.life()?;
+        self.settle()?;
+        self.put_all_back();
+        match self.start(Ask::default(), LIMIT)? {
+            Start::Refused(None, words) if words.contains("written apart") => {
+                self.world.counters().add(Count::ApartRefused);
+            }
+            Start::Refused(_, words) => {
+                return Err(wrong(format!("halves that were written apart are told: {words}")));
+            }
+            _ => return Err(wrong("halves that were written apart are refused")),
+        }
+        self.up(Ask { trust: Some(ours), ..Ask::default() })
+    }
+
+    fn only(&mut self, disk: usize) {
+        for n in 0..self.disks.len() {
+            self.plug(n, (n == disk).then_some(n));
+        }
+    }
+
+    /// What a machine has open, no other one opens unasked; what it has closed, any other one does.
+    fn elsewhere(&mut self) -> Result<(), Failure> {
+        let open = self.labels()?.iter().any(|(_, label)| label.holder.is_some());
+        match self.start(Ask { elsewhere: true, ..Ask::default() }, LIMIT)? {
+            Start::Refused(Some(Why::Elsewhere), _) if open => {
+                self.world.counters().add(Count::ForeignRefused);
+                Ok(())
+            }
+            Start::Up if !open => {
+                self.world.counters().add(Count::Moved);
+                self.check()?;
+                self.stop()?;
+                self.settle()
+            }
+            Start::Refused(_, words) => {
+                Err(wrong(format!("another machine, with disks open here ({open}): {words}")))
+            }
+            _ => Err(wrong("disks that another machine has open are refused")),
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! What labels say, read from the disks by nobody who runs: what a start has to make of them.
+
+use block::Result;
+use kinds::mirror::record::{Record, Standing};
+use meta::{Area, Label};
+
+use super::{DATA_BYTES, Trial, wrong};
+use crate::trial::Failure;
+
+impl Trial {
+    /// The labels of the disks that are plugged in, by the numbers of the disks.
+    pub(super) fn labels(&self) -> Result<Vec<(usize, Label)>, Failure> {
+        let disks = self.plugged.iter().flatten();
+        let label = |n: &usize| {
+            let area = |area: Area| self.disks[*n].peek(area.range());
+            let areas = [area(Area::Front), area(Area::Back(DATA_BYTES))];
+            let newest = meta::newest(areas.iter().map(Vec::as_slice));
+            let newest =
+                newest.map_err(|why| wrong(format!("the label of d{n} is whole: {why}")))?;
+            let (_, label) = newest.ok_or_else(|| wrong(format!("d{n} has a label")))?;
+            Ok((*n, label))
+        };
+        disks.map(label).collect()
+    }
+
+    /// Whether a member is there that has every write for certain: the newest state that is left of the
+    /// mirror says so, and the member has this state itself.
+    pub(super) fn somebody(&self) -> Result<bool, Failure> {
+        let record = |(n, label): (usize, Label)| {
+            let cell = label.cells.get("m")?;
+            Some((n, Record::decode(&cell.bytes)))
+        };
+        let mut records = Vec::new();
+        for (n, record) in self.labels()?.into_iter().filter_map(record) {
+            records.push((n, record.map_err(|why| wrong(format!("the record on d{n}: {why}")))?));
+        }
+        let newest = records.iter().map(|(_, record)| record.point.change).max();
+        Ok(records.iter().any(|(n, record)| {
+            let own = record.member(&self.shape.member(*n));
+            Some(record.point.change) == newest
+                && own.is_some_and(|own| own.standing == Standing::InSync)
+        }))
+    }
+
+    /// The graph was closed, or so it says: then all labels say so. If not, one member at least is out,
+    /// and the labels of the others say so all the same.
+    pub(super) fn closed_in_order(&self, closed: Result<()>) -> Result<(), Failure> {
+        if let Err(error) = &closed
+            && self.in_sync.len() == self.disks.len()
+        {
+            return Err(wrong(format!("disks that all work can be closed: {error}")));
+        }
+        for (n, label) in self.labels()? {
+            if label.holder.is_some() && (closed.is_ok() || self.in_sync.contains(&n)) {
+                return Err(wrong(format!("what is closed says so: d{n} does not ({closed:?})")));
+            }
+        }
+        Ok(())
+    }
+}
