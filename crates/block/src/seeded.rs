@@ -29,13 +29,23 @@ pub enum Bug {
     TweakOnce,
     /// 41 a payload that came in part is written
     PartialPayload,
+    /// 10 the tail of a vault's log moves before the pages are flushed
+    LogTailEarly,
+    /// 03 a transaction is answered before its record is flushed
+    CommitBeforeFlush,
+    /// 05b a vault's superblock goes over the one that counts
+    SuperblockOverActive,
+    /// 08b a commit is answered before the others know durably who missed it
+    LeftBehindLate,
+    /// 23 a vault's log ends at any record that is damaged
+    LogCutAtDamage,
     /// 50 a server that came back is not sent again what it was not asked to flush
     ReplaySkipped,
 }
 
 impl Bug {
     /// All of them, by their numbers.
-    pub const ALL: [(&str, Self); 12] = [
+    pub const ALL: [(&str, Self); 17] = [
         ("02a", Self::FlushFirstChild),
         ("02b", Self::FlushFirstMember),
         ("04", Self::FlushRetried),
@@ -47,6 +57,11 @@ impl Bug {
         ("40", Self::FlushPerConnection),
         ("35", Self::TweakOnce),
         ("41", Self::PartialPayload),
+        ("10", Self::LogTailEarly),
+        ("03", Self::CommitBeforeFlush),
+        ("05b", Self::SuperblockOverActive),
+        ("08b", Self::LeftBehindLate),
+        ("23", Self::LogCutAtDamage),
         ("50", Self::ReplaySkipped),
     ];
 }

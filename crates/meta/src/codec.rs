@@ -303,7 +303,7 @@ impl Header {
     }
 }
 
-fn name(field: &[u8; NAME_BYTES_MAX], what: &str) -> Result<String, Wrong> {
+pub(crate) fn name(field: &[u8; NAME_BYTES_MAX], what: &str) -> Result<String, Wrong> {
     let end = field.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     match std::str::from_utf8(&field[..end]) {
         Ok(text) if end > 0 && !text.contains('\0') => Ok(text.to_owned()),

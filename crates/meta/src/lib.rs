@@ -8,15 +8,21 @@
 //! | `place.rs` | where copies lie on a disk, and which one counts |
 //! | `signature.rs` | what else may be on a disk |
 //! | `store.rs` | one disk's label: reading, writing, one update at a time |
+//! | `vault/` | persistent objects: what is too much for a label |
+//! | `alloc.rs` | which block is where, and which places are free: a service over a vault |
+//! | `io.rs` | requests of our own to the disks below |
 
 #![forbid(unsafe_code)]
 
+pub mod alloc;
 mod codec;
+mod io;
 mod label;
 mod place;
 mod signature;
 mod store;
 mod uuid;
+pub mod vault;
 
 pub use codec::{
     CELLS_MAX, COPY_BYTES_MAX, COUNT_MAX, HEADER_BYTES, MAGIC, SPEC_BYTES_MAX, VERSION, Wrong,

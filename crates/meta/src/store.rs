@@ -2,9 +2,10 @@
 
 use std::cell::{Cell, Ref, RefCell};
 
-use block::{Buf, ByteRange, Child, Env, Lower, Op, RangeLock, Result, Standing};
+use block::{ByteRange, Env, Lower, RangeLock, Result, Standing};
 
 use crate::codec::{COPY_BYTES_MAX, Wrong};
+use crate::io::{all_of, step, write_all};
 use crate::place::{self, AREA_BYTES, Area, DATA_START};
 use crate::signature::{self, Sought};
 use crate::{Label, data_bytes};
@@ -147,32 +148,6 @@ pub async fn wipe(env: &Env, lower: &Lower) -> Result<()> {
         all_of(write_all(lower, rest.start(), &zeros)).await?;
     }
     lower.flush().await
-}
-
-/// Bytes in one request to `lower`.
-fn step(lower: &Lower) -> usize {
-    let info = lower.info();
-    (info.max_transfer - info.max_transfer % info.block_size) as usize
-}
-
-fn write_all(lower: &Lower, start: u64, data: &Buf) -> Vec<Child> {
-    let step = step(lower);
-    let part = |from: usize| {
-        let to = data.len().min(from + step);
-        let range = ByteRange::new(start + from as u64, (to - from) as u64);
-        lower.start(Op::write(range.expect("a part has bytes"), data.slice(from..to)))
-    };
-    (0..data.len()).step_by(step).map(part).collect()
-}
-
-/// Waits for all, whatever becomes of the first.
-async fn all_of(begun: Vec<Child>) -> Result<()> {
-    let mut result = Ok(());
-    for child in begun {
-        let done = child.await;
-        result = result.and(done.result);
-    }
-    result
 }
 
 async fn read_area(env: &Env, lower: &Lower, area: Area) -> Result<Vec<u8>> {

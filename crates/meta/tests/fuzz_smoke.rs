@@ -1,9 +1,13 @@
-//! Runs the body of the fuzz target over seeded inputs: a label with wounds, and noise.
+//! Runs the bodies of the fuzz targets over seeded inputs: what is right with wounds, and noise.
 
 mod bodies;
 
 use std::collections::BTreeMap;
 
+use meta::vault::entry::{Entry, ObjectKind, Run, Slot};
+use meta::vault::geometry::Geometry;
+use meta::vault::record::{Change, RECORD_HEADER_BYTES, Verb};
+use meta::vault::superblock::{COPIES_MAX, Epoch, Position, Superblock};
 use meta::{Cell, Label, Machine, Uuid};
 
 fn whole() -> Vec<u8> {
@@ -35,4 +39,50 @@ fn labels() {
         bodies::label(input);
     });
     assert!(counted > testkit::INPUTS / 10, "{counted} of {} were labels", testkit::INPUTS);
+}
+
+#[test]
+fn superblocks() {
+    let geometry = Geometry::fit(1 << 20, 1 << 16, 2).unwrap();
+    let superblock = Superblock {
+        vault: Uuid([1; 16]),
+        sequence: 3,
+        epoch: Epoch { number: 2, draw: 9 },
+        copy: 0,
+        copies: 2,
+        current: 3,
+        geometry,
+        checkpoint: 4,
+        root: None,
+        tail: Position { offset: 4096, number: 2, previous: 5, epoch: 1 },
+        sent: [Epoch::default(); COPIES_MAX],
+        unknown_read_only: 0,
+    };
+    // What counts is in front, and wounds are to meet it.
+    testkit::smoke(&[superblock.encode()[..320].to_vec()], bodies::superblock);
+}
+
+#[test]
+fn records() {
+    let mut changes = vec![0; RECORD_HEADER_BYTES];
+    for verb in [Verb::Write(b"some bytes"), Verb::Fill(100, 7), Verb::Bits(99, true)] {
+        Change { object: 3, from: 50, verb }.encode(&mut changes);
+    }
+    testkit::smoke(&[changes], bodies::record);
+}
+
+#[test]
+fn pages() {
+    let entry = Entry {
+        number: 1,
+        kind: ObjectKind::Bitmap,
+        advisory: false,
+        owner: "a".to_owned(),
+        role: 0,
+        record_bytes: 0,
+        length: 100,
+        epoch: 1,
+        runs: vec![Run { first: 3, pages: 1 }],
+    };
+    testkit::smoke(&[Slot::Entry(entry).encode().to_vec(), vec![1; 4096]], bodies::page);
 }

@@ -1,7 +1,11 @@
 //! What the fuzz target runs. `fuzz/` includes this file, and `fuzz_smoke.rs` runs it over a few
 //! thousand inputs in each `cargo test`.
 
-use meta::Label;
+use meta::vault::entry::{ENTRY_BYTES, Slot};
+use meta::vault::page::{PAGE_BYTES, Page, Pointer};
+use meta::vault::record::{self, RECORD_HEADER_BYTES};
+use meta::vault::superblock::{Superblock, superblock_checksum};
+use meta::{Label, Uuid};
 
 /// Bytes where the checksum of a copy stands.
 const CHECKSUM: std::ops::Range<usize> = 12..16;
@@ -27,4 +31,61 @@ fn check(data: &[u8]) {
     let Ok(label) = Label::decode(data) else { return };
     let again = label.encode().expect("what was read is within the limits");
     assert_eq!(Label::decode(&again), Ok(label));
+}
+
+/// A superblock, as it is and with the checksum that it would need.
+pub fn superblock(data: &[u8]) {
+    let check = |data: &[u8]| {
+        if let Ok(superblock) = Superblock::decode(data) {
+            let again = superblock.encode();
+            assert_eq!(Superblock::decode(&again), Ok(superblock));
+        }
+    };
+    check(data);
+    let mut sealed = data.to_vec();
+    sealed.resize(PAGE_BYTES, 0);
+    sealed[..8].copy_from_slice(&meta::vault::superblock::MAGIC);
+    let sum = superblock_checksum(&sealed);
+    sealed[16..24].copy_from_slice(&sum.to_le_bytes());
+    check(&sealed);
+}
+
+/// A record, as it is and with the magic, the vault, the length and the checksum that it would need.
+pub fn record(data: &[u8]) {
+    let vault = Uuid([7; 16]);
+    let check = |data: &[u8]| {
+        let Some((head, body)) = record::decode(vault, data) else { return };
+        let Ok(changes) = record::changes(body) else { return };
+        let mut again = Vec::new();
+        changes.iter().for_each(|change| change.encode(&mut again));
+        assert_eq!(again, body);
+        let mut whole = vec![1; record::padded(head.length as usize)];
+        let written = record::encode(vault, head.at, head.changes, &[&again], &mut whole);
+        assert_eq!(written, head);
+    };
+    check(data);
+    let mut sealed = data.to_vec();
+    if sealed.len() < RECORD_HEADER_BYTES {
+        return;
+    }
+    sealed[..8].copy_from_slice(&record::RECORD_MAGIC);
+    sealed[16..32].copy_from_slice(&vault.0);
+    let length = sealed.len() as u32;
+    sealed[64..68].copy_from_slice(&length.to_le_bytes());
+    let sum = record::record_checksum(&sealed);
+    sealed[8..16].copy_from_slice(&sum.to_le_bytes());
+    check(&sealed);
+}
+
+/// A page of the directory, a page of anything, a pointer.
+pub fn page(data: &[u8]) {
+    for entry in data.chunks_exact(ENTRY_BYTES) {
+        if let Ok(slot) = Slot::decode(entry) {
+            assert_eq!(Slot::decode(&slot.encode()), Ok(slot));
+        }
+    }
+    if let Some(pointer) = data.get(..Pointer::BYTES).and_then(Pointer::decode) {
+        assert_eq!(Pointer::decode(&Pointer::encode(Some(pointer))), Some(pointer));
+        assert!(Page::verify(data, 3, &pointer).is_err(), "no fuzzer finds a checksum");
+    }
 }

@@ -1,0 +1,208 @@
+//! Allocation as a service, for kinds that map blocks at will: which block is where, and which places
+//! are free. An array and a bitmap of a vault, changed in the caller's own transactions.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use block::{Error, ErrorKind, Result};
+use zerocopy::little_endian::U64;
+
+use crate::vault::{Array, Bitmap, Spec, Transaction, Vault};
+
+/// Where the next place is looked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Policy {
+    /// The first that is free.
+    FirstFree,
+    /// The first that is free behind the last one that was taken, and from the beginning again at the
+    /// end.
+    LogStructured,
+    /// The nearest to the last one that was taken, before or behind it.
+    NearLast,
+}
+
+/// Some places, one behind the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Places {
+    /// The first.
+    pub first: u64,
+    /// How many.
+    pub count: u64,
+}
+
+/// A map from blocks to places, and which places are free.
+///
+/// Whoever changes a block's place keeps others from doing so until the transaction is over: a range
+/// lock over blocks does that.
+pub struct Allocator {
+    /// Place and 1, or 0.
+    map: Array<U64>,
+    /// Set where a place is taken.
+    taken: Bitmap,
+    places: u64,
+    policy: Policy,
+    /// Behind the last place that was taken.
+    last: Cell<u64>,
+    promised: Promised,
+}
+
+/// Places that are promised to transactions on their way, by the first: how many.
+type Promised = Rc<RefCell<BTreeMap<u64, u64>>>;
+
+/// Places that nobody else gets, until the transaction is over and says so itself.
+struct Promise {
+    all: Promised,
+    first: u64,
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        self.all.borrow_mut().remove(&self.first);
+    }
+}
+
+impl Allocator {
+    /// Makes the objects of an allocator: they have the roles `role` and `role + 1` of their owner.
+    ///
+    /// # Errors
+    /// As [`Transaction::create`].
+    pub fn create(
+        transaction: &mut Transaction,
+        owner: &str,
+        role: u32,
+        blocks: u64,
+        places: u64,
+    ) -> Result<()> {
+        transaction.create(&Spec::array::<U64>(owner, role, blocks))?;
+        transaction.create(&Spec::bitmap(owner, role + 1, places))?;
+        Ok(())
+    }
+
+    /// The allocator of that owner and role. Of each there is one at a time.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn open(vault: &Vault, owner: &str, role: u32, policy: Policy) -> Result<Self> {
+        let find = |role| {
+            vault.find(owner, role).ok_or_else(|| {
+                let words = format!("{owner:?} has no object with role {role}");
+                Error::new(ErrorKind::NotFound, words)
+            })
+        };
+        let (map, taken) = (find(role)?, find(role + 1)?);
+        Ok(Self {
+            map: Array::new(vault, map),
+            taken: Bitmap::new(vault, taken),
+            places: vault.object(taken)?.length,
+            policy,
+            last: Cell::new(0),
+            promised: Promised::default(),
+        })
+    }
+
+    /// Where a block is; `None` if it is nowhere.
+    ///
+    /// # Errors
+    /// `OutOfRange`, and what reading says.
+    pub async fn place(&self, block: u64) -> Result<Option<u64>> {
+        Ok(self.map.get(block).await?.get().checked_sub(1))
+    }
+
+    /// Says where a block is from now on.
+    ///
+    /// # Errors
+    /// `OutOfRange` for the block or the place.
+    pub fn put(&self, transaction: &mut Transaction, block: u64, place: Option<u64>) -> Result<()> {
+        if let Some(place) = place.filter(|place| *place >= self.places) {
+            let words = format!("place {place}; there are {}", self.places);
+            return Err(Error::new(ErrorKind::OutOfRange, words));
+        }
+        self.map.set(transaction, block, &U64::new(place.map_or(0, |place| place + 1)))
+    }
+
+    /// Takes up to `most` free places in a row: one at least. Nobody else gets them; they are taken when
+    /// the transaction is committed, and free again if it is dropped.
+    ///
+    /// # Errors
+    /// `NoSpace` if none is free, and what reading says.
+    pub async fn take(&self, transaction: &mut Transaction, most: u64) -> Result<Places> {
+        let last = self.last.get().min(self.places);
+        let found = match self.policy {
+            Policy::FirstFree => self.behind(0, most).await?,
+            Policy::LogStructured => match self.behind(last, most).await? {
+                None => self.behind(0, most).await?,
+                found => found,
+            },
+            Policy::NearLast => self.nearest(last, most).await?,
+        };
+        let Places { first, count } = found.ok_or_else(|| {
+            Error::new(ErrorKind::NoSpace, format!("all {} places are taken", self.places))
+        })?;
+        self.promised.borrow_mut().insert(first, count);
+        transaction.keep(Promise { all: self.promised.clone(), first });
+        self.taken.put(transaction, first, count, true)?;
+        self.last.set(first + count);
+        Ok(Places { first, count })
+    }
+
+    /// Gives places back. Nobody gets them before the transaction is durable.
+    ///
+    /// # Errors
+    /// `OutOfRange`.
+    pub fn free(&self, transaction: &mut Transaction, places: Places) -> Result<()> {
+        self.taken.put(transaction, places.first, places.count, false)
+    }
+
+    /// How many places are taken.
+    ///
+    /// # Errors
+    /// What reading says.
+    pub async fn taken(&self) -> Result<u64> {
+        self.taken.count(0, self.places).await
+    }
+
+    /// The first free places at `from` or behind.
+    async fn behind(&self, from: u64, most: u64) -> Result<Option<Places>> {
+        let mut from = from;
+        while let Some((first, count)) = self.taken.find_run(from, most).await? {
+            match self.not_promised(Places { first, count }) {
+                Ok(places) => return Ok(Some(places)),
+                Err(end) if end >= self.places => break,
+                Err(end) => from = end,
+            }
+        }
+        Ok(None)
+    }
+
+    /// As much of these from the first on as is not promised; or where the promise ends that the first
+    /// is part of.
+    fn not_promised(&self, places: Places) -> Result<Places, u64> {
+        let promised = self.promised.borrow();
+        let Places { first, count } = places;
+        if let Some((start, len)) = promised.range(..=first).next_back()
+            && first < start + len
+        {
+            return Err(start + len);
+        }
+        let next = promised.range(first..first + count).next();
+        Ok(Places { first, count: next.map_or(count, |(start, _)| start - first) })
+    }
+
+    /// The free places nearest to `last`.
+    async fn nearest(&self, last: u64, most: u64) -> Result<Option<Places>> {
+        let behind = self.behind(last, most).await?;
+        let mut end = last;
+        while let Some(place) = self.taken.find_back(end).await? {
+            // What lies between is not nearer than what is behind.
+            if behind.is_some_and(|behind| behind.first - last <= last - place) {
+                break;
+            }
+            match self.not_promised(Places { first: place, count: 1 }) {
+                Ok(one) => return Ok(Some(one)),
+                Err(_) => end = place,
+            }
+        }
+        Ok(behind)
+    }
+}

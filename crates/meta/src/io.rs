@@ -1,0 +1,29 @@
+//! Requests of our own to the disks below: in parts, and waited for together.
+
+use block::{Buf, ByteRange, Child, Lower, Op, Result};
+
+/// Bytes in one request to `lower`.
+pub(crate) fn step(lower: &Lower) -> usize {
+    let info = lower.info();
+    (info.max_transfer - info.max_transfer % info.block_size) as usize
+}
+
+pub(crate) fn write_all(lower: &Lower, start: u64, data: &Buf) -> Vec<Child> {
+    let step = step(lower);
+    let part = |from: usize| {
+        let to = data.len().min(from + step);
+        let range = ByteRange::new(start + from as u64, (to - from) as u64);
+        lower.start(Op::write(range.expect("a part has bytes"), data.slice(from..to)))
+    };
+    (0..data.len()).step_by(step).map(part).collect()
+}
+
+/// Waits for all, whatever becomes of the first.
+pub(crate) async fn all_of(begun: Vec<Child>) -> Result<()> {
+    let mut result = Ok(());
+    for child in begun {
+        let done = child.await;
+        result = result.and(done.result);
+    }
+    result
+}

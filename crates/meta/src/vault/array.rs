@@ -1,0 +1,126 @@
+//! Records of one size, by number, paged in on demand.
+
+use std::marker::PhantomData;
+use std::rc::Rc;
+
+use block::{Error, ErrorKind, Result};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::entry::{Entry, ObjectKind};
+use super::page::CONTENT_BYTES;
+use super::{ObjectId, Spec, Transaction, Vault};
+
+/// Records of type `T`, by number. What was never set is zeros.
+///
+/// `T` is what its bytes are: a little-endian number of `zerocopy`, an array of bytes, a struct of them.
+pub struct Array<T> {
+    vault: Vault,
+    id: ObjectId,
+    of: PhantomData<T>,
+}
+
+impl Spec {
+    /// An array of `length` records of type `T`.
+    pub fn array<T>(owner: &str, role: u32, length: u64) -> Self {
+        let (kind, owner) = (ObjectKind::Array, owner.to_owned());
+        let record_bytes = size_of::<T>() as u32;
+        Self { owner, role, kind, advisory: false, record_bytes, length }
+    }
+}
+
+impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
+    const PER_PAGE: u64 = (CONTENT_BYTES / size_of::<T>()) as u64;
+
+    /// The array of that number.
+    pub fn new(vault: &Vault, id: ObjectId) -> Self {
+        Self { vault: vault.clone(), id, of: PhantomData }
+    }
+
+    fn check(entry: Rc<Entry>, index: u64) -> Result<Rc<Entry>> {
+        let entry = super::transaction::of_kind(entry, ObjectKind::Array)?;
+        if entry.record_bytes as usize != size_of::<T>() {
+            let (is, should) = (entry.record_bytes, size_of::<T>());
+            let words = format!("{entry} has records of {is} bytes, not {should}");
+            return Err(Error::new(ErrorKind::Invalid, words));
+        }
+        if index >= entry.length {
+            let words = format!("record {index} of {entry}, which has {}", entry.length);
+            return Err(Error::new(ErrorKind::OutOfRange, words));
+        }
+        Ok(entry)
+    }
+
+    /// How many there are.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn records(&self) -> Result<u64> {
+        Ok(self.vault.object(self.id)?.length)
+    }
+
+    /// One record.
+    ///
+    /// # Errors
+    /// `OutOfRange`, `NotFound`, and what reading says.
+    pub async fn get(&self, index: u64) -> Result<T> {
+        let entry = Self::check(self.vault.object(self.id)?, index)?;
+        let within = (index % Self::PER_PAGE) as usize * size_of::<T>();
+        let read = |page: &[u8]| {
+            T::read_from_bytes(&page[within..][..size_of::<T>()]).expect("it has its length")
+        };
+        self.vault.0.look(&entry, index / Self::PER_PAGE, read).await
+    }
+
+    /// Records from `first` on, into all of `into`.
+    ///
+    /// # Errors
+    /// As [`Array::get`].
+    pub async fn get_many(&self, first: u64, into: &mut [T]) -> Result<()> {
+        let mut done = 0;
+        while done < into.len() {
+            let index = first + done as u64;
+            let entry = Self::check(self.vault.object(self.id)?, index)?;
+            let within = (index % Self::PER_PAGE) as usize;
+            let count = (Self::PER_PAGE as usize - within).min(into.len() - done);
+            Self::check(entry.clone(), index + count as u64 - 1)?;
+            let to = into[done..done + count].as_mut_bytes();
+            let copy = |page: &[u8]| {
+                to.copy_from_slice(&page[within * size_of::<T>()..][..count * size_of::<T>()]);
+            };
+            self.vault.0.look(&entry, index / Self::PER_PAGE, copy).await?;
+            done += count;
+        }
+        Ok(())
+    }
+
+    /// Sets one record.
+    ///
+    /// # Errors
+    /// `OutOfRange`, `NotFound`.
+    pub fn set(&self, transaction: &mut Transaction, index: u64, record: &T) -> Result<()> {
+        Self::check(transaction.entry(self.id.0)?, index)?;
+        let within = index % Self::PER_PAGE * size_of::<T>() as u64;
+        let from = index / Self::PER_PAGE * CONTENT_BYTES as u64 + within;
+        transaction.write(self.id.0, from, record.as_bytes());
+        Ok(())
+    }
+
+    /// Sets many records to zeros.
+    ///
+    /// # Errors
+    /// `OutOfRange`, `NotFound`.
+    pub fn clear(&self, transaction: &mut Transaction, first: u64, count: u64) -> Result<()> {
+        let end = first.saturating_add(count);
+        Self::check(transaction.entry(self.id.0)?, end.saturating_sub(1))?;
+        let mut index = first;
+        while index < end {
+            let within = index % Self::PER_PAGE;
+            let part = (Self::PER_PAGE - within).min(end - index);
+            let size = size_of::<T>() as u64;
+            let from = index / Self::PER_PAGE * CONTENT_BYTES as u64 + within * size;
+            transaction.fill(self.id.0, from, (part * size) as u32, 0);
+            index += part;
+        }
+        Ok(())
+    }
+}

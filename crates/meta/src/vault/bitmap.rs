@@ -1,0 +1,220 @@
+//! Bits by number.
+
+use block::{Error, ErrorKind, Result};
+
+use super::entry::ObjectKind;
+use super::page::CONTENT_BYTES;
+use super::{ObjectId, Spec, Transaction, Vault};
+
+/// Bits in a page.
+const PER_PAGE: u64 = 8 * CONTENT_BYTES as u64;
+
+/// Bits by number, all clear at first.
+pub struct Bitmap {
+    vault: Vault,
+    id: ObjectId,
+}
+
+impl Spec {
+    /// A bitmap of `length` bits.
+    pub fn bitmap(owner: &str, role: u32, length: u64) -> Self {
+        let (kind, owner) = (ObjectKind::Bitmap, owner.to_owned());
+        Self { owner, role, kind, advisory: false, record_bytes: 0, length }
+    }
+}
+
+/// A run of clear bits that is being looked for.
+struct Search {
+    /// It is long enough then.
+    wanted: u64,
+    /// Whether the first run is taken, however short.
+    any: bool,
+    start: u64,
+    found: u64,
+}
+
+impl Search {
+    /// Notes `count` bits from `at` on; whether the search is over.
+    fn note(&mut self, at: u64, count: u64, set: bool) -> bool {
+        if set {
+            if self.any && self.found > 0 {
+                return true;
+            }
+            self.found = 0;
+            return false;
+        }
+        if self.found == 0 {
+            self.start = at;
+        }
+        self.found += count;
+        self.found >= self.wanted
+    }
+
+    /// Notes the bits `from` to `end` of a page that begins with bit `base`.
+    fn look(&mut self, page: &[u8], base: u64, from: u64, end: u64) -> bool {
+        let mut at = from;
+        while at < end {
+            let byte = page[((at - base) / 8) as usize];
+            let whole = at.is_multiple_of(8) && end - at >= 8;
+            let (count, set) = match byte {
+                0 if whole => (8, false),
+                0xff if whole => (8, true),
+                _ => (1, byte >> (at % 8) & 1 == 1),
+            };
+            if self.note(at, count, set) {
+                return true;
+            }
+            at += count;
+        }
+        false
+    }
+}
+
+impl Bitmap {
+    /// The bitmap of that number.
+    pub fn new(vault: &Vault, id: ObjectId) -> Self {
+        Self { vault: vault.clone(), id }
+    }
+
+    fn length(&self, end: u64) -> Result<std::rc::Rc<super::Entry>> {
+        let entry = super::transaction::of_kind(self.vault.object(self.id)?, ObjectKind::Bitmap)?;
+        check(&entry, end)?;
+        Ok(entry)
+    }
+
+    /// Whether a bit is set.
+    ///
+    /// # Errors
+    /// `OutOfRange`, `NotFound`, and what reading says.
+    pub async fn test(&self, bit: u64) -> Result<bool> {
+        let entry = self.length(bit.saturating_add(1))?;
+        let within = bit % PER_PAGE;
+        let read = |page: &[u8]| page[(within / 8) as usize] >> (within % 8) & 1 == 1;
+        self.vault.0.look(&entry, bit / PER_PAGE, read).await
+    }
+
+    /// Sets or clears `count` bits from `first` on.
+    ///
+    /// # Errors
+    /// `OutOfRange`, `NotFound`; `Limit` for more bits than one change takes.
+    pub fn put(
+        &self,
+        transaction: &mut Transaction,
+        first: u64,
+        count: u64,
+        value: bool,
+    ) -> Result<()> {
+        let entry = transaction.expect(self.id, ObjectKind::Bitmap)?;
+        check(&entry, first.saturating_add(count))?;
+        let count = u32::try_from(count).map_err(|_| {
+            let words = format!("{count} bits at once; {} are possible: split it", u32::MAX);
+            Error::new(ErrorKind::Limit, words)
+        })?;
+        transaction.bits(self.id.0, first, count, value);
+        Ok(())
+    }
+
+    /// How many of `count` bits from `first` on are set.
+    ///
+    /// # Errors
+    /// As [`Bitmap::test`].
+    pub async fn count(&self, first: u64, count: u64) -> Result<u64> {
+        let end = first.saturating_add(count);
+        let entry = self.length(end)?;
+        let (mut at, mut set) = (first, 0);
+        while at < end {
+            let base = at / PER_PAGE * PER_PAGE;
+            let stop = end.min(base + PER_PAGE);
+            let add = |page: &[u8]| ones(page, at - base, stop - base);
+            set += self.vault.0.look(&entry, at / PER_PAGE, add).await?;
+            at = stop;
+        }
+        Ok(set)
+    }
+
+    /// The first run of `wanted` clear bits that begins at `from` or behind it; `None` if there is
+    /// none.
+    ///
+    /// # Errors
+    /// As [`Bitmap::test`].
+    pub async fn find_clear(&self, from: u64, wanted: u64) -> Result<Option<u64>> {
+        let found = self.search(from, wanted, false).await?;
+        Ok(found.filter(|(_, count)| *count >= wanted).map(|(start, _)| start))
+    }
+
+    /// The first clear bit at `from` or behind it, and how many are clear from there on, up to `most`;
+    /// `None` if all are set.
+    ///
+    /// # Errors
+    /// As [`Bitmap::test`].
+    pub async fn find_run(&self, from: u64, most: u64) -> Result<Option<(u64, u64)>> {
+        self.search(from, most, true).await
+    }
+
+    async fn search(&self, from: u64, wanted: u64, any: bool) -> Result<Option<(u64, u64)>> {
+        let entry = self.length(from)?;
+        let mut search = Search { wanted: wanted.max(1), any, start: from, found: 0 };
+        let mut at = from;
+        while at < entry.length {
+            let base = at / PER_PAGE * PER_PAGE;
+            let stop = entry.length.min(base + PER_PAGE);
+            let look = |page: &[u8]| search.look(page, base, at, stop);
+            if self.vault.0.look(&entry, at / PER_PAGE, look).await? {
+                break;
+            }
+            at = stop;
+        }
+        let Search { start, found, wanted, .. } = search;
+        Ok((found > 0).then_some((start, found.min(wanted))))
+    }
+
+    /// The last clear bit before `end`; `None` if all are set.
+    ///
+    /// # Errors
+    /// As [`Bitmap::test`].
+    pub async fn find_back(&self, end: u64) -> Result<Option<u64>> {
+        let entry = self.length(end)?;
+        let mut end = end;
+        while end > 0 {
+            let base = (end - 1) / PER_PAGE * PER_PAGE;
+            let look = |page: &[u8]| last_clear(page, end - base);
+            if let Some(bit) = self.vault.0.look(&entry, base / PER_PAGE, look).await? {
+                return Ok(Some(base + bit));
+            }
+            end = base;
+        }
+        Ok(None)
+    }
+}
+
+/// The last clear bit before `end`.
+fn last_clear(page: &[u8], end: u64) -> Option<u64> {
+    let last = (end - 1) / 8;
+    (0..=last).rev().find_map(|byte| {
+        let mut clear = !page[byte as usize];
+        if byte == last {
+            clear &= 0xff >> (7 - (end - 1) % 8);
+        }
+        (clear != 0).then(|| byte * 8 + u64::from(clear.ilog2()))
+    })
+}
+
+fn check(entry: &super::Entry, end: u64) -> Result<()> {
+    if end > entry.length {
+        let words = format!("bits up to {end} of {entry}, which has {}", entry.length);
+        return Err(Error::new(ErrorKind::OutOfRange, words));
+    }
+    Ok(())
+}
+
+/// How many of the bits `from` to `end` are set.
+fn ones(page: &[u8], from: u64, end: u64) -> u64 {
+    let bit = |at: u64| u64::from(page[(at / 8) as usize] >> (at % 8) & 1);
+    let (first, last) = (end.min(from.next_multiple_of(8)), from.max(end / 8 * 8));
+    if first >= last {
+        return (from..end).map(bit).sum();
+    }
+    let middle = &page[(first / 8) as usize..(last / 8) as usize];
+    let whole: u64 = middle.iter().map(|byte| u64::from(byte.count_ones())).sum();
+    (from..first).chain(last..end).map(bit).sum::<u64>() + whole
+}

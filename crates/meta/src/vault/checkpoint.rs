@@ -1,0 +1,188 @@
+//! How changed pages reach their places: pages, map, flush, superblock, flush.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use block::seeded::{self, Bug};
+use block::{Child, Result};
+
+use super::Inner;
+use super::geometry::PageNumber;
+use super::page::{PAGE_BYTES, Page, Pointer};
+use super::primaries::Durable;
+use super::superblock::Position;
+
+/// Pages that are written at once, to each copy.
+pub(super) const WINDOW: usize = 16;
+
+/// Pages as they are at one moment, and where the log went on then.
+pub(super) struct Frozen {
+    pub pages: Vec<(PageNumber, Rc<Page>)>,
+    pub tail: Position,
+}
+
+impl Inner {
+    /// A checkpoint, soon, by somebody else.
+    pub(super) fn checkpoint_soon(&self) {
+        if !self.checkpoint_soon.replace(true) {
+            let vault = self.me.upgrade().expect("it is being called");
+            self.env.spawn("a vault's checkpoint", async move {
+                // Whoever relies on it is told that the vault has failed.
+                let _ = vault.checkpoint(false).await;
+                vault.checkpoint_soon.set(false);
+                vault.progress.wake();
+            });
+        }
+    }
+
+    /// Half of what may be changed is, or half of the log is full, or a copy has something wrong.
+    pub(super) fn checkpoint_if_due(&self) {
+        let used = self.commits.head().offset - self.primaries.durable().tail.offset;
+        let cache = self.tree.cache.borrow();
+        let due = cache.dirty() > cache.dirty_max() / 2
+            || used > self.primaries.geometry.log_bytes / 2
+            || self.tree.has_to_mend();
+        drop(cache);
+        if due && self.failed.borrow().is_none() {
+            self.checkpoint_soon();
+        }
+    }
+
+    /// Writes every page that was changed to its place, and moves the log's tail: nothing if nothing
+    /// was changed, unless `always`.
+    ///
+    /// # Errors
+    /// `Faulted` if no copy took it, or if the vault had failed before.
+    pub(super) async fn checkpoint(&self, always: bool) -> Result<()> {
+        let _turn = self.checkpointing.turn().await;
+        self.check_writable()?;
+        self.checkpoint_alone(always).await
+    }
+
+    /// The same, for who has the turn.
+    pub(super) async fn checkpoint_alone(&self, always: bool) -> Result<()> {
+        let most = self.tree.cache.borrow().dirty_max() / 2;
+        // What cannot be mended is lost; who reads it is told.
+        let _ = self.tree.mend(&self.primaries, most).await;
+        let frozen = self.freeze();
+        let before = self.primaries.durable();
+        let moved = frozen.tail.offset != before.tail.offset;
+        if !always && !moved && frozen.pages.is_empty() {
+            return Ok(());
+        }
+        let written = self.write_checkpoint(&frozen, before).await;
+        self.tree.cache.borrow_mut().thaw(&frozen.pages);
+        if let Err(error) = &written {
+            self.fail(error);
+        }
+        self.commits.count(|counters| counters.checkpoints += 1);
+        self.progress.wake();
+        written
+    }
+
+    /// All that is changed now, and where the log goes on.
+    pub(super) fn freeze(&self) -> Frozen {
+        Frozen { pages: self.tree.cache.borrow_mut().freeze(), tail: self.commits.head() }
+    }
+
+    async fn write_checkpoint(&self, frozen: &Frozen, before: Durable) -> Result<()> {
+        let next =
+            Durable { checkpoint: before.checkpoint + 1, root: before.root, tail: frozen.tail };
+        if seeded::on(Bug::LogTailEarly) {
+            self.primaries.publish(Durable { tail: frozen.tail, ..before }).await?;
+        }
+        let (root, map) = Climb::new(self, next.checkpoint).all(&frozen.pages).await?;
+        self.primaries.flush().await;
+        self.primaries.settle().await?;
+        if let Some(root) = root {
+            self.tree.switch(root, &map);
+        }
+        self.primaries.publish(Durable { root: root.or(before.root), ..next }).await
+    }
+}
+
+/// Writes pages in their order, and those of the map above them, of which it holds one of each level.
+struct Climb<'a> {
+    vault: &'a Inner,
+    checkpoint: u64,
+    /// The page of the map that is being filled, for each level from the lowest.
+    open: Vec<Option<(PageNumber, Page)>>,
+    /// Pages of the map that were written.
+    map: Vec<PageNumber>,
+    window: VecDeque<Vec<(usize, Vec<Child>)>>,
+    root: Option<Pointer>,
+}
+
+impl<'a> Climb<'a> {
+    fn new(vault: &'a Inner, checkpoint: u64) -> Self {
+        let open = vec![None; vault.primaries.geometry.root_level()];
+        let (map, window) = (Vec::new(), VecDeque::new());
+        Self { vault, checkpoint, open, map, window, root: None }
+    }
+
+    /// Writes all of these; the new root, and the pages of the map that are new. Nothing is flushed.
+    async fn all(
+        mut self,
+        pages: &[(PageNumber, Rc<Page>)],
+    ) -> Result<(Option<Pointer>, Vec<PageNumber>)> {
+        for (number, page) in pages {
+            self.put(0, *number, Page::clone(page)).await?;
+        }
+        for level in 0..self.open.len() {
+            self.close(level).await?;
+        }
+        for begun in std::mem::take(&mut self.window) {
+            self.vault.primaries.finish(begun).await;
+        }
+        Ok((self.root, self.map))
+    }
+
+    /// Writes a page to the home that is not in use, and has its parent say so.
+    async fn put(&mut self, level: usize, number: PageNumber, mut page: Page) -> Result<()> {
+        let other = |pointer: Option<Pointer>| pointer.map_or(0, |pointer| 1 - pointer.home);
+        let Some((parent, place)) = self.vault.primaries.geometry.parent(number) else {
+            let now = self.vault.tree.pointer(&self.vault.primaries, number).await?;
+            self.root = Some(page.seal(self.checkpoint, other(now)));
+            return self.write(number, &page, other(now)).await;
+        };
+        self.open(level, parent).await?;
+        let (_, node) = self.open[level].as_mut().expect("it was just opened");
+        let home = other(node.pointer(place));
+        node.set_pointer(place, page.seal(self.checkpoint, home));
+        self.write(number, &page, home).await
+    }
+
+    async fn open(&mut self, level: usize, number: PageNumber) -> Result<()> {
+        if self.open[level].as_ref().is_some_and(|(open, _)| *open == number) {
+            return Ok(());
+        }
+        self.close(level).await?;
+        self.vault.tree.ensure(&self.vault.primaries, number).await?;
+        let cache = self.vault.tree.cache.borrow();
+        let page = cache.peek(number).expect("it was just made sure");
+        self.open[level] = Some((number, Page::clone(page)));
+        Ok(())
+    }
+
+    async fn close(&mut self, level: usize) -> Result<()> {
+        let Some((number, page)) = self.open[level].take() else { return Ok(()) };
+        self.map.push(number);
+        Box::pin(self.put(level + 1, number, page)).await
+    }
+
+    async fn write(&mut self, number: PageNumber, page: &Page, home: usize) -> Result<()> {
+        let vault = self.vault;
+        if number >= vault.primaries.geometry.pages {
+            vault.tree.cache.borrow_mut().renew(number, page);
+        }
+        let buf = vault.env.pool().scratch(PAGE_BYTES).await?;
+        buf.write().copy_from_slice(page.bytes());
+        let at = vault.primaries.geometry.home(number, home);
+        self.window.push_back(vault.primaries.start_write(at, &buf));
+        if self.window.len() > WINDOW {
+            let oldest = self.window.pop_front().expect("it is full");
+            vault.primaries.finish(oldest).await;
+        }
+        Ok(())
+    }
+}

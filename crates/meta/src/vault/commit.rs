@@ -1,0 +1,495 @@
+//! How transactions become durable: those that wait at once go into one record.
+//!
+//! One task leads while there is something to commit. It takes what waits, writes it as one record to
+//! every copy, flushes each, applies it to the pages in memory, and answers. The pages were brought
+//! into memory before, so that nothing can fail behind the flush but the copies themselves.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use block::seeded::{self, Bug};
+use block::{Error, ErrorKind, Mono, RangeLock, Result, Waiters};
+
+use super::geometry::PageNumber;
+use super::record::{self, Change, Head, RECORD_HEADER_BYTES, Verb};
+use super::superblock::Position;
+use super::transaction::{Plans, TRANSACTION_PAGES_MAX};
+use super::{Counters, Inner, Transaction, Vault};
+
+/// Advisory changes are on the disks after this time at the latest, and a flush.
+pub const LAZY_WITHIN: Duration = Duration::from_secs(4);
+
+/// Advisory changes that wait for a record, in bytes; with more of them one is made at once.
+const LAZY_BYTES_MAX: usize = 16 << 10;
+
+/// After so long without a commit the last one is proven by an empty record behind it.
+pub const SEALED_AFTER: Duration = Duration::from_secs(1);
+
+/// Transactions that wait for a record; more wait to wait.
+const QUEUE_MAX: usize = 1024;
+
+pub(super) struct Commits {
+    queue: RefCell<VecDeque<Pending>>,
+    leading: Cell<bool>,
+    /// Where the next record goes.
+    head: Cell<Position>,
+    /// Pages that transactions on their way will have changed.
+    reserved: Cell<usize>,
+    /// Who waits for room does so in order.
+    admission: RangeLock,
+    /// Held while a record is written, and by who must not meet one half written.
+    pub logging: RangeLock,
+    lazy: RefCell<Vec<(u64, Vec<u8>)>>,
+    lazy_timer: Cell<bool>,
+    lazy_due: Cell<bool>,
+    /// Whether there is a record that no other one proves.
+    unproven: Cell<bool>,
+    seal_timer: Cell<bool>,
+    seal_due: Cell<bool>,
+    last: Cell<Mono>,
+    pub counters: Cell<Counters>,
+}
+
+/// A transaction on its way.
+struct Pending {
+    changes: Vec<u8>,
+    count: u32,
+    pages: Pages,
+    plans: Plans,
+    kept: Vec<Box<dyn Any>>,
+    answer: Rc<Answer>,
+}
+
+#[derive(Default)]
+struct Answer {
+    result: RefCell<Option<Result<()>>>,
+    waiting: Waiters,
+}
+
+/// Pages that a transaction will change: counted, in memory, and kept there. Let go when dropped.
+struct Pages {
+    vault: Weak<Inner>,
+    reserved: usize,
+    pinned: Vec<PageNumber>,
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        let Some(vault) = self.vault.upgrade() else { return };
+        let commits = &vault.commits;
+        commits.reserved.set(commits.reserved.get() - self.reserved);
+        let mut cache = vault.tree.cache.borrow_mut();
+        self.pinned.iter().for_each(|page| cache.unpin(*page));
+        drop(cache);
+        vault.progress.wake();
+    }
+}
+
+impl Commits {
+    pub fn new(head: Position, now: Mono) -> Self {
+        Self {
+            queue: RefCell::default(),
+            leading: Cell::new(false),
+            head: Cell::new(head),
+            reserved: Cell::new(0),
+            admission: RangeLock::new(),
+            logging: RangeLock::new(),
+            lazy: RefCell::default(),
+            lazy_timer: Cell::new(false),
+            lazy_due: Cell::new(false),
+            unproven: Cell::new(false),
+            seal_timer: Cell::new(false),
+            seal_due: Cell::new(false),
+            last: Cell::new(now),
+            counters: Cell::default(),
+        }
+    }
+
+    pub fn head(&self) -> Position {
+        self.head.get()
+    }
+
+    pub fn set_head(&self, head: Position) {
+        self.head.set(head);
+    }
+
+    /// Whether something is being committed.
+    pub fn is_busy(&self) -> bool {
+        self.leading.get() || !self.queue.borrow().is_empty()
+    }
+
+    pub fn count(&self, add: impl FnOnce(&mut Counters)) {
+        let mut counters = self.counters.get();
+        add(&mut counters);
+        self.counters.set(counters);
+    }
+}
+
+impl Vault {
+    /// Makes all changes of a transaction happen, durably on every current copy, or none.
+    ///
+    /// Data that the changes make reachable must be durable before this is called.
+    ///
+    /// # Errors
+    /// `ReadOnly`; `Faulted` once the vault has failed; `Limit` if the transaction is too large;
+    /// `NotFound` for objects that are gone, and what reading their pages says. Nothing has happened
+    /// then, but after `Faulted` it may show when the vault is opened next.
+    pub async fn commit(&self, transaction: Transaction) -> Result<()> {
+        let inner = &self.0;
+        inner.check_writable()?;
+        if transaction.is_empty() {
+            return Ok(());
+        }
+        let pages = inner.admit(&transaction).await?;
+        inner.progress.until(|| inner.commits.queue.borrow().len() < QUEUE_MAX).await;
+        inner.check_writable()?;
+        transaction.set_out()?;
+        let Transaction { changes, count, plans, turns, kept, .. } = transaction;
+        turns.into_iter().for_each(|turn| {
+            (turn.on_the_way)();
+            drop(turn.alone);
+        });
+        let answer = Rc::<Answer>::default();
+        let pending = Pending { changes, count, pages, plans, kept, answer: answer.clone() };
+        inner.commits.queue.borrow_mut().push_back(pending);
+        inner.lead_soon();
+        answer.waiting.until(|| answer.result.borrow().is_some()).await;
+        answer.result.take().expect("it was just there")
+    }
+
+    /// Makes changes to advisory objects, seen at once, durable within [`LAZY_WITHIN`] and a flush: with
+    /// the next record, or one of their own. After a crash they may not have happened.
+    ///
+    /// # Errors
+    /// As [`Vault::commit`]; `Invalid` for objects that are not advisory.
+    pub async fn note(&self, transaction: Transaction) -> Result<()> {
+        let inner = &self.0;
+        inner.check_writable()?;
+        let pages = inner.admit(&transaction).await?;
+        transaction.set_out()?;
+        let changes = record::changes(&transaction.changes).expect("it was just encoded");
+        for change in &changes {
+            let entry = inner.entry(change.object)?;
+            if !entry.advisory {
+                let words = format!("{entry} is not advisory; its changes are committed");
+                return Err(Error::new(ErrorKind::Invalid, words));
+            }
+        }
+        let mut lazy = inner.commits.lazy.borrow_mut();
+        for change in changes {
+            inner.apply(&change);
+            let mut bytes = Vec::new();
+            change.encode(&mut bytes);
+            lazy.push((change.object, bytes));
+        }
+        let waiting: usize = lazy.iter().map(|(_, bytes)| bytes.len()).sum();
+        drop((lazy, pages));
+        transaction.turns.into_iter().for_each(|turn| (turn.on_the_way)());
+        inner.note_soon(waiting);
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Room for what the transaction changes, and its pages in memory.
+    async fn admit(&self, transaction: &Transaction) -> Result<Pages> {
+        let most = self.primaries.geometry.record_bytes_max() as usize / 2 - RECORD_HEADER_BYTES;
+        if transaction.changes.len() > most {
+            let words = format!(
+                "a transaction of {} bytes; {most} are possible with this log: split it",
+                transaction.changes.len()
+            );
+            return Err(Error::new(ErrorKind::Limit, words));
+        }
+        let wanted = transaction.pages()?;
+        let dirty_max = self.tree.cache.borrow().dirty_max();
+        let most = TRANSACTION_PAGES_MAX.min(dirty_max);
+        if wanted.len() > most {
+            let words = format!("a transaction changes at most {most} pages: split it");
+            return Err(Error::new(ErrorKind::Limit, words));
+        }
+        let mut pages = self.reserve(wanted.len(), dirty_max).await?;
+        for (number, owner) in wanted {
+            self.tree.ensure(&self.primaries, number).await?;
+            // It may be gone by now, and the page another's.
+            transaction.entry_now(owner)?;
+            let mut cache = self.tree.cache.borrow_mut();
+            cache.own(number, owner);
+            cache.pin(number);
+            pages.pinned.push(number);
+        }
+        Ok(pages)
+    }
+
+    async fn reserve(&self, pages: usize, dirty_max: usize) -> Result<Pages> {
+        let _turn = self.commits.admission.turn().await;
+        let has_room = || {
+            let dirty = self.tree.cache.borrow().dirty();
+            if dirty + self.commits.reserved.get() + pages <= dirty_max {
+                return true;
+            }
+            // Those before this one will have room; what they leave is for a checkpoint to write.
+            if dirty > 0 {
+                self.checkpoint_soon();
+            }
+            self.failed.borrow().is_some()
+        };
+        self.progress.until(has_room).await;
+        self.check_writable()?;
+        self.commits.reserved.set(self.commits.reserved.get() + pages);
+        Ok(Pages { vault: self.me.clone(), reserved: pages, pinned: Vec::new() })
+    }
+
+    /// Somebody commits what waits, if nobody does.
+    fn lead_soon(&self) {
+        if !self.commits.leading.replace(true) {
+            let vault = self.me.upgrade().expect("it is being called");
+            self.env.spawn("a vault's log", async move { vault.lead().await });
+        }
+    }
+
+    async fn lead(&self) {
+        while let Some(group) = self.next_group() {
+            let result = match self.check_writable() {
+                Ok(()) => self.log(&group).await.inspect_err(|error| self.fail(error)),
+                failed => failed,
+            };
+            self.answer(group, &result);
+            self.checkpoint_if_due();
+        }
+        self.commits.leading.set(false);
+        self.progress.wake();
+        self.seal_later();
+    }
+
+    /// What goes into the next record; `None` if nothing waits.
+    fn next_group(&self) -> Option<Group> {
+        let commits = &self.commits;
+        let mut queue = commits.queue.borrow_mut();
+        let lazy_due = commits.lazy_due.get() && !commits.lazy.borrow().is_empty();
+        if queue.is_empty() && !lazy_due {
+            return (commits.seal_due.take() && commits.unproven.take()).then(Group::default);
+        }
+        let most = self.primaries.geometry.record_bytes_max() as usize;
+        let mut group = self.lazy_group(most / 2);
+        let mut bytes = RECORD_HEADER_BYTES + group.lazy.len();
+        while let Some(next) = queue.front()
+            && (bytes + next.changes.len() <= most)
+        {
+            bytes += next.changes.len();
+            group.count += next.count;
+            group.pending.push(queue.pop_front().expect("it is in front"));
+        }
+        Some(group)
+    }
+
+    /// Advisory changes for the next record.
+    fn lazy_group(&self, most: usize) -> Group {
+        let mut group = Group::default();
+        let mut lazy = self.commits.lazy.borrow_mut();
+        let mut taken = 0;
+        for (object, change) in lazy.iter() {
+            if RECORD_HEADER_BYTES + group.lazy.len() + change.len() > most {
+                break;
+            }
+            // An object that is gone by now takes its hints with it.
+            if self.directory.borrow().get(*object).is_some() {
+                group.lazy.extend_from_slice(change);
+                group.count += 1;
+            }
+            taken += 1;
+        }
+        lazy.drain(..taken);
+        self.commits.lazy_due.set(!lazy.is_empty());
+        group
+    }
+
+    /// Makes a group durable. An empty one proves the last one, and need not be.
+    async fn log(&self, group: &Group) -> Result<()> {
+        let _alone = self.commits.logging.turn().await;
+        let mut parts: Vec<&[u8]> = vec![&group.lazy];
+        parts.extend(group.pending.iter().map(|pending| &pending.changes[..]));
+        let bytes = RECORD_HEADER_BYTES + parts.iter().map(|part| part.len()).sum::<usize>();
+        let padded = record::padded(bytes);
+        let room = |tail: u64| {
+            let used = self.commits.head.get().offset - tail;
+            used + padded as u64 <= self.primaries.geometry.log_bytes
+        };
+        if !room(self.primaries.durable().tail.offset) {
+            if group.is_empty() {
+                return Ok(());
+            }
+            self.checkpoint(false).await?;
+        }
+        let at = Position { epoch: self.primaries.epoch().number, ..self.commits.head.get() };
+        let head = self.write_record(at, group.count, &parts, padded).await?;
+        if group.is_empty() {
+            return self.primaries.settle().await;
+        }
+        if !seeded::on(Bug::CommitBeforeFlush) {
+            self.primaries.flush().await;
+        }
+        self.primaries.settle().await?;
+        self.commits.head.set(head.next());
+        self.commits.last.set(self.env.now());
+        self.commits.unproven.set(true);
+        self.commits.count(|counters| {
+            counters.records += 1;
+            counters.transactions += group.pending.len() as u64;
+        });
+        Ok(())
+    }
+
+    async fn write_record(
+        &self,
+        at: Position,
+        count: u32,
+        parts: &[&[u8]],
+        padded: usize,
+    ) -> Result<Head> {
+        let buf = self.env.pool().scratch(padded).await?;
+        let head = record::encode(self.primaries.vault, at, count, parts, &mut buf.write());
+        let log_bytes = self.primaries.geometry.log_bytes;
+        let to_end = (log_bytes - at.offset % log_bytes) as usize;
+        let first = padded.min(to_end);
+        let mut begun =
+            self.primaries.start_write(self.primaries.log_place(at.offset), &buf.slice(0..first));
+        if first < padded {
+            let rest = buf.slice(first..padded);
+            begun.extend(self.primaries.start_write(self.primaries.log_place(0), &rest));
+        }
+        self.primaries.finish(begun).await;
+        Ok(head)
+    }
+
+    fn answer(&self, group: Group, result: &Result<()>) {
+        for Pending { changes, pages, plans, kept, answer, .. } in group.pending {
+            if result.is_ok() {
+                let changes = record::changes(&changes).expect("it was encoded here");
+                changes.iter().for_each(|change| self.apply(change));
+                plans.keep();
+            }
+            drop((pages, kept));
+            *answer.result.borrow_mut() = Some(result.clone());
+            answer.waiting.wake();
+        }
+    }
+
+    /// Makes a change in memory. Its pages are there.
+    fn apply(&self, change: &Change<'_>) {
+        let entry = self.entry(change.object).expect("it was there when it set out");
+        let mut cache = self.tree.cache.borrow_mut();
+        for piece in pieces(change) {
+            let number = entry.page(piece.index).expect("it was there when it set out");
+            cache.own(number, entry.number);
+            piece.apply(change, cache.change(number).content_mut());
+        }
+        drop(cache);
+        self.note_slots(change).expect("it was encoded here");
+    }
+
+    /// A record of their own for advisory changes, soon enough.
+    fn note_soon(&self, waiting: usize) {
+        if waiting >= LAZY_BYTES_MAX.min(self.primaries.geometry.record_bytes_max() as usize / 4) {
+            self.commits.lazy_due.set(true);
+            self.lead_soon();
+        } else if !self.commits.lazy_timer.replace(true) {
+            let me = self.me.clone();
+            let sleep = self.env.sleep(LAZY_WITHIN);
+            self.env.spawn("a vault's hints", async move {
+                sleep.await;
+                if let Some(vault) = me.upgrade() {
+                    vault.commits.lazy_timer.set(false);
+                    vault.commits.lazy_due.set(true);
+                    vault.lead_soon();
+                }
+            });
+        }
+    }
+
+    /// The last record is proven when nothing has been committed for a while.
+    fn seal_later(&self) {
+        if !self.commits.unproven.get() || self.commits.seal_timer.replace(true) {
+            return;
+        }
+        let (me, env) = (self.me.clone(), self.env.clone());
+        self.env.spawn("a vault's last record", async move {
+            loop {
+                env.sleep(SEALED_AFTER).await;
+                let Some(vault) = me.upgrade() else { return };
+                let commits = &vault.commits;
+                if env.now().since(commits.last.get()) >= SEALED_AFTER {
+                    commits.seal_timer.set(false);
+                    commits.seal_due.set(true);
+                    return vault.lead_soon();
+                }
+            }
+        });
+    }
+}
+
+/// What goes into one record.
+#[derive(Default)]
+struct Group {
+    lazy: Vec<u8>,
+    pending: Vec<Pending>,
+    count: u32,
+}
+
+impl Group {
+    fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
+/// The part of a change that is in one page.
+pub(super) struct Piece {
+    /// Which page of the object.
+    pub index: u64,
+    /// Which bytes of its content.
+    within: std::ops::Range<usize>,
+    /// The first of them, in the object.
+    start: u64,
+}
+
+/// The parts of a change, page by page.
+pub(super) fn pieces(change: &Change<'_>) -> impl Iterator<Item = Piece> + use<> {
+    let content = super::page::CONTENT_BYTES as u64;
+    let (first, bytes) = change.byte_range();
+    let end = first + bytes;
+    (first / content..=(end - 1) / content).map(move |index| {
+        let base = index * content;
+        let start = first.max(base);
+        let within = (start - base) as usize..(end.min(base + content) - base) as usize;
+        Piece { index, within, start }
+    })
+}
+
+impl Piece {
+    pub fn apply(&self, change: &Change<'_>, content: &mut [u8]) {
+        let into = &mut content[self.within.clone()];
+        match change.verb {
+            Verb::Write(bytes) => {
+                let from = (self.start - change.from) as usize;
+                into.copy_from_slice(&bytes[from..from + into.len()]);
+            }
+            Verb::Fill(_, value) => into.fill(value),
+            Verb::Bits(count, value) => {
+                let last = change.from + u64::from(count) - 1;
+                for (byte, at) in into.iter_mut().zip(self.start..) {
+                    let mut mask = 0xff_u8;
+                    if at == change.from / 8 {
+                        mask &= 0xff << (change.from % 8);
+                    }
+                    if at == last / 8 {
+                        mask &= 0xff >> (7 - last % 8);
+                    }
+                    *byte = if value { *byte | mask } else { *byte & !mask };
+                }
+            }
+        }
+    }
+}

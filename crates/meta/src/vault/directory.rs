@@ -1,0 +1,414 @@
+//! Which objects there are, and which pages are free. In memory: what its pages say, and what is
+//! promised to transactions that are not committed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use block::{Error, ErrorKind, Result};
+
+use super::entry::{DIRECTORY, ENTRY_BYTES, Entry, ObjectKind, RUNS_MAX, Run, Slot};
+use super::geometry::Geometry;
+use super::page::CONTENT_BYTES;
+use super::superblock::COUNT_MAX;
+
+/// Entries in a page.
+pub const SLOTS_PER_PAGE: usize = CONTENT_BYTES / ENTRY_BYTES;
+
+/// What an object is to be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Spec {
+    /// The device that it belongs to.
+    pub owner: String,
+    /// What it is to its owner: owner and role name one object.
+    pub role: u32,
+    /// What sort.
+    pub kind: ObjectKind,
+    /// Whether its changes may be lost for a while.
+    pub advisory: bool,
+    /// Bytes of a record of an array, else 0.
+    pub record_bytes: u32,
+    /// In records, bits or bytes.
+    pub length: u64,
+}
+
+/// A change to the directory that is promised to a transaction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Planned {
+    pub slot: usize,
+    pub entry: Rc<Entry>,
+    /// Pages that it takes beyond those that the object had.
+    pub taken: Vec<Run>,
+}
+
+pub(super) struct Directory {
+    own: Rc<Entry>,
+    pages: u64,
+    slots: Vec<Known>,
+    objects: BTreeMap<u64, (usize, Rc<Entry>)>,
+    roles: BTreeMap<(String, u32), u64>,
+    /// By the first page.
+    free: BTreeMap<u32, u32>,
+    /// Slots and roles of objects that are promised, and objects that are to grow or to go.
+    held_slots: BTreeSet<usize>,
+    held_roles: BTreeSet<(String, u32)>,
+    held_objects: BTreeSet<u64>,
+    /// Objects whose end is on its way.
+    going: BTreeSet<u64>,
+    next: u64,
+    /// Whether what is free is known: not while slots are still being read.
+    counted: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Known {
+    Free,
+    Used(u64),
+}
+
+impl Directory {
+    /// An empty one.
+    pub fn new(geometry: &Geometry) -> Self {
+        let pages = geometry.directory_pages;
+        let own = Entry {
+            number: DIRECTORY,
+            kind: ObjectKind::Array,
+            advisory: false,
+            owner: String::new(),
+            role: 0,
+            record_bytes: ENTRY_BYTES as u32,
+            length: u64::from(pages) * SLOTS_PER_PAGE as u64,
+            epoch: 0,
+            runs: vec![Run { first: 0, pages }],
+        };
+        Self {
+            slots: vec![Known::Free; own.length as usize],
+            own: Rc::new(own),
+            pages: geometry.pages,
+            objects: BTreeMap::new(),
+            roles: BTreeMap::new(),
+            free: BTreeMap::new(),
+            held_slots: BTreeSet::new(),
+            held_roles: BTreeSet::new(),
+            held_objects: BTreeSet::new(),
+            going: BTreeSet::new(),
+            next: 1,
+            counted: false,
+        }
+    }
+
+    /// The object of that number; 0 is the directory itself.
+    pub fn get(&self, number: u64) -> Option<&Rc<Entry>> {
+        match number {
+            DIRECTORY => Some(&self.own),
+            _ => self.objects.get(&number).map(|(_, entry)| entry),
+        }
+    }
+
+    /// The object of that owner and role.
+    pub fn find(&self, owner: &str, role: u32) -> Option<&Rc<Entry>> {
+        self.get(*self.roles.get(&(owner.to_owned(), role))?)
+    }
+
+    /// All objects, in the order of their numbers.
+    pub fn all(&self) -> impl Iterator<Item = &Rc<Entry>> {
+        self.objects.values().map(|(_, entry)| entry)
+    }
+
+    /// Pages that nobody has.
+    pub fn free_pages(&self) -> u64 {
+        self.free.values().map(|pages| u64::from(*pages)).sum()
+    }
+
+    /// Whether a transaction that deletes it is on its way.
+    pub fn is_going(&self, number: u64) -> bool {
+        self.going.contains(&number)
+    }
+
+    /// A transaction that deletes it is on its way.
+    pub fn note_going(&mut self, number: u64) {
+        self.going.insert(number);
+    }
+
+    /// A place for a new object.
+    pub fn plan_new(&mut self, spec: &Spec, epoch: u64) -> Result<Planned> {
+        Entry::check_owner(&spec.owner)?;
+        let Spec { owner, role, kind, advisory, record_bytes, length } = spec.clone();
+        let record = if kind == ObjectKind::Array { 1..=CONTENT_BYTES as u32 } else { 0..=0 };
+        if length == 0 || length > COUNT_MAX || !record.contains(&record_bytes) {
+            let words = format!("a {kind:?} of length {length}, records of {record_bytes} bytes");
+            return Err(Error::new(ErrorKind::Invalid, words));
+        }
+        let name = (owner.clone(), role);
+        if self.roles.contains_key(&name) || self.held_roles.contains(&name) {
+            let words = format!("{owner:?} has an object with role {role} already");
+            return Err(Error::new(ErrorKind::InUse, words));
+        }
+        let open =
+            |slot: &usize| self.slots[*slot] == Known::Free && !self.held_slots.contains(slot);
+        let slot = (0..self.slots.len()).find(open).ok_or_else(|| {
+            let words = format!("a vault of {} objects takes no more", self.slots.len());
+            Error::new(ErrorKind::Limit, words)
+        })?;
+        let taken = self.take(kind.pages(record_bytes, length), RUNS_MAX)?;
+        let number = self.next;
+        self.next += 1;
+        self.held_slots.insert(slot);
+        self.held_roles.insert(name);
+        let runs = taken.clone();
+        let entry =
+            Entry { number, kind, advisory, owner, role, record_bytes, length, epoch, runs };
+        Ok(Planned { slot, entry: Rc::new(entry), taken })
+    }
+
+    /// More room for an object.
+    pub fn plan_growth(&mut self, number: u64, length: u64) -> Result<Planned> {
+        let (slot, old) = self.hold(number)?;
+        let more = (|| {
+            if length <= old.length || length > COUNT_MAX {
+                let words = format!("{old} of length {} does not grow to {length}", old.length);
+                return Err(Error::new(ErrorKind::Invalid, words));
+            }
+            let more = old.kind.pages(old.record_bytes, length) - old.pages();
+            self.take(more, RUNS_MAX - old.runs.len())
+        })();
+        let taken = more.inspect_err(|_| {
+            self.held_objects.remove(&number);
+        })?;
+        let runs = merged(old.runs.iter().chain(&taken).copied());
+        let entry = Rc::new(Entry { length, runs, ..(*old).clone() });
+        Ok(Planned { slot, entry, taken })
+    }
+
+    /// Keeps others from growing or deleting an object; where it is.
+    pub fn hold(&mut self, number: u64) -> Result<(usize, Rc<Entry>)> {
+        let (slot, entry) = self.objects.get(&number).cloned().ok_or_else(|| missing(number))?;
+        if !self.held_objects.insert(number) {
+            let words = format!("{entry} is being changed by another transaction");
+            return Err(Error::new(ErrorKind::InUse, words));
+        }
+        Ok((slot, entry))
+    }
+
+    /// The transaction is over, one way or the other.
+    pub fn let_go(&mut self, number: u64) {
+        self.held_objects.remove(&number);
+        self.going.remove(&number);
+    }
+
+    /// The transaction was given up.
+    pub fn unplan(&mut self, planned: &Planned) {
+        self.settle(planned);
+        planned.taken.iter().for_each(|run| self.give(*run));
+    }
+
+    /// The transaction is committed.
+    pub fn settle(&mut self, planned: &Planned) {
+        let Planned { slot, entry, .. } = planned;
+        self.held_slots.remove(slot);
+        self.held_roles.remove(&(entry.owner.clone(), entry.role));
+        self.held_objects.remove(&entry.number);
+    }
+
+    /// What a slot says from now on.
+    ///
+    /// # Errors
+    /// In words, if no directory could say that.
+    pub fn put(&mut self, slot: usize, now: Slot) -> Result<(), String> {
+        if let Slot::Entry(entry) = &now {
+            let inside = |run: &Run| run.end() <= self.pages;
+            if !entry.runs.iter().all(inside) {
+                return Err(format!("{entry} has pages beyond the last, {}", self.pages));
+            }
+            if self.objects.get(&entry.number).is_some_and(|(at, _)| *at != slot) {
+                return Err(format!("{entry} is there twice"));
+            }
+        }
+        let before = match self.slots[slot] {
+            Known::Used(number) => self.objects.remove(&number).map(|(_, entry)| entry),
+            Known::Free => None,
+        };
+        if let Some(entry) = &before {
+            self.roles.remove(&(entry.owner.clone(), entry.role));
+        }
+        self.slots[slot] = Known::Free;
+        match now {
+            Slot::Unused => {}
+            Slot::Gone(number) => {
+                self.next = self.next.max(number + 1);
+                before.iter().flat_map(|entry| &entry.runs).for_each(|run| self.give(*run));
+            }
+            Slot::Entry(entry) => {
+                self.next = self.next.max(entry.number + 1);
+                self.slots[slot] = Known::Used(entry.number);
+                self.roles.insert((entry.owner.clone(), entry.role), entry.number);
+                self.objects.insert(entry.number, (slot, Rc::new(entry)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts anew what is free, once all slots are known.
+    ///
+    /// # Errors
+    /// `Corrupt` if two objects have one page, or one page is outside.
+    pub fn count_free(&mut self) -> Result<()> {
+        let mut runs: Vec<(Run, u64)> = Vec::new();
+        for entry in self.all().chain([&self.own]) {
+            runs.extend(entry.runs.iter().map(|run| (*run, entry.number)));
+        }
+        runs.sort_unstable();
+        self.free.clear();
+        let mut end = 0;
+        for (run, number) in runs {
+            if u64::from(run.first) < end || run.end() > self.pages {
+                let words = format!("object {number} claims pages {}+{}", run.first, run.pages);
+                return Err(Error::new(ErrorKind::Corrupt, words));
+            }
+            self.note_free(end, run.first.into());
+            end = run.end();
+        }
+        self.note_free(end, self.pages);
+        self.counted = true;
+        let names = self.objects.len() == self.roles.len();
+        names.then_some(()).ok_or_else(|| {
+            Error::new(ErrorKind::Corrupt, "two objects of one owner have the same role")
+        })
+    }
+
+    fn note_free(&mut self, start: u64, end: u64) {
+        if start < end {
+            self.free.insert(start as u32, (end - start) as u32);
+        }
+    }
+
+    /// Takes `pages`, in one run if there is one, in the longest ones otherwise.
+    fn take(&mut self, pages: u64, runs_max: usize) -> Result<Vec<Run>> {
+        if pages == 0 {
+            return Ok(Vec::new());
+        }
+        let fits = self.free.iter().find(|(_, free)| u64::from(**free) >= pages);
+        let chosen: Vec<(u32, u32)> = match fits {
+            Some((first, free)) => vec![(*first, *free)],
+            None => {
+                let mut all: Vec<_> = self.free.iter().map(|(a, b)| (*a, *b)).collect();
+                all.sort_unstable_by_key(|(_, pages)| std::cmp::Reverse(*pages));
+                all.truncate(runs_max);
+                all
+            }
+        };
+        let room: u64 = chosen.iter().map(|(_, pages)| u64::from(*pages)).sum();
+        if room < pages || runs_max == 0 {
+            let words = format!(
+                "{pages} pages more are needed; {} are free, {room} of them in the {RUNS_MAX} runs \
+                 that an object may have; delete objects, or make a larger vault",
+                self.free_pages()
+            );
+            return Err(Error::new(ErrorKind::NoSpace, words));
+        }
+        let mut left = pages;
+        let mut taken = Vec::new();
+        for (first, free) in chosen {
+            let pages = left.min(free.into()) as u32;
+            if pages > 0 {
+                self.free.remove(&first);
+                self.note_free(
+                    u64::from(first) + u64::from(pages),
+                    u64::from(first) + u64::from(free),
+                );
+                taken.push(Run { first, pages });
+                left -= u64::from(pages);
+            }
+        }
+        Ok(taken)
+    }
+
+    fn give(&mut self, run: Run) {
+        if !self.counted {
+            return;
+        }
+        let Run { mut first, mut pages } = run;
+        if let Some((before, count)) = self.free.range(..first).next_back()
+            && before + count == first
+        {
+            (first, pages) = (*before, count + pages);
+        }
+        if let Some(behind) = self.free.remove(&(first + pages)) {
+            pages += behind;
+        }
+        self.free.insert(first, pages);
+    }
+}
+
+/// What is said of an object that is not there.
+pub(super) fn missing(number: u64) -> Error {
+    Error::new(ErrorKind::NotFound, format!("there is no object {number}"))
+}
+
+/// Runs that follow each other are one.
+fn merged(runs: impl Iterator<Item = Run>) -> Vec<Run> {
+    let mut all: Vec<Run> = Vec::new();
+    for run in runs {
+        match all.last_mut() {
+            Some(last) if last.end() == u64::from(run.first) => last.pages += run.pages,
+            _ => all.push(run),
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(role: u32, pages: u64) -> Spec {
+        let length = pages * (CONTENT_BYTES / 8) as u64;
+        let owner = "a".to_owned();
+        Spec { owner, role, kind: ObjectKind::Array, advisory: false, record_bytes: 8, length }
+    }
+
+    fn made(directory: &mut Directory, role: u32, pages: u64) -> u64 {
+        let planned = directory.plan_new(&spec(role, pages), 1).unwrap();
+        directory.settle(&planned);
+        directory.put(planned.slot, Slot::Entry((*planned.entry).clone())).unwrap();
+        planned.entry.number
+    }
+
+    #[test]
+    fn pages_come_back_and_numbers_do_not() {
+        let geometry = Geometry { bytes: 0, log_bytes: 0, pages: 100, directory_pages: 1 };
+        let mut directory = Directory::new(&geometry);
+        directory.count_free().unwrap();
+        let numbers: Vec<u64> = (0..3).map(|role| made(&mut directory, role, 20)).collect();
+        assert_eq!((directory.free_pages(), numbers[2]), (39, 3));
+        assert_eq!(directory.plan_new(&spec(1, 1), 1).unwrap_err().kind(), ErrorKind::InUse);
+        assert_eq!(directory.plan_new(&spec(9, 40), 1).unwrap_err().kind(), ErrorKind::NoSpace);
+        let (slot, _) = directory.hold(2).unwrap();
+        directory.put(slot, Slot::Gone(2)).unwrap();
+        directory.let_go(2);
+        assert_eq!(directory.free_pages(), 59);
+        let scattered = made(&mut directory, 7, 50);
+        assert_eq!(scattered, 4);
+        assert_eq!(directory.get(scattered).unwrap().runs.len(), 2);
+        directory.count_free().unwrap();
+        assert_eq!(directory.free_pages(), 9);
+    }
+
+    #[test]
+    fn a_plan_that_is_given_up_leaves_nothing() {
+        let geometry = Geometry { bytes: 0, log_bytes: 0, pages: 100, directory_pages: 1 };
+        let mut directory = Directory::new(&geometry);
+        directory.count_free().unwrap();
+        let number = made(&mut directory, 0, 10);
+        let free = directory.free.clone();
+        let new = directory.plan_new(&spec(1, 10), 1).unwrap();
+        let grown = directory.plan_growth(number, 20 * 508).unwrap();
+        assert!(
+            directory.held_objects.contains(&number)
+                && directory.plan_growth(number, 9999).is_err()
+        );
+        directory.unplan(&new);
+        directory.unplan(&grown);
+        assert_eq!(directory.free, free);
+        assert!(!directory.held_objects.contains(&number));
+    }
+}

@@ -1,0 +1,259 @@
+//! The bytes of an entry of the directory: what an object is, and where its pages are.
+
+use std::fmt;
+
+use block::{Error, ErrorKind};
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::geometry::PageNumber;
+use super::page::CONTENT_BYTES;
+use super::superblock::COUNT_MAX;
+use crate::NAME_BYTES_MAX;
+
+/// Bytes of an entry.
+pub const ENTRY_BYTES: usize = size_of::<Raw>();
+
+/// Runs of pages of one object.
+pub const RUNS_MAX: usize = 48;
+
+/// The owner of the directory's own pages.
+pub const DIRECTORY: u64 = 0;
+
+const KIND_VERSION: u16 = 1;
+const ADVISORY: u32 = 1;
+
+/// What sort of object.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum ObjectKind {
+    /// A small state, read and written as a whole; the length is in bytes.
+    Cell,
+    /// Records of one size; the length is in records.
+    Array,
+    /// Bits; the length is in bits.
+    Bitmap,
+    /// Entries in their order, added behind and trimmed in front; the length is in bytes.
+    Log,
+}
+
+impl ObjectKind {
+    const ALL: [Self; 4] = [Self::Cell, Self::Array, Self::Bitmap, Self::Log];
+
+    fn number(self) -> u16 {
+        self as u16 + 1
+    }
+
+    /// Pages of an object of this sort and length.
+    pub fn pages(self, record_bytes: u32, length: u64) -> u64 {
+        let content = CONTENT_BYTES as u64;
+        match self {
+            Self::Array => length.div_ceil(content / u64::from(record_bytes)),
+            Self::Bitmap => length.div_ceil(8 * content),
+            Self::Cell => (length + super::cell::CELL_HEADER_BYTES).div_ceil(content),
+            Self::Log => (length + super::log::LOG_HEADER_BYTES).div_ceil(content),
+        }
+    }
+}
+
+/// Some pages, one behind the other.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Run {
+    /// The first.
+    pub first: u32,
+    /// How many.
+    pub pages: u32,
+}
+
+impl Run {
+    /// The page behind the last.
+    pub fn end(self) -> u64 {
+        u64::from(self.first) + u64::from(self.pages)
+    }
+}
+
+/// What the directory says of an object.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// Its number, never used again.
+    pub number: u64,
+    /// What sort.
+    pub kind: ObjectKind,
+    /// Whether its changes may be lost for a while: statistics, hints.
+    pub advisory: bool,
+    /// The device that it belongs to.
+    pub owner: String,
+    /// What it is to its owner.
+    pub role: u32,
+    /// Bytes of a record of an array, else 0.
+    pub record_bytes: u32,
+    /// In records, bits or bytes.
+    pub length: u64,
+    /// When it was made.
+    pub epoch: u64,
+    /// Where its pages are.
+    pub runs: Vec<Run>,
+}
+
+/// A place in the directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Slot {
+    /// Never used.
+    Unused,
+    /// The object of that number is deleted.
+    Gone(u64),
+    /// An object.
+    Entry(Entry),
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct RawRun {
+    first: U32,
+    pages: U32,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Raw {
+    number: U64,
+    kind: U16,
+    version: U16,
+    flags: U32,
+    owner: [u8; NAME_BYTES_MAX],
+    role: U32,
+    record_bytes: U32,
+    length: U64,
+    epoch: U64,
+    runs: U32,
+    zero: U32,
+    run: [RawRun; RUNS_MAX],
+    rest: [u8; 12],
+}
+
+const _: () = assert!(ENTRY_BYTES == 508 && CONTENT_BYTES.is_multiple_of(ENTRY_BYTES));
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { number, kind, owner, role, .. } = self;
+        write!(f, "object {number} ({kind:?} {role} of {owner:?})")
+    }
+}
+
+impl Entry {
+    /// Its pages.
+    pub fn pages(&self) -> u64 {
+        self.runs.iter().map(|run| u64::from(run.pages)).sum()
+    }
+
+    /// Which page of the vault is its page `index`.
+    pub fn page(&self, index: u64) -> Option<PageNumber> {
+        let mut before = 0;
+        for run in &self.runs {
+            if index < before + u64::from(run.pages) {
+                return Some(u64::from(run.first) + index - before);
+            }
+            before += u64::from(run.pages);
+        }
+        None
+    }
+
+    /// Whether a name may be that of an owner.
+    ///
+    /// # Errors
+    /// `Invalid` with the limit.
+    pub fn check_owner(owner: &str) -> Result<(), Error> {
+        if owner.is_empty() || owner.len() > NAME_BYTES_MAX || owner.contains('\0') {
+            let words = format!("{owner:?} is no name of an owner; 1 to {NAME_BYTES_MAX} bytes");
+            return Err(Error::new(ErrorKind::Invalid, words));
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let array = self.kind == ObjectKind::Array;
+        let possible = if array { 1..=CONTENT_BYTES as u32 } else { 0..=0 };
+        if !possible.contains(&self.record_bytes) {
+            return Err(format!("{self} with records of {} bytes", self.record_bytes));
+        }
+        if self.length == 0 || self.length > COUNT_MAX || self.runs.iter().any(|run| run.pages == 0)
+        {
+            return Err(format!("{self} of length {}", self.length));
+        }
+        let needed = self.kind.pages(self.record_bytes, self.length);
+        if needed != self.pages() {
+            return Err(format!("{self} on {} pages; it needs {needed}", self.pages()));
+        }
+        Ok(())
+    }
+}
+
+impl Slot {
+    /// Its bytes.
+    ///
+    /// # Panics
+    /// If an entry is not within its limits: what makes entries checks that.
+    pub fn encode(&self) -> [u8; ENTRY_BYTES] {
+        let mut raw = Raw::read_from_bytes(&[0; ENTRY_BYTES]).expect("it is as long as itself");
+        match self {
+            Self::Unused => {}
+            Self::Gone(number) => raw.number = (*number).into(),
+            Self::Entry(entry) => {
+                raw.number = entry.number.into();
+                raw.kind = entry.kind.number().into();
+                raw.version = KIND_VERSION.into();
+                raw.flags = if entry.advisory { ADVISORY } else { 0 }.into();
+                raw.owner[..entry.owner.len()].copy_from_slice(entry.owner.as_bytes());
+                raw.role = entry.role.into();
+                raw.record_bytes = entry.record_bytes.into();
+                raw.length = entry.length.into();
+                raw.epoch = entry.epoch.into();
+                raw.runs = (entry.runs.len() as u32).into();
+                for (raw, run) in raw.run.iter_mut().zip(&entry.runs) {
+                    *raw = RawRun { first: run.first.into(), pages: run.pages.into() };
+                }
+            }
+        }
+        zerocopy::transmute!(raw)
+    }
+
+    /// What the bytes say.
+    ///
+    /// # Errors
+    /// What is wrong with them, in words.
+    pub fn decode(bytes: &[u8]) -> Result<Self, String> {
+        let raw = Raw::ref_from_bytes(bytes).map_err(|_| "an entry of another length")?;
+        let number = raw.number.get();
+        if number > COUNT_MAX {
+            return Err(format!("object {number}; nothing was made so often"));
+        }
+        match (number, raw.kind.get()) {
+            (0, 0) => return Ok(Self::Unused),
+            (0, _) => return Err("an object without a number".to_owned()),
+            (_, 0) => return Ok(Self::Gone(number)),
+            _ => {}
+        }
+        let kind = ObjectKind::ALL.into_iter().find(|kind| kind.number() == raw.kind.get());
+        let (Some(kind), KIND_VERSION) = (kind, raw.version.get()) else {
+            let (kind, version) = (raw.kind, raw.version);
+            return Err(format!("object {number} is of kind {kind}, version {version}"));
+        };
+        let (flags, runs) = (raw.flags.get(), raw.runs.get() as usize);
+        if flags & !ADVISORY != 0 || runs > RUNS_MAX || raw.zero.get() != 0 {
+            return Err(format!("object {number} with flags {flags:#x} and {runs} runs"));
+        }
+        let run = |raw: &RawRun| Run { first: raw.first.get(), pages: raw.pages.get() };
+        let entry = Entry {
+            number,
+            kind,
+            advisory: flags & ADVISORY != 0,
+            owner: crate::codec::name(&raw.owner, "device").map_err(|wrong| wrong.to_string())?,
+            role: raw.role.get(),
+            record_bytes: raw.record_bytes.get(),
+            length: raw.length.get(),
+            epoch: raw.epoch.get(),
+            runs: raw.run[..runs].iter().map(run).collect(),
+        };
+        entry.check()?;
+        Ok(Self::Entry(entry))
+    }
+}

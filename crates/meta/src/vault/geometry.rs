@@ -1,0 +1,193 @@
+//! Where everything lies in a copy.
+
+use block::{Error, ErrorKind, Result};
+
+use super::page::{PAGE_BYTES, POINTERS_PER_PAGE};
+
+/// Where the two slots of the superblock begin.
+pub const SUPERBLOCKS: [u64; 2] = [0, PAGE_BYTES as u64];
+
+/// Where the log begins.
+pub const LOG_START: u64 = 2 * PAGE_BYTES as u64;
+
+/// The shortest log.
+pub const LOG_BYTES_MIN: u64 = 64 << 10;
+
+/// The longest log: an opening holds all of it in memory.
+pub const LOG_BYTES_MAX: u64 = 64 << 20;
+
+/// The longest record: a quarter of the shortest log, so that a checkpoint always makes room.
+const RECORD_PARTS: u64 = 4;
+
+/// The longest record in a log of any length.
+pub const RECORD_BYTES_MAX: u64 = 1 << 20;
+
+/// Objects of one vault.
+pub const OBJECTS_MAX: u32 = 4096;
+
+/// Pages of objects.
+pub const PAGES_MAX: u64 = 1 << 31;
+
+/// The fewest pages of objects that are of use.
+pub const PAGES_MIN: u64 = 8;
+
+/// Bytes of both homes of a page.
+const HOMES_BYTES: u64 = 2 * PAGE_BYTES as u64;
+
+/// Levels of the map: 254 to the fourth is more than [`PAGES_MAX`].
+pub const LEVELS_MAX: usize = 4;
+
+/// The number of a page, counted through all levels.
+pub type PageNumber = u64;
+
+/// The sizes of a copy's parts; the same for all copies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Geometry {
+    /// Bytes of a copy.
+    pub bytes: u64,
+    /// Bytes of the log.
+    pub log_bytes: u64,
+    /// Pages of objects, with those of the directory.
+    pub pages: u64,
+    /// Pages of the directory, from 0.
+    pub directory_pages: u32,
+}
+
+impl Geometry {
+    /// What fits into `bytes`, with a log of `log_bytes` and a directory of so many pages.
+    ///
+    /// # Errors
+    /// `Invalid` for a log outside its limits, `NoSpace` if there is no room for objects.
+    pub fn fit(bytes: u64, log_bytes: u64, directory_pages: u32) -> Result<Self> {
+        let homes = bytes.saturating_sub(LOG_START + log_bytes) / HOMES_BYTES;
+        let mut all = Self { bytes, log_bytes, pages: homes.min(PAGES_MAX), directory_pages };
+        // Each step takes away what the map needs too much; the map shrinks with it.
+        while all.pages > 0 && all.all_pages() > homes {
+            all.pages -= (all.all_pages() - homes).min(all.pages);
+        }
+        // It may have been a little too much.
+        while all.pages < homes.min(PAGES_MAX)
+            && (Self { pages: all.pages + 1, ..all }).all_pages() <= homes
+        {
+            all.pages += 1;
+        }
+        all.check().map_err(|words| {
+            let kind = if all.pages < PAGES_MIN { ErrorKind::NoSpace } else { ErrorKind::Invalid };
+            Error::new(kind, format!("{bytes} bytes for a vault: {words}"))
+        })?;
+        Ok(all)
+    }
+
+    /// What is wrong with it, in words.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let Self { bytes, log_bytes, pages, directory_pages } = *self;
+        if !(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&log_bytes)
+            || !log_bytes.is_multiple_of(PAGE_BYTES as u64)
+        {
+            return Err(format!(
+                "a log of {log_bytes} bytes; {LOG_BYTES_MIN} to {LOG_BYTES_MAX} are possible, in \
+                 steps of {PAGE_BYTES}"
+            ));
+        }
+        let least = PAGES_MIN.max(u64::from(directory_pages) + 1);
+        let most = OBJECTS_MAX.div_ceil(super::directory::SLOTS_PER_PAGE as u32);
+        if !(1..=most).contains(&directory_pages) {
+            return Err(format!("{directory_pages} pages for the directory; at most {most}"));
+        }
+        if !(least..=PAGES_MAX).contains(&pages) {
+            return Err(format!(
+                "{pages} pages, {directory_pages} of them for the directory; at least {least} are \
+                 needed"
+            ));
+        }
+        let end = self.home(self.all_pages(), 0);
+        if end > bytes {
+            return Err(format!("its pages end at byte {end}"));
+        }
+        Ok(())
+    }
+
+    /// Pages of the level.
+    pub fn level_pages(&self, level: usize) -> u64 {
+        (0..level).fold(self.pages, |pages, _| pages.div_ceil(POINTERS_PER_PAGE))
+    }
+
+    /// The level of the root: the first of one page, and one at least.
+    pub fn root_level(&self) -> usize {
+        (1..=LEVELS_MAX).find(|level| self.level_pages(*level) == 1).unwrap_or(LEVELS_MAX)
+    }
+
+    fn first_of(&self, level: usize) -> PageNumber {
+        (0..level).map(|level| self.level_pages(level)).sum()
+    }
+
+    /// The root's number.
+    pub fn root(&self) -> PageNumber {
+        self.first_of(self.root_level())
+    }
+
+    /// Pages of all levels.
+    pub fn all_pages(&self) -> u64 {
+        self.root() + 1
+    }
+
+    /// Which page points to this one, and where in it; `None` for the root.
+    pub fn parent(&self, page: PageNumber) -> Option<(PageNumber, usize)> {
+        let mut first = 0;
+        for level in 0..self.root_level() {
+            let count = self.level_pages(level);
+            if page < first + count {
+                let index = page - first;
+                let parent = first + count + index / POINTERS_PER_PAGE;
+                return Some((parent, (index % POINTERS_PER_PAGE) as usize));
+            }
+            first += count;
+        }
+        None
+    }
+
+    /// Where a home of a page begins.
+    pub fn home(&self, page: PageNumber, home: usize) -> u64 {
+        LOG_START + self.log_bytes + page * HOMES_BYTES + home as u64 * PAGE_BYTES as u64
+    }
+
+    /// The longest record of this log, a multiple of a page.
+    pub fn record_bytes_max(&self) -> u64 {
+        let most = (self.log_bytes / RECORD_PARTS).min(RECORD_BYTES_MAX);
+        most - most % PAGE_BYTES as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_map_of_a_large_disk_has_three_levels_and_every_page_a_parent() {
+        let all = Geometry::fit(6 << 30, 16 << 20, 37).unwrap();
+        assert_eq!(all.root_level(), 3);
+        assert!(all.home(all.all_pages(), 0) <= all.bytes);
+        let larger = Geometry { pages: all.pages + 2, ..all };
+        assert!(larger.home(larger.all_pages(), 0) > all.bytes, "no room is wasted");
+        for page in [0, 1, 253, 254, all.pages - 1, all.pages, all.root() - 1] {
+            let (parent, _) = all.parent(page).unwrap();
+            assert!(parent > page && parent <= all.root(), "page {page} under {parent}");
+        }
+        assert_eq!(all.parent(254), Some((all.pages + 1, 0)));
+        assert_eq!(all.parent(all.root()), None);
+    }
+
+    #[test]
+    fn the_most_pages_need_no_more_levels_than_there_may_be() {
+        let all = Geometry { bytes: 0, log_bytes: 0, pages: PAGES_MAX, directory_pages: 1 };
+        assert_eq!(all.root_level(), LEVELS_MAX);
+        assert_eq!(all.level_pages(LEVELS_MAX), 1);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        assert_eq!(Geometry::fit(1 << 20, 4096, 1).unwrap_err().kind(), ErrorKind::Invalid);
+        assert_eq!(Geometry::fit(80 << 10, 64 << 10, 1).unwrap_err().kind(), ErrorKind::NoSpace);
+        assert!(Geometry::fit(1 << 20, 64 << 10, 4).is_ok());
+    }
+}

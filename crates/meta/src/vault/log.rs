@@ -1,0 +1,194 @@
+//! Entries in their order: added behind, trimmed in front.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use block::{Error, ErrorKind, RangeLock, Result};
+
+use super::entry::{Entry, ObjectKind};
+use super::superblock::COUNT_MAX;
+use super::transaction::Turn;
+use super::{ObjectId, Spec, Transaction, Vault};
+
+/// Bytes before the ring: first and next.
+pub(super) const LOG_HEADER_BYTES: u64 = 16;
+
+/// Bytes before an entry: its length.
+const ENTRY_HEADER_BYTES: u64 = 4;
+
+/// A log of entries, of which there is one handle in a process.
+pub struct Log {
+    vault: Vault,
+    id: ObjectId,
+    ends: Rc<Cell<Ends>>,
+    /// One transaction at a time adds or trims, until it is on its way.
+    turn: RangeLock,
+}
+
+/// Offsets into the ring, which count on for ever.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Ends {
+    first: u64,
+    next: u64,
+}
+
+/// An entry, and where the one behind it begins.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LogEntry {
+    /// Where it begins.
+    pub at: u64,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// Where the next one begins.
+    pub next: u64,
+}
+
+impl Spec {
+    /// A log whose entries, with 4 bytes for each, have at most `bytes`.
+    pub fn log(owner: &str, role: u32, bytes: u64) -> Self {
+        let (kind, owner) = (ObjectKind::Log, owner.to_owned());
+        Self { owner, role, kind, advisory: false, record_bytes: 0, length: bytes }
+    }
+}
+
+impl Log {
+    /// The log of that number. Of each there is one handle at a time.
+    ///
+    /// # Errors
+    /// `NotFound`, `Corrupt`, and what reading says.
+    pub async fn open(vault: &Vault, id: ObjectId) -> Result<Self> {
+        let entry = super::transaction::of_kind(vault.object(id)?, ObjectKind::Log)?;
+        let mut ends = [[0; 8]; 2];
+        vault.0.read(&entry, 0, ends.as_flattened_mut()).await?;
+        let [first, next] = ends.map(u64::from_le_bytes);
+        let used = next.checked_sub(first);
+        if next > COUNT_MAX || used.is_none_or(|used| used > entry.length) {
+            let words = format!("{entry} claims entries from {first} to {next}");
+            return Err(Error::new(ErrorKind::Corrupt, words));
+        }
+        let ends = Rc::new(Cell::new(Ends { first, next }));
+        Ok(Self { vault: vault.clone(), id, ends, turn: RangeLock::new() })
+    }
+
+    /// Where the first entry is, or will be.
+    pub fn first(&self) -> u64 {
+        self.ends.get().first
+    }
+
+    /// Where the next entry will be.
+    pub fn next(&self) -> u64 {
+        self.ends.get().next
+    }
+
+    /// Adds an entry; where it will be. Another transaction that changes the log waits until this one is
+    /// on its way, or dropped.
+    ///
+    /// # Errors
+    /// `NoSpace` if it has no room, `NotFound`.
+    pub async fn append(&self, transaction: &mut Transaction, bytes: &[u8]) -> Result<u64> {
+        let mut ends = self.turn_of(transaction).await;
+        let entry = transaction.expect(self.id, ObjectKind::Log)?;
+        let at = ends.next;
+        ends.next += ENTRY_HEADER_BYTES + bytes.len() as u64;
+        if ends.next - ends.first > entry.length {
+            let words = format!(
+                "{} bytes more in {entry}, which has {} and uses {}: trim it",
+                bytes.len(),
+                entry.length,
+                at - ends.first
+            );
+            return Err(Error::new(ErrorKind::NoSpace, words));
+        }
+        let mut whole = (bytes.len() as u32).to_le_bytes().to_vec();
+        whole.extend_from_slice(bytes);
+        for (place, part) in parts(&entry, at, &whole) {
+            transaction.write(self.id.0, place, part);
+        }
+        self.set(transaction, ends);
+        Ok(at)
+    }
+
+    /// Takes away all entries before `to`, which is where one begins, or the next.
+    ///
+    /// # Errors
+    /// `OutOfRange`, `NotFound`.
+    pub async fn trim(&self, transaction: &mut Transaction, to: u64) -> Result<()> {
+        let ends = self.turn_of(transaction).await;
+        transaction.expect(self.id, ObjectKind::Log)?;
+        if !(ends.first..=ends.next).contains(&to) {
+            let words = format!("entries are from {} to {}; not {to}", ends.first, ends.next);
+            return Err(Error::new(ErrorKind::OutOfRange, words));
+        }
+        self.set(transaction, Ends { first: to, ..ends });
+        Ok(())
+    }
+
+    /// The entry that begins at `at`; `None` at the end.
+    ///
+    /// # Errors
+    /// `OutOfRange` for what is trimmed, `Corrupt`, and what reading says.
+    pub async fn get(&self, at: u64) -> Result<Option<LogEntry>> {
+        let entry = super::transaction::of_kind(self.vault.object(self.id)?, ObjectKind::Log)?;
+        let Ends { first, next } = self.ends.get();
+        if at == next {
+            return Ok(None);
+        }
+        if !(first..next).contains(&at) {
+            let words = format!("entries of {entry} are from {first} to {next}; not {at}");
+            return Err(Error::new(ErrorKind::OutOfRange, words));
+        }
+        let mut length = [0; ENTRY_HEADER_BYTES as usize];
+        self.read(&entry, at, &mut length).await?;
+        let end = at + ENTRY_HEADER_BYTES + u64::from(u32::from_le_bytes(length));
+        if end > next {
+            let words = format!("an entry from {at} to {end} in {entry}, which ends at {next}");
+            return Err(Error::new(ErrorKind::Corrupt, words));
+        }
+        let mut bytes = vec![0; (end - at - ENTRY_HEADER_BYTES) as usize];
+        self.read(&entry, at + ENTRY_HEADER_BYTES, &mut bytes).await?;
+        Ok(Some(LogEntry { at, bytes, next: end }))
+    }
+
+    async fn read(&self, entry: &Entry, at: u64, into: &mut [u8]) -> Result<()> {
+        let to_end = (entry.length - at % entry.length) as usize;
+        let (before, behind) = into.split_at_mut(to_end.min(into.len()));
+        self.vault.0.read(entry, LOG_HEADER_BYTES + at % entry.length, before).await?;
+        self.vault.0.read(entry, LOG_HEADER_BYTES, behind).await
+    }
+
+    /// The ends as this transaction sees them.
+    async fn turn_of(&self, transaction: &mut Transaction) -> Ends {
+        let own = transaction.turns.iter().any(|turn| turn.object == self.id.0);
+        if !own {
+            let alone = self.turn.turn().await;
+            let (ends, now) = (self.ends.clone(), self.ends.get());
+            let planned = Rc::new(Cell::new((now.first, now.next)));
+            let then = planned.clone();
+            let on_the_way = Box::new(move || {
+                let (first, next) = then.get();
+                ends.set(Ends { first, next });
+            });
+            transaction.turns.push(Turn { object: self.id.0, alone, planned, on_the_way });
+        }
+        let (first, next) = self.planned(transaction).get();
+        Ends { first, next }
+    }
+
+    fn planned(&self, transaction: &Transaction) -> Rc<Cell<(u64, u64)>> {
+        let own = transaction.turns.iter().find(|turn| turn.object == self.id.0);
+        own.expect("it has taken its turn").planned.clone()
+    }
+
+    fn set(&self, transaction: &mut Transaction, ends: Ends) {
+        self.planned(transaction).set((ends.first, ends.next));
+        let bytes = [ends.first.to_le_bytes(), ends.next.to_le_bytes()];
+        transaction.write(self.id.0, 0, bytes.as_flattened());
+    }
+}
+
+/// Where in the object the bytes of an entry go: over the end of the ring, and on at its beginning.
+fn parts<'a>(entry: &Entry, at: u64, bytes: &'a [u8]) -> [(u64, &'a [u8]); 2] {
+    let to_end = (entry.length - at % entry.length) as usize;
+    let (before, behind) = bytes.split_at(to_end.min(bytes.len()));
+    [(LOG_HEADER_BYTES + at % entry.length, before), (LOG_HEADER_BYTES, behind)]
+}

@@ -1,0 +1,356 @@
+//! Formatting a vault, and opening one: whose superblock counts, who is current.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use block::{Env, Error, ErrorKind, Lower, RangeLock, Result, Waiters};
+
+use super::checkpoint::WINDOW;
+use super::commit::Commits;
+use super::directory::{Directory, SLOTS_PER_PAGE};
+use super::geometry::{Geometry, LOG_BYTES_MAX, LOG_BYTES_MIN, OBJECTS_MAX, SUPERBLOCKS};
+use super::page::PAGE_BYTES;
+use super::primaries::{Durable, Primaries, Primary, Standing};
+use super::replay;
+use super::superblock::{COPIES_MAX, Epoch, Position, Superblock, Wrong};
+use super::tree::{READS_MAX, Tree};
+use super::{Inner, Vault};
+use crate::Uuid;
+use crate::io::{all_of, write_all};
+
+/// What a new vault is to be like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shape {
+    /// Bytes of the log; a share of the disk if `None`.
+    pub log_bytes: Option<u64>,
+    /// Objects that there may be at once.
+    pub objects: u32,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self { log_bytes: None, objects: 256 }
+    }
+}
+
+/// Of so many bytes of a disk, one is for the log if nothing else is said.
+const LOG_PART: u64 = 32;
+
+/// And no more than this.
+const LOG_BYTES_USUAL: u64 = 16 << 20;
+
+/// How a vault is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Bytes of pages in memory; at least [`super::CACHE_BYTES_MIN`].
+    pub cache_bytes: usize,
+    /// Nothing is written: what the log says is made to happen in memory only.
+    pub read_only: bool,
+    /// Whether it may be opened without a copy that is current.
+    pub may_degrade: bool,
+    /// Which vault it must be, if that is known.
+    pub vault: Option<Uuid>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { cache_bytes: 16 << 20, read_only: false, may_degrade: false, vault: None }
+    }
+}
+
+/// What is on a disk where a vault's copy would be.
+struct Seen {
+    superblock: Superblock,
+    slot: usize,
+}
+
+/// The superblock of a copy that counts; `None` if there is none.
+async fn look(env: &Env, lower: &Lower) -> Result<Option<Seen>> {
+    check_disk(lower)?;
+    let mut best: Option<Seen> = None;
+    let mut damage = None;
+    for (slot, at) in SUPERBLOCKS.into_iter().enumerate() {
+        let range = block::ByteRange::new(at, PAGE_BYTES as u64).expect("a slot has bytes");
+        let into = env.pool().wait_for(PAGE_BYTES).await?;
+        let bytes = lower.read(range, into).await?;
+        let decoded = Superblock::decode(&bytes.read());
+        match decoded {
+            Ok(superblock) => {
+                let newer = |best: &Seen| best.superblock.sequence < superblock.sequence;
+                if best.as_ref().is_none_or(newer) {
+                    best = Some(Seen { superblock, slot });
+                }
+            }
+            Err(Wrong::NoMagic) => {}
+            Err(Wrong::Damaged(why)) => damage = Some(Wrong::Damaged(why)),
+            Err(newer) => return Err(unfit(ErrorKind::Unsupported, lower, newer)),
+        }
+    }
+    match (best, damage) {
+        (None, Some(damage)) => Err(unfit(ErrorKind::Corrupt, lower, damage)),
+        (best, _) => Ok(best),
+    }
+}
+
+fn unfit(kind: ErrorKind, lower: &Lower, why: impl std::fmt::Display) -> Error {
+    Error::new(kind, why.to_string()).at(lower.name())
+}
+
+fn check_disk(lower: &Lower) -> Result<()> {
+    let info = lower.info();
+    if info.block_size as usize > PAGE_BYTES {
+        let words = format!(
+            "blocks of {} bytes; a vault's disks have at most {PAGE_BYTES}",
+            info.block_size
+        );
+        return Err(unfit(ErrorKind::Unsupported, lower, words));
+    }
+    if info.size < SUPERBLOCKS[1] + PAGE_BYTES as u64 {
+        let words = format!("{} bytes are too few for a vault", info.size);
+        return Err(unfit(ErrorKind::NoSpace, lower, words));
+    }
+    Ok(())
+}
+
+impl Vault {
+    /// Makes a new, empty vault on these disks: one copy on each. What they held is gone. The caller
+    /// has made sure that nobody needs it.
+    ///
+    /// # Errors
+    /// `NoSpace` if the smallest is too small, `Invalid` for a shape that cannot be or more than 8
+    /// disks, and what the disks say: then there may be a vault on some of them.
+    pub async fn format(env: &Env, lowers: &[Lower], shape: Shape) -> Result<Uuid> {
+        if lowers.is_empty() || lowers.len() > COPIES_MAX {
+            let words =
+                format!("{} copies of a vault; 1 to {COPIES_MAX} are possible", lowers.len());
+            return Err(Error::new(ErrorKind::Invalid, words));
+        }
+        if shape.objects == 0 || shape.objects > OBJECTS_MAX {
+            let words = format!("{} objects; 1 to {OBJECTS_MAX} are possible", shape.objects);
+            return Err(Error::new(ErrorKind::Invalid, words));
+        }
+        lowers.iter().try_for_each(check_disk)?;
+        let bytes = lowers.iter().map(|lower| lower.info().size).min().unwrap_or_default();
+        let bytes = bytes - bytes % PAGE_BYTES as u64;
+        let usual = (bytes / LOG_PART).clamp(LOG_BYTES_MIN, LOG_BYTES_USUAL.min(LOG_BYTES_MAX));
+        let log_bytes = shape.log_bytes.unwrap_or(usual - usual % PAGE_BYTES as u64);
+        let directory_pages = shape.objects.div_ceil(SLOTS_PER_PAGE as u32);
+        let geometry = Geometry::fit(bytes, log_bytes, directory_pages)?;
+        let epoch = Epoch { number: 1, draw: env.random("vault epoch") };
+        let superblock = Superblock {
+            vault: Uuid::draw(env),
+            sequence: 1,
+            epoch,
+            copy: 0,
+            copies: lowers.len() as u32,
+            current: (1 << lowers.len()) - 1,
+            geometry,
+            checkpoint: 0,
+            root: None,
+            tail: Position { offset: 0, number: 1, previous: 0, epoch: 1 },
+            sent: std::array::from_fn(|n| if n < lowers.len() { epoch } else { Epoch::default() }),
+            unknown_read_only: 0,
+        };
+        for (copy, lower) in lowers.iter().enumerate() {
+            let superblock = Superblock { copy: copy as u32, ..superblock.clone() };
+            write_first(env, lower, Some(&superblock)).await?;
+        }
+        Ok(superblock.vault)
+    }
+
+    /// Opens a vault: each of its copies, in their order; `None` for one that is not here.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no vault on any of them; `Unsupported` if it is of a newer version;
+    /// `Invalid` for the wrong disk in a place; `Degraded` if a copy that is current is not here or
+    /// has no superblock, unless [`Options::may_degrade`]; `Corrupt` if copies have been written apart
+    /// from each other, or if what all copies need is damaged on all.
+    pub async fn open(env: &Env, lowers: Vec<Option<Lower>>, options: &Options) -> Result<Self> {
+        let primaries = gather(env, lowers, options).await?;
+        if !options.read_only {
+            // What a process before this one may have left in a cache becomes durable now.
+            primaries.flush().await;
+        }
+        let reserved_bytes = reserve(env, &primaries.geometry)?;
+        let Durable { root, tail, .. } = primaries.durable();
+        let vault = Rc::new_cyclic(|me| Inner {
+            me: me.clone(),
+            env: env.clone(),
+            read_only: options.read_only,
+            tree: Tree::new(primaries.geometry, root, options.cache_bytes),
+            directory: RefCell::new(Directory::new(&primaries.geometry)),
+            commits: Commits::new(tail, env.now()),
+            primaries,
+            checkpointing: RangeLock::new(),
+            checkpoint_soon: Cell::new(false),
+            progress: Waiters::default(),
+            failed: RefCell::default(),
+            reserved_bytes,
+        });
+        vault.recover().await?;
+        Ok(Self(vault))
+    }
+}
+
+impl Inner {
+    async fn recover(&self) -> Result<()> {
+        self.read_directory().await?;
+        let found = replay::find(&self.primaries).await?;
+        self.replay(&found).await?;
+        self.commits.set_head(found.end);
+        self.directory.borrow_mut().count_free()?;
+        if self.read_only {
+            return Ok(());
+        }
+        // From here on only records of this opening count, and every copy has the same.
+        self.primaries.raise_epoch();
+        let epoch = self.primaries.epoch().number;
+        self.commits.set_head(Position { epoch, ..found.end });
+        self.checkpoint(true).await
+    }
+
+    async fn read_directory(&self) -> Result<()> {
+        for page in 0..u64::from(self.primaries.geometry.directory_pages) {
+            self.tree.ensure(&self.primaries, page).await?;
+            let first = page as usize * SLOTS_PER_PAGE;
+            (first..first + SLOTS_PER_PAGE).try_for_each(|slot| self.note_slot(slot))?;
+        }
+        Ok(())
+    }
+}
+
+/// Buffers for one record, and for the pages that are read and written at once: kept back, so that a
+/// commit never waits for a pool that is full of requests that wait for this commit.
+fn reserve(env: &Env, geometry: &Geometry) -> Result<usize> {
+    let record = (geometry.record_bytes_max() as usize).next_power_of_two();
+    let bytes = record + (WINDOW + 1 + READS_MAX + COPIES_MAX) * PAGE_BYTES;
+    if env.pool().reserve(bytes) {
+        return Ok(bytes);
+    }
+    let words = format!("no {bytes} bytes of buffers are free for a vault");
+    Err(Error::new(ErrorKind::Limit, words))
+}
+
+/// Makes slot 1 zeros, and slot 0 what is given, or zeros.
+pub(super) async fn write_first(
+    env: &Env,
+    lower: &Lower,
+    superblock: Option<&Superblock>,
+) -> Result<()> {
+    let buf = env.pool().wait_for(PAGE_BYTES).await?;
+    buf.write().fill(0);
+    all_of(write_all(lower, SUPERBLOCKS[1], &buf)).await?;
+    let buf = env.pool().wait_for(PAGE_BYTES).await?;
+    buf.write().copy_from_slice(&superblock.map_or([0; PAGE_BYTES], Superblock::encode));
+    all_of(write_all(lower, SUPERBLOCKS[0], &buf)).await?;
+    lower.flush().await
+}
+
+/// Looks at all copies, and decides whose word counts and who is current.
+async fn gather(env: &Env, lowers: Vec<Option<Lower>>, options: &Options) -> Result<Primaries> {
+    let mut seen = Vec::new();
+    let mut trouble = Vec::new();
+    for (copy, lower) in lowers.iter().enumerate() {
+        seen.push(match lower {
+            None => None,
+            Some(lower) => match look(env, lower).await {
+                Ok(seen) => seen,
+                // One that is of a newer version is not overlooked; one that is damaged is missing.
+                Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
+                Err(error) => {
+                    trouble.push(format!("copy {copy}: {error}"));
+                    None
+                }
+            },
+        });
+    }
+    let newest = newest(&seen).ok_or_else(|| {
+        let kind = if trouble.is_empty() { ErrorKind::NotFound } else { ErrorKind::Corrupt };
+        let words = ["there is no vault on any of the disks".to_owned()];
+        let words: Vec<_> = words.into_iter().chain(trouble.iter().cloned()).collect();
+        Error::new(kind, words.join("; "))
+    })?;
+    check_newest(&newest, &lowers, options)?;
+    for (copy, seen) in seen.iter().enumerate() {
+        if let Some(seen) = seen {
+            check_copy(&newest, copy, &seen.superblock)?;
+        }
+    }
+    let current = |copy: usize| newest.current >> copy & 1 == 1;
+    let missing: Vec<_> = (0..newest.copies as usize)
+        .filter(|copy| current(*copy) && seen.get(*copy).is_none_or(Option::is_none))
+        .collect();
+    let nobody = (0..lowers.len()).all(|copy| !current(copy) || missing.contains(&copy));
+    if nobody || (!missing.is_empty() && !options.may_degrade) {
+        let words = format!(
+            "copies {missing:?} of the vault are current and not here: bring {}{}{}",
+            if nobody { "one of them" } else { "them, or open it without them" },
+            if trouble.is_empty() { "" } else { "; " },
+            trouble.join("; ")
+        );
+        return Err(Error::new(ErrorKind::Degraded, words));
+    }
+    let here = |(copy, (lower, seen)): (usize, (Option<Lower>, Option<Seen>))| {
+        let counts = current(copy) && seen.is_some();
+        let standing = if counts { Standing::Current } else { Standing::Behind };
+        Primary::new(lower, standing, seen.map(|seen| seen.slot))
+    };
+    let members = lowers.into_iter().zip(seen).enumerate().map(here).collect();
+    Ok(Primaries::new(env, &newest, members))
+}
+
+fn newest(seen: &[Option<Seen>]) -> Option<Superblock> {
+    let all = seen.iter().flatten().map(|seen| &seen.superblock);
+    all.max_by_key(|superblock| (superblock.epoch.number, superblock.sequence)).cloned()
+}
+
+fn check_newest(newest: &Superblock, lowers: &[Option<Lower>], options: &Options) -> Result<()> {
+    let is = newest.vault;
+    if let Some(should) = options.vault.filter(|should| *should != is) {
+        let words = format!("the disks hold the vault {is}, not {should}");
+        return Err(Error::new(ErrorKind::Invalid, words));
+    }
+    if newest.copies as usize != lowers.len() {
+        let words = format!("the vault has {} copies; {} are named", newest.copies, lowers.len());
+        return Err(Error::new(ErrorKind::Invalid, words));
+    }
+    if newest.unknown_read_only != 0 && !options.read_only {
+        let bits = newest.unknown_read_only;
+        let words = format!("this version may only read a vault with features {bits:#x}");
+        return Err(Error::new(ErrorKind::Unsupported, words));
+    }
+    for lower in lowers.iter().flatten() {
+        if lower.info().size < newest.geometry.bytes {
+            let (is, should) = (lower.info().size, newest.geometry.bytes);
+            let words = format!("{is} bytes; a copy of this vault has {should}");
+            return Err(unfit(ErrorKind::Corrupt, lower, words));
+        }
+    }
+    Ok(())
+}
+
+/// Whether what a copy says of itself agrees with what the newest superblock says of it.
+fn check_copy(newest: &Superblock, copy: usize, own: &Superblock) -> Result<()> {
+    if own.vault != newest.vault || own.copies != newest.copies || own.copy as usize != copy {
+        let words = format!(
+            "in the place of copy {copy} of the vault {} is copy {} of {}",
+            newest.vault, own.copy, own.vault
+        );
+        return Err(Error::new(ErrorKind::Invalid, words));
+    }
+    let sent = newest.sent[copy];
+    let ahead = own.epoch.number > sent.number;
+    if ahead || (own.epoch.number == sent.number && own.epoch.draw != sent.draw) {
+        let words = format!(
+            "copy {copy} of the vault has been written apart from the others: it is of epoch {}, \
+             and was last sent {}; open it alone and look, or format it anew",
+            own.epoch.number, sent.number
+        );
+        return Err(Error::new(ErrorKind::Corrupt, words));
+    }
+    if own.geometry != newest.geometry {
+        let words = format!("copy {copy} of the vault has other sizes than the others");
+        return Err(Error::new(ErrorKind::Corrupt, words));
+    }
+    Ok(())
+}

@@ -1,0 +1,337 @@
+//! The copies of a vault, who of them is current, and the superblocks that say so.
+
+use std::cell::{Cell, RefCell};
+
+use block::seeded::{self, Bug};
+use block::{Buf, ByteRange, Child, Env, Error, ErrorKind, Lower, Op, RangeLock, Result};
+
+use super::geometry::{Geometry, LOG_START, PageNumber, SUPERBLOCKS};
+use super::page::{PAGE_BYTES, Page, Pointer};
+use super::superblock::{COPIES_MAX, Epoch, Position, Superblock};
+use crate::Uuid;
+use crate::io::{all_of, write_all};
+
+/// What of a copy counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// It has all that was committed.
+    Current,
+    /// It is being brought up to date, and takes part in all writes.
+    Joining,
+    /// It has missed something, or is not there.
+    Behind,
+}
+
+/// What the superblocks say beside who is current.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Durable {
+    pub checkpoint: u64,
+    pub root: Option<Pointer>,
+    pub tail: Position,
+}
+
+pub(super) struct Primary {
+    pub lower: Option<Lower>,
+    standing: Cell<Standing>,
+    /// In which slot its newest superblock is; `None` if neither counts.
+    slot: Cell<Option<usize>>,
+    /// Why it was left behind.
+    fault: RefCell<Option<Error>>,
+}
+
+pub(super) struct Primaries {
+    env: Env,
+    pub vault: Uuid,
+    pub geometry: Geometry,
+    members: Vec<Primary>,
+    epoch: Cell<Epoch>,
+    sequence: Cell<u64>,
+    sent: Cell<[Epoch; COPIES_MAX]>,
+    durable: Cell<Durable>,
+    /// Who is current as the last superblock says, a bit for each.
+    told: Cell<u32>,
+    /// The same, of the last one that is durable on all of them.
+    known: Cell<u32>,
+    /// One superblock is written after the other.
+    turn: RangeLock,
+}
+
+impl Primary {
+    pub fn new(lower: Option<Lower>, standing: Standing, slot: Option<usize>) -> Self {
+        let (standing, slot) = (Cell::new(standing), Cell::new(slot));
+        Self { lower, standing, slot, fault: RefCell::default() }
+    }
+}
+
+impl Primaries {
+    /// Those that `newest` speaks of.
+    pub fn new(env: &Env, newest: &Superblock, members: Vec<Primary>) -> Self {
+        let Superblock { checkpoint, root, tail, .. } = *newest;
+        Self {
+            env: env.clone(),
+            vault: newest.vault,
+            geometry: newest.geometry,
+            members,
+            epoch: Cell::new(newest.epoch),
+            sequence: Cell::new(newest.sequence),
+            sent: Cell::new(newest.sent),
+            durable: Cell::new(Durable { checkpoint, root, tail }),
+            told: Cell::new(newest.current),
+            known: Cell::new(newest.current),
+            turn: RangeLock::new(),
+        }
+    }
+
+    pub fn durable(&self) -> Durable {
+        self.durable.get()
+    }
+
+    pub fn epoch(&self) -> Epoch {
+        self.epoch.get()
+    }
+
+    /// A new epoch, for those that are current now.
+    pub fn raise_epoch(&self) {
+        let number = self.epoch.get().number + 1;
+        self.epoch.set(Epoch { number, draw: self.env.random("vault epoch") });
+    }
+
+    pub fn count(&self) -> usize {
+        self.members.len()
+    }
+
+    pub fn standing(&self, copy: usize) -> Standing {
+        self.members[copy].standing.get()
+    }
+
+    pub fn set_standing(&self, copy: usize, standing: Standing) {
+        self.members[copy].standing.set(standing);
+    }
+
+    /// Which slot of a copy counts now; `None` for neither.
+    pub fn set_slot(&self, copy: usize, slot: Option<usize>) {
+        self.members[copy].slot.set(slot);
+    }
+
+    /// The superblock of a copy that is to come back: of the epoch that the others know of it, and not
+    /// current.
+    pub fn superblock_behind(&self, copy: usize) -> Superblock {
+        let superblock = self.superblock(copy, self.durable.get());
+        let current = superblock.current & !(1 << copy);
+        Superblock { sequence: 1, current, epoch: self.sent.get()[copy], ..superblock }
+    }
+
+    /// Why a copy was left behind by this process.
+    pub fn fault(&self, copy: usize) -> Option<Error> {
+        self.members[copy].fault.borrow().clone()
+    }
+
+    pub fn lower(&self, copy: usize) -> Option<&Lower> {
+        self.members[copy].lower.as_ref()
+    }
+
+    /// Those that take part in writes.
+    pub fn writing(&self) -> Vec<usize> {
+        let writes = |n: &usize| self.standing(*n) != Standing::Behind;
+        (0..self.members.len()).filter(writes).collect()
+    }
+
+    /// Those that have all that was committed.
+    pub fn current(&self) -> Vec<usize> {
+        let current = |n: &usize| self.standing(*n) == Standing::Current;
+        (0..self.members.len()).filter(current).collect()
+    }
+
+    /// Takes a copy out. The others must hear of it before anything is answered: [`Self::settle`].
+    pub fn fail(&self, copy: usize, error: &Error) {
+        let member = &self.members[copy];
+        member.standing.set(Standing::Behind);
+        *member.fault.borrow_mut() = Some(error.clone());
+    }
+
+    /// Begins writing `data` to every copy that takes part.
+    pub fn start_write(&self, at: u64, data: &Buf) -> Vec<(usize, Vec<Child>)> {
+        let begin = |n: usize| {
+            let lower = self.members[n].lower.as_ref().expect("who writes is there");
+            (n, write_all(lower, at, data))
+        };
+        self.writing().into_iter().map(begin).collect()
+    }
+
+    /// Waits for what was begun; who failed is taken out.
+    pub async fn finish(&self, begun: Vec<(usize, Vec<Child>)>) {
+        for (copy, children) in begun {
+            if let Err(error) = all_of(children).await {
+                self.fail(copy, &error);
+            }
+        }
+    }
+
+    /// Flushes every copy that takes part, in parallel; who fails is taken out.
+    pub async fn flush(&self) {
+        let begin = |n: usize| {
+            let lower = self.members[n].lower.as_ref().expect("who writes is there");
+            (n, vec![lower.start(Op::Flush)])
+        };
+        self.finish(self.writing().into_iter().map(begin).collect()).await;
+    }
+
+    /// A page as `pointer` means it, from any current copy; and whether another one had it wrong.
+    ///
+    /// # Errors
+    /// `Corrupt` if nobody has it, or what the last disk says that could not be read.
+    pub async fn read_page(&self, number: PageNumber, pointer: &Pointer) -> Result<(Page, bool)> {
+        let current = self.current();
+        let mut complaints = Vec::new();
+        let mut error = None;
+        for turn in 0..current.len() {
+            let copy = current[(turn + number as usize) % current.len()];
+            match self.page_of(copy, number, pointer).await {
+                Ok(Ok(page)) => return Ok((page, turn > 0)),
+                Ok(Err(words)) => complaints.push(words),
+                Err(failed) => error = Some(failed),
+            }
+        }
+        match error {
+            Some(error) if complaints.is_empty() => Err(error),
+            _ => {
+                let words = format!("no copy has page {number}: {}", complaints.join("; "));
+                Err(Error::new(ErrorKind::Corrupt, words))
+            }
+        }
+    }
+
+    /// A page as `pointer` means it from one copy, or what that one has instead, in words.
+    ///
+    /// # Errors
+    /// What its disk says.
+    pub async fn page_of(
+        &self,
+        copy: usize,
+        number: PageNumber,
+        pointer: &Pointer,
+    ) -> Result<Result<Page, String>> {
+        let lower = self.members[copy].lower.as_ref().expect("who is current is there");
+        let at = self.geometry.home(number, pointer.home);
+        let bytes = self.read(lower, at, PAGE_BYTES).await?;
+        let page = Page::verify(&bytes.read(), number, pointer);
+        Ok(page.map_err(|words| format!("{}: {words}", lower.name())))
+    }
+
+    /// Some bytes of a copy.
+    pub async fn read(&self, lower: &Lower, at: u64, len: usize) -> Result<Buf> {
+        let range = ByteRange::new(at, len as u64).expect("something is read");
+        let into = self.env.pool().scratch(len).await?;
+        lower.read(range, into).await
+    }
+
+    /// Where a place in the log is on a copy.
+    pub fn log_place(&self, offset: u64) -> u64 {
+        LOG_START + offset % self.geometry.log_bytes
+    }
+
+    /// Makes durable, on those that are left, who was left behind.
+    ///
+    /// # Errors
+    /// `Faulted` if nobody is left.
+    pub async fn settle(&self) -> Result<()> {
+        if self.known.get() == self.mask() || seeded::on(Bug::LeftBehindLate) {
+            return Ok(());
+        }
+        let _alone = self.turn.turn().await;
+        self.write_until_known(self.durable.get(), false).await
+    }
+
+    /// Writes a superblock that says `next` to all who are current, and flushes it.
+    ///
+    /// # Errors
+    /// `Faulted` if nobody is left who took it.
+    pub async fn publish(&self, next: Durable) -> Result<()> {
+        let _alone = self.turn.turn().await;
+        self.write_until_known(next, true).await
+    }
+
+    /// Who is current, a bit for each.
+    fn mask(&self) -> u32 {
+        self.current().iter().fold(0, |all, n| all | 1 << n)
+    }
+
+    /// Writes superblocks until all who are current know durably who is; at least once if it is `due`.
+    async fn write_until_known(&self, next: Durable, mut due: bool) -> Result<()> {
+        while self.mask() != 0 && (due || self.known.get() != self.mask()) {
+            due = false;
+            let mask = self.mask();
+            if self.told.replace(mask) != mask {
+                self.raise_epoch();
+            }
+            self.write_superblocks(next).await;
+            if self.mask() != 0 {
+                self.durable.set(next);
+            }
+            if self.mask() == mask {
+                self.known.set(mask);
+            }
+        }
+        if self.current().is_empty() {
+            let last = self.members.iter().find_map(|member| member.fault.borrow().clone());
+            let why = last.map_or_else(String::new, |error| format!(": {}", error.words()));
+            let words = format!("no copy of the vault is left{why}");
+            return Err(Error::new(ErrorKind::Faulted, words));
+        }
+        Ok(())
+    }
+
+    async fn write_superblocks(&self, next: Durable) {
+        let current = self.current();
+        self.sequence.set(self.sequence.get() + 1);
+        let mut sent = self.sent.get();
+        current.iter().for_each(|n| sent[*n] = self.epoch.get());
+        self.sent.set(sent);
+        let mut begun = Vec::new();
+        for copy in &current {
+            match self.env.pool().scratch(PAGE_BYTES).await {
+                Ok(buf) => {
+                    let bytes = self.superblock(*copy, next).encode();
+                    buf.write().copy_from_slice(&bytes);
+                    let member = &self.members[*copy];
+                    let lower = member.lower.as_ref().expect("who is current is there");
+                    let slot = next_slot(member.slot.get());
+                    begun.push((*copy, write_all(lower, SUPERBLOCKS[slot], &buf)));
+                }
+                Err(error) => self.fail(*copy, &error),
+            }
+        }
+        self.finish(begun).await;
+        self.flush().await;
+        for copy in self.current() {
+            let member = &self.members[copy];
+            member.slot.set(Some(next_slot(member.slot.get())));
+        }
+    }
+
+    fn superblock(&self, copy: usize, next: Durable) -> Superblock {
+        Superblock {
+            vault: self.vault,
+            sequence: self.sequence.get(),
+            epoch: self.epoch.get(),
+            copy: copy as u32,
+            copies: self.members.len() as u32,
+            current: self.told.get(),
+            geometry: self.geometry,
+            checkpoint: next.checkpoint,
+            root: next.root,
+            tail: next.tail,
+            sent: self.sent.get(),
+            unknown_read_only: 0,
+        }
+    }
+}
+
+/// The slot that the next superblock of a copy goes to: the one that the last is not in.
+fn next_slot(last: Option<usize>) -> usize {
+    match last {
+        Some(last) if seeded::on(Bug::SuperblockOverActive) => last,
+        Some(last) => 1 - last,
+        None => 0,
+    }
+}

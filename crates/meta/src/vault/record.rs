@@ -1,0 +1,251 @@
+//! The bytes of a record of the log, and of the changes in it.
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::page::{PAGE_BYTES, checksum};
+use super::superblock::Position;
+use crate::Uuid;
+
+/// How a record begins.
+pub const RECORD_MAGIC: [u8; 8] = *b"CAIRNREC";
+
+/// Bytes before the changes.
+pub const RECORD_HEADER_BYTES: usize = size_of::<Header>();
+
+/// Bytes before the bytes of a change.
+pub const CHANGE_HEADER_BYTES: usize = size_of::<ChangeHeader>();
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Header {
+    magic: [u8; 8],
+    checksum: U64,
+    vault: [u8; 16],
+    number: U64,
+    offset: U64,
+    previous: U64,
+    epoch: U64,
+    length: U32,
+    changes: U32,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct ChangeHeader {
+    object: U64,
+    from: U64,
+    length: U32,
+    verb: u8,
+    value: u8,
+    zero: [u8; 2],
+}
+
+const _: () = assert!(size_of::<Header>() == 72 && size_of::<ChangeHeader>() == 24);
+
+/// Where the checksum stands, which it does not cover.
+const CHECKSUM: std::ops::Range<usize> = 8..16;
+
+const WRITE: u8 = 1;
+const FILL: u8 = 2;
+const BITS: u8 = 3;
+
+/// What a change does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verb<'a> {
+    /// These bytes.
+    Write(&'a [u8]),
+    /// So many bytes of this value.
+    Fill(u32, u8),
+    /// So many bits set, or cleared.
+    Bits(u32, bool),
+}
+
+/// A change to an object, of one byte or bit at least.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Change<'a> {
+    /// The object's number.
+    pub object: u64,
+    /// From which byte of it, or bit.
+    pub from: u64,
+    /// What happens there.
+    pub verb: Verb<'a>,
+}
+
+impl<'a> Change<'a> {
+    /// How many bytes or bits it is about.
+    pub fn length(&self) -> u32 {
+        match self.verb {
+            Verb::Write(bytes) => bytes.len() as u32,
+            Verb::Fill(length, _) | Verb::Bits(length, _) => length,
+        }
+    }
+
+    /// The bytes that it touches: first and number.
+    pub fn byte_range(&self) -> (u64, u64) {
+        match self.verb {
+            Verb::Write(_) | Verb::Fill(..) => (self.from, self.length().into()),
+            Verb::Bits(count, _) => {
+                let last = self.from + u64::from(count) - 1;
+                (self.from / 8, last / 8 - self.from / 8 + 1)
+            }
+        }
+    }
+
+    /// Adds its bytes to `to`.
+    pub fn encode(&self, to: &mut Vec<u8>) {
+        let (verb, value, bytes): (u8, u8, &[u8]) = match self.verb {
+            Verb::Write(bytes) => (WRITE, 0, bytes),
+            Verb::Fill(_, value) => (FILL, value, &[]),
+            Verb::Bits(_, value) => (BITS, value.into(), &[]),
+        };
+        let header = ChangeHeader {
+            object: self.object.into(),
+            from: self.from.into(),
+            length: self.length().into(),
+            verb,
+            value,
+            zero: [0; 2],
+        };
+        to.extend_from_slice(header.as_bytes());
+        to.extend_from_slice(bytes);
+    }
+
+    /// The first change of `bytes`, and what follows it.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub fn decode(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), String> {
+        let (header, rest) = ChangeHeader::ref_from_prefix(bytes).map_err(|_| "a change is cut")?;
+        let (length, from) = (header.length.get(), header.from.get());
+        if length == 0 || header.zero != [0; 2] || from.checked_add(length.into()).is_none() {
+            return Err(format!("a change of {length} from {from}"));
+        }
+        let mut after = rest;
+        let verb = match (header.verb, header.value) {
+            (WRITE, 0) if length as usize <= rest.len() => {
+                let (bytes, behind) = rest.split_at(length as usize);
+                after = behind;
+                Verb::Write(bytes)
+            }
+            (FILL, value) => Verb::Fill(length, value),
+            (BITS, value @ 0..=1) => Verb::Bits(length, value == 1),
+            (verb, value) => return Err(format!("a change of sort {verb} with {value}")),
+        };
+        Ok((Self { object: header.object.get(), from, verb }, after))
+    }
+}
+
+/// All changes of `bytes`, in order.
+///
+/// # Errors
+/// What is wrong with the first that is wrong.
+pub fn changes(mut bytes: &[u8]) -> Result<Vec<Change<'_>>, String> {
+    let mut all = Vec::new();
+    while !bytes.is_empty() {
+        let (change, rest) = Change::decode(bytes)?;
+        all.push(change);
+        bytes = rest;
+    }
+    Ok(all)
+}
+
+/// What stands before the changes of a record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Head {
+    /// Where it is, which one, after which, and its own epoch.
+    pub at: Position,
+    /// Bytes in it.
+    pub length: u32,
+    /// Changes in it.
+    pub changes: u32,
+    /// Its checksum.
+    pub checksum: u64,
+}
+
+impl Head {
+    /// Where the next record will be.
+    pub fn next(&self) -> Position {
+        Position {
+            offset: self.at.offset + padded(self.length as usize) as u64,
+            number: self.at.number + 1,
+            previous: self.checksum,
+            epoch: self.at.epoch,
+        }
+    }
+}
+
+/// Bytes that a record of `length` takes in the log.
+pub const fn padded(length: usize) -> usize {
+    length.next_multiple_of(PAGE_BYTES)
+}
+
+/// Writes a record into `to`, which has its padded length: `changes` of them, encoded in `parts`.
+///
+/// # Panics
+/// If `to` has another length.
+pub fn encode(vault: Uuid, at: Position, changes: u32, parts: &[&[u8]], to: &mut [u8]) -> Head {
+    let length = RECORD_HEADER_BYTES + parts.iter().map(|part| part.len()).sum::<usize>();
+    assert_eq!(to.len(), padded(length), "the buffer is made for this record");
+    let header = Header {
+        magic: RECORD_MAGIC,
+        checksum: 0.into(),
+        vault: vault.0,
+        number: at.number.into(),
+        offset: at.offset.into(),
+        previous: at.previous.into(),
+        epoch: at.epoch.into(),
+        length: (length as u32).into(),
+        changes: changes.into(),
+    };
+    to[..RECORD_HEADER_BYTES].copy_from_slice(header.as_bytes());
+    let mut end = RECORD_HEADER_BYTES;
+    for part in parts {
+        to[end..end + part.len()].copy_from_slice(part);
+        end += part.len();
+    }
+    to[end..].fill(0);
+    let sum = checksum(&to[..length]);
+    to[CHECKSUM].copy_from_slice(&sum.to_le_bytes());
+    Head { at, length: length as u32, changes, checksum: sum }
+}
+
+/// The record at the beginning of `bytes`, if there is a whole one of this vault, and its changes.
+pub fn decode(vault: Uuid, bytes: &[u8]) -> Option<(Head, &[u8])> {
+    let (header, _) = Header::ref_from_prefix(bytes).ok()?;
+    let length = header.length.get() as usize;
+    let begins = header.magic == RECORD_MAGIC && header.vault == vault.0;
+    if !begins || !(RECORD_HEADER_BYTES..=bytes.len()).contains(&length) {
+        return None;
+    }
+    if header.checksum.get() != record_checksum(&bytes[..length]) {
+        return None;
+    }
+    let at = Position {
+        offset: header.offset.get(),
+        number: header.number.get(),
+        previous: header.previous.get(),
+        epoch: header.epoch.get(),
+    };
+    let (changes, checksum) = (header.changes.get(), header.checksum.get());
+    let head = Head { at, length: length as u32, changes, checksum };
+    Some((head, &bytes[RECORD_HEADER_BYTES..length]))
+}
+
+/// The checksum that a record needs, whatever stands in its place.
+///
+/// # Panics
+/// If it is shorter than a header.
+pub fn record_checksum(record: &[u8]) -> u64 {
+    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Nvme);
+    digest.update(&record[..CHECKSUM.start]);
+    digest.update(&[0; 8]);
+    digest.update(&record[CHECKSUM.end..]);
+    digest.finalize()
+}
+
+/// The bytes that the record at the beginning of `bytes` claims to have.
+pub fn claimed_length(bytes: &[u8]) -> Option<usize> {
+    let (header, _) = Header::ref_from_prefix(bytes).ok()?;
+    (header.magic == RECORD_MAGIC).then(|| header.length.get() as usize)
+}

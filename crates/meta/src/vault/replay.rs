@@ -1,0 +1,210 @@
+//! What a log says after a crash: which records count, and what they change.
+
+use block::seeded::{self, Bug};
+use block::{Error, ErrorKind, Lower, Result};
+
+use super::Inner;
+use super::commit::pieces;
+use super::entry::{DIRECTORY, ENTRY_BYTES, Slot};
+use super::geometry::{Geometry, LOG_START};
+use super::page::PAGE_BYTES;
+use super::primaries::Primaries;
+use super::record::{self, Change, Head};
+use super::superblock::Position;
+use super::transaction::TRANSACTION_PAGES_MAX;
+use crate::Uuid;
+
+/// Bytes of the log that are read at once.
+const READ_BYTES: usize = 256 << 10;
+
+/// The log of one copy, as a whole.
+struct Ring(Vec<u8>);
+
+impl Ring {
+    async fn read(primaries: &Primaries, lower: &Lower) -> Result<Self> {
+        let len = primaries.geometry.log_bytes as usize;
+        let step = READ_BYTES.min(crate::io::step(lower));
+        let mut bytes = Vec::with_capacity(len);
+        while bytes.len() < len {
+            let part = step.min(len - bytes.len());
+            let at = LOG_START + bytes.len() as u64;
+            bytes.extend_from_slice(&primaries.read(lower, at, part).await?.read());
+        }
+        Ok(Self(bytes))
+    }
+
+    /// The record that begins at a place, if there is one: its head and its changes.
+    fn record(&self, vault: Uuid, geometry: &Geometry, place: usize) -> Option<(Head, Vec<u8>)> {
+        let length = record::claimed_length(&self.0[place..])?;
+        if length as u64 > geometry.record_bytes_max() {
+            return None;
+        }
+        let found = if place + length <= self.0.len() {
+            record::decode(vault, &self.0[place..place + length])
+                .map(|(head, changes)| (head, changes.to_vec()))
+        } else {
+            let mut whole = self.0[place..].to_vec();
+            whole.extend_from_slice(&self.0[..length - whole.len()]);
+            record::decode(vault, &whole).map(|(head, changes)| (head, changes.to_vec()))
+        };
+        found.filter(|(head, _)| head.at.offset % geometry.log_bytes == place as u64)
+    }
+}
+
+/// Records from the tail on, and where the next one goes.
+pub(super) struct Found {
+    pub records: Vec<(Head, Vec<u8>)>,
+    pub end: Position,
+}
+
+/// The record that comes next, as far as its head tells.
+fn follows(head: &Head, end: &Position) -> bool {
+    let Position { offset, number, previous, epoch } = *end;
+    let at = &head.at;
+    (at.offset, at.number, at.previous) == (offset, number, previous) && at.epoch >= epoch
+}
+
+/// Reads the logs of all current copies. A copy whose log cannot be read is left behind.
+///
+/// # Errors
+/// `Corrupt` if a record is missing and a later one is not; what the last copy says that cannot be
+/// read.
+pub(super) async fn find(primaries: &Primaries) -> Result<Found> {
+    let Geometry { log_bytes, .. } = primaries.geometry;
+    let mut found = Found { records: Vec::new(), end: primaries.durable().tail };
+    loop {
+        let before = found.end.number;
+        let mut latest: Option<Head> = None;
+        for copy in primaries.current() {
+            let lower = primaries.lower(copy).expect("who is current is there");
+            let ring = match Ring::read(primaries, lower).await {
+                Ok(ring) => ring,
+                Err(error) => {
+                    primaries.fail(copy, &error);
+                    match primaries.current().is_empty() {
+                        true => return Err(error),
+                        false => continue,
+                    }
+                }
+            };
+            let record = |place: usize| ring.record(primaries.vault, &primaries.geometry, place);
+            while let Some((head, changes)) = record((found.end.offset % log_bytes) as usize)
+                && follows(&head, &found.end)
+            {
+                found.end = head.next();
+                found.records.push((head, changes));
+            }
+            for place in (0..log_bytes as usize).step_by(PAGE_BYTES) {
+                let head = record(place).map(|(head, _)| head);
+                let later = |head: &Head| {
+                    head.at.number > latest.map_or(0, |latest| latest.at.number)
+                        && head.at.epoch >= found.end.epoch
+                };
+                latest = head.filter(later).or(latest);
+            }
+        }
+        let later = |latest: &Head| {
+            latest.at.number >= found.end.number && !seeded::on(Bug::LogCutAtDamage)
+        };
+        let Some(latest) = latest.filter(later) else {
+            return Ok(found);
+        };
+        if found.end.number == before {
+            let (lost, later) = (found.end.number, latest.at.number);
+            let words = format!(
+                "record {lost} of the log is damaged on every copy: record {later} is whole, and \
+                 was written after it"
+            );
+            return Err(Error::new(ErrorKind::Corrupt, words));
+        }
+    }
+}
+
+impl Inner {
+    /// Makes the changes of the records happen in memory, with checkpoints where it gets too full.
+    ///
+    /// # Errors
+    /// `Corrupt` if a change is of an object, or a place in it, that is not there; `Limit` if they
+    /// are too many for the cache and nothing may be written.
+    pub(super) async fn replay(&self, found: &Found) -> Result<()> {
+        for (head, changes) in &found.records {
+            let number = head.at.number;
+            let damaged = |words: String| {
+                Error::new(ErrorKind::Corrupt, format!("record {number} of the log: {words}"))
+            };
+            let changes = record::changes(changes).map_err(damaged)?;
+            if changes.len() != head.changes as usize {
+                return Err(damaged(format!("{} changes, not {}", changes.len(), head.changes)));
+            }
+            for change in &changes {
+                self.repeat(change).await.map_err(|error| match error.kind() {
+                    ErrorKind::Corrupt => damaged(error.words().to_owned()),
+                    _ => error,
+                })?;
+                // In the midst of a record as well: it stays in the log, and to repeat a change changes
+                // nothing.
+                self.make_room().await?;
+            }
+            self.commits.set_head(head.next());
+        }
+        Ok(())
+    }
+
+    async fn make_room(&self) -> Result<()> {
+        let most = self.tree.cache.borrow().dirty_max();
+        if self.tree.cache.borrow().dirty() <= most {
+            return Ok(());
+        }
+        if self.read_only {
+            let words = format!("the log changes more than {most} pages; give it a larger cache");
+            return Err(Error::new(ErrorKind::Limit, words));
+        }
+        self.checkpoint(false).await
+    }
+
+    /// Makes one change of a record happen.
+    async fn repeat(&self, change: &Change<'_>) -> Result<()> {
+        let Ok(entry) = self.entry(change.object) else {
+            // Hints may be behind the end of their object.
+            return Ok(());
+        };
+        if pieces(change).count() > TRANSACTION_PAGES_MAX {
+            let words = format!("a change of more than {TRANSACTION_PAGES_MAX} pages");
+            return Err(Error::new(ErrorKind::Corrupt, words));
+        }
+        for piece in pieces(change) {
+            let number = entry.page(piece.index).ok_or_else(|| {
+                let words = format!("page {} of {entry}, which has {}", piece.index, entry.pages());
+                Error::new(ErrorKind::Corrupt, words)
+            })?;
+            self.tree.ensure(&self.primaries, number).await?;
+            let mut cache = self.tree.cache.borrow_mut();
+            cache.own(number, entry.number);
+            piece.apply(change, cache.change(number).content_mut());
+        }
+        self.note_slots(change)
+    }
+
+    /// What a change of the directory's pages means for the directory in memory.
+    pub(super) fn note_slots(&self, change: &Change<'_>) -> Result<()> {
+        if change.object != DIRECTORY {
+            return Ok(());
+        }
+        let (first, bytes) = change.byte_range();
+        let slots = first as usize / ENTRY_BYTES..=(first + bytes - 1) as usize / ENTRY_BYTES;
+        slots.into_iter().try_for_each(|slot| self.note_slot(slot))
+    }
+
+    /// Reads a slot of the directory from its page, which is in memory.
+    pub(super) fn note_slot(&self, slot: usize) -> Result<()> {
+        let per_page = super::directory::SLOTS_PER_PAGE;
+        let cache = self.tree.cache.borrow();
+        let page = cache.peek((slot / per_page) as u64).expect("it was just made sure");
+        let bytes = &page.content()[slot % per_page * ENTRY_BYTES..][..ENTRY_BYTES];
+        let decoded =
+            Slot::decode(bytes).and_then(|now| self.directory.borrow_mut().put(slot, now));
+        decoded.map_err(|words| {
+            Error::new(ErrorKind::Corrupt, format!("entry {slot} of the directory: {words}"))
+        })
+    }
+}

@@ -1,0 +1,275 @@
+//! The bytes of a superblock: what a copy says of itself and of the others.
+
+use std::fmt;
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::geometry::Geometry;
+use super::page::{PAGE_BYTES, Pointer, checksum};
+use crate::Uuid;
+
+/// How a superblock begins.
+pub const MAGIC: [u8; 8] = *b"CAIRNVLT";
+
+/// The version that this code writes, and the only one that it reads.
+pub const VERSION: u32 = 1;
+
+/// Copies of one vault.
+pub const COPIES_MAX: usize = 8;
+
+/// How far a vault counts what happens, and bytes of its log: beyond any use, and far from overflow.
+pub const COUNT_MAX: u64 = 1 << 56;
+
+/// A state of the vault's copies, by number and by draw.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Epoch {
+    /// Higher is later.
+    pub number: u64,
+    /// Tells one epoch from another of the same number, reached by somebody else.
+    pub draw: u64,
+}
+
+/// Where in the log a record is, or will be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Position {
+    /// The offset, which counts on for ever.
+    pub offset: u64,
+    /// The number of the record.
+    pub number: u64,
+    /// The checksum of the record before it.
+    pub previous: u64,
+    /// The epoch of the record before it, or the first that may follow.
+    pub epoch: u64,
+}
+
+/// A superblock.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Superblock {
+    /// The vault.
+    pub vault: Uuid,
+    /// Which write of it this is: higher is later.
+    pub sequence: u64,
+    /// The state of the copies.
+    pub epoch: Epoch,
+    /// Which copy it is on.
+    pub copy: u32,
+    /// How many there are.
+    pub copies: u32,
+    /// Which of them have all that was committed, a bit for each.
+    pub current: u32,
+    /// Sizes.
+    pub geometry: Geometry,
+    /// The checkpoint that it names.
+    pub checkpoint: u64,
+    /// The root of the map; `None` if nothing was ever written.
+    pub root: Option<Pointer>,
+    /// The first record that is not in the checkpoint.
+    pub tail: Position,
+    /// The last epoch that was sent to each copy.
+    pub sent: [Epoch; COPIES_MAX],
+    /// Feature bits that this version does not know and need not know to read.
+    pub unknown_read_only: u64,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct RawEpoch {
+    number: U64,
+    draw: U64,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Raw {
+    magic: [u8; 8],
+    version: U32,
+    zero: U32,
+    checksum: U64,
+    compatible: U64,
+    read_only_compatible: U64,
+    incompatible: U64,
+    vault: [u8; 16],
+    sequence: U64,
+    epoch: RawEpoch,
+    copy: U32,
+    copies: U32,
+    current: U32,
+    directory_pages: U32,
+    bytes: U64,
+    log_bytes: U64,
+    pages: U64,
+    checkpoint: U64,
+    root: [u8; Pointer::BYTES],
+    tail_offset: U64,
+    tail_number: U64,
+    tail_previous: U64,
+    tail_epoch: U64,
+    sent: [RawEpoch; COPIES_MAX],
+    rest: [u8; 3784],
+}
+
+const _: () = assert!(size_of::<Raw>() == PAGE_BYTES);
+
+/// Where the checksum stands, which it does not cover.
+const CHECKSUM: std::ops::Range<usize> = 16..24;
+
+/// Why bytes are no superblock.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Wrong {
+    /// They do not begin like one.
+    NoMagic,
+    /// They are whole, and of a version that this code does not know.
+    Version(u32),
+    /// They are whole, and need features that this code does not know: bits.
+    Features(u64),
+    /// They are not what was written, or not within the limits.
+    Damaged(String),
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoMagic => f.write_str("no vault"),
+            Self::Version(version) => {
+                write!(f, "a vault of version {version}; this version of Cairn knows {VERSION}")
+            }
+            Self::Features(bits) => {
+                write!(f, "a vault with features that this version does not know (bits {bits:#x})")
+            }
+            Self::Damaged(why) => write!(f, "a damaged superblock: {why}"),
+        }
+    }
+}
+
+fn damaged(why: impl fmt::Display) -> Wrong {
+    Wrong::Damaged(why.to_string())
+}
+
+/// The checksum that a superblock needs, whatever stands in its place.
+///
+/// # Panics
+/// If there are fewer than [`PAGE_BYTES`].
+pub fn superblock_checksum(bytes: &[u8]) -> u64 {
+    let mut whole: [u8; PAGE_BYTES] = bytes[..PAGE_BYTES].try_into().expect("just cut");
+    whole[CHECKSUM].fill(0);
+    checksum(&whole)
+}
+
+impl Superblock {
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; PAGE_BYTES] {
+        let epoch =
+            |epoch: Epoch| RawEpoch { number: epoch.number.into(), draw: epoch.draw.into() };
+        let Geometry { bytes, log_bytes, pages, directory_pages } = self.geometry;
+        let raw = Raw {
+            magic: MAGIC,
+            version: VERSION.into(),
+            zero: 0.into(),
+            checksum: 0.into(),
+            compatible: 0.into(),
+            read_only_compatible: self.unknown_read_only.into(),
+            incompatible: 0.into(),
+            vault: self.vault.0,
+            sequence: self.sequence.into(),
+            epoch: epoch(self.epoch),
+            copy: self.copy.into(),
+            copies: self.copies.into(),
+            current: self.current.into(),
+            directory_pages: directory_pages.into(),
+            bytes: bytes.into(),
+            log_bytes: log_bytes.into(),
+            pages: pages.into(),
+            checkpoint: self.checkpoint.into(),
+            root: Pointer::encode(self.root),
+            tail_offset: self.tail.offset.into(),
+            tail_number: self.tail.number.into(),
+            tail_previous: self.tail.previous.into(),
+            tail_epoch: self.tail.epoch.into(),
+            sent: self.sent.map(epoch),
+            rest: [0; 3784],
+        };
+        let mut whole: [u8; PAGE_BYTES] = zerocopy::transmute!(raw);
+        let sum = superblock_checksum(&whole);
+        whole[CHECKSUM].copy_from_slice(&sum.to_le_bytes());
+        whole
+    }
+
+    /// What the superblock at the beginning of `bytes` says.
+    ///
+    /// # Errors
+    /// Why it is none that can be used.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Wrong> {
+        if !bytes.starts_with(&MAGIC) {
+            return Err(Wrong::NoMagic);
+        }
+        let (raw, _) = Raw::ref_from_prefix(bytes).map_err(|_| damaged("cut short"))?;
+        if raw.checksum.get() != superblock_checksum(bytes) {
+            return Err(damaged("its checksum does not fit"));
+        }
+        if raw.version.get() != VERSION {
+            return Err(Wrong::Version(raw.version.get()));
+        }
+        if raw.incompatible.get() != 0 {
+            return Err(Wrong::Features(raw.incompatible.get()));
+        }
+        let all = raw.read();
+        all.check().map_err(damaged)?;
+        Ok(all)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        self.geometry.check()?;
+        let Self { copy, copies, current, sequence, epoch, tail, root, checkpoint, .. } = self;
+        if !(1..=COPIES_MAX as u32).contains(copies) || copy >= copies {
+            return Err(format!("copy {copy} of {copies}"));
+        }
+        if *current == 0 || current >> copies != 0 {
+            return Err(format!("current copies {current:#b} of {copies}"));
+        }
+        if *sequence == 0 || epoch.number == 0 || tail.number == 0 {
+            return Err("sequence, epoch or tail 0".to_owned());
+        }
+        let counted = [*sequence, epoch.number, tail.number, tail.offset, tail.epoch, *checkpoint];
+        if let Some(past) = counted.into_iter().find(|count| *count > COUNT_MAX) {
+            return Err(format!("it counts to {past}; nothing has happened so often"));
+        }
+        if !tail.offset.is_multiple_of(PAGE_BYTES as u64) {
+            return Err(format!("a tail at {}", tail.offset));
+        }
+        if root.is_some_and(|root| root.checkpoint > *checkpoint) {
+            return Err("a root that is newer than its checkpoint".to_owned());
+        }
+        Ok(())
+    }
+}
+
+impl Raw {
+    fn read(&self) -> Superblock {
+        let epoch = |raw: RawEpoch| Epoch { number: raw.number.get(), draw: raw.draw.get() };
+        Superblock {
+            vault: Uuid(self.vault),
+            sequence: self.sequence.get(),
+            epoch: epoch(self.epoch),
+            copy: self.copy.get(),
+            copies: self.copies.get(),
+            current: self.current.get(),
+            geometry: Geometry {
+                bytes: self.bytes.get(),
+                log_bytes: self.log_bytes.get(),
+                pages: self.pages.get(),
+                directory_pages: self.directory_pages.get(),
+            },
+            checkpoint: self.checkpoint.get(),
+            root: Pointer::decode(&self.root),
+            tail: Position {
+                offset: self.tail_offset.get(),
+                number: self.tail_number.get(),
+                previous: self.tail_previous.get(),
+                epoch: self.tail_epoch.get(),
+            },
+            sent: self.sent.map(epoch),
+            unknown_read_only: self.read_only_compatible.get(),
+        }
+    }
+}

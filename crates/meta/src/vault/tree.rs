@@ -1,0 +1,168 @@
+//! Pages on demand: found through the map, verified, kept in the cache.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+
+use block::{Error, ErrorKind, Result, Waiters};
+
+use super::cache::Cache;
+use super::geometry::{Geometry, PageNumber};
+use super::page::{MAP_OWNER, POINTERS_PER_PAGE, Page, Pointer};
+use super::primaries::Primaries;
+
+/// Pages that are read at once.
+pub(super) const READS_MAX: usize = 32;
+
+/// Pages that wait to be written again because a copy had them wrong.
+const MEND_MAX: usize = 1024;
+
+pub(super) struct Tree {
+    geometry: Geometry,
+    pub cache: RefCell<Cache>,
+    /// What the newest checkpoint that is being written, or was, points to.
+    root: Cell<Option<Pointer>>,
+    /// How often the root has changed.
+    switches: Cell<u64>,
+    loading: RefCell<BTreeSet<PageNumber>>,
+    reads: Cell<usize>,
+    waiting: Waiters,
+    /// Pages of objects that the next checkpoint writes whether or not they have changed.
+    mend: RefCell<BTreeSet<PageNumber>>,
+}
+
+/// A page that is being loaded.
+struct Loading<'a>(&'a Tree, PageNumber);
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        self.0.loading.borrow_mut().remove(&self.1);
+        self.0.waiting.wake();
+    }
+}
+
+/// A read that is under way.
+struct Reading<'a>(&'a Tree);
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.0.reads.set(self.0.reads.get() - 1);
+        self.0.waiting.wake();
+    }
+}
+
+impl Tree {
+    pub fn new(geometry: Geometry, root: Option<Pointer>, cache_bytes: usize) -> Self {
+        Self {
+            geometry,
+            cache: RefCell::new(Cache::new(cache_bytes)),
+            root: Cell::new(root),
+            switches: Cell::new(0),
+            loading: RefCell::default(),
+            reads: Cell::new(0),
+            waiting: Waiters::default(),
+            mend: RefCell::default(),
+        }
+    }
+
+    /// The page is in the cache when this returns, and stays there until the caller waits again.
+    ///
+    /// # Errors
+    /// `Corrupt` if no copy has it as the map says; what the disks say.
+    pub async fn ensure(&self, from: &Primaries, number: PageNumber) -> Result<()> {
+        loop {
+            if self.cache.borrow_mut().get(number).is_some() {
+                return Ok(());
+            }
+            if !self.loading.borrow_mut().insert(number) {
+                self.waiting.until(|| !self.loading.borrow().contains(&number)).await;
+                continue;
+            }
+            let _loading = Loading(self, number);
+            let before = self.switches.get();
+            let fetched = self.fetch(from, number).await;
+            // What was found through an older root may have been written over meanwhile.
+            if self.switches.get() == before {
+                self.cache.borrow_mut().insert(number, fetched?);
+                return Ok(());
+            }
+        }
+    }
+
+    async fn fetch(&self, from: &Primaries, number: PageNumber) -> Result<Page> {
+        let Some(pointer) = self.pointer(from, number).await? else {
+            let owner = if self.is_map(number) { MAP_OWNER } else { super::entry::DIRECTORY };
+            return Ok(Page::blank(owner, number));
+        };
+        self.waiting.until(|| self.reads.get() < READS_MAX).await;
+        self.reads.set(self.reads.get() + 1);
+        let _reading = Reading(self);
+        let (page, mend) = from.read_page(number, &pointer).await?;
+        if self.is_map(number) && page.owner() != MAP_OWNER {
+            let words = format!("page {number} is not one of the map");
+            return Err(Error::new(ErrorKind::Corrupt, words));
+        }
+        if mend {
+            self.note_mend(number);
+        }
+        Ok(page)
+    }
+
+    fn is_map(&self, number: PageNumber) -> bool {
+        number >= self.geometry.pages
+    }
+
+    /// What the map says of a page.
+    ///
+    /// # Errors
+    /// As [`Tree::ensure`].
+    pub async fn pointer(&self, from: &Primaries, number: PageNumber) -> Result<Option<Pointer>> {
+        let Some((parent, place)) = self.geometry.parent(number) else {
+            return Ok(self.root.get());
+        };
+        Box::pin(self.ensure(from, parent)).await?;
+        Ok(self.cache.borrow().peek(parent).expect("it was just made sure").pointer(place))
+    }
+
+    /// A copy had it wrong: it is to be written again, or what makes it be.
+    pub fn note_mend(&self, number: PageNumber) {
+        let mut page = number;
+        let (mut first, mut level) = (self.geometry.pages, 1);
+        if self.is_map(number) {
+            // The page of the lowest level that is reached through this one, always to the left.
+            while number >= first + self.geometry.level_pages(level) {
+                first += self.geometry.level_pages(level);
+                level += 1;
+            }
+            page = (number - first) * POINTERS_PER_PAGE.pow(level as u32);
+        }
+        let mut mend = self.mend.borrow_mut();
+        if mend.len() < MEND_MAX {
+            mend.insert(page);
+        }
+    }
+
+    /// Whether a copy had something wrong that others had right.
+    pub fn has_to_mend(&self) -> bool {
+        !self.mend.borrow().is_empty()
+    }
+
+    /// Marks what is to be written again as changed: at most `most` pages.
+    ///
+    /// # Errors
+    /// As [`Tree::ensure`].
+    pub async fn mend(&self, from: &Primaries, most: usize) -> Result<()> {
+        for _ in 0..most {
+            let Some(number) = self.mend.borrow_mut().pop_first() else { break };
+            self.ensure(from, number).await?;
+            self.cache.borrow_mut().change(number);
+        }
+        Ok(())
+    }
+
+    /// From now on the map is the one under `root`; `written` are its pages that are new.
+    pub fn switch(&self, root: Pointer, written: &[PageNumber]) {
+        self.root.set(Some(root));
+        self.switches.set(self.switches.get() + 1);
+        self.cache.borrow_mut().forget_older(written, root.checkpoint);
+    }
+}

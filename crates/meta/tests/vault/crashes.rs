@@ -1,0 +1,257 @@
+//! Every power cut: at each write and flush of a small scenario, every subset of what was not flushed.
+
+use std::rc::Rc;
+
+use sim::SimWorld;
+
+use crate::disk::{Disk, Event, Fails, Moment, Trace};
+use crate::scene::{self, SMALL, block_on, some};
+use meta::vault::{Options, Vault};
+
+/// What a scenario leaves: the disks before it, and all that was done.
+struct Played {
+    before: Vec<Vec<u8>>,
+    events: Vec<Event>,
+}
+
+/// Plays `scenario` on a closed vault of so many copies.
+fn play(copies: usize, scenario: impl AsyncFnOnce(&Vault, &Trace)) -> Played {
+    play_on(copies, async |vault, trace, _| scenario(vault, trace).await)
+}
+
+/// The same, of a scenario that does something to the disks.
+fn play_on(copies: usize, scenario: impl AsyncFnOnce(&Vault, &Trace, &[Rc<Disk>])) -> Played {
+    let (world, trace) = (SimWorld::new(1), Trace::default());
+    let env = world.env();
+    let disks = scene::blank(copies, &trace);
+    block_on(&world, scene::format(&env, &disks));
+    trace.take();
+    let before = disks.iter().map(|disk| disk.bytes.borrow().clone()).collect();
+    block_on(&world, async {
+        let vault = Vault::open(&env, some(&disks), &SMALL).await.unwrap();
+        scenario(&vault, &trace, &disks).await;
+    });
+    Played { before, events: trace.take() }
+}
+
+/// One state of so many is used further after it was looked at.
+const USED_FURTHER: usize = 16;
+
+/// Opens what a power cut left, and looks; if `further`, it goes on a step, and looks again after
+/// another opening.
+fn look(images: Vec<Vec<u8>>, least: u64, most: u64, further: bool, what: &str) {
+    let (world, trace) = (SimWorld::new(2), Trace::default());
+    let env = world.env();
+    let disks: Vec<_> =
+        images.into_iter().enumerate().map(|(n, bytes)| Disk::new(n, bytes, &trace)).collect();
+    block_on(&world, async {
+        let vault = Vault::open(&env, some(&disks), &SMALL).await;
+        let vault = vault.unwrap_or_else(|error| panic!("{what}: {error}"));
+        let shown = scene::shown(&vault).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert!(
+            (least..=most).contains(&shown),
+            "{what}: step {shown} is shown; {least} was answered, {most} begun"
+        );
+        if !further {
+            return;
+        }
+        let objects = scene::objects(&vault).await.unwrap();
+        scene::step(&vault, &objects, shown + 1).await.unwrap();
+        drop((vault, objects));
+        let vault = Vault::open(&env, some(&disks), &SMALL).await.unwrap();
+        assert_eq!(scene::shown(&vault).await.unwrap(), shown + 1, "{what}: then a step more");
+    });
+}
+
+/// The disks at the moment before each event, with the last step that was answered, and begun.
+fn moments(played: &Played, mut each: impl FnMut(usize, &[Moment], u64, u64)) {
+    let mut disks: Vec<Moment> = played.before.iter().cloned().map(Moment::new).collect();
+    let (mut answered, mut begun) = (0, 0);
+    for (number, event) in played.events.iter().enumerate() {
+        match event {
+            Event::Write { disk, .. } => disks[*disk].note(event),
+            // A power cut in the midst of a flush is one before it.
+            Event::Flush { disk } => {
+                each(number, &disks, answered, begun);
+                disks[*disk].note(event);
+            }
+            Event::Begun(step) => begun = *step,
+            Event::Answered(step) => {
+                answered = *step;
+                each(number, &disks, answered, begun);
+            }
+        }
+    }
+    each(played.events.len(), &disks, answered, begun);
+}
+
+/// Tries every power cut of one copy; how many there were.
+fn cut_one(played: &Played) -> usize {
+    let mut states = 0;
+    moments(played, |event, disks, answered, begun| {
+        disks[0].cuts(|image| {
+            states += 1;
+            let further = states % USED_FURTHER == 0;
+            look(vec![image], answered, begun, further, &format!("at event {event}"));
+        });
+    });
+    states
+}
+
+#[test]
+fn a_power_cut_in_commits_shows_every_step_whole_or_not_at_all() {
+    let played = play(1, async |vault, trace| scene::run(vault, trace, 1, 4).await.unwrap());
+    let states = cut_one(&played);
+    assert!(states > 1000, "only {states} states");
+}
+
+#[test]
+fn a_power_cut_in_a_checkpoint_shows_every_step() {
+    let played = play(1, async |vault, trace| {
+        scene::run(vault, trace, 1, 2).await.unwrap();
+        vault.flush().await.unwrap();
+        scene::run(vault, trace, 3, 4).await.unwrap();
+        vault.flush().await.unwrap();
+        scene::run(vault, trace, 5, 5).await.unwrap();
+        vault.flush().await.unwrap();
+    });
+    let states = cut_one(&played);
+    assert!(states > 1000, "only {states} states");
+}
+
+#[test]
+fn a_power_cut_while_the_log_goes_round_shows_every_step() {
+    // One record takes a page, and the log has 16. Later laps are as the second one.
+    let mut played = play(1, async |vault, trace| scene::run(vault, trace, 1, 20).await.unwrap());
+    let lap = |event: &Event| matches!(event, Event::Begun(15));
+    let at = played.events.iter().position(lap).expect("there are 20 steps");
+    let before: Vec<Event> = played.events.drain(..at).collect();
+    let mut disk = Moment::new(played.before.remove(0));
+    before.iter().for_each(|event| disk.note(event));
+    played.before = vec![disk.with(|_, _| true)];
+    played.events.splice(0..0, [Event::Begun(14), Event::Answered(14)]);
+    let states = cut_one(&played);
+    assert!(states > 1500, "only {states} states");
+}
+
+#[test]
+fn a_power_cut_in_the_opening_after_a_power_cut_shows_every_step() {
+    let played = play(1, async |vault, trace| {
+        scene::run(vault, trace, 1, 3).await.unwrap();
+        vault.flush().await.unwrap();
+        scene::run(vault, trace, 4, 5).await.unwrap();
+    });
+    let mut after = Vec::new();
+    moments(&played, |_, disks, answered, begun| {
+        after.push((disks[0].with(|_, _| true), answered, begun));
+        after.push((disks[0].with(|n, s| (n + s) % 2 == 0), answered, begun));
+    });
+    let mut states = 0;
+    for (image, answered, begun) in after {
+        let (world, trace) = (SimWorld::new(3), Trace::default());
+        let disk = Disk::new(0, image.clone(), &trace);
+        let disks = [disk];
+        let env = world.env();
+        block_on(&world, Vault::open(&env, some(&disks), &SMALL)).unwrap();
+        let again = Played { before: vec![image], events: trace.take() };
+        moments(&again, |event, disks, _, _| {
+            disks[0].cuts(|image| {
+                states += 1;
+                let further = states % USED_FURTHER == 0;
+                let what = format!("at event {event} of an opening");
+                look(vec![image], answered, begun, further, &what);
+            });
+        });
+    }
+    assert!(states > 500, "only {states} states");
+}
+
+/// A few ways in which a power cut could leave a disk.
+fn some_cuts(moment: &Moment) -> Vec<Vec<u8>> {
+    vec![
+        moment.with(|_, _| false),
+        moment.with(|_, _| true),
+        moment.with(|n, _| n % 2 == 0),
+        moment.with(|n, _| n % 2 == 1),
+        moment.with(|_, s| s % 8 == 0),
+        moment.with(|_, s| s % 8 != 0),
+    ]
+}
+
+#[test]
+fn two_copies_cut_at_once_show_every_step_and_so_does_either_alone() {
+    let played = play(2, async |vault, trace| {
+        scene::run(vault, trace, 1, 2).await.unwrap();
+        vault.flush().await.unwrap();
+        scene::run(vault, trace, 3, 4).await.unwrap();
+    });
+    let mut states = 0;
+    moments(&played, |event, disks, answered, begun| {
+        let what = format!("at event {event}");
+        for one in some_cuts(&disks[0]) {
+            for two in some_cuts(&disks[1]) {
+                states += 1;
+                let further = states % USED_FURTHER == 0;
+                look(vec![one.clone(), two], answered, begun, further, &what);
+            }
+            look_degraded(0, one, answered, begun, &what);
+        }
+        for two in some_cuts(&disks[1]) {
+            look_degraded(1, two, answered, begun, &what);
+        }
+    });
+    assert!(states > 500, "only {states} states");
+}
+
+/// The same with one copy of two: the other one is gone.
+fn look_degraded(copy: usize, image: Vec<u8>, least: u64, most: u64, what: &str) {
+    let (world, trace) = (SimWorld::new(4), Trace::default());
+    let env = world.env();
+    let disk = Disk::new(copy, image, &trace);
+    block_on(&world, async {
+        let here = |here: usize| (here == copy).then(|| disk.lower());
+        let lowers = || vec![here(0), here(1)];
+        let refused = Vault::open(&env, lowers(), &SMALL).await.err().expect("one is missing");
+        assert_eq!(refused.kind(), block::ErrorKind::Degraded, "{what}: {refused}");
+        let alone = Options { may_degrade: true, ..SMALL };
+        let vault = Vault::open(&env, lowers(), &alone).await;
+        let vault = vault.unwrap_or_else(|error| panic!("{what}, copy {copy} alone: {error}"));
+        let shown = scene::shown(&vault).await.unwrap();
+        assert!((least..=most).contains(&shown), "{what}, copy {copy} alone: step {shown}");
+        drop(vault);
+        // From now on it does without the other one.
+        let vault = Vault::open(&env, lowers(), &SMALL).await.unwrap();
+        assert_eq!(scene::shown(&vault).await.unwrap(), shown);
+    });
+}
+
+#[test]
+fn a_power_cut_while_a_copy_comes_back_shows_every_step() {
+    let played = play_on(2, async |vault, trace, disks| {
+        scene::run(vault, trace, 1, 2).await.unwrap();
+        disks[1].fails.set(Fails { writes_left: Some(0), ..Fails::default() });
+        scene::run(vault, trace, 3, 4).await.unwrap();
+        disks[1].fails.set(Fails::default());
+        vault.rejoin(1).await.unwrap();
+        scene::run(vault, trace, 5, 6).await.unwrap();
+    });
+    let (mut states, mut joined) = (0, false);
+    moments(&played, |event, disks, answered, begun| {
+        let what = format!("at event {event}");
+        for one in some_cuts(&disks[0]) {
+            for two in some_cuts(&disks[1]) {
+                states += 1;
+                let further = states % USED_FURTHER == 0;
+                look(vec![one.clone(), two], answered, begun, further, &what);
+            }
+        }
+        // Once a step was answered after it had come back, it is enough alone.
+        joined |= answered >= 5;
+        if joined {
+            for two in some_cuts(&disks[1]) {
+                look_degraded(1, two, answered, begun, &what);
+            }
+        }
+    });
+    assert!(joined && states > 500, "{states} states");
+}

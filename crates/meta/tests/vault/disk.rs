@@ -1,0 +1,247 @@
+//! Disks in memory that write down all that is done to them, so that every way in which a power cut
+//! could have left them can be made.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use block::{ChildId, Core, Done, Error, ErrorKind, Info, Lower, Op, Result, Started};
+
+pub const SECTOR: usize = 512;
+
+/// What was done, to all disks, in its order.
+#[derive(Clone, Default)]
+pub struct Trace(Rc<RefCell<Vec<Event>>>);
+
+#[derive(Clone)]
+pub enum Event {
+    Write {
+        disk: usize,
+        at: usize,
+        data: Rc<[u8]>,
+    },
+    Flush {
+        disk: usize,
+    },
+    /// The scenario has begun or finished a step.
+    Begun(u64),
+    Answered(u64),
+}
+
+impl Trace {
+    pub fn note(&self, event: Event) {
+        self.0.borrow_mut().push(event);
+    }
+
+    pub fn take(&self) -> Vec<Event> {
+        self.0.take()
+    }
+}
+
+/// What goes wrong with a disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Fails {
+    /// After so many more writes none succeeds.
+    pub writes_left: Option<u64>,
+    /// No flush succeeds.
+    pub flushes: bool,
+    /// No read succeeds.
+    pub reads: bool,
+}
+
+pub struct Disk {
+    number: usize,
+    pub bytes: RefCell<Vec<u8>>,
+    pub fails: Cell<Fails>,
+    pub flushes: Cell<u64>,
+    pub writes: Cell<u64>,
+    pub reads: Cell<u64>,
+    trace: Trace,
+}
+
+impl Disk {
+    pub fn new(number: usize, bytes: Vec<u8>, trace: &Trace) -> Rc<Self> {
+        Rc::new(Self {
+            number,
+            bytes: RefCell::new(bytes),
+            fails: Cell::default(),
+            flushes: Cell::default(),
+            writes: Cell::default(),
+            reads: Cell::default(),
+            trace: trace.clone(),
+        })
+    }
+
+    pub fn lower(self: &Rc<Self>) -> Lower {
+        let info = Info::disk(self.bytes.borrow().len() as u64, 512);
+        Lower::new(self.clone(), 0, info, format!("disk{}", self.number).into())
+    }
+
+    fn carry_out(&self, op: &mut Op) -> Result<()> {
+        let failed = |what: &str| Err(Error::new(ErrorKind::Io, format!("{what} fails")));
+        let mut fails = self.fails.get();
+        match op {
+            Op::Read { range, into, .. } => {
+                self.reads.set(self.reads.get() + 1);
+                if fails.reads {
+                    return failed("a read");
+                }
+                let (from, to) = (range.start() as usize, range.end() as usize);
+                into.write().copy_from_slice(&self.bytes.borrow()[from..to]);
+            }
+            Op::Write { range, data, .. } => {
+                if let Some(left) = fails.writes_left {
+                    if left == 0 {
+                        return failed("a write");
+                    }
+                    fails.writes_left = Some(left - 1);
+                    self.fails.set(fails);
+                }
+                self.put(range.start() as usize, &data.read());
+            }
+            Op::WriteZeroes { range, .. } => {
+                self.put(range.start() as usize, &vec![0; range.len() as usize]);
+            }
+            Op::Flush => {
+                if fails.flushes {
+                    return failed("a flush");
+                }
+                self.flushes.set(self.flushes.get() + 1);
+                self.trace.note(Event::Flush { disk: self.number });
+            }
+            Op::Discard { .. } | Op::Status { .. } => unreachable!("a vault does not do that"),
+        }
+        Ok(())
+    }
+
+    fn put(&self, at: usize, data: &[u8]) {
+        self.writes.set(self.writes.get() + 1);
+        self.bytes.borrow_mut()[at..at + data.len()].copy_from_slice(data);
+        self.trace.note(Event::Write { disk: self.number, at, data: Rc::from(data) });
+    }
+}
+
+impl Core for Disk {
+    fn start(&self, op: &mut Op) -> Started {
+        Started::Done(self.carry_out(op))
+    }
+
+    fn poll(&self, _: ChildId, _: &mut Context<'_>) -> Poll<Done> {
+        unreachable!("everything is done at once")
+    }
+
+    fn abandon(&self, _: ChildId) {}
+}
+
+/// A write that no flush has made durable.
+#[derive(Clone)]
+pub struct Pending {
+    pub at: usize,
+    pub data: Rc<[u8]>,
+}
+
+/// A disk at one moment: what is durable, and what a power cut may keep or lose.
+#[derive(Clone)]
+pub struct Moment {
+    pub durable: Vec<u8>,
+    pub pending: Vec<Pending>,
+}
+
+impl Moment {
+    pub fn new(durable: Vec<u8>) -> Self {
+        Self { durable, pending: Vec::new() }
+    }
+
+    pub fn note(&mut self, event: &Event) {
+        match event {
+            Event::Write { at, data, .. } => {
+                self.pending.push(Pending { at: *at, data: data.clone() });
+            }
+            Event::Flush { .. } => {
+                for Pending { at, data } in self.pending.drain(..) {
+                    self.durable[at..at + data.len()].copy_from_slice(&data);
+                }
+            }
+            Event::Begun(_) | Event::Answered(_) => {}
+        }
+    }
+
+    /// How many sectors may be kept or lost.
+    pub fn sectors(&self) -> usize {
+        self.pending.iter().map(|write| write.data.len() / SECTOR).sum()
+    }
+
+    /// The disk with those sectors of the pending writes that are `kept`: by write, and by sector in it.
+    pub fn with(&self, kept: impl Fn(usize, usize) -> bool) -> Vec<u8> {
+        let mut bytes = self.durable.clone();
+        for (n, Pending { at, data }) in self.pending.iter().enumerate() {
+            for (sector, part) in data.chunks(SECTOR).enumerate().filter(|(s, _)| kept(n, *s)) {
+                let at = at + sector * SECTOR;
+                bytes[at..at + part.len()].copy_from_slice(part);
+            }
+        }
+        bytes
+    }
+
+    /// The disk with those of the pending writes that are `kept` and garbage where write `torn` went: a
+    /// physical sector that was being written when the power went, and cannot be told from others.
+    fn with_garbage(&self, torn: usize, kept: impl Fn(usize) -> bool) -> Vec<u8> {
+        let mut bytes = self.with(|n, _| kept(n));
+        let Pending { at, data } = &self.pending[torn];
+        bytes[*at..at + data.len()].fill(0xda);
+        bytes
+    }
+
+    /// Every disk that a power cut could leave, if it may be any subset of few sectors; else every
+    /// subset of writes with each of them torn in turn in a few ways. And with each write garbage.
+    pub fn cuts(&self, mut each: impl FnMut(Vec<u8>)) {
+        for torn in 0..self.pending.len() {
+            each(self.with_garbage(torn, |_| false));
+            each(self.with_garbage(torn, |_| true));
+            each(self.with_garbage(torn, |n| n < torn));
+        }
+        let sectors = self.sectors();
+        if sectors <= 8 {
+            let index = |n: usize, s: usize| {
+                let before = &self.pending[..n];
+                before.iter().map(|write| write.data.len() / SECTOR).sum::<usize>() + s
+            };
+            for subset in 0..1_u32 << sectors {
+                each(self.with(|n, s| subset >> index(n, s) & 1 == 1));
+            }
+            return;
+        }
+        let writes = self.pending.len();
+        let subsets: Vec<u64> = match writes {
+            0..=6 => (0..1 << writes).collect(),
+            _ => policies(writes),
+        };
+        for subset in &subsets {
+            each(self.with(|n, _| subset >> n & 1 == 1));
+        }
+        for torn in 0..writes {
+            for half in [0b1, 0b10, 0b0111_1111, 0b1111_1110, 0b0101_0101, 0b1000_0000] {
+                for others in [0, u64::MAX, (1 << torn) - 1] {
+                    each(self.with(|n, s| match n == torn {
+                        true => half >> (s % 8) & 1 == 1,
+                        false => others >> n & 1 == 1,
+                    }));
+                }
+            }
+        }
+    }
+}
+
+/// Which writes are kept when there are too many to try all: none, all, all up to one, all from one on,
+/// one alone, all but one.
+fn policies(writes: usize) -> Vec<u64> {
+    let all = u64::MAX >> (64 - writes.min(64));
+    let mut subsets = vec![0, all];
+    for n in 0..writes.min(64) {
+        let one = 1_u64 << n;
+        subsets.extend([one - 1, all & !(one - 1), one, all & !one]);
+    }
+    subsets.sort_unstable();
+    subsets.dedup();
+    subsets
+}

@@ -1,0 +1,12 @@
+//! Vaults: persistent objects, through power cuts, damage and lost copies.
+
+mod alloc;
+mod copies;
+mod crashes;
+mod damage;
+mod disk;
+mod figures;
+mod golden;
+mod model;
+mod objects;
+mod scene;

@@ -1,0 +1,442 @@
+//! Random transactions of several clients at once, through restarts, kills, power cuts, failing and
+//! lost copies, beside a model of what each client was promised.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use block::{Env, Lower, Result};
+use graph::kind::Value;
+use meta::vault::{
+    Array, Bitmap, Cell, Codec, Log, ObjectId, Options, Shape, Spec, Standing, Vault,
+};
+use sim::draw::Stream;
+use sim::{Assembly, CutPolicy, DiskConfig, Faults, Profile, SimDisk, SimWorld};
+use zerocopy::little_endian::U64;
+
+use crate::scene::block_on;
+
+const DISK_BYTES: u64 = 2 << 20;
+const SHAPE: Shape = Shape { log_bytes: Some(64 << 10), objects: 64 };
+const OPTIONS: Options =
+    Options { cache_bytes: 60 * 4096, read_only: false, may_degrade: false, vault: None };
+
+/// Runs from one crash to the next.
+const LIVES: u64 = 6;
+
+const CLIENTS: u64 = 3;
+const BITS: u64 = 70_000;
+
+/// What a client has in its objects.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct State {
+    array: Option<(ObjectId, Vec<u64>)>,
+    bits: Option<(ObjectId, Vec<bool>)>,
+    log: Option<(ObjectId, Vec<Vec<u8>>)>,
+}
+
+/// A client: what it was answered, and what it has sent since.
+#[derive(Default)]
+struct Client {
+    answered: State,
+    sent: Option<State>,
+    commits: u64,
+}
+
+fn owner(client: u64) -> String {
+    format!("client{client}")
+}
+
+/// Draws the next transaction of a client, and what is true after it.
+async fn draw(
+    vault: &Vault,
+    client: u64,
+    state: &mut State,
+    log: Option<&Log>,
+    random: &Stream,
+) -> Result<meta::vault::Transaction> {
+    let mut transaction = vault.begin();
+    let name = owner(client);
+    for _ in 0..=random.below(3) {
+        match random.below(10) {
+            0..4 => array(vault, &name, state, &mut transaction, random)?,
+            4..7 => bits(vault, &name, state, &mut transaction, random)?,
+            _ => entries(state, log, &mut transaction, random).await?,
+        }
+    }
+    Ok(transaction)
+}
+
+fn array(
+    vault: &Vault,
+    name: &str,
+    state: &mut State,
+    transaction: &mut meta::vault::Transaction,
+    random: &Stream,
+) -> Result<()> {
+    let Some((id, model)) = &mut state.array else {
+        let length = random.within(1, 3000);
+        let id = transaction.create(&Spec::array::<U64>(name, 0, length))?;
+        state.array = Some((id, vec![0; length as usize]));
+        return Ok(());
+    };
+    let array = Array::<U64>::new(vault, *id);
+    match random.below(20) {
+        0 => {
+            transaction.delete(*id)?;
+            state.array = None;
+        }
+        1 if model.len() < 4000 => {
+            let length = model.len() as u64 + random.within(1, 1000);
+            transaction.grow(*id, length)?;
+            model.resize(length as usize, 0);
+        }
+        2 => {
+            let first = random.below(model.len() as u64);
+            let count = random.within(1, model.len() as u64 - first);
+            array.clear(transaction, first, count)?;
+            model[first as usize..(first + count) as usize].fill(0);
+        }
+        _ => {
+            let (index, value) = (random.below(model.len() as u64), random.next());
+            array.set(transaction, index, &U64::new(value))?;
+            model[index as usize] = value;
+        }
+    }
+    Ok(())
+}
+
+fn bits(
+    vault: &Vault,
+    name: &str,
+    state: &mut State,
+    transaction: &mut meta::vault::Transaction,
+    random: &Stream,
+) -> Result<()> {
+    let Some((id, model)) = &mut state.bits else {
+        let id = transaction.create(&Spec::bitmap(name, 1, BITS))?;
+        state.bits = Some((id, vec![false; BITS as usize]));
+        return Ok(());
+    };
+    let first = random.below(BITS);
+    let count = random.within(1, (BITS - first).min(9000));
+    let value = random.below(2) == 1;
+    Bitmap::new(vault, *id).put(transaction, first, count, value)?;
+    model[first as usize..(first + count) as usize].fill(value);
+    Ok(())
+}
+
+async fn entries(
+    state: &mut State,
+    log: Option<&Log>,
+    transaction: &mut meta::vault::Transaction,
+    random: &Stream,
+) -> Result<()> {
+    let (Some((_, model)), Some(log)) = (&mut state.log, log) else { return Ok(()) };
+    if random.below(8) == 0 && transaction.is_empty() {
+        // All entries but those of this transaction, of which there are none.
+        log.trim(transaction, log.next()).await?;
+        model.clear();
+    }
+    let bytes = vec![random.next() as u8; random.below(400) as usize];
+    if log.append(transaction, &bytes).await.is_ok() {
+        model.push(bytes);
+    }
+    Ok(())
+}
+
+/// What the vault shows of a client.
+async fn shown(vault: &Vault, client: u64) -> Result<State> {
+    let mut state = State::default();
+    let name = owner(client);
+    if let Some(id) = vault.find(&name, 0) {
+        let array = Array::<U64>::new(vault, id);
+        let mut records = vec![U64::ZERO; array.records()? as usize];
+        array.get_many(0, &mut records).await?;
+        state.array = Some((id, records.iter().map(|record| record.get()).collect()));
+    }
+    if let Some(id) = vault.find(&name, 1) {
+        let bitmap = Bitmap::new(vault, id);
+        let mut bits = vec![true; BITS as usize];
+        let mut at = 0;
+        // Run by run: a run of clear bits ends before the first that is set.
+        while let Some(start) = bitmap.find_clear(at, 1).await? {
+            let mut end = start;
+            while end < BITS && !bitmap.test(end).await? {
+                bits[end as usize] = false;
+                end += 1;
+            }
+            at = end;
+        }
+        assert_eq!(bitmap.count(0, BITS).await?, bits.iter().filter(|bit| **bit).count() as u64);
+        state.bits = Some((id, bits));
+    }
+    if let Some(id) = vault.find(&name, 2) {
+        let log = Log::open(vault, id).await?;
+        let (mut at, mut entries) = (log.first(), Vec::new());
+        while let Some(entry) = log.get(at).await? {
+            at = entry.next;
+            entries.push(entry.bytes);
+        }
+        state.log = Some((id, entries));
+    }
+    Ok(state)
+}
+
+struct Run {
+    world: SimWorld,
+    disks: Vec<Rc<SimDisk>>,
+    clients: Vec<Rc<RefCell<Client>>>,
+    random: Stream,
+    /// What carries requests to the disks in this life.
+    graph: RefCell<Option<Assembly>>,
+    /// The copy that does wrong.
+    bad: usize,
+    rejoins: std::cell::Cell<u64>,
+    crashes: std::cell::Cell<u64>,
+}
+
+impl Run {
+    fn new(seed: u64) -> Self {
+        let world = SimWorld::new(seed);
+        let random = Stream::new(seed, "vault model", 0);
+        let copies = random.within(1, 3);
+        let profiles = [Profile::Native512, Profile::Native4k, Profile::Emulated512];
+        let disk = |n: u64| {
+            let config = DiskConfig::new(DISK_BYTES, random.pick(&profiles));
+            let disk = SimDisk::new(&world, n, config);
+            world.plug(format!("/disk{n}"), &disk);
+            disk
+        };
+        let disks = (0..copies).map(disk).collect();
+        let bad = random.below(copies) as usize;
+        let clients = (0..CLIENTS).map(|_| Rc::default()).collect();
+        let (graph, rejoins, crashes) = Default::default();
+        Self { world, disks, clients, random, graph, bad, rejoins, crashes }
+    }
+
+    fn lowers(&self) -> Vec<Lower> {
+        let order = Stream::new(self.random.next(), "order", 0);
+        let mut graph = Assembly::new(&self.world.env(), kinds::REGISTRY, false, order);
+        let disk = |n: usize| {
+            let path = [("path", Value::Text(format!("/disk{n}")))];
+            let part = graph.add("path", &path, &[]).unwrap();
+            graph.engine.lower(graph.node(part))
+        };
+        let lowers = (0..self.disks.len()).map(disk).collect();
+        *self.graph.borrow_mut() = Some(graph);
+        lowers
+    }
+
+    async fn open(&self) -> Vault {
+        let lowers: Vec<_> = self.lowers().into_iter().map(Some).collect();
+        let degraded = Options { may_degrade: true, ..OPTIONS };
+        match Vault::open(&self.world.env(), lowers.clone(), &OPTIONS).await {
+            Err(error) if error.kind() == block::ErrorKind::Degraded => {
+                Vault::open(&self.world.env(), lowers, &degraded).await.unwrap()
+            }
+            opened => opened.unwrap(),
+        }
+    }
+
+    /// From one opening to the next crash.
+    fn live(&self, what: &str) {
+        let env = self.world.env();
+        let vault = block_on(&self.world, async {
+            let vault = self.open().await;
+            self.check(&vault, what).await;
+            for copy in 0..vault.copies() {
+                if vault.standing(copy).0 == Standing::Behind {
+                    vault.rejoin(copy).await.unwrap();
+                    self.rejoins.set(self.rejoins.get() + 1);
+                }
+            }
+            self.make_logs(&vault).await;
+            vault
+        });
+        for (number, client) in self.clients.iter().enumerate() {
+            let (vault, client, key) = (vault.clone(), client.clone(), self.random.next());
+            env.spawn("client", talk(env.clone(), vault, number as u64, client, key));
+        }
+        self.spoil();
+        let length = Duration::from_micros(self.random.within(100, 60_000));
+        self.world.run(env.now().after(length)).unwrap();
+        if self.random.chance(200_000) {
+            block_on(&self.world, vault.close()).ok();
+        } else {
+            drop(vault);
+        }
+        self.crash();
+    }
+
+    /// Of several copies the same one does wrong, now and then, in each way that a disk can.
+    fn spoil(&self) {
+        if self.disks.len() > 1 && self.random.chance(600_000) {
+            let faults = [
+                Faults { write_error: 300_000, ..Faults::default() },
+                Faults { flush_error: 300_000, ..Faults::default() },
+                Faults { read_error: 100_000, ..Faults::default() },
+                Faults { rot: 200_000, ..Faults::default() },
+                Faults { lost_write: 200_000, ..Faults::default() },
+                Faults { misdirected: 200_000, ..Faults::default() },
+            ];
+            self.disks[self.bad].set_faults(self.random.pick(&faults));
+        }
+    }
+
+    fn crash(&self) {
+        self.crashes.set(self.crashes.get() + 1);
+        self.world.kill();
+        if let Some(graph) = self.graph.take() {
+            graph.engine.abandon();
+        }
+        let power = self.random.chance(600_000);
+        for disk in &self.disks {
+            if power {
+                disk.power_cut(self.random.pick(&CutPolicy::ALL));
+            }
+            disk.set_faults(Faults::default());
+        }
+        // What the kernel still works on is done before anybody opens the disks again.
+        let later = self.world.env().now().after(Duration::from_secs(20));
+        self.world.run(later).unwrap();
+    }
+
+    /// What each client was answered is there; what it had sent may be.
+    async fn check(&self, vault: &Vault, what: &str) {
+        for (number, client) in self.clients.iter().enumerate() {
+            let shown = shown(vault, number as u64).await.unwrap();
+            let mut client = client.borrow_mut();
+            let sent = client.sent.take();
+            assert!(
+                shown == client.answered || sent.is_some_and(|sent| shown == sent),
+                "{what}: client {number} has neither what it was answered nor what it sent"
+            );
+            client.answered = shown;
+        }
+    }
+
+    async fn make_logs(&self, vault: &Vault) {
+        for (number, client) in self.clients.iter().enumerate() {
+            if client.borrow().answered.log.is_some() {
+                continue;
+            }
+            let mut transaction = vault.begin();
+            let id = transaction.create(&Spec::log(&owner(number as u64), 2, 5000)).unwrap();
+            vault.commit(transaction).await.unwrap();
+            client.borrow_mut().answered.log = Some((id, Vec::new()));
+        }
+    }
+}
+
+/// One transaction after the other, until the process dies.
+async fn talk(env: Env, vault: Vault, number: u64, client: Rc<RefCell<Client>>, key: u64) {
+    let random = Stream::new(key, "client", number);
+    let id = client.borrow().answered.log.as_ref().map(|(id, _)| *id).expect("it was made");
+    let log = Log::open(&vault, id).await.unwrap();
+    loop {
+        let mut next = client.borrow().answered.clone();
+        let drawn = draw(&vault, number, &mut next, Some(&log), &random).await;
+        // What does not fit is not sent.
+        let Ok(transaction) = drawn else { continue };
+        if random.chance(50_000) {
+            drop(transaction);
+            env.give_way().await;
+            continue;
+        }
+        client.borrow_mut().sent = Some(next.clone());
+        if vault.commit(transaction).await.is_err() {
+            return;
+        }
+        let mut client = client.borrow_mut();
+        client.sent = None;
+        client.answered = next;
+        client.commits += 1;
+    }
+}
+
+#[test]
+fn what_was_answered_is_there_and_what_was_not_is_whole_or_not() {
+    let (mut commits, mut rejoins, mut crashes) = (0, 0, 0);
+    let seeds = std::env::var("N").map_or(30, |n| n.parse().expect("N is a number"));
+    let first = std::env::var("SEED").map_or(0, |seed| seed.parse().expect("SEED is a number"));
+    for seed in first..first + seeds {
+        let run = Run::new(seed);
+        block_on(&run.world, async {
+            Vault::format(&run.world.env(), &run.lowers(), SHAPE).await.unwrap();
+        });
+        run.crash();
+        for life in 0..LIVES {
+            run.live(&format!("SEED={seed} N=1, life {life}"));
+        }
+        commits += run.clients.iter().map(|client| client.borrow().commits).sum::<u64>();
+        rejoins += run.rejoins.get();
+        crashes += run.crashes.get();
+    }
+    println!("{commits} commits, {crashes} crashes, {rejoins} copies came back");
+    assert!(commits > 20 * seeds, "{commits} commits");
+    assert!(seeds < 30 || rejoins > 0, "no copy came back");
+}
+
+/// Bytes over several pages, as the state of a cell.
+struct Bytes(Vec<u8>);
+
+impl Codec for Bytes {
+    fn encode(&self) -> Vec<u8> {
+        self.0.clone()
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self> {
+        Ok(Self(bytes.to_vec()))
+    }
+}
+
+#[test]
+fn who_still_reads_what_is_deleted_does_no_harm_to_what_comes_after_it() {
+    for seed in 0..20 {
+        let run = Run::new(seed);
+        let env = run.world.env();
+        block_on(&run.world, async {
+            let lowers = run.lowers();
+            Vault::format(&env, &lowers, SHAPE).await.unwrap();
+            let lowers = lowers.into_iter().map(Some).collect();
+            let vault = Vault::open(&env, lowers, &OPTIONS).await.unwrap();
+            for round in 0..10_u8 {
+                let mut transaction = vault.begin();
+                let id = transaction.create(&Spec::cell("a", 0, 12_000)).unwrap();
+                let cell = Cell::<Bytes>::new(&vault, id);
+                cell.set(&mut transaction, &Bytes(vec![round; 7000])).unwrap();
+                vault.commit(transaction).await.unwrap();
+                vault.flush().await.unwrap();
+                for _ in 0..4 {
+                    vault.unload(id).await.unwrap();
+                    let (reader, other, key) = (vault.clone(), env.clone(), run.random.next());
+                    env.spawn("reads what goes", async move {
+                        let cell = Cell::<Bytes>::new(&reader, id);
+                        while let Ok(Bytes(bytes)) = cell.get().await {
+                            assert!(bytes.is_empty() || bytes == vec![round; 7000]);
+                            if key % 3 == 0 {
+                                let _ = reader.unload(id).await;
+                            }
+                            other.sleep(Duration::from_micros(1 + key % 50)).await;
+                        }
+                    });
+                }
+                let mut transaction = vault.begin();
+                transaction.delete(id).unwrap();
+                vault.commit(transaction).await.unwrap();
+                let mut transaction = vault.begin();
+                let next = transaction.create(&Spec::cell("b", round.into(), 12_000)).unwrap();
+                let cell = Cell::<Bytes>::new(&vault, next);
+                cell.set(&mut transaction, &Bytes(vec![!round; 6000])).unwrap();
+                vault.commit(transaction).await.unwrap();
+                env.sleep(Duration::from_millis(2)).await;
+                assert!(cell.get().await.unwrap().0 == vec![!round; 6000], "seed {seed}");
+                let mut transaction = vault.begin();
+                transaction.delete(next).unwrap();
+                vault.commit(transaction).await.unwrap();
+            }
+        });
+        run.crash();
+    }
+}

@@ -1,0 +1,7 @@
+//! A page of a vault's directory, or of anything. The body is shared with the tests of the crate.
+#![no_main]
+
+#[path = "../../crates/meta/tests/bodies/mod.rs"]
+mod bodies;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| bodies::page(data));
