@@ -194,16 +194,18 @@ fn a_vault_of_version_1_opens_for_ever() {
     });
 }
 
-/// `WRITE_IMAGE=FILE cargo test --package cairn-meta --test vault -- --ignored image`: for a new version.
+/// `WRITE_IMAGE=FILE` keeps it, for a new version.
 #[test]
-#[ignore = "it makes the golden image of a new version"]
-fn writes_the_image() {
+fn an_image_is_packed_without_loss() {
     let now = image();
-    let packed = now.chunks(64).enumerate().filter(|(_, run)| run.iter().any(|byte| *byte != 0));
-    let packed = packed.flat_map(|(n, run)| [&(n as u32).to_le_bytes()[..], run].concat());
-    let path = std::env::var("WRITE_IMAGE").expect("WRITE_IMAGE says where to");
-    #[allow(clippy::disallowed_methods, reason = "it makes the golden image, when asked to")]
-    std::fs::write(path, packed.collect::<Vec<_>>()).unwrap();
+    let runs = now.chunks(64).enumerate().filter(|(_, run)| run.iter().any(|byte| *byte != 0));
+    let packed: Vec<u8> =
+        runs.flat_map(|(n, run)| [&(n as u32).to_le_bytes()[..], run].concat()).collect();
+    assert!(unpacked(&packed) == now);
+    if let Ok(path) = std::env::var("WRITE_IMAGE") {
+        #[allow(clippy::disallowed_methods, reason = "it keeps the golden image, when asked to")]
+        std::fs::write(path, packed).unwrap();
+    }
 }
 
 #[test]
