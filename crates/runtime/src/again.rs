@@ -98,7 +98,7 @@ mod tests {
         let mut third = Again::open(&path).unwrap();
         assert_eq!((third.note(9).unwrap(), third.note(7).unwrap()), (3, 1));
         // Cut off in the middle of a record.
-        std::fs::write(&path, &[&record(9, 3)[..], &[1; 5]].concat()).unwrap();
+        std::fs::write(&path, [&record(9, 3)[..], &[1; 5]].concat()).unwrap();
         assert_eq!(Again::open(&path).unwrap().note(9).unwrap(), 4);
         std::fs::remove_file(&path).unwrap();
     }
