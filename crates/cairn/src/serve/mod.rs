@@ -147,8 +147,11 @@ impl Serving {
         let listeners: Result<Vec<_>, _> =
             listens.iter().map(|at| self.env.listen(&at.address)).collect();
         let listeners = listeners?;
-        // Nobody waits for an answer where this process does not listen any more.
-        let mut held = self.env.forsake(LISTENER);
+        let mut held = Ok(());
+        if self.env.left().iter().any(|name| name == LISTENER) {
+            // Nobody waits for an answer where this process does not listen any more.
+            held = self.env.forsake(LISTENER);
+        }
         for (at, listener) in listens.iter().zip(listeners) {
             held = held.and_then(|()| listener.entrust());
             bound.push(Listen { address: listener.address(), tls: at.tls });
