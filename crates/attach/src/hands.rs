@@ -92,6 +92,25 @@ pub fn connect(name: &Name, wanted: Wanted) -> Result<Connected> {
     Ok(Connected { device: Device::Loop(device).path(), direct: device.is_direct() })
 }
 
+/// The device of a name that a process before this one has connected, whose mount goes on. It is only
+/// looked at: this does not wait for the device.
+///
+/// # Errors
+/// `NotFound` if the name or its device are gone; `Unsupported` if the device is not like that, or not of
+/// `size_bytes`.
+pub fn find(name: &Name, wanted: Wanted, size_bytes: u64) -> Result<Connected> {
+    let link = name.link();
+    let shown = link.display();
+    let target = std::fs::read_link(&link).map_err(|error| Error::io(&error, &shown))?;
+    let device = Device::of(&target);
+    let Some(Device::Loop(device)) = device.filter(|_| is_ours(&link)) else {
+        let why = format!("{shown} leads to {}, which is no loop device", target.display());
+        return Err(Error::new(ErrorKind::NotFound, why));
+    };
+    device.must_be(name, wanted, size_bytes)?;
+    Ok(Connected { device: Device::Loop(device).path(), direct: device.is_direct() })
+}
+
 /// Gives a device of the kernel's NBD client to the server that listens for that name, and gives it its
 /// name.
 ///
@@ -240,8 +259,9 @@ fn remove(name: &Name) -> Result<()> {
     if is_ours(&link) {
         gone(std::fs::remove_file(&link), &link)?;
     }
-    let socket = name.socket();
-    gone(std::fs::remove_file(&socket), &socket)?;
+    for file in [name.socket(), name.counts()] {
+        gone(std::fs::remove_file(&file), &file)?;
+    }
     let at = name.mount_point();
     if std::fs::symlink_metadata(&at).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
         return Ok(());

@@ -8,6 +8,7 @@ use std::time::Duration;
 use block::{Error, ErrorKind, Result};
 
 use crate::device::Device;
+use crate::hands::Wanted;
 use crate::name::Name;
 use crate::{FILE, sys};
 
@@ -15,6 +16,9 @@ const CONTROL: &str = "/dev/loop-control";
 
 /// Others take free loop devices too.
 const TRIES: usize = 16;
+
+/// What the kernel counts sizes in.
+const SECTOR_BYTES: u64 = 512;
 
 /// How often it is looked whether a device is free now.
 pub(crate) const LOOK: Duration = Duration::from_millis(10);
@@ -41,6 +45,34 @@ impl Loop {
             && File::open(self.path())
                 .and_then(|device| sys::loop_mark(&device))
                 .is_ok_and(|mark| mark == name.mark())
+    }
+
+    /// Looks, without opening it, whether it is on the mounted file of that name, and like that.
+    ///
+    /// # Errors
+    /// `NotFound` if it is on something else, `Unsupported` if it is otherwise.
+    pub(crate) fn must_be(self, name: &Name, wanted: Wanted, size_bytes: u64) -> Result<()> {
+        let (path, file) = (self.path(), name.file());
+        let read =
+            |what: &str| std::fs::read_to_string(self.sysfs().join(what)).unwrap_or_default();
+        let number = |what: &str| read(what).trim().parse::<u64>().ok();
+        if Path::new(read("loop/backing_file").trim_end()) != file {
+            let why = format!("{} is not on {} any more", path.display(), file.display());
+            return Err(Error::new(ErrorKind::NotFound, why));
+        }
+        let facts = [
+            ("block", number("queue/logical_block_size"), u64::from(wanted.block_bytes)),
+            ("read-only", number("ro"), u64::from(wanted.read_only)),
+            ("sectors", number("size"), size_bytes / SECTOR_BYTES),
+        ];
+        match facts.into_iter().find(|(_, is, wanted)| *is != Some(*wanted)) {
+            None => Ok(()),
+            Some((what, is, wanted)) => {
+                let is = is.map_or_else(|| "unknown".to_owned(), |is| is.to_string());
+                let why = format!("{}: {what} {is}; what is served has {wanted}", path.display());
+                Err(Error::new(ErrorKind::Unsupported, why))
+            }
+        }
     }
 
     /// Puts a free device on the file of a name.

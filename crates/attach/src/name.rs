@@ -90,6 +90,11 @@ impl Name {
         Path::new(RUNTIME).join(format!(".{}.sock", self.0))
     }
 
+    /// What keeps count of requests that come again after the server was killed.
+    pub fn counts(&self) -> PathBuf {
+        Path::new(RUNTIME).join(format!(".{}.resent", self.0))
+    }
+
     /// Locked by whoever has the name. No name begins with a dot, so this is nobody's mount point.
     pub(crate) fn lock(&self) -> PathBuf {
         Path::new(RUNTIME).join(format!(".{}.lock", self.0))

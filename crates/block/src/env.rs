@@ -97,6 +97,27 @@ pub trait World {
         let why = format!("{}: nothing can be mounted here", at.display());
         Err(Error::new(ErrorKind::Unsupported, why))
     }
+    /// The names of what a process before this one has entrusted ([`Channel::entrust`]) and nobody has
+    /// taken over yet.
+    fn left(&self) -> Vec<String> {
+        Vec::new()
+    }
+    /// Gives up what was left under `name`, and has whoever holds it close it.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn forsake(&self, _name: &str) -> Result<()> {
+        Ok(())
+    }
+    /// Takes over the channel of a mount that was entrusted under `name`: nothing is asked again by
+    /// itself ([`Channel::resend`]). `at` is where it is mounted; `counts` is a file that keeps what
+    /// [`Channel::came_again`] counts.
+    ///
+    /// # Errors
+    /// `NotFound` if nothing was left under that name; what the file says.
+    fn take_over(&self, name: &str, _at: &Path, _counts: &Path) -> Result<Rc<dyn Channel>> {
+        Err(Error::new(ErrorKind::NotFound, format!("{name}: nobody has left it to this process")))
+    }
 
     /// A whole small file, such as a certificate. A world without files has none.
     ///
@@ -207,6 +228,27 @@ impl Env {
     /// As there.
     pub fn mount(&self, at: &Path) -> Result<Rc<dyn Channel>> {
         self.0.mount(at)
+    }
+
+    /// See [`World::left`].
+    pub fn left(&self) -> Vec<String> {
+        self.0.left()
+    }
+
+    /// See [`World::forsake`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn forsake(&self, name: &str) -> Result<()> {
+        self.0.forsake(name)
+    }
+
+    /// See [`World::take_over`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn take_over(&self, name: &str, at: &Path, counts: &Path) -> Result<Rc<dyn Channel>> {
+        self.0.take_over(name, at, counts)
     }
 
     /// See [`World::read_file`].
@@ -403,6 +445,9 @@ impl fmt::Display for Address {
     }
 }
 
+/// What listeners are called while they are held for the next process.
+pub const LISTENER: &str = "listener";
+
 /// An open listener.
 pub trait Listener {
     /// The next connection.
@@ -411,6 +456,15 @@ pub trait Listener {
     fn address(&self) -> Address;
     /// Stops; a waiting accept answers `Stopped`.
     fn close(&self);
+    /// Has it held as [`LISTENER`] by whoever outlives this process, if there is somebody: until it is
+    /// closed, who connects while no process is there waits for the next one. One that was given to this
+    /// process under another name stays with its owner.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn entrust(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// A connection: bytes both ways, one receive and one send in flight at most.
@@ -449,6 +503,37 @@ pub trait Channel {
     fn pin(&self, buf: &Buf) -> Result<()>;
     /// What the kernel did not grant and would be better granted, in words.
     fn lacks(&self) -> Option<&str>;
+    /// Has it held under `name` by whoever outlives this process: it pauses then instead of ending. The
+    /// name has at most 255 characters of ASCII, and no colon. Answers whether there is somebody.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn entrust(&self, _name: &str) -> Result<bool> {
+        Ok(false)
+    }
+    /// Takes that back: it ends with this process.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn withdraw(&self) -> Result<()> {
+        Ok(())
+    }
+    /// Of one that was taken over: lets all that others have received and not answered come again.
+    /// Once, before the first message is taken, and when nobody else works on any of them.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    fn resend(&self) -> Result<()> {
+        Err(Error::new(ErrorKind::Unsupported, "this channel cannot send again"))
+    }
+    /// The request of that number has come again, and is about to be begun: how often it has come
+    /// again, over all processes. That is written down before this returns.
+    ///
+    /// # Errors
+    /// What the file says that keeps the counts.
+    fn came_again(&self, _number: u64) -> Result<u64> {
+        Ok(1)
+    }
 }
 
 /// Somebody who owns operations in flight.

@@ -32,6 +32,7 @@ fn main() -> ExitCode {
     if std::env::args_os().next().is_some_and(|name| name == attach::hands::NAME) {
         return attach::hands::main();
     }
+    runtime::inherit();
     match Args::parse().run() {
         Ok(exit) => ExitCode::from(exit.code()),
         Err(failure) => {

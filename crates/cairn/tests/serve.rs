@@ -243,12 +243,13 @@ fn the_service_manager_hears_of_start_and_end() {
     let ran = command.env("NOTIFY_SOCKET", dir.path("notify")).output().unwrap();
     assert!(ran.status.success());
     let mut heard = Vec::new();
-    for _ in 0..2 {
+    for _ in 0..4 {
         let mut buf = [0; 64];
         let n = manager.recv(&mut buf).unwrap();
         heard.push(String::from_utf8_lossy(&buf[..n]).into_owned());
     }
-    assert_eq!(heard, ["READY=1", "STOPPING=1"]);
+    let [stored, removed] = ["FDSTORE=1\nFDNAME=listener", "FDSTOREREMOVE=1\nFDNAME=listener"];
+    assert_eq!(heard, [stored, "READY=1", "STOPPING=1", removed]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! breaks off.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -15,6 +15,7 @@ use graph::Graph;
 use graph::engine::Engine;
 use graph::spec::Spec;
 use runtime::{Config, Core};
+use wire::fuse::RESENT;
 
 const GETATTR: u32 = 3;
 const LOOKUP: u32 = 1;
@@ -32,6 +33,12 @@ struct Wire {
     from: RefCell<Vec<Vec<u8>>>,
     over: Cell<bool>,
     waiting: RefCell<Option<Waker>>,
+    /// What was asked to come again, and how much had been taken by then.
+    resent: Cell<Option<usize>>,
+    taken: Cell<usize>,
+    /// How often requests have come again.
+    counts: RefCell<BTreeMap<u64, u64>>,
+    withdrawn: Cell<bool>,
 }
 
 struct Fake(Rc<Wire>);
@@ -42,6 +49,7 @@ impl Channel for Fake {
             return Err(stopped());
         }
         let Some(message) = self.0.to.borrow_mut().pop_front() else { return Ok(None) };
+        self.0.taken.set(self.0.taken.get() + 1);
         let cut = message.len().min(head.len());
         head.write()[..cut].copy_from_slice(&message[..cut]);
         rest.write()[..message.len() - cut].copy_from_slice(&message[cut..]);
@@ -67,6 +75,23 @@ impl Channel for Fake {
 
     fn lacks(&self) -> Option<&str> {
         None
+    }
+
+    fn withdraw(&self) -> Result<()> {
+        self.0.withdrawn.set(true);
+        Ok(())
+    }
+
+    fn resend(&self) -> Result<()> {
+        assert!(self.0.resent.replace(Some(self.0.taken.get())).is_none(), "asked twice");
+        Ok(())
+    }
+
+    fn came_again(&self, number: u64) -> Result<u64> {
+        let mut counts = self.0.counts.borrow_mut();
+        let count = counts.entry(number).or_default();
+        *count += 1;
+        Ok(*count)
     }
 }
 
@@ -258,5 +283,64 @@ fn what_a_broken_mount_began_goes_first() {
         new.read(3, 0, 1024);
         let both = [[2; 512], [1; 512]].concat();
         assert_eq!(new.answer(&env, 3).await, (0, both));
+    });
+}
+
+#[test]
+fn a_mount_is_taken_over_with_what_is_not_answered() {
+    with_export(MEMORY, |env, export| async move {
+        let lines = Rc::<RefCell<Vec<String>>>::default();
+        let wire = Rc::<Wire>::default();
+        // They are there already when the process comes.
+        wire.write(RESENT | 10, 4096, &[7; 4096]);
+        wire.read(RESENT | 11, 8192, 4096);
+        wire.ask(FSYNC, RESENT | 12, 2, &[0; 16]);
+        wire.ask(GETATTR, RESENT | 13, 2, &[0; 16]);
+        wire.counts.borrow_mut().extend([(11, 1), (12, 2)]);
+        let resume = |max_bytes| {
+            let lines = lines.clone();
+            let log = move |line: &str| lines.borrow_mut().push(line.to_owned());
+            Volume::resume(&export, Rc::new(Fake(wire.clone())), max_bytes, log)
+        };
+        let refused = resume(2 << 20).err().unwrap().to_string();
+        assert!(refused.contains("was promised 2097152"), "{refused}");
+        let volume = resume(128 << 10).unwrap();
+        assert_eq!(wire.resent.get(), Some(0), "before the first message is taken");
+        assert!(volume.agreed().await.unwrap().has_resend, "nobody greets again");
+        assert_eq!(wire.answer(&env, RESENT | 10).await.1[..4], 4096u32.to_ne_bytes());
+        assert_eq!(wire.answer(&env, RESENT | 11).await, (0, vec![0; 4096]));
+        assert_eq!(wire.answer(&env, RESENT | 12).await.0, 5, "it is not begun a third time");
+        assert_eq!(wire.answer(&env, RESENT | 13).await.0, 0);
+        let counts = BTreeMap::from([(10, 1), (11, 2), (12, 3)]);
+        assert_eq!(*wire.counts.borrow(), counts, "what needs no device harms nobody");
+        let said = lines.borrow().join("\n");
+        assert!(said.contains("vol: request 12 (Fsync)") && said.contains("3 times"), "{said}");
+        // What comes for the first time is not counted, and as long as was agreed on.
+        wire.write(20, 0, &vec![1; 128 << 10]);
+        assert_eq!(wire.answer(&env, 20).await.0, 0);
+        wire.write(21, 0, &vec![1; 256 << 10]);
+        assert_eq!(wire.answer(&env, 21).await.0, 22);
+        assert_eq!(*wire.counts.borrow(), counts);
+        assert!(!wire.withdrawn.get());
+        wire.break_off();
+        volume.ended().await;
+    });
+}
+
+#[test]
+fn after_a_failed_flush_it_ends_with_its_process() {
+    let spec = "[disk]\nm = { memory = \"1MiB\" }\n[device]\n\
+                bad = { kind = \"error\", on = \"m\", op = \"flush\" }\n\
+                [export]\nvol = { on = \"bad\" }\n";
+    with_export(spec, |env, export| async move {
+        let (wire, volume) = serve(&export, &Rc::default());
+        wire.write(1, 0, &[1; 4096]);
+        assert_eq!(wire.answer(&env, 1).await.0, 0);
+        assert!(!wire.withdrawn.get());
+        wire.ask(FSYNC, 2, 2, &[0; 16]);
+        assert_eq!(wire.answer(&env, 2).await.0, 5);
+        assert!(wire.withdrawn.get());
+        wire.break_off();
+        volume.ended().await;
     });
 }

@@ -2,26 +2,44 @@
 //!
 //! Messages are moved by plain system calls on the core's own thread: they copy, and never wait. The
 //! ring only waits for the next one. The descriptor is never cloned and nothing is spliced, so that
-//! one day another process can take it over with all that is not answered.
+//! another process can take it over with all that is not answered: what a clone has received would end
+//! with it.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::cell::RefCell;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 
 use block::env::{Channel, Ticket, stopped};
 use block::{Buf, Error, ErrorKind, Result};
 
+use crate::again::Again;
 use crate::side::Side;
 use crate::slab::{Held, Op};
+use crate::store;
 use crate::sys;
 
 const DEVICE: &str = "/dev/fuse";
+
+/// "Send again what is not answered", as a message: its length, the number of the notice, no request.
+/// Since Linux 6.9.
+fn resend() -> [u8; 16] {
+    const NOTIFY_RESEND: u32 = 7;
+    let mut message = [0; 16];
+    message[..4].copy_from_slice(&16u32.to_ne_bytes());
+    message[4..8].copy_from_slice(&NOTIFY_RESEND.to_ne_bytes());
+    message
+}
 
 struct Fuse {
     side: Rc<Side>,
     file: Rc<OwnedFd>,
     name: Rc<str>,
     lacks: Option<String>,
+    /// What it is called while somebody holds it for the next process.
+    entrusted: RefCell<Option<String>>,
+    /// Of one that was taken over: what comes again.
+    again: Option<RefCell<Again>>,
 }
 
 /// Opens the device and mounts.
@@ -37,17 +55,44 @@ pub(crate) fn mount(side: Rc<Side>, at: &Path) -> Result<Rc<dyn Channel>> {
         })?;
     sys::mount_fuse(file.as_raw_fd(), at)
         .map_err(|error| Error::io(&error, format_args!("mounting on {}", at.display())))?;
-    let lacks = sys::set_io_flusher().err().map(|error| {
-        format!(
-            "PR_SET_IO_FLUSHER: {error}: when memory is short, writes to the device may wait for each \
-             other"
-        )
-    });
-    let name = at.display().to_string().into();
-    Ok(Rc::new(Fuse { side, file: Rc::new(file), name, lacks }))
+    Ok(Rc::new(Fuse::new(side, file, at)))
+}
+
+/// The channel of a mount that another process has served.
+pub(crate) fn take_over(
+    side: Rc<Side>,
+    name: &str,
+    at: &Path,
+    counts: &Path,
+) -> Result<Rc<dyn Channel>> {
+    let left = store::take(|left| left.name == name).ok_or_else(|| {
+        Error::new(ErrorKind::NotFound, format!("{name}: nobody has left it to this process"))
+    })?;
+    let failed = |error| Error::io(&error, counts.display());
+    let again = RefCell::new(Again::open(counts).map_err(failed)?);
+    let entrusted = RefCell::new(Some(left.name));
+    Ok(Rc::new(Fuse { entrusted, again: Some(again), ..Fuse::new(side, left.file, at) }))
 }
 
 impl Fuse {
+    fn new(side: Rc<Side>, file: OwnedFd, at: &Path) -> Self {
+        let lacks = sys::set_io_flusher().err().map(|error| {
+            format!(
+                "PR_SET_IO_FLUSHER: {error}: when memory is short, writes to the device may wait for \
+                 each other"
+            )
+        });
+        let (file, name) = (Rc::new(file), at.display().to_string().into());
+        Self { side, file, name, lacks, entrusted: RefCell::default(), again: None }
+    }
+
+    /// There is no message now: all that others left unanswered has come again.
+    fn settle(&self) -> Result<()> {
+        let Some(again) = &self.again else { return Ok(()) };
+        let settled = again.borrow_mut().settle();
+        settled.map_err(|error| Error::io(&error, format_args!("{}: its counts", self.name)))
+    }
+
     fn error(&self, error: &std::io::Error, tried: &str) -> Error {
         match error.raw_os_error() {
             // Unmounted, or broken off by force.
@@ -64,7 +109,7 @@ impl Channel for Fuse {
             match sys::read_two(self.file.as_raw_fd(), &mut head, &mut rest) {
                 Ok(n) => return Ok(Some(n)),
                 Err(error) => match error.raw_os_error() {
-                    Some(libc::EAGAIN) => return Ok(None),
+                    Some(libc::EAGAIN) => return self.settle().map(|()| None),
                     // The request was taken back while it was read.
                     Some(libc::EINTR | libc::ENOENT) => {}
                     _ => return Err(self.error(&error, "receive")),
@@ -107,5 +152,26 @@ impl Channel for Fuse {
 
     fn lacks(&self) -> Option<&str> {
         self.lacks.as_deref()
+    }
+
+    fn entrust(&self, name: &str) -> Result<bool> {
+        let held = store::entrust(name, self.file.as_fd())?;
+        *self.entrusted.borrow_mut() = held.then(|| name.to_owned());
+        Ok(held)
+    }
+
+    fn withdraw(&self) -> Result<()> {
+        let name = self.entrusted.take();
+        name.map_or(Ok(()), |name| store::withdraw(&name))
+    }
+
+    fn resend(&self) -> Result<()> {
+        self.send(&resend(), None)
+    }
+
+    fn came_again(&self, number: u64) -> Result<u64> {
+        let Some(again) = &self.again else { return Ok(1) };
+        let count = again.borrow_mut().note(number);
+        count.map_err(|error| Error::io(&error, format_args!("{}: its counts", self.name)))
     }
 }

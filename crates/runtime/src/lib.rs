@@ -8,6 +8,7 @@
     reason = "this crate is the real side of Env: time, threads, files and sockets live here"
 )]
 
+mod again;
 mod channel;
 mod disk;
 mod engine;
@@ -19,6 +20,7 @@ mod side;
 mod signals;
 mod slab;
 mod socket;
+mod store;
 mod sys;
 mod threads;
 mod timers;
@@ -37,6 +39,7 @@ use crate::side::Side;
 
 pub use crate::engine::Engine;
 pub use crate::signals::Signals;
+pub use crate::store::{INHERITED_MAX, NAME_MAX_BYTES, inherit, tell_manager};
 
 /// How a core is made.
 #[derive(Clone, Debug)]

@@ -27,7 +27,7 @@ use crate::slab::{Held, Op, Polled, Slab, Slot};
 use crate::sys::{self, Call};
 use crate::timers::Timers;
 use crate::workers::{Home, Job, Workers};
-use crate::{channel, disk, opening, socket};
+use crate::{channel, disk, opening, socket, store};
 
 // So often the queue is run through before the kernel is asked again.
 const ROUNDS: usize = 8;
@@ -512,5 +512,19 @@ impl World for Side {
 
     fn mount(&self, at: &Path) -> Result<Rc<dyn Channel>> {
         channel::mount(self.me.upgrade().expect("a side at work is alive"), at)
+    }
+
+    fn left(&self) -> Vec<String> {
+        store::names()
+    }
+
+    fn forsake(&self, name: &str) -> Result<()> {
+        while store::take(|left| left.name == name).is_some() {}
+        store::withdraw(name)
+    }
+
+    fn take_over(&self, name: &str, at: &Path, counts: &Path) -> Result<Rc<dyn Channel>> {
+        let side = self.me.upgrade().expect("a side at work is alive");
+        channel::take_over(side, name, at, counts)
     }
 }

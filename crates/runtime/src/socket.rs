@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -12,11 +12,12 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use block::env::{Address, Listener, LocalFuture, Socket, Ticket, World, stopped};
+use block::env::{Address, LISTENER, Listener, LocalFuture, Socket, Ticket, World, stopped};
 use block::{Buf, Env, Error, ErrorKind, Result};
 
 use crate::side::Side;
 use crate::slab::{Held, Op};
+use crate::store;
 use crate::sys::{self, Peer, UNIX_PATH_MAX};
 
 const BACKLOG: i32 = 128;
@@ -150,18 +151,28 @@ struct Listening {
     side: Rc<Side>,
     file: Rc<OwnedFd>,
     address: Address,
+    // Whether this program has made it, now or in a process before this one.
+    ours: bool,
     // The socket file that this listener has made: path, device, inode.
     made: Option<(PathBuf, u64, u64)>,
     closed: Cell<bool>,
+    // Whether it outlives this process.
+    entrusted: Cell<bool>,
     // Accepts whose waiters went away: the next waiter takes the connection that they find.
     left: RefCell<Vec<Ticket>>,
 }
 
 struct Handle(Rc<Listening>);
 
-/// Listens.
+/// Listens; on a socket that was held for this process, if there is one for that address.
 pub(crate) fn listen(side: Rc<Side>, at: &Address) -> Result<Rc<dyn Listener>> {
     let failed = |what: &str, error: &io::Error| Error::io(error, format_args!("{at}: {what}"));
+    if let Some(left) = store::take(|left| is_bound_to(&left.file, at)) {
+        sys::set_nonblocking(left.file.as_raw_fd(), side.nonblocking())
+            .map_err(|error| failed("O_NONBLOCK", &error))?;
+        // One of another name is its owner's, with its file.
+        return listening(side, left.file, at, left.name == LISTENER);
+    }
     let (peer, mode) = match at {
         Address::Unix(path) => {
             let peer = unix_peer(path)?;
@@ -193,21 +204,51 @@ pub(crate) fn listen(side: Rc<Side>, at: &Address) -> Result<Rc<dyn Listener>> {
         ),
         _ => failed("bind", &error),
     })?;
+    listening(side, file, at, true)
+}
+
+/// A listener on a socket that is bound to `at`; its file goes with it if we have made it.
+fn listening(side: Rc<Side>, file: OwnedFd, at: &Address, ours: bool) -> Result<Rc<dyn Listener>> {
+    let failed = |what: &str, error: &io::Error| Error::io(error, format_args!("{at}: {what}"));
+    let fd = file.as_raw_fd();
     let made = match at {
-        Address::Unix(path) => {
+        Address::Unix(path) if ours => {
             let found = std::fs::symlink_metadata(path).map_err(|error| failed("stat", &error))?;
             Some((path.clone(), found.dev(), found.ino()))
         }
-        Address::Tcp(..) => None,
+        _ => None,
     };
     sys::listen(fd, BACKLOG).map_err(|error| failed("listen", &error))?;
     let address = match sys::name_of(fd, false).ok().and_then(|name| name.to_tcp()) {
         Some(bound) => Address::Tcp(bound.ip().to_string(), bound.port()),
         None => at.clone(),
     };
-    let (closed, left) = (Cell::new(false), RefCell::default());
-    let listening = Listening { side, file: Rc::new(file), address, made, closed, left };
+    let (file, closed, left) = (Rc::new(file), Cell::new(false), RefCell::default());
+    let entrusted = Cell::new(false);
+    let listening = Listening { side, file, address, ours, made, closed, entrusted, left };
     Ok(Rc::new(Handle(Rc::new(listening))))
+}
+
+/// Whether a descriptor is a socket that is bound to that address, or, where the kernel was to choose the
+/// port, to one that it has chosen.
+fn is_bound_to(file: &OwnedFd, at: &Address) -> bool {
+    let Ok(bound) = sys::name_of(file.as_raw_fd(), false) else { return false };
+    match at {
+        Address::Unix(path) => {
+            let whole = |path: &Path| std::path::absolute(path).ok();
+            // One whose file is gone is out of reach.
+            let is_there = std::fs::symlink_metadata(path);
+            bound.to_path().is_some_and(|bound| whole(&bound) == whole(path))
+                && is_there.is_ok_and(|found| found.file_type().is_socket())
+        }
+        Address::Tcp(host, port) => {
+            let Some(bound) = bound.to_tcp() else { return false };
+            let wanted = (host.as_str(), *port).to_socket_addrs().into_iter().flatten().next();
+            wanted.is_some_and(|wanted| {
+                wanted.ip() == bound.ip() && (*port == 0 || *port == bound.port())
+            })
+        }
+    }
 }
 
 /// Removes the socket file of a listener that is gone.
@@ -247,6 +288,14 @@ impl Listener for Handle {
     fn close(&self) {
         self.0.close();
     }
+
+    fn entrust(&self) -> Result<()> {
+        let listening = &self.0;
+        if listening.ours {
+            listening.entrusted.set(store::entrust(LISTENER, listening.file.as_fd())?);
+        }
+        Ok(())
+    }
 }
 
 impl Drop for Handle {
@@ -259,6 +308,10 @@ impl Listening {
     fn close(&self) {
         if self.closed.replace(true) {
             return;
+        }
+        if self.entrusted.get() {
+            // All of that name go: listeners are closed together. One that stays is dead all the same.
+            let _ = store::withdraw(LISTENER);
         }
         if let Some((path, device, inode)) = &self.made
             && std::fs::symlink_metadata(path)

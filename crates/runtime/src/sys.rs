@@ -4,13 +4,13 @@
 //! One of the named places of unsafe code.
 #![allow(unsafe_code)]
 
-use std::ffi::{CString, c_int, c_void};
+use std::ffi::{CString, OsStr, c_int, c_void};
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -600,6 +600,18 @@ impl Peer {
         }
     }
 
+    /// As the path of a unix socket, if it is one that has a path.
+    pub(crate) fn to_path(&self) -> Option<PathBuf> {
+        if self.family() != libc::AF_UNIX {
+            return None;
+        }
+        let from = (&raw const self.storage).cast::<libc::sockaddr_un>();
+        // SAFETY: the storage is larger than this address, and any bytes are a valid path of one.
+        let bytes = unsafe { (*from).sun_path }.map(|byte| byte as u8);
+        let path = bytes.split(|byte| *byte == 0).next().filter(|path| !path.is_empty())?;
+        Some(PathBuf::from(OsStr::from_bytes(path)))
+    }
+
     /// Where it is, for the kernel.
     pub(crate) fn as_ptr(&self) -> *const libc::sockaddr {
         (&raw const self.storage).cast()
@@ -625,6 +637,40 @@ pub(crate) fn add_flags(fd: RawFd, flags: c_int) -> io::Result<()> {
     let now = check(unsafe { libc::fcntl(fd, libc::F_GETFL) })?;
     // SAFETY: no memory is passed.
     check(unsafe { libc::fcntl(fd, libc::F_SETFL, now | flags) }).map(drop)
+}
+
+/// Lets calls on an open file wait, or not.
+pub(crate) fn set_nonblocking(fd: RawFd, nonblocking: bool) -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    let now = check(unsafe { libc::fcntl(fd, libc::F_GETFL) })?;
+    let bit = libc::O_NONBLOCK;
+    let wanted = if nonblocking { now | bit } else { now & !bit };
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::fcntl(fd, libc::F_SETFL, wanted) }).map(drop)
+}
+
+/// Takes a descriptor that was passed to this process by the one that started it. The programs that this
+/// one starts do not get it.
+///
+/// # Errors
+/// `EBADF` if it is not open.
+pub(crate) fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) })?;
+    // SAFETY: it is open, and whoever passed it did so by number, for this process to own; the caller has
+    // looked that it was meant, and asks for each number once.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Removes variables of the environment, unless other threads might be reading it: then they stay.
+pub(crate) fn forget_variables(names: &[&str]) {
+    let alone = std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1);
+    if alone {
+        for name in names {
+            // SAFETY: there is no other thread that could look at the environment meanwhile.
+            unsafe { std::env::remove_var(name) };
+        }
+    }
 }
 
 /// `fallocate`.

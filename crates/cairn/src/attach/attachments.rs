@@ -13,6 +13,7 @@ use graph::spec::units::format_duration;
 
 use super::behind::{Behind, choose, step};
 use super::hands::Step;
+use super::kept::Kept;
 use super::notes;
 use crate::exit::{Exit, Failure, Result};
 use crate::out;
@@ -21,6 +22,9 @@ const _: () = assert!(
     attach::NAME_MAX_BYTES == graph::spec::NAME_MAX_BYTES,
     "every export can be attached under its own name"
 );
+
+/// For a mount that nobody goes on with to be gone, at the start.
+const CLEAR: Duration = Duration::from_secs(10);
 
 /// The exports of this process, and which of them are devices of this machine.
 #[derive(Clone)]
@@ -136,15 +140,7 @@ impl Attachments {
         step(&name, Step::Prepare).await?;
         match self.connect(by, &export, &name, view).await {
             Ok((behind, view)) => {
-                let one = Rc::new(One {
-                    behind,
-                    view: view.clone(),
-                    leaving: Cell::new(false),
-                    claim,
-                    size: Cell::new(export.info().size),
-                });
-                self.0.all.borrow_mut().push(one.clone());
-                self.watch(&one);
+                self.add(behind, view.clone(), claim, export.info().size);
                 Ok(view)
             }
             Err(failure) => {
@@ -152,6 +148,88 @@ impl Attachments {
                 let _ = step(&name, Step::Clear).await;
                 Err(failure)
             }
+        }
+    }
+
+    fn add(&self, behind: Behind, view: Attached, claim: Claim, size: u64) {
+        let size = Cell::new(size);
+        let one = Rc::new(One { behind, view, leaving: Cell::new(false), claim, size });
+        self.0.all.borrow_mut().push(one.clone());
+        self.watch(&one);
+    }
+
+    /// Goes on with what a process before this one has attached and somebody has held since. What is not
+    /// served any more, or is not what it was, is taken away. Each is told to the user.
+    pub async fn resume(&self) {
+        let all = self.0.env.left().into_iter().filter(|text| Kept::is_meant(text));
+        for text in all {
+            let Ok(kept) = text.parse::<Kept>() else {
+                out::note(&format!("warning: {text}: a mount that this version cannot go on with"));
+                self.forsake(&text);
+                continue;
+            };
+            let path = kept.name.link().display().to_string();
+            match self.resume_one(&kept).await {
+                Ok(view) => {
+                    out::note(&format!("{path} -> {}  goes on", view.device.unwrap_or_default()));
+                }
+                Err(failure) => out::note(&format!(
+                    "{path}: {}; it answers with I/O errors from now on, and is taken away",
+                    failure.message
+                )),
+            }
+        }
+    }
+
+    async fn resume_one(&self, kept: &Kept) -> Result<Attached> {
+        let resumed = self.take_up(kept);
+        if let Err(failure) = &resumed {
+            self.let_go(kept, failure.code == Exit::InUse.code()).await;
+        }
+        resumed
+    }
+
+    fn take_up(&self, kept: &Kept) -> Result<Attached> {
+        let export = self.find(&kept.export)?;
+        let claim = Claim::take(&kept.name)?;
+        let (behind, found) = Behind::resume(&self.0.env, &export, kept)?;
+        let path = kept.name.link().display().to_string();
+        let notes = notes::of(&behind, &path, found.direct, true);
+        let view = Attached {
+            name: kept.name.to_string(),
+            export: kept.export.clone(),
+            path,
+            device: Some(found.device.display().to_string()),
+            has_resend: true,
+            notes,
+        };
+        self.add(behind, view.clone(), claim, export.info().size);
+        Ok(view)
+    }
+
+    /// Ends a mount that nobody goes on with, and its device; the name may have been given to others.
+    async fn let_go(&self, kept: &Kept, is_of_others: bool) {
+        let name = &kept.name;
+        self.forsake(&kept.to_string());
+        if is_of_others {
+            return;
+        }
+        let Ok(_claim) = Claim::take(name) else { return };
+        let path = name.link().display().to_string();
+        match self.0.env.within(CLEAR, step(name, Step::Clear)).await {
+            Some(Ok(_)) => {}
+            Some(Err(failure)) => out::note(&format!("warning: {path}: {}", failure.message)),
+            None => out::note(&format!(
+                "warning: {path}: not away after {}: somebody still holds its mount",
+                format_duration(CLEAR)
+            )),
+        }
+    }
+
+    /// Nobody holds it open any more, and so nothing waits for an answer.
+    fn forsake(&self, text: &str) {
+        if let Err(error) = self.0.env.forsake(text) {
+            out::note(&format!("warning: {error}"));
         }
     }
 
@@ -192,7 +270,8 @@ impl Attachments {
         view: Attached,
     ) -> Result<(Behind, Attached)> {
         let (behind, done, agreed) = Behind::begin(by, &self.0.env, export, name).await?;
-        let notes = notes::of(&behind, &view.path, done.direct);
+        let kept = behind.entrust(name, agreed);
+        let notes = notes::of(&behind, &view.path, done.direct, kept);
         let device = done.device.map(|device| device.display().to_string());
         let has_resend = agreed.is_some_and(|agreed| agreed.has_resend);
         Ok((behind, Attached { device, has_resend, notes, ..view }))
@@ -209,6 +288,7 @@ impl Attachments {
             if let (Some(_), Some(one)) = (me.upgrade(), one.upgrade())
                 && !one.leaving.get()
             {
+                one.behind.withdraw();
                 let path = &one.view.path;
                 out::note(&format!(
                     "{path}: somebody ended its {}; it answers with I/O errors. Next: cairn detach {}",
@@ -321,7 +401,11 @@ impl One {
     async fn release(&self, patience: Duration, give_up: bool) -> Result<Option<Problem>> {
         self.leaving.set(true);
         let released = step(self.claim.name(), Step::Release { patience, give_up }).await;
-        self.leaving.set(released.is_ok() || give_up);
+        let leaves = released.is_ok() || give_up;
+        self.leaving.set(leaves);
+        if leaves {
+            self.behind.withdraw();
+        }
         Ok(released?.unflushed)
     }
 }

@@ -4,13 +4,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use api::Means;
-use attach::Name;
+use attach::{Connected, Name, Wanted};
 use block::Env;
 use block::env::Address;
 use export::fuse::{Agreed, Volume};
 use export::nbd::{Export, Limits, Server};
 
 use super::hands::{Done, Job, Step};
+use super::kept::Kept;
 use crate::exit::{Exit, Failure, Result};
 use crate::out;
 
@@ -95,6 +96,44 @@ impl Behind {
                     }
                 }
             }
+        }
+    }
+
+    /// Goes on with a mount that a process before this one has served; its device is looked at first.
+    pub fn resume(env: &Env, export: &Rc<Export>, kept: &Kept) -> Result<(Self, Connected)> {
+        let name = &kept.name;
+        let info = export.info();
+        let wanted = Wanted { block_bytes: info.block_size, read_only: info.read_only };
+        let device = attach::find(name, wanted, info.size)?;
+        let channel = env.take_over(&kept.to_string(), &name.mount_point(), &name.counts())?;
+        let volume = Volume::resume(export, channel, kept.max_bytes, out::note)?;
+        Ok((Self::Fuse(volume), device))
+    }
+
+    /// Has it held for the next process, should this one be killed; whether it is. Only what keeps its
+    /// promises over that is: bytes that were answered are there, and none lands later.
+    pub fn entrust(&self, name: &Name, agreed: Option<Agreed>) -> bool {
+        let Self::Fuse(volume) = self else { return false };
+        let export = volume.export();
+        let info = export.info();
+        let has_resend = agreed.is_some_and(|agreed| agreed.has_resend);
+        if !has_resend || !info.survives_process || !info.fenced {
+            return false;
+        }
+        let (name, max_bytes) = (name.clone(), volume.max_bytes());
+        let kept = Kept { name, export: export.name().to_owned(), max_bytes };
+        volume.channel().entrust(&kept.to_string()).unwrap_or_else(|error| {
+            out::note(&format!("warning: {error}"));
+            false
+        })
+    }
+
+    /// It is not to be held any more.
+    pub fn withdraw(&self) {
+        if let Self::Fuse(volume) = self
+            && let Err(error) = volume.channel().withdraw()
+        {
+            out::note(&format!("warning: {error}"));
         }
     }
 

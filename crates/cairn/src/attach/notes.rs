@@ -9,12 +9,16 @@ use crate::out::{self, Form};
 /// Settings of the kernel that end a mount whose server is away for longer.
 const TIMEOUTS: [&str; 2] = ["default_request_timeout", "max_request_timeout"];
 
-/// The notes, the most important first.
-pub fn of(behind: &Behind, path: &str, direct: bool) -> Vec<String> {
+/// The notes, the most important first; `kept` says that the device outlives this process.
+pub fn of(behind: &Behind, path: &str, direct: bool, kept: bool) -> Vec<String> {
     let pid = std::process::id();
-    let mut notes = vec![format!(
-        "if process {pid} is killed, {path} answers with I/O errors; unmount it then, and attach it again"
-    )];
+    let mut notes = vec![match kept {
+        true => format!("if process {pid} is killed, {path} pauses until it is started again"),
+        false => format!(
+            "if process {pid} is killed, {path} answers with I/O errors; unmount it then, and attach it \
+             again"
+        ),
+    }];
     let cache = "what is read is kept in memory twice";
     if !direct {
         notes.push(format!("the loop device goes through the page cache: {cache}"));

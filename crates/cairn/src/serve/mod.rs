@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use api::GraphView;
 use block::Env;
-use block::env::Address;
+use block::env::{Address, LISTENER};
 use clap::Args;
 use export::nbd::{Export, Limits, Server};
 use graph::engine::Engine;
@@ -144,13 +144,25 @@ impl Serving {
     /// Lets clients in.
     fn listen(&self, listens: &[Listen], tls: Option<Rc<tls::Server>>) -> Result<()> {
         let mut bound = self.listens.borrow_mut();
-        for at in listens {
-            let listener = self.env.listen(&at.address)?;
+        let listeners: Result<Vec<_>, _> =
+            listens.iter().map(|at| self.env.listen(&at.address)).collect();
+        let listeners = listeners?;
+        let mut held = Ok(());
+        if self.env.left().iter().any(|name| name == LISTENER) {
+            // Nobody waits for an answer where this process does not listen any more.
+            held = self.env.forsake(LISTENER);
+        }
+        for (at, listener) in listens.iter().zip(listeners) {
+            held = held.and_then(|()| listener.entrust());
             bound.push(Listen { address: listener.address(), tls: at.tls });
             match &tls {
                 Some(tls) if at.tls => self.server.serve_tls(listener, tls),
                 _ => self.server.serve(listener),
             }
+        }
+        if let Err(error) = held {
+            // They work all the same, until this process ends.
+            out::note(&format!("warning: {error}"));
         }
         Ok(())
     }
@@ -158,6 +170,9 @@ impl Serving {
     /// Attaches what the spec says.
     async fn attach(&self, planned: &Planned) -> Result<()> {
         for export in planned.exports.iter().filter(|export| export.attach) {
+            if self.attachments.of(&export.name).is_some() {
+                continue;
+            }
             match self.attachments.attach(&export.name, None, None, false).await {
                 Ok(attached) => {
                     attached.notes.iter().for_each(|note| out::note(&format!("note: {note}")))
@@ -257,6 +272,8 @@ impl ServeOptions {
         let mut signals = core.signals()?;
         let serving = core.block_on(Serving::open(&env, &engine, spec, &planned, survey))?;
         let serving = Rc::new(Serving { read_only: self.read_only, ..serving });
+        // Every disk is open, and so everything that a process before this one has begun is at its end.
+        core.block_on(serving.attachments.resume());
         serving.listen(&listens, tls)?;
         let planned = serving.planned();
         let control = open_control(self.at.as_deref(), &serving)?;

@@ -1,7 +1,5 @@
 //! This process as the system sees it: its limits, its pid file, its service manager.
 
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -19,16 +17,8 @@ pub fn raise_limits() {
 
 /// A line for the service manager, if one started us: `READY=1`, `STOPPING=1`.
 pub fn tell_manager(line: &str) {
-    let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return };
-    let address = match name.as_encoded_bytes().strip_prefix(b"@") {
-        Some(hidden) => SocketAddr::from_abstract_name(hidden),
-        None => SocketAddr::from_pathname(&name),
-    };
-    let told = address.and_then(|address| {
-        UnixDatagram::unbound()?.send_to_addr(line.as_bytes(), &address).map(drop)
-    });
-    if let Err(error) = told {
-        crate::out::note(&format!("warning: the service manager was not told {line}: {error}"));
+    if let Err(error) = runtime::tell_manager(line) {
+        crate::out::note(&format!("warning: the service manager was not told: {error}"));
     }
 }
 

@@ -58,8 +58,14 @@ impl Remote {
         let engine = Engine::new(env.pool());
         env.spawn("engine", engine.clone().drive());
         let serving = Rc::new(core.block_on(Serving::open(&env, &engine, spec, &planned, None))?);
-        let attach = serving.attachments.attach(&name, None, self.by, self.dry_run);
-        let attached = core.block_on(attach)?;
+        let attachments = &serving.attachments;
+        if !self.dry_run {
+            core.block_on(attachments.resume());
+        }
+        let attached = match attachments.views().pop() {
+            Some(resumed) => resumed,
+            None => core.block_on(attachments.attach(&name, None, self.by, self.dry_run))?,
+        };
         if self.dry_run {
             print(form, &attached)?;
             return Ok(Exit::Ok);

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "every test file uses its own part of it")]
 
 pub mod machine;
+pub mod manager;
 pub mod memory;
 
 use std::fs;

@@ -18,5 +18,8 @@ pub const HAND_OVER_BYTES: usize = 64 << 10;
 /// So many messages are taken before others get their turn.
 pub const ROUND: usize = 64;
 
+/// A request that has been on its way at the ends of so many processes is not begun once more.
+pub const RESENT_MAX: u64 = 3;
+
 /// How long the kernel may take to say what it can do; it has said so when the mount returns.
 pub const GREETING: Duration = Duration::from_secs(10);

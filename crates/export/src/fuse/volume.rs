@@ -7,11 +7,12 @@ use block::env::Channel;
 use block::{ByteRange, Copies, Error, ErrorKind, Op, Request, Result, Waiters};
 use graph::engine::Sink;
 use wire::fuse::{
-    Call, Facts, Init, MAX_WRITE_BYTES, Node, PAGE_BYTES, Reply, VOLUME_NAME, Zeroing,
+    Call, Facts, Init, MAX_WRITE_BYTES, MINOR_SPOKEN, Node, PAGE_BYTES, RESENT, Reply, VOLUME_NAME,
+    Zeroing,
 };
 
 use super::inbox::Inbox;
-use super::{GREETING, ROUND};
+use super::{GREETING, RESENT_MAX, ROUND};
 use crate::nbd::{Export, Orphan, PIECE_BYTES};
 
 /// ENOENT: there is no other name.
@@ -22,6 +23,8 @@ const NOT_A_DIRECTORY: i32 = 20;
 const IS_A_DIRECTORY: i32 = 21;
 /// ENOSYS: the kernel does not ask again.
 const NOT_IMPLEMENTED: i32 = 38;
+/// EIO
+const FAILED: i32 = 5;
 /// EPROTO
 const NOT_UNDERSTOOD: i32 = 71;
 /// EOPNOTSUPP
@@ -34,7 +37,7 @@ pub struct Volume(Rc<Inner>);
 /// What the kernel and we have agreed on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Agreed {
-    /// Its version, 7 and this.
+    /// Its version, 7 and this; of a mount that was taken over, the one that is spoken here.
     pub minor: u32,
     /// Whether it can be told to send again, to another process that has the channel, what is not
     /// answered.
@@ -82,6 +85,42 @@ impl Volume {
         channel: Rc<dyn Channel>,
         log: impl Fn(&str) + 'static,
     ) -> Result<Self> {
+        let max_bytes = Self::most_bytes(export)?;
+        let (volume, inbox) = Self::new(export, channel, max_bytes, None, log)?;
+        volume.start(inbox);
+        Ok(volume)
+    }
+
+    /// Goes on with a mount that another process has served until its end, and that has agreed on
+    /// messages of `max_bytes`. Every disk of the export is open by now: nothing of the other process is
+    /// on its way any more.
+    ///
+    /// # Errors
+    /// As [`Volume::serve`]; `Unsupported` if the export takes no messages as long; what the kernel says.
+    pub fn resume(
+        export: &Rc<Export>,
+        channel: Rc<dyn Channel>,
+        max_bytes: u32,
+        log: impl Fn(&str) + 'static,
+    ) -> Result<Self> {
+        let most = Self::most_bytes(export)?;
+        if max_bytes > most || max_bytes == 0 {
+            let why = format!(
+                "{}: transfers of up to {most} bytes, and its mount was promised {max_bytes}",
+                export.name()
+            );
+            return Err(Error::new(ErrorKind::Unsupported, why));
+        }
+        let agreed = Agreed { minor: MINOR_SPOKEN, has_resend: true };
+        // Its buffers are locked by then: what is sent again is received whatever happens to us.
+        let (volume, inbox) = Self::new(export, channel, max_bytes, Some(agreed), log)?;
+        volume.0.channel.resend()?;
+        volume.start(inbox);
+        Ok(volume)
+    }
+
+    /// The longest message for an export.
+    fn most_bytes(export: &Export) -> Result<u32> {
         let info = export.info();
         let page = PAGE_BYTES as u32;
         let max_bytes = info.max_transfer.min(MAX_WRITE_BYTES) / page * page;
@@ -97,10 +136,21 @@ impl Volume {
                 ),
             ));
         }
+        Ok(max_bytes)
+    }
+
+    fn new(
+        export: &Rc<Export>,
+        channel: Rc<dyn Channel>,
+        max_bytes: u32,
+        agreed: Option<Agreed>,
+        log: impl Fn(&str) + 'static,
+    ) -> Result<(Self, Inbox)> {
+        let info = export.info();
         let inbox = Inbox::new(&export.env, &channel)?;
         let facts = Facts {
             size_bytes: info.size,
-            block_bytes: info.block_size.max(page),
+            block_bytes: info.block_size.max(PAGE_BYTES as u32),
             read_only: info.read_only,
         };
         let inner = Rc::new_cyclic(|me| Inner {
@@ -112,12 +162,15 @@ impl Volume {
             log: Box::new(log),
             pending: RefCell::default(),
             in_flight: Cell::new(0),
-            agreed: Cell::new(None),
+            agreed: Cell::new(agreed),
             over: Cell::new(false),
             waiting: Waiters::default(),
         });
-        export.env.spawn("a volume", inner.clone().run(inbox));
-        Ok(Self(inner))
+        Ok((Self(inner), inbox))
+    }
+
+    fn start(&self, inbox: Inbox) {
+        self.0.export.env.spawn("a volume", self.0.clone().run(inbox));
     }
 
     /// The export has another size now: whoever asks for it is told. The kernel asks when somebody does.
@@ -152,6 +205,16 @@ impl Volume {
     /// The export.
     pub fn export(&self) -> &Rc<Export> {
         &self.0.export
+    }
+
+    /// The longest read and write that the kernel was promised.
+    pub fn max_bytes(&self) -> u32 {
+        self.0.max_bytes
+    }
+
+    /// Its channel.
+    pub fn channel(&self) -> &dyn Channel {
+        &*self.0.channel
     }
 
     /// What the kernel did not grant to the channel, in words.
@@ -197,7 +260,10 @@ impl Inner {
 
     async fn message(&self, inbox: &Inbox, came: usize) -> Result<()> {
         // What is answered at once is answered while the message is still where it came.
-        let next = inbox.read(came, |request| self.answer(&request));
+        let next = inbox.read(came, |request| match request.is_resent() {
+            true => self.answer_again(&request),
+            false => self.answer(&request),
+        });
         match next {
             Ok(Next::Answered) => Ok(()),
             Ok(Next::Begin(unique, op)) => {
@@ -221,6 +287,30 @@ impl Inner {
                 Err(Error::new(ErrorKind::Invalid, malformed.to_string()))
             }
         }
+    }
+
+    /// As [`Inner::answer`]. What may have ended the processes before this one is not begun once more.
+    fn answer_again(&self, request: &wire::fuse::Request<'_>) -> Next {
+        let next = self.answer(request);
+        if matches!(next, Next::Answered) {
+            return next;
+        }
+        let number = request.unique & !RESENT;
+        let count = self.channel.came_again(number).unwrap_or_else(|error| {
+            // It is carried out all the same: one that does no harm is by far the likelier one.
+            (self.log)(&format!("{}: {error}", self.export.name()));
+            1
+        });
+        if count < RESENT_MAX {
+            return next;
+        }
+        (self.log)(&format!(
+            "{}: request {number} ({:?}) was on its way each time that the server ended, {count} times; \
+             it is answered with an I/O error",
+            self.export.name(),
+            request.call
+        ));
+        self.refuse(request.unique, FAILED)
     }
 
     /// Answers what needs no device; says what is to be begun otherwise.
@@ -369,7 +459,12 @@ impl Inner {
             return;
         }
         match (op, result) {
-            (_, Err(error)) => self.send(&Reply::error(unique, error.errno())),
+            (_, Err(error)) => {
+                if matches!(op, Op::Flush) {
+                    self.end_with_process();
+                }
+                self.send(&Reply::error(unique, error.errno()));
+            }
             (Op::Read { into, .. }, Ok(())) => {
                 let head = Reply::read(unique, into.len() as u32);
                 self.sent(self.channel.send(head.bytes(), Some(into)));
@@ -378,6 +473,13 @@ impl Inner {
                 self.send(&Reply::written(unique, data.len() as u32));
             }
             (_, Ok(())) => self.send(&Reply::done(unique)),
+        }
+    }
+
+    /// After a failed flush every later one fails. The next process would not know of it.
+    fn end_with_process(&self) {
+        if let Err(error) = self.channel.withdraw() {
+            (self.log)(&format!("{}: {error}", self.export.name()));
         }
     }
 

@@ -1,0 +1,76 @@
+//! What an attached device is called while somebody holds its mount for the next process: all that the
+//! next one has to know of it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use attach::Name;
+
+/// The first part: what sort of descriptor it is.
+const SORT: &str = "attached";
+
+/// `attached/NAME/EXPORT/BYTES`: no name has a slash, and no colon, which separates them from each other.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Kept {
+    /// What it is called.
+    pub name: Name,
+    /// What it shows.
+    pub export: String,
+    /// The longest message that the kernel was promised.
+    pub max_bytes: u32,
+}
+
+const _: () = assert!(
+    SORT.len() + 3 + 2 * attach::NAME_MAX_BYTES + 10 <= runtime::NAME_MAX_BYTES,
+    "the longest one fits"
+);
+
+impl Kept {
+    /// Whether a descriptor is meant to be one of these.
+    pub fn is_meant(text: &str) -> bool {
+        text.split('/').next() == Some(SORT)
+    }
+}
+
+impl fmt::Display for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, export, max_bytes } = self;
+        write!(f, "{SORT}/{name}/{export}/{max_bytes}")
+    }
+}
+
+impl FromStr for Kept {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let parts: Vec<_> = text.split('/').collect();
+        let [SORT, name, export, max_bytes] = parts[..] else { return Err(()) };
+        let name = name.parse().map_err(|_| ())?;
+        let max_bytes = max_bytes.parse().map_err(|_| ())?;
+        Ok(Self { name, export: export.to_owned(), max_bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_says_all_that_is_needed() {
+        let long = "x".repeat(attach::NAME_MAX_BYTES);
+        for (name, export) in [("home", "vol-1.a_b"), (&*long, &*long)] {
+            let kept =
+                Kept { name: name.parse().unwrap(), export: export.to_owned(), max_bytes: 1 << 20 };
+            let text = kept.to_string();
+            assert!(text.len() <= runtime::NAME_MAX_BYTES && !text.contains(':'));
+            assert!(Kept::is_meant(&text));
+            assert_eq!(text.parse(), Ok(kept));
+        }
+        assert_eq!("attached/home/vol/1048576".parse::<Kept>().unwrap().max_bytes, 1 << 20);
+        let wrong =
+            ["listener", "attached", "attached/a/b", "attached/a/b/c", "attached/../b/4096"];
+        for wrong in wrong {
+            assert_eq!(wrong.parse::<Kept>(), Err(()), "{wrong}");
+        }
+    }
+}

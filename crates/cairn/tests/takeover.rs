@@ -1,0 +1,301 @@
+//! Attached devices and clients of a server that is killed: they pause, and go on with the next one.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
+
+mod common;
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use common::machine::{Background, Name, is_root, noise, run};
+use common::manager::Manager;
+use common::{Dir, until};
+
+/// Kills of one server under load.
+const KILLS: usize = 20;
+
+/// What a client may have to wait.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// Programs that one test starts would have the descriptors of another's servers.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A labelled mirror, and crypt over it.
+const SAFE: &str = r#"
+name = "home"
+[disk]
+a = { file = "a.img", size = "512MiB", create = true, label = true }
+b = { file = "b.img", size = "512MiB", create = true, label = true }
+[device]
+pair = { kind = "mirror", on = ["a", "b"] }
+safe = { kind = "crypt", on = "pair", plain = true, key = "file:key" }
+[export]
+vol = { on = "safe" }
+"#;
+
+fn safe() -> Dir {
+    let dir = Dir::new();
+    fs::write(dir.path("key"), noise(64, 7)).unwrap();
+    fs::set_permissions(dir.path("key"), fs::Permissions::from_mode(0o600)).unwrap();
+    dir.write("home.toml", SAFE);
+    dir
+}
+
+/// Files that are written, synced and read back, one after the other, until something is wrong or the
+/// file `over` is there.
+const WRITER: &str = "n=0
+    while test ! -e \"$1\"; do
+        cp \"$2\" \"$3/f$n\" && sync \"$3/f$n\" || exit 1
+        cmp \"$2\" \"$3/f$n\" || exit 2
+        n=$(( (n + 1) % 8 ))
+    done";
+
+#[test]
+fn a_killed_server_is_a_pause() {
+    if !is_root() {
+        return;
+    }
+    let _alone = alone();
+    let dir = safe();
+    let mut manager = Manager::new(&dir);
+    manager.start(&["home.toml"]);
+    let name = Name::new(&dir);
+    let device = name.attach("vol");
+    manager.listen();
+    run("mkfs.ext4", &["-q", &name.shown()]);
+    name.mount();
+
+    let at = name.mount_point().display().to_string();
+    fs::write(dir.path("bytes"), noise(1 << 20 | 4095, 5)).unwrap();
+    let [over, bytes] = ["over", "bytes"].map(|name| dir.path(name).display().to_string());
+    let mut writer =
+        Background::start(Command::new("bash").args(["-c", WRITER, "bash", &over, &bytes, &at]));
+    let mut fio = Command::new("fio");
+    fio.args(["--name=load", "--filename_format=load", "--size=96M", "--rw=randrw"]);
+    fio.args(["--bsrange=4k-128k", "--direct=1", "--ioengine=libaio", "--iodepth=8", "--fsync=64"]);
+    fio.args(["--verify=crc32c", "--verify_fatal=1", "--time_based", "--runtime=40"]);
+    fio.args(["--output-format=json", "--output"]).arg(dir.path("fio.json"));
+    fio.arg("--verify_state_save=0").current_dir(&dir.0);
+    fio.arg("--directory").arg(&at).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut fio = fio.spawn().unwrap();
+
+    let seed = u64::from(std::process::id());
+    println!("seed {seed}");
+    let mut longest_start = Duration::ZERO;
+    for round in 0..KILLS {
+        let random = noise(8, seed + round as u64);
+        let random = u64::from_le_bytes(*random.first_chunk().unwrap());
+        std::thread::sleep(Duration::from_millis(200 + random % 1800));
+        let begun = Instant::now();
+        manager.kill();
+        manager.start(&["home.toml"]);
+        longest_start = longest_start.max(begun.elapsed());
+    }
+    let ended = fio.wait().unwrap();
+    fs::write(&over, "").unwrap();
+    assert_eq!(writer.end(), Some(0), "the writer saw an error: {}", manager.log());
+    let said = fs::read_to_string(dir.path("fio.json")).unwrap();
+    assert!(ended.success(), "fio saw an error: {said}");
+    let said: serde_json::Value = serde_json::from_str(&said[said.find('{').unwrap()..]).unwrap();
+    let job = &said["jobs"][0];
+    assert_eq!(job["error"], 0);
+    let longest = ["read", "write", "sync"].map(|what| {
+        let nanoseconds = &job[what][if what == "sync" { "lat_ns" } else { "clat_ns" }]["max"];
+        Duration::from_nanos(nanoseconds.as_u64().unwrap())
+    });
+    let pause = longest.into_iter().max().unwrap();
+    println!(
+        "{KILLS} kills: longest pause {pause:?} (read, write, sync: {longest:?}); longest start \
+         {longest_start:?}; {} reads, {} writes",
+        job["read"]["total_ios"], job["write"]["total_ios"]
+    );
+    assert!(pause < PAUSE_MAX, "{pause:?}");
+    assert_eq!(manager.log().matches("goes on").count(), KILLS, "{}", manager.log());
+
+    // What the last server knows is what the first one did.
+    let status: Vec<api::Status> = dir.json(0, &["status"]);
+    let attached = &status[0].attached[0];
+    assert_eq!((&attached.name, attached.has_resend), (&name.name, true));
+    assert_eq!(attached.device.as_deref(), device.to_str());
+    assert!(attached.notes[0].contains("pauses until it is started again"), "{:?}", attached.notes);
+    name.umount();
+    run("e2fsck", &["-fn", &name.shown()]);
+    name.detach_well();
+    manager.listen();
+    assert_eq!(manager.names(), ["listener"], "a device that is detached is not held");
+    assert!(name.is_gone());
+    assert_eq!(manager.stop(), 0);
+    assert_eq!(manager.names(), [""; 0], "a server that ends in order leaves nothing");
+}
+
+#[test]
+fn clients_connect_at_once_to_the_same_socket() {
+    let _alone = alone();
+    let dir = Dir::new();
+    dir.text(&["create", "disk.img", "64M"]);
+    let mut manager = Manager::new(&dir);
+    let serve = ["disk.img", "--listen", "unix:vol.sock", "--listen", "tcp:127.0.0.1:0"];
+    manager.start(&serve);
+    manager.listen();
+    assert_eq!(manager.names(), ["listener"; 2]);
+    let inode = || {
+        use std::os::unix::fs::MetadataExt;
+        fs::metadata(dir.path("vol.sock")).unwrap().ino()
+    };
+    let graph = || -> api::GraphView { dir.json(0, &["graph"]) };
+    let (first, uris) = (inode(), graph().exports[0].uris.clone());
+    let write = |pattern: &str| {
+        let command = format!("write -P {pattern} 0 4096");
+        let uri = "nbd+unix:///vol?socket=vol.sock";
+        let mut io = Command::new("qemu-io");
+        io.args(["-f", "raw", uri, "-c", &command, "-c", "flush"]).current_dir(&dir.0);
+        io.stdout(Stdio::null()).spawn().unwrap()
+    };
+    assert!(write("1").wait().unwrap().success());
+    for round in 0..3 {
+        manager.kill();
+        // Nobody is there: it waits, and is not refused.
+        let mut early = write("2");
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(early.try_wait().unwrap().is_none(), "round {round}: it did not wait");
+        manager.start(&serve);
+        assert!(early.wait().unwrap().success());
+        assert_eq!((inode(), &graph().exports[0].uris), (first, &uris), "round {round}");
+    }
+    // A listener that is not wanted any more is not held for ever.
+    manager.kill();
+    manager.start(&["disk.img", "--listen", "unix:vol.sock"]);
+    manager.listen();
+    assert_eq!(manager.names(), ["listener"]);
+    assert_eq!(inode(), first);
+    assert_eq!(manager.stop(), 0);
+    assert_eq!(manager.names(), [""; 0]);
+    assert!(!dir.path("vol.sock").exists());
+}
+
+#[test]
+fn what_is_not_served_any_more_is_taken_away() {
+    if !is_root() {
+        return;
+    }
+    let _alone = alone();
+    let dir = Dir::new();
+    dir.text(&["create", "disk.img", "64M"]);
+    dir.text(&["create", "other.img", "32M"]);
+    let spec = |file: &str, export: &str| {
+        format!(
+            "name = \"home\"\n[disk]\nd = {{ file = \"{file}\" }}\n\
+             [export]\n{export} = {{ on = \"d\" }}\n"
+        )
+    };
+    let mut manager = Manager::new(&dir);
+    for (after, why) in [
+        (spec("disk.img", "else"), "no export \"vol\""),
+        (spec("other.img", "vol"), "sectors 131072; what is served has 65536"),
+    ] {
+        dir.write("home.toml", &spec("disk.img", "vol"));
+        manager.start(&["home.toml"]);
+        let name = Name::new(&dir);
+        name.attach("vol");
+        manager.listen();
+        assert_eq!(manager.held.len(), 2);
+        let read = Command::new("dd")
+            .args([&format!("if={}", name.shown()), "of=/dev/null", "bs=4k", "count=1"])
+            .args(["iflag=direct", "status=none"])
+            .stderr(Stdio::null())
+            .spawn();
+        assert!(read.unwrap().wait().unwrap().success());
+        manager.kill();
+        dir.write("home.toml", &after);
+        manager.start(&["home.toml"]);
+        manager.listen();
+        let log = manager.log();
+        assert!(log.contains(why) && log.contains("is taken away"), "{log}");
+        assert_eq!(manager.names(), ["listener"]);
+        until("nothing of it is left", || name.is_gone());
+        assert_eq!(manager.stop(), 0);
+    }
+}
+
+#[test]
+fn what_a_kill_would_lose_is_not_held() {
+    if !is_root() {
+        return;
+    }
+    let _alone = alone();
+    let dir = Dir::new();
+    dir.write(
+        "home.toml",
+        "name = \"home\"\n[disk]\nm = { memory = \"64MiB\" }\n[export]\nvol = { on = \"m\" }\n",
+    );
+    let mut manager = Manager::new(&dir);
+    manager.start(&["home.toml"]);
+    let name = Name::new(&dir);
+    let ran = dir.cairn(&["attach", "vol", "--name", &name.name]);
+    assert!(ran.code == 0 && ran.err.contains("answers with I/O errors"), "{ran:?}");
+    manager.listen();
+    assert_eq!(manager.names(), ["listener"], "memory does not outlive its process");
+    manager.kill();
+    let device = File::open(name.path()).unwrap();
+    assert!(device.read_at(&mut [0; 4096], 0).is_err());
+    drop(device);
+    name.detach_well();
+    assert!(!Path::new("/run/cairn/attach").join(format!(".{}.resent", name.name)).exists());
+}
+
+#[test]
+fn a_request_that_is_there_at_every_end_is_given_up() {
+    if !is_root() {
+        return;
+    }
+    let _alone = alone();
+    let dir = Dir::new();
+    dir.text(&["create", "disk.img", "64M"]);
+    // So slow that the server is killed before it can answer.
+    dir.write(
+        "home.toml",
+        "name = \"home\"\n[disk]\nd = { file = \"disk.img\" }\n\
+         [device]\nslow = { kind = \"delay\", on = \"d\", write = \"10min\" }\n\
+         [export]\nvol = { on = \"slow\" }\n",
+    );
+    let mut manager = Manager::new(&dir);
+    manager.start(&["home.toml"]);
+    let name = Name::new(&dir);
+    name.attach("vol");
+    let read = || {
+        let mut dd = Command::new("dd");
+        dd.args([&format!("if={}", name.shown()), "of=/dev/null", "bs=4k", "count=1"]);
+        dd.args(["iflag=direct", "status=none"]).status().unwrap().success()
+    };
+    let mut dd = Command::new("dd");
+    dd.args(["if=/dev/zero", &format!("of={}", name.shown()), "bs=4k", "count=1", "seek=9"]);
+    let mut writer = Background::start(dd.args(["oflag=direct", "status=none"]));
+    let is_on_its_way = || {
+        let top: api::Top = dir.json(0, &["top"]);
+        let counts = top.rows.iter().filter_map(|row| row.counts.as_ref());
+        counts.into_iter().any(|counts| counts.in_flight > 0)
+    };
+    until("the write is on its way", is_on_its_way);
+    for round in 1..=3 {
+        manager.kill();
+        manager.start(&["home.toml"]);
+        assert!(read(), "others go on");
+        if round < 3 {
+            until("it has come again", is_on_its_way);
+            assert!(!manager.log().contains("I/O error"), "{}", manager.log());
+        }
+    }
+    assert_eq!(writer.end(), Some(1), "its write fails");
+    let log = manager.log();
+    assert!(log.contains("vol: request ") && log.contains("offset: 36864, size: 4096"), "{log}");
+    assert!(log.contains("3 times; it is answered with an I/O error"), "{log}");
+    name.detach_well();
+    assert!(name.is_gone());
+    assert_eq!(manager.stop(), 0);
+}
