@@ -31,11 +31,17 @@ pub enum Bug {
     PartialPayload,
     /// 50 a server that came back is not sent again what it was not asked to flush
     ReplaySkipped,
+    /// 60 clients are not held while a graph changes
+    ChangeNotHeld,
+    /// 61 a graph changes without a flush before
+    ChangeUnflushed,
+    /// 62 labels tell of a change before its devices are made
+    ChangeToldEarly,
 }
 
 impl Bug {
     /// All of them, by their numbers.
-    pub const ALL: [(&str, Self); 12] = [
+    pub const ALL: [(&str, Self); 15] = [
         ("02a", Self::FlushFirstChild),
         ("02b", Self::FlushFirstMember),
         ("04", Self::FlushRetried),
@@ -48,6 +54,9 @@ impl Bug {
         ("35", Self::TweakOnce),
         ("41", Self::PartialPayload),
         ("50", Self::ReplaySkipped),
+        ("60", Self::ChangeNotHeld),
+        ("61", Self::ChangeUnflushed),
+        ("62", Self::ChangeToldEarly),
     ];
 }
 
