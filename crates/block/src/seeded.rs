@@ -41,11 +41,17 @@ pub enum Bug {
     LogCutAtDamage,
     /// 50 a server that came back is not sent again what it was not asked to flush
     ReplaySkipped,
+    /// 60 clients are not held while a graph changes
+    ChangeNotHeld,
+    /// 61 a graph changes without a flush before
+    ChangeUnflushed,
+    /// 62 labels tell of a change before its devices are made
+    ChangeToldEarly,
 }
 
 impl Bug {
     /// All of them, by their numbers.
-    pub const ALL: [(&str, Self); 17] = [
+    pub const ALL: [(&str, Self); 20] = [
         ("02a", Self::FlushFirstChild),
         ("02b", Self::FlushFirstMember),
         ("04", Self::FlushRetried),
@@ -63,6 +69,9 @@ impl Bug {
         ("08b", Self::LeftBehindLate),
         ("23", Self::LogCutAtDamage),
         ("50", Self::ReplaySkipped),
+        ("60", Self::ChangeNotHeld),
+        ("61", Self::ChangeUnflushed),
+        ("62", Self::ChangeToldEarly),
     ];
 }
 

@@ -89,6 +89,24 @@ fn many_power_cuts_under_load_lose_nothing() {
 }
 
 #[test]
+fn a_disk_that_a_change_opens_anew_has_been_flushed() {
+    let spec = |timeout| {
+        format!("[disk]\na = {{ nbd = \"@a\"{timeout} }}\n[export]\nvol = {{ on = \"a\" }}\n")
+    };
+    let mut rig = Rig::of(&Shape::ONE, 1);
+    rig.serve(&spec(""));
+    let volume = rig.volume();
+    let core = &rig.core;
+    let expected = bytes_of(1, PIECE);
+    volume.write(core, 0, &expected);
+    // Who opens the disk anew knows nothing of what the one before would have sent again.
+    rig.apply(&spec(", timeout = \"7s\""));
+    rig.ctl("powercut drop-all");
+    volume.flush(core);
+    assert!(volume.read(core, 0, PIECE) == expected, "what was answered before a change is there");
+}
+
+#[test]
 fn with_nothing_kept_the_next_flush_says_so() {
     let mut rig = Rig::of(&Shape::ONE, 1);
     rig.serve("[disk]\na = { nbd = \"@a\", replay = 0 }\n[export]\nvol = { on = \"a\" }\n");

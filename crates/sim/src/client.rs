@@ -57,6 +57,11 @@ impl Client {
         self.calls.open.borrow().len()
     }
 
+    /// Waits until a request would be admitted.
+    pub async fn room(&self, op: &Op) {
+        self.engine.room(self.node, op).await;
+    }
+
     /// Sends a request. It goes on whether or not somebody waits.
     pub fn send(&self, op: Op) -> Call {
         let token = self.calls.next.replace(self.calls.next.get() + 1);

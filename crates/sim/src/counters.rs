@@ -78,6 +78,14 @@ counts! {
     ApartRefused "openings refused because halves were written apart",
     ForeignRefused "openings refused because another machine had the disks",
     Moved "openings by another machine than the one that closed the disks",
+    ChangeDone "changes of a graph under load",
+    ChangeGrew "members that a change added",
+    ChangeShrank "members that a change removed",
+    ChangeRefused "changes that were refused",
+    ChangeUndone "changes that failed and were undone",
+    ChangeCrashed "crashes in the middle of a change",
+    ChangeTold "crashes in a change after which labels told of the new graph alone",
+    ChangeNotTold "crashes in a change after which labels told of the old graph alone",
     Work "jobs for other threads",
 }
 

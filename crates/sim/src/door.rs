@@ -52,18 +52,24 @@ impl Door {
         }
     }
 
-    /// Sends a request and waits for its answer.
+    /// Sends a request, as soon as it is admitted, and waits for its answer.
     pub async fn send(&self, op: Op) -> Reply {
         match self {
-            Self::Graph(client) => Reply { answer: client.send(op).await, lost: false },
+            Self::Graph(client) => {
+                client.room(&op).await;
+                Reply { answer: client.send(op).await, lost: false }
+            }
             Self::Nbd(remote) => remote.send(op).await,
         }
     }
 
     /// Sends a request for whose answer nobody waits.
-    pub fn abandon(&self, op: Op) {
+    pub async fn abandon(&self, op: Op) {
         match self {
-            Self::Graph(client) => drop(client.send(op)),
+            Self::Graph(client) => {
+                client.room(&op).await;
+                drop(client.send(op));
+            }
             Self::Nbd(remote) => {
                 // With no connection it is never sent; nobody can tell.
                 let connection = remote.any();

@@ -237,7 +237,7 @@ impl Worker {
         }
         if self.is_abandoned() {
             // It stays in flight, as far as the model knows.
-            return self.client.abandon(op);
+            return self.client.abandon(op).await;
         }
         let reply = self.client.send(op).await;
         self.tally.note(&reply);
@@ -253,7 +253,7 @@ impl Worker {
         let op = Op::read(range, into);
         if self.is_abandoned() {
             self.model.look_failed(looking);
-            return self.client.abandon(op);
+            return self.client.abandon(op).await;
         }
         let reply = self.client.send(op).await;
         self.tally.note(&reply);

@@ -111,6 +111,14 @@ impl Rig {
 
     fn serve_command(&self, spec: &str, args: &[&str]) -> Command {
         assert!(self.cairn.is_none(), "it is running");
+        self.put_spec(spec);
+        let mut command = self.cairn_command();
+        command.args(["serve", "vol.toml"]).args(args).arg("--listen");
+        command.arg(format!("unix:{}", self.socket().display()));
+        command
+    }
+
+    fn put_spec(&self, spec: &str) {
         let uris = spec.split('@').enumerate().map(|(n, text)| match n {
             0 => text.to_owned(),
             _ => {
@@ -119,10 +127,13 @@ impl Rig {
             }
         });
         self.put("vol.toml", &uris.collect::<String>());
-        let mut command = self.cairn_command();
-        command.args(["serve", "vol.toml"]).args(args).arg("--listen");
-        command.arg(format!("unix:{}", self.socket().display()));
-        command
+    }
+
+    /// What is served becomes what this spec says.
+    pub fn apply(&self, spec: &str) {
+        self.put_spec(spec);
+        let output = self.cairn_command().args(["apply", "vol.toml"]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
     }
 
     /// A file beside the spec, which nobody else may read.

@@ -14,6 +14,8 @@
 mod bytes;
 mod changes;
 mod same;
+#[cfg(test)]
+mod tests;
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -21,6 +23,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use block::seeded::{self, Bug};
 use block::{Control, Env, Error, ErrorKind, Locked, Mono, Op, RangeLock, Result};
 
 use crate::Graph;
@@ -180,6 +183,7 @@ impl Live {
         let quiet = async {
             self.engine.drained().await;
             let exports = old.graph.exports().iter();
+            let exports = exports.filter(|_| !seeded::on(Bug::ChangeUnflushed));
             let writable = exports.filter(|export| !export.info.read_only);
             let begun: Vec<_> =
                 writable.map(|export| self.engine.lower(export.node).start(Op::Flush)).collect();
@@ -224,17 +228,18 @@ impl Live {
             let key = (member.name.clone(), member.kind.name);
             change.handovers.extend(handover.map(|handover| (key, handover)));
         }
+        // What was under way may have put a member out since the change was asked for.
+        allow(old, change.planned, &change.stays)?;
         let (stays, handovers) = (change.stays.clone(), change.handovers.clone());
         let before = Before { graph: &old.graph, stays, handovers };
         let mut graph = Graph::empty(change.planned, &self.engine);
         let made = async {
+            if seeded::on(Bug::ChangeToldEarly) {
+                tell(change).await?;
+            }
             graph.fill(change.planned, change.labels, &self.env, Some(&before)).await?;
             self.fits(&old.graph, &graph)?;
-            match (change.labels, &old.labels) {
-                (Some(labels), before) => labels.commit(before.as_ref()).await?,
-                (None, Some(before)) => before.close().await?,
-                (None, None) => {}
-            }
+            tell(change).await?;
             graph.open_doors(Some(&old.graph))
         }
         .await;
@@ -313,6 +318,15 @@ impl Live {
                 self.engine.lead(export.node, node);
             }
         }
+    }
+}
+
+/// Lets the labels say what has become of the graph: from here on it is so.
+async fn tell(change: &Change<'_>) -> Result<()> {
+    match (change.labels, &change.old.labels) {
+        (Some(labels), before) => labels.commit(before.as_ref()).await,
+        (None, Some(before)) => before.close().await,
+        (None, None) => Ok(()),
     }
 }
 

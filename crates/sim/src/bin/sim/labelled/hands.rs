@@ -6,7 +6,7 @@ use sim::Count;
 
 use std::time::Duration;
 
-use super::{Ask, LIMIT, Start, Trial, path, wrong};
+use super::{Ask, LIMIT, Load, Start, Trial, path, wrong};
 use crate::trial::Failure;
 
 /// What a mirror says of which nobody in sync is there: so its labels must say, whatever the process before
@@ -90,9 +90,14 @@ impl Trial {
         }
     }
 
+    fn two_members(&self) -> (usize, usize) {
+        let members = &self.shape.members;
+        let one = self.draw.below(members.len() as u64) as usize;
+        (members[one], members[(one + 1) % members.len()])
+    }
+
     fn swap(&mut self) {
-        let one = self.draw.below(self.disks.len() as u64) as usize;
-        let two = (one + 1) % self.disks.len();
+        let (one, two) = self.two_members();
         let (a, b) = (self.plugged[one], self.plugged[two]);
         self.plug(one, b);
         self.plug(two, a);
@@ -109,7 +114,7 @@ impl Trial {
     /// One that the others can stand in for is away, for one life.
     fn without(&mut self) -> Result<(), Failure> {
         self.put_all_back();
-        let any = self.draw.below(self.disks.len() as u64) as usize;
+        let any = self.any_member();
         let spare = self.in_sync.iter().any(|n| *n != any);
         if spare {
             self.plug(any, None);
@@ -126,7 +131,7 @@ impl Trial {
                 Start::Up => {
                     self.world.counters().add(Count::Without);
                     self.check()?;
-                    self.life()?;
+                    self.life(Load::Changing)?;
                     self.settle()?;
                 }
                 Start::Refused(None, words) if words.contains(NOBODY) && !self.somebody()? => {}
@@ -140,10 +145,11 @@ impl Trial {
 
     /// Somebody puts an older image of a member back: never is it taken for the newest.
     fn old_image(&mut self) -> Result<(), Failure> {
-        let any = self.draw.below(self.disks.len() as u64) as usize;
+        let any = self.any_member();
         let other = self.in_sync.iter().copied().find(|n| *n != any);
         let Some(other) = other else { return self.up(Ask::default()) };
-        self.disks[any].put_back(&self.images[any]);
+        let Some(image) = &self.images[any] else { return self.up(Ask::default()) };
+        self.disks[any].put_back(image);
         self.world.counters().add(Count::OldImage);
         match self.start(Ask::default(), LIMIT)? {
             Start::Up => self.check(),
@@ -162,8 +168,7 @@ impl Trial {
 
     /// Two disks with one label: neither is used.
     fn twin(&mut self) -> Result<(), Failure> {
-        let one = self.draw.below(self.disks.len() as u64) as usize;
-        let two = (one + 1) % self.disks.len();
+        let (one, two) = self.two_members();
         let own = self.disks[two].image();
         self.disks[two].put_back(&self.disks[one].image());
         match self.start(Ask { degraded: true, ..Ask::default() }, LIMIT)? {
@@ -220,7 +225,7 @@ impl Trial {
             }
             _ => return Err(wrong("a member in sync comes up alone")),
         }
-        self.life()?;
+        self.life(Load::Steady)?;
         self.settle()?;
         self.put_all_back();
         match self.start(Ask::default(), LIMIT)? {

@@ -8,9 +8,10 @@ use super::{DATA_BYTES, Trial, wrong};
 use crate::trial::Failure;
 
 impl Trial {
-    /// The labels of the disks that are plugged in, by the numbers of the disks.
+    /// The labels of the members that are plugged in, by the numbers of the disks.
     pub(super) fn labels(&self) -> Result<Vec<(usize, Label)>, Failure> {
         let disks = self.plugged.iter().flatten();
+        let disks = disks.filter(|n| self.shape.members.contains(n));
         let label = |n: &usize| {
             let area = |area: Area| self.disks[*n].peek(area.range());
             let areas = [area(Area::Front), area(Area::Back(DATA_BYTES))];
@@ -46,7 +47,7 @@ impl Trial {
     /// and the labels of the others say so all the same.
     pub(super) fn closed_in_order(&self, closed: Result<()>) -> Result<(), Failure> {
         if let Err(error) = &closed
-            && self.in_sync.len() == self.disks.len()
+            && self.in_sync.len() == self.shape.members.len()
         {
             return Err(wrong(format!("disks that all work can be closed: {error}")));
         }

@@ -1,22 +1,24 @@
-//! Graphs over labelled disks, through the graph's own way of opening them: power cuts and kills at
-//! any moment, also while the graph comes up, and between two lives whatever hands can do to disks.
-//! Whatever happens, nobody reads what is stale.
+//! Graphs over labelled disks, through the graph's own way of opening and changing them: power cuts
+//! and kills at any moment, also while the graph comes up or becomes another one, and between two
+//! lives whatever hands can do to disks. Whatever happens, nobody reads what is stale.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `mod.rs` | lives of the process |
 //! | `shape.rs` | the graph: a mirror, and what stands above and below it |
+//! | `changes.rs` | the graph becomes another one under load |
 //! | `hands.rs` | what becomes of disks between two lives |
 //! | `labels.rs` | what labels say, read from outside |
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::{ByteRange, Control, ErrorKind, Op, Report as DeviceReport};
-use graph::Graph;
+use block::{ByteRange, Control, Error, ErrorKind, Op, Report as DeviceReport};
 use graph::engine::Engine;
 use graph::labels::{Labels, Opening, Survey, Why};
-use graph::spec::Spec;
+use graph::live::{Live, Now, Unchanged};
+use graph::spec::{Planned, Spec};
 use meta::Machine;
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
@@ -27,6 +29,7 @@ use sim::{
 
 use crate::trial::{Failure, Report};
 
+mod changes;
 mod hands;
 mod labels;
 mod shape;
@@ -58,6 +61,24 @@ enum End {
     KillAfter(Duration),
     /// At the moment when a member has failed and hardly anybody knows.
     KillAtFailure,
+    /// While the graph becomes another one.
+    InChange(Duration, Crash),
+}
+
+/// How a process ends without being asked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Crash {
+    Kill,
+    Power,
+}
+
+/// What is done while clients work.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Load {
+    /// Nothing else.
+    Steady,
+    /// The graph becomes another one now and then.
+    Changing,
 }
 
 /// How a start is asked for.
@@ -85,21 +106,24 @@ struct Trial {
     disks: Vec<Rc<SimDisk>>,
     /// Which disk is plugged in where; `None`: it is away.
     plugged: Vec<Option<usize>>,
-    /// An image of each disk from some time when nothing ran.
-    images: Vec<Image>,
+    /// An image of each disk from some time when nothing ran; `None`: it had no part in the graph then.
+    images: Vec<Option<Image>>,
     model: Rc<Model>,
     tally: Rc<Tally>,
     starts: u64,
     running: Option<Running>,
     /// Who was in sync when the process ended.
     in_sync: Vec<usize>,
+    /// The disk that has errors, or had them in this life of the process: its last flush may have failed.
+    ill: Option<usize>,
+    /// Disks that were ever part of the graph.
+    used: BTreeSet<usize>,
 }
 
 /// One life of the process.
 struct Running {
     engine: Engine,
-    graph: Rc<Graph>,
-    labels: Labels,
+    live: Rc<Live>,
     client: Client,
 }
 
@@ -110,7 +134,7 @@ struct Running {
 pub fn run(seed: u64) -> Result<Report, Failure> {
     let mut trial = Trial::new(seed)?;
     for _ in 0..trial.draw.within(2, 6) {
-        trial.life()?;
+        trial.life(Load::Changing)?;
         trial.between()?;
     }
     trial.all_back()?;
@@ -137,7 +161,7 @@ impl Trial {
         let world = SimWorld::new(seed);
         let draw = Stream::new(seed, "labelled", 0);
         let count = draw.within(2, 3) as usize;
-        let shape = Shape::draw(&draw);
+        let shape = Shape::draw(&draw, count);
         let disk = |n: usize| {
             let profile = draw.pick(&[Profile::Native512, Profile::Native512, Profile::Native4k]);
             let config = DiskConfig {
@@ -150,8 +174,8 @@ impl Trial {
             world.plug(path(n), &disk);
             disk
         };
-        let disks: Vec<_> = (0..count).map(disk).collect();
-        let images = disks.iter().map(|disk| disk.image()).collect();
+        // One more than there are members: it may become one.
+        let disks: Vec<_> = (0..=count).map(disk).collect();
         let mut trial = Self {
             seed,
             model: Rc::new(Model::new(seed, DATA_BYTES)),
@@ -159,18 +183,22 @@ impl Trial {
             draw,
             shape,
             disks,
-            plugged: (0..count).map(Some).collect(),
-            images,
+            plugged: (0..=count).map(Some).collect(),
+            images: vec![None; count + 1],
             tally: Rc::default(),
             starts: 0,
             running: None,
             in_sync: vec![0],
+            ill: None,
+            used: (0..count).collect(),
         };
         trial.begin(Ask::default())?;
         // Under an encryption blank bytes are junk, and have to stay so.
         trial.world.block_on(trial.worker(0).learn())?;
         trial.check()?;
-        trial.images = trial.disks.iter().map(|disk| disk.image()).collect();
+        for n in 0..count {
+            trial.images[n] = Some(trial.disks[n].image());
+        }
         Ok(trial)
     }
 
@@ -178,12 +206,13 @@ impl Trial {
     fn start(&mut self, ask: Ask, limit: Duration) -> Result<Start, Failure> {
         for _ in 0..OPEN_TRIES {
             self.starts += 1;
+            self.ill = None;
             let env = self.world.env();
             let engine = Engine::new(env.pool());
             let order = Stream::new(self.seed, "order", self.starts);
             engine.shuffle(move |ready| order.below(ready as u64) as usize);
             env.spawn("engine", engine.clone().drive());
-            let text = self.shape.text(self.disks.len(), ask.trust);
+            let text = self.shape.text(ask.trust);
             let id = if ask.elsewhere { THERE } else { HERE };
             let opening = Opening {
                 machine: Machine::new("host", id),
@@ -200,13 +229,14 @@ impl Trial {
                     engine.abandon();
                     return Ok(Start::Unfinished);
                 }
-                Some(Ok((graph, labels))) => {
+                Some(Ok(live)) => {
                     self.world.counters().add(Count::Labelled);
-                    let client = Client::new(&engine, graph.exports()[0].node);
-                    self.running = Some(Running { engine, graph: Rc::new(graph), labels, client });
+                    let client = Client::new(&engine, live.now().graph.exports()[0].node);
+                    self.running = Some(Running { engine, live: Rc::new(live), client });
                     return Ok(Start::Up);
                 }
-                Some(Err((why, words))) => {
+                Some(Err(unchanged)) => {
+                    let (why, words) = in_words(&unchanged);
                     engine.abandon();
                     self.world.drop_tasks();
                     if why != Some(Why::Failed(ErrorKind::InUse)) {
@@ -268,29 +298,52 @@ impl Trial {
     }
 
     fn report(&self) -> Result<DeviceReport, Failure> {
-        let graph = &self.running.as_ref().expect("it runs").graph;
-        let member = graph.member("m").expect("the spec has it");
-        graph.control(member, &Control::Report).map_err(|error| wrong(error.to_string()))
+        self.control(&Control::Report).map_err(|error| wrong(error.to_string()))
+    }
+
+    /// Asks the mirror.
+    fn control(&self, control: &Control) -> block::Result<DeviceReport> {
+        let now = self.now();
+        now.graph.control(now.graph.member("m").expect("the spec has it"), control)
+    }
+
+    fn now(&self) -> Rc<Now> {
+        self.running.as_ref().expect("it runs").live.now()
     }
 
     fn in_sync_now(&self) -> Result<Vec<usize>, Failure> {
         let members = self.report()?.members;
-        Ok((0..members.len()).filter(|n| members[*n].state == IN_SYNC).collect())
+        let disks = self.shape.members.iter().zip(members);
+        Ok(disks.filter(|(_, member)| member.state == IN_SYNC).map(|(disk, _)| *disk).collect())
+    }
+
+    /// A disk beneath the mirror.
+    fn any_member(&self) -> usize {
+        self.draw.pick(&self.shape.members)
     }
 
     /// Requests, with one member that fails, until the process ends one way or another.
-    fn life(&mut self) -> Result<(), Failure> {
+    fn life(&mut self, load: Load) -> Result<(), Failure> {
         let soon = Duration::from_nanos(self.draw.within(1_000, 8_000_000));
-        let end = match self.draw.below(8) {
+        let end = match self.draw.below(if load == Load::Changing { 11 } else { 8 }) {
             0 | 1 => End::Stop,
             2..=4 => End::PowerAfter(soon),
             5 => End::KillAfter(soon),
-            _ => End::KillAtFailure,
+            6 | 7 => End::KillAtFailure,
+            8 => End::InChange(soon, Crash::Kill),
+            _ => End::InChange(soon, Crash::Power),
         };
         self.trouble(end)?;
+        let changes = if load == Load::Changing { self.draw.below(4) } else { 0 };
         let clients = self.draw.within(1, 5);
         for n in 0..clients {
-            self.worker(self.starts << 32 | n).start(self.draw.within(5, 30));
+            let requests = self.draw.within(5, 30) * (changes + 1);
+            self.worker(self.starts << 32 | n).start(requests);
+        }
+        for _ in 0..changes {
+            let pause = Duration::from_nanos(self.draw.within(1_000, 3_000_000));
+            self.world.run(self.world.env().now().after(pause))?;
+            self.change(end)?;
         }
         match end {
             End::Stop => {
@@ -311,11 +364,15 @@ impl Trial {
                 self.until_failed(soon)?;
                 self.kill()?;
             }
+            End::InChange(time, crash) => {
+                self.world.run(self.world.env().now().after(time))?;
+                self.crash_in_change(end, crash)?;
+            }
         }
         self.calm();
-        for (disk, image) in self.disks.iter().zip(&mut self.images) {
+        for n in self.shape.members.clone() {
             if self.draw.below(4) == 0 {
-                *image = disk.image();
+                self.images[n] = Some(self.disks[n].image());
             }
         }
         Ok(())
@@ -324,7 +381,7 @@ impl Trial {
     /// One member that another can stand in for has errors, or is taken out by command.
     fn trouble(&mut self, end: End) -> Result<(), Failure> {
         let in_sync = self.in_sync_now()?;
-        let any = self.draw.below(self.disks.len() as u64) as usize;
+        let any = self.any_member();
         if in_sync == [any] || self.plugged.contains(&None) {
             return Ok(());
         }
@@ -332,11 +389,9 @@ impl Trial {
         let rate = self.draw.within(50_000, 500_000) as u32;
         let faults = match (self.draw.below(4), end) {
             (0, _) => {
-                let running = self.running.as_ref().expect("it runs");
-                let mirror = running.graph.member("m").expect("the spec has it");
                 let member = self.shape.member(any);
                 // It may be the last one, or out already.
-                if running.graph.control(mirror, &Control::Fail { member }).is_ok() {
+                if self.control(&Control::Fail { member }).is_ok() {
                     self.world.counters().add(Count::MemberFailed);
                 }
                 none
@@ -349,6 +404,7 @@ impl Trial {
         };
         // Its label follows it, wherever it is plugged in.
         self.disks[any].set_faults(faults);
+        self.ill = (faults != none).then_some(any);
         Ok(())
     }
 
@@ -387,7 +443,9 @@ impl Trial {
         let running = self.running.take().expect("it runs");
         let flushed = self.world.block_on(running.client.send(Op::Flush))?;
         flushed.result.map_err(|error| wrong(format!("a calm graph can be flushed: {error}")))?;
-        let closed = self.world.block_on(running.labels.close())?;
+        let now = running.live.now();
+        let labels = now.labels.as_ref().expect("it has labelled disks");
+        let closed = self.world.block_on(labels.close())?;
         self.closed_in_order(closed)?;
         self.tally.killed();
         self.world.drop_tasks();
@@ -437,17 +495,14 @@ impl Trial {
         self.finish()?;
         for _ in 0..100 {
             self.world.run(self.world.env().now().after(Duration::from_secs(1)))?;
-            if self.in_sync_now()?.len() == self.disks.len() {
+            if self.in_sync_now()?.len() == self.shape.members.len() {
                 break;
             }
-            let running = self.running.as_ref().expect("it runs");
-            let mirror = running.graph.member("m").expect("the spec has it");
             // It may be under way.
-            let _ = running.graph.control(mirror, &Control::Resync { member: None });
+            let _ = self.control(&Control::Resync { member: None });
         }
         let report = self.report()?;
-        let away = |n: usize| report.members[n].detail == "not there";
-        if (0..self.disks.len()).any(|n| report.members[n].state != IN_SYNC && !away(n)) {
+        if report.members.iter().any(|one| one.state != IN_SYNC && one.detail != "not there") {
             return Err(wrong(format!("redundancy is restored: {report:?}")));
         }
         self.alike()?;
@@ -470,32 +525,43 @@ impl Trial {
     }
 }
 
-/// Opens the graph of a text as `serve` does. A refusal comes with its reason, if labels gave it.
+/// Opens the graph of a text as `serve` does.
 async fn open(
     text: &str,
     env: &block::Env,
     engine: &Engine,
     opening: Opening,
-) -> Result<(Graph, Labels), (Option<Why>, String)> {
-    let refused = |refusals: &[graph::labels::Refusal]| {
-        let words: Vec<_> = refusals.iter().map(ToString::to_string).collect();
-        (refusals.first().map(|first| first.why), words.join("; "))
-    };
+) -> Result<Live, Unchanged> {
+    let (planned, survey) = look(text, env, engine, opening, None).await?;
+    Live::open(env, engine, planned, Some(survey)).await
+}
+
+/// What a text says, and what is on its disks. `running`: what is open already.
+async fn look(
+    text: &str,
+    env: &block::Env,
+    engine: &Engine,
+    opening: Opening,
+    running: Option<&Labels>,
+) -> Result<(Planned, Survey), Unchanged> {
     let spec = Spec::parse(text, "g.toml", &|_| None);
-    let survey = Survey::take(&spec, kinds::REGISTRY, env, engine, opening, false, None).await;
+    let survey = Survey::take(&spec, kinds::REGISTRY, env, engine, opening, false, running).await;
     if !survey.refusals().is_empty() {
-        return Err(refused(survey.refusals()));
+        return Err(Unchanged::Refused(survey.refusals().to_vec()));
     }
     let planned = spec.plan_over(kinds::REGISTRY, env, &survey.facts()).await;
-    let planned = planned.map_err(|faults| (None, faults.to_string()))?;
-    let labels = survey.begin(&planned).await.map_err(|refusals| refused(&refusals))?;
-    match Graph::build_on(&planned, Some(&labels), engine, env).await {
-        Ok(graph) => Ok((graph, labels)),
-        Err(error) => {
-            let words = error.to_string();
-            // A label that keeps its mark costs a copy, and no more.
-            let _ = labels.give_up().await;
-            Err((None, words))
+    let faults = |faults: graph::spec::Faults| Error::new(ErrorKind::Invalid, faults.to_string());
+    Ok((planned.map_err(faults).map_err(Unchanged::Failed)?, survey))
+}
+
+/// The first reason, if labels gave it, and all of it in words.
+fn in_words(unchanged: &Unchanged) -> (Option<Why>, String) {
+    match unchanged {
+        Unchanged::Refused(refusals) => {
+            let words: Vec<_> = refusals.iter().map(ToString::to_string).collect();
+            (refusals.first().map(|first| first.why), words.join("; "))
         }
+        Unchanged::Failed(error) => (None, error.to_string()),
+        Unchanged::Lost { change, back } => (None, format!("{change}; and no way back: {back}")),
     }
 }

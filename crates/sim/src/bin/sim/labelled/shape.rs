@@ -1,63 +1,148 @@
 //! A graph over labelled disks: a mirror, and perhaps something between it and its disks, and above it.
 
+use std::fmt::Write as _;
+
 use sim::draw::Stream;
 
 /// All kinds that stand in such graphs.
-pub const KINDS: [&str; 3] = ["mirror", "pass", "crypt"];
+pub const KINDS: [&str; 5] = ["mirror", "pass", "crypt", "delay", "limit"];
 
-/// What stands where besides the mirror.
-#[derive(Clone, Copy, Debug)]
-pub struct Shape {
-    /// On each disk, below the mirror.
-    below: Option<&'static str>,
-    /// On the mirror.
-    above: Option<&'static str>,
-}
+/// Kinds that show the bytes of what they stand on: they come and go on top of all else.
+pub const CLEAR: [&str; 3] = ["pass", "delay", "limit"];
 
 /// Key slots cost next to nothing here.
 const CRYPT: &str = "key = \"credential:safe\", kdf_memory = \"64KiB\", kdf_passes = 1";
 
+/// What stands where.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Shape {
+    /// The disks beneath the mirror, by number.
+    pub members: Vec<usize>,
+    /// How long the mirror waits for a member, in seconds, if that is said.
+    pub timeout_s: Option<u64>,
+    /// Whether a device stands between each disk and the mirror.
+    pub below: bool,
+    /// Whether there is an encryption on the mirror.
+    pub crypt: bool,
+    /// Whether a table leaves the first block of that away.
+    pub shifted: bool,
+    /// What stands on top of that, the lowest first.
+    pub clear: Vec<&'static str>,
+    /// Whether a second export, for readers, shows the same.
+    pub second: bool,
+    /// How long a mirror on raw disks waits for a member, in seconds, if there is one.
+    pub raw_timeout_s: Option<u64>,
+}
+
 impl Shape {
-    /// The shape of a seed.
-    pub fn draw(draw: &Stream) -> Self {
+    /// The shape of a seed, over the first so many disks.
+    pub fn draw(draw: &Stream, disks: usize) -> Self {
         // A crypt below would need its disk to open, so a mirror could not do without it.
-        let below = draw.pick(&[None, None, Some("pass")]);
-        let above = draw.pick(&[None, None, Some("pass"), Some("crypt"), Some("crypt")]);
-        Self { below, above }
+        let below = draw.below(3) == 0;
+        let (crypt, clear) = draw.pick(&[(false, 0), (false, 0), (false, 1), (true, 0), (true, 0)]);
+        Self {
+            members: (0..disks).collect(),
+            timeout_s: None,
+            below,
+            crypt,
+            shifted: false,
+            clear: CLEAR[..clear].to_vec(),
+            second: false,
+            raw_timeout_s: (draw.below(4) == 0).then_some(20),
+        }
     }
 
     /// The name of a member of the mirror.
-    pub fn member(self, disk: usize) -> String {
-        if self.below.is_some() { format!("b{disk}") } else { format!("d{disk}") }
+    pub fn member(&self, disk: usize) -> String {
+        if self.below { format!("b{disk}") } else { name(disk) }
     }
 
     /// The kinds in it.
-    pub fn kinds(self) -> Vec<&'static str> {
-        ["mirror"].into_iter().chain(self.below).chain(self.above).collect()
+    pub fn kinds(&self) -> Vec<&'static str> {
+        let below = self.below.then_some("pass");
+        let crypt = self.crypt.then_some("crypt");
+        ["mirror"].into_iter().chain(below).chain(crypt).chain(self.clear.iter().copied()).collect()
     }
 
-    /// Its spec over so many disks; `trust`: whose bytes count.
-    pub fn text(self, disks: usize, trust: Option<usize>) -> String {
+    /// Its spec; `trust`: whose bytes count.
+    pub fn text(&self, trust: Option<usize>) -> String {
         let mut text = "name = \"g\"\n[disk]\n".to_owned();
-        for n in 0..disks {
-            text += &format!("d{n} = {{ path = \"{}\", label = true }}\n", super::path(n));
+        for n in &self.members {
+            let (name, path) = (name(*n), super::path(*n));
+            line(&mut text, &name, &format!("path = \"{path}\", label = true"));
+        }
+        if self.raw_timeout_s.is_some() {
+            text += "r0 = { memory = \"64KiB\" }\nr1 = { memory = \"64KiB\" }\n";
         }
         text += "[device]\n";
-        for n in (0..disks).filter(|_| self.below.is_some()) {
-            text += &device(&format!("b{n}"), self.below, &format!("d{n}"));
+        for n in self.members.iter().filter(|_| self.below) {
+            device(&mut text, &self.member(*n), "pass", &name(*n), "");
         }
-        let on: Vec<_> = (0..disks).map(|n| format!("\"{}\"", self.member(n))).collect();
-        let trust = trust.map(|n| format!(", trust = \"{}\"", self.member(n)));
-        let trust = trust.unwrap_or_default();
-        text += &format!("m = {{ kind = \"mirror\", on = [{}]{trust} }}\n", on.join(", "));
-        text += &device("top", self.above, "m");
-        let top = if self.above.is_some() { "top" } else { "m" };
-        text + &format!("[export]\nvol = {{ on = \"{top}\" }}\n")
+        self.mirror(&mut text, trust);
+        let top = self.above(&mut text);
+        if let Some(timeout) = self.raw_timeout_s {
+            let timeout = format!("timeout = \"{timeout}s\"");
+            line(&mut text, "raw", &format!("kind = \"mirror\", on = [\"r0\", \"r1\"], {timeout}"));
+        }
+        text += "[export]\n";
+        line(&mut text, "vol", &format!("on = \"{top}\""));
+        if self.second {
+            line(&mut text, "second", &format!("on = \"{top}\", read_only = true"));
+        }
+        if self.raw_timeout_s.is_some() {
+            line(&mut text, "scratch", "on = \"raw\"");
+        }
+        text
+    }
+
+    fn mirror(&self, text: &mut String, trust: Option<usize>) {
+        let on: Vec<_> = self.members.iter().map(|n| format!("\"{}\"", self.member(*n))).collect();
+        let mut fields = format!("kind = \"mirror\", on = [{}]", on.join(", "));
+        if let Some(trusted) = trust {
+            fields += &format!(", trust = \"{}\"", self.member(trusted));
+        }
+        if let Some(timeout) = self.timeout_s {
+            fields += &format!(", timeout = \"{timeout}s\"");
+        }
+        line(text, "m", &fields);
+    }
+
+    /// What stands on the mirror. Answers what is on top.
+    fn above(&self, text: &mut String) -> &'static str {
+        let mut top = "m";
+        if self.crypt {
+            device(text, "safe", "crypt", top, CRYPT);
+            top = "safe";
+        }
+        if self.shifted {
+            device(text, "shifted", "linear", top, "start = \"4KiB\"");
+            top = "shifted";
+        }
+        for kind in &self.clear {
+            let options = match *kind {
+                "delay" => "time = \"20us\"",
+                "limit" => "iops = 100000",
+                _ => "",
+            };
+            // Its name is its kind.
+            device(text, kind, kind, top, options);
+            top = kind;
+        }
+        top
     }
 }
 
-fn device(name: &str, kind: Option<&str>, on: &str) -> String {
-    let Some(kind) = kind else { return String::new() };
-    let options = if kind == "crypt" { format!(", {CRYPT}") } else { String::new() };
-    format!("{name} = {{ kind = \"{kind}\", on = \"{on}\"{options} }}\n")
+/// The name of a disk.
+pub fn name(disk: usize) -> String {
+    format!("d{disk}")
+}
+
+fn device(text: &mut String, name: &str, kind: &str, on: &str, options: &str) {
+    let comma = if options.is_empty() { "" } else { ", " };
+    line(text, name, &format!("kind = \"{kind}\", on = \"{on}\"{comma}{options}"));
+}
+
+fn line(text: &mut String, name: &str, fields: &str) {
+    // Writing to a String does not fail.
+    let _ = writeln!(text, "{name} = {{ {fields} }}");
 }

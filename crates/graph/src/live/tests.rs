@@ -1,0 +1,216 @@
+//! What stays as it is, and what an export shows afterwards: graphs in, verdicts out.
+
+use std::time::Duration;
+
+use block::{Info, Port, Table};
+
+use super::bytes::Compared;
+use super::same::stays;
+use crate::kind::{Bytes, Given, Kind, Lowers, Maker, Value};
+use crate::spec::{Planned, PlannedNode, Position, Role};
+
+const MIB: u64 = 1 << 20;
+
+/// A kind that is only compared.
+const fn kind(name: &'static str, maker: Maker) -> Kind {
+    Kind { name, summary: "", manual: "", lowers: Lowers::None, options: &[], maker }
+}
+
+const NEVER: &str = "nothing is planned or made here";
+
+const fn device(name: &'static str, bytes: Bytes) -> Kind {
+    let maker =
+        Maker::Device { bytes, plan: |_| unreachable!("{NEVER}"), make: |_, _, _| unreachable!() };
+    kind(name, maker)
+}
+
+static FILE: Kind = kind(
+    "file",
+    Maker::Disk { plan: |_, _| unreachable!("{NEVER}"), make: |_, _, _| unreachable!() },
+);
+static PART: Kind = kind("linear", Maker::Table(|_| unreachable!("{NEVER}")));
+static DELAY: Kind = device("delay", Bytes::OfLower);
+static SAFE: Kind = device("crypt", Bytes::Own);
+static PAIR: Kind = kind(
+    "mirror",
+    Maker::Keeper {
+        bytes: Bytes::OfEach,
+        plan: |_| unreachable!("{NEVER}"),
+        make: |_, _, _, _| unreachable!(),
+    },
+);
+
+/// A graph, built from below.
+struct Draft(Planned);
+
+impl Draft {
+    fn new() -> Self {
+        Self(Planned {
+            name: "g".to_owned(),
+            listens: Vec::new(),
+            tls: None,
+            max_connections: None,
+            nodes: Vec::new(),
+            exports: Vec::new(),
+            warnings: Vec::new(),
+        })
+    }
+
+    fn add(mut self, kind: &'static Kind, name: &str, on: &[&str], size: u64) -> Self {
+        let named = |name: &&str| self.0.nodes.iter().position(|node| node.name == **name).unwrap();
+        let lowers: Vec<usize> = on.iter().map(named).collect();
+        let (graph, role) = ("g".to_owned(), if on.is_empty() { Role::Disk } else { Role::Device });
+        let given = Given { graph, name: name.to_owned(), options: Vec::new(), lowers: Vec::new() };
+        self.0.nodes.push(PlannedNode {
+            name: name.to_owned(),
+            kind,
+            role,
+            lowers,
+            given,
+            info: Info::disk(size, 512),
+            table: None,
+            unused_bytes: 0,
+            created: false,
+            labelled: false,
+            words: String::new(),
+            position: Position { line: 1, column: 1 },
+        });
+        self
+    }
+
+    fn disk(self, name: &str) -> Self {
+        self.add(&FILE, name, &[], MIB).given("file", Value::Text(format!("/{name}")))
+    }
+
+    fn labelled(mut self, name: &str) -> Self {
+        self = self.disk(name);
+        self.last().labelled = true;
+        self
+    }
+
+    fn part(mut self, name: &str, on: &str, start: u64, len: u64) -> Self {
+        self = self.add(&PART, name, &[on], len);
+        self.last().table = Some(Table::linear(Port(0), MIB, start, len).unwrap());
+        self
+    }
+
+    fn given(mut self, option: &'static str, value: Value) -> Self {
+        self.last().given.options.push((option, value));
+        self
+    }
+
+    fn last(&mut self) -> &mut PlannedNode {
+        self.0.nodes.last_mut().unwrap()
+    }
+}
+
+/// What the topmost device of `new` shows of what the one of `old` shows, if these members of each
+/// mirror are in sync.
+fn shows(old: &Draft, new: &Draft, in_sync: &[&str]) -> Result<(), String> {
+    let (old, new) = (&old.0, &new.0);
+    let stays = stays(old, new);
+    let in_sync = |_: &PlannedNode, member: &PlannedNode| in_sync.contains(&member.name.as_str());
+    let compared = Compared { old, new, stays: &stays, in_sync: &in_sync };
+    compared.shows(old.nodes.len() - 1, new.nodes.len() - 1)
+}
+
+fn pair(names: &[&str]) -> Draft {
+    let disks = names.iter().fold(Draft::new(), |draft, name| draft.labelled(name));
+    disks.add(&PAIR, "pair", names, MIB)
+}
+
+#[test]
+fn what_stands_on_a_change_changes_too() {
+    let old = Draft::new().disk("a").disk("b").add(&SAFE, "sa", &["a"], MIB);
+    let old = old.add(&SAFE, "sb", &["b"], MIB);
+    let timeout = Value::Duration(Duration::from_secs(3));
+    let new = Draft::new().disk("a").given("timeout", timeout).disk("b");
+    let new = new.add(&SAFE, "sb", &["b"], MIB).add(&SAFE, "sa", &["a"], MIB);
+    assert_eq!(stays(&old.0, &new.0), [None, Some(1), Some(3), None]);
+}
+
+#[test]
+fn a_disk_that_was_made_by_the_start_stays() {
+    let old = Draft::new().disk("a").given("create", Value::Switch(true));
+    assert_eq!(stays(&old.0, &Draft::new().disk("a").0), [Some(0)]);
+    let mut back = Draft::new().disk("a");
+    back.last().words = "not there".to_owned();
+    assert_eq!(stays(&back.0, &old.0), [None], "one that was not there may be back");
+}
+
+#[test]
+fn a_device_on_other_lowers_is_another_one() {
+    let old = Draft::new().disk("a").disk("b").add(&SAFE, "s", &["a"], MIB);
+    let new = Draft::new().disk("a").disk("b").add(&SAFE, "s", &["b"], MIB);
+    assert_eq!(stays(&old.0, &new.0), [Some(0), Some(1), None]);
+    assert_eq!(shows(&old, &new, &[]), Err("b".to_owned()));
+}
+
+#[test]
+fn clear_devices_come_and_go() {
+    let bare = Draft::new().disk("a").add(&SAFE, "s", &["a"], MIB);
+    let slow = Draft::new().disk("a").add(&DELAY, "low", &["a"], MIB);
+    let slow = slow.add(&SAFE, "s", &["low"], MIB).add(&DELAY, "high", &["s"], MIB);
+    assert_eq!(shows(&bare, &slow, &[]), Ok(()));
+    assert_eq!(shows(&slow, &bare, &[]), Ok(()));
+}
+
+#[test]
+fn an_encryption_does_not_come_or_go() {
+    let bare = Draft::new().disk("a");
+    let safe = Draft::new().disk("a").add(&SAFE, "s", &["a"], MIB);
+    assert_eq!(shows(&bare, &safe, &[]), Err("s".to_owned()));
+    assert_eq!(shows(&safe, &bare, &[]), Err("a".to_owned()));
+}
+
+#[test]
+fn options_that_change_no_bytes_may_change() {
+    let safe = |option, value| {
+        Draft::new().disk("a").add(&SAFE, "s", &["a"], MIB).given(option, Value::Integer(value))
+    };
+    assert_eq!(shows(&safe("kdf_passes", 1), &safe("kdf_passes", 2), &[]), Ok(()));
+    assert_eq!(shows(&safe("sector", 1), &safe("sector", 2), &[]), Err("s".to_owned()));
+}
+
+#[test]
+fn a_raw_disk_is_its_place_and_a_labelled_one_its_name() {
+    let at = |name: &str, place: &str, labelled| {
+        let draft = Draft::new().add(&FILE, name, &[], MIB);
+        let mut draft = draft.given("file", Value::Text(place.to_owned()));
+        draft.last().labelled = labelled;
+        draft
+    };
+    assert_eq!(shows(&at("a", "/x", false), &at("b", "/x", false), &[]), Ok(()));
+    assert!(shows(&at("a", "/x", false), &at("a", "/y", false), &[]).is_err());
+    assert_eq!(shows(&at("a", "/x", true), &at("a", "/y", true), &[]), Ok(()));
+    assert!(shows(&at("a", "/x", true), &at("b", "/x", true), &[]).is_err());
+    let label = shows(&at("a", "/x", false), &at("a", "/x", true), &[]);
+    assert!(label.is_err(), "a label takes the ends of its disk");
+}
+
+#[test]
+fn a_table_may_grow_and_not_move() {
+    let part = |start, len| Draft::new().disk("a").part("p", "a", start, len);
+    assert_eq!(shows(&part(4096, 8192), &part(4096, 16384), &[]), Ok(()));
+    assert!(shows(&part(4096, 8192), &part(4096, 4096), &[]).is_err(), "it shrinks");
+    assert!(shows(&part(4096, 8192), &part(8192, 8192), &[]).is_err(), "it moves");
+}
+
+#[test]
+fn one_member_in_sync_that_stays_is_enough() {
+    let all: &[&str] = &["a", "b"];
+    let old = pair(all);
+    assert_eq!(shows(&old, &pair(&["a", "b", "c"]), all), Ok(()));
+    assert_eq!(shows(&old, &pair(&["b", "c"]), all), Ok(()));
+    assert_eq!(shows(&old, &pair(&["b", "c"]), &["a"]), Err("pair".to_owned()));
+    assert_eq!(shows(&old, &pair(&["c", "d"]), all), Err("pair".to_owned()));
+}
+
+#[test]
+fn a_mirror_comes_under_a_disk_and_goes_from_it() {
+    let alone = Draft::new().labelled("a");
+    let all: &[&str] = &["a", "b"];
+    assert_eq!(shows(&alone, &pair(all), &[]), Ok(()));
+    assert_eq!(shows(&pair(all), &alone, all), Ok(()));
+    assert_eq!(shows(&pair(all), &alone, &["b"]), Err("a".to_owned()));
+}

@@ -1,0 +1,335 @@
+//! The graph becomes another one while clients work, or must not, or the process dies meanwhile.
+
+use std::time::Duration;
+
+use block::ErrorKind;
+use graph::labels::{self, Opening, Why};
+use graph::live::Unchanged;
+use meta::Machine;
+use sim::workload::Worker;
+use sim::{Client, Count, Door, Faults};
+
+use super::shape::{self, CLEAR, Shape};
+use super::{Ask, Crash, End, HERE, LIMIT, Start, Trial, in_words, look, wrong};
+use crate::trial::Failure;
+
+/// Until what clients have begun is answered and flushed, as `serve` has it.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+const OTHER_BYTES: &str = "would show other bytes";
+/// Whatever the mirror says of members whose names it does not know.
+const LOST_TRACK: &str = "m: ";
+const OTHER_BLOCKS: &str = "were told that blocks have";
+const ON_RAW_DISKS: &str = "is on raw disks";
+
+/// What the graph is to become.
+struct Wish {
+    shape: Shape,
+    /// Disks that are taken whatever their labels say.
+    wipe: Vec<String>,
+    due: Due,
+}
+
+/// What has to come of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Due {
+    Done,
+    /// It is refused, or undone, with these words.
+    Refused(&'static str),
+}
+
+impl Trial {
+    /// The graph becomes another one, or must not. `end`: how this life of the process will end.
+    pub(super) fn change(&mut self, end: End) -> Result<(), Failure> {
+        let Some(wish) = self.wish()? else { return Ok(()) };
+        self.victim(&wish, end)?;
+        let came = self.attempt(&wish, LIMIT)?;
+        let came = came.ok_or_else(|| wrong(format!("a change ends within {LIMIT:?}")))?;
+        self.changed(wish, came)?;
+        // The members stay as ill as they are; what is only to join may do so later.
+        match self.draw.below(3) {
+            0 => self.check(),
+            _ => self.judge(),
+        }
+    }
+
+    /// The process dies in the middle of a change; then the labels say which graph it is.
+    pub(super) fn crash_in_change(&mut self, end: End, crash: Crash) -> Result<(), Failure> {
+        let Some(wish) = self.wish()? else { return self.crash(crash) };
+        self.victim(&wish, end)?;
+        let most = self.draw.pick(&[300_000, 3_000_000, 10_000_000, 30_000_000]);
+        let limit = Duration::from_nanos(self.draw.within(1_000, most));
+        let shape = wish.shape.clone();
+        let due = wish.due;
+        let came = self.attempt(&wish, limit)?;
+        let unfinished = came.is_none();
+        if let Some(came) = came {
+            self.changed(wish, came)?;
+        }
+        self.judge()?;
+        self.crash(crash)?;
+        self.calm();
+        if !unfinished {
+            return Ok(());
+        }
+        self.world.counters().add(Count::ChangeCrashed);
+        self.settle()?;
+        // What it has found out of an ill member in its last moments, nobody has told us.
+        let well = |n: &usize| Some(*n) != self.ill;
+        if self.in_sync.iter().any(well) {
+            let well: Vec<_> = self.in_sync.iter().copied().filter(well).collect();
+            self.in_sync = well;
+        }
+        if due == Due::Done { self.which(shape) } else { Ok(()) }
+    }
+
+    fn crash(&mut self, crash: Crash) -> Result<(), Failure> {
+        match crash {
+            Crash::Kill => self.kill(),
+            Crash::Power => self.power_cut(),
+        }
+    }
+
+    /// Of the graph from before a change and the one after it, one comes up; the other one is refused
+    /// where it would lose track of a disk.
+    fn which(&mut self, after: Shape) -> Result<(), Failure> {
+        if after.members == self.shape.members {
+            // Both are over the same disks, and the same bytes.
+            if self.draw.below(2) == 0 {
+                self.shape = after;
+            }
+            return Ok(());
+        }
+        let labels = self.labels()?;
+        let newest = labels.iter().map(|(_, label)| label).max_by_key(|label| label.epoch);
+        let newest = newest.ok_or_else(|| wrong("a graph has labels"))?;
+        let named = labels::disks(&newest.spec).map_err(|error| wrong(error.to_string()))?;
+        let is_it = |shape: &Shape| {
+            let names = shape.members.iter().map(|n| shape::name(*n));
+            names.collect::<std::collections::BTreeSet<_>>() == named.keys().cloned().collect()
+        };
+        if is_it(&after) {
+            self.world.counters().add(Count::ChangeTold);
+            self.refused_now("the graph from before a change")?;
+            self.in_sync.retain(|n| after.members.contains(n));
+            self.shape = after;
+            return Ok(());
+        }
+        if !is_it(&self.shape) {
+            return Err(wrong(format!("labels tell of one of two graphs: {named:?}")));
+        }
+        self.world.counters().add(Count::ChangeNotTold);
+        if self.shape.members.iter().any(|n| !after.members.contains(n)) {
+            let before = std::mem::replace(&mut self.shape, after);
+            let refused = self.refused_now("the graph that a change did not come to");
+            self.shape = before;
+            return refused;
+        }
+        // A start may add disks, too.
+        Ok(())
+    }
+
+    /// What the labels do not tell of does not come up.
+    fn refused_now(&mut self, what: &str) -> Result<(), Failure> {
+        let ask = Ask { degraded: self.plugged.contains(&None), ..Ask::default() };
+        match self.start(ask, LIMIT)? {
+            Start::Refused(Some(Why::Foreign | Why::Renamed), _) => Ok(()),
+            Start::Refused(_, words) => Err(wrong(format!("{what} is told why: {words}"))),
+            Start::Up | Start::Unfinished => Err(wrong(format!("{what} is refused: it is not"))),
+        }
+    }
+
+    /// Asks for a change; `None` if it is not done in time.
+    fn attempt(
+        &self,
+        wish: &Wish,
+        limit: Duration,
+    ) -> Result<Option<Result<(), Unchanged>>, Failure> {
+        let running = self.running.as_ref().expect("it runs");
+        let (live, engine, env) = (&running.live, &running.engine, self.world.env());
+        let opening = Opening {
+            machine: Machine::new("host", HERE),
+            // What is missing was missing before.
+            degraded: true,
+            wipe: wish.wipe.clone(),
+            take: false,
+            changes: true,
+        };
+        let text = wish.shape.text(None);
+        let change = async {
+            let turn = live.turn().await;
+            let now = live.now();
+            let looked = look(&text, &env, engine, opening, now.labels.as_ref()).await;
+            let (planned, survey) = looked?;
+            live.change(&turn, planned, Some(survey), PATIENCE).await.map(drop)
+        };
+        Ok(self.world.block_on(env.within(limit, change))?)
+    }
+
+    /// What came of a change is what has to.
+    fn changed(&mut self, wish: Wish, came: Result<(), Unchanged>) -> Result<(), Failure> {
+        let counters = self.world.counters();
+        let unchanged = match (came, wish.due) {
+            (Ok(()), Due::Done) => return self.is_now(wish.shape),
+            (Ok(()), Due::Refused(words)) => {
+                return Err(wrong(format!("{:?} is refused: {words}", wish.shape)));
+            }
+            (Err(unchanged), _) => unchanged,
+        };
+        let (why, words) = in_words(&unchanged);
+        let is_ill = self.ill.is_some();
+        let undone = match (&unchanged, wish.due) {
+            (Unchanged::Lost { .. }, _) => false,
+            (Unchanged::Failed(_), Due::Refused(due)) if words.contains(due) => {
+                counters.add(Count::ChangeRefused);
+                true
+            }
+            (Unchanged::Failed(_), Due::Done) if words.contains(OTHER_BYTES) => {
+                counters.add(Count::ChangeRefused);
+                // Nobody who stays has all of them.
+                !self.in_sync_now()?.iter().any(|n| wish.shape.members.contains(n))
+            }
+            (Unchanged::Failed(_), Due::Done) if words.contains(OTHER_BLOCKS) => {
+                counters.add(Count::ChangeRefused);
+                wish.shape.members.iter().any(|n| !self.shape.members.contains(n))
+            }
+            (Unchanged::Failed(_), _) if is_ill => {
+                counters.add(Count::ChangeUndone);
+                true
+            }
+            // Its label goes where it is plugged in, and its name with it.
+            (Unchanged::Refused(_), _) if why == Some(Why::Renamed) => !self.in_places(),
+            (Unchanged::Refused(_), _) => is_ill && why == Some(Why::Failed(ErrorKind::Io)),
+            (Unchanged::Failed(_), _) => false,
+        };
+        if undone {
+            return Ok(());
+        }
+        let (is, would) = (&self.shape, &wish.shape);
+        Err(wrong(format!("{is:?} becomes {would:?}, or it is right why not: {words}")))
+    }
+
+    /// The graph has become this one.
+    fn is_now(&mut self, shape: Shape) -> Result<(), Failure> {
+        let before = std::mem::replace(&mut self.shape, shape);
+        let counters = self.world.counters();
+        counters.add(Count::ChangeDone);
+        for n in 0..self.disks.len() {
+            match (before.members.contains(&n), self.shape.members.contains(&n)) {
+                (false, true) => counters.add(Count::ChangeGrew),
+                (true, false) => counters.add(Count::ChangeShrank),
+                _ => {}
+            }
+        }
+        if self.shape.second && !before.second {
+            self.check_second()?;
+        }
+        Ok(())
+    }
+
+    /// An export that was added shows what the other one shows.
+    fn check_second(&self) -> Result<(), Failure> {
+        let running = self.running.as_ref().expect("it runs");
+        let now = running.live.now();
+        let export = now.graph.export("second").expect("the spec has it");
+        let client = Door::Graph(Client::new(&running.engine, export.node));
+        let worker = Worker { client, ..self.worker(self.starts << 48 | 2) };
+        self.world.block_on(worker.verify())?;
+        self.judge()
+    }
+
+    fn in_places(&self) -> bool {
+        self.plugged.iter().enumerate().all(|(place, disk)| *disk == Some(place))
+    }
+
+    /// A disk that the old graph and the new one can do without fails during the change.
+    fn victim(&mut self, wish: &Wish, end: End) -> Result<(), Failure> {
+        if self.ill.is_some() || self.plugged.contains(&None) || self.draw.below(3) > 0 {
+            return Ok(());
+        }
+        let any = self.draw.below(self.disks.len() as u64) as usize;
+        let stays = |n: &usize| *n != any && wish.shape.members.contains(n);
+        if !self.in_sync_now()?.iter().any(stays) {
+            return Ok(());
+        }
+        let (none, rate) = (Faults::default(), self.draw.within(100_000, 1_000_000) as u32);
+        let faults = match (self.draw.below(2), end) {
+            // As in any life: see there.
+            (0, End::Stop) => Faults { flush_error: rate, ..none },
+            _ => Faults { write_error: rate, ..none },
+        };
+        self.disks[any].set_faults(faults);
+        self.ill = Some(any);
+        Ok(())
+    }
+
+    /// What the graph is to become; `None` if what was drawn cannot be asked for now.
+    fn wish(&mut self) -> Result<Option<Wish>, Failure> {
+        let mut wish = Wish { shape: self.shape.clone(), wipe: Vec::new(), due: Due::Done };
+        let shape = &mut wish.shape;
+        let spare = (0..self.disks.len())
+            .find(|n| !shape.members.contains(n) && self.plugged[*n] == Some(*n));
+        let drawn = self.draw.below(10);
+        match drawn {
+            0..=3 => {
+                let (adds, removes) = (drawn != 1, drawn == 1 || drawn == 2);
+                if removes {
+                    let at = self.draw.below(shape.members.len() as u64) as usize;
+                    shape.members.remove(at);
+                }
+                if let Some(new) = spare.filter(|_| adds) {
+                    shape.members.push(new);
+                    wish.wipe.extend(self.used.contains(&new).then(|| shape::name(new)));
+                }
+                let least = shape.members.len() >= 2;
+                if !least || wish.shape == self.shape || !self.is_safe(&wish.shape)? {
+                    return Ok(None);
+                }
+                // An image from before is another disk now.
+                for new in wish.shape.members.iter().filter(|n| !self.shape.members.contains(n)) {
+                    self.used.insert(*new);
+                    self.images[*new] = None;
+                }
+            }
+            4 | 5 => {
+                let kind = self.draw.pick(&CLEAR);
+                match shape.clear.iter().position(|known| *known == kind) {
+                    Some(at) => drop(shape.clear.remove(at)),
+                    None => {
+                        let at = self.draw.below(shape.clear.len() as u64 + 1) as usize;
+                        shape.clear.insert(at, kind);
+                    }
+                }
+            }
+            6 => shape.timeout_s = Some(shape.timeout_s.unwrap_or(20) + 1),
+            7 => shape.second = !shape.second,
+            8 => {
+                wish.due = Due::Refused(OTHER_BYTES);
+                match self.draw.below(2) {
+                    0 => shape.crypt = !shape.crypt,
+                    _ => shape.shifted = true,
+                }
+            }
+            _ => match &mut shape.raw_timeout_s {
+                Some(timeout) => {
+                    *timeout += 1;
+                    wish.due = Due::Refused(ON_RAW_DISKS);
+                }
+                None => {
+                    // By their names a mirror knows who has which writes.
+                    shape.below = !shape.below;
+                    wish.due = Due::Refused(LOST_TRACK);
+                }
+            },
+        }
+        Ok(Some(wish))
+    }
+
+    /// Whether a member that stays, and is not ill, has every write; or none that stays has them, and
+    /// nothing will come of it.
+    fn is_safe(&self, shape: &Shape) -> Result<bool, Failure> {
+        let in_sync = self.in_sync_now()?;
+        let stay: Vec<_> = in_sync.iter().filter(|n| shape.members.contains(n)).collect();
+        Ok(stay.is_empty() || stay.iter().any(|n| Some(**n) != self.ill))
+    }
+}
