@@ -12,7 +12,7 @@ use block::{
 
 use crate::carried::Carried;
 use crate::engine::{AnyDevice, Engine, NodeId};
-use crate::kind::{Kind, Maker, Value};
+use crate::kind::{Given, Kind, Maker, Value};
 use crate::labels::{Labels, Place};
 use crate::spec::{Planned, PlannedNode};
 
@@ -108,6 +108,17 @@ impl Building<'_> {
             Some(handover) => Rc::new(Inherited { kept, handover }),
             None => kept,
         }
+    }
+
+    /// What a keeper is given. Whom to trust is a word for one start: a device that has run since
+    /// knows better.
+    fn given(&self, node: &PlannedNode) -> Given {
+        let mut given = node.given.clone();
+        let before = self.before.and_then(|before| before.graph.member(&node.name));
+        if before.is_some_and(|member| member.kind.name == node.kind.name) {
+            given.options.retain(|(name, _)| *name != "trust");
+        }
+        given
     }
 
     /// What the device of that name and kind has left.
@@ -285,7 +296,8 @@ impl Graph {
                 self.device(&plan.name, device, &below)?
             }
             Maker::Keeper { make, .. } => {
-                let device = make(&plan.given, env, lowers(), building.kept(index)).await?;
+                let given = building.given(plan);
+                let device = make(&given, env, lowers(), building.kept(index)).await?;
                 self.device(&plan.name, device, &below)?
             }
             Maker::Disk { .. } if plan.has_label() => self.labelled(building, index)?,
