@@ -46,7 +46,7 @@ impl Trial {
         let came = self.attempt(&wish, LIMIT)?;
         let came = came.ok_or_else(|| wrong(format!("a change ends within {LIMIT:?}")))?;
         self.changed(wish, came)?;
-        // The members stay as ill as they are; what is only to join may do so later.
+
         match self.draw.below(3) {
             0 => self.check(),
             _ => self.judge(),

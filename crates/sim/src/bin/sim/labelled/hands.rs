@@ -131,7 +131,7 @@ impl Trial {
                 Start::Up => {
                     self.world.counters().add(Count::Without);
                     self.check()?;
-                    self.life(Load::Changing)?;
+                    self.life(Load::Steady)?;
                     self.settle()?;
                 }
                 Start::Refused(None, words) if words.contains(NOBODY) && !self.somebody()? => {}

@@ -325,7 +325,8 @@ impl Trial {
     /// Requests, with one member that fails, until the process ends one way or another.
     fn life(&mut self, load: Load) -> Result<(), Failure> {
         let soon = Duration::from_nanos(self.draw.within(1_000, 8_000_000));
-        let end = match self.draw.below(if load == Load::Changing { 11 } else { 8 }) {
+        let changing = load == Load::Changing && crate::draws_changes();
+        let end = match self.draw.below(if changing { 11 } else { 8 }) {
             0 | 1 => End::Stop,
             2..=4 => End::PowerAfter(soon),
             5 => End::KillAfter(soon),
@@ -334,7 +335,7 @@ impl Trial {
             _ => End::InChange(soon, Crash::Power),
         };
         self.trouble(end)?;
-        let changes = if load == Load::Changing { self.draw.below(4) } else { 0 };
+        let changes = if changing { self.draw.below(4) } else { 0 };
         let clients = self.draw.within(1, 5);
         for n in 0..clients {
             let requests = self.draw.within(5, 30) * (changes + 1);
