@@ -106,7 +106,8 @@ impl BufPool {
         }))
     }
 
-    /// A buffer of `len` bytes, out of what nobody has in reserve. Its contents are those of an earlier request of this process, or
+    /// A buffer of `len` bytes, out of what nobody has in reserve. Its contents are those of an earlier
+    /// request of this process, or
     /// zeros: whoever hands it on fills it first.
     ///
     /// # Errors

@@ -281,3 +281,24 @@ fn a_disk_that_has_grown_is_used_by_a_mounted_file_system() {
     assert_eq!(serve.stop().code, 0);
     run("xfs_repair", &["-n", "-f", &dir.path("disk.img").display().to_string()]);
 }
+
+#[test]
+fn clients_that_need_no_alignment_are_not_given_a_disk_that_does() {
+    let dir = Dir::new();
+    let memory = "name = \"fast\"\n[disk]\nm = { memory = \"16MiB\" }\n";
+    dir.write("fast.toml", &format!("{memory}[export]\nvol = {{ on = \"m\" }}\n"));
+    let serve = dir.serve(&["fast.toml"]);
+    let wrote = ["-f", "raw", serve.uri(), "-c", "write -P 9 0 4M"];
+    assert_eq!(tool(&dir, "qemu-io", &wrote).code, 0);
+    let text = format!(
+        "{memory}f = {{ file = \"f.img\", size = \"16MiB\", create = true }}\n[device]\n\
+         pair = {{ kind = \"mirror\", on = [\"m\", \"f\"], trust = \"m\" }}\n[export]\n\
+         vol = {{ on = \"pair\" }}\n"
+    );
+    dir.write("next.toml", &text);
+    let ran = dir.cairn(&["apply", "next.toml"]);
+    assert!(ran.code == 9 && ran.err.contains("give the export another name"), "{ran:?}");
+    let read = ["-f", "raw", serve.uri(), "-c", "read -P 9 0 4M"];
+    assert_eq!(tool(&dir, "qemu-io", &read).code, 0);
+    assert_eq!(serve.stop().code, 0);
+}

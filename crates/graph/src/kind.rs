@@ -138,6 +138,15 @@ impl Given {
         self.options.iter().find(|(key, _)| *key == name).map(|(_, value)| value)
     }
 
+    /// Whether the same options are set, those in `but` aside.
+    pub fn has_options_of(&self, other: &Self, but: &[&str]) -> bool {
+        let options = |given: &Self| {
+            let options = given.options.iter().filter(|(name, _)| !but.contains(name));
+            options.cloned().collect::<Vec<_>>()
+        };
+        options(self) == options(other)
+    }
+
     /// Whether an option was set.
     pub fn is_set(&self, name: &str) -> bool {
         self.find(name).is_some()

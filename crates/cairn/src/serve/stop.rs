@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use block::{Mono, Op};
+use block::Mono;
 use graph::spec::units::format_duration;
 use runtime::{Core, Signals};
 
@@ -135,31 +135,16 @@ impl Serving {
         }
     }
 
-    /// Flushes what every export shows, all at once; a failure does not keep the others from it.
     async fn flush(&self) -> Result<(), String> {
-        let now = self.live.now();
-        let writable = now.graph.exports().iter().filter(|export| !export.info.read_only);
-        let begun: Vec<_> = writable
-            .map(|export| (&export.name, self.engine.lower(export.node).start(Op::Flush)))
-            .collect();
-        let mut failed = Vec::new();
-        for (name, child) in begun {
-            if let Err(error) = child.await.result {
-                failed.push(format!("{name}: {error}"));
-            }
-        }
+        let failed = self.live.flush().await;
+        let failed: Vec<_> =
+            failed.into_iter().map(|(name, error)| format!("{name}: {error}")).collect();
         if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
     }
 
     /// What is still waited for.
     fn overdue(&self, limit: Duration) -> String {
-        let mut waiting = Vec::new();
-        for member in self.live.now().graph.members() {
-            let requests = self.engine.counters(member.node, |counters| counters.in_flight());
-            if requests > 0 {
-                waiting.push(format!("{} ({}): {requests}", member.name, member.kind.name));
-            }
-        }
+        let waiting = self.live.unanswered(&self.live.now());
         let limit = format_duration(limit);
         let clients = out::count(self.engine.in_flight(), "request");
         format!(

@@ -1,6 +1,5 @@
 //! `cairn wipe`: a disk that is Cairn's no more.
 
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use block::env::{CacheMode, Open};
@@ -11,7 +10,7 @@ use graph::kind::{Given, Maker, Value};
 use meta::{Seen, Sought, Store};
 use serde::Serialize;
 
-use super::core;
+use super::{confirm, core};
 use crate::exit::{Exit, Failure, Result};
 use crate::out::Form;
 use crate::registry::REGISTRY;
@@ -61,7 +60,9 @@ impl WipeArgs {
         }
         let nothing = matches!(seen, Seen::Other(Sought::Blank));
         if !nothing && !self.dry_run {
-            self.ask(&shown, &held)?;
+            if !self.yes {
+                confirm(&format!("remove {held} from {shown}? Without it nobody finds the data."))?;
+            }
             core.block_on(meta::wipe(&env, &lower))?;
         }
         let wiped =
@@ -72,23 +73,6 @@ impl WipeArgs {
             (false, false) => format!("{shown}  removed {held}\n"),
         })?;
         Ok(Exit::Ok)
-    }
-
-    fn ask(&self, shown: &str, held: &str) -> Result<()> {
-        if self.yes {
-            return Ok(());
-        }
-        let stop = |why: &str| Err(Failure::new(Exit::Usage, why));
-        if !std::io::stdin().is_terminal() {
-            return stop("there is no terminal to ask at. Next: add --yes");
-        }
-        eprint!("remove {held} from {shown}? Without it nobody finds the data. [y/N] ");
-        let mut answer = String::new();
-        let read = std::io::stdin().read_line(&mut answer);
-        match (read, answer.trim()) {
-            (Ok(_), "y" | "Y" | "yes") => Ok(()),
-            _ => stop("not confirmed, nothing done"),
-        }
     }
 }
 

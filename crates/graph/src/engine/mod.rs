@@ -150,7 +150,8 @@ impl Entry {
 }
 
 impl Engine {
-    /// An engine without nodes, whose requests keep their buffers back in `pool`. Something must drive it: spawn [`Engine::drive`], or call
+    /// An engine without nodes, whose requests keep their buffers back in `pool`. Something must drive
+    /// it: spawn [`Engine::drive`], or call
     /// [`Engine::turn`].
     pub fn new(pool: &BufPool) -> Self {
         Self(Rc::new(Inner {

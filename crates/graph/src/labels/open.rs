@@ -322,13 +322,10 @@ impl Labels {
 
     /// The raw disk that was opened for these options, and its label.
     pub(super) fn open_disk(&self, wanted: &LabelledDisk) -> Option<(OpenDisk, Rc<Store>)> {
-        let options = |disk: &LabelledDisk| {
-            let options = disk.given.options.iter().filter(|(name, _)| *name != "create");
-            options.cloned().collect::<Vec<_>>()
-        };
         let is_it = |disk: &&Disk| {
             disk.disk.as_ref().is_some_and(|known| {
-                known.kind.name == wanted.kind.name && options(known) == options(wanted)
+                known.kind.name == wanted.kind.name
+                    && known.given.has_options_of(&wanted.given, &["create"])
             })
         };
         let disk = self.disks.values().find(is_it)?;

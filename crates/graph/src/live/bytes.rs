@@ -41,7 +41,10 @@ impl Compared<'_> {
         let same = match (new.role, &old.table, &new.table) {
             (Role::Disk, ..) => is_same_disk(old, new),
             (_, Some(before), Some(after)) => begins_with(after, before),
-            _ => has_same_options(old, new) && old.lowers.len() == new.lowers.len(),
+            _ => {
+                old.given.has_options_of(&new.given, &WITHOUT_BYTES)
+                    && old.lowers.len() == new.lowers.len()
+            }
         };
         if !same || old.lowers.len() > new.lowers.len() || old.info.size > new.info.size {
             return differs();
@@ -90,15 +93,6 @@ fn is_same_disk(old: &PlannedNode, new: &PlannedNode) -> bool {
     }
     let place = |node: &PlannedNode| node.given.text(node.kind.name).map(str::to_owned);
     place(old).is_some() && place(old) == place(new)
-}
-
-fn has_same_options(old: &PlannedNode, new: &PlannedNode) -> bool {
-    let options = |node: &PlannedNode| {
-        let options = node.given.options.iter();
-        let options = options.filter(|(name, _)| !WITHOUT_BYTES.contains(name));
-        options.cloned().collect::<Vec<_>>()
-    };
-    options(old) == options(new)
 }
 
 /// Whether a table maps all that `before` maps to the same places.

@@ -1,7 +1,5 @@
 //! What a change does, in words.
 
-use std::fmt;
-
 use crate::spec::units::format_size;
 use crate::spec::{Planned, PlannedNode};
 
@@ -43,21 +41,6 @@ impl Changes {
         }
         lines.extend(exports(old, new));
         Self { lines }
-    }
-
-    /// Whether there is nothing to do.
-    pub fn is_empty(&self) -> bool {
-        self.lines.is_empty()
-    }
-}
-
-impl fmt::Display for Changes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let width = self.lines.iter().map(|line| line.name.len()).max().unwrap_or(0);
-        for Line { verb, name, words } in &self.lines {
-            writeln!(f, "{verb:6}  {name:width$}  {words}")?;
-        }
-        Ok(())
     }
 }
 

@@ -27,7 +27,7 @@ use block::seeded::{self, Bug};
 use block::{Control, Env, Error, ErrorKind, Locked, Mono, Op, RangeLock, Result};
 
 use crate::Graph;
-use crate::engine::{Engine, Held};
+use crate::engine::Engine;
 use crate::kind::Bytes;
 use crate::labels::{Absent, Labels, Refusal, Survey};
 use crate::running::Before;
@@ -160,7 +160,7 @@ impl Live {
             Some(survey) => Some(survey.prepare(&planned).await.map_err(Unchanged::Refused)?),
             None => None,
         };
-        let held = self.engine.hold();
+        let _held = self.engine.hold();
         let deadline = self.env.now().after(limit);
         self.quiet(&old, deadline).await.map_err(Unchanged::Failed)?;
         let stays = same::stays(&old.planned, &planned);
@@ -174,37 +174,50 @@ impl Live {
                 *self.now.borrow_mut() = Rc::new(Now { planned, graph, labels });
                 Ok(changes)
             }
-            Err(error) => Err(self.undo(change, error, &held).await),
+            Err(error) => Err(self.undo(change, error).await),
         }
+    }
+
+    /// Flushes what every export shows, all at once; a failure does not keep the others from it. Answers
+    /// what could not be flushed, and why.
+    pub async fn flush(&self) -> Vec<(String, Error)> {
+        let now = self.now();
+        let writable = now.graph.exports().iter().filter(|export| !export.info.read_only);
+        let begun: Vec<_> = writable
+            .map(|export| (&export.name, self.engine.lower(export.node).start(Op::Flush)))
+            .collect();
+        let mut failed = Vec::new();
+        for (name, child) in begun {
+            failed.extend(child.await.result.err().map(|error| (name.clone(), error)));
+        }
+        failed
+    }
+
+    /// The devices that have requests under way, in words: `a (file): 3`.
+    pub fn unanswered(&self, now: &Now) -> Vec<String> {
+        let members = now.graph.members().iter();
+        let waiting = members.filter_map(|member| {
+            let requests = self.engine.counters(member.node, |counters| counters.in_flight());
+            (requests > 0).then(|| format!("{} ({}): {requests}", member.name, member.kind.name))
+        });
+        waiting.collect()
     }
 
     /// Until every request of clients is answered and all that was answered is flushed.
     async fn quiet(&self, old: &Now, deadline: Mono) -> Result<()> {
         let quiet = async {
             self.engine.drained().await;
-            let exports = old.graph.exports().iter();
-            let exports = exports.filter(|_| !seeded::on(Bug::ChangeUnflushed));
-            let writable = exports.filter(|export| !export.info.read_only);
-            let begun: Vec<_> =
-                writable.map(|export| self.engine.lower(export.node).start(Op::Flush)).collect();
-            let mut flushed = Ok(());
-            for child in begun {
-                let done = child.await;
-                flushed = flushed.and(done.result);
+            if seeded::on(Bug::ChangeUnflushed) {
+                return Ok(());
             }
-            flushed
+            self.flush().await.into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
         };
         let left = deadline.since(self.env.now());
         self.env.within(left, quiet).await.unwrap_or_else(|| Err(self.overdue(old)))
     }
 
     fn overdue(&self, old: &Now) -> Error {
-        let members = old.graph.members().iter();
-        let waiting = members.filter_map(|member| {
-            let requests = self.engine.counters(member.node, |counters| counters.in_flight());
-            (requests > 0).then(|| format!("{} ({requests})", member.name))
-        });
-        let waiting: Vec<_> = waiting.collect();
+        let waiting = self.unanswered(old);
         let words = format!(
             "requests are not answered in time: {}; nothing was changed. Next: cairn status",
             if waiting.is_empty() { "of clients".to_owned() } else { waiting.join(", ") }
@@ -264,6 +277,15 @@ impl Live {
                 );
                 return Err(Error::new(ErrorKind::Unsupported, words));
             }
+            // Payloads of their connections are handed on where they arrive.
+            if is.buf_align > told.buf_align {
+                let words = format!(
+                    "{} took bytes from any address, and would need them at multiples of {}. Next: \
+                     give the export another name",
+                    before.name, is.buf_align
+                );
+                return Err(Error::new(ErrorKind::Unsupported, words));
+            }
         }
         Ok(())
     }
@@ -279,8 +301,8 @@ impl Live {
         graph.leave(old);
     }
 
-    /// Opens again what was closed for a change that has failed.
-    async fn undo(&self, change: Change<'_>, error: Error, _held: &Held) -> Unchanged {
+    /// Opens again what was closed for a change that has failed. Clients are still held.
+    async fn undo(&self, change: Change<'_>, error: Error) -> Unchanged {
         let Change { old, labels, closed, handovers, .. } = change;
         let labels = old.labels.as_ref().map(|before| before.again(labels));
         let stays = closed.iter().enumerate().map(|(n, closed)| (!closed).then_some(n)).collect();

@@ -23,16 +23,12 @@ pub fn stays(old: &Planned, new: &Planned) -> Vec<Option<usize>> {
 
 /// Whether two nodes are the same, what they stand on aside.
 fn is_same(old: &PlannedNode, new: &PlannedNode) -> bool {
-    // A disk that was made by the start is there by now.
-    let options = |node: &PlannedNode| {
-        let options = node.given.options.iter().filter(|(name, _)| *name != "create");
-        options.cloned().collect::<Vec<_>>()
-    };
     old.kind.name == new.kind.name
         && old.info == new.info
         && old.table == new.table
         && old.labelled == new.labelled
         // A disk that was not there may be back.
         && old.words == new.words
-        && options(old) == options(new)
+        // A disk that was made by the start is there by now.
+        && old.given.has_options_of(&new.given, &["create"])
 }

@@ -40,7 +40,8 @@ impl Lock {
         }
     }
 
-    /// Opens the volume whose slots are kept, with the key that was handed over if it is the one, or makes them where nothing was before. If `may_write`,
+    /// Opens the volume whose slots are kept, with the key that was handed over if it is the one, or
+    /// makes them where nothing was before. If `may_write`,
     /// disks that lack the slots of now have them from then on: one that was away while they changed
     /// would let in who was shut out, and one that was labelled since would let in nobody.
     ///
