@@ -21,6 +21,8 @@ pub enum Control {
         /// The member's name; all stale ones if `None`.
         member: Option<String>,
     },
+    /// Look after what a device does for long in the background.
+    Job(JobCommand),
     /// List or change the key slots of an encrypted device. Keys come from their sources: none is
     /// ever part of a request.
     Keys {
@@ -29,6 +31,19 @@ pub enum Control {
         /// Only say what would be done.
         dry_run: bool,
     },
+}
+
+/// What to do with a job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum JobCommand {
+    /// Let it rest until it is resumed, over restarts too.
+    Pause,
+    /// Let it go on.
+    Resume,
+    /// Take back what it has done so far.
+    Cancel,
+    /// Nothing but to answer when it is over, or cannot go on.
+    Wait,
 }
 
 /// What to do with key slots.
@@ -94,6 +109,38 @@ pub struct Report {
     pub next: Option<String>,
     /// Its key slots that are in use, if it was asked about them.
     pub key_slots: Vec<KeySlot>,
+    /// Of a device that shows the bytes of one of its lowers: the lowers that have all of them now.
+    pub whole: Vec<String>,
+    /// What it does for long in the background.
+    pub jobs: Vec<Job>,
+}
+
+/// Something that takes long, done in the background.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Job {
+    /// What is done, in words that follow the device's kind and name: `from a to b`.
+    pub what: String,
+    /// Whether it goes on.
+    pub state: JobState,
+    /// What has stopped it, in words.
+    pub detail: String,
+    /// Bytes that it is done with.
+    pub done_bytes: u64,
+    /// Bytes in all.
+    pub all_bytes: u64,
+}
+
+/// Whether a job goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum JobState {
+    /// It does.
+    Running,
+    /// Not before it is resumed.
+    Paused,
+    /// It cannot.
+    Stopped,
+    /// It is over.
+    Done,
 }
 
 /// A key slot that is in use.

@@ -25,7 +25,9 @@ mod waiters;
 
 pub use buf::{BUF_ALIGN, BUF_MAX_BYTES, Buf, BufPool, Memory, Ref, RefMut, Standing};
 pub use check::check;
-pub use control::{Control, Handled, Health, KeyCommand, KeySlot, Member, Report};
+pub use control::{
+    Control, Handled, Health, Job, JobCommand, JobState, KeyCommand, KeySlot, Member, Report,
+};
 pub use deadline::{Deadline, Guard};
 pub use device::{Below, Device, Handover, Hooks, Push};
 pub use emulate::Emulate;

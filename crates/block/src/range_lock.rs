@@ -67,6 +67,16 @@ impl RangeLock {
         Locking(Some(Locked { lock: self.0.clone(), ticket }))
     }
 
+    /// Takes `range` if nobody who holds it or waits for it is in the way. Who holds another range has to
+    /// ask like this: somebody who waits for both would wait for ever.
+    pub fn try_lock(&self, range: ByteRange, mode: Mode) -> Option<Locked> {
+        let locked = self.lock(range, mode).0.take()?;
+        let queue = self.0.borrow();
+        let blocked = queue.blocked(queue.find(locked.ticket));
+        drop(queue);
+        (!blocked).then_some(locked)
+    }
+
     /// Queues for everything: one after the other, whatever it is about.
     pub fn turn(&self) -> Locking {
         self.lock(ByteRange::new(0, u64::MAX).expect("all bytes are a range"), Mode::Exclusive)
@@ -166,6 +176,19 @@ mod tests {
         assert!(ready(late.as_mut()).is_none());
         drop(ready(write.as_mut()).unwrap());
         drop(ready(late.as_mut()).unwrap());
+        assert!(lock.is_empty());
+    }
+
+    #[test]
+    fn whoever_asks_takes_nothing_that_others_wait_for() {
+        let lock = RangeLock::new();
+        let held = lock.try_lock(range(0, 8), Mode::Exclusive).unwrap();
+        let mut across = pin!(lock.lock(range(4, 8), Mode::Shared));
+        assert!(ready(across.as_mut()).is_none());
+        assert!(lock.try_lock(range(8, 8), Mode::Exclusive).is_none());
+        assert!(lock.try_lock(range(12, 8), Mode::Exclusive).is_some());
+        drop(held);
+        drop(ready(across.as_mut()).unwrap());
         assert!(lock.is_empty());
     }
 

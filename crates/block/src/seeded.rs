@@ -39,6 +39,10 @@ pub enum Bug {
     LeftBehindLate,
     /// 23 a vault's log ends at any record that is damaged
     LogCutAtDamage,
+    /// 44 the boundary of a migration moves before what is behind it is flushed
+    MoveUnflushed,
+    /// 44b a migration changes a window before its state is durable
+    MoveUnrecorded,
     /// 50 a server that came back is not sent again what it was not asked to flush
     ReplaySkipped,
     /// 60 clients are not held while a graph changes
@@ -51,7 +55,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them, by their numbers.
-    pub const ALL: [(&str, Self); 20] = [
+    pub const ALL: [(&str, Self); 22] = [
         ("02a", Self::FlushFirstChild),
         ("02b", Self::FlushFirstMember),
         ("04", Self::FlushRetried),
@@ -68,6 +72,8 @@ impl Bug {
         ("05b", Self::SuperblockOverActive),
         ("08b", Self::LeftBehindLate),
         ("23", Self::LogCutAtDamage),
+        ("44", Self::MoveUnflushed),
+        ("44b", Self::MoveUnrecorded),
         ("50", Self::ReplaySkipped),
         ("60", Self::ChangeNotHeld),
         ("61", Self::ChangeUnflushed),

@@ -2,6 +2,7 @@
 //!
 //! `graph` does not know any kind. The binary hands it a [`Registry`].
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -131,6 +132,37 @@ pub struct GivenLower {
     /// For partitions without `start`: the first byte of this lower that no partition before this
     /// one takes.
     pub next_free: u64,
+    /// What its bytes are on.
+    pub beneath: Beneath,
+}
+
+/// What the bytes of a device are on.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Beneath {
+    /// The disks, by their names.
+    pub disks: BTreeSet<String>,
+    /// The device itself, and those beneath it, downwards, on which each of its bytes stands at the place
+    /// that it has here.
+    pub in_place: Vec<String>,
+}
+
+impl Beneath {
+    /// What the device `name` is on, made so, over these lowers.
+    pub fn of(name: &str, maker: Maker, lowers: &[GivenLower]) -> Self {
+        let mut in_place = vec![name.to_owned()];
+        let stays = match maker {
+            Maker::Hooks { .. } => true,
+            Maker::Device { bytes, .. } | Maker::Keeper { bytes, .. } => {
+                matches!(bytes, Bytes::OfLower | Bytes::Recoded)
+            }
+            Maker::Table(_) | Maker::Disk { .. } => false,
+        };
+        let below = lowers.first().filter(|_| stays);
+        in_place.extend(below.into_iter().flat_map(|lower| lower.beneath.in_place.clone()));
+        let disks = lowers.iter().flat_map(|lower| lower.beneath.disks.clone());
+        let own = matches!(maker, Maker::Disk { .. }).then(|| name.to_owned());
+        Self { disks: disks.chain(own).collect(), in_place }
+    }
 }
 
 impl Given {
@@ -221,6 +253,21 @@ impl Given {
         let faults: Vec<_> =
             unfenced.map(|lower| Fault::new("on", unfenced_words(lower))).collect();
         if faults.is_empty() { Ok(()) } else { Err(faults) }
+    }
+
+    /// Whether two of its lowers are on one disk.
+    pub fn overlap(&self) -> bool {
+        let disks: Vec<_> = self.lowers.iter().map(|lower| &lower.beneath.disks).collect();
+        let later = |n: usize| disks[n + 1..].iter();
+        disks.iter().enumerate().any(|(n, one)| later(n).any(|other| !one.is_disjoint(other)))
+    }
+
+    /// The highest device beneath both of its lowers, or one of them, on which each byte of both stands at
+    /// the place that it has in them.
+    pub fn in_place(&self) -> Option<&str> {
+        let [one, two] = &self.lowers[..] else { return None };
+        let (one, two) = (&one.beneath.in_place, &two.beneath.in_place);
+        one.iter().find(|name| two.contains(name)).map(String::as_str)
     }
 
     /// A list of words; empty if it was not set.
@@ -327,6 +374,12 @@ pub enum Maker {
 pub enum Bytes {
     /// Those of its lower, each where it is there.
     OfLower,
+    /// Other ones than its lower's, but each is made of the byte at its place there, and of nothing
+    /// else.
+    Recoded,
+    /// When it is new, those of the first of its lowers, each where it is there; later on of those that
+    /// it reports as [`block::Report::whole`].
+    OfFirst,
     /// Those of each of its lowers, each where it is there.
     OfEach,
     /// Its own: nobody finds them below.

@@ -450,6 +450,10 @@ impl Graph {
                 ErrorKind::Unsupported,
                 format!("{} is a {} and has no key slots", member.name, member.kind.name),
             )),
+            (Handled::Pass, Control::Job(_)) => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("{} is a {} and has no job", member.name, member.kind.name),
+            )),
             (Handled::Pass, _) => Err(Error::new(
                 ErrorKind::Unsupported,
                 format!("{} is a {} and has no members", member.name, member.kind.name),

@@ -8,6 +8,7 @@ mod file;
 mod limit;
 mod linear;
 mod memory;
+pub mod migrate;
 pub mod mirror;
 mod nowhere;
 mod null;
@@ -36,4 +37,5 @@ pub const REGISTRY: Registry = Registry(&[
     trace::KIND,
     mirror::KIND,
     crypt::KIND,
+    migrate::KIND,
 ]);

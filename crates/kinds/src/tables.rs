@@ -48,7 +48,7 @@ pub fn words(error: &TableError, given: &Given) -> String {
 mod tests {
     use super::*;
     use block::Info;
-    use graph::kind::{Kind, Maker, Value};
+    use graph::kind::{Beneath, Kind, Maker, Value};
 
     fn given(options: &[(&'static str, Value)], sizes: &[u64]) -> Given {
         let lower = |(size, name): (&u64, &str)| GivenLower {
@@ -57,6 +57,7 @@ mod tests {
             created: true,
             labelled: false,
             next_free: 0,
+            beneath: Beneath::default(),
         };
         let lowers = sizes.iter().zip(["left", "right"]).map(lower).collect();
         let (graph, name) = ("test".to_owned(), "joined".to_owned());

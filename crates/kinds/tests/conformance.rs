@@ -143,6 +143,13 @@ fn on_labels() -> Vec<Subject> {
         over("a mirror of 4 KiB blocks", 2, mirror()).with_copies(1).with_blocks_of_4k(),
         over("crypt", 1, with_slots()),
         over("a crypt of 4 KiB blocks", 1, with_slots()).with_blocks_of_4k(),
+        over("migrate", 2, |graph, on| graph.add("migrate", &[], on)),
+        over("a migrate of 4 KiB blocks", 2, |graph, on| graph.add("migrate", &[], on))
+            .with_blocks_of_4k(),
+        over("a migrate in place", 1, |graph, on| {
+            let safe = graph.add("crypt", &plain(), on)?;
+            graph.add("migrate", &[], &[on[0], safe])
+        }),
         over("a crypt on a mirror", 2, |graph, on| {
             let mirror = graph.add("mirror", &[], on)?;
             with_slots()(graph, &[mirror])

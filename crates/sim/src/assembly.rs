@@ -16,7 +16,7 @@ use block::{
 };
 use graph::Carried;
 use graph::engine::{AnyDevice, Engine, NodeId};
-use graph::kind::{Fault, Given, GivenLower, Maker, Registry, TablePlan, Value};
+use graph::kind::{Beneath, Fault, Given, GivenLower, Kind, Maker, Registry, TablePlan, Value};
 
 use crate::draw::Stream;
 use crate::world::{SimWorld, Stuck};
@@ -52,6 +52,7 @@ struct Part {
     on: Vec<PartId>,
     /// The first byte that no partition of it takes.
     next_free: u64,
+    beneath: Beneath,
 }
 
 /// What stands behind the node of a part.
@@ -197,17 +198,24 @@ impl Assembly {
         let kind = self.registry.find(kind).ok_or_else(unknown)?;
         let name = format!("{}{}", kind.name, self.parts.len());
         let (graph, options) = ("sim".to_owned(), options.to_vec());
-        let given = Given { graph, name: name.clone(), options, lowers: self.given(on) };
+        let given = Given { graph, name, options, lowers: self.given(on) };
+        let part = self.make(kind, &given, on)?;
+        self.parts[part].beneath = Beneath::of(&given.name, kind.maker, &given.lowers);
+        Ok(part)
+    }
+
+    fn make(&mut self, kind: &Kind, given: &Given, on: &[PartId]) -> Result<PartId> {
+        let name = given.name.clone();
         let nodes: Vec<_> = on.iter().map(|part| self.parts[*part].node).collect();
         match &kind.maker {
             Maker::Table(plan) => {
-                let TablePlan { table, .. } = plan(&given).map_err(refused)?;
+                let TablePlan { table, .. } = plan(given).map_err(refused)?;
                 self.note_partition(kind.name, &table, on);
                 self.add_table(name, table, on)
             }
             Maker::Hooks { plan, make } => {
-                plan(&given).map_err(refused)?;
-                let hooks = make(&given, &self.env)?;
+                plan(given).map_err(refused)?;
+                let hooks = make(given, &self.env)?;
                 if given.text("mode") == Some("device") {
                     let carried = Rc::new(Carried::new(hooks, self.engine.lower(nodes[0])));
                     return self.adopt(&name, carried, on);
@@ -216,21 +224,21 @@ impl Assembly {
                 Ok(self.push(name, on, node, Body::Hooks(hooks)))
             }
             Maker::Device { plan, make, .. } => {
-                plan(&given).map_err(refused)?;
+                plan(given).map_err(refused)?;
                 let lowers = nodes.iter().map(|node| self.engine.lower(*node)).collect();
-                let device = make(&given, &self.env, lowers)?;
+                let device = make(given, &self.env, lowers)?;
                 self.adopt(&name, device, on)
             }
             Maker::Keeper { plan, make, .. } => {
-                plan(&given).map_err(refused)?;
+                plan(given).map_err(refused)?;
                 let lowers = nodes.iter().map(|node| self.engine.lower(*node)).collect();
                 let kept = self.kept(&name, on);
-                let device = self.finished(make(&given, &self.env, lowers, kept))?;
+                let device = self.finished(make(given, &self.env, lowers, kept))?;
                 self.adopt(&name, device, on)
             }
             Maker::Disk { plan, make } => {
-                at_once(plan(&given, &self.env)).map_err(refused)?;
-                let disk = at_once(make(&given, &self.env, None))?;
+                at_once(plan(given, &self.env)).map_err(refused)?;
+                let disk = at_once(make(given, &self.env, None))?;
                 self.adopt(&name, disk, &[])
             }
         }
@@ -238,10 +246,11 @@ impl Assembly {
 
     fn given(&self, on: &[PartId]) -> Vec<GivenLower> {
         let lower = |part: &PartId| {
-            let Part { name, info, next_free, .. } = &self.parts[*part];
+            let Part { name, info, next_free, beneath, .. } = &self.parts[*part];
             let (name, info) = (name.clone(), info.clone());
             let labelled = self.labels.is_some();
-            GivenLower { name, info, created: false, labelled, next_free: *next_free }
+            let (next_free, beneath) = (*next_free, beneath.clone());
+            GivenLower { name, info, created: false, labelled, next_free, beneath }
         };
         on.iter().map(lower).collect()
     }
@@ -287,7 +296,10 @@ impl Assembly {
 
     fn push(&mut self, name: String, on: &[PartId], node: NodeId, body: Body) -> PartId {
         let (info, on) = (self.engine.info(node), on.to_vec());
-        self.parts.push(Part { name, info, node, body, on, next_free: 0 });
+        let below = on.iter().flat_map(|part| self.parts[*part].beneath.disks.clone());
+        let own = on.is_empty().then(|| name.clone());
+        let beneath = Beneath { disks: below.chain(own).collect(), in_place: vec![name.clone()] };
+        self.parts.push(Part { name, info, node, body, on, next_free: 0, beneath });
         self.parts.len() - 1
     }
 }

@@ -219,7 +219,7 @@ fn errors(bench: &mut Bench, lower: usize, inject: Inject) -> Result<(), Refusal
     bench.finish()?;
     bench.settle()?;
     let (injected, failed) = (watch.injected.get(), bench.tally.failed.get());
-    if injected > 0 && bench.redundancy() == 0 && failed == 0 {
+    if injected > 0 && bench.redundancy() == 0 && failed == 0 && bench.is_well() {
         let words = format!("{injected} errors below, and none is told");
         return Err(Refusal::new(Broken::Errors, words));
     }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::{CacheMode, Open};
-use block::{ByteRange, Error, Op};
+use block::{ByteRange, Control, Error, Health, Op};
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
 use sim::{
@@ -219,6 +219,17 @@ impl<'s> Bench<'s> {
             self.pass(INJECTED_STEP)?;
         }
         Ok(())
+    }
+
+    /// Whether the subject reports that nothing has failed. What it does by itself fails without a client
+    /// to tell: it is not well then, or counts it as `failed`.
+    pub fn is_well(&self) -> bool {
+        let Running { graph, top, .. } = self.running();
+        let report = graph.control(*top, &Control::Report);
+        report.is_ok_and(|report| {
+            report.health == Health::Ok
+                && !report.counters.iter().any(|(name, n)| *name == "failed" && *n > 0)
+        })
     }
 
     /// How many lowers may fail and nothing is seen.

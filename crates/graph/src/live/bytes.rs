@@ -6,7 +6,7 @@ use crate::kind::{Bytes, Maker};
 use crate::spec::{Planned, PlannedNode, Role};
 
 /// Options that change nothing about the bytes.
-const WITHOUT_BYTES: [&str; 3] = ["kdf_memory", "kdf_passes", "trust"];
+const WITHOUT_BYTES: [&str; 5] = ["kdf_memory", "kdf_passes", "leave", "speed", "trust"];
 
 /// A graph, before and after, and who has which bytes.
 pub struct Compared<'c> {
@@ -31,10 +31,18 @@ impl Compared<'_> {
             return Ok(());
         }
         let (old, new) = (&self.old.nodes[o], &self.new.nodes[n]);
-        let differs = || Err(new.name.clone());
-        if bytes(old) == Bytes::OfEach || bytes(new) == Bytes::OfEach {
-            return self.shows_any(o, n);
+        if is_of_lowers(old) || is_of_lowers(new) {
+            let both = [old, new].map(bytes) == [Bytes::OfFirst; 2] && old.name == new.name;
+            let goes_on = both && self.is_alike(o, n).is_ok();
+            return if goes_on { Ok(()) } else { self.shows_any(o, n) };
         }
+        self.is_alike(o, n)
+    }
+
+    /// Whether the two are made alike of lowers that show the same.
+    fn is_alike(&self, o: usize, n: usize) -> Result<(), String> {
+        let (old, new) = (&self.old.nodes[o], &self.new.nodes[n]);
+        let differs = || Err(new.name.clone());
         if old.kind.name != new.kind.name {
             return differs();
         }
@@ -57,11 +65,12 @@ impl Compared<'_> {
         let (old, new) = (&self.old.nodes[o], &self.new.nodes[n]);
         let has_all = |lower: &&usize| (self.in_sync)(old, &self.old.nodes[**lower]);
         let olds: Vec<usize> = match bytes(old) {
-            Bytes::OfEach => old.lowers.iter().filter(has_all).copied().collect(),
+            Bytes::OfEach | Bytes::OfFirst => old.lowers.iter().filter(has_all).copied().collect(),
             _ => vec![o],
         };
         let news: Vec<usize> = match bytes(new) {
             Bytes::OfEach => new.lowers.clone(),
+            Bytes::OfFirst => vec![new.lowers[0]],
             _ => vec![n],
         };
         let found = olds.iter().any(|o| news.iter().any(|n| self.shows(*o, *n).is_ok()));
@@ -75,6 +84,11 @@ fn bytes(node: &PlannedNode) -> Bytes {
         Maker::Device { bytes, .. } | Maker::Keeper { bytes, .. } => bytes,
         Maker::Table(_) | Maker::Disk { .. } => Bytes::Own,
     }
+}
+
+/// Whether clients see the bytes of one of its lowers, or of several.
+fn is_of_lowers(node: &PlannedNode) -> bool {
+    matches!(bytes(node), Bytes::OfEach | Bytes::OfFirst)
 }
 
 /// Past the devices that show the bytes of their lower.

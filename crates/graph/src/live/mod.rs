@@ -369,7 +369,8 @@ fn allow(old: &Now, planned: &Planned, stays: &[Option<usize>]) -> Result<()> {
     let in_sync = |device: &PlannedNode, member: &PlannedNode| {
         let Some(running) = old.graph.member(&device.name) else { return false };
         let report = old.graph.control(running, &Control::Report).unwrap_or_default();
-        report.members.iter().any(|one| one.name == member.name && one.state == "in sync")
+        report.whole.contains(&member.name)
+            || report.members.iter().any(|one| one.name == member.name && one.state == "in sync")
     };
     let compared = Compared { old: &old.planned, new: planned, stays, in_sync: &in_sync };
     for before in &old.planned.exports {

@@ -45,6 +45,15 @@ impl Uses {
         }
     }
 
+    /// What these devices have claimed is another one's.
+    pub(super) fn belong_to(&mut self, names: &[String], user: &User) {
+        for (_, claimed) in &mut self.claims {
+            if names.contains(&claimed.name) {
+                *claimed = user.clone();
+            }
+        }
+    }
+
     pub(super) fn export(&mut self, user: User, writes: bool) {
         self.exports.push((user, writes));
     }
@@ -93,7 +102,7 @@ impl Uses {
             let Some(far) = reach else { return };
             let [first, second] = if far.1 <= claim.1 { [far, claim] } else { [claim, far] };
             if let Some(shared) = far.0.intersect(claim.0)
-                && far.1 != claim.1
+                && far.1.name != claim.1.name
                 && told.insert((&first.1, &second.1))
             {
                 log.error(second.1.at, shared_message(name, size, &first.1, shared));

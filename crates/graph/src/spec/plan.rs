@@ -11,7 +11,9 @@ use super::order::order;
 use super::owner::{User, Uses};
 use super::parse::Spec;
 use super::units::write_size;
-use crate::kind::{self, DiskPlan, Given, GivenLower, Kind, Maker, Registry, TablePlan, Value};
+use crate::kind::{
+    self, Beneath, DiskPlan, Given, GivenLower, Kind, Maker, Registry, TablePlan, Value,
+};
 
 /// A graph that can be built: everything has been checked, nothing has been opened.
 #[derive(Clone)]
@@ -298,6 +300,7 @@ impl Planner<'_> {
                 created: node.created,
                 labelled: node.labelled,
                 next_free: self.uses[*draft].next_free(),
+                beneath: Beneath::of(&node.name, node.kind.maker, &node.given.lowers),
             }
         };
         let lowers = lowers.iter().zip(&draft.lowers).map(lower).collect();
@@ -420,6 +423,7 @@ impl Planner<'_> {
     }
 
     fn claim(&mut self, draft: &Draft<'_>, node: &PlannedNode) {
+        self.claim_in_place(draft, node);
         for (port, (word, lower)) in draft.on.iter().zip(&draft.lowers).enumerate() {
             let user = User { at: word.at, name: node.name.clone() };
             let size = node.given.lowers[port].info.size;
@@ -428,6 +432,24 @@ impl Planner<'_> {
                 Some(table) => uses.claim_table(table, Port(port as u16), size, &user),
                 None => uses.claim_all(size, user),
             }
+        }
+    }
+
+    /// Who stands twice on the same bytes, each at the same place, decides by itself who has them.
+    fn claim_in_place(&mut self, draft: &Draft<'_>, node: &PlannedNode) {
+        let Some(common) = node.given.in_place().map(str::to_owned) else { return };
+        let lowers = node.given.lowers.iter();
+        let above: Vec<_> = lowers
+            .filter_map(|lower| {
+                let chain = &lower.beneath.in_place;
+                let at = chain.iter().position(|name| *name == common)?;
+                at.checked_sub(1).map(|above| chain[above].clone())
+            })
+            .collect();
+        let place = self.drafts.iter().position(|draft| draft.entry.name.text == common);
+        if let Some(place) = place {
+            let user = User { at: draft.entry.name.at, name: node.name.clone() };
+            self.uses[place].belong_to(&above, &user);
         }
     }
 

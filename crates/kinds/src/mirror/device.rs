@@ -443,7 +443,7 @@ impl Device for Mirror {
                 let begun = self.inner.resync(member.as_deref());
                 Handled::Done(begun.map(|()| self.inner.report()))
             }
-            Control::Keys { .. } => Handled::Pass,
+            Control::Keys { .. } | Control::Job(_) => Handled::Pass,
         }
     }
 

@@ -1,0 +1,128 @@
+//! Moves the bytes of one device to another, or changes them in place, while clients use them.
+//!
+//! Violin's migration (section 2.2): at a speed that the user names. Every byte is in one place at any
+//! time: before the boundary on the device that it goes to, behind it on the one that it comes from.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `mod.rs` | the kind: options, plan, maker |
+//! | `device.rs` | requests, on either side of the boundary |
+//! | `mover.rs` | moving the boundary |
+//! | `record.rs` | what it keeps in labels, as bytes |
+
+mod device;
+mod mover;
+pub mod record;
+
+use std::rc::Rc;
+
+use block::env::LocalFuture;
+use block::{Env, Error, ErrorKind, Info, Kept, Lower, Result};
+use graph::engine::AnyDevice;
+use graph::kind::{Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
+use graph::spec::units::format_exact;
+
+use device::{Making, Migrate};
+use record::Record;
+
+/// `migrate`
+pub const KIND: Kind = Kind {
+    name: "migrate",
+    summary: "moves bytes from one device to another while they are used",
+    manual: include_str!("manual.md"),
+    lowers: Lowers::Many(2, 2),
+    options: &[
+        OptionSpec {
+            name: "speed",
+            value: ValueType::Size(1 << 16, 1 << 40),
+            required: false,
+            help: "bytes moved per second at most; as many as clients leave if not set",
+        },
+        OptionSpec {
+            name: "leave",
+            value: ValueType::Switch,
+            required: false,
+            help: "takes itself out of the graph when it is done; off if not set",
+        },
+    ],
+    maker: Maker::Keeper { bytes: Bytes::OfFirst, plan, make },
+};
+
+fn plan(given: &Given) -> Plan<Info> {
+    let [from, to] = &given.lowers[..] else { unreachable!("its lowers were counted") };
+    let mut faults = Vec::new();
+    let mut fault = |words: String| faults.push(Fault::new("on", words));
+    if to.info.size < from.info.size {
+        let (has, needs) = (format_exact(to.info.size), format_exact(from.info.size));
+        fault(format!("{:?} has {has}, and {:?} needs {needs}", to.name, from.name));
+    }
+    if !to.labelled {
+        fault(format!(
+            "{:?} is on a raw disk, and how far it is must be kept somewhere; put label = true on the \
+             disks beneath it",
+            to.name
+        ));
+    }
+    for lower in [from, to].into_iter().filter(|lower| lower.info.read_only) {
+        fault(format!("{:?} is read-only", lower.name));
+    }
+    if given.overlap() && given.in_place().is_none() {
+        fault(format!(
+            "{:?} and {:?} are on the same disks, and have their bytes in other places there; move to \
+             another disk, or in place, as to a crypt on {0:?}",
+            from.name, to.name
+        ));
+    }
+    if faults.is_empty() { Ok(info(&from.info, &to.info)) } else { Err(faults) }
+}
+
+fn info(from: &Info, to: &Info) -> Info {
+    let both = from.and(to);
+    Info {
+        size: from.size - from.size % u64::from(both.block_size),
+        max_transfer: both.max_transfer - both.max_transfer % both.block_size,
+        ..both
+    }
+}
+
+fn make(
+    given: &Given,
+    env: &Env,
+    lowers: Vec<Lower>,
+    kept: Rc<dyn Kept>,
+) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
+    let made = open(given, env, lowers, kept);
+    Box::pin(std::future::ready(made.map(|device| Rc::new(device) as Rc<dyn AnyDevice>)))
+}
+
+fn open(given: &Given, env: &Env, lowers: Vec<Lower>, kept: Rc<dyn Kept>) -> Result<Migrate> {
+    let [from, to] = <[Lower; 2]>::try_from(lowers)
+        .unwrap_or_else(|_| unreachable!("its lowers were counted when it was planned"));
+    let info = info(from.info(), to.info());
+    let record = match newest(&*kept)? {
+        Some(record) if record.size == info.size => record,
+        Some(record) => {
+            let (was, is) = (format_exact(record.size), format_exact(info.size));
+            let why = format!("it began with {was}, and what it stands on has {is}");
+            return Err(Error::new(ErrorKind::Invalid, why));
+        }
+        None => {
+            let size = info.size;
+            Record { back: false, paused: false, size, boundary: 0, window: None }
+        }
+    };
+    let ports = [0, 1].into_iter().filter(|port| kept.found(*port).labelled).collect();
+    let name = given.name.clone();
+    let (in_place, speed) = (given.in_place().is_some(), given.size("speed"));
+    let env = env.clone();
+    Ok(Migrate::new(info, Making { name, env, from, to, in_place, speed, kept, ports }, record))
+}
+
+/// The newest state beneath.
+fn newest(kept: &dyn Kept) -> Result<Option<Record>> {
+    let states = [0, 1].into_iter().filter_map(|port| kept.found(port).state.as_ref());
+    let Some(state) = states.max_by_key(|state| state.sequence) else { return Ok(None) };
+    let record = Record::decode(&state.bytes);
+    let wrong = |why| Error::new(ErrorKind::Corrupt, format!("what it kept is damaged: {why}"));
+    record.map(Some).map_err(wrong)
+}

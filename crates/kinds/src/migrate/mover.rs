@@ -1,0 +1,254 @@
+//! Moving the boundary, a window at a time.
+//!
+//! What makes it safe: the state that tells of a step is durable before any request can begin in the
+//! window behind it. So the mover keeps the window that it has moved until it has written the state that
+//! goes with the next one.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use block::seeded::{self, Bug};
+use block::{Buf, ByteRange, Error, ErrorKind, Info, Locked, Lower, Mode, Mono, Result};
+
+use super::device::{Inner, State, Torn};
+use super::record::{Record, SECTOR_BYTES, WINDOW_MAX_BYTES, Window, sums};
+
+/// Moved at once at most, from one disk to another: a request there waits so long.
+const STEP_BYTES: u64 = 1 << 20;
+
+/// After a disk has failed, the next attempt.
+const RETRY: Duration = Duration::from_secs(30);
+
+/// The longest step, in whole blocks.
+pub fn step_bytes(info: &Info, in_place: bool) -> u64 {
+    let most = if in_place { WINDOW_MAX_BYTES } else { STEP_BYTES };
+    let most = most.min(u64::from(info.max_transfer));
+    most - most % u64::from(info.block_size)
+}
+
+/// The mover, between two steps.
+struct Mover {
+    /// The window that was moved last, until the state says so.
+    moved: Option<(ByteRange, Locked)>,
+    /// When the next step may begin, at the speed that was asked for.
+    next: Mono,
+}
+
+impl Inner {
+    /// Begins to move, or to find out that nothing is left.
+    pub fn resume(self: &Rc<Self>) {
+        let torn = self.torn.borrow().clone();
+        if self.paused.get() {
+            return self.become_state(State::Paused);
+        }
+        self.become_state(State::Moving);
+        // Nobody else gets in between.
+        let torn = torn.map(|torn| (self.lock.lock(torn.range, Mode::Exclusive), torn));
+        let (inner, env) = (Rc::downgrade(self), self.env.clone());
+        let one = self.underway.begin();
+        self.env.spawn("a migration", async move {
+            let _one = one;
+            let mut mover = Mover { moved: None, next: env.now() };
+            let mut torn = torn;
+            loop {
+                let Some(inner) = inner.upgrade() else { return };
+                let done = match torn.take() {
+                    Some((locking, torn)) => inner.mend(&mut mover, torn, locking.await).await,
+                    None => inner.step(&mut mover).await,
+                };
+                match done {
+                    Ok(true) => {}
+                    Ok(false) => return,
+                    Err(error) => return inner.stop(mover, error).await,
+                }
+                drop(inner);
+                env.give_way().await;
+            }
+        });
+    }
+
+    fn become_state(&self, state: State) {
+        *self.state.borrow_mut() = state;
+        self.changed.wake();
+    }
+
+    /// The bytes that were moved last are nobody's until their state is durable. After a while it is tried
+    /// again: who waits for the window should not have to wait for a person.
+    async fn stop(self: Rc<Self>, mover: Mover, error: Error) {
+        if let Some((range, _)) = &mover.moved {
+            self.torn.borrow_mut().get_or_insert(Torn { range: *range, window: None });
+        }
+        drop(mover);
+        self.failed.set(self.failed.get() + 1);
+        let for_good = matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Faulted);
+        self.become_state(State::Stopped(error));
+        let is_stopped = || matches!(*self.state.borrow(), State::Stopped(_));
+        let disturbed = self.changed.until(|| !is_stopped() || self.closing.get());
+        if !for_good && self.env.within(RETRY, disturbed).await.is_none() {
+            self.resume();
+        }
+    }
+
+    /// The device that bytes come from, and the one that they go to.
+    fn sides(&self) -> (&Lower, &Lower) {
+        if self.back.get() { (&self.to, &self.from) } else { (&self.from, &self.to) }
+    }
+
+    /// What is moved next.
+    fn window(&self) -> Option<ByteRange> {
+        let boundary = self.boundary.get();
+        match self.back.get() {
+            false => ByteRange::between(boundary, self.size.min(boundary + self.step_bytes)),
+            true => {
+                // Backward the first step may be a short one, so that all others are in line.
+                let last = boundary.saturating_sub(1);
+                ByteRange::between(last - last % self.step_bytes, boundary)
+            }
+        }
+    }
+
+    /// One window, or the end; whether there may be more.
+    async fn step(&self, mover: &mut Mover) -> Result<bool> {
+        let over = self.closing.get() || self.paused.get();
+        let Some(range) = self.window().filter(|_| !over) else {
+            self.settle(mover).await?;
+            if !over {
+                // The second one is for the copy of the label that the first one has left.
+                self.keep(None).await?;
+                self.become_state(State::Done);
+            } else if !self.closing.get() {
+                self.become_state(State::Paused);
+            }
+            return Ok(false);
+        };
+        self.flush_fault.check()?;
+        self.rest(mover).await?;
+        if mover.moved.as_ref().is_some_and(|(moved, _)| moved.overlaps(range)) {
+            // It was told to turn round.
+            self.settle(mover).await?;
+        }
+        let alone = match self.lock.try_lock(range, Mode::Exclusive) {
+            Some(alone) => alone,
+            None => {
+                // Who waits for both windows would wait for ever.
+                if mover.moved.is_some() {
+                    self.settle(mover).await?;
+                }
+                self.lock.lock(range, Mode::Exclusive).await
+            }
+        };
+        let (source, _) = self.sides();
+        let buf = self.env.pool().wait_for(range.len() as usize).await?;
+        let data = source.read(range, buf).await?;
+        let window = self.in_place.then(|| Window::of(range, &data.read()));
+        if !seeded::on(Bug::MoveUnrecorded) && (window.is_some() || mover.moved.is_some()) {
+            self.keep(window.clone()).await?;
+        }
+        mover.moved = None;
+        self.put(mover, Torn { range, window }, data, alone).await?;
+        Ok(true)
+    }
+
+    /// Writes a window where it goes to, and lets the boundary follow.
+    async fn put(&self, mover: &mut Mover, torn: Torn, data: Buf, alone: Locked) -> Result<()> {
+        let (_, target) = self.sides();
+        let range = torn.range;
+        // From the first byte on it is not what it was, if it is changed in place.
+        *self.torn.borrow_mut() = self.in_place.then_some(torn);
+        target.write(range, data).await?;
+        if !seeded::on(Bug::MoveUnflushed) {
+            target.flush().await?;
+        }
+        *self.torn.borrow_mut() = None;
+        self.boundary.set(if self.back.get() { range.start() } else { range.end() });
+        mover.moved = Some((range, alone));
+        Ok(())
+    }
+
+    /// Lets go of the window that was moved last: its state is durable.
+    async fn settle(&self, mover: &mut Mover) -> Result<()> {
+        self.keep(None).await?;
+        mover.moved = None;
+        Ok(())
+    }
+
+    /// Until the next step may begin. Nobody waits for the mover meanwhile.
+    async fn rest(&self, mover: &mut Mover) -> Result<()> {
+        let Some(speed) = self.speed else { return Ok(()) };
+        let now = self.env.now();
+        let wait = mover.next.since(now);
+        mover.next = mover.next.max(now).after(time_for(self.step_bytes, speed));
+        if wait.is_zero() {
+            return Ok(());
+        }
+        self.settle(mover).await?;
+        let way = self.back.get();
+        let disturbed = || self.closing.get() || self.paused.get() || self.back.get() != way;
+        // Whoever has disturbed it is looked after by the next step.
+        let _ = self.env.within(wait, self.changed.until(disturbed)).await;
+        Ok(())
+    }
+
+    /// Makes durable how far it is, and what is changed next.
+    async fn keep(&self, window: Option<Window>) -> Result<()> {
+        let record = Record {
+            back: self.back.get(),
+            paused: self.paused.get(),
+            size: self.size,
+            boundary: self.boundary.get(),
+            window,
+        };
+        let written = self.kept.write(&self.ports, record.encode()).await;
+        written.into_iter().try_for_each(|(_, answer)| answer)
+    }
+
+    /// Brings a window to where it was to go, whatever has become of it.
+    async fn mend(&self, mover: &mut Mover, torn: Torn, alone: Locked) -> Result<bool> {
+        let Some(window) = &torn.window else {
+            // It is there; what tells so is not durable yet.
+            self.keep(None).await?;
+            *self.torn.borrow_mut() = None;
+            return Ok(true);
+        };
+        let data = self.recognise(window).await?;
+        self.put(mover, torn.clone(), data, alone).await?;
+        Ok(true)
+    }
+
+    /// What clients saw in a window that was being changed in place: `docs/formats/migrate.md`.
+    async fn recognise(&self, window: &Window) -> Result<Buf> {
+        let (source, target) = self.sides();
+        let len = window.range.len() as usize;
+        let old = source.read(window.range, self.env.pool().wait_for(len).await?).await?;
+        let new = target.read(window.range, self.env.pool().wait_for(len).await?).await?;
+        let is_new: Vec<bool> =
+            sums(&new.read()).zip(&window.sums).map(|(sum, wanted)| sum == *wanted).collect();
+        if !is_new.contains(&true) {
+            return Ok(old);
+        }
+        let is_old: Vec<bool> =
+            sums(&old.read()).zip(&window.sums).map(|(sum, wanted)| sum == *wanted).collect();
+        let damaged = is_new.iter().zip(&is_old).filter(|(new, old)| !**new && !**old).count();
+        if damaged > 0 {
+            let words = format!(
+                "{damaged} of {} sectors in {} are neither what they were nor what they were to \
+                 become: a disk has lost them. Next: bring back the disk, or what is there from a \
+                 backup",
+                is_new.len(),
+                window.range
+            );
+            return Err(Error::new(ErrorKind::Corrupt, words).at(&self.name));
+        }
+        for (n, _) in is_new.iter().enumerate().filter(|(_, new)| !**new) {
+            let at = n * SECTOR_BYTES as usize;
+            let sector = at..at + SECTOR_BYTES as usize;
+            new.slice(sector.clone()).write().copy_from_slice(&old.slice(sector).read());
+        }
+        Ok(new)
+    }
+}
+
+/// How long so many bytes take at that speed.
+fn time_for(bytes: u64, speed: u64) -> Duration {
+    Duration::from_nanos((u128::from(bytes) * 1_000_000_000 / u128::from(speed)) as u64)
+}

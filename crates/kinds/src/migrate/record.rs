@@ -1,0 +1,205 @@
+//! What a migration keeps in the labels beneath it: `docs/formats/migrate.md`.
+
+use block::{ByteRange, KEPT_BYTES_MAX};
+use crc_fast::CrcAlgorithm;
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// The version that this code writes, and the only one that it reads.
+const VERSION: u32 = 1;
+
+const BACK: u16 = 1;
+const PAUSED: u16 = 2;
+
+/// Bytes behind one sum: what a disk writes whole or not at all.
+pub const SECTOR_BYTES: u64 = 512;
+
+/// The largest window: its sums have room beside the rest, and it is a whole number of the largest blocks.
+pub const WINDOW_MAX_BYTES: u64 = 192 << 10;
+
+const SUMS_MAX: usize = (WINDOW_MAX_BYTES / SECTOR_BYTES) as usize;
+
+/// The largest device.
+const SIZE_MAX: u64 = 1 << 62;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Header {
+    version: U32,
+    flags: U16,
+    sums: U16,
+    size: U64,
+    boundary: U64,
+    window_start: U64,
+    window_bytes: U32,
+    zero: U32,
+}
+
+const _: () = assert!(size_of::<Header>() == 40 && 40 + SUMS_MAX * 8 <= KEPT_BYTES_MAX);
+
+/// How far a migration is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Record {
+    /// Whether it goes back.
+    pub back: bool,
+    /// Whether it was told to pause.
+    pub paused: bool,
+    /// Bytes of the device.
+    pub size: u64,
+    /// So many bytes, from the first on, have moved.
+    pub boundary: u64,
+    /// What is changed in place.
+    pub window: Option<Window>,
+}
+
+/// Bytes that are being changed in place.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Window {
+    /// Which ones.
+    pub range: ByteRange,
+    /// The sums of what clients see there.
+    pub sums: Vec<u64>,
+}
+
+impl Window {
+    /// The window of `range`, which holds `bytes`.
+    pub fn of(range: ByteRange, bytes: &[u8]) -> Self {
+        Self { range, sums: sums(bytes).collect() }
+    }
+}
+
+/// The sum of each sector.
+pub fn sums(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    let sectors = bytes.chunks_exact(SECTOR_BYTES as usize);
+    sectors.map(|sector| crc_fast::checksum(CrcAlgorithm::Crc64Nvme, sector))
+}
+
+impl Record {
+    /// The bytes.
+    ///
+    /// # Panics
+    /// If the window is larger than [`WINDOW_MAX_BYTES`].
+    pub fn encode(&self) -> Vec<u8> {
+        let sums = self.window.as_ref().map_or(&[][..], |window| &window.sums);
+        assert!(sums.len() <= SUMS_MAX, "a window of {} sectors", sums.len());
+        let range = self.window.as_ref().map(|window| window.range);
+        let flag = |set, bit| if set { bit } else { 0 };
+        let header = Header {
+            version: VERSION.into(),
+            flags: (flag(self.back, BACK) | flag(self.paused, PAUSED)).into(),
+            sums: (sums.len() as u16).into(),
+            size: self.size.into(),
+            boundary: self.boundary.into(),
+            window_start: range.map_or(0, ByteRange::start).into(),
+            window_bytes: (range.map_or(0, ByteRange::len) as u32).into(),
+            zero: 0.into(),
+        };
+        let mut bytes = header.as_bytes().to_vec();
+        bytes.extend(sums.iter().flat_map(|sum| sum.to_le_bytes()));
+        bytes
+    }
+
+    /// What `bytes` say.
+    ///
+    /// # Errors
+    /// Why they are no record that can be used.
+    pub fn decode(bytes: &[u8]) -> Result<Self, String> {
+        let (header, rest) =
+            Header::ref_from_prefix(bytes).map_err(|_| format!("{} bytes", bytes.len()))?;
+        if header.version.get() != VERSION {
+            return Err(format!("version {}; {VERSION} is known", header.version));
+        }
+        let (flags, count) = (header.flags.get(), usize::from(header.sums.get()));
+        if flags & !(BACK | PAUSED) != 0 || count > SUMS_MAX || header.zero.get() != 0 {
+            return Err(format!("flags {flags:#x}, {count} sums"));
+        }
+        let sums = <[U64]>::ref_from_bytes_with_elems(rest, count)
+            .map_err(|_| format!("{} bytes for {count} sums", rest.len()))?;
+        let (size, boundary) = (header.size.get(), header.boundary.get());
+        if size == 0 || size > SIZE_MAX || boundary > size {
+            return Err(format!("{boundary} of {size} bytes moved"));
+        }
+        let back = flags & BACK != 0;
+        let (start, len) = (header.window_start.get(), u64::from(header.window_bytes.get()));
+        if len != count as u64 * SECTOR_BYTES {
+            return Err(format!("{count} sums for a window of {len} bytes"));
+        }
+        let window = match ByteRange::new(start, len) {
+            _ if len == 0 && start != 0 => return Err(format!("a window of nothing at {start}")),
+            None if len == 0 => None,
+            Some(range) if is_next(range, back, boundary, size) => {
+                Some(Window { range, sums: sums.iter().map(|sum| sum.get()).collect() })
+            }
+            _ => return Err(format!("a window of {len} bytes at {start}, boundary {boundary}")),
+        };
+        Ok(Self { back, paused: flags & PAUSED != 0, size, boundary, window })
+    }
+}
+
+/// Whether a window is what is moved next.
+fn is_next(range: ByteRange, back: bool, boundary: u64, size: u64) -> bool {
+    let edge = if back { range.end() } else { range.start() };
+    edge == boundary && range.end() <= size
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Record {
+        let range = ByteRange::new(0x3_0000, 1024).unwrap();
+        let window = Some(Window { range, sums: vec![0x0102, 3] });
+        Record { back: false, paused: true, size: 0x10_0000, boundary: 0x3_0000, window }
+    }
+
+    #[test]
+    fn golden_bytes() {
+        let mut golden = vec![0; 56];
+        for (at, byte) in [(0, 1), (4, 2), (6, 2), (10, 0x10), (18, 3), (26, 3), (33, 4)] {
+            golden[at] = byte;
+        }
+        (golden[40], golden[41], golden[48]) = (2, 1, 3);
+        assert_eq!(sample().encode(), golden);
+        assert_eq!(Record::decode(&golden), Ok(sample()));
+        let bare = Record { window: None, back: true, ..sample() };
+        assert_eq!(Record::decode(&bare.encode()), Ok(bare));
+    }
+
+    #[test]
+    fn what_is_no_record_is_refused() {
+        let good = sample().encode();
+        // Version, flags, sums, size, boundary, window.
+        for (at, value) in [
+            (0, 2),
+            (4, 4),
+            (6, 1),
+            (7, 4),
+            (10, 0),
+            (15, 0x7f),
+            (18, 4),
+            (26, 4),
+            (33, 2),
+            (36, 1),
+        ] {
+            let mut bytes = good.clone();
+            bytes[at] = value;
+            assert!(Record::decode(&bytes).is_err(), "{value} at {at}");
+        }
+        for len in 0..good.len() {
+            assert!(Record::decode(&good[..len]).is_err(), "{len} bytes");
+        }
+        let mut bare = Record { window: None, ..sample() }.encode();
+        bare[24] = 1;
+        assert!(Record::decode(&bare).is_err());
+    }
+
+    /// The standard's own check value.
+    #[test]
+    fn sums_are_those_of_the_standard() {
+        assert_eq!(
+            crc_fast::checksum(CrcAlgorithm::Crc64Nvme, b"123456789"),
+            0xae8b_1486_0a79_9888
+        );
+        assert_eq!(sums(&[7; 1024]).count(), 2);
+    }
+}
