@@ -60,3 +60,22 @@ fn mirror_records() {
     });
     assert!(taken > testkit::INPUTS / 10, "{taken} of {} were taken", testkit::INPUTS);
 }
+
+#[test]
+fn migrate_records() {
+    use kinds::migrate::record::{Record, WINDOW_MAX_BYTES, Window};
+    let whole = |back: bool, sectors: u64| {
+        let start = if back { (8 << 20) - sectors * 512 } else { 8 << 20 };
+        let range = block::ByteRange::new(start, sectors * 512);
+        let window = range.map(|range| Window { range, sums: (0..sectors).collect() });
+        Record { back, paused: back, size: 64 << 20, boundary: 8 << 20, window }.encode()
+    };
+    let most = WINDOW_MAX_BYTES / 512;
+    let whole = [whole(false, 0), whole(true, 0), whole(false, 1), whole(true, most)];
+    let mut taken = 0;
+    testkit::smoke(&whole, |input| {
+        taken += u64::from(Record::decode(input).is_ok());
+        bodies::migrate_records(input);
+    });
+    assert!(taken > testkit::INPUTS / 10, "{taken} of {} were taken", testkit::INPUTS);
+}

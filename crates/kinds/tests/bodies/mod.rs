@@ -57,3 +57,15 @@ pub fn mirror_records(data: &[u8]) {
     assert!((0..count).any(readable), "a mirror opens over somebody: {decision:?}");
     assert!(decision.change <= CHANGE_MAX);
 }
+
+/// What anybody may have written beneath a migration: what is taken has one form, and its window is next.
+pub fn migrate_records(data: &[u8]) {
+    use kinds::migrate::record::{Record, WINDOW_MAX_BYTES};
+    let Ok(record) = Record::decode(data) else { return };
+    assert!(record.encode() == data, "what is taken is what would be written");
+    assert!(record.boundary <= record.size);
+    let Some(window) = record.window else { return };
+    let edge = if record.back { window.range.end() } else { window.range.start() };
+    assert!(edge == record.boundary && window.range.end() <= record.size);
+    assert!(window.range.len() <= WINDOW_MAX_BYTES);
+}

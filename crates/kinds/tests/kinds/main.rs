@@ -5,6 +5,7 @@ mod error;
 mod file;
 mod limit;
 mod manuals;
+mod migrate;
 mod mirror;
 mod trace;
 mod world;

@@ -1,0 +1,286 @@
+//! A migration over kills and power cuts, there and back, and what it says on the way.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use block::{ByteRange, Control, ErrorKind, JobCommand, JobState, Op, Report, Result};
+use graph::kind::Value;
+use kinds::migrate::record::{Record, WINDOW_MAX_BYTES, Window};
+use sim::draw::Stream;
+use sim::workload::{Mix, Tally, Worker};
+use sim::{
+    Assembly, Client, CutPolicy, DiskConfig, Door, Model, PartId, Profile, SimDisk, SimWorld,
+};
+use testkit::Shelf;
+
+/// Some windows of either sort, and a piece of one.
+const SIZE: u64 = (3 << 20) + 4096;
+
+/// More lives than any migration here needs.
+const LIVES: u64 = 60;
+
+/// Two disks and what is on them: the second one is only used to move there.
+struct Bench {
+    world: SimWorld,
+    disks: [Rc<SimDisk>; 2],
+    shelf: Rc<Shelf>,
+    in_place: bool,
+    options: Vec<(&'static str, Value)>,
+    lives: u64,
+}
+
+/// One life of the process.
+struct Life {
+    graph: Assembly,
+    part: PartId,
+    client: Client,
+}
+
+impl Bench {
+    fn new(seed: u64, in_place: bool) -> Self {
+        let world = SimWorld::new(seed);
+        let disks = [0, 1].map(|n| {
+            let disk = SimDisk::new(&world, n, DiskConfig::new(SIZE, Profile::Native512));
+            world.plug(format!("/disk{n}"), &disk);
+            disk
+        });
+        Self { world, disks, shelf: Shelf::new(), in_place, options: Vec::new(), lives: 0 }
+    }
+
+    fn start(&mut self) -> Life {
+        self.lives += 1;
+        let order = Stream::new(self.world.seed(), "order", self.lives);
+        let graph = Assembly::new(&self.world.env(), kinds::REGISTRY, false, order);
+        let mut graph = graph.in_world(&self.world).on_labels(self.shelf.clone());
+        let (from, to) = self.sides(&mut graph).unwrap();
+        let part = graph.add("migrate", &self.options, &[from, to]).unwrap();
+        let client = Client::new(&graph.engine, graph.node(part));
+        Life { graph, part, client }
+    }
+
+    fn sides(&self, graph: &mut Assembly) -> Result<(PartId, PartId)> {
+        let path = |n| [("path", Value::Text(format!("/disk{n}")))];
+        let from = graph.add("path", &path(0), &[])?;
+        if !self.in_place {
+            return Ok((from, graph.add("path", &path(1), &[])?));
+        }
+        let key = ("key", Value::Text("file:/key".to_owned()));
+        let crypt = [key, ("plain", Value::Switch(true))];
+        Ok((from, graph.add("crypt", &crypt, &[from])?))
+    }
+
+    fn pass(&self, time: Duration) {
+        self.world.run(self.world.env().now().after(time)).unwrap();
+    }
+
+    /// The process dies, or the power goes.
+    fn end(&self, draw: &Stream) -> bool {
+        let cut = draw.below(2) == 0;
+        match cut {
+            false => {
+                self.world.kill();
+                self.pass(Duration::from_secs(1));
+            }
+            true => {
+                self.world.drop_tasks();
+                let any = draw.pick(&CutPolicy::ALL);
+                let policy = if draw.below(2) == 0 { CutPolicy::DropAll } else { any };
+                self.disks.iter().for_each(|disk| disk.power_cut(policy));
+            }
+        }
+        cut
+    }
+}
+
+impl Life {
+    fn report(&self) -> Report {
+        self.graph.control(self.part, &Control::Report).unwrap()
+    }
+
+    fn job(&self, command: JobCommand) -> Result<Report> {
+        self.graph.control(self.part, &Control::Job(command))
+    }
+
+    fn is_done(&self) -> bool {
+        self.report().jobs[0].state == JobState::Done
+    }
+}
+
+/// Clients at work, and life after life until all has moved; what was answered is there after each kill,
+/// what was flushed after each power cut.
+fn lives(seed: u64, in_place: bool, turns: bool) {
+    let mut bench = Bench::new(seed, in_place);
+    let draw = Stream::new(seed, "lives", u64::from(in_place));
+    let model = Rc::new(Model::new(seed, SIZE));
+    let tally: Rc<Tally> = Rc::default();
+    let mut turned = false;
+    if draw.below(2) == 0 {
+        bench.options = vec![("speed", Value::Size(32 << 20))];
+    }
+    loop {
+        let life = bench.start();
+        let worker = |n| Worker {
+            env: bench.world.env(),
+            client: Door::Graph(life.client.clone()),
+            model: model.clone(),
+            tally: tally.clone(),
+            draw: Stream::new(seed, "worker", bench.lives << 32 | n),
+            mix: Mix::ALL,
+        };
+        // Reading it all takes its time, in which nobody dies.
+        if draw.below(3) == 0 {
+            bench.world.block_on(worker(u64::from(u32::MAX)).verify()).unwrap();
+        }
+        (0..4).for_each(|n| worker(n).start(200));
+        if turns && !turned && bench.lives == 3 {
+            turned = life.job(JobCommand::Cancel).is_ok();
+        }
+        bench.pass(Duration::from_nanos(draw.within(10_000, 20_000_000)));
+        let done = life.is_done();
+        let wrong = tally.wrong.borrow().as_ref().map(|wrong| wrong.words.clone());
+        assert_eq!(wrong, None, "seed {seed}, in place {in_place}, life {}", bench.lives);
+        if done && draw.below(2) == 0 {
+            bench.world.block_on(worker(u64::from(u32::MAX)).verify()).unwrap();
+            let wrong = tally.wrong.borrow().as_ref().map(|wrong| wrong.words.clone());
+            assert_eq!(wrong, None, "seed {seed}, in place {in_place}, at the end");
+            let whole = life.report().whole;
+            assert_eq!(whole.len(), 1);
+            return;
+        }
+        assert!(bench.lives < LIVES, "seed {seed}: {:?}", life.report());
+        drop(life);
+        tally.killed();
+        match bench.end(&draw) {
+            true => model.power_cut(),
+            false => model.restarted(),
+        }
+    }
+}
+
+#[test]
+fn nothing_is_lost_on_the_way() {
+    for seed in 0..16 {
+        lives(seed, false, false);
+        lives(seed, true, false);
+    }
+}
+
+#[test]
+fn nothing_is_lost_when_it_turns_round() {
+    for seed in 100..110 {
+        lives(seed, false, true);
+        lives(seed, true, true);
+    }
+}
+
+#[test]
+fn what_it_leaves_is_what_the_other_device_shows() {
+    let mut bench = Bench::new(1, true);
+    let life = bench.start();
+    let data = bench.world.env().buf(8192).unwrap();
+    data.write().fill(7);
+    let range = ByteRange::new(1 << 20, 8192).unwrap();
+    let done = bench.world.block_on(life.client.send(Op::write(range, data))).unwrap();
+    done.result.unwrap();
+    let wait = life.graph.control_later(life.part, &Control::Job(JobCommand::Wait)).unwrap();
+    let report = bench.world.block_on(wait).unwrap().unwrap();
+    assert_eq!((report.jobs[0].state, report.whole.len()), (JobState::Done, 1));
+    assert_ne!(bench.disks[0].peek(range), [7; 8192], "it is encrypted");
+    drop(life);
+    bench.world.drop_tasks();
+    let order = Stream::new(1, "order", 99);
+    let mut graph = Assembly::new(&bench.world.env(), kinds::REGISTRY, false, order);
+    let (_, safe) = bench.sides(&mut graph).unwrap();
+    let client = Client::new(&graph.engine, graph.node(safe));
+    let read = Op::read(range, bench.world.env().buf(8192).unwrap());
+    let done = bench.world.block_on(client.send(read)).unwrap();
+    let Op::Read { into, .. } = done.op else { panic!("a read comes back as a read") };
+    assert_eq!(*into.read(), [7; 8192]);
+}
+
+#[test]
+fn it_rests_and_goes_on_and_keeps_to_its_speed() {
+    let mut bench = Bench::new(2, true);
+    bench.options = vec![("speed", Value::Size(1 << 20))];
+    let life = bench.start();
+    bench.pass(Duration::from_secs(1));
+    let moved = life.report().jobs[0].done_bytes;
+    assert!((1 << 19..3 << 19).contains(&moved), "{moved}");
+    life.job(JobCommand::Pause).unwrap();
+    bench.pass(Duration::from_millis(100));
+    let paused = life.report().jobs[0].clone();
+    assert_eq!(paused.state, JobState::Paused);
+    assert_eq!(life.job(JobCommand::Pause).unwrap_err().kind(), ErrorKind::InUse);
+    drop(life);
+    // Nobody has forgotten it after a restart.
+    bench.world.drop_tasks();
+    let life = bench.start();
+    bench.pass(Duration::from_secs(5));
+    assert_eq!(life.report().jobs[0], paused);
+    life.job(JobCommand::Resume).unwrap();
+    bench.pass(Duration::from_secs(5));
+    assert!(life.is_done());
+    let words = life.job(JobCommand::Cancel).unwrap_err().to_string();
+    assert!(words.contains("it is done"), "{words}");
+}
+
+#[test]
+fn a_disk_that_fails_stops_it_and_it_tries_again() {
+    let mut bench = Bench::new(3, true);
+    let life = bench.start();
+    bench.shelf.fail(true);
+    bench.pass(Duration::from_secs(1));
+    let report = life.report();
+    assert_eq!(report.jobs[0].state, JobState::Stopped);
+    assert!(report.next.unwrap().starts_with("cairn job resume"));
+    bench.shelf.fail(false);
+    bench.pass(Duration::from_secs(40));
+    assert!(life.is_done());
+}
+
+/// What is in a window after a crash: one sector that has moved, one that the disk has lost, and the rest.
+#[test]
+fn damage_in_a_window_is_told() {
+    let mut bench = Bench::new(4, true);
+    // There is something to put another state in the place of.
+    let life = bench.start();
+    bench.pass(Duration::from_millis(50));
+    drop(life);
+    bench.world.drop_tasks();
+    bench.disks[0].power_cut(CutPolicy::KeepAll);
+    bench.disks[0].put_back(
+        &SimDisk::new(&bench.world, 9, DiskConfig::new(SIZE, Profile::Native512)).image(),
+    );
+
+    let order = Stream::new(4, "order", 99);
+    let mut graph = Assembly::new(&bench.world.env(), kinds::REGISTRY, false, order);
+    let (plain, safe) = bench.sides(&mut graph).unwrap();
+    let write = |part, sector: u64, byte: u8| {
+        let data = bench.world.env().buf(512).unwrap();
+        data.write().fill(byte);
+        let client = Client::new(&graph.engine, graph.node(part));
+        let write = Op::write(ByteRange::new(sector * 512, 512).unwrap(), data);
+        bench.world.block_on(client.send(write)).unwrap().result.unwrap();
+    };
+    write(safe, 0, 0);
+    write(plain, 1, 0xda);
+    drop(graph);
+    bench.world.drop_tasks();
+    bench.disks[0].power_cut(CutPolicy::KeepAll);
+    let range = ByteRange::new(0, WINDOW_MAX_BYTES).unwrap();
+    let window = Some(Window::of(range, &[0; WINDOW_MAX_BYTES as usize]));
+    let record = Record { back: false, paused: false, size: SIZE, boundary: 0, window };
+    bench.shelf.put(Some(record.encode()));
+
+    let life = bench.start();
+    bench.pass(Duration::from_secs(100));
+    let job = life.report().jobs[0].clone();
+    assert_eq!((job.state, job.done_bytes), (JobState::Stopped, 0));
+    assert!(job.detail.contains("1 of 384 sectors"), "{}", job.detail);
+    let read = |at| {
+        let op = Op::read(ByteRange::new(at, 512).unwrap(), bench.world.env().buf(512).unwrap());
+        bench.world.block_on(life.client.send(op)).unwrap().result
+    };
+    assert_eq!(read(4096).unwrap_err().kind(), ErrorKind::Io);
+    read(WINDOW_MAX_BYTES).unwrap();
+}
