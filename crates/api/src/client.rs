@@ -10,8 +10,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::{
-    Applied, ApplyRequest, AttachRequest, Attached, DetachRequest, DeviceStatus, GraphView,
-    KeyRequest, KeySlots, MemberRequest, Place, Problem, ResizeRequest, SpecText, Status, Top,
+    Applied, ApplyRequest, AttachRequest, Attached, DetachRequest, DeviceStatus, GraphView, Job,
+    JobRequest, KeyRequest, KeySlots, MemberRequest, Place, Problem, ResizeRequest, SpecText,
+    Status, Top,
 };
 
 /// The longest answer that is read: a graph of the most devices fits several times.
@@ -127,6 +128,22 @@ impl Client {
     /// As all.
     pub fn apply(&self, request: &ApplyRequest) -> Answer<Applied> {
         self.post_within(PATIENCE_DISKS, "/v1/apply", request)
+    }
+
+    /// What takes long and is done in the background.
+    ///
+    /// # Errors
+    /// As all.
+    pub fn jobs(&self) -> Answer<Vec<Job>> {
+        self.get("/v1/jobs")
+    }
+
+    /// Looks after a job.
+    ///
+    /// # Errors
+    /// As all.
+    pub fn job(&self, request: &JobRequest) -> Answer<Job> {
+        self.post("/v1/job", request)
     }
 
     /// Lets the graph use all of a disk that has grown.

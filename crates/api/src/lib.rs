@@ -26,9 +26,9 @@ pub use client::{ANSWER_MAX_BYTES, Client};
 pub use server::Server;
 pub use types::{
     Applied, ApplyRequest, AttachRequest, Attached, ChangeLine, Counts, DetachRequest,
-    DeviceStatus, ExportView, GraphView, Health, KeyChange, KeyRequest, KeySlot, KeySlots, Means,
-    MemberRequest, MemberStatus, NodeView, Place, Power, Problem, Progress, ResizeRequest,
-    SpecText, Status, Top, TopRow,
+    DeviceStatus, ExportView, GraphView, Health, Job, JobCommand, JobRequest, JobState, KeyChange,
+    KeyRequest, KeySlot, KeySlots, Means, MemberRequest, MemberStatus, NodeView, Place, Power,
+    Problem, Progress, ResizeRequest, SpecText, Status, Top, TopRow,
 };
 
 /// What takes time, on the core of whoever is asked.
@@ -67,6 +67,13 @@ pub trait Live {
     fn detach(&self, request: DetachRequest) -> Later<Result<Attached, Problem>>;
     /// Makes the graph what a spec says, while its clients wait; or says what that would do.
     fn apply(&self, request: ApplyRequest) -> Later<Result<Applied, Problem>>;
+    /// What takes long and is done in the background.
+    fn jobs(&self) -> Vec<Job>;
+    /// Looks after one of these.
+    ///
+    /// # Errors
+    /// No such job, or it cannot be done.
+    fn job(&self, request: &JobRequest) -> Result<Job, Problem>;
     /// Lets the graph use all of a disk that has grown.
     fn resize(&self, request: ResizeRequest) -> Later<Result<Applied, Problem>>;
     /// Lets something go on beside the answers.

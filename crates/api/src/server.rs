@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use crate::{
-    ApplyRequest, AttachRequest, Bridge, DetachRequest, KeyRequest, Live, MemberRequest, Problem,
-    ResizeRequest,
+    ApplyRequest, AttachRequest, Bridge, DetachRequest, JobRequest, KeyRequest, Live,
+    MemberRequest, Problem, ResizeRequest,
 };
 
 /// A control socket that is open; it closes with this value.
@@ -108,6 +108,8 @@ fn routes(bridge: Bridge) -> Router {
         .route("/v1/attach", post(attach))
         .route("/v1/detach", post(detach))
         .route("/v1/apply", post(apply))
+        .route("/v1/jobs", get(|State(bridge)| ask(bridge, |live| Ok(live.jobs()))))
+        .route("/v1/job", post(job))
         .route("/v1/device/resize", post(resize))
         .fallback(nothing)
         .with_state(bridge)
@@ -149,6 +151,10 @@ async fn apply(State(bridge): State<Bridge>, Json(request): Json<ApplyRequest>) 
 
 async fn resize(State(bridge): State<Bridge>, Json(request): Json<ResizeRequest>) -> Response {
     answer(bridge.ask_later(move |live| live.resize(request)).await.flatten())
+}
+
+async fn job(State(bridge): State<Bridge>, Json(request): Json<JobRequest>) -> Response {
+    ask(bridge, move |live| live.job(&request)).await
 }
 
 async fn nothing() -> Response {

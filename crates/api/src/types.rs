@@ -376,8 +376,68 @@ pub struct ApplyRequest {
     pub directory: PathBuf,
     /// Disks that are labelled whatever is on them.
     pub wipe: Vec<String>,
+    /// Where an export would show other bytes, its bytes move there, as a job.
+    #[serde(default)]
+    pub move_bytes: bool,
     /// Only say what would be done.
     pub dry_run: bool,
+}
+
+/// Something that takes long, done in the background.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Job {
+    /// Its number in this process, from 1.
+    pub number: usize,
+    /// The device that does it.
+    pub device: String,
+    /// The device's kind.
+    pub kind: String,
+    /// What is done, in words that follow the device's name.
+    pub what: String,
+    /// Whether it goes on.
+    pub state: JobState,
+    /// What has stopped it; may be empty.
+    pub detail: String,
+    /// How far it is.
+    pub progress: Progress,
+}
+
+/// Whether a job goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum JobState {
+    /// It does.
+    Running,
+    /// Not before it is resumed.
+    Paused,
+    /// It cannot.
+    Stopped,
+    /// It is over.
+    Done,
+}
+
+/// What to do with a job.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct JobRequest {
+    /// Its number, or the device that does it.
+    pub job: String,
+    /// What to do.
+    pub command: JobCommand,
+    /// Only say how things are.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What to do with a job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum JobCommand {
+    /// Let it rest until it is resumed.
+    Pause,
+    /// Let it go on.
+    Resume,
+    /// Take back what it has done so far.
+    Cancel,
 }
 
 /// A disk that is larger than it was, or is to be.

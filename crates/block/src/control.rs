@@ -42,7 +42,7 @@ pub enum JobCommand {
     Resume,
     /// Take back what it has done so far.
     Cancel,
-    /// Nothing but to answer when it is over, or cannot go on.
+    /// Nothing but to answer when it is over, or another device is about to take this one's place.
     Wait,
 }
 

@@ -14,6 +14,7 @@ use crate::verbs::device::DeviceArgs;
 use crate::verbs::graph::GraphArgs;
 use crate::verbs::import::ImportArgs;
 use crate::verbs::info::InfoArgs;
+use crate::verbs::job::JobArgs;
 use crate::verbs::key::KeyArgs;
 use crate::verbs::kinds::KindsArgs;
 use crate::verbs::locate::LocateArgs;
@@ -69,6 +70,8 @@ enum Verb {
     Detach(DetachArgs),
     /// Act on members of redundant devices, while they are in use
     Device(DeviceArgs),
+    /// Look after what takes long: moves of bytes, copies
+    Job(JobArgs),
     /// Say who may open an encrypted device the next time
     Key(KeyArgs),
     /// Remove the label of a disk
@@ -104,6 +107,7 @@ impl Args {
             Verb::Attach(args) => args.run(form),
             Verb::Detach(args) => args.run(form),
             Verb::Device(args) => args.run(form),
+            Verb::Job(args) => args.run(form),
             Verb::Key(args) => args.run(form),
             Verb::Wipe(args) => args.run(form),
             Verb::Kinds(args) => args.run(form),

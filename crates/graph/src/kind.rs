@@ -150,13 +150,7 @@ impl Beneath {
     /// What the device `name` is on, made so, over these lowers.
     pub fn of(name: &str, maker: Maker, lowers: &[GivenLower]) -> Self {
         let mut in_place = vec![name.to_owned()];
-        let stays = match maker {
-            Maker::Hooks { .. } => true,
-            Maker::Device { bytes, .. } | Maker::Keeper { bytes, .. } => {
-                matches!(bytes, Bytes::OfLower | Bytes::Recoded)
-            }
-            Maker::Table(_) | Maker::Disk { .. } => false,
-        };
+        let stays = matches!(maker.bytes(), Bytes::OfLower | Bytes::Recoded);
         let below = lowers.first().filter(|_| stays);
         in_place.extend(below.into_iter().flat_map(|lower| lower.beneath.in_place.clone()));
         let disks = lowers.iter().flat_map(|lower| lower.beneath.disks.clone());
@@ -367,6 +361,17 @@ pub enum Maker {
         /// Opens it, and makes it where that was asked for.
         make: MakeDisk,
     },
+}
+
+impl Maker {
+    /// Whose bytes such a device shows.
+    pub fn bytes(&self) -> Bytes {
+        match self {
+            Self::Hooks { .. } => Bytes::OfLower,
+            Self::Device { bytes, .. } | Self::Keeper { bytes, .. } => *bytes,
+            Self::Table(_) | Self::Disk { .. } => Bytes::Own,
+        }
+    }
 }
 
 /// Whose bytes a device shows: what a change of the graph must know, so that clients find theirs.

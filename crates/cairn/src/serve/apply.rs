@@ -1,5 +1,6 @@
 //! `cairn apply`, for a graph that is served: it becomes what the spec says while its clients wait.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use api::{Applied, ApplyRequest, ChangeLine, ResizeRequest};
@@ -29,11 +30,22 @@ impl Serving {
     ///
     /// # Errors
     /// What stands against it; then nothing has changed.
-    pub async fn apply(&self, request: &ApplyRequest) -> Result<Applied> {
+    pub async fn apply(self: &Rc<Self>, request: &ApplyRequest) -> Result<Applied> {
         let turn = self.live.turn().await;
         let mut spec = read(request)?;
         certificates::check(&self.env, &mut spec);
-        self.become_spec(&turn, spec, request.wipe.clone(), request.dry_run).await
+        let mut notes = Vec::new();
+        if request.move_bytes {
+            let wanted = self.wanted(&spec, request.wipe.clone(), true).await?;
+            (spec, notes) = self.with_moves(&spec, &wanted.planned)?;
+        }
+        let wipe = request.wipe.clone();
+        let mut applied = self.become_spec(&turn, spec, wipe, request.dry_run).await?;
+        applied.notes.extend(notes);
+        if !request.dry_run {
+            self.follow_moves();
+        }
+        Ok(applied)
     }
 
     /// Lets the graph use all of a disk that has grown, or makes its file larger first.
@@ -49,7 +61,7 @@ impl Serving {
         Ok(applied)
     }
 
-    async fn become_spec(
+    pub(super) async fn become_spec(
         &self,
         turn: &Turn,
         spec: Spec,

@@ -4,8 +4,8 @@ use std::rc::Rc;
 
 use api::{
     Applied, ApplyRequest, AttachRequest, Attached, Counts, DetachRequest, DeviceStatus, GraphView,
-    Health, KeyRequest, KeySlots, Live, MemberRequest, MemberStatus, Place, Power, Problem,
-    Progress, ResizeRequest, SpecText, Status, Top, TopRow,
+    Health, Job, JobRequest, KeyRequest, KeySlots, Live, MemberRequest, MemberStatus, Place, Power,
+    Problem, Progress, ResizeRequest, SpecText, Status, Top, TopRow,
 };
 use block::env::LocalFuture;
 use block::{Control, Report, Verb};
@@ -115,6 +115,14 @@ impl Live for Running {
     fn apply(&self, request: ApplyRequest) -> LocalFuture<Result<Applied, Problem>> {
         let serving = self.0.clone();
         Box::pin(async move { serving.apply(&request).await.map_err(Problem::from) })
+    }
+
+    fn jobs(&self) -> Vec<Job> {
+        self.0.jobs()
+    }
+
+    fn job(&self, request: &JobRequest) -> Result<Job, Problem> {
+        self.0.job(request)
     }
 
     fn resize(&self, request: ResizeRequest) -> LocalFuture<Result<Applied, Problem>> {

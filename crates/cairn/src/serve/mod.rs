@@ -9,6 +9,7 @@
 //! | `command.rs` | `--run` |
 //! | `live.rs` | what the control socket is told |
 //! | `apply.rs` | a changed spec, while clients wait |
+//! | `jobs.rs` | what takes long, and moves that leave when they are done |
 //! | `keys.rs` | key slots, by the control socket |
 //! | `remote.rs` | `cairn attach URI` |
 //! | `process.rs` | limits, the pid file, word to the service manager |
@@ -16,6 +17,7 @@
 mod apply;
 mod banner;
 mod command;
+mod jobs;
 mod keys;
 mod listen;
 mod live;
@@ -24,6 +26,7 @@ mod remote;
 mod stop;
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -117,6 +120,10 @@ pub struct Serving {
     spec: RefCell<Spec>,
     /// Whether writes are refused, whatever the spec says.
     read_only: bool,
+    /// Jobs by their numbers: the device, and what it does.
+    jobs: RefCell<Vec<(String, String)>>,
+    /// Moves whose end somebody waits for.
+    followed: RefCell<BTreeSet<String>>,
 }
 
 impl Serving {
@@ -138,7 +145,19 @@ impl Serving {
         let server = Server::new(env, exports, limits, out::note);
         let (env, engine) = (env.clone(), engine.clone());
         let (listens, spec) = (RefCell::default(), RefCell::new(spec));
-        Ok(Self { env, engine, live, server, attachments, listens, spec, read_only: false })
+        let (jobs, followed) = (RefCell::default(), RefCell::default());
+        Ok(Self {
+            env,
+            engine,
+            live,
+            server,
+            attachments,
+            listens,
+            spec,
+            read_only: false,
+            jobs,
+            followed,
+        })
     }
 
     /// Lets clients in.
@@ -250,6 +269,7 @@ impl ServeOptions {
         let look = labels::survey(&spec, &env, &engine, opening, self.dry_run, None);
         let survey = core.block_on(look);
         self.judge(survey.as_ref(), wipe)?;
+        let spec = goes_on(spec, survey.as_ref());
         let surveyed = survey.as_ref().map(Survey::facts).unwrap_or_default();
         let planned = core.block_on(source.plan(&spec, self.read_only, &env, &surveyed))?;
         let listens = self.addresses(&source, &planned)?;
@@ -281,6 +301,7 @@ impl ServeOptions {
         if let Some(pidfile) = &pidfile {
             pidfile.write()?;
         }
+        serving.follow_moves();
         process::tell_manager("READY=1");
         let ended = match &self.run {
             None => {
@@ -347,6 +368,22 @@ impl ServeOptions {
         let address = Address::Unix(directory.join(format!("{name}.sock")));
         Ok(vec![Listen { address, tls: false }])
     }
+}
+
+/// The spec with the moves in it that are under way, as the labels say.
+fn goes_on(spec: Spec, survey: Option<&Survey>) -> Spec {
+    let moves = survey.map(|survey| survey.spec_before().moves()).unwrap_or_default();
+    moves.iter().fold(spec, |spec, moving| {
+        let here = spec.has(&moving.from) && spec.has(&moving.to) && !spec.has(&moving.name);
+        if !here {
+            return spec;
+        }
+        out::note(&format!(
+            "note: the bytes of {} go on moving to {}: cairn job watch {}",
+            moving.from, moving.to, moving.name
+        ));
+        spec.with_move(&spec, moving)
+    })
 }
 
 /// Opens the control socket, at `at` or where live verbs look.

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use api::{Applied, ApplyRequest};
+use api::{Applied, ApplyRequest, Client};
 use clap::Args;
 use graph::spec::Spec;
 
@@ -21,6 +21,13 @@ pub struct ApplyArgs {
     /// Label a disk whatever is on it: what it holds is lost
     #[arg(long, value_name = "DISK")]
     wipe: Vec<String>,
+    /// Where an export would show other bytes, let its own move there, as a job: encrypt it in place, or
+    /// bring it to another disk
+    #[arg(long = "move")]
+    move_bytes: bool,
+    /// With --move: watch until the bytes are there; Ctrl-C leaves them moving
+    #[arg(long, requires = "move_bytes")]
+    wait: bool,
     /// Say what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
@@ -33,6 +40,9 @@ pub struct ApplyArgs {
 pub struct DiffArgs {
     /// The spec to compare with what is running
     spec: PathBuf,
+    /// As apply --move would do it
+    #[arg(long = "move")]
+    move_bytes: bool,
     #[command(flatten)]
     at: At,
 }
@@ -40,21 +50,34 @@ pub struct DiffArgs {
 impl ApplyArgs {
     /// Asks the running graph of that name.
     pub fn run(self, form: Form) -> Result {
-        let Self { spec, wipe, dry_run, at } = self;
-        let applied = ask(&spec, wipe, dry_run, &at)?;
-        print(form, &applied, dry_run)
+        let Self { spec, wipe, move_bytes, wait, dry_run, at } = self;
+        let (client, applied) = ask(&spec, wipe, move_bytes, dry_run, &at)?;
+        print(form, &applied, dry_run)?;
+        let is_new = |job: &&api::Job| {
+            applied.changes.iter().any(|line| line.verb == "add" && line.name == job.device)
+        };
+        match client.jobs()?.iter().find(is_new).filter(|_| wait && !dry_run) {
+            Some(job) => super::job::watch(&client, &job.device, form),
+            None => Ok(Exit::Ok),
+        }
     }
 }
 
 impl DiffArgs {
     /// Asks the running graph of that name, and changes nothing.
     pub fn run(self, form: Form) -> Result {
-        let applied = ask(&self.spec, Vec::new(), true, &self.at)?;
+        let (_, applied) = ask(&self.spec, Vec::new(), self.move_bytes, true, &self.at)?;
         print(form, &applied, true)
     }
 }
 
-fn ask(path: &Path, wipe: Vec<String>, dry_run: bool, at: &At) -> Result<Applied> {
+fn ask(
+    path: &Path,
+    wipe: Vec<String>,
+    move_bytes: bool,
+    dry_run: bool,
+    at: &At,
+) -> Result<(Client, Applied)> {
     let text = read_text(path)?;
     let file = path.to_string_lossy().into_owned();
     let variables = RefCell::new(BTreeMap::new());
@@ -69,7 +92,9 @@ fn ask(path: &Path, wipe: Vec<String>, dry_run: bool, at: &At) -> Result<Applied
     let client =
         at.one_where(|client| client.graph().is_ok_and(|graph| graph.name == spec.name()))?;
     let variables = variables.into_inner();
-    Ok(client.apply(&ApplyRequest { file, text, variables, directory, wipe, dry_run })?)
+    let request = ApplyRequest { file, text, variables, directory, wipe, move_bytes, dry_run };
+    let applied = client.apply(&request)?;
+    Ok((client, applied))
 }
 
 /// Prints what was done, or would be.

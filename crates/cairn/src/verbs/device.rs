@@ -1,15 +1,13 @@
 //! `cairn device`: members of redundant devices, while they are in use.
 
-use std::fmt::Write;
 use std::str::FromStr;
 use std::time::Duration;
 
 use api::{Client, DeviceStatus, MemberRequest, MemberStatus, ResizeRequest};
 use clap::{Args, Subcommand};
-use graph::spec::units::{format_duration, parse_size};
-use indicatif::{ProgressBar, ProgressState, ProgressStyle};
+use graph::spec::units::parse_size;
 
-use super::confirm;
+use super::{confirm, progress};
 use crate::exit::{Exit, Failure, Result};
 use crate::out::Form;
 use crate::running::At;
@@ -195,17 +193,9 @@ impl ResyncArgs {
     /// Shows the bar until the member is not being copied any more. The copy is the server's: the
     /// end of this process changes nothing about it.
     fn watch(&self, client: &Client, mut device: DeviceStatus) -> Result<DeviceStatus> {
-        let Some(progress) = self.target.find(&device)?.progress else { return Ok(device) };
-        let bar = ProgressBar::new(progress.all_bytes);
-        let template = "rebuild {prefix}  [{bar:14}] {percent:>2} %  {decimal_bytes_per_sec}  \
-                        {left} left   (Ctrl-C leaves it running)";
-        let style = ProgressStyle::with_template(template).expect("the template is well-formed");
-        let left = |state: &ProgressState, out: &mut dyn Write| {
-            // A bar that cannot be written is seen by nobody.
-            let _ = out.write_str(&format_duration(state.eta()));
-        };
-        bar.set_style(style.progress_chars("=> ").with_key("left", left));
-        bar.set_prefix(format!("{}/{}", client.graph()?.name, device.name));
+        let Some(copied) = self.target.find(&device)?.progress else { return Ok(device) };
+        let whose = format!("{}/{}", client.graph()?.name, device.name);
+        let bar = progress::bar("rebuild", &whose, copied.all_bytes);
         loop {
             let member = self.target.find(&device)?;
             if member.state != "copying" {

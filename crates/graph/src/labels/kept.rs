@@ -40,11 +40,15 @@ pub struct LabelKept {
 }
 
 impl LabelKept {
-    /// What `device` keeps on the disks beneath its ports.
-    pub fn new(device: &str, may_degrade: bool, ports: Vec<Vec<DiskLabel>>) -> Self {
-        let ports: Vec<_> = ports.into_iter().map(|disks| port(device, &disks)).collect();
+    /// What `device` keeps on the disks beneath its ports. If it is new, nothing: what stands there under
+    /// its name is left of a change that has not come to its end.
+    pub fn new(device: &str, is_new: bool, may_degrade: bool, ports: Vec<Vec<DiskLabel>>) -> Self {
+        let mut ports: Vec<_> = ports.into_iter().map(|disks| port(device, &disks)).collect();
         let newest = ports.iter().filter_map(|port| port.found.state.as_ref());
         let newest = newest.map(|state| state.sequence).max().unwrap_or(0);
+        for Port { found, .. } in ports.iter_mut().filter(|_| is_new) {
+            (found.state, found.everywhere) = (None, false);
+        }
         Self {
             device: device.to_owned(),
             may_degrade,

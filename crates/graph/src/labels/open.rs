@@ -14,7 +14,8 @@ use super::survey::{OpenDisk, Survey};
 use super::text::{self, Remembered};
 use super::{Opening, Refusal, Why};
 use crate::engine::{AnyDevice, NodeId};
-use crate::spec::{LabelledDisk, Planned, Role};
+use crate::kind::Bytes;
+use crate::spec::{LabelledDisk, Planned, PlannedNode, Role, Spec};
 
 /// The labelled disks of a graph that is open.
 pub struct Labels {
@@ -24,6 +25,8 @@ pub struct Labels {
     spec: String,
     /// The devices that keep something in the labels.
     keepers: BTreeSet<String>,
+    /// Those of them that the labels named before.
+    known: BTreeSet<String>,
     /// Whether they are what a failed change has to be undone with.
     again: bool,
 }
@@ -106,8 +109,10 @@ impl Survey {
             disks.insert(name.clone(), disk);
         }
         let keepers = planned.nodes.iter().filter(|node| text::keeps(node));
-        let keepers = keepers.map(|node| node.name.clone()).collect();
-        Ok(Labels { opening: self.opening, disks, epoch, spec, keepers, again: false })
+        let keepers: BTreeSet<_> = keepers.map(|node| node.name.clone()).collect();
+        let before = self.spec_before();
+        let known = keepers.iter().filter(|name| before.has(name)).cloned().collect();
+        Ok(Labels { opening: self.opening, disks, epoch, spec, keepers, known, again: false })
     }
 
     /// What cannot be served for want of disks, or only if somebody says so.
@@ -148,17 +153,23 @@ impl Survey {
         vec![Refusal::new(why, words)]
     }
 
+    /// The spec that the labels keep.
+    pub fn spec_before(&self) -> Spec {
+        Spec::parse(&self.binding.spec, "label", &|_| None)
+    }
+
     /// Devices that keep a state on these disks and that the spec does not have any more.
     fn forgotten(&self, planned: &Planned) -> Vec<Refusal> {
         if self.opening.changes {
             return Vec::new();
         }
+        let before = self.spec_before();
         let labels = self.looks.iter().filter_map(|look| look.label.as_ref());
         let kept: BTreeSet<&String> = labels.flat_map(|(label, _)| label.cells.keys()).collect();
         let is_there = |name: &&String| {
             planned.nodes.iter().any(|node| node.name == **name && text::keeps(node))
         };
-        let gone = kept.into_iter().filter(|name| !is_there(name)).map(|name| {
+        let gone = kept.into_iter().filter(|name| before.has(name) && !is_there(name)).map(|name| {
             let words = format!(
                 "{name:?} keeps what it knows of its data on these disks, and the spec has no such \
                  device. Next: put it back under that name and kind"
@@ -316,6 +327,8 @@ impl Labels {
             epoch: failed.map_or(self.epoch, |failed| failed.epoch) + 1,
             spec: self.spec.clone(),
             keepers: self.keepers.clone(),
+            // By now all of them are.
+            known: self.keepers.clone(),
             again: true,
         }
     }
@@ -367,20 +380,39 @@ impl Labels {
     /// What a device of the plan keeps on the disks beneath each of its ports.
     pub fn kept(&self, planned: &Planned, index: usize) -> Rc<dyn Kept> {
         let node = &planned.nodes[index];
+        let is_written_anew = self.is_written_anew(planned, index);
         let beneath = |lower: &usize| {
             let disks = disks_of(planned, *lower);
             let label = |disk: &usize| {
                 let known = self.disks.get(&planned.nodes[*disk].name);
-                known.map(Disk::label).unwrap_or_else(|| DiskLabel {
+                let label = known.map(Disk::label).unwrap_or_else(|| DiskLabel {
                     present: true,
                     fresh: planned.nodes[*disk].created,
                     ..DiskLabel::default()
-                })
+                });
+                DiskLabel { fresh: label.fresh || is_written_anew, ..label }
             };
             disks.iter().map(label).collect()
         };
         let ports = node.lowers.iter().map(beneath).collect();
-        Rc::new(LabelKept::new(&node.name, self.opening.degraded, ports))
+        let is_new = !self.known.contains(&node.name);
+        Rc::new(LabelKept::new(&node.name, is_new, self.opening.degraded, ports))
+    }
+}
+
+impl Labels {
+    /// Whether all that a device shows is going to be written through it, in the place of what is there: a
+    /// move that is new goes there.
+    fn is_written_anew(&self, planned: &Planned, index: usize) -> bool {
+        let is_new = |node: &PlannedNode| !self.known.contains(&node.name);
+        let node = &planned.nodes[index];
+        is_new(node)
+            && node.kind.maker.bytes() == Bytes::Recoded
+            && planned.nodes.iter().any(|above| {
+                above.kind.maker.bytes() == Bytes::OfFirst
+                    && is_new(above)
+                    && above.lowers[1] == index
+            })
     }
 }
 

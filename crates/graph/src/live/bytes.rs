@@ -2,7 +2,7 @@
 
 use block::Table;
 
-use crate::kind::{Bytes, Maker};
+use crate::kind::Bytes;
 use crate::spec::{Planned, PlannedNode, Role};
 
 /// Options that change nothing about the bytes.
@@ -17,15 +17,24 @@ pub struct Compared<'c> {
     /// For each node of `new`: the node of `old` that it is, if nothing about it changes.
     pub stays: &'c [Option<usize>],
     /// Of a device of `old` whose lowers all have its bytes: whether that lower has all of them now.
-    pub in_sync: &'c dyn Fn(&PlannedNode, &PlannedNode) -> bool,
+    pub has_all: &'c dyn Fn(&PlannedNode, &PlannedNode) -> bool,
+}
+
+/// Two devices that show other bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Differs {
+    /// The one before: an index into its nodes.
+    pub old: usize,
+    /// The one after.
+    pub new: usize,
 }
 
 impl Compared<'_> {
     /// Whether `n` of the new graph shows at each address what `o` of the old one shows there.
     ///
     /// # Errors
-    /// The device of the new graph, or what stands in its place, where it does not.
-    pub fn shows(&self, o: usize, n: usize) -> Result<(), String> {
+    /// Where it does not.
+    pub fn shows(&self, o: usize, n: usize) -> Result<(), Differs> {
         let (o, n) = (through(self.old, o), through(self.new, n));
         if self.stays[n] == Some(o) {
             return Ok(());
@@ -40,9 +49,9 @@ impl Compared<'_> {
     }
 
     /// Whether the two are made alike of lowers that show the same.
-    fn is_alike(&self, o: usize, n: usize) -> Result<(), String> {
+    fn is_alike(&self, o: usize, n: usize) -> Result<(), Differs> {
         let (old, new) = (&self.old.nodes[o], &self.new.nodes[n]);
-        let differs = || Err(new.name.clone());
+        let differs = || Err(Differs { old: o, new: n });
         if old.kind.name != new.kind.name {
             return differs();
         }
@@ -61,9 +70,9 @@ impl Compared<'_> {
     }
 
     /// Where all lowers have the same bytes, one that stays is enough: the others are copied from it.
-    fn shows_any(&self, o: usize, n: usize) -> Result<(), String> {
+    fn shows_any(&self, o: usize, n: usize) -> Result<(), Differs> {
         let (old, new) = (&self.old.nodes[o], &self.new.nodes[n]);
-        let has_all = |lower: &&usize| (self.in_sync)(old, &self.old.nodes[**lower]);
+        let has_all = |lower: &&usize| (self.has_all)(old, &self.old.nodes[**lower]);
         let olds: Vec<usize> = match bytes(old) {
             Bytes::OfEach | Bytes::OfFirst => old.lowers.iter().filter(has_all).copied().collect(),
             _ => vec![o],
@@ -74,16 +83,12 @@ impl Compared<'_> {
             _ => vec![n],
         };
         let found = olds.iter().any(|o| news.iter().any(|n| self.shows(*o, *n).is_ok()));
-        if found { Ok(()) } else { Err(new.name.clone()) }
+        if found { Ok(()) } else { Err(Differs { old: o, new: n }) }
     }
 }
 
 fn bytes(node: &PlannedNode) -> Bytes {
-    match node.kind.maker {
-        Maker::Hooks { .. } => Bytes::OfLower,
-        Maker::Device { bytes, .. } | Maker::Keeper { bytes, .. } => bytes,
-        Maker::Table(_) | Maker::Disk { .. } => Bytes::Own,
-    }
+    node.kind.maker.bytes()
 }
 
 /// Whether clients see the bytes of one of its lowers, or of several.

@@ -33,7 +33,7 @@ use crate::labels::{Absent, Labels, Refusal, Survey};
 use crate::running::Before;
 use crate::spec::{Planned, PlannedNode};
 
-use bytes::Compared;
+use bytes::{Compared, Differs};
 pub use changes::{Changes, Line};
 
 /// A graph that is open, whatever becomes of it.
@@ -135,6 +135,27 @@ impl Live {
         let stays = same::stays(&old.planned, planned);
         allow(&old, planned, &stays)?;
         Ok(Changes::of(&old.planned, planned, &stays))
+    }
+
+    /// Where bytes would have to move, so that each export shows afterwards what it shows now: from a
+    /// device of now to one of `planned`, by their names.
+    pub fn to_move(&self, planned: &Planned) -> Vec<(String, String)> {
+        let old = self.now();
+        let stays = same::stays(&old.planned, planned);
+        let mut moves = Vec::new();
+        for before in &old.planned.exports {
+            let after = planned.exports.iter().find(|after| after.name == before.name);
+            let Some(after) = after else { continue };
+            if let Err(Differs { old: o, new: n }) =
+                shows(&old, planned, &stays, (before.node, after.node))
+            {
+                let pair = (old.planned.nodes[o].name.clone(), planned.nodes[n].name.clone());
+                if !moves.contains(&pair) {
+                    moves.push(pair);
+                }
+            }
+        }
+        moves
     }
 
     /// Waits until no change is under way. What a change begins with is looked at afterwards.
@@ -352,6 +373,23 @@ async fn tell(change: &Change<'_>) -> Result<()> {
     }
 }
 
+/// Whether a device of the new graph shows what one of the old graph shows now.
+fn shows(
+    old: &Now,
+    planned: &Planned,
+    stays: &[Option<usize>],
+    (before, after): (usize, usize),
+) -> Result<(), Differs> {
+    let has_all = |device: &PlannedNode, member: &PlannedNode| {
+        let Some(running) = old.graph.member(&device.name) else { return false };
+        let report = old.graph.control(running, &Control::Report).unwrap_or_default();
+        report.whole.contains(&member.name)
+            || report.members.iter().any(|one| one.name == member.name && one.state == "in sync")
+    };
+    let (old, new) = (&old.planned, planned);
+    Compared { old, new, stays, has_all: &has_all }.shows(before, after)
+}
+
 /// Whether the graph may become what `planned` says.
 fn allow(old: &Now, planned: &Planned, stays: &[Option<usize>]) -> Result<()> {
     let refuse = |words: String| Err(Error::new(ErrorKind::Unsupported, words));
@@ -366,22 +404,16 @@ fn allow(old: &Now, planned: &Planned, stays: &[Option<usize>]) -> Result<()> {
             ));
         }
     }
-    let in_sync = |device: &PlannedNode, member: &PlannedNode| {
-        let Some(running) = old.graph.member(&device.name) else { return false };
-        let report = old.graph.control(running, &Control::Report).unwrap_or_default();
-        report.whole.contains(&member.name)
-            || report.members.iter().any(|one| one.name == member.name && one.state == "in sync")
-    };
-    let compared = Compared { old: &old.planned, new: planned, stays, in_sync: &in_sync };
     for before in &old.planned.exports {
         let Some(after) = planned.exports.iter().find(|after| after.name == before.name) else {
             continue;
         };
         let name = &before.name;
-        if let Err(place) = compared.shows(before.node, after.node) {
+        if let Err(differs) = shows(old, planned, stays, (before.node, after.node)) {
+            let place = &planned.nodes[differs.new].name;
             return refuse(format!(
-                "{name} would show other bytes than now, from {place} on. Next: give it another \
-                 name, or stop and start with the new spec if that is what you want"
+                "{name} would show other bytes than now, from {place} on. Next: apply it with --move, \
+                 so that its bytes go there; or give it another name"
             ));
         }
         if after.info.size < before.info.size {

@@ -110,8 +110,9 @@ fn shows(old: &Draft, new: &Draft, in_sync: &[&str]) -> Result<(), String> {
     let (old, new) = (&old.0, &new.0);
     let stays = stays(old, new);
     let in_sync = |_: &PlannedNode, member: &PlannedNode| in_sync.contains(&member.name.as_str());
-    let compared = Compared { old, new, stays: &stays, in_sync: &in_sync };
-    compared.shows(old.nodes.len() - 1, new.nodes.len() - 1)
+    let compared = Compared { old, new, stays: &stays, has_all: &in_sync };
+    let differs = compared.shows(old.nodes.len() - 1, new.nodes.len() - 1);
+    differs.map_err(|differs| new.nodes[differs.new].name.clone())
 }
 
 fn pair(names: &[&str]) -> Draft {

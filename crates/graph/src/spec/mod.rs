@@ -12,6 +12,7 @@
 //! | `owner.rs` | which bytes belong to whom |
 //! | `plan.rs` | the plan of every device, from the bottom up |
 //! | `disks.rs`, `import.rs` | the spec that labels keep: its disks, and all of it on another machine |
+//! | `moving.rs` | the spec while bytes move |
 //! | `summary.rs` | what the user gets |
 //! | `fault.rs`, `near.rs` | faults, and the word that was meant |
 //! | `units.rs` | sizes, times and shares as text |
@@ -24,6 +25,7 @@ mod draft;
 mod fault;
 mod import;
 mod listen;
+mod moving;
 mod near;
 mod order;
 mod owner;
@@ -42,6 +44,7 @@ pub use import::Local;
 pub use listen::{
     LISTENS_MAX, Listen, SOCKET_PATH_MAX_BYTES, TlsPaths, is_loopback, parse_address,
 };
+pub use moving::Move;
 pub use order::DEPTH_MAX;
 pub use parse::{DEVICES_MAX, EXPORTS_MAX, NAME_MAX_BYTES, Spec, TEXT_MAX_BYTES};
 pub use plan::{LabelledDisk, Planned, PlannedExport, PlannedNode, Role, Surveyed};

@@ -248,11 +248,11 @@ impl Inner {
         Handled::Done(Ok(self.report()))
     }
 
-    /// Until nothing moves any more, or nothing can.
+    /// Until all has moved.
     fn ended(self: Rc<Self>) -> LocalFuture<Result<Report>> {
         Box::pin(async move {
-            let is_over = || !matches!(*self.state.borrow(), State::Moving | State::Paused);
-            self.changed.until(|| is_over() || self.closing.get()).await;
+            let is_over = || matches!(*self.state.borrow(), State::Done) || self.closing.get();
+            self.changed.until(is_over).await;
             Ok(self.report())
         })
     }

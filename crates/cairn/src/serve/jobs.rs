@@ -1,0 +1,163 @@
+//! What takes long: how far it is, and what becomes of a device that moves bytes when it is done.
+
+use std::rc::Rc;
+
+use api::{Job, JobRequest, JobState, Problem, Progress};
+use block::{Control, JobCommand, Report};
+use graph::live::Turn;
+use graph::spec::{Move, Planned, Spec};
+use graph::{Graph, Member};
+
+use super::{Serving, live};
+use crate::exit::{Exit, Failure, Result};
+use crate::out;
+
+impl Serving {
+    /// All jobs. Each has its number from the first time that somebody asks.
+    pub fn jobs(&self) -> Vec<Job> {
+        let now = self.live.now();
+        let mut known = self.jobs.borrow_mut();
+        let mut number = |device: &str, what: &str| {
+            let key = (device.to_owned(), what.to_owned());
+            let place = known.iter().position(|job| *job == key);
+            1 + place.unwrap_or_else(|| {
+                known.push(key);
+                known.len() - 1
+            })
+        };
+        let mut jobs = Vec::new();
+        for member in now.graph.members() {
+            let report = report(&now.graph, member);
+            for (topic, job) in jobs_of(report) {
+                jobs.push(Job {
+                    number: number(&member.name, &topic),
+                    device: member.name.clone(),
+                    kind: member.kind.name.to_owned(),
+                    what: job.what,
+                    state: match job.state {
+                        block::JobState::Running => JobState::Running,
+                        block::JobState::Paused => JobState::Paused,
+                        block::JobState::Stopped => JobState::Stopped,
+                        block::JobState::Done => JobState::Done,
+                    },
+                    detail: job.detail,
+                    progress: Progress { done_bytes: job.done_bytes, all_bytes: job.all_bytes },
+                });
+            }
+        }
+        jobs
+    }
+
+    /// Looks after one of them.
+    pub fn job(&self, request: &JobRequest) -> Result<Job, Problem> {
+        let JobRequest { job: wanted, command, dry_run } = request;
+        let found = self.find_job(wanted)?;
+        let now = self.live.now();
+        let Some(member) = now.graph.member(&found.device).filter(|_| !dry_run) else {
+            return Ok(found);
+        };
+        let command = match command {
+            api::JobCommand::Pause => JobCommand::Pause,
+            api::JobCommand::Resume => JobCommand::Resume,
+            api::JobCommand::Cancel => JobCommand::Cancel,
+        };
+        now.graph.control(member, &Control::Job(command)).map_err(live::refused)?;
+        self.find_job(wanted)
+    }
+
+    fn find_job(&self, wanted: &str) -> Result<Job, Problem> {
+        let jobs = self.jobs();
+        let is_it = |job: &&Job| job.number.to_string() == wanted || job.device == wanted;
+        if let Some(job) = jobs.iter().find(is_it) {
+            return Ok(job.clone());
+        }
+        let known: Vec<_> =
+            jobs.iter().map(|job| format!("{} ({})", job.number, job.device)).collect();
+        let known = if known.is_empty() { "nothing".to_owned() } else { known.join(", ") };
+        let why = format!("no job {wanted:?}; under way: {known}");
+        Err(live::problem(Exit::NotFound, why))
+    }
+
+    /// Sees to it that what moves bytes and is to leave does so, whoever has put it into the graph.
+    pub fn follow_moves(self: &Rc<Self>) {
+        for moving in self.spec.borrow().moves() {
+            let mut followed = self.followed.borrow_mut();
+            if followed.insert(moving.name.clone()) {
+                self.env.spawn("the end of a move", self.clone().follow(moving));
+            }
+        }
+    }
+
+    async fn follow(self: Rc<Self>, moving: Move) {
+        while let Some(wait) = self.wait_for(&moving.name) {
+            // It is told early, too, when a change puts another device in its place.
+            let _ = wait.await;
+            let turn = self.live.turn().await;
+            let Some(stays) = self.is_done(&moving.name) else { continue };
+            match self.leave(&turn, &moving, &stays).await {
+                Ok(()) => out::note(&format!("{}: the bytes are on {stays}", moving.name)),
+                Err(failure) => {
+                    let (name, why) = (&moving.name, failure.message);
+                    out::note(&format!("warning: {name} is done, and does not leave: {why}"));
+                }
+            }
+            break;
+        }
+        self.followed.borrow_mut().remove(&moving.name);
+    }
+
+    fn wait_for(&self, name: &str) -> Option<block::env::LocalFuture<block::Result<Report>>> {
+        let now = self.live.now();
+        let member = now.graph.member(name)?;
+        Some(now.graph.control_later(member, &Control::Job(JobCommand::Wait)))
+    }
+
+    /// The device that has all bytes, if the move of that name is over.
+    fn is_done(&self, name: &str) -> Option<String> {
+        let now = self.live.now();
+        let report = report(&now.graph, now.graph.member(name)?);
+        let done = report.jobs.iter().any(|job| job.state == block::JobState::Done);
+        report.whole.into_iter().next().filter(|_| done)
+    }
+
+    async fn leave(&self, turn: &Turn, moving: &Move, stays: &str) -> Result<()> {
+        let spec = self.spec.borrow().without_move(moving, stays);
+        self.become_spec(turn, spec, Vec::new(), false).await.map(drop)
+    }
+
+    /// The spec with what moves bytes in it, so that each export shows what it shows now; and what is worth
+    /// knowing of that.
+    pub fn with_moves(&self, spec: &Spec, planned: &Planned) -> Result<(Spec, Vec<String>)> {
+        let before = self.spec.borrow();
+        let (mut spec, mut notes) = (spec.clone(), Vec::new());
+        for (from, to) in self.live.to_move(planned) {
+            if !before.moves().is_empty() {
+                let why = "bytes are on their way already. Next: cairn job ls";
+                return Err(Failure::new(Exit::InUse, why));
+            }
+            let name = spec.name_for_move(&to);
+            notes.push(format!(
+                "note: the bytes of {from} move to {to}: cairn job watch {name}; when they are there, \
+                 {name} goes by itself"
+            ));
+            spec = spec.with_move(&before, &Move { name, from, to });
+        }
+        Ok((spec, notes))
+    }
+}
+
+fn report(graph: &Graph, member: &Member) -> Report {
+    graph.control(member, &Control::Report).unwrap_or_default()
+}
+
+/// What a device does for long, each with a word that stays the same while it does.
+fn jobs_of(report: Report) -> Vec<(String, block::Job)> {
+    let copied = report.members.into_iter().filter_map(|member| {
+        let (done_bytes, all_bytes) = member.progress?;
+        let (what, detail) = (format!("to {}", member.name), member.detail);
+        let state = block::JobState::Running;
+        Some((what.clone(), block::Job { what, state, detail, done_bytes, all_bytes }))
+    });
+    let own = report.jobs.into_iter().map(|job| (String::new(), job));
+    own.chain(copied).collect()
+}

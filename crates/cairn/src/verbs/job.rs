@@ -1,0 +1,181 @@
+//! `cairn job`: what takes long and is done in the background.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use api::{Client, Job, JobCommand, JobRequest, JobState};
+use clap::{Args, Subcommand};
+use graph::spec::units::format_size;
+use serde::Serialize;
+
+use super::progress;
+use crate::exit::{Exit, Failure, Result};
+use crate::out::Form;
+use crate::running::At;
+
+/// How often a job is looked at.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// What `job` takes.
+#[derive(Args)]
+pub struct JobArgs {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// List what is under way
+    Ls(LsArgs),
+    /// Watch until it is over; Ctrl-C leaves it running
+    Watch(WatchArgs),
+    /// Let it rest until it is resumed, over restarts too
+    Pause(CommandArgs),
+    /// Let it go on
+    Resume(CommandArgs),
+    /// Take back what it has done so far; nothing is lost
+    Cancel(CommandArgs),
+}
+
+#[derive(Args)]
+struct LsArgs {
+    #[command(flatten)]
+    at: At,
+}
+
+#[derive(Args)]
+struct WatchArgs {
+    /// Its number, or the device that does it
+    job: String,
+    #[command(flatten)]
+    at: At,
+}
+
+#[derive(Args)]
+struct CommandArgs {
+    /// Its number, or the device that does it
+    job: String,
+    /// Only say how things are
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    at: At,
+}
+
+/// A job, and whose it is.
+#[derive(Serialize)]
+struct Row {
+    graph: String,
+    #[serde(flatten)]
+    job: Job,
+}
+
+impl JobArgs {
+    /// Asks what is running.
+    pub fn run(self, form: Form) -> Result {
+        match self.verb {
+            Verb::Ls(args) => args.run(form),
+            Verb::Watch(args) => args.run(form),
+            Verb::Pause(args) => args.run(form, JobCommand::Pause, "let it rest"),
+            Verb::Resume(args) => args.run(form, JobCommand::Resume, "let it go on"),
+            Verb::Cancel(args) => args.run(form, JobCommand::Cancel, "take back what it has done"),
+        }
+    }
+}
+
+impl LsArgs {
+    fn run(self, form: Form) -> Result {
+        let mut rows = Vec::new();
+        for client in self.at.all()? {
+            let graph = client.graph()?.name;
+            let jobs = client.jobs()?.into_iter();
+            rows.extend(jobs.map(|job| Row { graph: graph.clone(), job }));
+        }
+        form.print(&rows, || match rows.is_empty() {
+            true => "nothing is under way.\n".to_owned(),
+            false => rows.iter().map(Row::line).collect(),
+        })?;
+        Ok(Exit::Ok)
+    }
+}
+
+impl Row {
+    fn line(&self) -> String {
+        let Self { graph, job } = self;
+        format!("{}  {graph}/{}\n", job.number, line(job))
+    }
+}
+
+/// `safe-move  migrate from a to safe  37 %, 380 MiB of 1 GiB`
+fn line(job: &Job) -> String {
+    let Job { device, kind, what, progress, detail, state, .. } = job;
+    let percent = progress.done_bytes.saturating_mul(100) / progress.all_bytes.max(1);
+    let [done, all] = [progress.done_bytes, progress.all_bytes].map(format_size);
+    let state = match state {
+        JobState::Running => String::new(),
+        JobState::Paused => ", paused".to_owned(),
+        JobState::Stopped => format!(", STOPPED: {detail}"),
+        JobState::Done => ", done".to_owned(),
+    };
+    format!("{device}  {kind} {what}  {percent} %, {done} of {all}{state}")
+}
+
+fn client(at: &At, wanted: &str) -> Result<Client> {
+    at.one_where(|client| client.jobs().is_ok_and(|jobs| find(&jobs, wanted).is_some()))
+}
+
+fn find<'j>(jobs: &'j [Job], wanted: &str) -> Option<&'j Job> {
+    jobs.iter().find(|job| job.number.to_string() == wanted || job.device == wanted)
+}
+
+impl CommandArgs {
+    fn run(self, form: Form, command: JobCommand, would: &str) -> Result {
+        let Self { job, dry_run, at } = self;
+        let client = client(&at, &job)?;
+        let job = client.job(&JobRequest { job, command, dry_run })?;
+        let would = if dry_run { format!("; would {would}") } else { String::new() };
+        form.print(&job, || format!("{}{would}\n", line(&job)))?;
+        Ok(Exit::Ok)
+    }
+}
+
+impl WatchArgs {
+    fn run(self, form: Form) -> Result {
+        let client = client(&self.at, &self.job)?;
+        watch(&client, &self.job, form)
+    }
+}
+
+/// Shows how far a job is until it is over. It is the server's: the end of this process changes nothing
+/// about it.
+pub fn watch(client: &Client, wanted: &str, form: Form) -> Result {
+    let jobs = client.jobs()?;
+    let Some(mut job) = find(&jobs, wanted).cloned() else {
+        return Err(Failure::new(Exit::NotFound, format!("no job {wanted:?}. Next: cairn job ls")));
+    };
+    let graph = client.graph()?.name;
+    let bar = progress::bar(&job.kind, &format!("{graph}/{}", job.device), job.progress.all_bytes);
+    let shown = std::io::stderr().is_terminal();
+    while job.state == JobState::Running {
+        bar.set_position(job.progress.done_bytes);
+        std::thread::sleep(LOOK);
+        match find(&client.jobs()?, wanted) {
+            Some(now) => job = now.clone(),
+            // What leaves by itself is no job any more.
+            None => {
+                job.progress.done_bytes = job.progress.all_bytes;
+                job.state = JobState::Done;
+            }
+        }
+    }
+    bar.finish_and_clear();
+    if form != Form::Text || shown || job.state != JobState::Stopped {
+        form.print(&job, || format!("{}\n", line(&job)))?;
+    }
+    match job.state {
+        JobState::Stopped => {
+            Err(Failure::new(Exit::Io, format!("{} has stopped: {}", job.device, job.detail)))
+        }
+        JobState::Running | JobState::Paused | JobState::Done => Ok(Exit::Ok),
+    }
+}

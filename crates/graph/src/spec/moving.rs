@@ -1,0 +1,228 @@
+//! A spec while bytes move: with a device in it that moves them, and without it again.
+
+use super::fault::Position;
+use super::parse::{Entry, NAME_MAX_BYTES, Section, Spec};
+use super::tree::{Field, Item, Raw, Word};
+
+/// The kind that moves bytes, and its option to leave by itself.
+const KIND: &str = "migrate";
+const LEAVE: &str = "leave";
+
+/// A device that moves bytes, and leaves when it is done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Move {
+    /// Its name.
+    pub name: String,
+    /// Where the bytes come from.
+    pub from: String,
+    /// Where they go to.
+    pub to: String,
+}
+
+impl Spec {
+    /// The devices in it that move bytes, and leave when they are done.
+    pub fn moves(&self) -> Vec<Move> {
+        let one = |entry: &Entry| {
+            let value = |key: &str| entry.field(key).map(|item| &item.raw);
+            let moves = entry.section == Section::Device
+                && matches!(value("kind"), Some(Raw::Text(kind)) if kind == KIND)
+                && matches!(value(LEAVE), Some(Raw::Switch(true)));
+            let on = entry.on();
+            let [from, to] = on.get(..2).filter(|_| moves)? else { return None };
+            let [name, from, to] = [&entry.name.text, from, to].map(|name| (*name).clone());
+            Some(Move { name, from, to })
+        };
+        self.entries.iter().filter_map(one).collect()
+    }
+
+    /// Whether it has a disk or device of that name.
+    pub fn has(&self, name: &str) -> bool {
+        self.entries.iter().any(|entry| entry.name.text == name)
+    }
+
+    /// A name for a device that moves bytes to `to`.
+    pub fn name_for_move(&self, to: &str) -> String {
+        let free = |name: &String| {
+            let taken = self.entries.iter().chain(&self.exports);
+            name.len() <= NAME_MAX_BYTES && !taken.into_iter().any(|entry| entry.name.text == *name)
+        };
+        let numbered = (2..).map(|n| format!("move-{n}"));
+        let names = [format!("{to}-move"), "move-1".to_owned()].into_iter().chain(numbered);
+        names.into_iter().find(free).expect("some number is free")
+    }
+
+    /// The same, with a device in it that moves the bytes of `moving.from`, as they are in `before`, to
+    /// `moving.to`; what stands on that one stands on the move.
+    #[must_use]
+    pub fn with_move(&self, before: &Self, moving: &Move) -> Self {
+        let mut spec = self.clone();
+        let beneath = before.beneath(&moving.from);
+        let users = spec.entries.iter_mut().chain(&mut spec.exports);
+        users
+            .filter(|entry| !beneath.contains(&entry.name.text))
+            .for_each(|entry| entry.stand_on(&moving.to, &moving.name));
+        let missing = before.entries.iter().filter(|entry| beneath.contains(&entry.name.text));
+        let missing: Vec<_> =
+            missing.filter(|entry| !self.has(&entry.name.text)).cloned().collect();
+        spec.entries.extend(missing);
+        let text = |text: &str| Item { at: Position::NOWHERE, raw: Raw::Text(text.to_owned()) };
+        let on = Raw::List(vec![text(&moving.from), text(&moving.to)]);
+        let field = |key: &str, raw: Raw| Field {
+            key: word(key),
+            item: Item { at: Position::NOWHERE, raw },
+        };
+        spec.entries.push(Entry {
+            section: Section::Device,
+            name: word(&moving.name),
+            fields: vec![
+                field("kind", Raw::Text(KIND.to_owned())),
+                field("on", on),
+                field(LEAVE, Raw::Switch(true)),
+            ],
+            broken: false,
+            twice: false,
+        });
+        spec
+    }
+
+    /// The same, without the move of that name: what stands on it stands on `stays`, one of its two. What
+    /// nobody stands on any more goes too.
+    #[must_use]
+    pub fn without_move(&self, moving: &Move, stays: &str) -> Self {
+        let mut spec = self.clone();
+        spec.entries.retain(|entry| entry.name.text != moving.name);
+        let users = spec.entries.iter_mut().chain(&mut spec.exports);
+        users.for_each(|entry| entry.stand_on(&moving.name, stays));
+        let mut unused = [&moving.from, &moving.to].map(String::clone).to_vec();
+        while let Some(name) = unused.pop() {
+            let mut users = spec.entries.iter().chain(&spec.exports);
+            if users.any(|entry| entry.on().iter().any(|on| **on == name)) {
+                continue;
+            }
+            unused.extend(spec.lowers(&name));
+            spec.entries.retain(|entry| entry.name.text != name);
+        }
+        spec
+    }
+
+    fn lowers(&self, name: &str) -> Vec<String> {
+        let entry = self.entries.iter().find(|entry| entry.name.text == name);
+        entry.map(|entry| entry.on().into_iter().cloned().collect()).unwrap_or_default()
+    }
+
+    /// The names of a device and of all beneath it.
+    fn beneath(&self, name: &str) -> Vec<String> {
+        let mut all = vec![name.to_owned()];
+        let mut at = 0;
+        while let Some(name) = all.get(at).cloned() {
+            let lowers = self.lowers(&name).into_iter();
+            let new: Vec<_> = lowers.filter(|lower| !all.contains(lower)).collect();
+            all.extend(new);
+            at += 1;
+        }
+        all
+    }
+}
+
+impl Entry {
+    /// The names that it stands on.
+    fn on(&self) -> Vec<&String> {
+        let Some(on) = self.field("on") else { return Vec::new() };
+        let items = match &on.raw {
+            Raw::List(items) => items.as_slice(),
+            _ => std::slice::from_ref(on),
+        };
+        fn name(item: &Item) -> Option<&String> {
+            match &item.raw {
+                Raw::Text(name) => Some(name),
+                _ => None,
+            }
+        }
+        items.iter().filter_map(name).collect()
+    }
+
+    /// Stands on `new` where it stood on `old`.
+    fn stand_on(&mut self, old: &str, new: &str) {
+        let on = self.fields.iter_mut().filter(|field| field.key.text == "on");
+        for field in on {
+            let items = match &mut field.item.raw {
+                Raw::List(items) => items.as_mut_slice(),
+                _ => std::slice::from_mut(&mut field.item),
+            };
+            for item in items {
+                if let Raw::Text(name) = &mut item.raw
+                    && name == old
+                {
+                    new.clone_into(name);
+                }
+            }
+        }
+    }
+}
+
+fn word(text: &str) -> Word {
+    Word { text: text.to_owned(), at: Position::NOWHERE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(text: &str) -> Spec {
+        Spec::parse(text, "t.toml", &|_| None)
+    }
+
+    /// What stands on what, in the order of the names.
+    fn edges(spec: &Spec) -> String {
+        let all = spec.entries.iter().chain(&spec.exports);
+        let mut lines: Vec<_> = all
+            .map(|entry| {
+                let on: Vec<_> = entry.on().into_iter().map(String::as_str).collect();
+                format!("{} {}", entry.name.text, on.join(","))
+            })
+            .collect();
+        lines.sort();
+        lines.join("; ")
+    }
+
+    const PLAIN: &str = "[disk]\na = { memory = \"1MiB\" }\n[device]\n\
+                         p = { kind = \"partition\", on = \"a\", size = \"rest\" }\n\
+                         [export]\nv = { on = \"p\" }\n";
+    const SAFE: &str = "[disk]\na = { memory = \"1MiB\" }\n[device]\n\
+                        safe = { kind = \"crypt\", on = \"a\" }\n\
+                        p = { kind = \"partition\", on = [\"safe\"], size = \"rest\" }\n\
+                        [export]\nv = { on = \"p\" }\n";
+
+    fn moving(from: &str, to: &str) -> Move {
+        let [from, to] = [from, to].map(str::to_owned);
+        Move { name: "m".to_owned(), from, to }
+    }
+
+    #[test]
+    fn encryption_goes_in_and_the_move_leaves() {
+        let (plain, safe) = (spec(PLAIN), spec(SAFE));
+        let during = safe.with_move(&plain, &moving("a", "safe"));
+        assert_eq!(edges(&during), "a ; m a,safe; p m; safe a; v p");
+        assert_eq!(during.moves(), [moving("a", "safe")]);
+        assert_eq!(edges(&during.without_move(&moving("a", "safe"), "safe")), edges(&safe));
+        assert_eq!(edges(&during.without_move(&moving("a", "safe"), "a")), edges(&plain));
+    }
+
+    #[test]
+    fn what_bytes_come_from_stays_until_they_have_moved() {
+        let (plain, safe) = (spec(PLAIN), spec(SAFE));
+        let during = plain.with_move(&safe, &moving("safe", "a"));
+        assert_eq!(edges(&during), "a ; m safe,a; p m; safe a; v p");
+        assert_eq!(edges(&during.without_move(&moving("safe", "a"), "a")), edges(&plain));
+        assert_eq!(edges(&during.without_move(&moving("safe", "a"), "safe")), edges(&safe));
+    }
+
+    #[test]
+    fn names_are_free() {
+        assert_eq!(spec(SAFE).name_for_move("safe"), "safe-move");
+        let long = "x".repeat(NAME_MAX_BYTES);
+        assert_eq!(spec(SAFE).name_for_move(&long), "move-1");
+        let taken = SAFE.replace("p =", "safe-move =").replace("\"p\"", "\"safe-move\"");
+        assert_eq!(spec(&taken).name_for_move("safe"), "move-1");
+    }
+}
