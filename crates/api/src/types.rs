@@ -379,6 +379,9 @@ pub struct ApplyRequest {
     /// Where an export would show other bytes, its bytes move there, as a job.
     #[serde(default)]
     pub move_bytes: bool,
+    /// Bytes per second that move at most; as many as clients leave if left out.
+    #[serde(default)]
+    pub speed_bytes: Option<u64>,
     /// Only say what would be done.
     pub dry_run: bool,
 }

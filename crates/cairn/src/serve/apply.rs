@@ -37,7 +37,7 @@ impl Serving {
         let mut notes = Vec::new();
         if request.move_bytes {
             let wanted = self.wanted(&spec, request.wipe.clone(), true).await?;
-            (spec, notes) = self.with_moves(&spec, &wanted.planned)?;
+            (spec, notes) = self.with_moves(&spec, &wanted.planned, request.speed_bytes)?;
         }
         let wipe = request.wipe.clone();
         let mut applied = self.become_spec(&turn, spec, wipe, request.dry_run).await?;

@@ -127,7 +127,12 @@ impl Serving {
 
     /// The spec with what moves bytes in it, so that each export shows what it shows now; and what is worth
     /// knowing of that.
-    pub fn with_moves(&self, spec: &Spec, planned: &Planned) -> Result<(Spec, Vec<String>)> {
+    pub fn with_moves(
+        &self,
+        spec: &Spec,
+        planned: &Planned,
+        speed: Option<u64>,
+    ) -> Result<(Spec, Vec<String>)> {
         let before = self.spec.borrow();
         let (mut spec, mut notes) = (spec.clone(), Vec::new());
         for (from, to) in self.live.to_move(planned) {
@@ -140,7 +145,7 @@ impl Serving {
                 "note: the bytes of {from} move to {to}: cairn job watch {name}; when they are there, \
                  {name} goes by itself"
             ));
-            spec = spec.with_move(&before, &Move { name, from, to });
+            spec = spec.with_move(&before, &Move { name, from, to, speed });
         }
         Ok((spec, notes))
     }

@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use api::GraphView;
 use block::Env;
-use block::env::{Address, LISTENER};
+use block::env::{Address, LISTENER, Listener};
 use clap::Args;
 use export::nbd::{Export, Limits, Server};
 use graph::engine::Engine;
@@ -58,6 +58,9 @@ use live::Running;
 use process::PidFile;
 
 pub use remote::Remote;
+
+/// The longest that the sockets of a process outlive it.
+const CLOSING: Duration = Duration::from_millis(300);
 
 /// What `serve` takes.
 #[derive(Args)]
@@ -161,11 +164,12 @@ impl Serving {
     }
 
     /// Lets clients in.
-    fn listen(&self, listens: &[Listen], tls: Option<Rc<tls::Server>>) -> Result<()> {
+    async fn listen(&self, listens: &[Listen], tls: Option<Rc<tls::Server>>) -> Result<()> {
+        let mut listeners = Vec::new();
+        for at in listens {
+            listeners.push(self.listener(&at.address).await?);
+        }
         let mut bound = self.listens.borrow_mut();
-        let listeners: Result<Vec<_>, _> =
-            listens.iter().map(|at| self.env.listen(&at.address)).collect();
-        let listeners = listeners?;
         let mut held = Ok(());
         if self.env.left().iter().any(|name| name == LISTENER) {
             // Nobody waits for an answer where this process does not listen any more.
@@ -184,6 +188,22 @@ impl Serving {
             out::note(&format!("warning: {error}"));
         }
         Ok(())
+    }
+
+    /// The kernel closes the sockets of a process that was killed a moment after it is gone.
+    async fn listener(&self, at: &Address) -> block::Result<Rc<dyn Listener>> {
+        let begun = self.env.now();
+        loop {
+            match self.env.listen(at) {
+                Err(error)
+                    if error.kind() == block::ErrorKind::InUse
+                        && self.env.now().since(begun) < CLOSING =>
+                {
+                    self.env.sleep(CLOSING / 10).await;
+                }
+                listening => return listening,
+            }
+        }
     }
 
     /// Attaches what the spec says.
@@ -294,7 +314,7 @@ impl ServeOptions {
         let serving = Rc::new(Serving { read_only: self.read_only, ..serving });
         // Every disk is open, and so everything that a process before this one has begun is at its end.
         core.block_on(serving.attachments.resume());
-        serving.listen(&listens, tls)?;
+        core.block_on(serving.listen(&listens, tls))?;
         let planned = serving.planned();
         let control = open_control(self.at.as_deref(), &serving)?;
         core.block_on(serving.attach(&planned))?;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use api::{Applied, ApplyRequest, Client};
 use clap::Args;
 use graph::spec::Spec;
+use graph::spec::units::parse_size;
 
 use crate::exit::{Exit, Failure, Result};
 use crate::out::{self, Form};
@@ -25,6 +26,9 @@ pub struct ApplyArgs {
     /// bring it to another disk
     #[arg(long = "move")]
     move_bytes: bool,
+    /// With --move: bytes per second at most, as 100MiB; as many as clients leave if not given
+    #[arg(long, requires = "move_bytes", value_name = "BYTES", value_parser = parse_size)]
+    speed: Option<u64>,
     /// With --move: watch until the bytes are there; Ctrl-C leaves them moving
     #[arg(long, requires = "move_bytes")]
     wait: bool,
@@ -47,11 +51,18 @@ pub struct DiffArgs {
     at: At,
 }
 
+/// Whether bytes may move, and how fast.
+struct Moving {
+    move_bytes: bool,
+    speed: Option<u64>,
+}
+
 impl ApplyArgs {
     /// Asks the running graph of that name.
     pub fn run(self, form: Form) -> Result {
-        let Self { spec, wipe, move_bytes, wait, dry_run, at } = self;
-        let (client, applied) = ask(&spec, wipe, move_bytes, dry_run, &at)?;
+        let Self { spec, wipe, move_bytes, speed, wait, dry_run, at } = self;
+        let moving = Moving { move_bytes, speed };
+        let (client, applied) = ask(&spec, wipe, moving, dry_run, &at)?;
         print(form, &applied, dry_run)?;
         let is_new = |job: &&api::Job| {
             applied.changes.iter().any(|line| line.verb == "add" && line.name == job.device)
@@ -66,7 +77,13 @@ impl ApplyArgs {
 impl DiffArgs {
     /// Asks the running graph of that name, and changes nothing.
     pub fn run(self, form: Form) -> Result {
-        let (_, applied) = ask(&self.spec, Vec::new(), self.move_bytes, true, &self.at)?;
+        let (_, applied) = ask(
+            &self.spec,
+            Vec::new(),
+            Moving { move_bytes: self.move_bytes, speed: None },
+            true,
+            &self.at,
+        )?;
         print(form, &applied, true)
     }
 }
@@ -74,7 +91,7 @@ impl DiffArgs {
 fn ask(
     path: &Path,
     wipe: Vec<String>,
-    move_bytes: bool,
+    moving: Moving,
     dry_run: bool,
     at: &At,
 ) -> Result<(Client, Applied)> {
@@ -92,7 +109,9 @@ fn ask(
     let client =
         at.one_where(|client| client.graph().is_ok_and(|graph| graph.name == spec.name()))?;
     let variables = variables.into_inner();
-    let request = ApplyRequest { file, text, variables, directory, wipe, move_bytes, dry_run };
+    let Moving { move_bytes, speed: speed_bytes } = moving;
+    let request =
+        ApplyRequest { file, text, variables, directory, wipe, move_bytes, speed_bytes, dry_run };
     let applied = client.apply(&request)?;
     Ok((client, applied))
 }

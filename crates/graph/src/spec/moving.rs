@@ -4,9 +4,10 @@ use super::fault::Position;
 use super::parse::{Entry, NAME_MAX_BYTES, Section, Spec};
 use super::tree::{Field, Item, Raw, Word};
 
-/// The kind that moves bytes, and its option to leave by itself.
+/// The kind that moves bytes, and its options.
 const KIND: &str = "migrate";
 const LEAVE: &str = "leave";
+const SPEED: &str = "speed";
 
 /// A device that moves bytes, and leaves when it is done.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -17,6 +18,8 @@ pub struct Move {
     pub from: String,
     /// Where they go to.
     pub to: String,
+    /// Bytes per second at most.
+    pub speed: Option<u64>,
 }
 
 impl Spec {
@@ -30,7 +33,11 @@ impl Spec {
             let on = entry.on();
             let [from, to] = on.get(..2).filter(|_| moves)? else { return None };
             let [name, from, to] = [&entry.name.text, from, to].map(|name| (*name).clone());
-            Some(Move { name, from, to })
+            let speed = match value(SPEED) {
+                Some(Raw::Integer(bytes)) => u64::try_from(*bytes).ok(),
+                _ => None,
+            };
+            Some(Move { name, from, to, speed })
         };
         self.entries.iter().filter_map(one).collect()
     }
@@ -74,11 +81,14 @@ impl Spec {
         spec.entries.push(Entry {
             section: Section::Device,
             name: word(&moving.name),
-            fields: vec![
+            fields: [
                 field("kind", Raw::Text(KIND.to_owned())),
                 field("on", on),
                 field(LEAVE, Raw::Switch(true)),
-            ],
+            ]
+            .into_iter()
+            .chain(moving.speed.map(|bytes| field(SPEED, Raw::Integer(bytes.into()))))
+            .collect(),
             broken: false,
             twice: false,
         });
@@ -195,7 +205,7 @@ mod tests {
 
     fn moving(from: &str, to: &str) -> Move {
         let [from, to] = [from, to].map(str::to_owned);
-        Move { name: "m".to_owned(), from, to }
+        Move { name: "m".to_owned(), from, to, speed: Some(1 << 20) }
     }
 
     #[test]

@@ -1,0 +1,248 @@
+//! Bytes that move while clients use them: encrypted in place, and back, and to another disk.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
+
+mod common;
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use api::{Applied, GraphView, Job, JobState};
+use common::{Dir, Serve, tool, until};
+
+/// What a labelled disk of 64 MiB has.
+const SIZE: usize = 62 << 20;
+
+/// What is written and looked at as one.
+const BLOCK: usize = 64 << 10;
+
+const A: &str = "a = { file = \"a.img\", size = \"64MiB\", create = true, label = true }";
+const B: &str = "b = { file = \"b.img\", size = \"64MiB\", create = true, label = true }";
+const SAFE: &str = "safe = { kind = \"crypt\", on = \"a\", key = \"file:key\", \
+                    kdf_memory = \"1MiB\", kdf_passes = 1 }";
+
+fn spec(disks: &str, devices: &str, on: &str) -> String {
+    format!(
+        "name = \"home\"\n[disk]\n{disks}\n[device]\n{devices}\n[export]\nvol = {{ on = \"{on}\" }}\n"
+    )
+}
+
+/// A plain disk, and the specs that it may come to.
+fn dir() -> Dir {
+    let dir = Dir::new();
+    dir.write("key", "correct horse battery staple");
+    dir.write("plain.toml", &spec(A, "", "a"));
+    dir.write("safe.toml", &spec(A, SAFE, "safe"));
+    dir.write("other.toml", &spec(B, "", "b"));
+    dir
+}
+
+/// What is in each block, as far as clients were told.
+struct Known(Vec<u8>);
+
+impl Known {
+    fn write(&mut self, dir: &Dir, uri: &str, block: usize, byte: u8) {
+        let (at, len) = (block * BLOCK, BLOCK);
+        let write = format!("write -P {byte} {at} {len}");
+        assert_eq!(tool(dir, "qemu-io", &["-f", "raw", uri, "-c", &write]).code, 0);
+        self.0[block] = byte;
+    }
+
+    fn fill(dir: &Dir, uri: &str) -> Self {
+        let mut known = Self(vec![0; SIZE / BLOCK]);
+        for n in 0..8 {
+            let (blocks, byte) = (known.0.len() / 8, 0x10 + n as u8);
+            let write = format!("write -P {byte} {} {}", n * blocks * BLOCK, blocks * BLOCK);
+            assert_eq!(tool(dir, "qemu-io", &["-f", "raw", uri, "-c", &write]).code, 0);
+            known.0[n * blocks..(n + 1) * blocks].fill(byte);
+        }
+        known
+    }
+
+    fn check(&self, dir: &Dir, uri: &str) {
+        let out = dir.path("out.img").display().to_string();
+        assert_eq!(tool(dir, "nbdcopy", &[uri, &out]).code, 0);
+        let bytes = std::fs::read(&out).unwrap();
+        assert_eq!(bytes.len(), SIZE);
+        for (n, block) in bytes.chunks(BLOCK).enumerate() {
+            let wrong = block.iter().position(|byte| *byte != self.0[n]);
+            assert_eq!(wrong, None, "in block {n}, which should hold {:#x}", self.0[n]);
+        }
+    }
+}
+
+/// Whether a run of these bytes is on the disk as it is.
+fn is_plain(dir: &Dir, disk: &str, byte: u8) -> bool {
+    let bytes = std::fs::read(dir.path(disk)).unwrap();
+    bytes.chunks(BLOCK).any(|block| block.iter().all(|one| *one == byte))
+}
+
+fn jobs(dir: &Dir) -> Vec<Job> {
+    dir.json(0, &["job", "ls"])
+}
+
+fn until_moved(dir: &Dir) {
+    until("the bytes have moved", || jobs(dir).is_empty());
+}
+
+/// Random writes that are read back and compared, for so long.
+fn load(dir: &Dir, uri: &str, seconds: u32) -> Child {
+    Command::new("fio")
+        .args(["--name=load", "--ioengine=nbd", "--rw=randrw", "--bs=4k-64k", "--iodepth=16"])
+        .args(["--verify=crc32c", "--verify_backlog=64", "--verify_fatal=1", "--size=48M"])
+        .args(["--time_based", "--output-format=json", "--output=fio.json"])
+        .args([format!("--runtime={seconds}"), format!("--uri={uri}")])
+        .current_dir(dir.path("."))
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// The longest wait of any request of the load, once it has ended well.
+fn longest(dir: &Dir, mut load: Child) -> Duration {
+    assert!(load.wait().unwrap().success(), "a client saw an error, or other bytes");
+    let said = std::fs::read_to_string(dir.path("fio.json")).unwrap();
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let max = |way: &str| said["jobs"][0][way]["clat_ns"]["max"].as_u64().unwrap();
+    Duration::from_nanos(max("read").max(max("write")))
+}
+
+#[test]
+fn a_volume_in_use_is_encrypted_in_place_and_decrypted_again() {
+    let dir = dir();
+    let serve = dir.serve(&["plain.toml"]);
+    let uri = serve.uri().to_owned();
+    let known = Known::fill(&dir, &uri);
+    assert!(is_plain(&dir, "a.img", 0x17));
+    // Without the word for it, it is not done.
+    let ran = dir.cairn(&["apply", "safe.toml"]);
+    assert!(ran.code == 9 && ran.err.contains("apply it with --move"), "{ran:?}");
+    let before: GraphView = dir.json(0, &["graph"]);
+    let would: Applied = dir.json(0, &["apply", "safe.toml", "--move", "--dry-run"]);
+    assert!(would.notes.iter().any(|note| note.contains("safe-move")), "{would:?}");
+    assert_eq!(dir.json::<GraphView>(0, &["graph"]), before);
+
+    let load = load(&dir, &uri, 6);
+    std::thread::sleep(Duration::from_millis(500));
+    dir.text(&["apply", "safe.toml", "--move", "--speed", "24MiB"]);
+    // One thing after the other.
+    let ran = dir.cairn(&["apply", "plain.toml", "--move"]);
+    assert!(ran.code == 5 && ran.err.contains("on their way already"), "{ran:?}");
+    until_moved(&dir);
+    let longest = longest(&dir, load);
+    assert!(longest < Duration::from_secs(2), "a client waited for {longest:?}");
+    // What fio has left alone is what it was, and is nowhere on the disk.
+    let tail = Known(known.0[..].to_vec());
+    let uri_tail = &uri;
+    for block in 48 * 16..SIZE / BLOCK {
+        let (at, byte) = (block * BLOCK, tail.0[block]);
+        let read = format!("read -P {byte} {at} {BLOCK}");
+        assert_eq!(tool(&dir, "qemu-io", &["-f", "raw", uri_tail, "-c", &read]).code, 0, "{block}");
+    }
+    assert!(!is_plain(&dir, "a.img", 0x17));
+    assert_eq!(serve.stop().code, 0);
+
+    // The disks know by now; the spec of before is refused.
+    let ran = dir.cairn(&["serve", "plain.toml"]);
+    assert!(ran.code != 0 && ran.err.contains("\"safe\" keeps"), "{ran:?}");
+    let serve = dir.serve(&["safe.toml"]);
+    let known = Known::fill(&dir, serve.uri());
+    dir.text(&["apply", "plain.toml", "--move", "--wait"]);
+    until_moved(&dir);
+    known.check(&dir, serve.uri());
+    assert!(is_plain(&dir, "a.img", 0x17));
+    assert_eq!(serve.stop().code, 0);
+    let serve = dir.serve(&["plain.toml"]);
+    known.check(&dir, serve.uri());
+    assert_eq!(serve.stop().code, 0);
+}
+
+#[test]
+fn bytes_move_to_another_disk_and_the_first_one_is_free() {
+    let dir = dir();
+    let serve = dir.serve(&["plain.toml"]);
+    let known = Known::fill(&dir, serve.uri());
+    dir.text(&["apply", "other.toml", "--move", "--wait"]);
+    until_moved(&dir);
+    known.check(&dir, serve.uri());
+    let shown: GraphView = dir.json(0, &["graph"]);
+    let names: Vec<_> = shown.nodes.iter().map(|node| node.name.as_str()).collect();
+    assert_eq!(names, ["b"]);
+    assert_eq!(serve.stop().code, 0);
+    std::fs::remove_file(dir.path("a.img")).unwrap();
+    let serve = dir.serve(&["other.toml"]);
+    known.check(&dir, serve.uri());
+    assert_eq!(serve.stop().code, 0);
+}
+
+#[test]
+fn a_move_rests_turns_round_and_leaves_all_as_it_was() {
+    let dir = dir();
+    let serve = dir.serve(&["plain.toml"]);
+    let known = Known::fill(&dir, serve.uri());
+    dir.text(&["apply", "safe.toml", "--move", "--speed", "16MiB"]);
+    until("some has moved", || jobs(&dir)[0].progress.done_bytes > 4 << 20);
+    let paused: Job = dir.json(0, &["job", "pause", "safe-move"]);
+    until("it rests", || jobs(&dir)[0].state == JobState::Paused);
+    let done = jobs(&dir)[0].progress.done_bytes;
+    assert!(done >= paused.progress.done_bytes && done < SIZE as u64);
+    assert_eq!(serve.stop().code, 0);
+    // Over a restart too.
+    let serve = dir.serve(&["safe.toml"]);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!((jobs(&dir)[0].state, jobs(&dir)[0].progress.done_bytes), (JobState::Paused, done));
+    known.check(&dir, serve.uri());
+    let ran = dir.cairn(&["job", "pause", "1"]);
+    assert!(ran.code == 5 && ran.err.contains("paused already"), "{ran:?}");
+    let ran = dir.cairn(&["job", "cancel", "7"]);
+    assert!(ran.code == 4 && ran.err.contains("under way: 1 (safe-move)"), "{ran:?}");
+    dir.text(&["job", "cancel", "1"]);
+    until_moved(&dir);
+    known.check(&dir, serve.uri());
+    assert!(is_plain(&dir, "a.img", 0x17));
+    assert_eq!(serve.stop().code, 0);
+    let serve = dir.serve(&["plain.toml"]);
+    known.check(&dir, serve.uri());
+    assert_eq!(serve.stop().code, 0);
+}
+
+/// Killed at any moment, and started again from the spec or from the disk alone: what was answered is there,
+/// and it goes on where it was.
+#[test]
+fn kills_on_the_way_lose_nothing() {
+    let dir = dir();
+    let mut serve = dir.serve(&["plain.toml"]);
+    let mut known = Known::fill(&dir, serve.uri());
+    dir.text(&["apply", "safe.toml", "--move", "--speed", "8MiB"]);
+    let (mut kills, mut draw) = (0_u32, 1_u64);
+    let mut next = |most: u64| {
+        draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (draw >> 33) % most
+    };
+    while !jobs(&dir).is_empty() {
+        let uri = serve.uri().to_owned();
+        for _ in 0..3 {
+            let block = next((SIZE / BLOCK) as u64) as usize;
+            known.write(&dir, &uri, block, next(250) as u8);
+        }
+        std::thread::sleep(Duration::from_millis(next(60)));
+        serve.signal("KILL");
+        assert_eq!(serve.end().code, -9);
+        kills += 1;
+        serve = match kills % 3 {
+            0 => dir.import(&["home", "--key", "safe=file:key", "--directory", "."]),
+            _ => dir.serve(&["safe.toml"]),
+        };
+        if kills.is_multiple_of(5) {
+            known.check(&dir, serve.uri());
+        }
+    }
+    println!("{kills} kills");
+    assert!(kills >= 20, "{kills} kills were too few");
+    known.check(&dir, serve.uri());
+    assert!(!is_plain(&dir, "a.img", 0x17));
+    assert_eq!(stop(serve), 0);
+}
+
+fn stop(serve: Serve) -> i32 {
+    serve.stop().code
+}
