@@ -49,13 +49,13 @@ pub enum Place {
 
 impl Survey {
     /// Labels the disks that are to have one, and marks all of them as open, durably. From then on
-    /// the graph may be built.
+    /// the graph may be built; when it is, [`Labels::made`].
     ///
     /// # Errors
     /// As [`Survey::prepare`].
     pub async fn begin(self, planned: &Planned) -> Result<Labels, Vec<Refusal>> {
         let labels = self.prepare(planned).await?;
-        labels.commit(None).await.map_err(failed)?;
+        labels.tell(|disk| disk.fresh).await.into_iter().collect::<Result<()>>().map_err(failed)?;
         Ok(labels)
     }
 
@@ -212,13 +212,14 @@ impl Survey {
         let (label, number) = look.label.clone().expect("it was bound by its label");
         let open = look.open.clone().expect("its label was read");
         let (clean, data_bytes) = (label.holder.is_none(), label.data_bytes);
+        let fresh = label.forming;
         let (store, clean) = match &look.store {
             // All that was answered is flushed when a graph is changed.
             Some(store) => (store.clone(), true),
             None => (Rc::new(Store::new(&self.env, &open.lower, label, Some(number))?), clean),
         };
         let (disk, open, store) = (Some(look.disk.clone()), Some(open), Some(store));
-        Ok(Disk { disk, open, store, data_bytes, fresh: false, clean })
+        Ok(Disk { disk, open, store, data_bytes, fresh, clean })
     }
 
     /// Opens a disk that is still to be made, empties one that is to be wiped, and labels it.
@@ -269,18 +270,7 @@ impl Labels {
     /// # Errors
     /// What the first of its disks says that has failed; to undo a change, one that has not is enough.
     pub async fn commit(&self, before: Option<&Self>) -> Result<()> {
-        let writable = self.disks.iter().filter_map(|(name, disk)| Some((name, disk.writable()?)));
-        let here = writable.map(|(name, store)| {
-            let (name, machine) = (name.clone(), self.opening.machine.clone());
-            let (epoch, spec, keepers) = (self.epoch, self.spec.clone(), self.keepers.clone());
-            update(store.clone(), move |label| {
-                label.holder = Some(machine);
-                label.cells.retain(|device, _| keepers.contains(device));
-                (label.forming, label.epoch, label.spec, label.disk_name) =
-                    (false, epoch, spec, name);
-            })
-        });
-        let mut written = all(here.collect()).await.into_iter();
+        let mut written = self.tell(|_| false).await.into_iter();
         match before {
             // Its epoch is above all others: one disk that has it is enough to find it again.
             None if self.again => written.reduce(Result::or).unwrap_or(Ok(()))?,
@@ -297,6 +287,34 @@ impl Labels {
         // The graph's own disks say so already; one that has left may be ill.
         let _: Vec<Result<()>> = all(told.collect()).await;
         Ok(())
+    }
+
+    /// Writes on all disks whose they are; `forming`: which of them are being made still.
+    async fn tell(&self, forming: impl Fn(&Disk) -> bool) -> Vec<Result<()>> {
+        let writable =
+            self.disks.iter().filter_map(|(name, disk)| Some((name, disk, disk.writable()?)));
+        let told = writable.map(|(name, disk, store)| {
+            let (name, forming) = (name.clone(), forming(disk));
+            let (machine, epoch) = (self.opening.machine.clone(), self.epoch);
+            let (spec, keepers) = (self.spec.clone(), self.keepers.clone());
+            update(store.clone(), move |label| {
+                label.holder = Some(machine);
+                label.cells.retain(|device, _| keepers.contains(device));
+                (label.forming, label.epoch, label.spec, label.disk_name) =
+                    (forming, epoch, spec, name);
+            })
+        });
+        all(told.collect()).await
+    }
+
+    /// What stands on new disks is made, and what it keeps is there: from now on they count.
+    ///
+    /// # Errors
+    /// What the first disk says that cannot be told.
+    pub async fn made(&self) -> Result<()> {
+        let fresh = self.disks.values().filter(|disk| disk.fresh).filter_map(Disk::writable);
+        let told = fresh.map(|store| update(store.clone(), |label| label.forming = false));
+        all(told.collect()).await.into_iter().collect()
     }
 
     fn has(&self, store: &Rc<Store>) -> bool {
