@@ -4,6 +4,7 @@
 use block::seeded::{self, Bug};
 use block::{Error, ErrorKind, Found, Result};
 
+use super::MEMBERS_MAX;
 use super::record::{Known, Point, Record, Standing};
 
 /// What is known of the members when a mirror is opened.
@@ -29,6 +30,8 @@ pub struct Decision {
     pub known: Vec<(Point, Point)>,
     /// The highest change so far.
     pub change: u64,
+    /// Members that it has no more, as far as there is room: should one come back, it is known.
+    pub gone: Vec<Known>,
 }
 
 impl Members<'_> {
@@ -61,7 +64,19 @@ impl Members<'_> {
             standings,
             known: (0..self.names.len()).map(point).collect(),
             change: newest.point.change,
+            gone: self.gone(newest),
         })
+    }
+
+    /// Who was a member by the newest state and is none now misses what comes from now on.
+    fn gone(&self, newest: &Record) -> Vec<Known> {
+        let is_gone = |known: &&Known| self.names.iter().all(|name| *name != known.name);
+        // Those that have just left come first.
+        let gone = newest.members.iter().filter(is_gone).cloned().map(|known| match known.standing {
+            Standing::InSync => Known { standing: Standing::Stale, ..known },
+            Standing::Stale | Standing::Failed => known,
+        });
+        gone.take(MEMBERS_MAX.saturating_sub(self.names.len())).collect()
     }
 
     fn records(&self) -> Result<Vec<Option<Record>>> {
@@ -105,6 +120,7 @@ impl Members<'_> {
             standings: (0..count).map(standing).collect(),
             known: vec![(Point::default(), Point::default()); count],
             change: 0,
+            gone: Vec::new(),
         })
     }
 

@@ -263,3 +263,28 @@ fn who_is_not_there_cannot_be_trusted() {
     case.trust = Some(0);
     assert_eq!(case.decide(), Ok(vec![IN, STALE]));
 }
+
+#[test]
+fn a_member_that_left_and_comes_back_is_copied() {
+    // b misses a change, and leaves; a goes on with another one; then the old pair is opened again.
+    let old = both(true);
+    let (before, left) = (point(1, 6), point(1, 5));
+    let newest = record(before, true, &[("a", IN, left, before), ("b", FAILED, left, left)]);
+    let alone = Members {
+        names: vec!["a", "c"],
+        found: vec![&found(Some(&newest)), &found(None)],
+        created: false,
+        trust: None,
+        may_degrade: false,
+    };
+    let gone = alone.decide().unwrap().gone;
+    assert_eq!(gone, newest.members[1..], "it is remembered");
+    let later = point(2, 7);
+    let mut next = record(later, true, &[("a", IN, before, later), ("c", STALE, later, later)]);
+    next.members.extend(gone);
+    let stale = record(left, true, &[("a", STALE, left, left), ("b", IN, left, left)]);
+    for own in [old, stale] {
+        let case = Case::new(vec![found(Some(&next)), found(Some(&own))]);
+        assert_eq!(case.decide(), Ok(vec![IN, FAILED]));
+    }
+}
