@@ -123,8 +123,7 @@ fn a_member_is_removed() {
     every_crash_of_a_change(&[0, 1, 2], &[0, 2], true);
 }
 
-/// Nothing was served yet, so nothing stands against beginning anew, or going on; but for a disk whose very
-/// first label was torn: it looks like one whose label was damaged, and a person has to say which.
+/// Nothing was served yet, so nothing stands against beginning anew, or going on.
 #[test]
 fn the_first_start_is_made_again() {
     let rig = Rc::new(Rig::new(2));
@@ -134,24 +133,16 @@ fn the_first_start_is_made_again() {
         let (planned, survey) = own.look(&wanted, opening(false), None).await?;
         Live::open(&own.world.env(), &own.engine, planned, Some(survey)).await
     };
-    let (mut seen, mut torn) = (Seen::default(), 0);
+    let mut seen = Seen::default();
     let live = moments(&rig, start, |images| {
         for state in seen.new_of(&images) {
             let rig = Rig::of(&state);
-            match rig.try_open(&again) {
-                Ok(live) => {
-                    rig.fill(&rig.client(&live), FLUSHED);
-                    assert!(rig.holds(&rig.client(&live), FLUSHED));
-                }
-                Err(Unchanged::Refused(why)) if why[0].words.contains("or it never served") => {
-                    torn += 1;
-                }
-                Err(unchanged) => panic!("it comes up: {unchanged:?}"),
-            }
+            let client = rig.client(&rig.open(&again));
+            rig.fill(&client, FLUSHED);
+            assert!(rig.holds(&client, FLUSHED));
         }
     });
     live.unwrap_or_else(|unchanged| panic!("{unchanged:?}"));
-    let states = seen.0.len();
-    println!("{states} states of a first start, {torn} of them with a torn first label");
-    assert!(states > 100 && torn * 4 < states, "the start writes");
+    println!("{} states of a first start", seen.0.len());
+    assert!(seen.0.len() > 100, "the start writes");
 }

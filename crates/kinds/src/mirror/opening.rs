@@ -72,10 +72,11 @@ impl Members<'_> {
     fn gone(&self, newest: &Record) -> Vec<Known> {
         let is_gone = |known: &&Known| self.names.iter().all(|name| *name != known.name);
         // Those that have just left come first.
-        let gone = newest.members.iter().filter(is_gone).cloned().map(|known| match known.standing {
-            Standing::InSync => Known { standing: Standing::Stale, ..known },
-            Standing::Stale | Standing::Failed => known,
-        });
+        let gone =
+            newest.members.iter().filter(is_gone).cloned().map(|known| match known.standing {
+                Standing::InSync => Known { standing: Standing::Stale, ..known },
+                Standing::Stale | Standing::Failed => known,
+            });
         gone.take(MEMBERS_MAX.saturating_sub(self.names.len())).collect()
     }
 
@@ -170,20 +171,19 @@ impl Members<'_> {
         let in_sync = |n: &usize| standings[*n] == Standing::InSync;
         let (here, gone): (Vec<_>, Vec<_>) =
             (0..self.names.len()).filter(in_sync).partition(|n| self.found[*n].present);
-        let missing = newest.members.iter().filter(|member| {
-            let named = self.names.iter().any(|name| *name == member.name);
-            member.standing == Standing::InSync && !named
-        });
-        let gone: Vec<&str> = gone
-            .iter()
-            .map(|n| self.names[*n])
-            .chain(missing.map(|member| member.name.as_str()))
-            .collect();
+        let gone: Vec<&str> = gone.iter().map(|n| self.names[*n]).collect();
         if here.is_empty() {
+            // The mirror may have had others, or the same under other names.
+            let others = newest.members.iter().filter(|member| {
+                let is_named = self.names.iter().any(|name| *name == member.name);
+                member.standing == Standing::InSync && !is_named
+            });
+            let had: Vec<&str> =
+                gone.into_iter().chain(others.map(|member| member.name.as_str())).collect();
             let words = format!(
                 "no member that has every write is there; {} had. Next: bring it back; or trust = \
                  MEMBER, and what that one misses is lost",
-                if gone.is_empty() { "none".to_owned() } else { gone.join(", ") }
+                if had.is_empty() { "none".to_owned() } else { had.join(", ") }
             );
             return Some(Error::new(ErrorKind::Degraded, words));
         }

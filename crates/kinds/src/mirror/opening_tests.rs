@@ -270,9 +270,10 @@ fn a_member_that_left_and_comes_back_is_copied() {
     let old = both(true);
     let (before, left) = (point(1, 6), point(1, 5));
     let newest = record(before, true, &[("a", IN, left, before), ("b", FAILED, left, left)]);
+    let (own, new) = (found(Some(&newest)), found(None));
     let alone = Members {
         names: vec!["a", "c"],
-        found: vec![&found(Some(&newest)), &found(None)],
+        found: vec![&own, &new],
         created: false,
         trust: None,
         may_degrade: false,
@@ -287,4 +288,15 @@ fn a_member_that_left_and_comes_back_is_copied() {
         let case = Case::new(vec![found(Some(&next)), found(Some(&own))]);
         assert_eq!(case.decide(), Ok(vec![IN, FAILED]));
     }
+}
+
+#[test]
+fn a_member_that_the_mirror_has_no_more_is_not_missed() {
+    // A change got as far as a copy on x, and not to the labels that tell of it.
+    let now = point(2, 7);
+    let newest = record(now, true, &[("a", IN, now, now), ("x", IN, now, now)]);
+    let case = Case::new(vec![found(Some(&newest)), found(Some(&both(true)))]);
+    assert_eq!(case.decide(), Ok(vec![IN, STALE]));
+    let case = Case::new(vec![Found { present: false, ..found(None) }, found(Some(&newest))]);
+    assert!(case.decide().unwrap_err().contains("a, x had"));
 }
