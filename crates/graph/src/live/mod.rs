@@ -316,10 +316,10 @@ impl Live {
         let before = Before { graph: &old.graph, stays, handovers };
         let mut graph = Graph::empty(&old.planned, &self.engine);
         let back = async {
-            graph.fill(&old.planned, labels.as_ref(), &self.env, Some(&before)).await?;
             if let Some(labels) = &labels {
                 labels.commit(None).await?;
             }
+            graph.fill(&old.planned, labels.as_ref(), &self.env, Some(&before)).await?;
             graph.open_doors(Some(&old.graph))
         }
         .await;

@@ -18,8 +18,6 @@ pub struct Ledger {
     change: Cell<u64>,
     /// Of each member: what is known to be on it, and what was last sent there.
     known: RefCell<Vec<(Point, Point)>>,
-    /// What is known of members that it has no more.
-    gone: Vec<Known>,
     active: Cell<bool>,
     flush_failed: Cell<bool>,
     /// How many changes of members and flags are durable.
@@ -35,7 +33,6 @@ impl Ledger {
             opening,
             change: Cell::new(decision.change),
             known: RefCell::new(decision.known.clone()),
-            gone: decision.gone.clone(),
             active: Cell::new(false),
             flush_failed: Cell::new(false),
             durable: Cell::new(None),
@@ -83,12 +80,7 @@ impl Ledger {
             point,
             active: self.active.get(),
             flush_failed: self.flush_failed.get(),
-            members: members
-                .iter()
-                .zip(all.iter())
-                .map(member)
-                .chain(self.gone.iter().cloned())
-                .collect(),
+            members: members.iter().zip(all.iter()).map(member).collect(),
         }
     }
 }

@@ -4,7 +4,6 @@
 use block::seeded::{self, Bug};
 use block::{Error, ErrorKind, Found, Result};
 
-use super::MEMBERS_MAX;
 use super::record::{Known, Point, Record, Standing};
 
 /// What is known of the members when a mirror is opened.
@@ -30,8 +29,6 @@ pub struct Decision {
     pub known: Vec<(Point, Point)>,
     /// The highest change so far.
     pub change: u64,
-    /// Members that it has no more, as far as there is room: should one come back, it is known.
-    pub gone: Vec<Known>,
 }
 
 impl Members<'_> {
@@ -64,20 +61,7 @@ impl Members<'_> {
             standings,
             known: (0..self.names.len()).map(point).collect(),
             change: newest.point.change,
-            gone: self.gone(newest),
         })
-    }
-
-    /// Who was a member by the newest state and is none now misses what comes from now on.
-    fn gone(&self, newest: &Record) -> Vec<Known> {
-        let is_gone = |known: &&Known| self.names.iter().all(|name| *name != known.name);
-        // Those that have just left come first.
-        let gone =
-            newest.members.iter().filter(is_gone).cloned().map(|known| match known.standing {
-                Standing::InSync => Known { standing: Standing::Stale, ..known },
-                Standing::Stale | Standing::Failed => known,
-            });
-        gone.take(MEMBERS_MAX.saturating_sub(self.names.len())).collect()
     }
 
     fn records(&self) -> Result<Vec<Option<Record>>> {
@@ -121,7 +105,6 @@ impl Members<'_> {
             standings: (0..count).map(standing).collect(),
             known: vec![(Point::default(), Point::default()); count],
             change: 0,
-            gone: Vec::new(),
         })
     }
 
@@ -171,19 +154,20 @@ impl Members<'_> {
         let in_sync = |n: &usize| standings[*n] == Standing::InSync;
         let (here, gone): (Vec<_>, Vec<_>) =
             (0..self.names.len()).filter(in_sync).partition(|n| self.found[*n].present);
-        let gone: Vec<&str> = gone.iter().map(|n| self.names[*n]).collect();
+        let missing = newest.members.iter().filter(|member| {
+            let named = self.names.iter().any(|name| *name == member.name);
+            member.standing == Standing::InSync && !named
+        });
+        let gone: Vec<&str> = gone
+            .iter()
+            .map(|n| self.names[*n])
+            .chain(missing.map(|member| member.name.as_str()))
+            .collect();
         if here.is_empty() {
-            // The mirror may have had others, or the same under other names.
-            let others = newest.members.iter().filter(|member| {
-                let is_named = self.names.iter().any(|name| *name == member.name);
-                member.standing == Standing::InSync && !is_named
-            });
-            let had: Vec<&str> =
-                gone.into_iter().chain(others.map(|member| member.name.as_str())).collect();
             let words = format!(
                 "no member that has every write is there; {} had. Next: bring it back; or trust = \
                  MEMBER, and what that one misses is lost",
-                if had.is_empty() { "none".to_owned() } else { had.join(", ") }
+                if gone.is_empty() { "none".to_owned() } else { gone.join(", ") }
             );
             return Some(Error::new(ErrorKind::Degraded, words));
         }
