@@ -115,6 +115,16 @@ pub fn newest<'a>(
     choose(areas.into_iter().flat_map(|area| copies(area).into_iter().enumerate()))
 }
 
+/// Whether a disk of which no copy is whole was never labelled to the end: each generation after the first
+/// goes to the other copies, and nothing is served before the second one.
+///
+/// # Panics
+/// If an area has another length than [`AREA_BYTES`].
+pub(crate) fn is_first_torn(areas: [&[u8]; 2]) -> bool {
+    let second = COPIES[1] as usize..COPIES[1] as usize + COPY_BYTES_MAX;
+    areas.iter().all(|area| area[second.clone()].iter().all(|byte| *byte == 0))
+}
+
 /// Which copies the next generation goes to: those that the last one is not in.
 pub(crate) fn next_copy(last: usize) -> usize {
     if seeded::on(Bug::LabelOverActive) { last } else { 1 - last }

@@ -57,6 +57,9 @@ impl Store {
         let back = read_area(env, lower, back).await?;
         match place::newest([&front[..], &back[..]]) {
             Ok(Some((number, label))) => Ok(Seen::Label(Box::new(label), number)),
+            Err(Wrong::Damaged(_)) if place::is_first_torn([&front[..], &back[..]]) => {
+                Ok(Seen::Other(Sought::Blank))
+            }
             Err(wrong) => Ok(Seen::Wrong(wrong)),
             Ok(None) => {
                 let last = read_area(env, lower, Area::Last(size)).await?;
@@ -106,6 +109,12 @@ impl Store {
             self.settled.set(true);
         }
         let number = self.active.get().map_or(0, place::next_copy);
+        if self.active.get().is_none() {
+            // What is left of a first label has its magic, whatever else: it is not taken for bytes of others.
+            let head = copy.len().min(self.lower.info().block_size as usize);
+            self.write(&copy[..head], number, next.data_bytes).await?;
+            self.lower.flush().await?;
+        }
         self.write(&copy, number, next.data_bytes).await?;
         self.lower.flush().await?;
         self.active.set(Some(number));

@@ -204,6 +204,26 @@ impl SimWorld {
         self.block_on(async move { env.sleep_until(until).await })
     }
 
+    /// Runs what is ready, up to where only time can go on.
+    ///
+    /// # Panics
+    /// If it is called from inside.
+    pub fn settle(&self) {
+        assert!(!self.0.running.replace(true), "a world is driven from one place");
+        while let Some(task) = self.0.ready.take(&self.0.schedule) {
+            self.0.poll(task);
+        }
+        self.0.running.set(false);
+    }
+
+    /// Lets the next thing happen, and what it wakes run. `false`: nothing will happen any more.
+    pub fn step(&self) -> bool {
+        self.settle();
+        let happened = self.0.clock.step();
+        self.settle();
+        happened
+    }
+
     /// When the next thing happens, if anything is to.
     pub fn next_at(&self) -> Option<Mono> {
         self.0.clock.next_at()

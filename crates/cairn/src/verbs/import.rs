@@ -203,8 +203,8 @@ async fn label(env: &Env, engine: &Engine, path: &Path) -> Result<Option<Label>>
     let seen = Store::look(env, &engine.lower(node)).await;
     engine.forget(node);
     Ok(match seen? {
-        Seen::Label(label, _) if !label.forming => Some(*label),
-        Seen::Label(..) | Seen::Wrong(_) | Seen::Other(_) => None,
+        Seen::Label(label, _) => Some(*label),
+        Seen::Wrong(_) | Seen::Other(_) => None,
     })
 }
 
@@ -250,12 +250,15 @@ fn graphs(sights: Vec<Sight>) -> Vec<FoundGraph> {
         let key = (sight.label.graph_name.clone(), sight.label.graph.0);
         by_graph.entry(key).or_default().push(sight);
     }
-    by_graph.into_iter().map(|((name, uuid), sights)| graph(name, Uuid(uuid), sights)).collect()
+    let graphs = by_graph.into_iter();
+    graphs.filter_map(|((name, uuid), sights)| graph(name, Uuid(uuid), sights)).collect()
 }
 
-fn graph(name: String, uuid: Uuid, sights: Vec<Sight>) -> FoundGraph {
-    let newest = sights.iter().max_by_key(|sight| (sight.label.epoch, sight.label.sequence));
-    let newest = newest.expect("a graph was found on a disk").label.clone();
+/// `None` if all of its disks are still being made.
+fn graph(name: String, uuid: Uuid, sights: Vec<Sight>) -> Option<FoundGraph> {
+    let counting = sights.iter().filter(|sight| !sight.label.forming);
+    let newest = counting.max_by_key(|sight| (sight.label.epoch, sight.label.sequence));
+    let newest = newest?.label.clone();
     // One that cannot be read says so when it is served.
     let named: BTreeMap<String, Remembered> = disks(&newest.spec).unwrap_or_default();
     let is_of = |sight: &Sight| {
@@ -275,7 +278,7 @@ fn graph(name: String, uuid: Uuid, sights: Vec<Sight>) -> FoundGraph {
     let text = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect();
     let as_written = Spec::parse(&newest.spec, &name, &|_| None);
     let holders: Vec<_> = sights.iter().filter_map(|sight| sight.label.holder.as_ref()).collect();
-    FoundGraph {
+    Some(FoundGraph {
         uuid: uuid.to_string(),
         epoch: newest.epoch,
         open_on: holders.first().map(|machine| machine.host.clone()),
@@ -287,7 +290,7 @@ fn graph(name: String, uuid: Uuid, sights: Vec<Sight>) -> FoundGraph {
         keys: text(spec.keyed(REGISTRY)),
         text: newest.spec,
         name,
-    }
+    })
 }
 
 impl Found {

@@ -137,16 +137,27 @@ impl<'b> Binder<'b> {
         }
     }
 
-    /// The labels that count, with the numbers of their sightings.
+    /// The labels that count, with the numbers of their sightings. Nothing was served yet from a disk that is
+    /// being made; but if the others say already that it is of this graph, they cannot do without it.
     fn labels(&self) -> Vec<(usize, &'b Label)> {
         let sightings = self.sightings.iter().enumerate();
         let labels = sightings.filter(|(_, sighting)| !self.is_wiped(&sighting.name));
         let labels = labels.filter_map(|(n, sighting)| match &sighting.sight {
-            // Nothing was served yet from a graph that is being made.
-            Sight::Label(label) if !label.forming => Some((n, &**label)),
+            Sight::Label(label) => Some((n, &**label)),
             _ => None,
         });
-        labels.collect()
+        let (forming, mut counting): (Vec<_>, Vec<_>) =
+            labels.partition(|(_, label)| label.forming);
+        let newest = counting.iter().map(|(_, label)| *label).max_by_key(|label| label.epoch);
+        let told = newest.and_then(|newest| Some((newest.graph, text::disks(&newest.spec).ok()?)));
+        if let Some((graph, disks)) = told {
+            let is_told = |label: &Label| {
+                label.graph == graph && disks.values().any(|known| known.disk == label.disk)
+            };
+            counting.extend(forming.into_iter().filter(|(_, label)| is_told(label)));
+        }
+        counting.sort_by_key(|(n, _)| *n);
+        counting
     }
 
     /// All belong to this graph, each once, and nobody else has them open.
@@ -277,6 +288,11 @@ impl<'b> Binder<'b> {
         self.binding.disks.insert(name.to_owned(), Bound::Labelled(n));
     }
 
+    /// Whether what was seen there is a disk already, perhaps one of another name.
+    fn is_bound(&self, n: usize) -> bool {
+        self.binding.disks.values().any(|bound| *bound == Bound::Labelled(n))
+    }
+
     /// The disks of the spec that have no label yet, or are not there.
     fn fresh(&mut self, remembered: &BTreeMap<String, Remembered>) {
         for (n, Sighting { name, place, sight }) in self.sightings.iter().enumerate() {
@@ -286,7 +302,7 @@ impl<'b> Binder<'b> {
             let known = remembered.get(name);
             let blank = match sight {
                 Sight::Blank | Sight::Holds(_) | Sight::Wrong(_) => true,
-                Sight::Label(label) => label.forming || self.is_wiped(name),
+                Sight::Label(label) => self.is_wiped(name) || label.forming && !self.is_bound(n),
                 // What the graph remembers is not made anew unasked.
                 Sight::ToBeMade => known.is_none() || self.is_wiped(name),
                 Sight::Missing(_) => false,
@@ -339,3 +355,7 @@ impl<'b> Binder<'b> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "bind_tests.rs"]
+mod tests;

@@ -7,13 +7,14 @@ use std::task::Poll;
 
 use block::env::LocalFuture;
 use block::{Error, ErrorKind, Found, KEPT_BYTES_MAX, Kept, KeptState, RangeLock, Result};
-use meta::Store;
+
+use super::slot::Slot;
 
 /// A disk beneath a port, as far as labels go.
 #[derive(Clone, Default)]
 pub struct DiskLabel {
     /// Its label; `None` if it has none, or is not there, or may not be written.
-    pub store: Option<Rc<Store>>,
+    pub slot: Option<Rc<Slot>>,
     /// Whether it has one, here or elsewhere.
     pub labelled: bool,
     /// Whether it is there.
@@ -27,7 +28,7 @@ pub struct DiskLabel {
 struct Port {
     found: Found,
     /// Of the disks that are there.
-    stores: Vec<Option<Rc<Store>>>,
+    slots: Vec<Option<Rc<Slot>>>,
 }
 
 /// [`Kept`] over labels.
@@ -61,13 +62,9 @@ impl LabelKept {
 
 fn port(device: &str, disks: &[DiskLabel]) -> Port {
     let here = disks.iter().filter(|disk| disk.present);
-    let stores: Vec<_> = here.map(|disk| disk.store.clone()).collect();
-    let state = |store: &Option<Rc<Store>>| {
-        let label = store.as_ref()?.label();
-        let cell = label.cells.get(device)?;
-        Some(KeptState { sequence: cell.sequence, bytes: cell.bytes.clone() })
-    };
-    let states: Vec<_> = stores.iter().map(state).collect();
+    let slots: Vec<_> = here.map(|disk| disk.slot.clone()).collect();
+    let states: Vec<_> =
+        slots.iter().map(|slot| slot.as_ref().and_then(|slot| slot.state(device))).collect();
     let newest = states.iter().flatten().max_by_key(|state| state.sequence).cloned();
     // The same bytes of an earlier write are the same state: a write that came to some disks only
     // leaves such behind, and nothing has to be written again for it.
@@ -82,7 +79,7 @@ fn port(device: &str, disks: &[DiskLabel]) -> Port {
         everywhere: newest.is_some() && states.iter().all(is_newest),
         state: newest,
     };
-    Port { found, stores }
+    Port { found, slots }
 }
 
 /// All answers, whoever is first.
@@ -116,7 +113,7 @@ impl Kept for LabelKept {
     fn write(&self, ports: &[usize], state: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>> {
         assert!(state.len() <= KEPT_BYTES_MAX, "{}: a state is too long", self.device);
         let beneath: Vec<_> =
-            ports.iter().map(|port| (*port, self.ports[*port].stores.clone())).collect();
+            ports.iter().map(|port| (*port, self.ports[*port].slots.clone())).collect();
         let (device, turn, sequence) =
             (self.device.clone(), self.turn.clone(), self.sequence.clone());
         Box::pin(async move {
@@ -124,20 +121,20 @@ impl Kept for LabelKept {
             sequence.set(sequence.get() + 1);
             let cell = meta::Cell { sequence: sequence.get(), bytes: state };
             // A disk beneath two ports is written once.
-            let asked: RefCell<Vec<Rc<Store>>> = RefCell::default();
-            let number = |store: &Rc<Store>| {
+            let asked: RefCell<Vec<Rc<Slot>>> = RefCell::default();
+            let number = |slot: &Rc<Slot>| {
                 let mut asked = asked.borrow_mut();
-                asked.iter().position(|known| Rc::ptr_eq(known, store)).unwrap_or_else(|| {
-                    asked.push(store.clone());
+                asked.iter().position(|known| Rc::ptr_eq(known, slot)).unwrap_or_else(|| {
+                    asked.push(slot.clone());
                     asked.len() - 1
                 })
             };
-            let numbers = |stores: &[Option<Rc<Store>>]| {
-                stores.iter().map(|store| store.as_ref().map(&number)).collect::<Vec<_>>()
+            let numbers = |slots: &[Option<Rc<Slot>>]| {
+                slots.iter().map(|slot| slot.as_ref().map(&number)).collect::<Vec<_>>()
             };
             let ports: Vec<_> =
-                beneath.iter().map(|(port, stores)| (*port, numbers(stores))).collect();
-            let writes = asked.take().into_iter().map(|store| put(store, &device, &cell));
+                beneath.iter().map(|(port, slots)| (*port, numbers(slots))).collect();
+            let writes = asked.take().into_iter().map(|slot| put(slot, &device, &cell));
             let answers = all(writes.collect()).await;
             let answer = |disks: &[Option<usize>]| {
                 if disks.is_empty() {
@@ -153,7 +150,7 @@ impl Kept for LabelKept {
     }
 }
 
-fn put(store: Rc<Store>, device: &str, cell: &meta::Cell) -> LocalFuture<Result<()>> {
+fn put(slot: Rc<Slot>, device: &str, cell: &meta::Cell) -> LocalFuture<Result<()>> {
     let (device, cell) = (device.to_owned(), cell.clone());
-    Box::pin(async move { store.update(move |label| drop(label.cells.insert(device, cell))).await })
+    Box::pin(async move { slot.keep(device, cell).await })
 }

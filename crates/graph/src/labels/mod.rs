@@ -7,6 +7,7 @@
 //! | `bind.rs` | which disk is which |
 //! | `text.rs` | the spec as labels keep it |
 //! | `open.rs` | labels of a graph that is open |
+//! | `slot.rs` | how the label of one disk is written |
 //! | `kept.rs` | what a device keeps in them |
 //! | `absent.rs` | a disk that is not there |
 
@@ -16,6 +17,7 @@ mod absent;
 mod bind;
 mod kept;
 mod open;
+mod slot;
 mod survey;
 mod text;
 

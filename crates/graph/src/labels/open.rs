@@ -10,6 +10,7 @@ use meta::{Label, Store, Uuid};
 use super::absent::Absent;
 use super::bind::Bound;
 use super::kept::{DiskLabel, LabelKept, all};
+use super::slot::{News, Slot};
 use super::survey::{OpenDisk, Survey};
 use super::text::{self, Remembered};
 use super::{Opening, Refusal, Why};
@@ -36,7 +37,7 @@ struct Disk {
     /// What opened it.
     disk: Option<LabelledDisk>,
     open: Option<OpenDisk>,
-    store: Option<Rc<Store>>,
+    slot: Option<Rc<Slot>>,
     data_bytes: u64,
     fresh: bool,
     clean: bool,
@@ -52,22 +53,28 @@ pub enum Place {
 
 impl Survey {
     /// Labels the disks that are to have one, and marks all of them as open, durably. From then on
-    /// the graph may be built.
+    /// the graph may be built; when it is, [`Labels::made`].
     ///
     /// # Errors
     /// As [`Survey::prepare`].
     pub async fn begin(self, planned: &Planned) -> Result<Labels, Vec<Refusal>> {
-        let labels = self.prepare(planned).await?;
-        labels.commit(None).await.map_err(failed)?;
+        let labels = self.labelled(planned, false).await?;
+        labels.tell(|disk| disk.fresh).await.into_iter().collect::<Result<()>>().map_err(failed)?;
         Ok(labels)
     }
 
-    /// Labels the disks that are to have one, as such that nothing was served from yet.
+    /// Labels the disks that are to have one, as such that nothing was served from yet. What devices keep gets
+    /// into the labels with [`Labels::commit`].
     ///
     /// # Errors
     /// What keeps the graph from being opened; until something has failed on a disk, nothing was
     /// written.
-    pub async fn prepare(mut self, planned: &Planned) -> Result<Labels, Vec<Refusal>> {
+    pub async fn prepare(self, planned: &Planned) -> Result<Labels, Vec<Refusal>> {
+        self.labelled(planned, true).await
+    }
+
+    /// `held`: whether what devices keep is held back.
+    async fn labelled(mut self, planned: &Planned, held: bool) -> Result<Labels, Vec<Refusal>> {
         let mut refusals = std::mem::take(&mut self.refusals);
         refusals.extend(self.lost(planned));
         refusals.extend(self.forgotten(planned));
@@ -101,9 +108,10 @@ impl Survey {
         for (name, bound) in &bound {
             let disk = match bound {
                 Bound::Absent(known) => Disk::absent(known),
-                Bound::Labelled(n) => self.known(*n).map_err(failed)?,
+                Bound::Labelled(n) => self.known(*n, held).map_err(failed)?,
                 Bound::Fresh(n) => {
-                    self.make(*n, draft(name, &remembered[name])).await.map_err(failed)?
+                    let label = draft(name, &remembered[name]);
+                    self.make(*n, label, held).await.map_err(failed)?
                 }
             };
             disks.insert(name.clone(), disk);
@@ -218,22 +226,24 @@ impl Survey {
         self.binding.disks.iter().map(one).collect()
     }
 
-    fn known(&self, n: usize) -> Result<Disk> {
+    fn known(&self, n: usize, held: bool) -> Result<Disk> {
         let look = &self.looks[n];
         let (label, number) = look.label.clone().expect("it was bound by its label");
         let open = look.open.clone().expect("its label was read");
         let (clean, data_bytes) = (label.holder.is_none(), label.data_bytes);
+        let fresh = label.forming;
         let (store, clean) = match &look.store {
             // All that was answered is flushed when a graph is changed.
             Some(store) => (store.clone(), true),
             None => (Rc::new(Store::new(&self.env, &open.lower, label, Some(number))?), clean),
         };
-        let (disk, open, store) = (Some(look.disk.clone()), Some(open), Some(store));
-        Ok(Disk { disk, open, store, data_bytes, fresh: false, clean })
+        let slot = Some(Rc::new(if held { Slot::held(store) } else { Slot::new(store) }));
+        let (disk, open) = (Some(look.disk.clone()), Some(open));
+        Ok(Disk { disk, open, slot, data_bytes, fresh, clean })
     }
 
     /// Opens a disk that is still to be made, empties one that is to be wiped, and labels it.
-    async fn make(&self, n: usize, label: Label) -> Result<Disk> {
+    async fn make(&self, n: usize, label: Label, held: bool) -> Result<Disk> {
         let look = &self.looks[n];
         let open = match &look.open {
             Some(open) => open.clone(),
@@ -245,26 +255,40 @@ impl Survey {
         let data_bytes = label.data_bytes;
         let store = Rc::new(Store::new(&self.env, &open.lower, label, None)?);
         store.update(|_| {}).await?;
-        let (disk, open, store) = (Some(look.disk.clone()), Some(open), Some(store));
-        Ok(Disk { disk, open, store, data_bytes, fresh: true, clean: true })
+        let slot = Some(Rc::new(if held { Slot::held(store) } else { Slot::new(store) }));
+        let (disk, open) = (Some(look.disk.clone()), Some(open));
+        Ok(Disk { disk, open, slot, data_bytes, fresh: true, clean: true })
     }
 }
 
 impl Disk {
     fn absent(known: &Remembered) -> Self {
         let data_bytes = known.data_bytes;
-        Self { disk: None, open: None, store: None, data_bytes, fresh: false, clean: false }
+        Self { disk: None, open: None, slot: None, data_bytes, fresh: false, clean: false }
     }
 
     /// Its label, if that may be written.
-    fn writable(&self) -> Option<&Rc<Store>> {
+    fn writable(&self) -> Option<&Rc<Slot>> {
         let read_only = self.open.as_ref().is_none_or(|open| open.lower.info().read_only);
-        self.store.as_ref().filter(|_| !read_only)
+        self.slot.as_ref().filter(|_| !read_only)
+    }
+
+    fn store(&self) -> Option<&Rc<Store>> {
+        self.slot.as_ref().map(|slot| &slot.store)
+    }
+
+    /// The same, as a change that has `failed` leaves it.
+    fn again(&self, failed: Option<&Labels>) -> Self {
+        let slot = self.slot.as_ref().map(|slot| {
+            let told = failed.and_then(|failed| failed.slot(&slot.store));
+            Rc::new(told.map_or_else(|| Slot::new(slot.store.clone()), |told| told.again()))
+        });
+        Self { slot, fresh: false, clean: true, ..self.clone() }
     }
 
     fn label(&self) -> DiskLabel {
         DiskLabel {
-            store: self.store.clone(),
+            slot: self.slot.clone(),
             labelled: true,
             present: self.open.is_some(),
             fresh: self.fresh,
@@ -274,34 +298,25 @@ impl Disk {
 }
 
 impl Labels {
-    /// Writes on all disks whose they are, and what the graph looks like from now on; and on those of
-    /// the graph `before` that are its disks no more, that they are not.
+    /// Writes on all disks whose they are, what the graph looks like from now on, and what its devices keep; and
+    /// on those of the graph `before` that are its disks no more, that they are not. From then on devices write
+    /// what they keep at once.
     ///
     /// # Errors
     /// What the first of its disks says that has failed; to undo a change, one that has not is enough.
     pub async fn commit(&self, before: Option<&Self>) -> Result<()> {
-        let writable = self.disks.iter().filter_map(|(name, disk)| Some((name, disk.writable()?)));
-        let here = writable.map(|(name, store)| {
-            let (name, machine) = (name.clone(), self.opening.machine.clone());
-            let (epoch, spec, keepers) = (self.epoch, self.spec.clone(), self.keepers.clone());
-            update(store.clone(), move |label| {
-                label.holder = Some(machine);
-                label.cells.retain(|device, _| keepers.contains(device));
-                (label.forming, label.epoch, label.spec, label.disk_name) =
-                    (false, epoch, spec, name);
-            })
-        });
-        let mut written = all(here.collect()).await.into_iter();
-        match before {
+        let mut written = self.tell(|_| false).await.into_iter();
+        if before.is_none() && self.again {
             // Its epoch is above all others: one disk that has it is enough to find it again.
-            None if self.again => written.reduce(Result::or).unwrap_or(Ok(()))?,
-            _ => written.try_for_each(|written| written)?,
+            return written.reduce(Result::or).unwrap_or(Ok(()));
         }
+        written.try_for_each(|written| written)?;
+        self.release().await?;
         let gone = before.into_iter().flat_map(|before| before.disks.values());
-        let gone = gone.filter_map(Disk::writable).filter(|store| !self.has(store));
-        let told = gone.map(|store| {
+        let gone = gone.filter_map(Disk::writable).filter(|slot| self.slot(&slot.store).is_none());
+        let told = gone.map(|slot| {
             let (epoch, spec) = (self.epoch, self.spec.clone());
-            update(store.clone(), move |label| {
+            update(slot, move |label| {
                 (label.holder, label.epoch, label.spec) = (None, epoch, spec);
             })
         });
@@ -310,17 +325,52 @@ impl Labels {
         Ok(())
     }
 
-    fn has(&self, store: &Rc<Store>) -> bool {
-        self.disks.values().filter_map(|disk| disk.store.as_ref()).any(|own| Rc::ptr_eq(own, store))
+    /// Writes on all disks whose they are; `forming`: which of them are being made still.
+    async fn tell(&self, forming: impl Fn(&Disk) -> bool) -> Vec<Result<()>> {
+        let writable =
+            self.disks.iter().filter_map(|(name, disk)| Some((name, disk, disk.writable()?)));
+        let told = writable.map(|(name, disk, slot)| -> LocalFuture<Result<()>> {
+            let news = News {
+                holder: self.opening.machine.clone(),
+                name: name.clone(),
+                epoch: self.epoch,
+                spec: self.spec.clone(),
+                forming: forming(disk),
+                keepers: self.keepers.clone(),
+            };
+            let slot = slot.clone();
+            Box::pin(async move { slot.tell(news).await })
+        });
+        all(told.collect()).await
+    }
+
+    async fn release(&self) -> Result<()> {
+        let slots = self.disks.values().filter_map(Disk::writable).cloned();
+        let released = slots.map(|slot| -> LocalFuture<Result<()>> {
+            Box::pin(async move { slot.release().await })
+        });
+        all(released.collect()).await.into_iter().collect()
+    }
+
+    /// What stands on new disks is made, and what it keeps is there: from now on they count.
+    ///
+    /// # Errors
+    /// What the first disk says that cannot be told.
+    pub async fn made(&self) -> Result<()> {
+        let fresh = self.disks.values().filter(|disk| disk.fresh).filter_map(Disk::writable);
+        let told = fresh.map(|slot| update(slot, |label| label.forming = false));
+        all(told.collect()).await.into_iter().collect()
+    }
+
+    fn slot(&self, store: &Rc<Store>) -> Option<&Rc<Slot>> {
+        let mut slots = self.disks.values().filter_map(|disk| disk.slot.as_ref());
+        slots.find(|slot| Rc::ptr_eq(&slot.store, store))
     }
 
     /// What the graph was before a change that has failed, to be written with an epoch above that of
     /// the change.
     pub fn again(&self, failed: Option<&Self>) -> Self {
-        let disks = self
-            .disks
-            .iter()
-            .map(|(name, disk)| (name.clone(), Disk { fresh: false, clean: true, ..disk.clone() }));
+        let disks = self.disks.iter().map(|(name, disk)| (name.clone(), disk.again(failed)));
         Self {
             opening: Opening { degraded: true, ..self.opening.clone() },
             disks: disks.collect(),
@@ -342,7 +392,7 @@ impl Labels {
             })
         };
         let disk = self.disks.values().find(is_it)?;
-        Some((disk.open.clone()?, disk.store.clone()?))
+        Some((disk.open.clone()?, disk.store()?.clone()))
     }
 
     /// Marks the disks as closed in order. Everything that was answered has been flushed.
@@ -362,8 +412,8 @@ impl Labels {
     }
 
     async fn close_those(&self, which: impl Fn(&Disk) -> bool) -> Result<()> {
-        let stores = self.disks.values().filter(|disk| which(disk)).filter_map(Disk::writable);
-        let closed = stores.map(|store| update(store.clone(), |label| label.holder = None));
+        let slots = self.disks.values().filter(|disk| which(disk)).filter_map(Disk::writable);
+        let closed = slots.map(|slot| update(slot, |label| label.holder = None));
         all(closed.collect()).await.into_iter().collect()
     }
 
@@ -429,6 +479,7 @@ fn failed(error: Error) -> Vec<Refusal> {
     vec![Refusal::new(Why::Failed(error.kind()), error.to_string())]
 }
 
-fn update(store: Rc<Store>, change: impl FnOnce(&mut Label) + 'static) -> LocalFuture<Result<()>> {
-    Box::pin(async move { store.update(change).await })
+fn update(slot: &Rc<Slot>, change: impl FnOnce(&mut Label) + 'static) -> LocalFuture<Result<()>> {
+    let slot = slot.clone();
+    Box::pin(async move { slot.update(change).await })
 }

@@ -104,19 +104,26 @@ impl Live {
             Some(survey) => Some(survey.begin(&planned).await.map_err(Unchanged::Refused)?),
             None => None,
         };
-        match Graph::build_on(&planned, labels.as_ref(), engine, env).await {
+        let made = async {
+            let graph = Graph::build_on(&planned, labels.as_ref(), engine, env).await?;
+            if let Some(labels) = &labels {
+                labels.made().await?;
+            }
+            Ok(graph)
+        }
+        .await;
+        match made {
             Ok(graph) => {
                 let now = RefCell::new(Rc::new(Now { planned, graph, labels }));
                 let (env, engine) = (env.clone(), engine.clone());
                 Ok(Self { env, engine, now, turn: RangeLock::new() })
             }
             Err(error) => {
-                if let Some(labels) = &labels {
-                    // The first failure is the one to tell: a disk that stays marked is looked after
-                    // by the next start.
-                    let _ = labels.give_up().await;
-                }
-                Err(Unchanged::Failed(error))
+                let left = match &labels {
+                    Some(labels) => labels.give_up().await.err(),
+                    None => None,
+                };
+                Err(Unchanged::Failed(also(error, left)))
             }
         }
     }
@@ -330,10 +337,10 @@ impl Live {
         let before = Before { graph: &old.graph, stays, handovers };
         let mut graph = Graph::empty(&old.planned, &self.engine);
         let back = async {
-            graph.fill(&old.planned, labels.as_ref(), &self.env, Some(&before)).await?;
             if let Some(labels) = &labels {
                 labels.commit(None).await?;
             }
+            graph.fill(&old.planned, labels.as_ref(), &self.env, Some(&before)).await?;
             graph.open_doors(Some(&old.graph))
         }
         .await;
@@ -360,6 +367,20 @@ impl Live {
             if let Ok(node) = self.engine.add_device(&export.name, nothing, &[]) {
                 self.engine.lead(export.node, node);
             }
+        }
+    }
+}
+
+/// Why something has failed, and which disks still say that it is open.
+fn also(error: Error, left: Option<Error>) -> Error {
+    match left {
+        None => error,
+        Some(left) => {
+            let words = format!(
+                "{error}; and disks are left marked as open: {left}. Next: start again on this \
+                 machine, which looks after them"
+            );
+            Error::new(error.kind(), words)
         }
     }
 }

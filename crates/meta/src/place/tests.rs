@@ -96,6 +96,32 @@ fn every_subset_of_the_sectors_of_an_update_shows_the_old_label_or_the_new() {
 }
 
 #[test]
+fn every_subset_of_the_sectors_of_a_first_label_is_nothing_or_the_label() {
+    let new = label(1, 100);
+    let copy = new.encode().unwrap();
+    let sectors = copy.len().div_ceil(SECTOR);
+    let blank = Disk([vec![0; AREA_BYTES as usize], vec![0; AREA_BYTES as usize]]);
+    let mut heads = blank.clone();
+    // The magic is durable before the rest is written.
+    (0..2).for_each(|area| heads.write(area, 0, &copy, |n| n == 0));
+    for set in 0..1_u32 << (2 * sectors) {
+        let mut disk = heads.clone();
+        (0..2)
+            .for_each(|area| disk.write(area, 0, &copy, |n| set >> (area * sectors + n) & 1 == 1));
+        match disk.read() {
+            Ok(found) => assert_eq!(found, Some((0, new.clone()))),
+            Err(Wrong::Damaged(_)) => assert!(is_first_torn([&disk.0[0], &disk.0[1]])),
+            Err(wrong) => panic!("{wrong}"),
+        }
+    }
+    let (mut served, _) = Disk::after(2, 100);
+    (0..2).for_each(|area| served.0[area][COPIES[0] as usize + 600] ^= 1);
+    (0..2).for_each(|area| served.0[area][COPIES[1] as usize + 600] ^= 1);
+    assert!(matches!(served.read(), Err(Wrong::Damaged(_))));
+    assert!(!is_first_torn([&served.0[0], &served.0[1]]), "what has served is not");
+}
+
+#[test]
 fn a_large_update_cut_short_anywhere_shows_the_old_label_or_the_new() {
     let spec_bytes = 20_000;
     let (disk, active) = Disk::after(4, spec_bytes);

@@ -1,11 +1,32 @@
 //! What a hand does to a disk, beside what its seed draws.
 
 use super::store::Store;
-use super::{SECTOR, SimDisk};
+use super::{Flight, SECTOR, SimDisk};
 
 /// All that a disk held at one moment.
 #[derive(Clone)]
 pub struct Image(Store);
+
+impl Image {
+    /// The writes that a power cut at that moment could lose, in the order in which they took effect.
+    pub fn open_writes(&self) -> Vec<u64> {
+        self.0.writes_in_order(&[])
+    }
+
+    /// What a power cut leaves of it, if it keeps of each open write the sectors that `keeps` names: by the
+    /// number of the write, and of the sector.
+    #[must_use]
+    pub fn cut(&self, keeps: impl Fn(u64, u64) -> bool) -> Self {
+        let mut store = self.0.clone();
+        store.keep(keeps);
+        Self(store)
+    }
+
+    /// A number that tells what is on the medium from anything else.
+    pub fn digest(&self) -> u64 {
+        self.0.digest()
+    }
+}
 
 impl SimDisk {
     /// What a failed flush leaves: nothing of the cache. The next flush succeeds.
@@ -23,6 +44,18 @@ impl SimDisk {
     /// What it holds now, cache and all.
     pub fn image(&self) -> Image {
         Image(self.store.borrow().clone())
+    }
+
+    /// The same, with every write that is in flight as if it had just taken effect: what a power cut now has
+    /// to choose from.
+    pub fn image_in_flight(&self) -> Image {
+        let mut store = self.store.borrow().clone();
+        let flights = self.flights.borrow();
+        let writes = flights.iter().filter(|(_, flight): &(&u64, &Flight)| !flight.half);
+        for pending in writes.filter_map(|(id, flight)| self.pending(*id, flight)) {
+            store.apply(&pending, |_| true);
+        }
+        Image(store)
     }
 
     /// It holds what it held then, or another disk did: somebody has put it back.

@@ -230,8 +230,26 @@ impl Store {
         self.damage(cut.profile, &torn, counters);
     }
 
+    /// The power goes, and of the writes in the cache those sectors stay that `keeps` names.
+    pub fn keep(&mut self, keeps: impl Fn(u64, u64) -> bool) {
+        for (sector, versions) in std::mem::take(&mut self.cache) {
+            let kept = versions.iter().rfind(|version| keeps(version.write, sector));
+            if let Some(kept) = kept {
+                self.settle(sector, kept.payload.sector(kept.index));
+            }
+        }
+    }
+
+    /// A number for what is on the medium.
+    pub fn digest(&self) -> u64 {
+        let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+        let page =
+            |sum: u64, bytes: &[u8]| bytes.chunks(8).fold(sum, |sum, at| mix(sum ^ word(at)));
+        self.medium.iter().fold(0, |sum, (at, bytes)| page(mix(sum ^ at), &bytes[..]))
+    }
+
     /// Every write that is not durable, those in flight last.
-    fn writes_in_order(&self, in_flight: &[Pending]) -> Vec<u64> {
+    pub fn writes_in_order(&self, in_flight: &[Pending]) -> Vec<u64> {
         let cached = self.cache.values().flatten();
         let mut order: Vec<_> =
             cached.map(|version| (version.completed.unwrap_or(u64::MAX), version.write)).collect();

@@ -20,6 +20,8 @@ const OTHER_BYTES: &str = "would show other bytes";
 /// Whatever the mirror says of members whose names it does not know.
 const LOST_TRACK: &str = "m: ";
 const OTHER_BLOCKS: &str = "were told that blocks have";
+/// An encryption was made with units of the blocks beneath it.
+const OTHER_UNITS: &str = "it was made with data units of";
 const ON_RAW_DISKS: &str = "is on raw disks";
 
 /// What the graph is to become.
@@ -193,6 +195,10 @@ impl Trial {
                 counters.add(Count::ChangeRefused);
                 wish.shape.members.iter().any(|n| !self.shape.members.contains(n))
             }
+            (Unchanged::Failed(_), Due::Done) if words.contains(OTHER_UNITS) => {
+                counters.add(Count::ChangeRefused);
+                self.block_of(&wish.shape) != self.block_of(&self.shape)
+            }
             (Unchanged::Failed(_), _) if is_ill => {
                 counters.add(Count::ChangeUndone);
                 true
@@ -207,6 +213,12 @@ impl Trial {
         }
         let (is, would) = (&self.shape, &wish.shape);
         Err(wrong(format!("{is:?} becomes {would:?}, or it is right why not: {words}")))
+    }
+
+    /// The block size of a mirror: the largest of its members.
+    fn block_of(&self, shape: &Shape) -> u32 {
+        let blocks = shape.members.iter().map(|n| self.disks[*n].config().profile.block_size());
+        blocks.max().expect("a mirror has members")
     }
 
     /// The graph has become this one.

@@ -440,10 +440,12 @@ impl Trial {
 
     /// Flushes and closes, as the server does.
     fn stop(&mut self) -> Result<(), Failure> {
+        let client = self.running.as_ref().expect("it runs").client.clone();
+        let flushed = self.world.block_on(client.send(Op::Flush))?;
+        flushed.result.map_err(|error| wrong(format!("a calm graph can be flushed: {error}")))?;
+        // A disk of which an earlier flush has failed is out by now.
         self.in_sync = self.in_sync_now()?;
         let running = self.running.take().expect("it runs");
-        let flushed = self.world.block_on(running.client.send(Op::Flush))?;
-        flushed.result.map_err(|error| wrong(format!("a calm graph can be flushed: {error}")))?;
         let now = running.live.now();
         let labels = now.labels.as_ref().expect("it has labelled disks");
         let closed = self.world.block_on(labels.close())?;

@@ -1,0 +1,92 @@
+//! Disks that are being made: when their labels count.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+const GRAPH: Uuid = Uuid([9; 16]);
+
+fn uuid(n: u8) -> Uuid {
+    Uuid([n; 16])
+}
+
+/// A spec that knows these disks.
+fn spec(disks: &[u8]) -> String {
+    let disk =
+        |n: &u8| format!("\"d{n}\" = {{ uuid = \"{}\", size = 65536, block = 512 }}\n", uuid(*n));
+    format!("name = \"g\"\n\n[disk]\n{}", disks.iter().map(disk).collect::<String>())
+}
+
+fn label(n: u8, forming: bool, epoch: u64, disks: &[u8]) -> Sight {
+    Sight::Label(Box::new(Label {
+        sequence: 1,
+        epoch,
+        disk: uuid(n),
+        disk_name: format!("d{n}"),
+        graph: GRAPH,
+        graph_name: "g".to_owned(),
+        data_bytes: 65536,
+        block_size: 512,
+        written_unix_s: 0,
+        holder: None,
+        forming,
+        spec: spec(disks),
+        cells: BTreeMap::new(),
+        unknown_read_only: 0,
+    }))
+}
+
+fn seen(sights: Vec<Sight>) -> Result<BTreeMap<String, Bound>, Vec<Why>> {
+    let sighting = |(n, sight)| Sighting { name: format!("d{n}"), place: format!("/{n}"), sight };
+    let sightings: Vec<_> = sights.into_iter().enumerate().map(sighting).collect();
+    let opening = Opening {
+        machine: Machine::new("here", [1; 16]),
+        degraded: false,
+        wipe: Vec::new(),
+        take: false,
+        changes: false,
+    };
+    let bound = bind("g", &sightings, &opening);
+    let whys = |refusals: Vec<Refusal>| refusals.into_iter().map(|refusal| refusal.why).collect();
+    bound.map(|binding| binding.disks).map_err(whys)
+}
+
+fn disks(bounds: Vec<Bound>) -> BTreeMap<String, Bound> {
+    bounds.into_iter().enumerate().map(|(n, bound)| (format!("d{n}"), bound)).collect()
+}
+
+#[test]
+fn a_disk_that_is_being_made_counts_once_another_one_names_it() {
+    let all = &[0, 1];
+    let found = seen(vec![label(0, false, 2, all), label(1, true, 2, all)]);
+    assert_eq!(found, Ok(disks(vec![Bound::Labelled(0), Bound::Labelled(1)])));
+}
+
+#[test]
+fn until_then_it_is_blank() {
+    let found = seen(vec![label(0, false, 1, &[0]), label(1, true, 2, &[0, 1])]);
+    assert_eq!(found, Ok(disks(vec![Bound::Labelled(0), Bound::Fresh(1)])));
+    let all = &[0, 1];
+    let found = seen(vec![label(0, true, 1, all), label(1, true, 1, all)]);
+    assert_eq!(found, Ok(disks(vec![Bound::Fresh(0), Bound::Fresh(1)])));
+}
+
+#[test]
+fn under_the_path_of_another_one_it_is_still_itself() {
+    let all = &[0, 1];
+    let found = seen(vec![label(1, true, 2, all), label(0, false, 2, all)]);
+    assert_eq!(found, Ok(disks(vec![Bound::Labelled(1), Bound::Labelled(0)])));
+}
+
+#[test]
+fn one_that_another_start_began_with_does_not_stand_for_it() {
+    let found = seen(vec![label(0, false, 2, &[0, 1]), label(7, true, 2, &[0, 7])]);
+    assert_eq!(found, Err(vec![Why::Missing]));
+}
+
+#[test]
+fn two_that_are_being_made_with_one_label_are_told() {
+    let all = &[0, 1, 2];
+    let found = seen(vec![label(0, false, 2, all), label(1, true, 2, all), label(1, true, 2, all)]);
+    assert!(found.unwrap_err().contains(&Why::Twin));
+}

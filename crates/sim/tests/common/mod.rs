@@ -1,0 +1,163 @@
+//! A mirror over labelled disks in a world of its own, opened and changed as the server does it.
+
+#![allow(dead_code, reason = "not every test needs all of it")]
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use block::{ByteRange, Op};
+use graph::engine::Engine;
+use graph::labels::{Labels, Opening, Survey};
+use graph::live::{Live, Unchanged};
+use graph::spec::{Planned, Spec};
+use meta::Machine;
+use sim::{Client, DiskConfig, Image, Profile, SimDisk, SimWorld};
+
+pub const DATA_BYTES: u64 = 64 << 10;
+pub const PIECE: usize = 4096;
+
+/// Longer than anything takes here.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// A mirror on these disks, and an encryption on it if it is to be `safe`.
+pub fn text(on: &[usize], safe: bool) -> String {
+    let disk = |n: &usize| format!("d{n} = {{ path = \"/disk{n}\", label = true }}\n");
+    let disks: String = on.iter().map(disk).collect();
+    let names: Vec<_> = on.iter().map(|n| format!("\"d{n}\"")).collect();
+    let names = names.join(", ");
+    let (safe, top) = if safe { (SAFE, "safe") } else { ("", "m") };
+    format!(
+        "name = \"g\"\n[disk]\n{disks}[device]\nm = {{ kind = \"mirror\", on = [{names}] }}\n{safe}\
+         [export]\nvol = {{ on = \"{top}\" }}\n"
+    )
+}
+
+const SAFE: &str = "safe = { kind = \"crypt\", on = \"m\", key = \"credential:safe\", \
+                    kdf_memory = \"64KiB\", kdf_passes = 1 }\n";
+
+/// How disks are opened.
+pub fn opening(changes: bool) -> Opening {
+    Opening {
+        machine: Machine::new("host", [1; 16]),
+        degraded: changes,
+        wipe: Vec::new(),
+        take: false,
+        changes,
+    }
+}
+
+/// Disks, and one life of a process.
+pub struct Rig {
+    pub world: SimWorld,
+    pub engine: Engine,
+    pub disks: Vec<Rc<SimDisk>>,
+}
+
+impl Rig {
+    pub fn new(disks: usize) -> Self {
+        let world = SimWorld::new(1);
+        let size = DATA_BYTES + 2 * meta::AREA_BYTES;
+        let disk = |n: usize| {
+            let disk = SimDisk::new(&world, n as u64, DiskConfig::new(size, Profile::Native512));
+            world.plug(format!("/disk{n}"), &disk);
+            disk
+        };
+        let disks = (0..disks).map(disk).collect();
+        let engine = Engine::new(world.env().pool());
+        world.env().spawn("engine", engine.clone().drive());
+        Self { world, engine, disks }
+    }
+
+    /// A new process in a new world, with disks that hold this.
+    pub fn of(images: &[Image]) -> Self {
+        let rig = Self::new(images.len());
+        rig.disks.iter().zip(images).for_each(|(disk, image)| disk.put_back(image));
+        rig
+    }
+
+    pub async fn look(
+        &self,
+        text: &str,
+        opening: Opening,
+        running: Option<&Labels>,
+    ) -> Result<(Planned, Survey), Unchanged> {
+        let (env, spec) = (self.world.env(), Spec::parse(text, "g.toml", &|_| None));
+        let (kinds, engine) = (kinds::REGISTRY, &self.engine);
+        let survey = Survey::take(&spec, kinds, &env, engine, opening, false, running).await;
+        if !survey.refusals().is_empty() {
+            return Err(Unchanged::Refused(survey.refusals().to_vec()));
+        }
+        let planned = spec.plan_over(kinds, &env, &survey.facts()).await;
+        Ok((planned.unwrap_or_else(|faults| panic!("{faults}")), survey))
+    }
+
+    /// Opens a graph without a word of anybody.
+    pub fn try_open(&self, text: &str) -> Result<Live, Unchanged> {
+        let opening = async {
+            let (planned, survey) = self.look(text, opening(false), None).await?;
+            Live::open(&self.world.env(), &self.engine, planned, Some(survey)).await
+        };
+        self.world.block_on(opening).unwrap_or_else(|stuck| panic!("{stuck}"))
+    }
+
+    pub fn open(&self, text: &str) -> Live {
+        self.try_open(text).unwrap_or_else(|unchanged| panic!("{unchanged:?}"))
+    }
+
+    pub fn client(&self, live: &Live) -> Client {
+        Client::new(&self.engine, live.now().graph.exports()[0].node)
+    }
+
+    pub fn pass(&self, time: Duration) {
+        self.world.run(self.world.env().now().after(time)).unwrap();
+    }
+
+    pub fn call(&self, client: &Client, op: Op) -> Op {
+        let answer = self.world.block_on(client.send(op)).unwrap();
+        answer.result.unwrap();
+        answer.op
+    }
+
+    pub fn fill(&self, client: &Client, byte: u8) {
+        let data = self.world.env().buf(PIECE).unwrap();
+        data.write().fill(byte);
+        self.call(client, Op::Write { range: piece(), data, fua: true });
+    }
+
+    /// Whether the piece is full of this byte.
+    pub fn holds(&self, client: &Client, byte: u8) -> bool {
+        let into = self.world.env().buf(PIECE).unwrap();
+        let Op::Read { into, .. } = self.call(client, Op::read(piece(), into)) else {
+            panic!("a read is answered as one")
+        };
+        let bytes = into.read();
+        bytes.iter().all(|held| *held == byte)
+    }
+}
+
+pub fn piece() -> ByteRange {
+    ByteRange::new(0, PIECE as u64).unwrap()
+}
+
+/// Runs a task to its end, and looks at the disks after each thing that happens, as a power cut at that
+/// moment would find them.
+pub fn moments<T: 'static>(
+    rig: &Rig,
+    task: impl Future<Output = T> + 'static,
+    mut look: impl FnMut(Vec<Image>),
+) -> T {
+    let done: Rc<RefCell<Option<T>>> = Rc::default();
+    let told = done.clone();
+    rig.world.env().spawn("looked at", async move {
+        let answer = task.await;
+        *told.borrow_mut() = Some(answer);
+    });
+    loop {
+        look(rig.disks.iter().map(|disk| disk.image_in_flight()).collect());
+        if let Some(answer) = done.borrow_mut().take() {
+            return answer;
+        }
+        assert!(rig.world.step(), "it comes to an end");
+    }
+}

@@ -1,0 +1,148 @@
+//! Every state in which a power cut can leave the disks of a change, or of a first start, within bounds: after
+//! each thing that happens, every subset of the writes that are not durable. Afterwards the graph from before
+//! or the one after it comes up, without a word of anybody, and has what was flushed.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use common::{LIMIT, Rig, moments, opening, text};
+use graph::live::{Live, Unchanged};
+use sim::Image;
+
+/// Up to so many writes that are not durable, every subset of them is looked at.
+const WRITES_MAX: usize = 8;
+
+const FLUSHED: u8 = 0x5a;
+
+/// The states in which a power cut at one moment can leave these disks.
+fn states(images: &[Image]) -> Vec<Vec<Image>> {
+    let open: Vec<Vec<u64>> = images.iter().map(Image::open_writes).collect();
+    let writes: Vec<(usize, u64)> = open
+        .iter()
+        .enumerate()
+        .flat_map(|(disk, writes)| writes.iter().map(move |write| (disk, *write)))
+        .collect();
+    let cut = |keeps: &dyn Fn(usize) -> bool| {
+        let kept: BTreeSet<(usize, u64)> =
+            (0..writes.len()).filter(|n| keeps(*n)).map(|n| writes[n]).collect();
+        let of =
+            |(disk, image): (usize, &Image)| image.cut(|write, _| kept.contains(&(disk, write)));
+        images.iter().enumerate().map(of).collect::<Vec<_>>()
+    };
+    if writes.len() <= WRITES_MAX {
+        return (0..1_u64 << writes.len()).map(|set| cut(&|n| set >> n & 1 == 1)).collect();
+    }
+    // Too many: every prefix and suffix, and all but one, and one.
+    let count = writes.len();
+    let prefixes = (0..=count).flat_map(|at| [cut(&|n| n < at), cut(&|n| n >= at)]);
+    let singles = (0..count).flat_map(|at| [cut(&|n| n == at), cut(&|n| n != at)]);
+    prefixes.chain(singles).collect()
+}
+
+/// The same, each state once in all.
+#[derive(Default)]
+struct Seen(BTreeSet<Vec<u64>>);
+
+impl Seen {
+    fn new_of(&mut self, images: &[Image]) -> Vec<Vec<Image>> {
+        let mut states = states(images);
+        states.retain(|state| self.0.insert(state.iter().map(Image::digest).collect()));
+        states
+    }
+}
+
+/// Which of the graphs come up, each by itself, without a word of anybody; one does at least, and has what was
+/// flushed.
+fn who_comes_up(state: &[Image], texts: &[String; 2]) -> [bool; 2] {
+    let mut said = Vec::new();
+    let come = texts.each_ref().map(|text| {
+        let rig = Rig::of(state);
+        match rig.try_open(text) {
+            Ok(live) => {
+                assert!(
+                    rig.holds(&rig.client(&live), FLUSHED),
+                    "what was flushed is there: {text}"
+                );
+                return true;
+            }
+            Err(Unchanged::Refused(why)) => said.extend(why.iter().map(ToString::to_string)),
+            Err(unchanged) => said.push(format!("{unchanged:?}")),
+        }
+        false
+    });
+    assert!(come.contains(&true), "one of two graphs comes up: {said:?}");
+    come
+}
+
+/// Cuts the power at every moment of a change.
+fn every_crash_of_a_change(from: &[usize], to: &[usize], safe: bool) {
+    let rig = Rc::new(Rig::new(3));
+    let texts = [from, to].map(|members| text(members, safe));
+    let live = Rc::new(rig.open(&texts[0]));
+    rig.pass(LIMIT);
+    rig.fill(&rig.client(&live), FLUSHED);
+    let (own, its, wanted) = (rig.clone(), live.clone(), texts[1].clone());
+    let change = async move {
+        let (turn, now) = (its.turn().await, its.now());
+        let looked = own.look(&wanted, opening(true), now.labels.as_ref()).await;
+        let (planned, survey) = looked?;
+        its.change(&turn, planned, Some(survey), LIMIT).await
+    };
+    let (mut seen, mut came) = (Seen::default(), [0; 2]);
+    let done = moments(&rig, change, |images| {
+        for state in seen.new_of(&images) {
+            let up = who_comes_up(&state, &texts);
+            came.iter_mut().zip(up).for_each(|(times, up)| *times += usize::from(up));
+        }
+    });
+    done.unwrap_or_else(|unchanged| panic!("{unchanged:?}"));
+    let states = seen.0.len();
+    println!("{from:?} becomes {to:?}: {states} states; before and after come up in {came:?}");
+    assert!(came.iter().all(|times| *times > 10), "both sides of the change are seen");
+}
+
+#[test]
+fn a_member_is_added() {
+    every_crash_of_a_change(&[0, 1], &[0, 1, 2], false);
+}
+
+#[test]
+fn a_member_is_added_below_an_encryption() {
+    every_crash_of_a_change(&[0, 1], &[0, 1, 2], true);
+}
+
+#[test]
+fn a_member_is_replaced() {
+    every_crash_of_a_change(&[0, 1], &[0, 2], false);
+}
+
+#[test]
+fn a_member_is_removed() {
+    every_crash_of_a_change(&[0, 1, 2], &[0, 2], true);
+}
+
+/// Nothing was served yet, so nothing stands against beginning anew, or going on.
+#[test]
+fn the_first_start_is_made_again() {
+    let rig = Rc::new(Rig::new(2));
+    let (own, wanted) = (rig.clone(), text(&[0, 1], true));
+    let again = wanted.clone();
+    let start = async move {
+        let (planned, survey) = own.look(&wanted, opening(false), None).await?;
+        Live::open(&own.world.env(), &own.engine, planned, Some(survey)).await
+    };
+    let mut seen = Seen::default();
+    let live = moments(&rig, start, |images| {
+        for state in seen.new_of(&images) {
+            let rig = Rig::of(&state);
+            let client = rig.client(&rig.open(&again));
+            rig.fill(&client, FLUSHED);
+            assert!(rig.holds(&client, FLUSHED));
+        }
+    });
+    live.unwrap_or_else(|unchanged| panic!("{unchanged:?}"));
+    println!("{} states of a first start", seen.0.len());
+    assert!(seen.0.len() > 100, "the start writes");
+}
