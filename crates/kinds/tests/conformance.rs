@@ -146,10 +146,8 @@ fn on_labels() -> Vec<Subject> {
         over("mirror", 2, mirror()).with_copies(1),
         over("a mirror of three", 3, mirror()).with_copies(1),
         over("a mirror of 4 KiB blocks", 2, mirror()).with_copies(1).with_blocks_of_4k(),
-        over("a mirror of small regions", 2, |graph, on| {
-            graph.add("mirror", &small_regions(), on)
-        })
-        .with_copies(1),
+        over("a mirror of small regions", 2, |graph, on| graph.add("mirror", &small_regions(), on))
+            .with_copies(1),
         over("a mirror of three with small regions", 3, |graph, on| {
             graph.add("mirror", &small_regions(), on)
         })
