@@ -82,6 +82,11 @@ impl RangeLock {
         self.lock(ByteRange::new(0, u64::MAX).expect("all bytes are a range"), Mode::Exclusive)
     }
 
+    /// Whether somebody holds a byte of `range`, or waits for one.
+    pub fn is_wanted(&self, range: ByteRange) -> bool {
+        self.0.borrow().entries.iter().any(|entry| entry.range.overlaps(range))
+    }
+
     /// How many hold or wait.
     pub fn len(&self) -> usize {
         self.0.borrow().entries.len()
@@ -158,6 +163,7 @@ mod tests {
         assert!(ready(second.as_mut()).is_none(), "its place is behind the first");
         let held = ready(first.as_mut()).unwrap();
         assert!(ready(apart.as_mut()).is_some());
+        assert!(lock.is_wanted(range(14, 9)) && !lock.is_wanted(range(15, 5)));
         assert!(ready(second.as_mut()).is_none());
         drop(held);
         assert!(ready(second.as_mut()).is_some());

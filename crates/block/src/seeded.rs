@@ -51,11 +51,19 @@ pub enum Bug {
     ChangeUnflushed,
     /// 62 labels tell of a change before its devices are made
     ChangeToldEarly,
+    /// 13 a copy's progress is told before what was copied is flushed
+    ProgressEarly,
+    /// 70 a region is marked after the write to it is sent
+    RegionMarkedLate,
+    /// 71 a region is called clean without a flush
+    RegionUnflushed,
+    /// 72 the map of a member that comes back is ignored
+    MapIgnored,
 }
 
 impl Bug {
     /// All of them, by their numbers.
-    pub const ALL: [(&str, Self); 22] = [
+    pub const ALL: [(&str, Self); 26] = [
         ("02a", Self::FlushFirstChild),
         ("02b", Self::FlushFirstMember),
         ("04", Self::FlushRetried),
@@ -78,6 +86,10 @@ impl Bug {
         ("60", Self::ChangeNotHeld),
         ("61", Self::ChangeUnflushed),
         ("62", Self::ChangeToldEarly),
+        ("13", Self::ProgressEarly),
+        ("70", Self::RegionMarkedLate),
+        ("71", Self::RegionUnflushed),
+        ("72", Self::MapIgnored),
     ];
 }
 

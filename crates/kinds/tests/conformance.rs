@@ -134,6 +134,11 @@ fn stacked() -> Vec<Subject> {
     ]
 }
 
+/// Several regions, which leave the map of a mirror while it is at work.
+fn small_regions() -> [(&'static str, Value); 2] {
+    [size("region", 4096), ("settle", Value::Duration(Duration::from_millis(1)))]
+}
+
 /// What keeps something where its disks are labelled, by itself and above and below others.
 fn on_labels() -> Vec<Subject> {
     let mirror = || |graph: &mut Assembly, on: &[PartId]| graph.add("mirror", &[], on);
@@ -141,6 +146,12 @@ fn on_labels() -> Vec<Subject> {
         over("mirror", 2, mirror()).with_copies(1),
         over("a mirror of three", 3, mirror()).with_copies(1),
         over("a mirror of 4 KiB blocks", 2, mirror()).with_copies(1).with_blocks_of_4k(),
+        over("a mirror of small regions", 2, |graph, on| graph.add("mirror", &small_regions(), on))
+            .with_copies(1),
+        over("a mirror of three with small regions", 3, |graph, on| {
+            graph.add("mirror", &small_regions(), on)
+        })
+        .with_copies(1),
         over("crypt", 1, with_slots()),
         over("a crypt of 4 KiB blocks", 1, with_slots()).with_blocks_of_4k(),
         over("migrate", 2, |graph, on| graph.add("migrate", &[], on)),

@@ -4,6 +4,7 @@ mod bodies;
 
 use kinds::crypt::slots::{Cost, KeySlots, SLOTS, Slot};
 use kinds::mirror::record::{Known, Point, Record, Standing};
+use kinds::mirror::regions::{Map, Regions};
 
 fn whole(used: usize) -> Vec<u8> {
     let slot = Slot {
@@ -33,28 +34,51 @@ fn keyslots() {
 /// The labels of a mirror of `count`, all of which have the same; the last one failed if `failed`.
 fn mirrored(count: usize, failed: bool) -> Vec<u8> {
     let point = Point { opening: 5, change: 9 };
-    let member = |n: usize| Known {
-        name: bodies::MEMBERS[n].to_owned(),
-        standing: if failed && n + 1 == count { Standing::Failed } else { Standing::InSync },
-        known: point,
-        sent: point,
+    // Two maps of 8 bytes, or one of 16.
+    let regions = if failed { 25 } else { 75 };
+    let member = |n: usize| {
+        let failed = failed && n + 1 == count;
+        Known {
+            name: bodies::MEMBERS[n].to_owned(),
+            standing: if failed { Standing::Failed } else { Standing::InSync },
+            known: point,
+            sent: point,
+            missing: if failed { Map::all(regions) } else { Map::none(regions) },
+        }
     };
     let members = (0..count).map(member).collect();
-    let record = Record { point, active: true, flush_failed: false, members };
-    record.encode().repeat(count)
+    let active = Map::all(regions);
+    let regions = Regions::new(regions as u64 * 4096, 4096).expect("as many as that");
+    let record = Record { point, regions, active, flush_failed: false, members };
+    let bytes = record.encode();
+    assert_eq!(bytes.len(), bodies::record_bytes(bytes[0], count));
+    bytes.repeat(count)
+}
+
+/// The same as version 1 had it.
+fn mirrored_of_version_1(count: usize) -> Vec<u8> {
+    let mut bytes = mirrored(count, false);
+    bytes.truncate(bodies::record_bytes(bytes[0], count));
+    (bytes[0], bytes[6]) = (1, 1);
+    bytes.drain(24..40);
+    bytes.truncate(bodies::record_bytes(1, count));
+    bytes.repeat(count)
 }
 
 #[test]
 fn mirror_records() {
     let whole: Vec<_> = [(2, false), (2, true), (3, false), (3, true)]
         .map(|(count, failed)| mirrored(count, failed))
-        .to_vec();
+        .into_iter()
+        .chain([2, 3].map(mirrored_of_version_1))
+        .collect();
     // Labels without a record, too, whoever is there.
     (0..=u8::MAX).for_each(|first| bodies::mirror_records(&[first]));
     let (mut first, mut taken) = (0_u8, 0);
     testkit::smoke(&whole, |input| {
         first = first.wrapping_add(1);
-        let length = Record::bytes_of(2 + usize::from(first & 1));
+        let version = input.first().copied().unwrap_or_default();
+        let length = bodies::record_bytes(version, 2 + usize::from(first & 1));
         taken += u64::from(input.get(..length).is_some_and(|one| Record::decode(one).is_ok()));
         bodies::mirror_records(&[&[first], input].concat());
     });

@@ -59,6 +59,8 @@ counts! {
     Rewritten "ranges that a mirror rewrote after a read error",
     MemberFailed "members that were taken out by command",
     Resynced "members that came back in sync",
+    CopiedPart "copies of a part of a member, begun with a start",
+    CopiedWhole "copies of a whole member, begun with a start",
     Trusted "restarts of a mirror that trust another member than before",
     Compared "members in sync that were compared with another",
     Unread "checks that nobody reads a member that is out",

@@ -11,13 +11,14 @@ use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{
     Below, Buf, ByteRange, Child, Control, Copies, Deadline, Device, Done, Env, Error, ErrorKind,
-    FlushFault, Guard, Handled, Handover, Health, Info, Lower, Mode, Needs, Op, RangeLock, Report,
-    Request, Result, Underway,
+    FlushFault, Guard, Handled, Handover, Health, Info, Lower, Mode, Needs, Op, Pace, RangeLock,
+    Report, Request, Result, Underway,
 };
 
 use super::MEMBERS_MAX;
 use super::ledger::Ledger;
 use super::member::{Member, State};
+use super::regions::{Map, Regions};
 
 /// A mirror; its inside is shared with what it does in the background.
 pub struct Mirror {
@@ -30,7 +31,6 @@ pub struct Inner {
     pub(super) me: Weak<Inner>,
     pub name: String,
     pub env: Env,
-    pub size: u64,
     pub members: Vec<Member>,
     /// Writes hold their range alone: two that overlap reach every member in one order. Reads wait
     /// for the writes before them, so that no reader sees a newer byte and then an older one.
@@ -43,6 +43,10 @@ pub struct Inner {
     zero_to_discard: bool,
     flush_fault: FlushFault,
     pub(super) ledger: Option<Ledger>,
+    /// What its maps are about.
+    pub(super) regions: Regions,
+    /// How fast it copies.
+    pub(super) pace: Pace,
     /// What is done in the background, and requests that nobody waits for any more.
     pub(super) underway: Underway,
     /// Nothing is begun in the background any more.
@@ -57,26 +61,31 @@ pub struct Making {
     pub name: String,
     pub env: Env,
     pub timeout: Duration,
-    /// Its members, each with what it is when the mirror opens.
-    pub members: Vec<(Lower, State)>,
+    /// What its maps are about.
+    pub regions: Regions,
+    /// The most bytes that it copies in a second, if that is said.
+    pub speed: Option<u64>,
+    /// Its members, each with what it is when the mirror opens, and what it misses.
+    pub members: Vec<(Lower, State, Map)>,
     /// What it keeps, on labelled disks.
     pub ledger: Option<Ledger>,
 }
 
 impl Mirror {
     pub fn new(info: Info, making: Making) -> Self {
-        let Making { name, env, timeout, members, ledger } = making;
-        let zero_to_discard =
-            !members.iter().all(|(lower, _)| lower.info().discard && lower.info().discard_zeroes);
-        let members = members.into_iter().map(|(lower, state)| Member::new(&env, lower, state));
-        let members = members.collect();
+        let Making { name, env, timeout, regions, speed, members, ledger } = making;
+        let zeroes = |info: &Info| info.discard && info.discard_zeroes;
+        let zero_to_discard = !members.iter().all(|(lower, ..)| zeroes(lower.info()));
+        let member = |(lower, state, missing)| Member::new(&env, lower, state, missing);
+        let members = members.into_iter().map(member).collect();
         let inner = Rc::new_cyclic(|me| Inner {
             me: me.clone(),
             name,
-            size: info.size,
             members,
             lock: RangeLock::new(),
             deadline: Deadline::new(&env, timeout),
+            pace: Pace::new(&env, speed),
+            regions,
             env,
             turn: Cell::new(0),
             repairs: Cell::new(0),
@@ -101,9 +110,21 @@ impl Inner {
         let member = &self.members[index];
         let is_last = member.state() == State::InSync && self.in_sync().count() == 1;
         if member.state().takes_writes() && !is_last {
-            member.set(State::Failed, why);
-            self.remember_soon();
+            self.leave_out(index, State::Failed, why);
         }
+    }
+
+    /// From now on a member misses what is written: what is on its way already, too, and what it may not
+    /// have kept since its last flush.
+    pub(super) fn leave_out(&self, index: usize, state: State, why: impl Into<String>) {
+        let member = &self.members[index];
+        match &self.ledger {
+            Some(ledger) => member.misses(&ledger.intent.wanted()),
+            // Nobody knows how long.
+            None => member.misses(&Map::all(self.regions.count())),
+        }
+        member.set(state, why);
+        self.remember_soon();
     }
 
     /// The member to read: in sync, not yet tried, and soonest to answer. One that is to be avoided
@@ -216,7 +237,7 @@ impl Inner {
             true => None,
             false => Some(self.lock.lock(range, Mode::Exclusive).await),
         };
-        self.announce().await?;
+        self.announce(range).await?;
         let done = self.to_all(op).await;
         self.remembered().await.and(done)
     }
@@ -227,7 +248,7 @@ impl Inner {
     }
 
     /// A flush that failed upwards is never made good by a later one, whichever members it meets.
-    async fn flush(&self) -> Result<()> {
+    pub(super) async fn flush(&self) -> Result<()> {
         self.flush_fault.check()?;
         let flushed = self.to_all(&Op::Flush).await;
         let flushed = self.remembered().await.and(flushed);
@@ -282,9 +303,10 @@ impl Inner {
             return Ok(());
         }
         // Nobody in sync has it for certain. A copy that has it would differ from its source.
-        for member in self.members.iter().filter(|member| member.state() == State::Copying) {
-            member.set(State::Stale, "a write failed on its source while it was being copied");
-            self.remember_soon();
+        let copying = |n: &usize| self.members[*n].state() == State::Copying;
+        for index in (0..self.members.len()).filter(copying) {
+            let why = "a write failed on its source while it was being copied";
+            self.leave_out(index, State::Stale, why);
         }
         result.and(Err(self.nobody()))
     }
@@ -320,7 +342,8 @@ impl Inner {
         let next = out
             .filter(|member| matches!(member.state(), State::Failed | State::Stale))
             .map(|member| self.next_for(member));
-        let counters = vec![("repaired", self.repaired.get())];
+        let states = self.ledger.as_ref().map_or(0, Ledger::states);
+        let counters = vec![("repaired", self.repaired.get()), ("label_writes", states)];
         Report { health, summary, members, counters, next, ..Report::default() }
     }
 
@@ -358,8 +381,7 @@ impl Inner {
                 ),
             ));
         }
-        self.members[index].set(State::Failed, "taken out by command");
-        self.remember_soon();
+        self.leave_out(index, State::Failed, "taken out by command");
         Ok(self.report())
     }
 }
@@ -410,6 +432,7 @@ impl Device for Mirror {
 
     async fn submit(&self, request: &mut Request) -> Result<()> {
         let inner = &self.inner;
+        inner.pace.client();
         match &mut request.op {
             Op::Read { range, into, avoid } => {
                 let failed = inner.read(*range, into, avoid).await?;

@@ -1,14 +1,19 @@
-//! What a running mirror keeps: who is in sync, durable on the members before anybody relies on it.
+//! What a running mirror keeps: who is in sync and where writes may be on their way, durable on the members
+//! before anybody relies on it.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 
-use block::{Kept, RangeLock, Result};
+use block::seeded::{self, Bug};
+use block::{ByteRange, Kept, RangeLock, Result};
 
 use super::device::Inner;
+use super::intent::Intent;
 use super::member::{Member, State};
 use super::opening::Decision;
 use super::record::{Known, Point, Record, Standing};
+use super::regions::Regions;
 
 /// The state that a mirror keeps in its members' labels.
 pub struct Ledger {
@@ -18,8 +23,12 @@ pub struct Ledger {
     change: Cell<u64>,
     /// Of each member: what is known to be on it, and what was last sent there.
     known: RefCell<Vec<(Point, Point)>>,
-    active: Cell<bool>,
+    pub intent: Intent,
+    /// How long nobody has to have written to a region before it leaves the map.
+    delay: Duration,
     flush_failed: Cell<bool>,
+    /// States that were written.
+    states: Cell<u64>,
     /// How many changes of members and flags are durable.
     durable: Cell<Option<u64>>,
     /// One state is written after the other.
@@ -27,22 +36,30 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    pub fn new(kept: Rc<dyn Kept>, opening: u64, decision: &Decision) -> Self {
+    pub fn new(
+        kept: Rc<dyn Kept>,
+        opening: u64,
+        decision: &Decision,
+        regions: Regions,
+        delay: Duration,
+    ) -> Self {
         Self {
             kept,
             opening,
             change: Cell::new(decision.change),
             known: RefCell::new(decision.known.clone()),
-            active: Cell::new(false),
+            intent: Intent::new(regions),
+            delay,
             flush_failed: Cell::new(false),
+            states: Cell::new(0),
             durable: Cell::new(None),
             turn: RangeLock::new(),
         }
     }
 
-    /// From now on writes may be on their way.
-    pub fn activate(&self) {
-        self.active.set(true);
+    /// How many states were written.
+    pub fn states(&self) -> u64 {
+        self.states.get()
     }
 
     /// What was answered may be lost.
@@ -52,8 +69,7 @@ impl Ledger {
 
     /// Grows with every change that a state tells of.
     fn version(&self, members: &[Member]) -> u64 {
-        let flags = u64::from(self.active.get()) + u64::from(self.flush_failed.get());
-        members.iter().map(Member::changes).sum::<u64>() + flags
+        members.iter().map(Member::changes).sum::<u64>() + u64::from(self.flush_failed.get())
     }
 
     fn is_durable(&self, members: &[Member]) -> bool {
@@ -75,10 +91,12 @@ impl Ledger {
             },
             known: *known,
             sent: *sent,
+            missing: member.missing(),
         };
         Record {
             point,
-            active: self.active.get(),
+            regions: *self.intent.regions(),
+            active: self.intent.wanted(),
             flush_failed: self.flush_failed.get(),
             members: members.iter().zip(all.iter()).map(member).collect(),
         }
@@ -103,11 +121,13 @@ impl Inner {
         Ok(())
     }
 
+    /// Writes the next state. The caller has the turn.
     async fn write_state(&self, ledger: &Ledger) -> Result<()> {
         let version = ledger.version(&self.members);
         let takes = |n: &usize| self.members[*n].state().takes_writes();
         let ports: Vec<usize> = (0..self.members.len()).filter(takes).collect();
         let record = ledger.next(&self.members, &ports);
+        ledger.states.set(ledger.states.get() + 1);
         let mut kept = false;
         let mut result = Ok(());
         for (port, answer) in ledger.kept.write(&ports, record.encode()).await {
@@ -127,7 +147,17 @@ impl Inner {
             return result.and(Err(self.nobody()));
         }
         ledger.durable.set(Some(version));
+        ledger.intent.made_durable(record.active);
         Ok(())
+    }
+
+    /// Writes the next state although nobody waits for it: what it says anew costs a copy less.
+    ///
+    /// # Errors
+    /// As [`Inner::remember`].
+    pub async fn tell(&self, ledger: &Ledger) -> Result<()> {
+        let _turn = ledger.turn.turn().await;
+        self.write_state(ledger).await
     }
 
     /// The same, soon, for changes that nobody waits for.
@@ -146,17 +176,75 @@ impl Inner {
         });
     }
 
-    /// Before a request changes bytes: that writes may be on their way is durable, and so is who
+    /// Before a request changes bytes: that writes may be on their way there is durable, and so is who
     /// misses them.
     ///
     /// # Errors
     /// As [`Inner::remember`].
-    pub async fn announce(&self) -> Result<()> {
+    pub async fn announce(&self, range: ByteRange) -> Result<()> {
         let Some(ledger) = &self.ledger else { return Ok(()) };
-        ledger.activate();
-        if ledger.is_durable(&self.members) {
+        ledger.intent.count_write();
+        let is_known = || ledger.intent.covers(range) && ledger.is_durable(&self.members);
+        if is_known() {
             return Ok(());
         }
-        self.remember().await
+        self.mark(ledger, range);
+        if seeded::on(Bug::RegionMarkedLate) {
+            self.remember_soon();
+            return Ok(());
+        }
+        while !is_known() {
+            // Whoever waits for the turn meanwhile finds its own regions in the state that is written.
+            let _turn = ledger.turn.turn().await;
+            if is_known() {
+                break;
+            }
+            self.write_state(ledger).await?;
+        }
+        Ok(())
+    }
+
+    /// From now on there may be writes to a range; who takes none misses them.
+    fn mark(&self, ledger: &Ledger, range: ByteRange) {
+        ledger.intent.want(range);
+        let wanted = ledger.intent.wanted();
+        for member in self.members.iter().filter(|member| !member.state().takes_writes()) {
+            member.misses(&wanted);
+        }
+        if ledger.intent.is_watched.replace(true) {
+            return;
+        }
+        let (me, env, delay) = (self.me.clone(), self.env.clone(), ledger.delay);
+        self.env.spawn("a mirror's map", async move {
+            loop {
+                env.sleep(delay).await;
+                let Some(mirror) = me.upgrade() else { return };
+                if !mirror.look_at_map().await {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Takes regions out of the map that nobody writes to any more. Whether there are others left.
+    async fn look_at_map(&self) -> bool {
+        let Some(ledger) = &self.ledger else { return false };
+        if self.closing.get() {
+            return true;
+        }
+        let _one = self.underway.begin();
+        let busy = |range| self.lock.is_wanted(range);
+        let quiet = ledger.intent.quiet(busy);
+        // What was written there is on all members before the map says that they are alike.
+        if !quiet.is_empty() && (seeded::on(Bug::RegionUnflushed) || self.flush().await.is_ok()) {
+            let _turn = ledger.turn.turn().await;
+            if ledger.intent.leave(&quiet, busy) {
+                // Whoever relies on the next state writes it again, and is told.
+                let _ = self.write_state(ledger).await;
+            }
+        }
+        let is_watched = !ledger.intent.is_empty();
+        ledger.intent.is_watched.set(is_watched);
+        is_watched
     }
 }

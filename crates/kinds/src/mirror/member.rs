@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use block::{Env, Error, Lower, Member as MemberReport, Mono};
 
+use super::regions::Map;
+
 /// So many read errors within [`ERRORS_WITHIN`] retire a member.
 pub const ERRORS_MAX: usize = 10;
 
@@ -51,6 +53,8 @@ pub struct Member {
     state: Cell<State>,
     /// How often its state was set: who copies to it knows by this that nothing has come between.
     changes: Cell<u64>,
+    /// Where it differs from those in sync, as states tell it.
+    missing: RefCell<Map>,
     detail: RefCell<String>,
     since: Cell<Option<Duration>>,
     errors: Cell<u64>,
@@ -67,12 +71,13 @@ pub struct Member {
 }
 
 impl Member {
-    pub fn new(env: &Env, lower: Lower, state: State) -> Self {
+    pub fn new(env: &Env, lower: Lower, state: State, missing: Map) -> Self {
         Self {
             env: env.clone(),
             lower,
             state: Cell::new(state),
             changes: Cell::new(0),
+            missing: RefCell::new(missing),
             detail: RefCell::default(),
             since: Cell::new(None),
             errors: Cell::new(0),
@@ -104,6 +109,26 @@ impl Member {
         }
     }
 
+    /// Where it differs from those in sync.
+    pub fn missing(&self) -> Map {
+        self.missing.borrow().clone()
+    }
+
+    /// The first region that it misses, from that one on.
+    pub fn next_missing(&self, from: usize) -> Option<usize> {
+        self.missing.borrow().next(from)
+    }
+
+    /// It misses these as well.
+    pub fn misses(&self, map: &Map) {
+        self.missing.borrow_mut().unite(map);
+    }
+
+    /// It has these now, and keeps them.
+    pub fn has_got(&self, map: &Map) {
+        self.missing.borrow_mut().subtract(map);
+    }
+
     /// It is not there: nothing brings it back but another start.
     pub fn leave(&self) {
         self.absent.set(true);
@@ -116,6 +141,11 @@ impl Member {
 
     pub fn set_progress(&self, done: u64, all: u64) {
         self.progress.set(Some((done, all)));
+    }
+
+    /// So many bytes have been copied.
+    pub fn copied(&self, done: u64) {
+        self.progress.set(self.progress.get().map(|(_, all)| (done, all)));
     }
 
     /// How long one more read would take here, by its queue and its speed.

@@ -7,21 +7,25 @@
 //! | `device.rs` | reads, writes, flushes |
 //! | `record.rs` | what it keeps in labels, as bytes |
 //! | `opening.rs` | who is in sync when it opens, by what the labels say |
+//! | `regions.rs` | the parts of a mirror, and maps of them |
 //! | `ledger.rs` | keeping that up while it runs |
+//! | `intent.rs` | where writes may be on their way |
 //! | `resync.rs` | copying what a member missed, and repairing what it cannot read |
 
 mod device;
+mod intent;
 mod ledger;
 mod member;
 pub mod opening;
 pub mod record;
+pub mod regions;
 mod resync;
 
 use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::LocalFuture;
-use block::{Env, Info, Kept, Lower, Result};
+use block::{Env, Error, ErrorKind, Info, Kept, Lower, Result};
 use graph::engine::AnyDevice;
 use graph::kind::{
     Bytes, Fault, Given, GivenLower, Kind, Lowers, Maker, OptionSpec, Plan, ValueType,
@@ -32,6 +36,7 @@ use ledger::Ledger;
 use member::State;
 use opening::{Decision, Members};
 use record::Standing;
+use regions::{Map, REGION_BYTES_MAX, REGION_BYTES_MIN, Regions};
 
 /// `mirror`
 pub const KIND: Kind = Kind {
@@ -53,6 +58,26 @@ pub const KIND: Kind = Kind {
             required: false,
             help: "a member that has not answered for this long is taken out; 20s if not set",
         },
+        OptionSpec {
+            name: "speed",
+            value: ValueType::Size(SPEED_MIN, SPEED_MAX),
+            required: false,
+            help: "the most bytes a second that it copies to members by itself; no limit if not set",
+        },
+        OptionSpec {
+            name: "region",
+            value: ValueType::Size(REGION_BYTES_MIN, REGION_BYTES_MAX),
+            required: false,
+            help: "the part of it that is copied as a whole if there may be a difference in it: a \
+                   power of two; 1MiB if not set, or as much as its size needs",
+        },
+        OptionSpec {
+            name: "settle",
+            value: ValueType::Duration(SETTLE_MAX),
+            required: false,
+            help: "how long nobody has written to a region until it counts as alike after a crash; \
+                   5s if not set",
+        },
     ],
     maker: Maker::Keeper { bytes: Bytes::OfEach, plan, make },
 };
@@ -62,8 +87,19 @@ pub const MEMBERS_MAX: usize = 8;
 
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(20);
 
+/// See the option `settle`.
+const SETTLE_DEFAULT: Duration = Duration::from_secs(5);
+const SETTLE_MIN: Duration = Duration::from_millis(1);
+const SETTLE_MAX: Duration = Duration::from_secs(600);
+
+/// See the option `speed`.
+const SPEED_MIN: u64 = 64 << 10;
+const SPEED_MAX: u64 = 1 << 40;
+
 fn plan(given: &Given) -> Plan<Info> {
     given.replicas()?;
+    let info = info(given.lowers.iter().map(|lower| &lower.info));
+    regions(given, &info).map_err(|why| vec![Fault::new("region", why)])?;
     let newly_made = given.lowers.iter().all(|lower| lower.created);
     let labelled = given.lowers.iter().all(|lower| lower.labelled);
     if !newly_made && !labelled && given.text("trust").is_none() {
@@ -75,7 +111,21 @@ fn plan(given: &Given) -> Plan<Info> {
         );
         return Err(vec![Fault::new("on", fault)]);
     }
-    Ok(info(given.lowers.iter().map(|lower| &lower.info)))
+    Ok(info)
+}
+
+/// What its maps are about.
+fn regions(given: &Given, info: &Info) -> Result<Regions, String> {
+    let members = given.lowers.len();
+    let size = info.size.max(1);
+    let Some(bytes) = given.size("region") else { return Ok(Regions::usual(size, members)) };
+    let least = Regions::smallest(size, members).max(u64::from(info.block_size));
+    if bytes < least {
+        return Err(format!(
+            "{bytes} bytes; a mirror of {size} bytes and {members} members needs {least} at least"
+        ));
+    }
+    Regions::new(size, bytes)
 }
 
 fn info<'a>(lowers: impl Iterator<Item = &'a Info> + Clone) -> Info {
@@ -109,16 +159,27 @@ async fn open(
 ) -> Result<Rc<dyn AnyDevice>> {
     let info = info(lowers.iter().map(Lower::info));
     let labelled = (0..lowers.len()).all(|port| kept.found(port).labelled);
-    let (mut states, ledger) = if labelled {
-        let decision = decide(given, &*kept)?;
-        let ledger = Ledger::new(kept.clone(), env.random("a mirror's opening"), &decision);
+    let regions = regions(given, &info).map_err(|why| Error::new(ErrorKind::Invalid, why))?;
+    let (mut states, missing, ledger) = if labelled {
+        let decision = decide(given, &*kept, regions)?;
         let state = |standing: &Standing| match standing {
             Standing::InSync => State::InSync,
             Standing::Stale | Standing::Failed => State::Stale,
         };
-        (decision.standings.iter().map(state).collect(), Some(ledger))
+        let states: Vec<_> = decision.standings.iter().map(state).collect();
+        let missing = decision.missing.clone();
+        let opening = env.random("a mirror's opening");
+        let settle = given.duration("settle").unwrap_or(SETTLE_DEFAULT).max(SETTLE_MIN);
+        let ledger = Ledger::new(kept.clone(), opening, &decision, regions, settle);
+        (states, missing, Some(ledger))
     } else {
-        (of_raw(given), None)
+        let states = of_raw(given);
+        let missing = states.iter().map(|state| match state {
+            State::InSync => Map::none(regions.count()),
+            State::Copying | State::Stale | State::Failed => Map::all(regions.count()),
+        });
+        let missing = missing.collect();
+        (states, missing, None)
     };
     // Nothing can be remembered, and nobody can be copied, where nothing can be written.
     let ledger = ledger.filter(|_| !info.read_only);
@@ -131,8 +192,10 @@ async fn open(
     }
     let timeout = given.duration("timeout").unwrap_or(TIMEOUT_DEFAULT);
     let (name, env) = (given.name.clone(), env.clone());
-    let members = lowers.into_iter().zip(states).collect();
-    let mirror = Mirror::new(info, Making { name, env, timeout, members, ledger });
+    let members = lowers.into_iter().zip(states).zip(missing);
+    let members = members.map(|((lower, state), missing)| (lower, state, missing)).collect();
+    let speed = given.size("speed");
+    let mirror = Mirror::new(info, Making { name, env, timeout, regions, speed, members, ledger });
     let inner = &mirror.inner;
     inner.remember().await?;
     for (port, member) in inner.members.iter().enumerate() {
@@ -145,12 +208,13 @@ async fn open(
     Ok(Rc::new(mirror))
 }
 
-fn decide(given: &Given, kept: &dyn Kept) -> Result<Decision> {
+fn decide(given: &Given, kept: &dyn Kept, regions: Regions) -> Result<Decision> {
     let names: Vec<&str> = given.lowers.iter().map(|lower| lower.name.as_str()).collect();
     let trust = given.text("trust").and_then(|name| names.iter().position(|one| *one == name));
     let members = Members {
         found: (0..names.len()).map(|port| kept.found(port)).collect(),
         names,
+        regions,
         created: given.lowers.iter().all(|lower| lower.created),
         trust,
         may_degrade: kept.may_degrade(),

@@ -1,10 +1,11 @@
-//! What a mirror makes of what its members' labels say: who is in sync, who is copied, and when it
-//! must not open. Pure: labels go in, a decision comes out.
+//! What a mirror makes of what its members' labels say: who is in sync, who is copied and where, and when
+//! it must not open. Pure: labels go in, a decision comes out.
 
 use block::seeded::{self, Bug};
-use block::{Error, ErrorKind, Found, Result};
+use block::{ByteRange, Error, ErrorKind, Found, Result};
 
 use super::record::{Known, Point, Record, Standing};
+use super::regions::{Map, Regions};
 
 /// What is known of the members when a mirror is opened.
 pub struct Members<'m> {
@@ -12,6 +13,8 @@ pub struct Members<'m> {
     pub names: Vec<&'m str>,
     /// What lies beneath them.
     pub found: Vec<&'m Found>,
+    /// What the mirror's maps are about.
+    pub regions: Regions,
     /// Whether this start created every disk beneath all of them.
     pub created: bool,
     /// The member that somebody says to trust.
@@ -25,6 +28,8 @@ pub struct Members<'m> {
 pub struct Decision {
     /// Of each member. One that is stale and there is to be copied.
     pub standings: Vec<Standing>,
+    /// Where each of them differs from those in sync.
+    pub missing: Vec<Map>,
     /// What is known to be on each member, and what was last sent there.
     pub known: Vec<(Point, Point)>,
     /// The highest change so far.
@@ -45,20 +50,25 @@ impl Members<'_> {
             Some(other) => Some(self.apart(other)),
             None => self.objection(newest, &standings),
         };
-        match objection {
-            None => self.after_a_crash(newest, &records, &mut standings),
-            Some(objection) => match self.trust {
-                Some(trusted) if self.found[trusted].present => {
-                    standings.fill(Standing::Stale);
-                    standings[trusted] = Standing::InSync;
-                }
-                _ => return Err(objection),
-            },
-        }
-        self.trusted(&mut standings);
+        let mut missing: Vec<_> =
+            (0..self.names.len()).map(|n| self.missing(n, newest, records[n].as_ref())).collect();
+        let word = match objection {
+            None => {
+                self.divided(newest, &records, &mut standings, &mut missing);
+                self.trust.filter(|n| standings[*n] != Standing::InSync)
+            }
+            Some(objection) => {
+                let trusted = self.trust.filter(|n| self.found[*n].present);
+                Some(trusted.ok_or(objection)?)
+            }
+        };
+        self.take_the_word(word, &mut standings, &mut missing);
+        let in_sync = standings.iter().zip(&mut missing);
+        in_sync.filter(|(it, _)| **it == Standing::InSync).for_each(|(_, map)| map.clear());
         let point = |n: usize| self.point(n, newest, records[n].as_ref());
         Ok(Decision {
             standings,
+            missing,
             known: (0..self.names.len()).map(point).collect(),
             change: newest.point.change,
         })
@@ -101,8 +111,13 @@ impl Members<'_> {
         };
         let equal = self.created && self.trust.is_none();
         let standing = |n| if equal || n == source { Standing::InSync } else { Standing::Stale };
+        let missing = |n| match standing(n) {
+            Standing::InSync => Map::none(self.regions.count()),
+            Standing::Stale | Standing::Failed => self.everything(),
+        };
         Ok(Decision {
             standings: (0..count).map(standing).collect(),
+            missing: (0..count).map(missing).collect(),
             known: vec![(Point::default(), Point::default()); count],
             change: 0,
         })
@@ -119,6 +134,45 @@ impl Members<'_> {
         }
         let has_it = own.is_some_and(|own| *own == *newest || known.should_have(own.point));
         if has_it { Standing::InSync } else { Standing::Stale }
+    }
+
+    /// What a member has to be given to be in sync again, unless somebody says whom to trust.
+    fn missing(&self, n: usize, newest: &Record, own: Option<&Record>) -> Map {
+        let Some(known) = newest.member(self.names[n]) else { return self.everything() };
+        let found = self.found[n];
+        if found.present && seeded::on(Bug::MapIgnored) {
+            return Map::none(self.regions.count());
+        }
+        let says = |record: &Record, map: &Map| map.over(&record.regions, &self.regions);
+        let mut map = says(newest, &known.missing);
+        map.unite(&says(newest, &newest.active));
+        map.unite(&self.grown(newest));
+        if !found.present {
+            // Who comes back is asked itself.
+            return map;
+        }
+        let Some(own) = own.filter(|own| found.everywhere && known.should_have(own.point)) else {
+            return self.everything();
+        };
+        map.unite(&says(own, &own.active));
+        if let Some(itself) = own.member(self.names[n]) {
+            map.unite(&says(own, &itself.missing));
+        }
+        map
+    }
+
+    fn everything(&self) -> Map {
+        Map::all(self.regions.count())
+    }
+
+    /// What the mirror has had no bytes of: nobody knows whether members are alike there.
+    fn grown(&self, newest: &Record) -> Map {
+        let mut map = Map::none(self.regions.count());
+        if let Some(range) = ByteRange::between(newest.regions.size(), self.regions.size()) {
+            let (first, last) = self.regions.of(range);
+            (first..=last).for_each(|region| map.insert(region));
+        }
+        map
     }
 
     /// The state that counts: the one with the highest change of those that no member's own state
@@ -214,40 +268,49 @@ impl Members<'_> {
         !(0..records.len()).any(|other| other != n && vouches(other))
     }
 
-    /// Writes may have been on their way to members in sync: one of them is the source of all. It is
-    /// one that has the newest state: one that has not might be an image from just before it.
-    fn after_a_crash(
+    /// Members in sync may differ where writes have been on their way, and where the mirror has grown: one
+    /// of them is the source of all there. It is one that has the newest state: one that has not might
+    /// be an image from just before it.
+    fn divided(
         &self,
         newest: &Record,
         records: &[Option<Record>],
         standings: &mut [Standing],
+        missing: &mut [Map],
     ) {
         let here = |n: &usize| self.found[*n].present;
         let in_sync: Vec<usize> = (0..standings.len())
             .filter(|n| standings[*n] == Standing::InSync)
             .filter(here)
             .collect();
-        let closed = in_sync.iter().all(|n| self.found[*n].clean);
-        if closed || !newest.active || in_sync.len() < 2 {
+        let mut map = self.grown(newest);
+        if in_sync.iter().any(|n| !self.found[*n].clean) {
+            let states = in_sync.iter().filter_map(|n| records[*n].as_ref()).chain([newest]);
+            states.for_each(|it| map.unite(&it.active.over(&it.regions, &self.regions)));
+        }
+        if map.is_empty() || in_sync.len() < 2 {
             return;
         }
         let has_newest = |n: &usize| records[*n].as_ref() == Some(newest);
         let best = in_sync.iter().copied().find(has_newest).unwrap_or(in_sync[0]);
         let source = self.trust.filter(|n| in_sync.contains(n)).unwrap_or(best);
-        in_sync.iter().filter(|n| **n != source).for_each(|n| standings[*n] = Standing::Stale);
+        for n in in_sync.into_iter().filter(|n| *n != source) {
+            (standings[n], missing[n]) = (Standing::Stale, map.clone());
+        }
     }
 
-    /// Who is not there misses what comes now; and a word of somebody counts for more than labels.
-    fn trusted(&self, standings: &mut [Standing]) {
+    /// A word of somebody counts for more than labels: the others are copied from that one as a whole. And
+    /// who is not there misses what comes now.
+    fn take_the_word(&self, word: Option<usize>, standings: &mut [Standing], missing: &mut [Map]) {
         for (standing, found) in standings.iter_mut().zip(&self.found) {
             if !found.present && *standing == Standing::InSync {
                 *standing = Standing::Stale;
             }
         }
-        let Some(trusted) = self.trust.filter(|n| self.found[*n].present) else { return };
-        if standings[trusted] != Standing::InSync {
+        if let Some(trusted) = word.filter(|n| self.found[*n].present) {
             standings.fill(Standing::Stale);
             standings[trusted] = Standing::InSync;
+            missing.fill(self.everything());
         }
     }
 

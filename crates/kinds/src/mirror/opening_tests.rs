@@ -8,16 +8,30 @@ fn point(opening: u64, change: u64) -> Point {
     Point { opening, change }
 }
 
-/// A record of `members`: name, standing, what is known to be on it, what was sent.
+/// Of ten regions.
+fn regions() -> Regions {
+    Regions::new(40 << 10, 4 << 10).unwrap()
+}
+
+fn map(set: &[usize]) -> Map {
+    let mut map = Map::none(10);
+    set.iter().for_each(|region| map.insert(*region));
+    map
+}
+
+/// A record of `members`: name, standing, what is known to be on it, what was sent. Writes may have been
+/// on their way to region 1, and who is stale misses region 2.
 fn record(at: Point, active: bool, members: &[(&str, Standing, Point, Point)]) -> Record {
     let member = |(name, standing, known, sent): &(&str, Standing, Point, Point)| Known {
         name: (*name).to_owned(),
         standing: *standing,
         known: *known,
         sent: *sent,
+        missing: if *standing == IN { map(&[]) } else { map(&[2]) },
     };
     let members = members.iter().map(member).collect();
-    Record { point: at, active, flush_failed: false, members }
+    let active = if active { map(&[1]) } else { map(&[]) };
+    Record { point: at, regions: regions(), active, flush_failed: false, members }
 }
 
 fn found(record: Option<&Record>) -> Found {
@@ -38,6 +52,7 @@ const FAILED: Standing = Standing::Failed;
 
 struct Case {
     found: Vec<Found>,
+    regions: Regions,
     created: bool,
     trust: Option<usize>,
     may_degrade: bool,
@@ -45,19 +60,29 @@ struct Case {
 
 impl Case {
     fn new(found: Vec<Found>) -> Self {
-        Self { found, created: false, trust: None, may_degrade: false }
+        Self { found, regions: regions(), created: false, trust: None, may_degrade: false }
     }
 
     /// The standings, or the words of the refusal.
     fn decide(&self) -> Result<Vec<Standing>, String> {
+        self.decision().map(|decision| decision.standings)
+    }
+
+    /// What has to be copied to each member.
+    fn missing(&self) -> Vec<Map> {
+        self.decision().unwrap().missing
+    }
+
+    fn decision(&self) -> Result<Decision, String> {
         let members = Members {
             names: ["a", "b", "c"][..self.found.len()].to_vec(),
             found: self.found.iter().collect(),
+            regions: self.regions,
             created: self.created,
             trust: self.trust,
             may_degrade: self.may_degrade,
         };
-        members.decide().map(|decision| decision.standings).map_err(|error| error.to_string())
+        members.decide().map_err(|error| error.to_string())
     }
 }
 
@@ -262,4 +287,64 @@ fn who_is_not_there_cannot_be_trusted() {
     assert!(case.decide().unwrap_err().contains("b is not there"));
     case.trust = Some(0);
     assert_eq!(case.decide(), Ok(vec![IN, STALE]));
+}
+
+#[test]
+fn after_a_crash_only_what_was_on_its_way_is_copied() {
+    let open = Found { clean: false, ..found(Some(&both(true))) };
+    let case = Case::new(vec![open.clone(), open]);
+    assert_eq!(case.missing(), [map(&[]), map(&[1])]);
+}
+
+#[test]
+fn one_that_was_away_is_given_what_it_has_missed() {
+    // It left with the fifth state, when writes to region 1 may have been on their way.
+    let now = point(2, 9);
+    let mut newest =
+        record(now, true, &[("a", IN, point(2, 8), now), ("b", STALE, point(1, 5), point(1, 5))]);
+    newest.active = map(&[7]);
+    let mut case = Case::new(vec![found(Some(&newest)), found(Some(&both(true)))]);
+    assert_eq!(case.decide(), Ok(vec![IN, STALE]));
+    assert_eq!(case.missing(), [map(&[]), map(&[1, 2, 7])]);
+    // While it is away, that goes on.
+    case.found[1].present = false;
+    assert_eq!(case.missing()[1], map(&[2, 7]));
+    // What it says itself counts, too.
+    let mut itself = both(true);
+    itself.members[1] = Known { standing: STALE, missing: map(&[9]), ..itself.members[1].clone() };
+    case.found[1] = found(Some(&itself));
+    assert_eq!(case.missing()[1], map(&[1, 2, 7, 9]));
+}
+
+#[test]
+fn who_is_not_what_it_should_be_is_copied_as_a_whole() {
+    let now = point(2, 9);
+    let newest =
+        record(now, false, &[("a", IN, point(2, 8), now), ("b", STALE, point(1, 5), point(1, 5))]);
+    // An older image of it.
+    let mut older = both(true);
+    older.point = point(1, 4);
+    let mut case = Case::new(vec![found(Some(&newest)), found(Some(&older))]);
+    assert_eq!(case.missing(), [map(&[]), Map::all(10)]);
+    // One that is blank, under its name.
+    case.found[1] = found(None);
+    assert_eq!(case.missing(), [map(&[]), Map::all(10)]);
+    // One of several disks has something older.
+    case.found[1] = Found { everywhere: false, ..found(Some(&both(true))) };
+    assert_eq!(case.missing(), [map(&[]), Map::all(10)]);
+    // Somebody had to say whom to trust.
+    case.found = vec![found(Some(&newest)), found(Some(&both(true)))];
+    case.trust = Some(1);
+    assert_eq!(case.decide(), Ok(vec![STALE, IN]));
+    assert_eq!(case.missing(), [Map::all(10), map(&[])]);
+}
+
+#[test]
+fn nobody_knows_what_is_where_a_mirror_has_grown() {
+    let mut case = Case::new(vec![found(Some(&both(false))), found(Some(&both(false)))]);
+    case.regions = Regions::new(41 << 10, 4 << 10).unwrap();
+    assert_eq!(case.decide(), Ok(vec![IN, STALE]));
+    assert_eq!(case.missing()[1].iter().collect::<Vec<_>>(), [10]);
+    case.regions = Regions::new(30 << 10, 8 << 10).unwrap();
+    assert_eq!(case.decide(), Ok(vec![IN, IN]));
 }

@@ -4,9 +4,13 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::MEMBERS_MAX;
+use super::regions::{Map, REGION_BYTES_MAX, Regions};
 
-/// The version that this code writes, and the only one that it reads.
-const VERSION: u32 = 1;
+/// The version that this code writes.
+const VERSION: u32 = 2;
+
+/// The one before, without maps, which it still reads.
+const VERSION_WITHOUT_MAPS: u32 = 1;
 
 const ACTIVE: u16 = 1;
 const FLUSH_FAILED: u16 = 2;
@@ -28,12 +32,21 @@ struct Header {
     change: U64,
 }
 
+/// What follows the header since version 2.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Sizes {
+    size: U64,
+    region_bytes: U64,
+}
+
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Entry {
     name: [u8; NAME_BYTES],
     standing: u8,
-    zero: [u8; 7],
+    has_map: u8,
+    zero: [u8; 6],
     known: RawPoint,
     sent: RawPoint,
 }
@@ -45,15 +58,18 @@ struct RawPoint {
     change: U64,
 }
 
-const _: () = assert!(size_of::<Header>() == 24 && size_of::<Entry>() == 104);
+const _: () = assert!(size_of::<Header>() == 24 && size_of::<Sizes>() == 16);
+const _: () = assert!(size_of::<Entry>() == 104);
 
-/// Which members have every write, as of one change.
+/// Which members have every write, and where the others differ, as of one change.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
     /// Which state it is.
     pub point: Point,
-    /// Whether writes may have been on their way.
-    pub active: bool,
+    /// What the maps are about.
+    pub regions: Regions,
+    /// Where writes may have been on their way.
+    pub active: Map,
     /// Whether what was answered may be lost.
     pub flush_failed: bool,
     /// The members.
@@ -80,6 +96,8 @@ pub struct Known {
     pub known: Point,
     /// The last state that was sent to it.
     pub sent: Point,
+    /// Where it differs from those that are in sync; nowhere if it is one of them.
+    pub missing: Map,
 }
 
 /// Whether a member has every write that was answered.
@@ -99,9 +117,9 @@ impl Record {
         self.members.iter().find(|member| member.name == name)
     }
 
-    /// Bytes of a record of so many members.
+    /// Bytes of a record of so many members, without maps.
     pub const fn bytes_of(members: usize) -> usize {
-        size_of::<Header>() + members * size_of::<Entry>()
+        size_of::<Header>() + size_of::<Sizes>() + members * size_of::<Entry>()
     }
 
     /// The bytes.
@@ -109,7 +127,7 @@ impl Record {
     /// # Panics
     /// If a name is longer than names of devices are.
     pub fn encode(&self) -> Vec<u8> {
-        let active = if self.active { ACTIVE } else { 0 };
+        let active = if self.active.is_empty() { 0 } else { ACTIVE };
         let flush_failed = if self.flush_failed { FLUSH_FAILED } else { 0 };
         let header = Header {
             version: VERSION.into(),
@@ -118,23 +136,17 @@ impl Record {
             opening: self.point.opening.into(),
             change: self.point.change.into(),
         };
-        let mut bytes = header.as_bytes().to_vec();
+        let sizes = Sizes {
+            size: self.regions.size().into(),
+            region_bytes: self.regions.region_bytes().into(),
+        };
+        let mut bytes = [header.as_bytes(), sizes.as_bytes()].concat();
         for member in &self.members {
-            let mut name = [0; NAME_BYTES];
-            name[..member.name.len()].copy_from_slice(member.name.as_bytes());
-            let entry = Entry {
-                name,
-                standing: match member.standing {
-                    Standing::InSync => 1,
-                    Standing::Stale => 2,
-                    Standing::Failed => 3,
-                },
-                zero: [0; 7],
-                known: member.known.into(),
-                sent: member.sent.into(),
-            };
-            bytes.extend_from_slice(entry.as_bytes());
+            bytes.extend_from_slice(member.encode().as_bytes());
         }
+        let maps = self.members.iter().map(|member| &member.missing);
+        let maps = std::iter::once(&self.active).chain(maps).filter(|map| !map.is_empty());
+        maps.for_each(|map| bytes.extend(map.encode()));
         bytes
     }
 
@@ -145,34 +157,110 @@ impl Record {
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         let (header, rest) =
             Header::ref_from_prefix(bytes).map_err(|_| format!("{} bytes", bytes.len()))?;
-        if header.version.get() != VERSION {
-            return Err(format!("version {}; {VERSION} is known", header.version));
-        }
         let (count, flags) = (usize::from(header.members.get()), header.flags.get());
+        let (regions, rest) = regions(header.version.get(), rest)?;
         if !(1..=MEMBERS_MAX).contains(&count) || flags & !(ACTIVE | FLUSH_FAILED) != 0 {
             return Err(format!("{count} members, flags {flags:#x}"));
         }
-        let entries = <[Entry]>::ref_from_bytes_with_elems(rest, count)
+        let (entries, maps) = <[Entry]>::ref_from_prefix_with_elems(rest, count)
             .map_err(|_| format!("{} bytes for {count} members", rest.len()))?;
+        let mut maps = Maps::of(header.version.get(), &regions, maps)?;
+        let active = maps.next(flags & ACTIVE != 0)?;
         let mut members: Vec<Known> = Vec::new();
         for entry in entries {
-            let member = entry.decode()?;
+            let member = entry.decode(&mut maps)?;
             if members.iter().any(|other| other.name == member.name) {
                 return Err(format!("{:?} twice", member.name));
             }
             members.push(member);
         }
+        maps.end()?;
         Ok(Self {
             point: Point::new(header.opening.get(), header.change.get())?,
-            active: flags & ACTIVE != 0,
+            regions,
+            active,
             flush_failed: flags & FLUSH_FAILED != 0,
             members,
         })
     }
 }
 
+/// What the maps of a record of that version are about, and what follows.
+fn regions(version: u32, rest: &[u8]) -> Result<(Regions, &[u8]), String> {
+    match version {
+        VERSION_WITHOUT_MAPS => Ok((Regions::new(REGION_BYTES_MAX, REGION_BYTES_MAX)?, rest)),
+        VERSION => {
+            let (sizes, rest) =
+                Sizes::ref_from_prefix(rest).map_err(|_| format!("{} bytes", rest.len()))?;
+            Ok((Regions::new(sizes.size.get(), sizes.region_bytes.get())?, rest))
+        }
+        other => Err(format!("version {other}; {VERSION} is the last one that is known")),
+    }
+}
+
+/// The maps of a record, one after the other.
+struct Maps<'b> {
+    bytes: &'b [u8],
+    count: usize,
+    /// None is written down: all there is of regions is one.
+    implied: bool,
+}
+
+impl<'b> Maps<'b> {
+    fn of(version: u32, regions: &Regions, bytes: &'b [u8]) -> Result<Self, String> {
+        let (count, most) = (regions.count(), Regions::most(1));
+        let implied = version == VERSION_WITHOUT_MAPS;
+        if count > most {
+            return Err(format!("{count} regions; no state has more than {most}"));
+        }
+        Ok(Self { bytes, count, implied })
+    }
+
+    /// The next one; `there`: whether it has a region.
+    fn next(&mut self, there: bool) -> Result<Map, String> {
+        if !there {
+            return Ok(Map::none(self.count));
+        }
+        if self.implied {
+            return Ok(Map::all(self.count));
+        }
+        let length = Map::encoded_bytes(self.count);
+        let Some((map, rest)) = self.bytes.split_at_checked(length) else {
+            return Err(format!("{} bytes for a map of {length}", self.bytes.len()));
+        };
+        self.bytes = rest;
+        Map::decode(map, self.count)
+    }
+
+    fn end(self) -> Result<(), String> {
+        if self.bytes.is_empty() {
+            return Ok(());
+        }
+        Err(format!("{} bytes too many", self.bytes.len()))
+    }
+}
+
+impl Known {
+    fn encode(&self) -> Entry {
+        let mut name = [0; NAME_BYTES];
+        name[..self.name.len()].copy_from_slice(self.name.as_bytes());
+        Entry {
+            name,
+            standing: match self.standing {
+                Standing::InSync => 1,
+                Standing::Stale => 2,
+                Standing::Failed => 3,
+            },
+            has_map: u8::from(!self.missing.is_empty()),
+            zero: [0; 6],
+            known: self.known.into(),
+            sent: self.sent.into(),
+        }
+    }
+}
+
 impl Entry {
-    fn decode(&self) -> Result<Known, String> {
+    fn decode(&self, maps: &mut Maps<'_>) -> Result<Known, String> {
         let end = self.name.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         let name = std::str::from_utf8(&self.name[..end]).ok().filter(|name| !name.is_empty());
         let name = name.ok_or("a member without a name")?.to_owned();
@@ -182,11 +270,14 @@ impl Entry {
             3 => Standing::Failed,
             other => return Err(format!("standing {other} of {name:?}")),
         };
-        if self.zero != [0; 7] {
+        let most = u8::from(!maps.implied && standing != Standing::InSync);
+        if self.zero != [0; 6] || self.has_map > most {
             return Err(format!("bytes of no meaning at {name:?}"));
         }
+        let implied = maps.implied && standing != Standing::InSync;
+        let missing = maps.next(implied || self.has_map == 1)?;
         let (known, sent) = (self.known.decode()?, self.sent.decode()?);
-        Ok(Known { name, standing, known, sent })
+        Ok(Known { name, standing, known, sent, missing })
     }
 }
 
@@ -215,54 +306,112 @@ impl Point {
 mod tests {
     use super::*;
 
+    /// Of five regions; the last member misses the first and the last of them.
     fn sample() -> Record {
         let point = |opening, change| Point { opening, change };
-        let member = |name: &str, standing| Known {
+        let map = |set: &[usize]| {
+            let mut map = Map::none(5);
+            set.iter().for_each(|region| map.insert(*region));
+            map
+        };
+        let member = |name: &str, standing, missing: &[usize]| Known {
             name: name.to_owned(),
             standing,
             known: point(3, 4),
             sent: point(5, 6),
+            missing: map(missing),
         };
         Record {
             point: point(0x0102, 7),
-            active: true,
+            regions: Regions::new(0x4800, 4096).unwrap(),
+            active: map(&[1]),
             flush_failed: false,
-            members: vec![member("a", Standing::InSync), member("b", Standing::Failed)],
+            members: vec![
+                member("a", Standing::InSync, &[]),
+                member("b", Standing::Failed, &[0, 4]),
+            ],
+        }
+    }
+
+    /// Members from `at` on, with the standings in sync and failed.
+    fn put_members(bytes: &mut [u8], at: usize) {
+        for (at, name, standing) in [(at, b'a', 1), (at + 104, b'b', 3)] {
+            (bytes[at], bytes[at + 64]) = (name, standing);
+            for (n, byte) in [3, 4, 5, 6].into_iter().enumerate() {
+                bytes[at + 72 + 8 * n] = byte;
+            }
         }
     }
 
     #[test]
     fn golden_bytes() {
-        let mut golden = vec![0; 24 + 2 * 104];
-        golden[..17].copy_from_slice(&[1, 0, 0, 0, 2, 0, 1, 0, 2, 1, 0, 0, 0, 0, 0, 0, 7]);
-        for (at, name, standing) in [(24, b'a', 1), (128, b'b', 3)] {
-            (golden[at], golden[at + 64]) = (name, standing);
-            for (n, byte) in [3, 4, 5, 6].into_iter().enumerate() {
-                golden[at + 72 + 8 * n] = byte;
-            }
-        }
+        let mut golden = vec![0; 40 + 2 * 104 + 2 * 8];
+        golden[..17].copy_from_slice(&[2, 0, 0, 0, 2, 0, 1, 0, 2, 1, 0, 0, 0, 0, 0, 0, 7]);
+        (golden[25], golden[33]) = (0x48, 0x10);
+        put_members(&mut golden, 40);
+        // The second member's map is there, behind that of all.
+        (golden[144 + 65], golden[248], golden[256]) = (1, 0b10, 0b1_0001);
         assert_eq!(sample().encode(), golden);
         assert_eq!(Record::decode(&golden), Ok(sample()));
+    }
+
+    #[test]
+    fn golden_bytes_of_version_1() {
+        let mut golden = vec![0; 24 + 2 * 104];
+        golden[..17].copy_from_slice(&[1, 0, 0, 0, 2, 0, 1, 0, 2, 1, 0, 0, 0, 0, 0, 0, 7]);
+        put_members(&mut golden, 24);
+        let record = Record::decode(&golden).unwrap();
+        assert_eq!(record.regions, Regions::new(1 << 62, 1 << 62).unwrap());
+        assert_eq!(record.active, Map::all(1));
+        let missing: Vec<_> = record.members.iter().map(|member| member.missing.len()).collect();
+        assert_eq!(missing, [0, 1]);
+        let points = |record: &Record| {
+            let members = record.members.iter();
+            members.map(|it| (it.name.clone(), it.standing, it.known, it.sent)).collect::<Vec<_>>()
+        };
+        assert_eq!((record.point, points(&record)), (sample().point, points(&sample())));
+        golden[24 + 65] = 1;
+        assert!(Record::decode(&golden).is_err(), "it has no maps");
+        golden[24 + 65] = 0;
+        golden.push(0);
+        assert!(Record::decode(&golden).is_err(), "nothing follows");
     }
 
     #[test]
     fn what_is_no_record_is_refused() {
         let good = sample().encode();
         let wrong: &[(usize, u8)] = &[
-            (0, 2),
+            (0, 3),
+            (0, 1),
             (4, 0),
             (4, 9),
             (4, 1),
             (6, 4),
-            (24, 0),
-            (88, 0),
-            (88, 4),
-            (90, 1),
-            (128, b'a'),
+            // A map that is there, and should not be; or the other way round.
+            (6, 0),
+            (104 + 1, 1),
+            (40 + 65, 1),
+            (144 + 65, 0),
+            (144 + 65, 2),
+            // Sizes of nothing, or of more than there is.
+            (25, 0),
+            (31, 0xff),
+            (33, 0x11),
+            (33, 0x08),
+            (26, 0xff),
+            (40, 0),
+            (104, 0),
+            (104, 4),
+            (106, 1),
+            (144, b'a'),
             // Changes beyond any count.
             (23, 0x40),
-            (24 + 87, 0x40),
-            (24 + 103, 0xff),
+            (40 + 87, 0x40),
+            (40 + 103, 0xff),
+            // Maps of none, and beyond the last region.
+            (248, 0),
+            (248, 0x20),
+            (263, 1),
         ];
         for (at, value) in wrong {
             let mut bytes = good.clone();
@@ -271,6 +420,34 @@ mod tests {
         }
         for len in 0..good.len() {
             assert!(Record::decode(&good[..len]).is_err(), "{len} bytes");
+        }
+        assert!(Record::decode(&[&good[..], &[0]].concat()).is_err(), "a byte too many");
+    }
+
+    #[test]
+    fn a_full_record_fits() {
+        for members in 2..=MEMBERS_MAX {
+            let size = Regions::most(members) as u64 * 4096;
+            let regions = Regions::new(size, 4096).unwrap();
+            let missing = |n: usize| match n {
+                0 => Map::none(regions.count()),
+                _ => Map::all(regions.count()),
+            };
+            let known = |n: usize| Known {
+                name: format!("{n}"),
+                standing: if n == 0 { Standing::InSync } else { Standing::Stale },
+                missing: missing(n),
+                ..sample().members[0].clone()
+            };
+            let record = Record {
+                regions,
+                active: Map::all(regions.count()),
+                members: (0..members).map(known).collect(),
+                ..sample()
+            };
+            let bytes = record.encode();
+            assert!(bytes.len() <= block::KEPT_BYTES_MAX, "{} bytes", bytes.len());
+            assert_eq!(Record::decode(&bytes), Ok(record));
         }
     }
 }

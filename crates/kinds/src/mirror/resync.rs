@@ -1,18 +1,125 @@
 //! Copying what a member missed, and rewriting what it could not read.
 
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
-use block::{Buf, ByteRange, Child, Copies, Error, ErrorKind, Info, Mode, Op, Result};
+use block::seeded::{self, Bug};
+use block::{
+    Buf, ByteRange, Child, Copies, Error, ErrorKind, Info, Mode, Op, Result, STEP_BYTES_MAX,
+};
 
 use super::device::Inner;
 use super::member::{Member, State};
+use super::regions::Map;
 
-/// Copied at once at most, under the range lock: long enough to keep a disk busy, short enough that a write
-/// there waits for a few milliseconds.
-const STEP_BYTES: u64 = 1 << 20;
+/// After so many bytes the states of labels tell what was copied: a copy that ends there goes on from there.
+const UNTOLD_BYTES_MAX: u64 = 64 << 20;
+
+/// And after such a part of what is to be copied.
+const UNTOLD_SHARE: u64 = 16;
 
 /// Repairs at once; a read error beyond is answered from another copy all the same.
 const REPAIRS_MAX: u32 = 16;
+
+/// A copy under way.
+struct Copy {
+    mirror: Weak<Inner>,
+    index: usize,
+    /// Whether it is still the last thing that has happened to the member.
+    begun: u64,
+    /// Regions that were copied and that no state tells of.
+    copied: Map,
+    done: u64,
+    untold: u64,
+    untold_most: u64,
+}
+
+impl Copy {
+    async fn run(&mut self) {
+        let mut from = 0;
+        while let Some(mirror) = self.goes_on() {
+            let Some(region) = mirror.members[self.index].next_missing(from) else {
+                return mirror.end_resync(self.index, self.begun).await;
+            };
+            drop(mirror);
+            if !self.region(region).await {
+                return;
+            }
+            from = region + 1;
+        }
+    }
+
+    /// The mirror, if it is still there and nothing has come between.
+    fn goes_on(&self) -> Option<Rc<Inner>> {
+        let mirror = self.mirror.upgrade()?;
+        let ours = mirror.members[self.index].changes() == self.begun;
+        (ours && !mirror.closing.get()).then_some(mirror)
+    }
+
+    /// Copies one region; whether all is well.
+    async fn region(&mut self, region: usize) -> bool {
+        let Some(mirror) = self.goes_on() else { return false };
+        let (range, pace, env) =
+            (mirror.regions.range(region), mirror.pace.clone(), mirror.env.clone());
+        drop(mirror);
+        let mut at = range.start();
+        while at < range.end() {
+            let step = pace.step().await;
+            let Some(mirror) = self.goes_on() else { return false };
+            let len = step.bytes().min(mirror.step_bytes());
+            let part = ByteRange::between(at, range.end().min(at + len)).expect("some are left");
+            if !self.part(&mirror, part).await {
+                return false;
+            }
+            step.done(part.len());
+            at = part.end();
+            drop(mirror);
+            env.give_way().await;
+        }
+        self.copied.insert(region);
+        self.untold += range.len();
+        self.untold < self.untold_most || self.tell().await
+    }
+
+    async fn part(&mut self, mirror: &Inner, part: ByteRange) -> bool {
+        let member = &mirror.members[self.index];
+        let copied = mirror.copy(self.index, part).await;
+        if member.changes() != self.begun {
+            return false;
+        }
+        if let Err(Uncopied::Unread(error) | Uncopied::Unwritten(error)) = copied {
+            let why = Member::words_of("the copy", &error);
+            mirror.leave_out(self.index, State::Failed, why);
+            return false;
+        }
+        self.done += part.len();
+        member.copied(self.done);
+        true
+    }
+
+    /// Makes durable what was copied, and tells of it. Whether all is well.
+    async fn tell(&mut self) -> bool {
+        let Some(mirror) = self.goes_on() else { return false };
+        let Some(ledger) = &mirror.ledger else { return true };
+        let member = &mirror.members[self.index];
+        if !seeded::on(Bug::ProgressEarly) {
+            let flushed = member.lower.flush().await;
+            if member.changes() != self.begun {
+                return false;
+            }
+            if let Err(error) = flushed {
+                let why = Member::words_of("flush", &error);
+                mirror.leave_out(self.index, State::Failed, why);
+                return false;
+            }
+        }
+        member.has_got(&self.copied);
+        self.copied.clear();
+        self.untold = 0;
+        // Who cannot take it is out, and that is told to whoever relies on it.
+        let _ = mirror.tell(ledger).await;
+        true
+    }
+}
 
 /// Why a range was not copied.
 enum Uncopied {
@@ -67,50 +174,34 @@ impl Inner {
         Err(Error::new(ErrorKind::InUse, words))
     }
 
-    /// From now on every new write goes to the member too; the old ones are copied.
+    /// From now on every new write goes to the member too; what it misses of the old ones is copied.
     pub fn begin_resync(self: &Rc<Self>, index: usize) {
-        self.members[index].set(State::Copying, "");
-        self.members[index].set_progress(0, self.size);
-        // Taken out and brought back meanwhile, it misses what this copy has done already.
-        let begun = self.members[index].changes();
-        let mirror = Rc::downgrade(self);
-        let env = self.env.clone();
+        let member = &self.members[index];
+        member.set(State::Copying, "");
+        let all = member.missing().bytes(&self.regions);
+        member.set_progress(0, all);
+        let mut copy = Copy {
+            mirror: self.me.clone(),
+            index,
+            // Taken out and brought back meanwhile, it misses what this copy has done already.
+            begun: member.changes(),
+            copied: Map::none(self.regions.count()),
+            done: 0,
+            untold: 0,
+            untold_most: UNTOLD_BYTES_MAX.min(all / UNTOLD_SHARE),
+        };
         let one = self.underway.begin();
         self.env.spawn("a mirror's resync", async move {
             let _one = one;
-            let mut at = 0;
-            loop {
-                let Some(mirror) = mirror.upgrade() else { return };
-                let member = &mirror.members[index];
-                if member.changes() != begun || mirror.closing.get() {
-                    return;
-                }
-                if at == mirror.size {
-                    return mirror.end_resync(index, begun).await;
-                }
-                let end = mirror.size.min(at + mirror.step_bytes());
-                let step = ByteRange::between(at, end).expect("there is something left");
-                let copied = mirror.copy(index, step).await;
-                if member.changes() != begun {
-                    return;
-                }
-                if let Err(Uncopied::Unread(error) | Uncopied::Unwritten(error)) = copied {
-                    member.set(State::Failed, Member::words_of("the copy", &error));
-                    return mirror.remember_soon();
-                }
-                at = end;
-                member.set_progress(at, mirror.size);
-                drop(mirror);
-                env.give_way().await;
-            }
+            copy.run().await;
         });
     }
 
     /// What every member takes in one request.
-    fn step_bytes(&self) -> u64 {
+    pub(super) fn step_bytes(&self) -> u64 {
         let all = Info::over(self.members.iter().map(|member| member.lower.info()));
         let all = all.expect("a mirror has members");
-        let most = STEP_BYTES.min(u64::from(all.max_transfer));
+        let most = STEP_BYTES_MAX.min(u64::from(all.max_transfer));
         most - most % u64::from(all.block_size)
     }
 
@@ -122,10 +213,13 @@ impl Inner {
             return;
         }
         match flushed {
-            Ok(()) => member.set(State::InSync, ""),
-            Err(error) => member.set(State::Failed, Member::words_of("flush", &error)),
+            Ok(()) => {
+                member.has_got(&member.missing());
+                member.set(State::InSync, "");
+                self.remember_soon();
+            }
+            Err(error) => self.leave_out(index, State::Failed, Member::words_of("flush", &error)),
         }
-        self.remember_soon();
     }
 
     /// Copies one range to a member from one that is in sync.

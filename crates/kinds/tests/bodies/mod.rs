@@ -5,6 +5,7 @@ use block::{Found, KeptState};
 use kinds::crypt::slots::{KeySlots, STATE_BYTES};
 use kinds::mirror::opening::Members;
 use kinds::mirror::record::{CHANGE_MAX, Record, Standing};
+use kinds::mirror::regions::Regions;
 
 /// Key slots that anybody may have written: what is taken has one form, and stays within its limits.
 pub fn keyslots(data: &[u8]) {
@@ -25,14 +26,23 @@ pub fn keyslots(data: &[u8]) {
 /// The names of the members in [`mirror_records`].
 pub const MEMBERS: [&str; 3] = ["a", "b", "c"];
 
+/// Bytes of a record of so many members in [`mirror_records`], by its version, which is its first byte: one
+/// with 16 bytes of maps, or one that has none.
+pub const fn record_bytes(version: u8, members: usize) -> usize {
+    let most = Record::bytes_of(members) + 16;
+    if version == 1 { most - 2 * 16 } else { most }
+}
+
 /// What anybody may have written into the labels beneath a mirror, one record behind the other: what is
-/// taken has one form, and a mirror that opens has somebody to read from. The first byte says how many
-/// members there are, who is there, whom somebody trusts, and whether it may open with less.
+/// taken has one form, and a mirror that opens has somebody to read from, and has the others copied where
+/// they differ. The first byte says how many members there are, who is there, whom somebody trusts, and
+/// whether it may open with less.
 pub fn mirror_records(data: &[u8]) {
     let Some((first, data)) = data.split_first() else { return };
     let bit = |n: usize| first >> n & 1 == 1;
     let count = 2 + usize::from(bit(0));
-    let mut records = data.chunks(Record::bytes_of(count));
+    let version = data.first().copied().unwrap_or_default();
+    let mut records = data.chunks(record_bytes(version, count));
     let found: Vec<Found> = (0..count)
         .map(|n| {
             let bytes = records.next().map(<[u8]>::to_vec);
@@ -42,11 +52,15 @@ pub fn mirror_records(data: &[u8]) {
         .collect();
     for state in found.iter().filter_map(|found| found.state.as_ref()) {
         let Ok(record) = Record::decode(&state.bytes) else { continue };
-        assert!(record.encode() == state.bytes, "what is taken is what would be written");
+        let is_of_version_1 = state.bytes[0] == 1;
+        let written = record.encode();
+        assert!(written == state.bytes || is_of_version_1, "what is taken would be written");
+        assert!(Record::decode(&written).as_ref() == Ok(&record), "what is written is taken");
         assert!(record.point.change <= CHANGE_MAX, "the next one has a number");
     }
     let members = Members {
         names: MEMBERS[..count].to_vec(),
+        regions: Regions::new(100 << 10, 8 << 10).expect("13 regions"),
         found: found.iter().collect(),
         created: false,
         trust: bit(4).then_some(usize::from(first >> 5) % count),
@@ -56,6 +70,10 @@ pub fn mirror_records(data: &[u8]) {
     let readable = |n: usize| decision.standings[n] == Standing::InSync && found[n].present;
     assert!((0..count).any(readable), "a mirror opens over somebody: {decision:?}");
     assert!(decision.change <= CHANGE_MAX);
+    for (standing, missing) in decision.standings.iter().zip(&decision.missing) {
+        assert!(*standing != Standing::InSync || missing.is_empty(), "{decision:?}");
+        assert!(missing.next(13).is_none(), "{decision:?}");
+    }
 }
 
 /// What anybody may have written beneath a migration: what is taken has one form, and its window is next.

@@ -7,66 +7,129 @@ use std::time::Duration;
 use block::{ByteRange, Control, Op};
 use graph::kind::Value;
 use sim::draw::Stream;
-use sim::{Assembly, Client, DiskConfig, Faults, PartId, Profile, SimDisk, SimWorld};
+use sim::{Assembly, Client, CutPolicy, DiskConfig, Faults, PartId, Profile, SimDisk, SimWorld};
 use testkit::Shelf;
 
 const MIB: u64 = 1 << 20;
 
-/// Two disks and a mirror over them that trusts the first.
+/// Two disks and a mirror over them that trusts the first where no label says more.
 struct Pair {
     world: SimWorld,
-    graph: Assembly,
+    shelf: Option<Rc<Shelf>>,
+    options: Vec<(&'static str, Value)>,
     disks: [Rc<SimDisk>; 2],
+    running: Option<Running>,
+}
+
+struct Running {
+    graph: Assembly,
     names: [String; 2],
     mirror: PartId,
 }
 
 impl Pair {
     fn new(size: u64) -> Self {
-        Self::over(size, None)
+        Self::over(size, None, &[])
+    }
+
+    /// On labelled disks, in sync.
+    fn labelled(size: u64, options: &[(&'static str, Value)]) -> Self {
+        let pair = Self::over(size, Some(Shelf::new()), options);
+        pair.until(|second| second.state == "in sync");
+        pair
     }
 
     /// `shelf`: where it keeps its state, if its disks are labelled.
-    fn over(size: u64, shelf: Option<&Rc<Shelf>>) -> Self {
+    fn over(size: u64, shelf: Option<Rc<Shelf>>, options: &[(&'static str, Value)]) -> Self {
         let world = SimWorld::new(1);
-        let order = Stream::new(1, "order", 0);
-        let mut graph = Assembly::new(&world.env(), kinds::REGISTRY, false, order).in_world(&world);
-        if let Some(shelf) = shelf {
-            graph = graph.on_labels(shelf.clone());
-        }
-        let made = [0, 1].map(|n| {
-            let disk = SimDisk::new(&world, n, DiskConfig::new(size, Profile::Native512));
-            let path = format!("/disk{n}");
-            world.plug(&path, &disk);
-            let part = graph.add("path", &[("path", Value::Text(path))], &[]).unwrap();
-            (disk, part, graph.name(part).to_owned())
+        let disks = [0, 1].map(|n| {
+            let config = DiskConfig { destage: 0, ..DiskConfig::new(size, Profile::Native512) };
+            let disk = SimDisk::new(&world, n, config);
+            world.plug(format!("/disk{n}"), &disk);
+            disk
         });
-        let parts = [made[0].1, made[1].1];
-        let names = [made[0].2.clone(), made[1].2.clone()];
-        let trust = [("trust", Value::Text(names[0].clone()))];
-        let mirror = graph.add("mirror", &trust, &parts).unwrap();
-        let disks = made.map(|(disk, ..)| disk);
-        Self { world, graph, disks, names, mirror }
+        let mut pair = Self { world, shelf, options: options.to_vec(), disks, running: None };
+        pair.start();
+        pair
+    }
+
+    fn start(&mut self) {
+        let order = Stream::new(1, "order", 0);
+        let env = self.world.env();
+        let mut graph = Assembly::new(&env, kinds::REGISTRY, false, order).in_world(&self.world);
+        if let Some(shelf) = &self.shelf {
+            graph = graph.on_labels(shelf.clone());
+            shelf.close(false);
+        }
+        let parts = [0, 1].map(|n| {
+            let path = Value::Text(format!("/disk{n}"));
+            graph.add("path", &[("path", path)], &[]).unwrap()
+        });
+        let names = parts.map(|part| graph.name(part).to_owned());
+        let trust = ("trust", Value::Text(names[0].clone()));
+        let options = [&[trust][..], &self.options].concat();
+        let mirror = graph.add("mirror", &options, &parts).unwrap();
+        self.running = Some(Running { graph, names, mirror });
+    }
+
+    /// The power goes, and of the second disk nothing is kept that was not flushed; of the first one all.
+    fn power_cut(&mut self) {
+        self.world.drop_tasks();
+        self.running = None;
+        self.disks[0].power_cut(CutPolicy::KeepAll);
+        self.disks[1].power_cut(CutPolicy::DropAll);
+        self.start();
+    }
+
+    fn running(&self) -> &Running {
+        self.running.as_ref().expect("it runs")
     }
 
     fn client(&self) -> Client {
-        Client::new(&self.graph.engine, self.graph.node(self.mirror))
+        let Running { graph, mirror, .. } = self.running();
+        Client::new(&graph.engine, graph.node(*mirror))
+    }
+
+    fn control(&self, control: &Control) -> block::Report {
+        let Running { graph, mirror, .. } = self.running();
+        graph.control(*mirror, control).unwrap()
+    }
+
+    /// Takes the second member out.
+    fn fail(&self) {
+        self.control(&Control::Fail { member: self.running().names[1].clone() });
+    }
+
+    /// Brings it back.
+    fn resync(&self) {
+        self.control(&Control::Resync { member: Some(self.running().names[1].clone()) });
     }
 
     fn write_of(&self, start: u64, byte: u8) -> Op {
-        let data = self.world.env().buf(4096).unwrap();
+        self.long_write_of(start, 4096, byte)
+    }
+
+    fn long_write_of(&self, start: u64, len: u64, byte: u8) -> Op {
+        let data = self.world.env().buf(len as usize).unwrap();
         data.write().fill(byte);
-        Op::write(ByteRange::new(start, 4096).unwrap(), data)
+        Op::write(ByteRange::new(start, len).unwrap(), data)
     }
 
     fn write(&self, start: u64, byte: u8) {
-        let write = self.client().send(self.write_of(start, byte));
-        self.world.block_on(write).unwrap().result.unwrap();
+        self.send(self.write_of(start, byte));
+    }
+
+    fn send(&self, op: Op) {
+        self.world.block_on(self.client().send(op)).unwrap().result.unwrap();
     }
 
     fn second(&self) -> block::Member {
-        let report = self.graph.control(self.mirror, &Control::Report).unwrap();
-        report.members[1].clone()
+        self.control(&Control::Report).members[1].clone()
+    }
+
+    /// What there is to be copied to the second member.
+    fn to_copy(&self) -> u64 {
+        self.second().progress.expect("it is copied").1
     }
 
     fn pass(&self, time: Duration) {
@@ -91,10 +154,9 @@ fn a_member_that_comes_back_is_copied_from_the_beginning() {
     // Almost done: what the first copy has passed is changed without the member, and then that copy
     // must not be the one that calls it in sync.
     pair.until(|second| second.progress.is_some_and(|(done, _)| done == 7 * MIB));
-    let member = pair.names[1].clone();
-    pair.graph.control(pair.mirror, &Control::Fail { member: member.clone() }).unwrap();
+    pair.fail();
     pair.write(3 * MIB, 7);
-    pair.graph.control(pair.mirror, &Control::Resync { member: Some(member) }).unwrap();
+    pair.resync();
     pair.until(|second| second.state == "in sync");
     assert!(pair.is_alike());
 }
@@ -118,7 +180,7 @@ fn a_member_whose_flush_fails_is_out_before_the_others_have_answered() {
 #[test]
 fn a_write_that_misses_a_member_is_answered_when_that_is_durable() {
     let shelf = Shelf::new();
-    let pair = Pair::over(MIB, Some(&shelf));
+    let pair = Pair::over(MIB, Some(shelf.clone()), &[]);
     pair.until(|second| second.state == "in sync");
     pair.write(0, 7);
     pair.disks[1].set_faults(Faults { write_error: 1_000_000, ..Faults::default() });
@@ -133,4 +195,103 @@ fn a_write_that_misses_a_member_is_answered_when_that_is_durable() {
     shelf.hold(false);
     pair.world.block_on(write).unwrap().result.unwrap();
     assert!(shelf.writes() > before);
+}
+
+#[test]
+fn a_crash_costs_a_copy_of_what_was_written_lately() {
+    let mut pair = Pair::labelled(64 * MIB, &[]);
+    for region in [3, 40, 63] {
+        pair.write(region * MIB + 8192, 7);
+    }
+    pair.power_cut();
+    assert_eq!(pair.to_copy(), 3 * MIB);
+    pair.until(|second| second.state == "in sync");
+    assert!(pair.is_alike());
+}
+
+/// Nothing else than the flush before makes it so: the disk itself keeps nothing.
+#[test]
+fn where_nobody_writes_any_more_both_are_alike_after_a_crash() {
+    let mut pair = Pair::labelled(64 * MIB, &[]);
+    pair.write(3 * MIB, 7);
+    pair.pass(Duration::from_secs(12));
+    let writes = pair.control(&Control::Report).counters;
+    pair.pass(Duration::from_secs(3600));
+    assert_eq!(pair.control(&Control::Report).counters, writes, "there is nothing left to do");
+    pair.power_cut();
+    assert_eq!(pair.second().state, "in sync");
+    assert!(pair.is_alike());
+}
+
+#[test]
+fn a_region_is_in_the_labels_before_it_is_written_to() {
+    let shelf = Shelf::new();
+    let pair = Pair::over(8 * MIB, Some(shelf.clone()), &[]);
+    pair.until(|second| second.state == "in sync");
+    pair.write(0, 7);
+    shelf.hold(true);
+    let mut write = std::pin::pin!(pair.client().send(pair.write_of(4 * MIB, 8)));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(write.as_mut().poll(&mut cx).is_pending());
+    // Where it is known already, nobody waits.
+    pair.write(4096, 9);
+    pair.pass(Duration::from_secs(1));
+    let at = ByteRange::new(4 * MIB, 512).unwrap();
+    assert!(pair.disks.iter().all(|disk| disk.peek(at) == [0; 512]), "no label says so yet");
+    shelf.hold(false);
+    pair.world.block_on(write).unwrap().result.unwrap();
+}
+
+#[test]
+fn a_member_that_was_out_is_given_what_it_missed() {
+    let pair = Pair::labelled(64 * MIB, &[]);
+    pair.write(3 * MIB, 7);
+    pair.pass(Duration::from_secs(12));
+    pair.fail();
+    pair.write(20 * MIB, 8);
+    pair.pass(Duration::from_secs(60));
+    pair.write(21 * MIB, 8);
+    pair.resync();
+    assert_eq!(pair.to_copy(), 2 * MIB);
+    pair.until(|second| second.state == "in sync");
+    assert!(pair.is_alike());
+}
+
+/// Its progress is told from time to time, and what it tells of is on the disk.
+#[test]
+fn a_copy_goes_on_where_it_was() {
+    let mut pair = Pair::over(64 * MIB, Some(Shelf::new()), &[]);
+    pair.fail();
+    (0..64).for_each(|region| pair.write(region * MIB, 7));
+    pair.pass(Duration::from_secs(60));
+    pair.resync();
+    assert_eq!(pair.to_copy(), 64 * MIB);
+    pair.until(|second| second.progress.is_some_and(|(done, _)| done >= 32 * MIB));
+    pair.power_cut();
+    assert!((32 * MIB..=36 * MIB).contains(&pair.to_copy()), "{}", pair.to_copy());
+    pair.until(|second| second.state == "in sync");
+    assert!(pair.is_alike());
+}
+
+/// Updates of labels for so many writes, and writes meanwhile, each a while after the one before.
+fn updates(pair: &Pair, writes: u64, write: impl Fn(u64) -> Op) -> u64 {
+    let before = pair.shelf.as_ref().unwrap().writes();
+    for n in 0..writes {
+        pair.send(write(n));
+        pair.pass(Duration::from_millis(20));
+    }
+    pair.shelf.as_ref().unwrap().writes() - before
+}
+
+#[test]
+fn the_map_costs_few_updates() {
+    let pair = Pair::labelled(64 * MIB, &[]);
+    let somewhere = |n: u64| pair.write_of(n * 7919 % 16384 * 4096, 7);
+    updates(&pair, 1000, somewhere);
+    let random = updates(&pair, 3000, somewhere);
+    assert!(random <= 90, "{random} updates for 3000 random writes");
+    pair.pass(Duration::from_secs(60));
+    let in_a_row = |n: u64| pair.long_write_of(n % 128 * (MIB / 2), MIB / 2, 7);
+    let sequential = updates(&pair, 1000, in_a_row);
+    assert!((1..=30).contains(&sequential), "{sequential} updates for 1000 writes in a row");
 }

@@ -296,7 +296,8 @@ impl Trial {
         if let Some(wrong) = &*self.tally.wrong.borrow() {
             return Err(Failure(wrong.to_string()));
         }
-        if self.tally.injected.get() > 0 && !self.may_fail {
+        // The other member may be out, where more goes wrong than a mirror survives.
+        if self.tally.injected.get() > 0 && !self.may_fail && self.plan.within_budget {
             return Err(Failure("a mirror makes good what its spare member says".to_owned()));
         }
         match &*self.tally.error.borrow() {

@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | `mod.rs` | lives of the process |
 //! | `shape.rs` | the graph: a mirror, and what stands above and below it |
+//! | `copies.rs` | what a mirror copies |
 //! | `changes.rs` | the graph becomes another one under load |
 //! | `hands.rs` | what becomes of disks between two lives |
 //! | `labels.rs` | what labels say, read from outside |
@@ -30,6 +31,7 @@ use sim::{
 use crate::trial::{Failure, Report};
 
 mod changes;
+mod copies;
 mod hands;
 mod labels;
 mod shape;
@@ -233,6 +235,7 @@ impl Trial {
                     self.world.counters().add(Count::Labelled);
                     let client = Client::new(&engine, live.now().graph.exports()[0].node);
                     self.running = Some(Running { engine, live: Rc::new(live), client });
+                    self.note_copies()?;
                     return Ok(Start::Up);
                 }
                 Some(Err(unchanged)) => {
@@ -335,6 +338,7 @@ impl Trial {
             _ => End::InChange(soon, Crash::Power),
         };
         self.trouble(end)?;
+        self.bring_back(soon);
         let changes = if changing { self.draw.below(4) } else { 0 };
         let clients = self.draw.within(1, 5);
         for n in 0..clients {

@@ -20,6 +20,8 @@ pub struct Shape {
     pub members: Vec<usize>,
     /// How long the mirror waits for a member, in seconds, if that is said.
     pub timeout_s: Option<u64>,
+    /// Whether its map has several regions, which leave it soon.
+    pub regions: bool,
     /// Whether a device stands between each disk and the mirror.
     pub below: bool,
     /// Whether there is an encryption on the mirror.
@@ -43,6 +45,7 @@ impl Shape {
         Self {
             members: (0..disks).collect(),
             timeout_s: None,
+            regions: draw.below(4) > 0,
             below,
             crypt,
             shifted: false,
@@ -100,6 +103,9 @@ impl Shape {
         let mut fields = format!("kind = \"mirror\", on = [{}]", on.join(", "));
         if let Some(trusted) = trust {
             fields += &format!(", trust = \"{}\"", self.member(trusted));
+        }
+        if self.regions {
+            fields += ", region = \"4KiB\", settle = \"1ms\"";
         }
         if let Some(timeout) = self.timeout_s {
             fields += &format!(", timeout = \"{timeout}s\"");

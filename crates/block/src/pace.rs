@@ -1,0 +1,253 @@
+//! How fast work in the background goes, so that clients hardly notice and it ends all the same.
+//!
+//! While no client asks for anything, it goes as fast as it can. While they do, it takes a share of what
+//! the disks gave when they were idle, in steps that are short. It needs no timer but while it waits itself.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::{Env, Mono};
+
+/// What work in the background gets of an idle disk's rate while clients are busy: one part of so many.
+pub const BUSY_SHARE: u64 = 10;
+
+/// The least that it gets while clients are busy, in bytes a second, however slow the disk is.
+pub const LEAST_BYTES_PER_S: u64 = 1 << 20;
+
+/// The longest step.
+pub const STEP_BYTES_MAX: u64 = 1 << 20;
+
+/// The shortest step that is asked for while clients are busy: below it, calls cost more than bytes.
+pub const STEP_BYTES_MIN: u64 = 64 << 10;
+
+/// How long a step may take while clients are busy: a request that comes at its beginning waits that long.
+const BUSY_STEP: Duration = Duration::from_millis(1);
+
+/// Clients count as busy until none of them has asked for anything for so long.
+const QUIET: Duration = Duration::from_millis(50);
+
+/// A new rate counts for one part of so many.
+const SMOOTHING: u64 = 8;
+
+/// The pace of all that one device, or one graph, does in the background. A clone is a second handle to
+/// the same: who shares it, shares the rate.
+#[derive(Clone)]
+pub struct Pace(Rc<Shared>);
+
+struct Shared {
+    env: Env,
+    /// Requests of clients so far. Wraps around.
+    clients: Cell<u64>,
+    gait: Cell<Gait>,
+}
+
+/// All that decides when the next step begins, and how long it is.
+#[derive(Clone, Copy)]
+struct Gait {
+    /// The most bytes a second, whoever is busy.
+    most: u64,
+    /// Bytes a second of one step after the other on idle disks, as far as is known.
+    idle_rate: u64,
+    /// What the count of clients' requests was when it was last looked at.
+    clients: u64,
+    /// Until when clients count as busy.
+    busy_until: Mono,
+    /// Not before this does the next step begin.
+    next: Mono,
+}
+
+impl Pace {
+    /// At most `most` bytes a second, if that is said.
+    pub fn new(env: &Env, most: Option<u64>) -> Self {
+        let gait = Cell::new(Gait::new(env.now(), most));
+        Self(Rc::new(Shared { env: env.clone(), clients: Cell::new(0), gait }))
+    }
+
+    /// A client has asked for something. To be called for each request: it costs an addition.
+    #[inline]
+    pub fn client(&self) {
+        self.0.clients.set(self.0.clients.get().wrapping_add(1));
+    }
+
+    /// Waits until the next step may begin, and says how many bytes it should have at most. Others that
+    /// share the pace wait for it to have been given its time.
+    pub async fn step(&self) -> Step {
+        loop {
+            let now = self.0.env.now();
+            let mut gait = self.0.gait.get();
+            let begun = gait.begin(now, self.0.clients.get());
+            self.0.gait.set(gait);
+            match begun {
+                Ok(bytes) => {
+                    let clients = self.0.clients.get();
+                    return Step { pace: self.clone(), bytes, begun: now, clients };
+                }
+                Err(at) => self.0.env.sleep_until(at).await,
+            }
+        }
+    }
+}
+
+/// A step that may begin.
+#[must_use = "the pace is kept by what steps say when they are done"]
+pub struct Step {
+    pace: Pace,
+    bytes: u64,
+    begun: Mono,
+    clients: u64,
+}
+
+impl Step {
+    /// How many bytes it should have at most: a power of two, from [`STEP_BYTES_MIN`] to
+    /// [`STEP_BYTES_MAX`].
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// It is done, and had `bytes`. One that is not told of, because it has failed, counts as if it had
+    /// taken no time.
+    pub fn done(self, bytes: u64) {
+        let shared = &self.pace.0;
+        let now = shared.env.now();
+        let mut gait = shared.gait.get();
+        gait.end(now, now.since(self.begun), bytes, shared.clients.get() != self.clients);
+        shared.gait.set(gait);
+    }
+}
+
+impl Gait {
+    fn new(now: Mono, most: Option<u64>) -> Self {
+        let most = most.unwrap_or(u64::MAX).max(1);
+        Self { most, idle_rate: 0, clients: 0, busy_until: Mono(Duration::ZERO), next: now }
+    }
+
+    /// Begins a step of so many bytes, or says when it may be asked again.
+    fn begin(&mut self, now: Mono, clients: u64) -> Result<u64, Mono> {
+        if clients != self.clients {
+            (self.clients, self.busy_until) = (clients, now.after(QUIET));
+        }
+        if now < self.next {
+            return Err(self.next);
+        }
+        let busy = now < self.busy_until;
+        let bytes = if busy { self.busy_step() } else { STEP_BYTES_MAX };
+        let rate = if busy { self.busy_rate() } else { u64::MAX };
+        self.next = now.after(time_of(bytes, rate.min(self.most)));
+        Ok(bytes)
+    }
+
+    /// A step is over. `disturbed`: clients have asked for something meanwhile.
+    fn end(&mut self, now: Mono, took: Duration, bytes: u64, disturbed: bool) {
+        let took_ns = (took.as_nanos() as u64).max(1);
+        let rate = (u128::from(bytes) * 1_000_000_000 / u128::from(took_ns)) as u64;
+        if disturbed || now < self.busy_until {
+            // It shows less than what an idle disk gives.
+            self.idle_rate = self.idle_rate.max(rate);
+            // Where seeks cost more than bytes, a share of the rate may be all of the time.
+            self.next = self.next.max(now.after(took));
+        } else if self.idle_rate == 0 {
+            self.idle_rate = rate;
+        } else {
+            self.idle_rate = self.idle_rate - self.idle_rate / SMOOTHING + rate / SMOOTHING;
+        }
+    }
+
+    fn busy_rate(&self) -> u64 {
+        (self.idle_rate / BUSY_SHARE).max(LEAST_BYTES_PER_S)
+    }
+
+    fn busy_step(&self) -> u64 {
+        let bytes = u128::from(self.idle_rate) * BUSY_STEP.as_micros() / 1_000_000;
+        let bytes = (bytes as u64).clamp(STEP_BYTES_MIN, STEP_BYTES_MAX);
+        1 << bytes.ilog2()
+    }
+}
+
+fn time_of(bytes: u64, rate: u64) -> Duration {
+    Duration::from_nanos((u128::from(bytes) * 1_000_000_000 / u128::from(rate)) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// Steps for a second on a disk that takes `ns_per_mib` for a MiB; clients ask all the time, or never.
+    /// Answers the bytes, and the longest step's time.
+    fn second(gait: &mut Gait, from: Mono, ns_per_mib: u64, busy: bool) -> (u64, Duration) {
+        let (mut now, mut all, mut longest) = (from, 0, Duration::ZERO);
+        let end = from.after(Duration::from_secs(1));
+        let mut clients = gait.clients;
+        while now < end {
+            clients += u64::from(busy);
+            match gait.begin(now, clients) {
+                Err(at) => now = at,
+                Ok(bytes) => {
+                    let took = Duration::from_nanos(bytes * ns_per_mib / MIB);
+                    now = now.after(took);
+                    longest = longest.max(took);
+                    gait.end(now, took, bytes, busy);
+                    all += bytes;
+                }
+            }
+        }
+        (all, longest)
+    }
+
+    fn at(seconds: u64) -> Mono {
+        Mono(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn idle_disks_are_used_whole_and_busy_ones_by_a_tenth() {
+        // From a disk of 50 MiB/s to one of 4 GiB/s.
+        for ns_per_mib in [20_000_000, 5_000_000, 1_000_000, 250_000] {
+            let mut gait = Gait::new(at(0), None);
+            let (idle, _) = second(&mut gait, at(1), ns_per_mib, false);
+            assert!(idle * ns_per_mib / MIB >= 999_000_000, "{idle} bytes");
+            let (busy, longest) = second(&mut gait, at(3), ns_per_mib, true);
+            assert!((idle / 11..=idle / 9).contains(&busy), "{busy} of {idle} bytes");
+            assert!(longest <= Duration::from_millis(2), "{longest:?}");
+            let (again, _) = second(&mut gait, at(5), ns_per_mib, false);
+            assert!(again >= idle * 9 / 10, "{again} of {idle} bytes");
+        }
+    }
+
+    #[test]
+    fn clients_that_were_there_before_it_leave_it_its_share() {
+        let mut gait = Gait::new(at(0), None);
+        second(&mut gait, at(1), 1_000_000, true);
+        let (busy, _) = second(&mut gait, at(2), 1_000_000, true);
+        assert!(busy > 90 * MIB, "{busy} of 1000 MiB");
+    }
+
+    #[test]
+    fn it_takes_no_more_than_half_of_a_slow_disk() {
+        // 64 KiB take 100 ms: the least of a pace would take more than there is.
+        let mut gait = Gait::new(at(0), None);
+        second(&mut gait, at(1), 1_600_000_000, false);
+        let (busy, _) = second(&mut gait, at(5), 1_600_000_000, true);
+        let time = Duration::from_nanos(busy * 1_600_000_000 / MIB);
+        assert!(time <= Duration::from_millis(600), "{time:?} of a second");
+        assert!(time >= Duration::from_millis(400), "{time:?} of a second");
+    }
+
+    #[test]
+    fn the_most_holds_for_idle_disks_too() {
+        let mut gait = Gait::new(at(0), Some(20 * MIB));
+        for busy in [false, true, false] {
+            let from = gait.next.after(QUIET);
+            let (all, _) = second(&mut gait, from, 1_000_000, busy);
+            assert!((19 * MIB..=21 * MIB).contains(&all), "{all} bytes, busy {busy}");
+        }
+    }
+
+    #[test]
+    fn who_shares_it_takes_turns() {
+        let mut gait = Gait::new(at(0), Some(MIB));
+        assert!(gait.begin(at(1), 0).is_ok());
+        assert_eq!(gait.begin(at(1), 0), Err(at(2)), "the first has not even ended");
+    }
+}

@@ -1,0 +1,327 @@
+//! The parts of a mirror that its maps tell apart, and the maps.
+
+use block::{ByteRange, KEPT_BYTES_MAX};
+
+use super::record::Record;
+
+/// The smallest region, where somebody asks for one.
+pub const REGION_BYTES_MIN: u64 = 4096;
+
+/// The largest region: larger than any mirror.
+pub const REGION_BYTES_MAX: u64 = 1 << 62;
+
+/// The smallest region if nobody says.
+const REGION_BYTES_USUAL: u64 = 1 << 20;
+
+/// Into how many regions of which size a mirror is divided. The last one may be shorter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Regions {
+    size: u64,
+    region_bytes: u64,
+}
+
+impl Regions {
+    /// A mirror of `size` bytes in regions of `region_bytes`.
+    ///
+    /// # Errors
+    /// Why there are no such regions.
+    pub fn new(size: u64, region_bytes: u64) -> Result<Self, String> {
+        if !(1..=REGION_BYTES_MAX).contains(&size) {
+            return Err(format!("a mirror of {size} bytes; at most {REGION_BYTES_MAX}"));
+        }
+        let sizes = REGION_BYTES_MIN..=REGION_BYTES_MAX;
+        if !region_bytes.is_power_of_two() || !sizes.contains(&region_bytes) {
+            return Err(format!(
+                "regions of {region_bytes} bytes; a power of two from {REGION_BYTES_MIN} on"
+            ));
+        }
+        Ok(Self { size, region_bytes })
+    }
+
+    /// The smallest regions of which a record of so many members can keep maps.
+    pub fn smallest(size: u64, members: usize) -> u64 {
+        let most = Self::most(members) as u64;
+        size.div_ceil(most).next_power_of_two().max(REGION_BYTES_MIN)
+    }
+
+    /// The regions that a mirror of so many members gets if nobody says anything else.
+    ///
+    /// # Panics
+    /// If there is no such mirror: its size was planned.
+    pub fn usual(size: u64, members: usize) -> Self {
+        let region_bytes = Self::smallest(size, members).max(REGION_BYTES_USUAL);
+        Self::new(size, region_bytes).expect("a mirror that was planned has a size")
+    }
+
+    /// The most regions of which a record of so many members can keep maps: one of all, and one for each
+    /// member but one.
+    pub const fn most(members: usize) -> usize {
+        (KEPT_BYTES_MAX - Record::bytes_of(members)) / members / 8 * 64
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.size.div_ceil(self.region_bytes) as usize
+    }
+
+    /// Bytes of the mirror.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Bytes of a region.
+    pub fn region_bytes(&self) -> u64 {
+        self.region_bytes
+    }
+
+    /// The bytes of a region.
+    ///
+    /// # Panics
+    /// If there is no such region.
+    pub fn range(&self, region: usize) -> ByteRange {
+        let start = region as u64 * self.region_bytes;
+        let end = self.size.min(start.saturating_add(self.region_bytes));
+        ByteRange::between(start, end).expect("a region has bytes")
+    }
+
+    /// The regions that a range touches: the first one, and the last one. What is beyond the end touches
+    /// the last one.
+    #[inline]
+    pub fn of(&self, range: ByteRange) -> (usize, usize) {
+        let shift = self.region_bytes.trailing_zeros();
+        ((range.start() >> shift) as usize, ((range.end() - 1) >> shift) as usize)
+    }
+}
+
+/// A set of regions.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Map {
+    words: Vec<u64>,
+    set: usize,
+}
+
+impl Map {
+    /// No region of so many.
+    pub fn none(count: usize) -> Self {
+        Self { words: vec![0; count.div_ceil(64)], set: 0 }
+    }
+
+    /// All of so many.
+    pub fn all(count: usize) -> Self {
+        let mut map = Self::none(count);
+        (0..count).for_each(|region| map.insert(region));
+        map
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.set == 0
+    }
+
+    /// How many it has.
+    pub fn len(&self) -> usize {
+        self.set
+    }
+
+    /// Whether it has that one.
+    #[inline]
+    pub fn has(&self, region: usize) -> bool {
+        self.words[region / 64] >> (region % 64) & 1 != 0
+    }
+
+    /// Puts one in.
+    #[inline]
+    pub fn insert(&mut self, region: usize) {
+        let bit = 1 << (region % 64);
+        let word = &mut self.words[region / 64];
+        self.set += usize::from(*word & bit == 0);
+        *word |= bit;
+    }
+
+    /// Takes one out.
+    pub fn remove(&mut self, region: usize) {
+        let bit = 1 << (region % 64);
+        let word = &mut self.words[region / 64];
+        self.set -= usize::from(*word & bit != 0);
+        *word &= !bit;
+    }
+
+    /// Takes all out.
+    pub fn clear(&mut self) {
+        self.words.fill(0);
+        self.set = 0;
+    }
+
+    /// Puts those of another map of as many regions in.
+    pub fn unite(&mut self, other: &Self) {
+        self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word |= other);
+        self.count_again();
+    }
+
+    /// Takes those of another map of as many regions out.
+    pub fn subtract(&mut self, other: &Self) {
+        self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word &= !other);
+        self.count_again();
+    }
+
+    fn count_again(&mut self) {
+        self.set = self.words.iter().map(|word| word.count_ones() as usize).sum();
+    }
+
+    /// Those that it has, in order.
+    pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+        self.words.iter().enumerate().flat_map(|(n, word)| {
+            let mut left = *word;
+            std::iter::from_fn(move || {
+                let bit = (left != 0).then(|| left.trailing_zeros() as usize)?;
+                left &= left - 1;
+                Some(64 * n + bit)
+            })
+        })
+    }
+
+    /// The first one that is not before `from`.
+    pub fn next(&self, from: usize) -> Option<usize> {
+        let rest = self.words.get(from / 64..)?;
+        let mut mask = !0 << (from % 64);
+        for (n, word) in rest.iter().enumerate() {
+            if word & mask != 0 {
+                return Some(64 * (from / 64 + n) + (word & mask).trailing_zeros() as usize);
+            }
+            mask = !0;
+        }
+        None
+    }
+
+    /// Bytes of the mirror in it.
+    pub fn bytes(&self, regions: &Regions) -> u64 {
+        let last = regions.count() - 1;
+        let whole = self.set as u64 - u64::from(self.has(last));
+        let rest = if self.has(last) { regions.range(last).len() } else { 0 };
+        whole * regions.region_bytes + rest
+    }
+
+    /// The same of a mirror that is divided otherwise: every region that has a byte of these.
+    pub fn over(&self, from: &Regions, to: &Regions) -> Self {
+        if from == to {
+            return self.clone();
+        }
+        let mut map = Self::none(to.count());
+        for range in self.iter().map(|region| from.range(region)) {
+            if range.start() < to.size {
+                let (first, last) = to.of(range);
+                (first..=last.min(to.count() - 1)).for_each(|region| map.insert(region));
+            }
+        }
+        map
+    }
+
+    /// The bytes, as records have them.
+    pub fn encode(&self) -> impl Iterator<Item = u8> + '_ {
+        self.words.iter().flat_map(|word| word.to_le_bytes())
+    }
+
+    /// Bytes of a map of so many regions, in a record.
+    pub const fn encoded_bytes(count: usize) -> usize {
+        count.div_ceil(64) * 8
+    }
+
+    /// What `bytes` say of `count` regions.
+    ///
+    /// # Errors
+    /// If they are not as many as they should be, have a bit beyond the last region, or none.
+    pub fn decode(bytes: &[u8], count: usize) -> Result<Self, String> {
+        if bytes.len() != Self::encoded_bytes(count) {
+            return Err(format!("a map of {} bytes for {count} regions", bytes.len()));
+        }
+        let (words, _) = bytes.as_chunks();
+        let mut map =
+            Self { words: words.iter().map(|w| u64::from_le_bytes(*w)).collect(), set: 0 };
+        map.count_again();
+        if map.is_empty() || map.next(count).is_some() {
+            return Err(format!("a map of {} regions of {count}", map.set));
+        }
+        Ok(map)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(count: usize, set: &[usize]) -> Map {
+        let mut map = Map::none(count);
+        set.iter().for_each(|region| map.insert(*region));
+        map
+    }
+
+    #[test]
+    fn as_many_regions_as_a_state_has_room_for() {
+        assert_eq!(Regions::most(2), 15360);
+        assert_eq!(Regions::usual(1 << 40, 2).region_bytes(), 128 << 20);
+        assert_eq!(Regions::usual(1 << 30, 2).region_bytes(), 1 << 20);
+        assert_eq!(Regions::usual(REGION_BYTES_MAX, 8).count(), 2048);
+        for members in 1..=8 {
+            let maps = Map::encoded_bytes(Regions::most(members)) * members;
+            assert!(Record::bytes_of(members) + maps <= KEPT_BYTES_MAX);
+        }
+        assert!(Regions::new(1, 4095).is_err() && Regions::new(1, 3 << 20).is_err());
+        assert!(
+            Regions::new(0, 4096).is_err() && Regions::new(REGION_BYTES_MAX + 1, 4096).is_err()
+        );
+    }
+
+    #[test]
+    fn a_map_is_a_set() {
+        let mut one = map(200, &[0, 63, 64, 199]);
+        assert_eq!(one.iter().collect::<Vec<_>>(), [0, 63, 64, 199]);
+        assert_eq!((one.next(1), one.next(64), one.next(65)), (Some(63), Some(64), Some(199)));
+        assert_eq!((one.next(200), one.next(1000)), (None, None));
+        one.insert(63);
+        assert_eq!(one.len(), 4);
+        one.unite(&map(200, &[5, 63]));
+        one.subtract(&map(200, &[0, 199]));
+        one.remove(64);
+        one.remove(64);
+        assert_eq!(one, map(200, &[5, 63]));
+        one.clear();
+        assert!(one.is_empty() && one == Map::none(200));
+        assert_eq!(Map::all(200).len(), 200);
+    }
+
+    #[test]
+    fn the_last_region_may_be_shorter() {
+        let regions = Regions::new(10_000, 4096).unwrap();
+        assert_eq!(regions.count(), 3);
+        assert_eq!(regions.range(2), ByteRange::between(8192, 10_000).unwrap());
+        assert_eq!(regions.of(ByteRange::between(4095, 8193).unwrap()), (0, 2));
+        assert_eq!(map(3, &[0, 2]).bytes(&regions), 4096 + 1808);
+    }
+
+    #[test]
+    fn regions_of_another_size_cover_the_same_bytes() {
+        let small = Regions::new(100 << 10, 4 << 10).unwrap();
+        let large = Regions::new(100 << 10, 16 << 10).unwrap();
+        assert_eq!(map(25, &[3, 4, 24]).over(&small, &large), map(7, &[0, 1, 6]));
+        assert_eq!(map(7, &[1, 6]).over(&large, &small), map(25, &[4, 5, 6, 7, 24]));
+        let whole = Regions::new(REGION_BYTES_MAX, REGION_BYTES_MAX).unwrap();
+        assert_eq!(Map::all(1).over(&whole, &small), Map::all(25));
+        let shrunk = Regions::new(20 << 10, 4 << 10).unwrap();
+        assert_eq!(map(25, &[3, 5, 24]).over(&small, &shrunk), map(5, &[3]));
+    }
+
+    #[test]
+    fn a_map_has_one_form() {
+        for count in [1, 64, 65, 200] {
+            let one = map(count, &[0, count - 1]);
+            let bytes: Vec<u8> = one.encode().collect();
+            assert_eq!(Map::decode(&bytes, count), Ok(one));
+            assert!(Map::decode(&bytes[1..], count).is_err());
+            assert!(
+                Map::decode(&vec![0; bytes.len()], count).is_err(),
+                "a map of none is not there"
+            );
+        }
+        assert!(Map::decode(&[0, 2, 0, 0, 0, 0, 0, 0], 9).is_err(), "there is no tenth of nine");
+    }
+}

@@ -1,0 +1,42 @@
+//! Copies of a mirror: of parts only where the labels know more, and begun again while clients work.
+
+use std::time::Duration;
+
+use block::Control;
+use sim::Count;
+
+use super::{DATA_BYTES, Trial};
+use crate::trial::Failure;
+
+impl Trial {
+    /// Counts the copies that begin with a start.
+    pub(super) fn note_copies(&self) -> Result<(), Failure> {
+        for member in self.report()?.members {
+            let Some((_, all)) = member.progress.filter(|_| member.state == "copying") else {
+                continue;
+            };
+            let part = if all < DATA_BYTES { Count::CopiedPart } else { Count::CopiedWhole };
+            self.world.counters().add(part);
+        }
+        Ok(())
+    }
+
+    /// Brings members back, now and then, while requests are on their way.
+    pub(super) fn bring_back(&self, within: Duration) {
+        if self.draw.below(3) == 0 {
+            return;
+        }
+        let live = self.running.as_ref().expect("it runs").live.clone();
+        let (env, times) = (self.world.env(), self.draw.within(1, 4) as u32);
+        let pause = within / times;
+        env.clone().spawn("commands", async move {
+            for _ in 0..times {
+                env.sleep(pause).await;
+                let now = live.now();
+                let Some(mirror) = now.graph.member("m") else { return };
+                // It may be copied already, or have to wait for what is late.
+                let _ = now.graph.control(mirror, &Control::Resync { member: None });
+            }
+        });
+    }
+}
