@@ -23,6 +23,12 @@ pub trait Kept {
         None
     }
 
+    /// Until it is sure that the device stays. One that is made by a change of a running graph may be taken
+    /// back: it does nothing below before that would be in the way of those that come back.
+    fn stays(&self) -> LocalFuture<()> {
+        Box::pin(std::future::ready(()))
+    }
+
     /// Writes `state` into the label of every disk beneath `ports` that is there, and flushes it: with
     /// `Ok` for a port, each of them has it durably, and will show it as newer than all that was there
     /// before. One write is under way at a time for each device; a second one waits.

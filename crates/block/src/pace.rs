@@ -73,10 +73,15 @@ impl Pace {
     /// Waits until the next step may begin, and says how many bytes it should have at most. Others that
     /// share the pace wait for it to have been given its time.
     pub async fn step(&self) -> Step {
+        self.step_of(STEP_BYTES_MAX).await
+    }
+
+    /// The same, of somebody who takes no step of more than `most` bytes.
+    pub async fn step_of(&self, most: u64) -> Step {
         loop {
             let now = self.0.env.now();
             let mut gait = self.0.gait.get();
-            let begun = gait.begin(now, self.0.clients.get());
+            let begun = gait.begin(now, self.0.clients.get(), most);
             self.0.gait.set(gait);
             match begun {
                 Ok(bytes) => {
@@ -99,8 +104,8 @@ pub struct Step {
 }
 
 impl Step {
-    /// How many bytes it should have at most: a power of two, from [`STEP_BYTES_MIN`] to
-    /// [`STEP_BYTES_MAX`].
+    /// How many bytes it should have at most: what was asked for, or a power of two from
+    /// [`STEP_BYTES_MIN`] to [`STEP_BYTES_MAX`].
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -123,7 +128,7 @@ impl Gait {
     }
 
     /// Begins a step of so many bytes, or says when it may be asked again.
-    fn begin(&mut self, now: Mono, clients: u64) -> Result<u64, Mono> {
+    fn begin(&mut self, now: Mono, clients: u64, most: u64) -> Result<u64, Mono> {
         if clients != self.clients {
             (self.clients, self.busy_until) = (clients, now.after(QUIET));
         }
@@ -132,6 +137,7 @@ impl Gait {
         }
         let busy = now < self.busy_until;
         let bytes = if busy { self.busy_step() } else { STEP_BYTES_MAX };
+        let bytes = bytes.min(most);
         let rate = if busy { self.busy_rate() } else { u64::MAX };
         self.next = now.after(time_of(bytes, rate.min(self.most)));
         Ok(bytes)
@@ -182,7 +188,7 @@ mod tests {
         let mut clients = gait.clients;
         while now < end {
             clients += u64::from(busy);
-            match gait.begin(now, clients) {
+            match gait.begin(now, clients, STEP_BYTES_MAX) {
                 Err(at) => now = at,
                 Ok(bytes) => {
                     let took = Duration::from_nanos(bytes * ns_per_mib / MIB);
@@ -247,7 +253,11 @@ mod tests {
     #[test]
     fn who_shares_it_takes_turns() {
         let mut gait = Gait::new(at(0), Some(MIB));
-        assert!(gait.begin(at(1), 0).is_ok());
-        assert_eq!(gait.begin(at(1), 0), Err(at(2)), "the first has not even ended");
+        assert!(gait.begin(at(1), 0, STEP_BYTES_MAX).is_ok());
+        assert_eq!(
+            gait.begin(at(1), 0, STEP_BYTES_MAX),
+            Err(at(2)),
+            "the first has not even ended"
+        );
     }
 }

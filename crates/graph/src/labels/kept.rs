@@ -110,6 +110,16 @@ impl Kept for LabelKept {
         self.may_degrade
     }
 
+    fn stays(&self) -> LocalFuture<()> {
+        let slots = self.ports.iter().flat_map(|port| port.slots.iter().flatten().cloned());
+        let slots: Vec<_> = slots.collect();
+        Box::pin(async move {
+            for slot in slots {
+                slot.released().await;
+            }
+        })
+    }
+
     fn write(&self, ports: &[usize], state: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>> {
         assert!(state.len() <= KEPT_BYTES_MAX, "{}: a state is too long", self.device);
         let beneath: Vec<_> =

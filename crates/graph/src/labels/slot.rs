@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use block::{KeptState, Result};
+use block::{KeptState, Result, Waiters};
 use meta::{Cell, Label, Machine, Store};
 
 /// What devices keep, by their names.
@@ -30,6 +30,8 @@ pub struct Slot {
     shown: Option<Cells>,
     /// What is held back; `None`: devices write at once.
     held: RefCell<Option<Cells>>,
+    /// Wakes those who wait for the end of that.
+    released: Waiters,
     /// What the label had when the news of a change were put into it.
     before: RefCell<Option<Cells>>,
     /// What could not be told yet: it goes with whatever is written next.
@@ -39,8 +41,8 @@ pub struct Slot {
 impl Slot {
     /// A label that devices write at once.
     pub fn new(store: Rc<Store>) -> Self {
-        let (held, before, news) = Default::default();
-        Self { store, shown: None, held, before, news }
+        let (held, released, before, news) = Default::default();
+        Self { store, shown: None, held, released, before, news }
     }
 
     /// A label that devices write from [`Slot::release`] on.
@@ -129,7 +131,13 @@ impl Slot {
             released = self.update(|_| {}).await;
         }
         *self.held.borrow_mut() = None;
+        self.released.wake();
         released
+    }
+
+    /// Until nothing is held back.
+    pub async fn released(&self) {
+        self.released.until(|| self.held.borrow().is_none()).await;
     }
 
     fn is_behind(&self) -> bool {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use block::env::LocalFuture;
 use block::{
     Below, ByteRange, Child, Control, Device, Env, Error, ErrorKind, FlushFault, Handled, Handover,
-    Health, Info, Job, JobCommand, JobState, Kept, Lower, Mode, Needs, Op, RangeLock, Report,
+    Health, Info, Job, JobCommand, JobState, Kept, Lower, Mode, Needs, Op, Pace, RangeLock, Report,
     Request, Result, Underway, Waiters,
 };
 
@@ -29,7 +29,7 @@ pub struct Inner {
     pub step_bytes: u64,
     /// Whether both have their bytes in the same places of the same disks.
     pub in_place: bool,
-    pub speed: Option<u64>,
+    pub pace: Pace,
     pub kept: Rc<dyn Kept>,
     /// The ports beneath which the state is kept.
     pub ports: Vec<usize>,
@@ -90,13 +90,13 @@ impl Migrate {
         let torn = record.window.map(|window| Torn { range: window.range, window: Some(window) });
         let inner = Rc::new(Inner {
             name,
+            pace: Pace::new(&env, speed),
             env,
             from,
             to,
             size: info.size,
             step_bytes: super::mover::step_bytes(&info, in_place),
             in_place,
-            speed,
             kept,
             ports,
             lock: RangeLock::new(),
@@ -285,6 +285,7 @@ impl Device for Migrate {
         if let Some(only) = inner.only() {
             return only.forward(&mut request.op).await;
         }
+        inner.pace.client();
         let _here = inner.lock.lock(range, Mode::Shared).await;
         inner.carry_out(&mut request.op, range).await
     }

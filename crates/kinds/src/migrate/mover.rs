@@ -4,11 +4,15 @@
 //! window behind it. So the mover keeps the window that it has moved until it has written the state that
 //! goes with the next one.
 
-use std::rc::Rc;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::{Rc, Weak};
+use std::task::Poll;
 use std::time::Duration;
 
+use block::env::LocalFuture;
 use block::seeded::{self, Bug};
-use block::{Buf, ByteRange, Error, ErrorKind, Info, Locked, Lower, Mode, Mono, Result};
+use block::{Buf, ByteRange, Error, ErrorKind, Info, Locked, Lower, Mode, Result, Step};
 
 use super::device::{Inner, State, Torn};
 use super::record::{Record, SECTOR_BYTES, WINDOW_MAX_BYTES, Window, sums};
@@ -30,8 +34,6 @@ pub fn step_bytes(info: &Info, in_place: bool) -> u64 {
 struct Mover {
     /// The window that was moved last, until the state says so.
     moved: Option<(ByteRange, Locked)>,
-    /// When the next step may begin, at the speed that was asked for.
-    next: Mono,
 }
 
 impl Inner {
@@ -48,8 +50,12 @@ impl Inner {
         let one = self.underway.begin();
         self.env.spawn("a migration", async move {
             let _one = one;
-            let mut mover = Mover { moved: None, next: env.now() };
+            let mut mover = Mover { moved: None };
             let mut torn = torn;
+            let Some(sure) = inner.upgrade().map(|inner| inner.kept.stays()) else { return };
+            if !Inner::undisturbed(&inner, sure).await {
+                return;
+            }
             loop {
                 let Some(inner) = inner.upgrade() else { return };
                 let done = match torn.take() {
@@ -65,6 +71,12 @@ impl Inner {
                 env.give_way().await;
             }
         });
+    }
+
+    /// Waits, unless it is told to rest before; whether it was not.
+    async fn undisturbed(inner: &Weak<Self>, wait: LocalFuture<()>) -> bool {
+        let Some(inner) = inner.upgrade() else { return false };
+        first(wait, inner.changed.until(|| inner.closing.get())).await.is_some()
     }
 
     fn become_state(&self, state: State) {
@@ -95,22 +107,22 @@ impl Inner {
     }
 
     /// What is moved next.
-    fn window(&self) -> Option<ByteRange> {
-        let boundary = self.boundary.get();
+    fn window(&self, most: u64) -> Option<ByteRange> {
+        let (boundary, most) = (self.boundary.get(), most.min(self.step_bytes));
         match self.back.get() {
-            false => ByteRange::between(boundary, self.size.min(boundary + self.step_bytes)),
+            false => ByteRange::between(boundary, self.size.min(boundary + most)),
             true => {
                 // Backward the first step may be a short one, so that all others are in line.
                 let last = boundary.saturating_sub(1);
-                ByteRange::between(last - last % self.step_bytes, boundary)
+                ByteRange::between(last - last % most, boundary)
             }
         }
     }
 
     /// One window, or the end; whether there may be more.
     async fn step(&self, mover: &mut Mover) -> Result<bool> {
-        let over = self.closing.get() || self.paused.get();
-        let Some(range) = self.window().filter(|_| !over) else {
+        let over = self.is_told_to_rest();
+        if over || self.is_at_end() {
             self.settle(mover).await?;
             if !over {
                 // The second one is for the copy of the label that the first one has left.
@@ -120,9 +132,10 @@ impl Inner {
                 self.become_state(State::Paused);
             }
             return Ok(false);
-        };
+        }
         self.flush_fault.check()?;
-        self.rest(mover).await?;
+        let Some(turn) = self.turn(mover).await? else { return Ok(true) };
+        let Some(range) = self.window(turn.bytes()) else { return Ok(true) };
         if mover.moved.as_ref().is_some_and(|(moved, _)| moved.overlaps(range)) {
             // It was told to turn round.
             self.settle(mover).await?;
@@ -146,6 +159,7 @@ impl Inner {
         }
         mover.moved = None;
         self.put(mover, Torn { range, window }, data, alone).await?;
+        turn.done(range.len());
         Ok(true)
     }
 
@@ -172,21 +186,23 @@ impl Inner {
         Ok(())
     }
 
-    /// Until the next step may begin. Nobody waits for the mover meanwhile.
-    async fn rest(&self, mover: &mut Mover) -> Result<()> {
-        let Some(speed) = self.speed else { return Ok(()) };
-        let now = self.env.now();
-        let wait = mover.next.since(now);
-        mover.next = mover.next.max(now).after(time_for(self.step_bytes, speed));
-        if wait.is_zero() {
-            return Ok(());
+    /// When the next step may begin. Nobody waits for the mover meanwhile. `None` if it is told something
+    /// else.
+    async fn turn(&self, mover: &mut Mover) -> Result<Option<Step>> {
+        let mut step = pin!(self.pace.step_of(self.step_bytes));
+        if let Poll::Ready(step) = poll_fn(|cx| Poll::Ready(step.as_mut().poll(cx))).await {
+            return Ok(Some(step));
         }
-        self.settle(mover).await?;
-        let way = self.back.get();
-        let disturbed = || self.closing.get() || self.paused.get() || self.back.get() != way;
-        // Whoever has disturbed it is looked after by the next step.
-        let _ = self.env.within(wait, self.changed.until(disturbed)).await;
-        Ok(())
+        if mover.moved.is_some() {
+            self.settle(mover).await?;
+        }
+        let back = self.back.get();
+        let disturbed = || self.is_told_to_rest() || self.back.get() != back;
+        Ok(first(step, self.changed.until(disturbed)).await)
+    }
+
+    fn is_told_to_rest(&self) -> bool {
+        self.closing.get() || self.paused.get()
     }
 
     /// Makes durable how far it is, and what is changed next.
@@ -248,7 +264,12 @@ impl Inner {
     }
 }
 
-/// How long so many bytes take at that speed.
-fn time_for(bytes: u64, speed: u64) -> Duration {
-    Duration::from_nanos((u128::from(bytes) * 1_000_000_000 / u128::from(speed)) as u64)
+/// What the first of the two comes to, if it is the first.
+async fn first<T>(one: impl Future<Output = T>, other: impl Future<Output = ()>) -> Option<T> {
+    let (mut one, mut other) = (pin!(one), pin!(other));
+    poll_fn(|cx| match one.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending => other.as_mut().poll(cx).map(|()| None),
+    })
+    .await
 }
