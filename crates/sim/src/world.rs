@@ -112,12 +112,17 @@ impl fmt::Display for Stuck {
 impl SimWorld {
     /// The world of that seed, empty.
     pub fn new(seed: u64) -> Self {
+        Self::with_pool(seed, POOL_BYTES)
+    }
+
+    /// The same, with so many bytes of buffers.
+    pub fn with_pool(seed: u64, bytes: usize) -> Self {
         let clock = Clock::new(seed);
         Self(Rc::new_cyclic(|me| Inner {
             me: me.clone(),
             network: Network::new(&clock),
             clock,
-            pool: BufPool::new(POOL_BYTES, POOL_BYTES),
+            pool: BufPool::new(bytes, bytes),
             ready: Arc::default(),
             tasks: RefCell::new(vec![None]),
             free: RefCell::default(),

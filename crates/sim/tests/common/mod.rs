@@ -17,6 +17,9 @@ use sim::{Client, DiskConfig, Image, Profile, SimDisk, SimWorld};
 pub const DATA_BYTES: u64 = 64 << 10;
 pub const PIECE: usize = 4096;
 
+/// So much that no change makes transfers shorter.
+const POOL_BYTES: usize = 1 << 30;
+
 /// Longer than anything takes here.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
@@ -56,7 +59,7 @@ pub struct Rig {
 
 impl Rig {
     pub fn new(disks: usize) -> Self {
-        let world = SimWorld::new(1);
+        let world = SimWorld::with_pool(1, POOL_BYTES);
         let size = DATA_BYTES + 2 * meta::AREA_BYTES;
         let disk = |n: usize| {
             let disk = SimDisk::new(&world, n as u64, DiskConfig::new(size, Profile::Native512));
