@@ -264,7 +264,8 @@ impl Live {
         }
         .await;
         if let Err(error) = made {
-            self.discard(&graph, &old.graph).await;
+            let left = self.discard(&graph, &old.graph, deadline).await;
+            change.handovers.extend(left);
             return Err(error);
         }
         old.graph.leave(&graph);
@@ -297,15 +298,21 @@ impl Live {
         Ok(())
     }
 
-    /// Takes back what was made for a graph that will not be.
-    async fn discard(&self, graph: &Graph, old: &Graph) {
+    /// Takes back what was made for a graph that will not be. Answers what it leaves to what comes back; nothing,
+    /// if it does not end in time.
+    async fn discard(&self, graph: &Graph, old: &Graph, deadline: Mono) -> Handovers {
+        let mut left = Handovers::new();
         for member in graph.members().iter().rev() {
-            let stays = old.members().iter().any(|before| before.node == member.node);
-            if !stays {
-                drop(graph.close(member).await);
+            if old.members().iter().any(|before| before.node == member.node) {
+                continue;
             }
+            let limit = deadline.since(self.env.now());
+            let closed = self.env.within(limit, graph.close(member)).await;
+            let key = (member.name.clone(), member.kind.name);
+            left.extend(closed.flatten().map(|handover| (key, handover)));
         }
         graph.leave(old);
+        left
     }
 
     /// Opens again what was closed for a change that has failed. Clients are still held.
@@ -316,10 +323,10 @@ impl Live {
         let before = Before { graph: &old.graph, stays, handovers };
         let mut graph = Graph::empty(&old.planned, &self.engine);
         let back = async {
+            graph.fill(&old.planned, labels.as_ref(), &self.env, Some(&before)).await?;
             if let Some(labels) = &labels {
                 labels.commit(None).await?;
             }
-            graph.fill(&old.planned, labels.as_ref(), &self.env, Some(&before)).await?;
             graph.open_doors(Some(&old.graph))
         }
         .await;

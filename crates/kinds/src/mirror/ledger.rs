@@ -1,5 +1,6 @@
 //! What a running mirror keeps: who is in sync, durable on the members before anybody relies on it.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -26,18 +27,28 @@ pub struct Ledger {
     turn: RangeLock,
 }
 
+/// The highest change of a mirror that was closed. What its successor writes is newer, whatever that one found.
+struct Reached(u64);
+
 impl Ledger {
     pub fn new(kept: Rc<dyn Kept>, opening: u64, decision: &Decision) -> Self {
+        let before = kept.handed_over().and_then(|left| left.downcast::<Reached>().ok());
+        let reached = before.map_or(0, |before| before.0);
         Self {
             kept,
             opening,
-            change: Cell::new(decision.change),
+            change: Cell::new(decision.change.max(reached)),
             known: RefCell::new(decision.known.clone()),
             active: Cell::new(false),
             flush_failed: Cell::new(false),
             durable: Cell::new(None),
             turn: RangeLock::new(),
         }
+    }
+
+    /// What it leaves to its successor.
+    pub fn leave(&self) -> Rc<dyn Any> {
+        Rc::new(Reached(self.change.get()))
     }
 
     /// From now on writes may be on their way.

@@ -75,6 +75,7 @@ impl Trial {
             return Ok(());
         }
         self.world.counters().add(Count::ChangeCrashed);
+        self.torn = true;
         self.settle()?;
         // What it has found out of an ill member in its last moments, nobody has told us.
         let well = |n: &usize| Some(*n) != self.ill;

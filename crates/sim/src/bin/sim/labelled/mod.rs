@@ -98,6 +98,16 @@ enum Start {
     Unfinished,
 }
 
+impl Start {
+    fn words(&self) -> &str {
+        match self {
+            Self::Up => "it is up",
+            Self::Refused(_, words) => words,
+            Self::Unfinished => "it is not up in time",
+        }
+    }
+}
+
 struct Trial {
     seed: u64,
     world: SimWorld,
@@ -118,6 +128,8 @@ struct Trial {
     ill: Option<usize>,
     /// Disks that were ever part of the graph.
     used: BTreeSet<usize>,
+    /// Whether some labels may tell of another graph than others: until it comes up again, all of them are needed.
+    torn: bool,
 }
 
 /// One life of the process.
@@ -191,6 +203,7 @@ impl Trial {
             in_sync: vec![0],
             ill: None,
             used: (0..count).collect(),
+            torn: false,
         };
         trial.begin(Ask::default())?;
         // Under an encryption blank bytes are junk, and have to stay so.
@@ -231,6 +244,7 @@ impl Trial {
                 }
                 Some(Ok(live)) => {
                     self.world.counters().add(Count::Labelled);
+                    self.torn = false;
                     let client = Client::new(&engine, live.now().graph.exports()[0].node);
                     self.running = Some(Running { engine, live: Rc::new(live), client });
                     return Ok(Start::Up);
