@@ -339,7 +339,7 @@ impl Trial {
     /// Requests, with one member that fails, until the process ends one way or another.
     fn life(&mut self, load: Load) -> Result<(), Failure> {
         let soon = Duration::from_nanos(self.draw.within(1_000, 8_000_000));
-        let changing = load == Load::Changing && crate::draws_changes();
+        let changing = load == Load::Changing;
         let end = match self.draw.below(if changing { 11 } else { 8 }) {
             0 | 1 => End::Stop,
             2..=4 => End::PowerAfter(soon),
