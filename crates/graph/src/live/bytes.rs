@@ -69,7 +69,8 @@ impl Compared<'_> {
     }
 }
 
-fn bytes(node: &PlannedNode) -> Bytes {
+/// Whose bytes a node shows.
+pub fn bytes(node: &PlannedNode) -> Bytes {
     match node.kind.maker {
         Maker::Hooks { .. } => Bytes::OfLower,
         Maker::Device { bytes, .. } | Maker::Keeper { bytes, .. } => bytes,

@@ -8,9 +8,11 @@
 //! | --- | --- |
 //! | `mod.rs` | the steps, and the way back |
 //! | `same.rs` | what stays as it is |
+//! | `allow.rs` | what may become of a graph |
 //! | `bytes.rs` | whether clients find their bytes |
 //! | `changes.rs` | what a change does, in words |
 
+mod allow;
 mod bytes;
 mod changes;
 mod same;
@@ -24,16 +26,15 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::seeded::{self, Bug};
-use block::{Control, Env, Error, ErrorKind, Locked, Mono, Op, RangeLock, Result};
+use block::{Env, Error, ErrorKind, Locked, Mono, Op, RangeLock, Result};
 
 use crate::Graph;
 use crate::engine::Engine;
-use crate::kind::Bytes;
 use crate::labels::{Absent, Labels, Refusal, Survey};
 use crate::running::Before;
-use crate::spec::{Planned, PlannedNode};
+use crate::spec::Planned;
 
-use bytes::Compared;
+use allow::allow;
 pub use changes::{Changes, Line};
 
 /// A graph that is open, whatever becomes of it.
@@ -378,50 +379,4 @@ async fn tell(change: &Change<'_>) -> Result<()> {
         (None, Some(before)) => before.close().await,
         (None, None) => Ok(()),
     }
-}
-
-/// Whether the graph may become what `planned` says.
-fn allow(old: &Now, planned: &Planned, stays: &[Option<usize>]) -> Result<()> {
-    let refuse = |words: String| Err(Error::new(ErrorKind::Unsupported, words));
-    for (index, node) in old.planned.nodes.iter().enumerate() {
-        let kind = node.kind.maker;
-        let forgets = matches!(kind, crate::kind::Maker::Keeper { bytes: Bytes::OfEach, .. });
-        if forgets && !node.labelled && !stays.contains(&Some(index)) {
-            return refuse(format!(
-                "{} is on raw disks: what it knows of its members goes with it, so nothing may \
-                 change there. Next: stop, and start with trust = MEMBER; or use labelled disks",
-                node.name
-            ));
-        }
-    }
-    let in_sync = |device: &PlannedNode, member: &PlannedNode| {
-        let Some(running) = old.graph.member(&device.name) else { return false };
-        let report = old.graph.control(running, &Control::Report).unwrap_or_default();
-        report.members.iter().any(|one| one.name == member.name && one.state == "in sync")
-    };
-    let compared = Compared { old: &old.planned, new: planned, stays, in_sync: &in_sync };
-    for before in &old.planned.exports {
-        let Some(after) = planned.exports.iter().find(|after| after.name == before.name) else {
-            continue;
-        };
-        let name = &before.name;
-        if let Err(place) = compared.shows(before.node, after.node) {
-            return refuse(format!(
-                "{name} would show other bytes than now, from {place} on. Next: give it another \
-                 name, or stop and start with the new spec if that is what you want"
-            ));
-        }
-        if after.info.size < before.info.size {
-            let (is, would) = (before.info.size, after.info.size);
-            return refuse(format!("{name} would shrink from {is} to {would} bytes"));
-        }
-        if after.info.block_size > before.info.block_size {
-            let (is, would) = (before.info.block_size, after.info.block_size);
-            return refuse(format!(
-                "clients of {name} were told that blocks have {is} bytes; they would have {would}. \
-                 Next: give it another name"
-            ));
-        }
-    }
-    Ok(())
 }
