@@ -340,16 +340,19 @@ impl Trial {
     fn life(&mut self, load: Load) -> Result<(), Failure> {
         let soon = Duration::from_nanos(self.draw.within(1_000, 8_000_000));
         let changing = load == Load::Changing;
-        let end = match self.draw.below(if changing { 11 } else { 8 }) {
+        let end = match self.draw.below(if changing { 14 } else { 8 }) {
             0 | 1 => End::Stop,
             2..=4 => End::PowerAfter(soon),
             5 => End::KillAfter(soon),
             6 | 7 => End::KillAtFailure,
             8 => End::InChange(soon, Crash::Kill),
-            _ => End::InChange(soon, Crash::Power),
+            9..=11 => End::InChange(soon, Crash::Power),
+            // At once after a change, or nearly so: what was answered before it is flushed.
+            _ => End::PowerAfter(soon / 64),
         };
         self.trouble(end)?;
-        let changes = if changing { self.draw.below(4) } else { 0 };
+        let least = u64::from(matches!(end, End::PowerAfter(time) if time != soon));
+        let changes = if changing { self.draw.within(least, 3) } else { 0 };
         let clients = self.draw.within(1, 5);
         for n in 0..clients {
             let requests = self.draw.within(5, 30) * (changes + 1);
