@@ -95,24 +95,6 @@ counts! {
 #[derive(Debug)]
 pub struct Counters([Cell<u64>; Count::ALL.len()]);
 
-impl Count {
-    /// Whether only graphs that change under load do it.
-    pub fn is_of_changes(self) -> bool {
-        use Count::*;
-        matches!(
-            self,
-            ChangeDone
-                | ChangeGrew
-                | ChangeShrank
-                | ChangeRefused
-                | ChangeUndone
-                | ChangeCrashed
-                | ChangeTold
-                | ChangeNotTold
-        )
-    }
-}
-
 impl Default for Counters {
     fn default() -> Self {
         Self([const { Cell::new(0) }; Count::ALL.len()])

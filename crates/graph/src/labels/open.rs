@@ -281,7 +281,7 @@ impl Disk {
     fn again(&self, failed: Option<&Labels>) -> Self {
         let slot = self.slot.as_ref().map(|slot| {
             let told = failed.and_then(|failed| failed.slot(&slot.store));
-            Rc::new(told.map_or_else(|| Slot::new(slot.store.clone()), |told| told.again()))
+            Rc::new(told.map_or_else(|| Slot::held(slot.store.clone()), |told| told.again()))
         });
         Self { slot, fresh: false, clean: true, ..self.clone() }
     }
@@ -308,7 +308,10 @@ impl Labels {
         let mut written = self.tell(|_| false).await.into_iter();
         if before.is_none() && self.again {
             // Its epoch is above all others: one disk that has it is enough to find it again.
-            return written.reduce(Result::or).unwrap_or(Ok(()));
+            written.reduce(Result::or).unwrap_or(Ok(()))?;
+            // What could not be told to the others goes with what is written there next.
+            let _ = self.release().await;
+            return Ok(());
         }
         written.try_for_each(|written| written)?;
         self.release().await?;

@@ -52,7 +52,7 @@ impl Slot {
 
     /// The same label for the graph that comes back when a change has failed: it is to have what it had before.
     pub fn again(&self) -> Self {
-        Self { shown: self.before.borrow().clone(), ..Self::new(self.store.clone()) }
+        Self { shown: self.before.borrow().clone(), ..Self::held(self.store.clone()) }
     }
 
     /// What a device left there.

@@ -87,7 +87,8 @@ impl Compared<'_> {
     }
 }
 
-fn bytes(node: &PlannedNode) -> Bytes {
+/// Whose bytes a node shows.
+pub fn bytes(node: &PlannedNode) -> Bytes {
     node.kind.maker.bytes()
 }
 

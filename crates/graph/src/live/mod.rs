@@ -8,9 +8,11 @@
 //! | --- | --- |
 //! | `mod.rs` | the steps, and the way back |
 //! | `same.rs` | what stays as it is |
+//! | `allow.rs` | what may become of a graph |
 //! | `bytes.rs` | whether clients find their bytes |
 //! | `changes.rs` | what a change does, in words |
 
+mod allow;
 mod bytes;
 mod changes;
 mod same;
@@ -24,16 +26,16 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::seeded::{self, Bug};
-use block::{Control, Env, Error, ErrorKind, Locked, Mono, Op, RangeLock, Result};
+use block::{Env, Error, ErrorKind, Locked, Mono, Op, RangeLock, Result};
 
 use crate::Graph;
 use crate::engine::Engine;
-use crate::kind::Bytes;
 use crate::labels::{Absent, Labels, Refusal, Survey};
 use crate::running::Before;
-use crate::spec::{Planned, PlannedNode};
+use crate::spec::Planned;
 
-use bytes::{Compared, Differs};
+use allow::{allow, shows};
+use bytes::Differs;
 pub use changes::{Changes, Line};
 
 /// A graph that is open, whatever becomes of it.
@@ -285,7 +287,8 @@ impl Live {
         }
         .await;
         if let Err(error) = made {
-            self.discard(&graph, &old.graph).await;
+            let left = self.discard(&graph, &old.graph, deadline).await;
+            change.handovers.extend(left);
             return Err(error);
         }
         old.graph.leave(&graph);
@@ -318,15 +321,21 @@ impl Live {
         Ok(())
     }
 
-    /// Takes back what was made for a graph that will not be.
-    async fn discard(&self, graph: &Graph, old: &Graph) {
+    /// Takes back what was made for a graph that will not be. Answers what it leaves to what comes back; nothing,
+    /// if it does not end in time.
+    async fn discard(&self, graph: &Graph, old: &Graph, deadline: Mono) -> Handovers {
+        let mut left = Handovers::new();
         for member in graph.members().iter().rev() {
-            let stays = old.members().iter().any(|before| before.node == member.node);
-            if !stays {
-                drop(graph.close(member).await);
+            if old.members().iter().any(|before| before.node == member.node) {
+                continue;
             }
+            let limit = deadline.since(self.env.now());
+            let closed = self.env.within(limit, graph.close(member)).await;
+            let key = (member.name.clone(), member.kind.name);
+            left.extend(closed.flatten().map(|handover| (key, handover)));
         }
         graph.leave(old);
+        left
     }
 
     /// Opens again what was closed for a change that has failed. Clients are still held.
@@ -337,10 +346,10 @@ impl Live {
         let before = Before { graph: &old.graph, stays, handovers };
         let mut graph = Graph::empty(&old.planned, &self.engine);
         let back = async {
+            graph.fill(&old.planned, labels.as_ref(), &self.env, Some(&before)).await?;
             if let Some(labels) = &labels {
                 labels.commit(None).await?;
             }
-            graph.fill(&old.planned, labels.as_ref(), &self.env, Some(&before)).await?;
             graph.open_doors(Some(&old.graph))
         }
         .await;
@@ -392,62 +401,4 @@ async fn tell(change: &Change<'_>) -> Result<()> {
         (None, Some(before)) => before.close().await,
         (None, None) => Ok(()),
     }
-}
-
-/// Whether a device of the new graph shows what one of the old graph shows now.
-fn shows(
-    old: &Now,
-    planned: &Planned,
-    stays: &[Option<usize>],
-    (before, after): (usize, usize),
-) -> Result<(), Differs> {
-    let has_all = |device: &PlannedNode, member: &PlannedNode| {
-        let Some(running) = old.graph.member(&device.name) else { return false };
-        let report = old.graph.control(running, &Control::Report).unwrap_or_default();
-        report.whole.contains(&member.name)
-            || report.members.iter().any(|one| one.name == member.name && one.state == "in sync")
-    };
-    let (old, new) = (&old.planned, planned);
-    Compared { old, new, stays, has_all: &has_all }.shows(before, after)
-}
-
-/// Whether the graph may become what `planned` says.
-fn allow(old: &Now, planned: &Planned, stays: &[Option<usize>]) -> Result<()> {
-    let refuse = |words: String| Err(Error::new(ErrorKind::Unsupported, words));
-    for (index, node) in old.planned.nodes.iter().enumerate() {
-        let kind = node.kind.maker;
-        let forgets = matches!(kind, crate::kind::Maker::Keeper { bytes: Bytes::OfEach, .. });
-        if forgets && !node.labelled && !stays.contains(&Some(index)) {
-            return refuse(format!(
-                "{} is on raw disks: what it knows of its members goes with it, so nothing may \
-                 change there. Next: stop, and start with trust = MEMBER; or use labelled disks",
-                node.name
-            ));
-        }
-    }
-    for before in &old.planned.exports {
-        let Some(after) = planned.exports.iter().find(|after| after.name == before.name) else {
-            continue;
-        };
-        let name = &before.name;
-        if let Err(differs) = shows(old, planned, stays, (before.node, after.node)) {
-            let place = &planned.nodes[differs.new].name;
-            return refuse(format!(
-                "{name} would show other bytes than now, from {place} on. Next: apply it with --move, \
-                 so that its bytes go there; or give it another name"
-            ));
-        }
-        if after.info.size < before.info.size {
-            let (is, would) = (before.info.size, after.info.size);
-            return refuse(format!("{name} would shrink from {is} to {would} bytes"));
-        }
-        if after.info.block_size > before.info.block_size {
-            let (is, would) = (before.info.block_size, after.info.block_size);
-            return refuse(format!(
-                "clients of {name} were told that blocks have {is} bytes; they would have {would}. \
-                 Next: give it another name"
-            ));
-        }
-    }
-    Ok(())
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use block::{Info, Port, Table};
 
+use super::allow::{Renamed, newly_trusted, renamed};
 use super::bytes::Compared;
 use super::same::stays;
 use crate::kind::{Bytes, Given, Kind, Lowers, Maker, Value};
@@ -214,4 +215,34 @@ fn a_mirror_comes_under_a_disk_and_goes_from_it() {
     assert_eq!(shows(&alone, &pair(all), &[]), Ok(()));
     assert_eq!(shows(&pair(all), &alone, all), Ok(()));
     assert_eq!(shows(&pair(all), &alone, &["b"]), Err("a".to_owned()));
+}
+
+#[test]
+fn a_member_that_would_have_another_name_is_told() {
+    let in_sync = |_: &PlannedNode, _: &PlannedNode| true;
+    let of = |old: &Draft, new: &Draft| {
+        let stays = stays(&old.0, &new.0);
+        let compared = Compared { old: &old.0, new: &new.0, stays: &stays, has_all: &in_sync };
+        renamed(&compared).map(|Renamed { device, was, is }| format!("{device}: {was} is {is}"))
+    };
+    let old = pair(&["a", "b"]);
+    let below = Draft::new().labelled("a").labelled("b").add(&DELAY, "low", &["b"], MIB);
+    let below = below.add(&PAIR, "pair", &["a", "low"], MIB);
+    assert_eq!(of(&old, &below), Some("pair: b is low".to_owned()));
+    assert_eq!(of(&below, &old), Some("pair: low is b".to_owned()));
+    let above = pair(&["a", "b"]).add(&DELAY, "high", &["pair"], MIB);
+    assert_eq!(of(&old, &above), None);
+    assert_eq!(of(&old, &pair(&["a", "c"])), None, "b is replaced");
+    assert_eq!(of(&old, &pair(&["b", "a", "c"])), None);
+}
+
+#[test]
+fn trust_is_a_word_for_a_start() {
+    let told = |member: &str| pair(&["a", "b"]).given("trust", Value::Text(member.to_owned()));
+    let plain = pair(&["a", "b"]);
+    assert_eq!(newly_trusted(&plain.0, &told("a").0), Some(("pair", "a")));
+    assert_eq!(newly_trusted(&told("b").0, &told("a").0), Some(("pair", "a")));
+    assert_eq!(newly_trusted(&told("a").0, &told("a").0), None, "it was heard at the start");
+    assert_eq!(newly_trusted(&told("a").0, &plain.0), None);
+    assert_eq!(newly_trusted(&Draft::new().disk("a").0, &told("a").0), None, "it is made now");
 }

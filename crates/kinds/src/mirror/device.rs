@@ -476,7 +476,7 @@ impl Device for Mirror {
             let closing = Closing::begin(&inner);
             inner.underway.ended().await;
             closing.done();
-            None
+            inner.ledger.as_ref().map(Ledger::leave)
         })
     }
 }

@@ -1,6 +1,7 @@
 //! What a running mirror keeps: who is in sync and where writes may be on their way, durable on the members
 //! before anybody relies on it.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
@@ -35,6 +36,9 @@ pub struct Ledger {
     turn: RangeLock,
 }
 
+/// The highest change of a mirror that was closed. What its successor writes is newer, whatever that one found.
+struct Reached(u64);
+
 impl Ledger {
     pub fn new(
         kept: Rc<dyn Kept>,
@@ -43,10 +47,12 @@ impl Ledger {
         regions: Regions,
         delay: Duration,
     ) -> Self {
+        let before = kept.handed_over().and_then(|left| left.downcast::<Reached>().ok());
+        let reached = before.map_or(0, |before| before.0);
         Self {
             kept,
             opening,
-            change: Cell::new(decision.change),
+            change: Cell::new(decision.change.max(reached)),
             known: RefCell::new(decision.known.clone()),
             intent: Intent::new(regions),
             delay,
@@ -60,6 +66,11 @@ impl Ledger {
     /// How many states were written.
     pub fn states(&self) -> u64 {
         self.states.get()
+    }
+
+    /// What it leaves to its successor.
+    pub fn leave(&self) -> Rc<dyn Any> {
+        Rc::new(Reached(self.change.get()))
     }
 
     /// What was answered may be lost.

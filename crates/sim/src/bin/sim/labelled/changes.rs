@@ -17,8 +17,7 @@ use crate::trial::Failure;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const OTHER_BYTES: &str = "would show other bytes";
-/// Whatever the mirror says of members whose names it does not know.
-const LOST_TRACK: &str = "m: ";
+const LOST_TRACK: &str = "knows its members by their names";
 const OTHER_BLOCKS: &str = "were told that blocks have";
 /// An encryption was made with units of the blocks beneath it.
 const OTHER_UNITS: &str = "it was made with data units of";
@@ -75,6 +74,7 @@ impl Trial {
             return Ok(());
         }
         self.world.counters().add(Count::ChangeCrashed);
+        self.torn = true;
         self.settle()?;
         // What it has found out of an ill member in its last moments, nobody has told us.
         let well = |n: &usize| Some(*n) != self.ill;

@@ -41,6 +41,7 @@ impl Trial {
         self.settle()?;
         let hand = self.draw.pick(&HANDS);
         match hand {
+            _ if self.torn => {}
             Hand::Nothing => {}
             Hand::Swap => self.swap(),
             Hand::TakeAway => return self.without(),
@@ -200,7 +201,9 @@ impl Trial {
                 self.put_all_back();
                 return self.up(Ask::default());
             }
-            _ => return Err(wrong("a member in sync comes up alone")),
+            other => {
+                return Err(wrong(format!("a member in sync comes up alone: {}", other.words())));
+            }
         }
         let running = self.running.as_ref().expect("it runs");
         let range = ByteRange::new(0, 4096).expect("some bytes");
@@ -223,7 +226,9 @@ impl Trial {
                 // Then theirs is all there is for them; take the word of a person for ours.
                 return self.up(Ask { trust: Some(ours), ..Ask::default() });
             }
-            _ => return Err(wrong("a member in sync comes up alone")),
+            other => {
+                return Err(wrong(format!("a member in sync comes up alone: {}", other.words())));
+            }
         }
         self.life(Load::Steady)?;
         self.settle()?;

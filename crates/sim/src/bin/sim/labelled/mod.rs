@@ -100,6 +100,16 @@ enum Start {
     Unfinished,
 }
 
+impl Start {
+    fn words(&self) -> &str {
+        match self {
+            Self::Up => "it is up",
+            Self::Refused(_, words) => words,
+            Self::Unfinished => "it is not up in time",
+        }
+    }
+}
+
 struct Trial {
     seed: u64,
     world: SimWorld,
@@ -120,6 +130,8 @@ struct Trial {
     ill: Option<usize>,
     /// Disks that were ever part of the graph.
     used: BTreeSet<usize>,
+    /// Whether some labels may tell of another graph than others: until it comes up again, all of them are needed.
+    torn: bool,
 }
 
 /// One life of the process.
@@ -193,6 +205,7 @@ impl Trial {
             in_sync: vec![0],
             ill: None,
             used: (0..count).collect(),
+            torn: false,
         };
         trial.begin(Ask::default())?;
         // Under an encryption blank bytes are junk, and have to stay so.
@@ -233,6 +246,7 @@ impl Trial {
                 }
                 Some(Ok(live)) => {
                     self.world.counters().add(Count::Labelled);
+                    self.torn = false;
                     let client = Client::new(&engine, live.now().graph.exports()[0].node);
                     self.running = Some(Running { engine, live: Rc::new(live), client });
                     self.note_copies()?;
@@ -328,18 +342,21 @@ impl Trial {
     /// Requests, with one member that fails, until the process ends one way or another.
     fn life(&mut self, load: Load) -> Result<(), Failure> {
         let soon = Duration::from_nanos(self.draw.within(1_000, 8_000_000));
-        let changing = load == Load::Changing && crate::draws_changes();
-        let end = match self.draw.below(if changing { 11 } else { 8 }) {
+        let changing = load == Load::Changing;
+        let end = match self.draw.below(if changing { 14 } else { 8 }) {
             0 | 1 => End::Stop,
             2..=4 => End::PowerAfter(soon),
             5 => End::KillAfter(soon),
             6 | 7 => End::KillAtFailure,
             8 => End::InChange(soon, Crash::Kill),
-            _ => End::InChange(soon, Crash::Power),
+            9..=11 => End::InChange(soon, Crash::Power),
+            // At once after a change, or nearly so: what was answered before it is flushed.
+            _ => End::PowerAfter(soon / 64),
         };
         self.trouble(end)?;
         self.bring_back(soon);
-        let changes = if changing { self.draw.below(4) } else { 0 };
+        let least = u64::from(matches!(end, End::PowerAfter(time) if time != soon));
+        let changes = if changing { self.draw.within(least, 3) } else { 0 };
         let clients = self.draw.within(1, 5);
         for n in 0..clients {
             let requests = self.draw.within(5, 30) * (changes + 1);

@@ -1,0 +1,128 @@
+//! What may become of a graph that runs.
+
+use block::{Control, Error, ErrorKind, Result};
+
+use super::Now;
+use super::bytes::{self, Compared, Differs};
+use crate::kind::{Bytes, Maker};
+use crate::spec::{Planned, PlannedNode};
+
+/// Whether the graph may become what `planned` says.
+pub fn allow(old: &Now, planned: &Planned, stays: &[Option<usize>]) -> Result<()> {
+    let refuse = |words: String| Err(Error::new(ErrorKind::Unsupported, words));
+    for (index, node) in old.planned.nodes.iter().enumerate() {
+        let kind = node.kind.maker;
+        let forgets = matches!(kind, Maker::Keeper { bytes: Bytes::OfEach, .. });
+        if forgets && !node.labelled && !stays.contains(&Some(index)) {
+            return refuse(format!(
+                "{} is on raw disks: what it knows of its members goes with it, so nothing may \
+                 change there. Next: stop, and start with trust = MEMBER; or use labelled disks",
+                node.name
+            ));
+        }
+    }
+    if let Some((device, said)) = newly_trusted(&old.planned, planned) {
+        return refuse(format!(
+            "trust = {said} is a word for a start, and {device} runs: it knows who has every write. Next: \
+             leave it away; or stop, and start with it"
+        ));
+    }
+    let has_all = having_all(old);
+    let compared = Compared { old: &old.planned, new: planned, stays, has_all: &has_all };
+    if let Some(Renamed { device, was, is }) = renamed(&compared) {
+        return refuse(format!(
+            "{device} knows its members by their names, and {was} would be {is}: it could not tell whether \
+             that one has every write. Next: put {is} above {device} instead of below"
+        ));
+    }
+    for before in &old.planned.exports {
+        let Some(after) = planned.exports.iter().find(|after| after.name == before.name) else {
+            continue;
+        };
+        let name = &before.name;
+        if let Err(differs) = compared.shows(before.node, after.node) {
+            let place = &planned.nodes[differs.new].name;
+            return refuse(format!(
+                "{name} would show other bytes than now, from {place} on. Next: apply it with --move, \
+                 so that its bytes go there; or give it another name"
+            ));
+        }
+        if after.info.size < before.info.size {
+            let (is, would) = (before.info.size, after.info.size);
+            return refuse(format!("{name} would shrink from {is} to {would} bytes"));
+        }
+        if after.info.block_size > before.info.block_size {
+            let (is, would) = (before.info.block_size, after.info.block_size);
+            return refuse(format!(
+                "clients of {name} were told that blocks have {is} bytes; they would have {would}. \
+                 Next: give it another name"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Tells of a device that runs, and one of its lowers, whether that one has all of its bytes now.
+fn having_all(old: &Now) -> impl Fn(&PlannedNode, &PlannedNode) -> bool {
+    |device, lower| {
+        let Some(running) = old.graph.member(&device.name) else { return false };
+        let report = old.graph.control(running, &Control::Report).unwrap_or_default();
+        report.whole.contains(&lower.name)
+            || report.members.iter().any(|one| one.name == lower.name && one.state == "in sync")
+    }
+}
+
+/// Whether a device of the new graph shows what one of the old graph shows now.
+pub fn shows(
+    old: &Now,
+    planned: &Planned,
+    stays: &[Option<usize>],
+    (before, after): (usize, usize),
+) -> Result<(), Differs> {
+    let has_all = having_all(old);
+    let compared = Compared { old: &old.planned, new: planned, stays, has_all: &has_all };
+    compared.shows(before, after)
+}
+
+/// A device that has run is told whom to trust, and what it is told.
+pub fn newly_trusted<'p>(old: &Planned, new: &'p Planned) -> Option<(&'p str, &'p str)> {
+    new.nodes.iter().find_map(|node| {
+        let said = node.given.text("trust")?;
+        let before = old.nodes.iter().find(|before| before.name == node.name)?;
+        let heard = before.kind.name != node.kind.name || before.given.text("trust") == Some(said);
+        (!heard).then_some((node.name.as_str(), said))
+    })
+}
+
+/// A member that comes back under another name.
+#[derive(PartialEq, Eq, Debug)]
+pub struct Renamed<'p> {
+    /// Whose member it is.
+    pub device: &'p str,
+    /// Its name now.
+    pub was: &'p str,
+    /// Its name in the new graph.
+    pub is: &'p str,
+}
+
+/// A member of a device that has the same bytes on each, if the new graph calls it otherwise.
+pub fn renamed<'p>(compared: &Compared<'p>) -> Option<Renamed<'p>> {
+    let (old, new) = (compared.old, compared.new);
+    let name_of = |planned: &'p Planned, node: usize| planned.nodes[node].name.as_str();
+    for after in new.nodes.iter().filter(|node| bytes::bytes(node) == Bytes::OfEach) {
+        let is_it =
+            |node: &&PlannedNode| node.name == after.name && node.kind.name == after.kind.name;
+        let Some(before) = old.nodes.iter().find(is_it) else { continue };
+        let olds = before.lowers.iter().copied();
+        let left =
+            olds.filter(|o| after.lowers.iter().all(|n| name_of(new, *n) != name_of(old, *o)));
+        for o in left {
+            let same = after.lowers.iter().find(|n| compared.shows(o, **n).is_ok());
+            if let Some(n) = same {
+                let (was, is) = (name_of(old, o), name_of(new, *n));
+                return Some(Renamed { device: &before.name, was, is });
+            }
+        }
+    }
+    None
+}
