@@ -12,6 +12,7 @@
 //! | `owner.rs` | which bytes belong to whom |
 //! | `plan.rs` | the plan of every device, from the bottom up |
 //! | `disks.rs`, `import.rs` | the spec that labels keep: its disks, and all of it on another machine |
+//! | `edit.rs` | small changes of a spec: a disk that moves, comes or goes |
 //! | `summary.rs` | what the user gets |
 //! | `fault.rs`, `near.rs` | faults, and the word that was meant |
 //! | `units.rs` | sizes, times and shares as text |
@@ -21,6 +22,7 @@
 
 mod disks;
 mod draft;
+mod edit;
 mod fault;
 mod import;
 mod listen;

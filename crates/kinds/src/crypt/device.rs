@@ -163,9 +163,13 @@ impl Device for Crypt {
             (Control::Keys { command, dry_run }, Some(keys)) => {
                 Handled::Later(keys.clone().carry_out(command.clone(), *dry_run))
             }
-            (Control::Keys { .. } | Control::Fail { .. } | Control::Resync { .. }, _) => {
-                Handled::Pass
-            }
+            (
+                Control::Keys { .. }
+                | Control::Fail { .. }
+                | Control::Resync { .. }
+                | Control::Scrub { .. },
+                _,
+            ) => Handled::Pass,
         }
     }
 

@@ -11,6 +11,7 @@
 //! | `ledger.rs` | keeping that up while it runs |
 //! | `intent.rs` | where writes may be on their way |
 //! | `resync.rs` | copying what a member missed, and repairing what it cannot read |
+//! | `scrub.rs` | reading all copies, and making alike what is not |
 
 mod device;
 mod intent;
@@ -20,6 +21,7 @@ pub mod opening;
 pub mod record;
 pub mod regions;
 mod resync;
+mod scrub;
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -37,6 +39,8 @@ use member::State;
 use opening::{Decision, Members};
 use record::Standing;
 use regions::{Map, REGION_BYTES_MAX, REGION_BYTES_MIN, Regions};
+pub use scrub::Scrubbed;
+use scrub::Scrubbing;
 
 /// `mirror`
 pub const KIND: Kind = Kind {
@@ -63,6 +67,12 @@ pub const KIND: Kind = Kind {
             value: ValueType::Size(SPEED_MIN, SPEED_MAX),
             required: false,
             help: "the most bytes a second that it copies to members by itself; no limit if not set",
+        },
+        OptionSpec {
+            name: "scrub",
+            value: ValueType::Duration(SCRUB_MAX),
+            required: false,
+            help: "how long after a scrub the next one begins; none begins by itself if not set",
         },
         OptionSpec {
             name: "region",
@@ -92,6 +102,10 @@ const SETTLE_DEFAULT: Duration = Duration::from_secs(5);
 const SETTLE_MIN: Duration = Duration::from_millis(1);
 const SETTLE_MAX: Duration = Duration::from_secs(600);
 
+/// See the option `scrub`: a year.
+const SCRUB_MAX: Duration = Duration::from_secs(365 * 86_400);
+const SCRUB_MIN: Duration = Duration::from_secs(3600);
+
 /// See the option `speed`.
 const SPEED_MIN: u64 = 64 << 10;
 const SPEED_MAX: u64 = 1 << 40;
@@ -100,6 +114,10 @@ fn plan(given: &Given) -> Plan<Info> {
     given.replicas()?;
     let info = info(given.lowers.iter().map(|lower| &lower.info));
     regions(given, &info).map_err(|why| vec![Fault::new("region", why)])?;
+    if let Some(every) = given.duration("scrub").filter(|every| *every < SCRUB_MIN) {
+        let why = format!("every {every:?} is too often; at least 1h");
+        return Err(vec![Fault::new("scrub", why)]);
+    }
     let newly_made = given.lowers.iter().all(|lower| lower.created);
     let labelled = given.lowers.iter().all(|lower| lower.labelled);
     if !newly_made && !labelled && given.text("trust").is_none() {
@@ -160,7 +178,7 @@ async fn open(
     let info = info(lowers.iter().map(Lower::info));
     let labelled = (0..lowers.len()).all(|port| kept.found(port).labelled);
     let regions = regions(given, &info).map_err(|why| Error::new(ErrorKind::Invalid, why))?;
-    let (mut states, missing, ledger) = if labelled {
+    let (mut states, missing, scrubbed, ledger) = if labelled {
         let decision = decide(given, &*kept, regions)?;
         let state = |standing: &Standing| match standing {
             Standing::InSync => State::InSync,
@@ -171,7 +189,7 @@ async fn open(
         let opening = env.random("a mirror's opening");
         let settle = given.duration("settle").unwrap_or(SETTLE_DEFAULT).max(SETTLE_MIN);
         let ledger = Ledger::new(kept.clone(), opening, &decision, regions, settle);
-        (states, missing, Some(ledger))
+        (states, missing, decision.scrubbed, Some(ledger))
     } else {
         let states = of_raw(given);
         let missing = states.iter().map(|state| match state {
@@ -179,7 +197,7 @@ async fn open(
             State::Copying | State::Stale | State::Failed => Map::all(regions.count()),
         });
         let missing = missing.collect();
-        (states, missing, None)
+        (states, missing, Scrubbed::default(), None)
     };
     // Nothing can be remembered, and nobody can be copied, where nothing can be written.
     let ledger = ledger.filter(|_| !info.read_only);
@@ -195,7 +213,9 @@ async fn open(
     let members = lowers.into_iter().zip(states).zip(missing);
     let members = members.map(|((lower, state), missing)| (lower, state, missing)).collect();
     let speed = given.size("speed");
-    let mirror = Mirror::new(info, Making { name, env, timeout, regions, speed, members, ledger });
+    let scrubbing = Scrubbing::new(given.duration("scrub"), scrubbed);
+    let making = Making { name, env, timeout, regions, speed, scrubbing, members, ledger };
+    let mirror = Mirror::new(info, making);
     let inner = &mirror.inner;
     inner.remember().await?;
     for (port, member) in inner.members.iter().enumerate() {
@@ -205,6 +225,7 @@ async fn open(
             _ => {}
         }
     }
+    inner.scrub_when_due();
     Ok(Rc::new(mirror))
 }
 

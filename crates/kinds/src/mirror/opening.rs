@@ -6,6 +6,7 @@ use block::{ByteRange, Error, ErrorKind, Found, Result};
 
 use super::record::{Known, Point, Record, Standing};
 use super::regions::{Map, Regions};
+use super::scrub::Scrubbed;
 
 /// What is known of the members when a mirror is opened.
 pub struct Members<'m> {
@@ -34,6 +35,8 @@ pub struct Decision {
     pub known: Vec<(Point, Point)>,
     /// The highest change so far.
     pub change: u64,
+    /// What is known of scrubs.
+    pub scrubbed: Scrubbed,
 }
 
 impl Members<'_> {
@@ -71,6 +74,7 @@ impl Members<'_> {
             missing,
             known: (0..self.names.len()).map(point).collect(),
             change: newest.point.change,
+            scrubbed: newest.scrubbed_of(&self.regions),
         })
     }
 
@@ -120,6 +124,7 @@ impl Members<'_> {
             missing: (0..count).map(missing).collect(),
             known: vec![(Point::default(), Point::default()); count],
             change: 0,
+            scrubbed: Scrubbed::default(),
         })
     }
 
