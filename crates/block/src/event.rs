@@ -37,6 +37,8 @@ pub enum What {
     ScrubBegun,
     /// That has ended.
     ScrubEnded,
+    /// A spare stands in for a member that has failed.
+    SpareTaken,
     /// A disk has not answered in time.
     DiskLate,
     /// A label could not be written.
@@ -45,13 +47,14 @@ pub enum What {
 
 impl What {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::MemberFailed,
         Self::ResyncBegun,
         Self::ResyncEnded,
         Self::RangeRewritten,
         Self::ScrubBegun,
         Self::ScrubEnded,
+        Self::SpareTaken,
         Self::DiskLate,
         Self::LabelUnwritable,
     ];
@@ -65,6 +68,7 @@ impl What {
             Self::RangeRewritten => "range-rewritten",
             Self::ScrubBegun => "scrub-begun",
             Self::ScrubEnded => "scrub-ended",
+            Self::SpareTaken => "spare-taken",
             Self::DiskLate => "disk-late",
             Self::LabelUnwritable => "label-unwritable",
         }

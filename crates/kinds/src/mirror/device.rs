@@ -133,6 +133,9 @@ impl Inner {
             self.tell(What::MemberFailed, Some(index), why.clone());
         }
         member.set(state, why);
+        if state == State::Failed && !self.closing.get() {
+            self.take_spare();
+        }
         self.remember_soon();
     }
 
@@ -338,7 +341,8 @@ impl Inner {
 
     fn report(&self) -> Report {
         let members: Vec<_> = self.members.iter().map(Member::report).collect();
-        let out = self.members.iter().find(|member| member.state() != State::InSync);
+        let is_out = |state| !matches!(state, State::InSync | State::Spare);
+        let out = self.members.iter().find(|member| is_out(member.state()));
         let sticky = self.flush_fault.error();
         let health = match out {
             _ if sticky.is_some() => Health::Failed,
@@ -349,7 +353,9 @@ impl Inner {
         let summary = match health {
             Health::Ok => String::new(),
             Health::Degraded => {
-                format!("data safe on {} of {}", self.in_sync().count(), members.len())
+                let spares = self.members.iter().filter(|one| one.state() == State::Spare).count();
+                let all = members.len() - spares;
+                format!("data safe on {} of {all}", self.in_sync().count())
             }
             Health::Failed => {
                 sticky.map_or_else(|| self.nobody().to_string(), |error| error.to_string())

@@ -87,7 +87,7 @@ impl Ledger {
             name: member.lower.name().to_owned(),
             standing: match member.state() {
                 State::InSync => Standing::InSync,
-                State::Copying | State::Stale => Standing::Stale,
+                State::Copying | State::Stale | State::Spare => Standing::Stale,
                 State::Failed => Standing::Failed,
             },
             known: *known,

@@ -28,6 +28,8 @@ pub enum State {
     Stale,
     /// It is out: it failed, or somebody took it out.
     Failed,
+    /// It misses everything, and waits to stand in for one that fails.
+    Spare,
 }
 
 impl State {
@@ -42,6 +44,7 @@ impl State {
             Self::Copying => "copying",
             Self::Stale => "stale",
             Self::Failed => "failed",
+            Self::Spare => "spare",
         }
     }
 }

@@ -69,6 +69,12 @@ pub const KIND: Kind = Kind {
             help: "the most bytes a second that it copies to members by itself; no limit if not set",
         },
         OptionSpec {
+            name: "spares",
+            value: ValueType::Integer(0, MEMBERS_MAX as u64 - 2),
+            required: false,
+            help: "how many of its members wait until another one fails, without copies; 0 if not set",
+        },
+        OptionSpec {
             name: "scrub",
             value: ValueType::Duration(SCRUB_MAX),
             required: false,
@@ -114,6 +120,14 @@ fn plan(given: &Given) -> Plan<Info> {
     given.replicas()?;
     let info = info(given.lowers.iter().map(|lower| &lower.info));
     regions(given, &info).map_err(|why| vec![Fault::new("region", why)])?;
+    if given.lowers.len() < 2 + spares(given) {
+        let why = format!(
+            "{} of {} members; two are not spares at least",
+            spares(given),
+            given.lowers.len()
+        );
+        return Err(vec![Fault::new("spares", why)]);
+    }
     if let Some(every) = given.duration("scrub").filter(|every| *every < SCRUB_MIN) {
         let why = format!("every {every:?} is too often; at least 1h");
         return Err(vec![Fault::new("scrub", why)]);
@@ -182,7 +196,8 @@ async fn open(
         let decision = decide(given, &*kept, regions)?;
         let state = |standing: &Standing| match standing {
             Standing::InSync => State::InSync,
-            Standing::Stale | Standing::Failed => State::Stale,
+            Standing::Stale => State::Stale,
+            Standing::Failed => State::Failed,
         };
         let states: Vec<_> = decision.standings.iter().map(state).collect();
         let missing = decision.missing.clone();
@@ -192,9 +207,9 @@ async fn open(
         (states, missing, decision.scrubbed, Some(ledger))
     } else {
         let states = of_raw(given);
-        let missing = states.iter().map(|state| match state {
-            State::InSync => Map::none(regions.count()),
-            State::Copying | State::Stale | State::Failed => Map::all(regions.count()),
+        let missing = states.iter().map(|state| match *state == State::InSync {
+            true => Map::none(regions.count()),
+            false => Map::all(regions.count()),
         });
         let missing = missing.collect();
         (states, missing, Scrubbed::default(), None)
@@ -202,11 +217,10 @@ async fn open(
     // Nothing can be remembered, and nobody can be copied, where nothing can be written.
     let ledger = ledger.filter(|_| !info.read_only);
     let present = |port: usize| !labelled || kept.found(port).present;
-    for (port, state) in states.iter_mut().enumerate() {
+    if !info.read_only {
+        let wanted = lowers.len() - spares(given);
         // Who is copied is told by its own label, too, that it is stale, before it is written to.
-        if *state == State::Stale && present(port) && !info.read_only {
-            *state = State::Copying;
-        }
+        take_in(&mut states, &missing, wanted, present);
     }
     let timeout = given.duration("timeout").unwrap_or(TIMEOUT_DEFAULT);
     let (name, env) = (given.name.clone(), env.clone());
@@ -229,6 +243,23 @@ async fn open(
     Ok(Rc::new(mirror))
 }
 
+/// How many of its members wait until another one fails.
+fn spares(given: &Given) -> usize {
+    given.integer("spares").unwrap_or(0) as usize
+}
+
+/// Of the members that are there and miss something, those are copied that are needed for as many in sync as
+/// are wanted: those first that have not failed, and of these that miss least. The others are spares.
+fn take_in(states: &mut [State], missing: &[Map], wanted: usize, present: impl Fn(usize) -> bool) {
+    let in_sync = states.iter().filter(|state| **state == State::InSync).count();
+    let stale = |port: &usize| states[*port] != State::InSync && present(*port);
+    let mut stale: Vec<usize> = (0..states.len()).filter(stale).collect();
+    stale.sort_by_key(|port| (states[*port] == State::Failed, missing[*port].len()));
+    for (n, port) in stale.into_iter().enumerate() {
+        states[port] = if in_sync + n < wanted { State::Copying } else { State::Spare };
+    }
+}
+
 fn decide(given: &Given, kept: &dyn Kept, regions: Regions) -> Result<Decision> {
     let names: Vec<&str> = given.lowers.iter().map(|lower| lower.name.as_str()).collect();
     let trust = given.text("trust").and_then(|name| names.iter().position(|one| *one == name));
@@ -237,6 +268,7 @@ fn decide(given: &Given, kept: &dyn Kept, regions: Regions) -> Result<Decision> 
         names,
         regions,
         created: given.lowers.iter().all(|lower| lower.created),
+        spares: spares(given),
         trust,
         may_degrade: kept.may_degrade(),
     };
@@ -245,9 +277,11 @@ fn decide(given: &Given, kept: &dyn Kept, regions: Regions) -> Result<Decision> 
 
 /// Nothing is known of raw disks but what somebody says.
 fn of_raw(given: &Given) -> Vec<State> {
-    let state = |lower: &GivenLower| match given.text("trust") {
-        Some(name) if name != lower.name => State::Stale,
-        _ => State::InSync,
+    let equal = given.lowers.len() - spares(given);
+    let state = |(port, lower): (usize, &GivenLower)| match given.text("trust") {
+        Some(name) if name == lower.name => State::InSync,
+        None if port < equal => State::InSync,
+        _ => State::Stale,
     };
-    given.lowers.iter().map(state).collect()
+    given.lowers.iter().enumerate().map(state).collect()
 }

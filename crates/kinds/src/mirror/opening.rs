@@ -18,6 +18,8 @@ pub struct Members<'m> {
     pub regions: Regions,
     /// Whether this start created every disk beneath all of them.
     pub created: bool,
+    /// How many of them wait until another one fails: the last ones, at the first start.
+    pub spares: usize,
     /// The member that somebody says to trust.
     pub trust: Option<usize>,
     /// Whether somebody says that it may open without all.
@@ -114,7 +116,8 @@ impl Members<'_> {
             }
         };
         let equal = self.created && self.trust.is_none();
-        let standing = |n| if equal || n == source { Standing::InSync } else { Standing::Stale };
+        let equal = |n| equal && n + self.spares < count;
+        let standing = |n| if equal(n) || n == source { Standing::InSync } else { Standing::Stale };
         let missing = |n| match standing(n) {
             Standing::InSync => Map::none(self.regions.count()),
             Standing::Stale | Standing::Failed => self.everything(),

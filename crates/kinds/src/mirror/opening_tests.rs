@@ -80,6 +80,7 @@ impl Case {
             found: self.found.iter().collect(),
             regions: self.regions,
             created: self.created,
+            spares: 0,
             trust: self.trust,
             may_degrade: self.may_degrade,
         };

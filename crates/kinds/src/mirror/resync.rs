@@ -162,17 +162,26 @@ impl Inner {
         let words = match member.state() {
             State::InSync => format!("{name} is in sync"),
             State::Copying => format!("{name} is being copied already"),
-            State::Stale | State::Failed if member.is_absent() => {
+            State::Stale | State::Failed | State::Spare if member.is_absent() => {
                 format!("{name} is not there. Next: bring it back, and start again")
             }
-            State::Stale | State::Failed if member.late() > 0 => format!(
+            State::Stale | State::Failed | State::Spare if member.late() > 0 => format!(
                 "{name} has {} requests that are not back; a late write would undo the copy. Next: \
                  wait for the disk, or restart",
                 member.late()
             ),
-            State::Stale | State::Failed => return Ok(()),
+            State::Stale | State::Failed | State::Spare => return Ok(()),
         };
         Err(Error::new(ErrorKind::InUse, words))
+    }
+
+    /// A member has failed: a spare stands in for it, if there is one.
+    pub(super) fn take_spare(&self) {
+        let ready = |n: &usize| self.members[*n].state() == State::Spare;
+        let spare = (0..self.members.len()).filter(ready).find(|n| self.may_resync(*n).is_ok());
+        let (Some(index), Some(mirror)) = (spare, self.me.upgrade()) else { return };
+        self.tell(What::SpareTaken, Some(index), String::new());
+        mirror.begin_resync(index);
     }
 
     /// From now on every new write goes to the member too; what it misses of the old ones is copied.

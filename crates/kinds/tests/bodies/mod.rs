@@ -63,6 +63,7 @@ pub fn mirror_records(data: &[u8]) {
         regions: Regions::new(100 << 10, 8 << 10).expect("13 regions"),
         found: found.iter().collect(),
         created: false,
+        spares: 0,
         trust: bit(4).then_some(usize::from(first >> 5) % count),
         may_degrade: bit(7),
     };

@@ -17,13 +17,13 @@ struct Pair {
     world: SimWorld,
     shelf: Option<Rc<Shelf>>,
     options: Vec<(&'static str, Value)>,
-    disks: [Rc<SimDisk>; 2],
+    disks: Vec<Rc<SimDisk>>,
     running: Option<Running>,
 }
 
 struct Running {
     graph: Assembly,
-    names: [String; 2],
+    names: Vec<String>,
     mirror: PartId,
 }
 
@@ -41,13 +41,24 @@ impl Pair {
 
     /// `shelf`: where it keeps its state, if its disks are labelled.
     fn over(size: u64, shelf: Option<Rc<Shelf>>, options: &[(&'static str, Value)]) -> Self {
+        Self::of(2, size, shelf, options)
+    }
+
+    /// The same over so many disks.
+    fn of(
+        count: u64,
+        size: u64,
+        shelf: Option<Rc<Shelf>>,
+        options: &[(&'static str, Value)],
+    ) -> Self {
         let world = SimWorld::new(1);
-        let disks = [0, 1].map(|n| {
+        let disk = |n| {
             let config = DiskConfig { destage: 0, ..DiskConfig::new(size, Profile::Native512) };
             let disk = SimDisk::new(&world, n, config);
             world.plug(format!("/disk{n}"), &disk);
             disk
-        });
+        };
+        let disks = (0..count).map(disk).collect();
         let mut pair = Self { world, shelf, options: options.to_vec(), disks, running: None };
         pair.start();
         pair
@@ -61,11 +72,12 @@ impl Pair {
             graph = graph.on_labels(shelf.clone());
             shelf.close(false);
         }
-        let parts = [0, 1].map(|n| {
+        let mut part = |n| {
             let path = Value::Text(format!("/disk{n}"));
             graph.add("path", &[("path", path)], &[]).unwrap()
-        });
-        let names = parts.map(|part| graph.name(part).to_owned());
+        };
+        let parts: Vec<_> = (0..self.disks.len()).map(&mut part).collect();
+        let names: Vec<_> = parts.iter().map(|part| graph.name(*part).to_owned()).collect();
         let trust = ("trust", Value::Text(names[0].clone()));
         let options = [&[trust][..], &self.options].concat();
         let mirror = graph.add("mirror", &options, &parts).unwrap();
@@ -365,4 +377,32 @@ fn a_scrub_comes_when_it_is_due_and_goes_on_after_a_stop() {
     assert!(now.progress.is_some_and(|progress| progress.done >= 32 * MIB), "{now:?}");
     pair.pass(Duration::from_secs(60));
     assert!(scrub(&pair).ended.unwrap() > second);
+}
+
+#[test]
+fn a_spare_stands_in_for_a_member_that_fails() {
+    let spares = [("spares", Value::Integer(1))];
+    let mut three = Pair::of(3, 4 * MIB, Some(Shelf::new()), &spares);
+    let states = |three: &Pair| {
+        let members = three.control(&Control::Report).members;
+        members.into_iter().map(|member| member.state).collect::<Vec<_>>()
+    };
+    three.until(|second| second.state == "in sync");
+    assert_eq!(states(&three), ["in sync", "in sync", "spare"]);
+    assert_eq!(three.control(&Control::Report).health, block::Health::Ok);
+    three.write(MIB, 7);
+    let range = ByteRange::new(0, 4 * MIB).unwrap();
+    assert!(three.disks[2].peek(range).iter().all(|byte| *byte == 0), "it has no copy");
+    three.disks[1].set_faults(Faults { write_error: 1_000_000, ..Faults::default() });
+    three.write(2 * MIB, 8);
+    assert_eq!(states(&three), ["in sync", "failed", "copying"]);
+    three.pass(Duration::from_secs(5));
+    assert_eq!(states(&three), ["in sync", "failed", "in sync"]);
+    assert!(three.disks[2].peek(range) == three.disks[0].peek(range));
+    // The spec stays what it was: the one that failed is what is left over.
+    three.disks[1].set_faults(Faults::default());
+    three.power_cut();
+    three.pass(Duration::from_secs(5));
+    assert_eq!(states(&three), ["in sync", "spare", "in sync"]);
+    assert!(three.disks[2].peek(range) == three.disks[0].peek(range));
 }
