@@ -10,9 +10,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::{
-    Applied, ApplyRequest, AttachRequest, Attached, DetachRequest, DeviceStatus, GraphView, Job,
-    JobRequest, KeyRequest, KeySlots, MemberRequest, Place, Problem, ResizeRequest, SpecText,
-    Status, Top,
+    Applied, ApplyRequest, AttachRequest, Attached, DetachRequest, DeviceStatus, DiskRequest,
+    EventLine, GraphView, Job, JobRequest, KeyRequest, KeySlots, MemberRequest, Place, Problem,
+    ResizeRequest, ScrubRequest, SpecText, Status, Top,
 };
 
 /// The longest answer that is read: a graph of the most devices fits several times.
@@ -112,6 +112,30 @@ impl Client {
     /// As all.
     pub fn resync(&self, request: &MemberRequest) -> Answer<DeviceStatus> {
         self.post("/v1/device/resync", request)
+    }
+
+    /// Begins to read and compare all copies of a device, or ends that.
+    ///
+    /// # Errors
+    /// As all.
+    pub fn scrub(&self, request: &ScrubRequest) -> Answer<DeviceStatus> {
+        self.post("/v1/device/scrub", request)
+    }
+
+    /// Puts a disk in, in another's place, or takes it out. It waits as a change does.
+    ///
+    /// # Errors
+    /// As all.
+    pub fn disk(&self, request: &DiskRequest) -> Answer<Applied> {
+        self.post_within(PATIENCE_DISKS, "/v1/device/disk", request)
+    }
+
+    /// What has happened to devices lately, after the event of that number.
+    ///
+    /// # Errors
+    /// As all.
+    pub fn events(&self, after: u64) -> Answer<Vec<EventLine>> {
+        self.get(&format!("/v1/events?after={after}"))
     }
 
     /// Lists or changes the key slots of a device.

@@ -26,9 +26,10 @@ pub use client::{ANSWER_MAX_BYTES, Client};
 pub use server::Server;
 pub use types::{
     Applied, ApplyRequest, AttachRequest, Attached, ChangeLine, Counts, DetachRequest,
-    DeviceStatus, ExportView, GraphView, Health, Job, JobCommand, JobRequest, JobState, KeyChange,
-    KeyRequest, KeySlot, KeySlots, Means, MemberRequest, MemberStatus, NodeView, Place, Power,
-    Problem, Progress, ResizeRequest, SpecText, Status, Top, TopRow,
+    DeviceStatus, DiskChange, DiskRequest, EventLine, ExportView, GraphView, Health, Job,
+    JobCommand, JobRequest, JobState, KeyChange, KeyRequest, KeySlot, KeySlots, Means,
+    MemberRequest, MemberStatus, NodeView, Place, Power, Problem, Progress, ResizeRequest,
+    ScrubRequest, ScrubStatus, SpecText, Status, Top, TopRow,
 };
 
 /// What takes time, on the core of whoever is asked.
@@ -59,6 +60,13 @@ pub trait Live {
     /// # Errors
     /// No such member, or nothing to do for it.
     fn resync(&self, request: &MemberRequest) -> Result<DeviceStatus, Problem>;
+    /// Begins to read and compare all copies, or ends that.
+    ///
+    /// # Errors
+    /// No such device, or it has no copies.
+    fn scrub(&self, request: &ScrubRequest) -> Result<DeviceStatus, Problem>;
+    /// What has happened to devices lately, after the event of that number.
+    fn events(&self, after: u64) -> Vec<EventLine>;
     /// Lists or changes key slots, which takes time: for deriving keys, and for writing them.
     fn keys(&self, request: &KeyRequest) -> Later<Result<KeySlots, Problem>>;
     /// Makes an export a device of this machine.
@@ -76,6 +84,8 @@ pub trait Live {
     fn job(&self, request: &JobRequest) -> Result<Job, Problem>;
     /// Lets the graph use all of a disk that has grown.
     fn resize(&self, request: ResizeRequest) -> Later<Result<Applied, Problem>>;
+    /// Puts a disk in, in another's place, or takes it out.
+    fn disk(&self, request: DiskRequest) -> Later<Result<Applied, Problem>>;
     /// Lets something go on beside the answers.
     fn spawn(&self, task: Later<()>);
 }

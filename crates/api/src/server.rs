@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use crate::{
-    ApplyRequest, AttachRequest, Bridge, DetachRequest, JobRequest, KeyRequest, Live,
-    MemberRequest, Problem, ResizeRequest,
+    ApplyRequest, AttachRequest, Bridge, DetachRequest, DiskRequest, JobRequest, KeyRequest, Live,
+    MemberRequest, Problem, ResizeRequest, ScrubRequest,
 };
 
 /// A control socket that is open; it closes with this value.
@@ -104,6 +104,9 @@ fn routes(bridge: Bridge) -> Router {
         .route("/v1/locate", get(locate))
         .route("/v1/device/fail", post(fail))
         .route("/v1/device/resync", post(resync))
+        .route("/v1/device/scrub", post(scrub))
+        .route("/v1/device/disk", post(disk))
+        .route("/v1/events", get(events))
         .route("/v1/keys", post(keys))
         .route("/v1/attach", post(attach))
         .route("/v1/detach", post(detach))
@@ -131,6 +134,24 @@ async fn fail(State(bridge): State<Bridge>, Json(request): Json<MemberRequest>) 
 
 async fn resync(State(bridge): State<Bridge>, Json(request): Json<MemberRequest>) -> Response {
     ask(bridge, move |live| live.resync(&request)).await
+}
+
+async fn scrub(State(bridge): State<Bridge>, Json(request): Json<ScrubRequest>) -> Response {
+    ask(bridge, move |live| live.scrub(&request)).await
+}
+
+async fn disk(State(bridge): State<Bridge>, Json(request): Json<DiskRequest>) -> Response {
+    answer(bridge.ask_later(move |live| live.disk(request)).await.flatten())
+}
+
+#[derive(Deserialize)]
+struct After {
+    #[serde(default)]
+    after: u64,
+}
+
+async fn events(State(bridge): State<Bridge>, Query(from): Query<After>) -> Response {
+    ask(bridge, move |live| Ok(live.events(from.after))).await
 }
 
 async fn keys(State(bridge): State<Bridge>, Json(request): Json<KeyRequest>) -> Response {

@@ -172,6 +172,9 @@ pub struct DeviceStatus {
     pub members: Vec<MemberStatus>,
     /// Named counters.
     pub counters: BTreeMap<String, u64>,
+    /// Its scrubs, if it has copies.
+    #[serde(default)]
+    pub scrub: Option<ScrubStatus>,
     /// What to type next, if something should be done.
     pub next: Option<String>,
 }
@@ -200,6 +203,86 @@ pub struct Progress {
     pub done_bytes: u64,
     /// Bytes in all.
     pub all_bytes: u64,
+    /// Bytes that there are: more than that where only a part is to be done.
+    pub of_bytes: u64,
+}
+
+/// Scrubs of a device with copies.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ScrubStatus {
+    /// How far the one is that is under way.
+    pub progress: Option<Progress>,
+    /// When that one began, in seconds since 1970.
+    pub since_unix_s: Option<u64>,
+    /// When the last one ended, in seconds since 1970.
+    pub ended_unix_s: Option<u64>,
+    /// Blocks in which copies differed and that were made alike, since the start.
+    pub mismatches: u64,
+    /// Ranges that a copy could not read and that were written anew, since the start.
+    pub unreadable: u64,
+}
+
+/// Something that has happened to a device.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct EventLine {
+    /// Counted from 1 on by each process. What is missing in between came too fast.
+    pub number: u64,
+    /// When, in seconds since 1970.
+    pub at_unix_s: u64,
+    /// What: `member-failed`, `scrub-ended` and the like.
+    pub event: String,
+    /// The graph.
+    pub graph: String,
+    /// The device.
+    pub device: String,
+    /// Its member, if it was one of several.
+    pub member: Option<String>,
+    /// More about it, for people.
+    pub words: String,
+}
+
+/// What to do with the copies of a device.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ScrubRequest {
+    /// The device, or the graph if only one device in it has copies.
+    pub of: String,
+    /// End the scrub that is under way, instead of beginning one.
+    #[serde(default)]
+    pub stop: bool,
+    /// Only say how things are.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// A change of the disks beneath a redundant device.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DiskRequest {
+    /// The device, or the graph if only one device in it has such a member, or any.
+    pub of: String,
+    /// The member: a disk of the spec, or of the spec from now on.
+    pub member: String,
+    /// What to do with it.
+    pub change: DiskChange,
+    /// The directory of whoever asks, where relative paths begin.
+    pub directory: PathBuf,
+    /// Label the disk whatever is on it.
+    #[serde(default)]
+    pub wipe: bool,
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What to do with a disk beneath a redundant device.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DiskChange {
+    /// Take the disk at that path in, as one more member.
+    Insert(PathBuf),
+    /// Take the disk at that path in the member's place.
+    Replace(PathBuf),
+    /// Leave the member away.
+    Remove,
 }
 
 /// How something is, from best to worst.

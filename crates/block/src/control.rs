@@ -23,6 +23,11 @@ pub enum Control {
     },
     /// Look after what a device does for long in the background.
     Job(JobCommand),
+    /// Read and compare all copies, and make alike what is not.
+    Scrub {
+        /// End that instead, if it is under way.
+        stop: bool,
+    },
     /// List or change the key slots of an encrypted device. Keys come from their sources: none is
     /// ever part of a request.
     Keys {
@@ -75,6 +80,10 @@ pub enum KeyCommand {
 }
 
 /// Whether a device answered.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is made and taken apart once for a request of a person"
+)]
 pub enum Handled {
     /// It did.
     Done(Result<Report>),
@@ -105,6 +114,8 @@ pub struct Report {
     pub members: Vec<Member>,
     /// Named counters.
     pub counters: Vec<(&'static str, u64)>,
+    /// Its scrubs, if it has copies.
+    pub scrub: Option<Scrub>,
     /// What to type next, if something should be done.
     pub next: Option<String>,
     /// Its key slots that are in use, if it was asked about them.
@@ -124,10 +135,8 @@ pub struct Job {
     pub state: JobState,
     /// What has stopped it, in words.
     pub detail: String,
-    /// Bytes that it is done with.
-    pub done_bytes: u64,
-    /// Bytes in all.
-    pub all_bytes: u64,
+    /// How far it is.
+    pub progress: Progress,
 }
 
 /// Whether a job goes on.
@@ -175,8 +184,34 @@ pub struct Member {
     pub detail: String,
     /// When it came to this state, by the wall clock since 1970; `None` if at the start.
     pub since: Option<Duration>,
-    /// Bytes copied and to copy, while it is brought up to date.
-    pub progress: Option<(u64, u64)>,
+    /// How far it is, while it is brought up to date.
+    pub progress: Option<Progress>,
+}
+
+/// How far something is, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// Done.
+    pub done: u64,
+    /// To be done, together with what is done.
+    pub all: u64,
+    /// What there is.
+    pub of: u64,
+}
+
+/// What is known of a redundant device's scrubs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Scrub {
+    /// How far the one is that is under way, if one is.
+    pub progress: Option<Progress>,
+    /// When that one began, by the wall clock since 1970.
+    pub since: Option<Duration>,
+    /// When the last one ended, by the wall clock since 1970.
+    pub ended: Option<Duration>,
+    /// Blocks in which copies differed and that were made alike, since the start.
+    pub mismatches: u64,
+    /// Ranges that a copy could not read and that were written anew, since the start.
+    pub unreadable: u64,
 }
 
 /// How a device is, from best to worst.

@@ -9,7 +9,9 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::{Buf, BufPool, ByteRange, Error, ErrorKind, Extent, Result, Secret, Wanted};
+use crate::{
+    Buf, BufPool, ByteRange, Error, ErrorKind, Event, Events, Extent, Result, Secret, Wanted,
+};
 
 /// A future of one core, boxed; for what happens once, not once per request.
 pub type LocalFuture<T> = Pin<Box<dyn Future<Output = T>>>;
@@ -119,6 +121,13 @@ pub trait World {
         Err(Error::new(ErrorKind::NotFound, format!("{name}: nobody has left it to this process")))
     }
 
+    /// Something has happened to a device. Nobody need hear of it.
+    fn tell(&self, _event: Event) {}
+    /// What was told lately, where that is kept.
+    fn events(&self) -> Option<Rc<Events>> {
+        None
+    }
+
     /// A whole small file, such as a certificate. A world without files has none.
     ///
     /// # Errors
@@ -188,6 +197,16 @@ impl Env {
     /// See [`World::pool`].
     pub fn pool(&self) -> &BufPool {
         self.0.pool()
+    }
+
+    /// See [`World::tell`].
+    pub fn tell(&self, event: Event) {
+        self.0.tell(event);
+    }
+
+    /// See [`World::events`].
+    pub fn events(&self) -> Option<Rc<Events>> {
+        self.0.events()
     }
 
     /// See [`World::probe`].

@@ -11,6 +11,7 @@ mod device;
 mod emulate;
 pub mod env;
 mod error;
+mod event;
 mod flush_fault;
 mod info;
 mod kept;
@@ -27,13 +28,15 @@ mod waiters;
 pub use buf::{BUF_ALIGN, BUF_MAX_BYTES, Buf, BufPool, Memory, Ref, RefMut, Standing};
 pub use check::check;
 pub use control::{
-    Control, Handled, Health, Job, JobCommand, JobState, KeyCommand, KeySlot, Member, Report,
+    Control, Handled, Health, Job, JobCommand, JobState, KeyCommand, KeySlot, Member, Progress,
+    Report, Scrub,
 };
 pub use deadline::{Deadline, Guard};
 pub use device::{Below, Device, Handover, Hooks, Push};
 pub use emulate::Emulate;
 pub use env::{Env, Mono};
 pub use error::{Error, ErrorKind, Result};
+pub use event::{EVENTS_MAX, Event, Events, Told, What};
 pub use flush_fault::FlushFault;
 pub use info::{Info, Needs};
 pub use kept::{Found, KEPT_BYTES_MAX, Kept, KeptState, NothingKept};

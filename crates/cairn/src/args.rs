@@ -11,6 +11,7 @@ use crate::verbs::bench::BenchArgs;
 use crate::verbs::completions::{CompletionsArgs, ManArgs};
 use crate::verbs::create::CreateArgs;
 use crate::verbs::device::DeviceArgs;
+use crate::verbs::events::EventsArgs;
 use crate::verbs::graph::GraphArgs;
 use crate::verbs::import::ImportArgs;
 use crate::verbs::info::InfoArgs;
@@ -72,6 +73,8 @@ enum Verb {
     Device(DeviceArgs),
     /// Look after what takes long: moves of bytes, copies
     Job(JobArgs),
+    /// Tell what has happened to devices
+    Events(EventsArgs),
     /// Say who may open an encrypted device the next time
     Key(KeyArgs),
     /// Remove the label of a disk
@@ -108,6 +111,7 @@ impl Args {
             Verb::Detach(args) => args.run(form),
             Verb::Device(args) => args.run(form),
             Verb::Job(args) => args.run(form),
+            Verb::Events(args) => args.run(form),
             Verb::Key(args) => args.run(form),
             Verb::Wipe(args) => args.run(form),
             Verb::Kinds(args) => args.run(form),

@@ -446,6 +446,10 @@ impl Graph {
                 format!("{} needs time for this, and was not given any", member.name),
             )),
             (Handled::Pass, Control::Report) => Ok(Report::default()),
+            (Handled::Pass, Control::Scrub { .. }) => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("{} is a {} and has no copies to compare", member.name, member.kind.name),
+            )),
             (Handled::Pass, Control::Keys { .. }) => Err(Error::new(
                 ErrorKind::Unsupported,
                 format!("{} is a {} and has no key slots", member.name, member.kind.name),

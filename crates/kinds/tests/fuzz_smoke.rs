@@ -3,6 +3,7 @@
 mod bodies;
 
 use kinds::crypt::slots::{Cost, KeySlots, SLOTS, Slot};
+use kinds::mirror::Scrubbed;
 use kinds::mirror::record::{Known, Point, Record, Standing};
 use kinds::mirror::regions::{Map, Regions};
 
@@ -43,16 +44,23 @@ fn mirrored(count: usize, failed: bool) -> Vec<u8> {
             standing: if failed { Standing::Failed } else { Standing::InSync },
             known: point,
             sent: point,
-            missing: if failed { Map::all(regions) } else { Map::none(regions) },
+            missing: if failed { all_but_one(regions) } else { Map::none(regions) },
         }
     };
     let members = (0..count).map(member).collect();
     let active = Map::all(regions);
     let regions = Regions::new(regions as u64 * 4096, 4096).expect("as many as that");
-    let record = Record { point, regions, active, flush_failed: false, members };
+    let scrubbed = Scrubbed { ended_unix_s: Some(1 << 30), at: Some(4096) };
+    let record = Record { point, regions, scrubbed, active, flush_failed: false, members };
     let bytes = record.encode();
     assert_eq!(bytes.len(), bodies::record_bytes(bytes[0], count));
     bytes.repeat(count)
+}
+
+fn all_but_one(regions: usize) -> Map {
+    let mut map = Map::all(regions);
+    map.remove(3);
+    map
 }
 
 /// The same as version 1 had it.
@@ -60,7 +68,7 @@ fn mirrored_of_version_1(count: usize) -> Vec<u8> {
     let mut bytes = mirrored(count, false);
     bytes.truncate(bodies::record_bytes(bytes[0], count));
     (bytes[0], bytes[6]) = (1, 1);
-    bytes.drain(24..40);
+    bytes.drain(24..56);
     bytes.truncate(bodies::record_bytes(1, count));
     bytes.repeat(count)
 }

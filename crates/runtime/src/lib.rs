@@ -38,7 +38,7 @@ use crate::executor::{MAIN, Queue, TaskWaker};
 use crate::side::Side;
 
 pub use crate::engine::Engine;
-pub use crate::signals::Signals;
+pub use crate::signals::{Signals, let_signals_through};
 pub use crate::store::{INHERITED_MAX, NAME_MAX_BYTES, inherit, tell_manager};
 
 /// How a core is made.

@@ -18,7 +18,7 @@ use block::env::{
     self, Address, Channel, Listener, LocalFuture, Open, Outcome, Socket, Storage, StorageFacts,
     Ticket, Tickets, TimerId, World,
 };
-use block::{Buf, BufPool, Error, ErrorKind, Mono, Result, Secret, Wanted};
+use block::{Buf, BufPool, Error, ErrorKind, Event, Events, Mono, Result, Secret, Wanted};
 
 use crate::engine::{Answer, Running, Wait};
 use crate::executor::{MAIN, Queue, Tasks};
@@ -50,6 +50,7 @@ pub(crate) struct Side {
     nonblocking: bool,
     spin: Duration,
     note: fn(&str),
+    events: Rc<Events>,
     // Running means of how long a turn waits for its first answer: from clients, and from disks.
     waits: [Cell<Duration>; 2],
     stopping: Cell<bool>,
@@ -88,6 +89,7 @@ impl Side {
             nonblocking,
             spin,
             note,
+            events: Rc::default(),
             waits: [const { Cell::new(Duration::MAX) }; 2],
             stopping: Cell::new(false),
             lost: Cell::new(false),
@@ -429,6 +431,14 @@ impl World for Side {
 
     fn wall(&self) -> Duration {
         SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()
+    }
+
+    fn tell(&self, event: Event) {
+        self.events.add(self.wall(), event);
+    }
+
+    fn events(&self) -> Option<Rc<Events>> {
+        Some(self.events.clone())
     }
 
     fn set_timer(&self, at: Mono, waker: &Waker) -> TimerId {

@@ -22,6 +22,11 @@ pub struct Signals {
     ticket: Option<Ticket>,
 }
 
+/// As [`Signals::let_through`], on a thread that has no core.
+pub fn let_signals_through<T>(start: impl FnOnce() -> T) -> T {
+    sys::let_through(&SIGNALS, start)
+}
+
 impl Signals {
     pub(crate) fn new(side: Rc<Side>) -> Result<Self> {
         let file = sys::signalfd(&SIGNALS)

@@ -61,6 +61,8 @@ counts! {
     Resynced "members that came back in sync",
     CopiedPart "copies of a part of a member, begun with a start",
     CopiedWhole "copies of a whole member, begun with a start",
+    ScrubEnded "scrubs that ended",
+    EventTold "other events of devices",
     Trusted "restarts of a mirror that trust another member than before",
     Compared "members in sync that were compared with another",
     Unread "checks that nobody reads a member that is out",

@@ -349,6 +349,13 @@ impl World for Inner {
         Duration::from_secs(1_700_000_000) + self.clock.now().0
     }
 
+    fn tell(&self, event: block::Event) {
+        self.clock.counters.add(match event.what {
+            block::What::ScrubEnded => Count::ScrubEnded,
+            _ => Count::EventTold,
+        });
+    }
+
     fn set_timer(&self, at: Mono, waker: &Waker) -> TimerId {
         self.clock.schedule(at, Event::Wake(waker.clone()))
     }

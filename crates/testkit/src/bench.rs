@@ -278,6 +278,8 @@ impl<'s> Bench<'s> {
         self.shelf.close(true);
         self.world.drop_tasks();
         self.ended();
+        // What devices do by themselves may be on its way to the disks still.
+        self.pass(SETTLE)?;
         self.model.restarted();
         self.start().map_err(|error| Refusal::new(Broken::Builds, error))
     }

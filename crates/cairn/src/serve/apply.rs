@@ -1,5 +1,6 @@
 //! `cairn apply`, for a graph that is served: it becomes what the spec says while its clients wait.
 
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use crate::registry::REGISTRY;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A spec that could become true, and its labelled disks, looked at.
-struct Wanted {
+pub(super) struct Wanted {
     planned: Planned,
     survey: Option<Survey>,
     notes: Vec<String>,
@@ -83,7 +84,12 @@ impl Serving {
         Ok(applied(self.live.now().planned.name.clone(), changes, notes))
     }
 
-    async fn wanted(&self, spec: &Spec, wipe: Vec<String>, dry_run: bool) -> Result<Wanted> {
+    pub(super) async fn wanted(
+        &self,
+        spec: &Spec,
+        wipe: Vec<String>,
+        dry_run: bool,
+    ) -> Result<Wanted> {
         let now = self.live.now();
         let (is, would) = (&now.planned.name, spec.name());
         if is != would {
@@ -212,18 +218,23 @@ fn grow(planned: &Planned, request: &ResizeRequest) -> Result<Option<String>> {
 
 /// The spec of a request, in the directory of whoever asks.
 fn read(request: &ApplyRequest) -> Result<Spec> {
-    let here = std::env::current_dir().map_err(|error| Failure::io(&error, "this directory"))?;
-    if here != request.directory {
-        let why = format!(
-            "paths in {} would begin in {}, and the graph is served from {}. Next: apply it from there",
-            request.file,
-            request.directory.display(),
-            here.display()
-        );
-        return Err(Failure::new(Exit::Usage, why));
-    }
+    here(&request.directory, &format!("paths in {}", request.file))?;
     let variable = |name: &str| request.variables.get(name).cloned();
     Ok(Spec::parse(&request.text, &request.file, &variable))
+}
+
+/// Whether relative paths mean the same to whoever asks.
+pub(super) fn here(directory: &Path, what: &str) -> Result<()> {
+    let here = std::env::current_dir().map_err(|error| Failure::io(&error, "this directory"))?;
+    if here == directory {
+        return Ok(());
+    }
+    let why = format!(
+        "{what} would begin in {}, and the graph is served from {}. Next: apply it from there",
+        directory.display(),
+        here.display()
+    );
+    Err(Failure::new(Exit::Usage, why))
 }
 
 fn applied(graph: String, changes: Changes, notes: Vec<String>) -> Applied {

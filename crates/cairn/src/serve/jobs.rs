@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use api::{Job, JobRequest, JobState, Problem, Progress};
+use api::{Job, JobRequest, JobState, Problem};
 use block::{Control, JobCommand, Report};
 use graph::live::Turn;
 use graph::spec::{Move, Planned, Spec};
@@ -41,7 +41,7 @@ impl Serving {
                         block::JobState::Done => JobState::Done,
                     },
                     detail: job.detail,
-                    progress: Progress { done_bytes: job.done_bytes, all_bytes: job.all_bytes },
+                    progress: live::progress(job.progress),
                 });
             }
         }
@@ -157,12 +157,15 @@ fn report(graph: &Graph, member: &Member) -> Report {
 
 /// What a device does for long, each with a word that stays the same while it does.
 fn jobs_of(report: Report) -> Vec<(String, block::Job)> {
-    let copied = report.members.into_iter().filter_map(|member| {
-        let (done_bytes, all_bytes) = member.progress?;
-        let (what, detail) = (format!("to {}", member.name), member.detail);
+    let running = |what: String, detail, progress| {
         let state = block::JobState::Running;
-        Some((what.clone(), block::Job { what, state, detail, done_bytes, all_bytes }))
+        (what.clone(), block::Job { what, state, detail, progress })
+    };
+    let scrub = report.scrub.and_then(|scrub| scrub.progress);
+    let scrub = scrub.map(|progress| running("scrub".to_owned(), String::new(), progress));
+    let copied = report.members.into_iter().filter_map(|member| {
+        Some(running(format!("to {}", member.name), member.detail, member.progress?))
     });
     let own = report.jobs.into_iter().map(|job| (String::new(), job));
-    own.chain(copied).collect()
+    own.chain(copied).chain(scrub).collect()
 }

@@ -3,16 +3,17 @@
 use std::rc::Rc;
 
 use api::{
-    Applied, ApplyRequest, AttachRequest, Attached, Counts, DetachRequest, DeviceStatus, GraphView,
-    Health, Job, JobRequest, KeyRequest, KeySlots, Live, MemberRequest, MemberStatus, Place, Power,
-    Problem, Progress, ResizeRequest, SpecText, Status, Top, TopRow,
+    Applied, ApplyRequest, AttachRequest, Attached, Counts, DetachRequest, DeviceStatus,
+    DiskRequest, EventLine, GraphView, Health, Job, JobRequest, KeyRequest, KeySlots, Live,
+    MemberRequest, MemberStatus, Place, Power, Problem, Progress, ResizeRequest, ScrubRequest,
+    ScrubStatus, SpecText, Status, Top, TopRow,
 };
 use block::env::LocalFuture;
 use block::{Control, Report, Verb};
 use graph::live::Now;
 use graph::{Graph, Located, Member};
 
-use super::{Serving, keys};
+use super::{Serving, events, keys};
 use crate::attach::must_be_root;
 use crate::exit::{Exit, Failure};
 use crate::view;
@@ -85,6 +86,25 @@ impl Live for Running {
     fn resync(&self, request: &MemberRequest) -> Result<DeviceStatus, Problem> {
         let control = Control::Resync { member: Some(request.member.clone()) };
         self.control(request, &control)
+    }
+
+    fn scrub(&self, request: &ScrubRequest) -> Result<DeviceStatus, Problem> {
+        let graph = &self.now().graph;
+        let device_of = with_copies(graph, &request.of)?;
+        let control = match request.dry_run {
+            true => Control::Report,
+            false => Control::Scrub { stop: request.stop },
+        };
+        graph.control(device_of, &control).map(|report| device(device_of, report)).map_err(refused)
+    }
+
+    fn events(&self, after: u64) -> Vec<EventLine> {
+        events::lines(&self.0.env, &self.now().planned.name, after)
+    }
+
+    fn disk(&self, request: DiskRequest) -> LocalFuture<Result<Applied, Problem>> {
+        let serving = self.0.clone();
+        Box::pin(async move { serving.disk(&request).await.map_err(Problem::from) })
     }
 
     fn keys(&self, request: &KeyRequest) -> LocalFuture<Result<KeySlots, Problem>> {
@@ -216,6 +236,23 @@ fn with_members<'g>(graph: &'g Graph, request: &MemberRequest) -> Result<&'g Mem
     }
 }
 
+/// The device with copies that is meant: named itself, or by its graph.
+fn with_copies<'g>(graph: &'g Graph, of: &str) -> Result<&'g Member, Problem> {
+    let devices = devices(graph);
+    let with_copies: Vec<_> = devices.iter().filter(|device| device.scrub.is_some()).collect();
+    let named = with_copies.iter().find(|device| device.name == of).copied();
+    let only = (of == graph.name() && with_copies.len() == 1).then(|| with_copies[0]);
+    if let Some(device) = named.or(only) {
+        return Ok(graph.member(&device.name).expect("it was reported just now"));
+    }
+    let names: Vec<_> = with_copies.iter().map(|device| device.name.as_str()).collect();
+    let known = match &names[..] {
+        [] => "nothing here has copies".to_owned(),
+        _ => format!("there are {}", names.join(", ")),
+    };
+    Err(problem(Exit::NotFound, format!("no device {of} with copies; {known}")))
+}
+
 fn device(member: &Member, report: Report) -> DeviceStatus {
     let one = |member: block::Member| MemberStatus {
         name: member.name,
@@ -223,7 +260,7 @@ fn device(member: &Member, report: Report) -> DeviceStatus {
         errors: member.errors,
         detail: member.detail,
         since_unix_s: member.since.map(|since| since.as_secs()),
-        progress: member.progress.map(|(done_bytes, all_bytes)| Progress { done_bytes, all_bytes }),
+        progress: member.progress.map(progress),
     };
     DeviceStatus {
         name: member.name.clone(),
@@ -236,7 +273,24 @@ fn device(member: &Member, report: Report) -> DeviceStatus {
         summary: report.summary,
         members: report.members.into_iter().map(one).collect(),
         counters: report.counters.into_iter().map(|(name, n)| (name.to_owned(), n)).collect(),
+        scrub: report.scrub.map(scrub),
         next: report.next,
+    }
+}
+
+pub fn progress(progress: block::Progress) -> Progress {
+    let block::Progress { done, all, of } = progress;
+    Progress { done_bytes: done, all_bytes: all, of_bytes: of }
+}
+
+fn scrub(scrub: block::Scrub) -> ScrubStatus {
+    let block::Scrub { mismatches, unreadable, .. } = scrub;
+    ScrubStatus {
+        progress: scrub.progress.map(progress),
+        since_unix_s: scrub.since.map(|at| at.as_secs()),
+        ended_unix_s: scrub.ended.map(|at| at.as_secs()),
+        mismatches,
+        unreadable,
     }
 }
 

@@ -9,6 +9,8 @@
 //! | `command.rs` | `--run` |
 //! | `live.rs` | what the control socket is told |
 //! | `apply.rs` | a changed spec, while clients wait |
+//! | `disks.rs` | disks put in, replaced and taken out by a word |
+//! | `events.rs` | what happens to devices, and the program that is run for it |
 //! | `jobs.rs` | what takes long, and moves that leave when they are done |
 //! | `keys.rs` | key slots, by the control socket |
 //! | `remote.rs` | `cairn attach URI` |
@@ -17,6 +19,8 @@
 mod apply;
 mod banner;
 mod command;
+mod disks;
+mod events;
 mod jobs;
 mod keys;
 mod listen;
@@ -312,6 +316,7 @@ impl ServeOptions {
         let mut signals = core.signals()?;
         let serving = core.block_on(Serving::open(&env, &engine, spec, &planned, survey))?;
         let serving = Rc::new(Serving { read_only: self.read_only, ..serving });
+        serving.tell_program();
         // Every disk is open, and so everything that a process before this one has begun is at its end.
         core.block_on(serving.attachments.resume());
         core.block_on(serving.listen(&listens, tls))?;

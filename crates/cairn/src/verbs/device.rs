@@ -1,9 +1,14 @@
 //! `cairn device`: members of redundant devices, while they are in use.
 
+use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use api::{Client, DeviceStatus, MemberRequest, MemberStatus, ResizeRequest};
+use api::{
+    Client, DeviceStatus, DiskChange, DiskRequest, MemberRequest, MemberStatus, ResizeRequest,
+    ScrubRequest,
+};
 use clap::{Args, Subcommand};
 use graph::spec::units::parse_size;
 
@@ -28,6 +33,14 @@ enum Verb {
     Fail(FailArgs),
     /// Bring a member up to date: copy it from those that are in sync
     Resync(ResyncArgs),
+    /// Read and compare all copies of a device, and make alike what is not
+    Scrub(ScrubArgs),
+    /// Take one more disk in as a member
+    Insert(DiskArgs),
+    /// Take a disk in the place of a member, which leaves
+    Replace(DiskArgs),
+    /// Leave a member away
+    Remove(RemoveArgs),
     /// Let the graph use all of a disk that has grown, or make its file larger first
     Resize(ResizeArgs),
 }
@@ -48,6 +61,41 @@ struct ResyncArgs {
     /// Watch until it is in sync; Ctrl-C leaves it running
     #[arg(long)]
     wait: bool,
+}
+
+#[derive(Args)]
+struct ScrubArgs {
+    /// The device, or the graph if only one device in it has copies
+    #[arg(value_name = "DEVICE|GRAPH")]
+    of: String,
+    /// End the scrub that is under way
+    #[arg(long)]
+    stop: bool,
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    at: At,
+}
+
+#[derive(Args)]
+struct DiskArgs {
+    #[command(flatten)]
+    target: Target,
+    /// The disk: a block device, or a file
+    path: PathBuf,
+    /// Label it whatever is on it: what it holds is lost
+    #[arg(long)]
+    wipe: bool,
+    /// Watch until it is in sync, also without a terminal; Ctrl-C leaves it running
+    #[arg(long)]
+    wait: bool,
+}
+
+#[derive(Args)]
+struct RemoveArgs {
+    #[command(flatten)]
+    target: Target,
 }
 
 #[derive(Args)]
@@ -102,6 +150,10 @@ impl DeviceArgs {
         match self.verb {
             Verb::Fail(args) => args.run(form),
             Verb::Resync(args) => args.run(form),
+            Verb::Scrub(args) => args.run(form),
+            Verb::Insert(args) => args.run(form, DiskChange::Insert),
+            Verb::Replace(args) => args.run(form, DiskChange::Replace),
+            Verb::Remove(args) => args.run(form),
             Verb::Resize(args) => args.run(form),
         }
     }
@@ -119,7 +171,66 @@ impl ResizeArgs {
     }
 }
 
+impl ScrubArgs {
+    fn run(self, form: Form) -> Result {
+        let Self { of, stop, dry_run, at } = self;
+        let client = at.one_where(|client| client.graph().is_ok_and(|graph| graph.name == of))?;
+        let device = client.scrub(&ScrubRequest { of, stop, dry_run })?;
+        let words = match &device.scrub {
+            Some(scrub) if scrub.progress.is_some() && !stop => "is being scrubbed",
+            Some(_) if dry_run => "would be scrubbed",
+            _ => "is not being scrubbed",
+        };
+        form.print(&device, || format!("{}  {words}\n", device.name))?;
+        Ok(Exit::Ok)
+    }
+}
+
+impl DiskArgs {
+    fn run(self, form: Form, change: impl FnOnce(PathBuf) -> DiskChange) -> Result {
+        let Self { target, path, wipe, wait } = self;
+        let client = target.client()?;
+        let applied = client.disk(&target.disk_request(change(path), wipe)?)?;
+        super::apply::print(form, &applied, target.dry_run)?;
+        if target.dry_run || !(wait || std::io::stderr().is_terminal()) {
+            return Ok(Exit::Ok);
+        }
+        let member = &target.member.member;
+        let devices = client.status()?.devices;
+        let has = |device: &DeviceStatus| device.members.iter().any(|one| one.name == *member);
+        let device = devices.into_iter().find(has);
+        let device = device.ok_or_else(|| Failure::new(Exit::NotFound, "the device is gone"))?;
+        let device = target.watch(&client, device)?;
+        target.judge(&device)
+    }
+}
+
+impl RemoveArgs {
+    fn run(self, form: Form) -> Result {
+        let Self { target } = self;
+        let applied = target.client()?.disk(&target.disk_request(DiskChange::Remove, false)?)?;
+        super::apply::print(form, &applied, target.dry_run)
+    }
+}
+
 impl Target {
+    fn disk_request(&self, change: DiskChange, wipe: bool) -> Result<DiskRequest> {
+        let Name { of, member } = self.member.clone();
+        let directory = std::env::current_dir()
+            .map_err(|error| Failure::io(&error, "the directory of this command"))?;
+        Ok(DiskRequest { of, member, change, directory, wipe, dry_run: self.dry_run })
+    }
+
+    /// Whether the member is in sync now.
+    fn judge(&self, device: &DeviceStatus) -> Result {
+        let member = self.find(device)?;
+        if member.state == "in sync" {
+            return Ok(Exit::Ok);
+        }
+        let why = format!("{} is {} now: {}", member.name, member.state, member.detail);
+        Err(Failure::new(Exit::Io, why))
+    }
+
     fn client(&self) -> Result<Client> {
         let is_it =
             |client: &Client| client.graph().is_ok_and(|graph| graph.name == self.member.of);
@@ -129,6 +240,27 @@ impl Target {
     fn request(&self, dry_run: bool) -> MemberRequest {
         let Name { of, member } = self.member.clone();
         MemberRequest { of, member, dry_run }
+    }
+
+    /// Shows the bar until the member is not being copied any more. The copy is the server's: the
+    /// end of this process changes nothing about it.
+    fn watch(&self, client: &Client, mut device: DeviceStatus) -> Result<DeviceStatus> {
+        let Some(copied) = self.find(&device)?.progress else { return Ok(device) };
+        let whose = format!("{}/{}", client.graph()?.name, device.name);
+        let bar = progress::bar("rebuild", &whose, copied.all_bytes);
+        loop {
+            let member = self.find(&device)?;
+            if member.state != "copying" {
+                bar.finish_and_clear();
+                return Ok(device);
+            }
+            if let Some(progress) = member.progress {
+                bar.set_position(progress.done_bytes);
+            }
+            std::thread::sleep(LOOK);
+            let now = client.status()?.devices.into_iter().find(|one| one.name == device.name);
+            device = now.ok_or_else(|| Failure::new(Exit::NotFound, "the device is gone"))?;
+        }
     }
 
     /// What the device says of the member.
@@ -180,34 +312,8 @@ impl ResyncArgs {
             self.target.print(form, &device, "copy it from those that are in sync")?;
             return Ok(Exit::Ok);
         }
-        let device = self.watch(&client, device)?;
+        let device = self.target.watch(&client, device)?;
         self.target.print(form, &device, "")?;
-        let member = self.target.find(&device)?;
-        if member.state == "in sync" {
-            return Ok(Exit::Ok);
-        }
-        let why = format!("{} is {} now: {}", member.name, member.state, member.detail);
-        Err(Failure::new(Exit::Io, why))
-    }
-
-    /// Shows the bar until the member is not being copied any more. The copy is the server's: the
-    /// end of this process changes nothing about it.
-    fn watch(&self, client: &Client, mut device: DeviceStatus) -> Result<DeviceStatus> {
-        let Some(copied) = self.target.find(&device)?.progress else { return Ok(device) };
-        let whose = format!("{}/{}", client.graph()?.name, device.name);
-        let bar = progress::bar("rebuild", &whose, copied.all_bytes);
-        loop {
-            let member = self.target.find(&device)?;
-            if member.state != "copying" {
-                bar.finish_and_clear();
-                return Ok(device);
-            }
-            if let Some(progress) = member.progress {
-                bar.set_position(progress.done_bytes);
-            }
-            std::thread::sleep(LOOK);
-            let now = client.status()?.devices.into_iter().find(|one| one.name == device.name);
-            device = now.ok_or_else(|| Failure::new(Exit::NotFound, "the device is gone"))?;
-        }
+        self.target.judge(&device)
     }
 }

@@ -6,6 +6,7 @@ pub mod bench;
 pub mod completions;
 pub mod create;
 pub mod device;
+pub mod events;
 pub mod graph;
 pub mod import;
 pub mod info;

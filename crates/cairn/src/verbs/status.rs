@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use api::{Attached, DeviceStatus, Health, MemberStatus, Status};
+use api::{Attached, DeviceStatus, Health, MemberStatus, Progress, Status};
 use clap::Args;
 use graph::spec::units::{format_duration, format_size};
 
@@ -54,6 +54,12 @@ fn text(status: &Status) -> String {
         // Writing to a String does not fail.
         let _ = writeln!(text, "  {:width$}  {:8}  {}", member.name, member.state, words(member));
     }
+    for device in &status.devices {
+        let Some(scrub) = &device.scrub else { continue };
+        let Some(progress) = scrub.progress else { continue };
+        let words = how_far(progress, since_now(scrub.since_unix_s)).join(", ");
+        let _ = writeln!(text, "  {}: scrub, {words}", device.name);
+    }
     for Attached { path, export, device, .. } in &status.attached {
         let device = device.as_deref().unwrap_or_default();
         let _ = writeln!(text, "  {path} -> {device}   {export}");
@@ -72,13 +78,7 @@ fn text(status: &Status) -> String {
 fn words(member: &MemberStatus) -> String {
     let mut words = Vec::new();
     if let Some(progress) = member.progress {
-        let (done, all) = (progress.done_bytes, progress.all_bytes);
-        let percent = (u128::from(done) * 100).checked_div(u128::from(all)).unwrap_or(100);
-        words.push(format!("{percent} % of {}", format_size(all)));
-        let past = since_now(member).unwrap_or_default().as_secs();
-        if let Some(rate) = done.checked_div(past) {
-            words.push(format!("{}/s", format_size(rate)));
-        }
+        words.extend(how_far(progress, since_now(member.since_unix_s)));
     }
     if !member.detail.is_empty() {
         words.push(member.detail.clone());
@@ -86,15 +86,45 @@ fn words(member: &MemberStatus) -> String {
     if member.errors > 0 {
         words.push(count(member.errors, "error"));
     }
-    if let Some(past) = since_now(member) {
+    if let Some(past) = since_now(member.since_unix_s) {
         words.push(format!("for {}", format_duration(past)));
     }
     words.join(", ")
 }
 
-/// How long it has been in its state, in whole seconds.
-fn since_now(member: &MemberStatus) -> Option<Duration> {
+/// How far something is, how fast it goes, and how long it still takes if it goes on like that.
+fn how_far(progress: Progress, past: Option<Duration>) -> Vec<String> {
+    let Progress { done_bytes: done, all_bytes: all, of_bytes: of } = progress;
+    let percent = (u128::from(done) * 100).checked_div(u128::from(all)).unwrap_or(100);
+    let of = if all < of { format!(" (of {})", format_size(of)) } else { String::new() };
+    let mut words = vec![format!("{percent} % of {}{of}", format_size(all))];
+    let rate = done.checked_div(past.unwrap_or_default().as_secs()).filter(|rate| *rate > 0);
+    if let Some(rate) = rate {
+        let left = Duration::from_secs(all.saturating_sub(done) / rate);
+        words.push(format!("{}/s", format_size(rate)));
+        words.push(format!("{} left", format_duration(left)));
+    }
+    words
+}
+
+/// How long ago that was, in whole seconds.
+fn since_now(since_unix_s: Option<u64>) -> Option<Duration> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let past = now.saturating_sub(Duration::from_secs(member.since_unix_s?));
+    let past = now.saturating_sub(Duration::from_secs(since_unix_s?));
     Some(Duration::from_secs(past.as_secs()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_says_how_far_how_fast_and_how_long() {
+        let progress =
+            |done_bytes, all_bytes| Progress { done_bytes, all_bytes, of_bytes: 1 << 40 };
+        let words = how_far(progress(3 << 20, 12 << 20), Some(Duration::from_secs(3)));
+        assert_eq!(words, ["25 % of 12 MiB (of 1 TiB)", "1 MiB/s", "9 s left"]);
+        let words = how_far(progress(0, 1 << 40), Some(Duration::ZERO));
+        assert_eq!(words, ["0 % of 1 TiB"]);
+    }
 }

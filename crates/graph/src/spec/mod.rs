@@ -12,6 +12,7 @@
 //! | `owner.rs` | which bytes belong to whom |
 //! | `plan.rs` | the plan of every device, from the bottom up |
 //! | `disks.rs`, `import.rs` | the spec that labels keep: its disks, and all of it on another machine |
+//! | `edit.rs` | small changes of a spec: a disk that moves, comes or goes |
 //! | `moving.rs` | the spec while bytes move |
 //! | `summary.rs` | what the user gets |
 //! | `fault.rs`, `near.rs` | faults, and the word that was meant |
@@ -22,6 +23,7 @@
 
 mod disks;
 mod draft;
+mod edit;
 mod fault;
 mod import;
 mod listen;

@@ -1,12 +1,13 @@
 //! From the tree to the sections of a spec: what is there, by name.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::fault::{Log, Position};
 use super::listen::{Nbd, TlsPaths};
 use super::tree::{Field, Item, Raw, Word};
-use super::{near, tree};
+use super::{near, tree, value};
+use crate::kind::{OptionSpec, Value, ValueType};
 
 /// Bytes in a text: far more than [`DEVICES_MAX`] devices need.
 pub const TEXT_MAX_BYTES: usize = 4 << 20;
@@ -20,7 +21,14 @@ pub const EXPORTS_MAX: usize = 1024;
 /// Bytes in a name. It becomes part of paths, labels and metrics.
 pub const NAME_MAX_BYTES: usize = 64;
 
-const SECTIONS: [&str; 5] = ["name", "nbd", "disk", "device", "export"];
+const SECTIONS: [&str; 6] = ["name", "nbd", "events", "disk", "device", "export"];
+
+const RUN: OptionSpec = OptionSpec {
+    name: "run",
+    value: ValueType::Path,
+    required: false,
+    help: "the program that is run for each event",
+};
 
 /// A spec as it was written, with what is wrong with it so far. Planning it finds the rest, so that
 /// all faults are told together.
@@ -28,6 +36,8 @@ const SECTIONS: [&str; 5] = ["name", "nbd", "disk", "device", "export"];
 pub struct Spec {
     pub(super) name: String,
     pub(super) nbd: Nbd,
+    /// The program that is run for each event.
+    pub(super) events: Option<PathBuf>,
     /// Disks and devices in the order of the file, which also says who has a name that two want.
     pub(super) entries: Vec<Entry>,
     pub(super) exports: Vec<Entry>,
@@ -145,6 +155,7 @@ impl Spec {
         Self {
             name: name_from(name),
             nbd: Nbd::default(),
+            events: None,
             entries: Vec::new(),
             exports: Vec::new(),
             log: Log::new(file),
@@ -160,6 +171,7 @@ impl Spec {
                     self.nbd = Nbd::read(fields, &mut self.log);
                 }
             }
+            "events" => self.set_events(key, item),
             "disk" => self.entries(Section::Disk, key, item),
             "device" => self.entries(Section::Device, key, item),
             "export" => self.entries(Section::Export, key, item),
@@ -177,6 +189,19 @@ impl Spec {
             }
             Raw::Broken => {}
             raw => self.log.error(item.at, format!("name {}: text is needed", raw.show())),
+        }
+    }
+
+    fn set_events(&mut self, key: &Word, item: &Item) {
+        for Field { key, item } in table(key, item, &mut self.log).unwrap_or_default() {
+            match key.text.as_str() {
+                "run" => {
+                    if let Some(Value::Text(path)) = value::check(&RUN, item, &[], &mut self.log) {
+                        self.events = Some(path.into());
+                    }
+                }
+                _ => unknown_key(key, "events", [RUN.name], &mut self.log),
+            }
         }
     }
 

@@ -7,7 +7,8 @@ const SIZES: [(&str, u64); 5] =
     [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
 /// The units of time in nanoseconds, the largest first.
-const TIMES: [(&str, u64); 6] = [
+const TIMES: [(&str, u64); 7] = [
+    ("d", 86_400_000_000_000),
     ("h", 3_600_000_000_000),
     ("min", 60_000_000_000),
     ("s", 1_000_000_000),
@@ -62,7 +63,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         (Some((_, nanoseconds)), _) => *nanoseconds,
         (None, "m") => return Err("m is ambiguous here; write min or ms".into()),
         (None, "") => return Err(needed.into()),
-        (None, _) => return Err(format!("no unit {unit:?}; write us, ms, s, min or h")),
+        (None, _) => return Err(format!("no unit {unit:?}; write us, ms, s, min, h or d")),
     };
     let count = scale(number, nanoseconds).map_err(|problem| match problem {
         Problem::NotANumber => needed.to_owned(),

@@ -167,7 +167,8 @@ impl Device for Crypt {
                 Control::Keys { .. }
                 | Control::Fail { .. }
                 | Control::Resync { .. }
-                | Control::Job(_),
+                | Control::Job(_)
+                | Control::Scrub { .. },
                 _,
             ) => Handled::Pass,
         }

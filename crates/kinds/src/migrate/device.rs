@@ -6,8 +6,8 @@ use std::rc::Rc;
 use block::env::LocalFuture;
 use block::{
     Below, ByteRange, Child, Control, Device, Env, Error, ErrorKind, FlushFault, Handled, Handover,
-    Health, Info, Job, JobCommand, JobState, Kept, Lower, Mode, Needs, Op, Pace, RangeLock, Report,
-    Request, Result, Underway, Waiters,
+    Health, Info, Job, JobCommand, JobState, Kept, Lower, Mode, Needs, Op, Pace, Progress,
+    RangeLock, Report, Request, Result, Underway, Waiters,
 };
 
 use super::record::{Record, Window};
@@ -200,7 +200,8 @@ impl Inner {
             false => (format!("from {from} to {to}"), self.boundary.get()),
             true => (format!("back from {to} to {from}"), self.size - self.boundary.get()),
         };
-        Job { what, state, detail, done_bytes: done, all_bytes: self.size }
+        let progress = Progress { done, all: self.size, of: self.size };
+        Job { what, state, detail, progress }
     }
 
     fn report(&self) -> Report {
@@ -304,7 +305,10 @@ impl Device for Migrate {
         match control {
             Control::Report => Handled::Done(Ok(self.inner.report())),
             Control::Job(command) => self.inner.job_control(*command),
-            Control::Fail { .. } | Control::Resync { .. } | Control::Keys { .. } => Handled::Pass,
+            Control::Fail { .. }
+            | Control::Resync { .. }
+            | Control::Scrub { .. }
+            | Control::Keys { .. } => Handled::Pass,
         }
     }
 

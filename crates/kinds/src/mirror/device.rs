@@ -11,14 +11,15 @@ use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{
     Below, Buf, ByteRange, Child, Control, Copies, Deadline, Device, Done, Env, Error, ErrorKind,
-    FlushFault, Guard, Handled, Handover, Health, Info, Lower, Mode, Needs, Op, Pace, RangeLock,
-    Report, Request, Result, Underway,
+    Event, FlushFault, Guard, Handled, Handover, Health, Info, Lower, Mode, Needs, Op, Pace,
+    RangeLock, Report, Request, Result, Underway, What,
 };
 
 use super::MEMBERS_MAX;
 use super::ledger::Ledger;
 use super::member::{Member, State};
 use super::regions::{Map, Regions};
+use super::scrub::Scrubbing;
 
 /// A mirror; its inside is shared with what it does in the background.
 pub struct Mirror {
@@ -45,8 +46,9 @@ pub struct Inner {
     pub(super) ledger: Option<Ledger>,
     /// What its maps are about.
     pub(super) regions: Regions,
-    /// How fast it copies.
+    /// How fast it copies and scrubs.
     pub(super) pace: Pace,
+    pub(super) scrubbing: Scrubbing,
     /// What is done in the background, and requests that nobody waits for any more.
     pub(super) underway: Underway,
     /// Nothing is begun in the background any more.
@@ -65,6 +67,8 @@ pub struct Making {
     pub regions: Regions,
     /// The most bytes that it copies in a second, if that is said.
     pub speed: Option<u64>,
+    /// What is known of scrubs.
+    pub scrubbing: Scrubbing,
     /// Its members, each with what it is when the mirror opens, and what it misses.
     pub members: Vec<(Lower, State, Map)>,
     /// What it keeps, on labelled disks.
@@ -73,7 +77,7 @@ pub struct Making {
 
 impl Mirror {
     pub fn new(info: Info, making: Making) -> Self {
-        let Making { name, env, timeout, regions, speed, members, ledger } = making;
+        let Making { name, env, timeout, regions, speed, scrubbing, members, ledger } = making;
         let zeroes = |info: &Info| info.discard && info.discard_zeroes;
         let zero_to_discard = !members.iter().all(|(lower, ..)| zeroes(lower.info()));
         let member = |(lower, state, missing)| Member::new(&env, lower, state, missing);
@@ -85,6 +89,7 @@ impl Mirror {
             lock: RangeLock::new(),
             deadline: Deadline::new(&env, timeout),
             pace: Pace::new(&env, speed),
+            scrubbing,
             regions,
             env,
             turn: Cell::new(0),
@@ -123,8 +128,21 @@ impl Inner {
             // Nobody knows how long.
             None => member.misses(&Map::all(self.regions.count())),
         }
+        let why = why.into();
+        if state == State::Failed {
+            self.tell(What::MemberFailed, Some(index), why.clone());
+        }
         member.set(state, why);
+        if state == State::Failed && !self.closing.get() {
+            self.take_spare();
+        }
         self.remember_soon();
+    }
+
+    /// Tells whoever looks after it what has happened.
+    pub(super) fn tell(&self, what: What, member: Option<usize>, words: String) {
+        let member = member.map(|index| self.members[index].lower.name().to_owned());
+        self.env.tell(Event { what, device: self.name.clone(), member, words });
     }
 
     /// The member to read: in sync, not yet tried, and soonest to answer. One that is to be avoided
@@ -217,7 +235,7 @@ impl Inner {
 
     /// The child's answer; `None` past the deadline. Then the work goes on without us, and is
     /// counted until it is back.
-    async fn answer(&self, index: usize, mut guard: Guard<Child>) -> Option<Done> {
+    pub(super) async fn answer(&self, index: usize, mut guard: Guard<Child>) -> Option<Done> {
         let answer = (&mut guard).await;
         if answer.is_none() {
             self.leave_late(index, guard);
@@ -226,6 +244,7 @@ impl Inner {
     }
 
     fn leave_late(&self, index: usize, guard: Guard<Child>) {
+        self.tell(What::DiskLate, Some(index), self.no_answer(index).to_string());
         self.members[index].one_late();
         self.wait_for_late(index, guard.into_inner());
     }
@@ -322,7 +341,8 @@ impl Inner {
 
     fn report(&self) -> Report {
         let members: Vec<_> = self.members.iter().map(Member::report).collect();
-        let out = self.members.iter().find(|member| member.state() != State::InSync);
+        let is_out = |state| !matches!(state, State::InSync | State::Spare);
+        let out = self.members.iter().find(|member| is_out(member.state()));
         let sticky = self.flush_fault.error();
         let health = match out {
             _ if sticky.is_some() => Health::Failed,
@@ -333,7 +353,9 @@ impl Inner {
         let summary = match health {
             Health::Ok => String::new(),
             Health::Degraded => {
-                format!("data safe on {} of {}", self.in_sync().count(), members.len())
+                let spares = self.members.iter().filter(|one| one.state() == State::Spare).count();
+                let all = members.len() - spares;
+                format!("data safe on {} of {all}", self.in_sync().count())
             }
             Health::Failed => {
                 sticky.map_or_else(|| self.nobody().to_string(), |error| error.to_string())
@@ -344,7 +366,8 @@ impl Inner {
             .map(|member| self.next_for(member));
         let states = self.ledger.as_ref().map_or(0, Ledger::states);
         let counters = vec![("repaired", self.repaired.get()), ("label_writes", states)];
-        Report { health, summary, members, counters, next, ..Report::default() }
+        let scrub = Some(self.scrubbing.report(self.regions.size()));
+        Report { health, summary, members, counters, scrub, next, ..Report::default() }
     }
 
     fn next_for(&self, member: &Member) -> String {
@@ -466,6 +489,13 @@ impl Device for Mirror {
                 let begun = self.inner.resync(member.as_deref());
                 Handled::Done(begun.map(|()| self.inner.report()))
             }
+            Control::Scrub { stop: true } => {
+                self.inner.stop_scrub();
+                Handled::Done(Ok(self.inner.report()))
+            }
+            Control::Scrub { stop: false } => {
+                Handled::Done(self.inner.scrub().map(|()| self.inner.report()))
+            }
             Control::Keys { .. } | Control::Job(_) => Handled::Pass,
         }
     }
@@ -501,5 +531,6 @@ impl Drop for Closing<'_> {
         mirror.closing.set(false);
         let copying = |n: &usize| mirror.members[*n].state() == State::Copying;
         (0..mirror.members.len()).filter(copying).for_each(|n| mirror.begin_resync(n));
+        mirror.go_on_scrubbing();
     }
 }

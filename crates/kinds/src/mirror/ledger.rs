@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::seeded::{self, Bug};
-use block::{ByteRange, Kept, RangeLock, Result};
+use block::{ByteRange, Kept, RangeLock, Result, What};
 
 use super::device::Inner;
 use super::intent::Intent;
@@ -15,6 +15,7 @@ use super::member::{Member, State};
 use super::opening::Decision;
 use super::record::{Known, Point, Record, Standing};
 use super::regions::Regions;
+use super::scrub::Scrubbed;
 
 /// The state that a mirror keeps in its members' labels.
 pub struct Ledger {
@@ -88,7 +89,7 @@ impl Ledger {
     }
 
     /// The next state, sent to `ports`.
-    fn next(&self, members: &[Member], ports: &[usize]) -> Record {
+    fn next(&self, members: &[Member], ports: &[usize], scrubbed: Scrubbed) -> Record {
         self.change.set(self.change.get() + 1);
         let point = Point { opening: self.opening, change: self.change.get() };
         let mut all = self.known.borrow_mut();
@@ -97,7 +98,7 @@ impl Ledger {
             name: member.lower.name().to_owned(),
             standing: match member.state() {
                 State::InSync => Standing::InSync,
-                State::Copying | State::Stale => Standing::Stale,
+                State::Copying | State::Stale | State::Spare => Standing::Stale,
                 State::Failed => Standing::Failed,
             },
             known: *known,
@@ -107,6 +108,7 @@ impl Ledger {
         Record {
             point,
             regions: *self.intent.regions(),
+            scrubbed,
             active: self.intent.wanted(),
             flush_failed: self.flush_failed.get(),
             members: members.iter().zip(all.iter()).map(member).collect(),
@@ -137,7 +139,7 @@ impl Inner {
         let version = ledger.version(&self.members);
         let takes = |n: &usize| self.members[*n].state().takes_writes();
         let ports: Vec<usize> = (0..self.members.len()).filter(takes).collect();
-        let record = ledger.next(&self.members, &ports);
+        let record = ledger.next(&self.members, &ports, self.scrubbing.told());
         ledger.states.set(ledger.states.get() + 1);
         let mut kept = false;
         let mut result = Ok(());
@@ -149,6 +151,7 @@ impl Inner {
                 }
                 Err(error) => {
                     self.members[port].count_error();
+                    self.tell(What::LabelUnwritable, Some(port), error.to_string());
                     self.retire(port, Member::words_of("its label", &error));
                     result = Err(error);
                 }
@@ -166,7 +169,7 @@ impl Inner {
     ///
     /// # Errors
     /// As [`Inner::remember`].
-    pub async fn tell(&self, ledger: &Ledger) -> Result<()> {
+    pub async fn write_next(&self, ledger: &Ledger) -> Result<()> {
         let _turn = ledger.turn.turn().await;
         self.write_state(ledger).await
     }

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::{Env, Error, Lower, Member as MemberReport, Mono};
+use block::{Env, Error, Lower, Member as MemberReport, Mono, Progress};
 
 use super::regions::Map;
 
@@ -28,6 +28,8 @@ pub enum State {
     Stale,
     /// It is out: it failed, or somebody took it out.
     Failed,
+    /// It misses everything, and waits to stand in for one that fails.
+    Spare,
 }
 
 impl State {
@@ -42,6 +44,7 @@ impl State {
             Self::Copying => "copying",
             Self::Stale => "stale",
             Self::Failed => "failed",
+            Self::Spare => "spare",
         }
     }
 }
@@ -66,7 +69,7 @@ pub struct Member {
     latency_ns: Cell<u64>,
     /// Requests that nobody waits for any more and that are not back.
     late: Rc<Cell<u32>>,
-    progress: Cell<Option<(u64, u64)>>,
+    progress: Cell<Option<Progress>>,
     absent: Cell<bool>,
 }
 
@@ -139,13 +142,13 @@ impl Member {
         self.absent.get()
     }
 
-    pub fn set_progress(&self, done: u64, all: u64) {
-        self.progress.set(Some((done, all)));
+    pub fn set_progress(&self, progress: Progress) {
+        self.progress.set(Some(progress));
     }
 
     /// So many bytes have been copied.
     pub fn copied(&self, done: u64) {
-        self.progress.set(self.progress.get().map(|(_, all)| (done, all)));
+        self.progress.set(self.progress.get().map(|progress| Progress { done, ..progress }));
     }
 
     /// How long one more read would take here, by its queue and its speed.

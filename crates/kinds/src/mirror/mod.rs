@@ -11,6 +11,7 @@
 //! | `ledger.rs` | keeping that up while it runs |
 //! | `intent.rs` | where writes may be on their way |
 //! | `resync.rs` | copying what a member missed, and repairing what it cannot read |
+//! | `scrub.rs` | reading all copies, and making alike what is not |
 
 mod device;
 mod intent;
@@ -20,6 +21,7 @@ pub mod opening;
 pub mod record;
 pub mod regions;
 mod resync;
+mod scrub;
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -37,6 +39,8 @@ use member::State;
 use opening::{Decision, Members};
 use record::Standing;
 use regions::{Map, REGION_BYTES_MAX, REGION_BYTES_MIN, Regions};
+pub use scrub::Scrubbed;
+use scrub::Scrubbing;
 
 /// `mirror`
 pub const KIND: Kind = Kind {
@@ -63,6 +67,18 @@ pub const KIND: Kind = Kind {
             value: ValueType::Size(SPEED_MIN, SPEED_MAX),
             required: false,
             help: "the most bytes a second that it copies to members by itself; no limit if not set",
+        },
+        OptionSpec {
+            name: "spares",
+            value: ValueType::Integer(0, MEMBERS_MAX as u64 - 2),
+            required: false,
+            help: "how many of its members wait until another one fails, without copies; 0 if not set",
+        },
+        OptionSpec {
+            name: "scrub",
+            value: ValueType::Duration(SCRUB_MAX),
+            required: false,
+            help: "how long after a scrub the next one begins; none begins by itself if not set",
         },
         OptionSpec {
             name: "region",
@@ -92,6 +108,10 @@ const SETTLE_DEFAULT: Duration = Duration::from_secs(5);
 const SETTLE_MIN: Duration = Duration::from_millis(1);
 const SETTLE_MAX: Duration = Duration::from_secs(600);
 
+/// See the option `scrub`: a year.
+const SCRUB_MAX: Duration = Duration::from_secs(365 * 86_400);
+const SCRUB_MIN: Duration = Duration::from_secs(3600);
+
 /// See the option `speed`.
 const SPEED_MIN: u64 = 64 << 10;
 const SPEED_MAX: u64 = 1 << 40;
@@ -100,6 +120,18 @@ fn plan(given: &Given) -> Plan<Info> {
     given.replicas()?;
     let info = info(given.lowers.iter().map(|lower| &lower.info));
     regions(given, &info).map_err(|why| vec![Fault::new("region", why)])?;
+    if given.lowers.len() < 2 + spares(given) {
+        let why = format!(
+            "{} of {} members; two are not spares at least",
+            spares(given),
+            given.lowers.len()
+        );
+        return Err(vec![Fault::new("spares", why)]);
+    }
+    if let Some(every) = given.duration("scrub").filter(|every| *every < SCRUB_MIN) {
+        let why = format!("every {every:?} is too often; at least 1h");
+        return Err(vec![Fault::new("scrub", why)]);
+    }
     let newly_made = given.lowers.iter().all(|lower| lower.created);
     let labelled = given.lowers.iter().all(|lower| lower.labelled);
     if !newly_made && !labelled && given.text("trust").is_none() {
@@ -160,42 +192,44 @@ async fn open(
     let info = info(lowers.iter().map(Lower::info));
     let labelled = (0..lowers.len()).all(|port| kept.found(port).labelled);
     let regions = regions(given, &info).map_err(|why| Error::new(ErrorKind::Invalid, why))?;
-    let (mut states, missing, ledger) = if labelled {
+    let (mut states, missing, scrubbed, ledger) = if labelled {
         let decision = decide(given, &*kept, regions)?;
         let state = |standing: &Standing| match standing {
             Standing::InSync => State::InSync,
-            Standing::Stale | Standing::Failed => State::Stale,
+            Standing::Stale => State::Stale,
+            Standing::Failed => State::Failed,
         };
         let states: Vec<_> = decision.standings.iter().map(state).collect();
         let missing = decision.missing.clone();
         let opening = env.random("a mirror's opening");
         let settle = given.duration("settle").unwrap_or(SETTLE_DEFAULT).max(SETTLE_MIN);
         let ledger = Ledger::new(kept.clone(), opening, &decision, regions, settle);
-        (states, missing, Some(ledger))
+        (states, missing, decision.scrubbed, Some(ledger))
     } else {
         let states = of_raw(given);
-        let missing = states.iter().map(|state| match state {
-            State::InSync => Map::none(regions.count()),
-            State::Copying | State::Stale | State::Failed => Map::all(regions.count()),
+        let missing = states.iter().map(|state| match *state == State::InSync {
+            true => Map::none(regions.count()),
+            false => Map::all(regions.count()),
         });
         let missing = missing.collect();
-        (states, missing, None)
+        (states, missing, Scrubbed::default(), None)
     };
     // Nothing can be remembered, and nobody can be copied, where nothing can be written.
     let ledger = ledger.filter(|_| !info.read_only);
     let present = |port: usize| !labelled || kept.found(port).present;
-    for (port, state) in states.iter_mut().enumerate() {
+    if !info.read_only {
+        let wanted = lowers.len() - spares(given);
         // Who is copied is told by its own label, too, that it is stale, before it is written to.
-        if *state == State::Stale && present(port) && !info.read_only {
-            *state = State::Copying;
-        }
+        take_in(&mut states, &missing, wanted, present);
     }
     let timeout = given.duration("timeout").unwrap_or(TIMEOUT_DEFAULT);
     let (name, env) = (given.name.clone(), env.clone());
     let members = lowers.into_iter().zip(states).zip(missing);
     let members = members.map(|((lower, state), missing)| (lower, state, missing)).collect();
     let speed = given.size("speed");
-    let mirror = Mirror::new(info, Making { name, env, timeout, regions, speed, members, ledger });
+    let scrubbing = Scrubbing::new(given.duration("scrub"), scrubbed);
+    let making = Making { name, env, timeout, regions, speed, scrubbing, members, ledger };
+    let mirror = Mirror::new(info, making);
     let inner = &mirror.inner;
     inner.remember().await?;
     for (port, member) in inner.members.iter().enumerate() {
@@ -205,7 +239,25 @@ async fn open(
             _ => {}
         }
     }
+    inner.scrub_when_due();
     Ok(Rc::new(mirror))
+}
+
+/// How many of its members wait until another one fails.
+fn spares(given: &Given) -> usize {
+    given.integer("spares").unwrap_or(0) as usize
+}
+
+/// Of the members that are there and miss something, those are copied that are needed for as many in sync as
+/// are wanted: those first that have not failed, and of these that miss least. The others are spares.
+fn take_in(states: &mut [State], missing: &[Map], wanted: usize, present: impl Fn(usize) -> bool) {
+    let in_sync = states.iter().filter(|state| **state == State::InSync).count();
+    let stale = |port: &usize| states[*port] != State::InSync && present(*port);
+    let mut stale: Vec<usize> = (0..states.len()).filter(stale).collect();
+    stale.sort_by_key(|port| (states[*port] == State::Failed, missing[*port].len()));
+    for (n, port) in stale.into_iter().enumerate() {
+        states[port] = if in_sync + n < wanted { State::Copying } else { State::Spare };
+    }
 }
 
 fn decide(given: &Given, kept: &dyn Kept, regions: Regions) -> Result<Decision> {
@@ -216,6 +268,7 @@ fn decide(given: &Given, kept: &dyn Kept, regions: Regions) -> Result<Decision> 
         names,
         regions,
         created: given.lowers.iter().all(|lower| lower.created),
+        spares: spares(given),
         trust,
         may_degrade: kept.may_degrade(),
     };
@@ -224,9 +277,11 @@ fn decide(given: &Given, kept: &dyn Kept, regions: Regions) -> Result<Decision> 
 
 /// Nothing is known of raw disks but what somebody says.
 fn of_raw(given: &Given) -> Vec<State> {
-    let state = |lower: &GivenLower| match given.text("trust") {
-        Some(name) if name != lower.name => State::Stale,
-        _ => State::InSync,
+    let equal = given.lowers.len() - spares(given);
+    let state = |(port, lower): (usize, &GivenLower)| match given.text("trust") {
+        Some(name) if name == lower.name => State::InSync,
+        None if port < equal => State::InSync,
+        _ => State::Stale,
     };
-    given.lowers.iter().map(state).collect()
+    given.lowers.iter().enumerate().map(state).collect()
 }

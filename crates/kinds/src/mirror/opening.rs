@@ -6,6 +6,7 @@ use block::{ByteRange, Error, ErrorKind, Found, Result};
 
 use super::record::{Known, Point, Record, Standing};
 use super::regions::{Map, Regions};
+use super::scrub::Scrubbed;
 
 /// What is known of the members when a mirror is opened.
 pub struct Members<'m> {
@@ -17,6 +18,8 @@ pub struct Members<'m> {
     pub regions: Regions,
     /// Whether this start created every disk beneath all of them.
     pub created: bool,
+    /// How many of them wait until another one fails: the last ones, at the first start.
+    pub spares: usize,
     /// The member that somebody says to trust.
     pub trust: Option<usize>,
     /// Whether somebody says that it may open without all.
@@ -34,6 +37,8 @@ pub struct Decision {
     pub known: Vec<(Point, Point)>,
     /// The highest change so far.
     pub change: u64,
+    /// What is known of scrubs.
+    pub scrubbed: Scrubbed,
 }
 
 impl Members<'_> {
@@ -71,6 +76,7 @@ impl Members<'_> {
             missing,
             known: (0..self.names.len()).map(point).collect(),
             change: newest.point.change,
+            scrubbed: newest.scrubbed_of(&self.regions),
         })
     }
 
@@ -110,7 +116,8 @@ impl Members<'_> {
             }
         };
         let equal = self.created && self.trust.is_none();
-        let standing = |n| if equal || n == source { Standing::InSync } else { Standing::Stale };
+        let equal = |n| equal && n + self.spares < count;
+        let standing = |n| if equal(n) || n == source { Standing::InSync } else { Standing::Stale };
         let missing = |n| match standing(n) {
             Standing::InSync => Map::none(self.regions.count()),
             Standing::Stale | Standing::Failed => self.everything(),
@@ -120,6 +127,7 @@ impl Members<'_> {
             missing: (0..count).map(missing).collect(),
             known: vec![(Point::default(), Point::default()); count],
             change: 0,
+            scrubbed: Scrubbed::default(),
         })
     }
 

@@ -31,7 +31,8 @@ fn record(at: Point, active: bool, members: &[(&str, Standing, Point, Point)]) -
     };
     let members = members.iter().map(member).collect();
     let active = if active { map(&[1]) } else { map(&[]) };
-    Record { point: at, regions: regions(), active, flush_failed: false, members }
+    let scrubbed = Scrubbed::default();
+    Record { point: at, regions: regions(), scrubbed, active, flush_failed: false, members }
 }
 
 fn found(record: Option<&Record>) -> Found {
@@ -79,6 +80,7 @@ impl Case {
             found: self.found.iter().collect(),
             regions: self.regions,
             created: self.created,
+            spares: 0,
             trust: self.trust,
             may_degrade: self.may_degrade,
         };

@@ -5,6 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::MEMBERS_MAX;
 use super::regions::{Map, REGION_BYTES_MAX, Regions};
+use super::scrub::Scrubbed;
 
 /// The version that this code writes.
 const VERSION: u32 = 2;
@@ -18,6 +19,20 @@ const FLUSH_FAILED: u16 = 2;
 /// The highest change: counted one by one, nobody gets there. Who writes a higher one on a disk wants the next
 /// to have no number.
 pub const CHANGE_MAX: u64 = 1 << 62;
+
+/// Nobody has scrubbed it yet.
+const NO_TIME: u64 = 0;
+
+/// No clock of ours shows more seconds since 1970.
+const TIME_MAX: u64 = 1 << 40;
+
+/// Nobody scrubs it now.
+const NOWHERE: u64 = u64::MAX;
+
+/// What a member's map has: nothing, all, or what follows.
+const MAP_OF_NONE: u8 = 0;
+const MAP_FOLLOWS: u8 = 1;
+const MAP_OF_ALL: u8 = 2;
 
 /// Bytes in the name of a member.
 const NAME_BYTES: usize = 64;
@@ -38,6 +53,8 @@ struct Header {
 struct Sizes {
     size: U64,
     region_bytes: U64,
+    scrub_ended_unix_s: U64,
+    scrub_at: U64,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -45,7 +62,7 @@ struct Sizes {
 struct Entry {
     name: [u8; NAME_BYTES],
     standing: u8,
-    has_map: u8,
+    map: u8,
     zero: [u8; 6],
     known: RawPoint,
     sent: RawPoint,
@@ -58,7 +75,7 @@ struct RawPoint {
     change: U64,
 }
 
-const _: () = assert!(size_of::<Header>() == 24 && size_of::<Sizes>() == 16);
+const _: () = assert!(size_of::<Header>() == 24 && size_of::<Sizes>() == 32);
 const _: () = assert!(size_of::<Entry>() == 104);
 
 /// Which members have every write, and where the others differ, as of one change.
@@ -68,6 +85,8 @@ pub struct Record {
     pub point: Point,
     /// What the maps are about.
     pub regions: Regions,
+    /// When its copies were last compared, and how far that is now.
+    pub scrubbed: Scrubbed,
     /// Where writes may have been on their way.
     pub active: Map,
     /// Whether what was answered may be lost.
@@ -117,6 +136,11 @@ impl Record {
         self.members.iter().find(|member| member.name == name)
     }
 
+    /// What it says of scrubs, for a mirror of that size: one that has shrunk has fewer places.
+    pub fn scrubbed_of(&self, regions: &Regions) -> Scrubbed {
+        Scrubbed { at: self.scrubbed.at.filter(|at| *at <= regions.size()), ..self.scrubbed }
+    }
+
     /// Bytes of a record of so many members, without maps.
     pub const fn bytes_of(members: usize) -> usize {
         size_of::<Header>() + size_of::<Sizes>() + members * size_of::<Entry>()
@@ -139,13 +163,18 @@ impl Record {
         let sizes = Sizes {
             size: self.regions.size().into(),
             region_bytes: self.regions.region_bytes().into(),
+            scrub_ended_unix_s: self.scrubbed.ended_unix_s.unwrap_or(NO_TIME).into(),
+            scrub_at: self.scrubbed.at.unwrap_or(NOWHERE).into(),
         };
         let mut bytes = [header.as_bytes(), sizes.as_bytes()].concat();
         for member in &self.members {
             bytes.extend_from_slice(member.encode().as_bytes());
         }
-        let maps = self.members.iter().map(|member| &member.missing);
-        let maps = std::iter::once(&self.active).chain(maps).filter(|map| !map.is_empty());
+        if !self.active.is_empty() {
+            bytes.extend(self.active.encode());
+        }
+        let partly = |map: &&Map| !map.is_empty() && map.len() < map.count();
+        let maps = self.members.iter().map(|member| &member.missing).filter(partly);
         maps.for_each(|map| bytes.extend(map.encode()));
         bytes
     }
@@ -158,14 +187,14 @@ impl Record {
         let (header, rest) =
             Header::ref_from_prefix(bytes).map_err(|_| format!("{} bytes", bytes.len()))?;
         let (count, flags) = (usize::from(header.members.get()), header.flags.get());
-        let (regions, rest) = regions(header.version.get(), rest)?;
+        let (regions, scrubbed, rest) = sizes(header.version.get(), rest)?;
         if !(1..=MEMBERS_MAX).contains(&count) || flags & !(ACTIVE | FLUSH_FAILED) != 0 {
             return Err(format!("{count} members, flags {flags:#x}"));
         }
         let (entries, maps) = <[Entry]>::ref_from_prefix_with_elems(rest, count)
             .map_err(|_| format!("{} bytes for {count} members", rest.len()))?;
         let mut maps = Maps::of(header.version.get(), &regions, maps)?;
-        let active = maps.next(flags & ACTIVE != 0)?;
+        let active = maps.of_all(flags & ACTIVE != 0)?;
         let mut members: Vec<Known> = Vec::new();
         for entry in entries {
             let member = entry.decode(&mut maps)?;
@@ -178,6 +207,7 @@ impl Record {
         Ok(Self {
             point: Point::new(header.opening.get(), header.change.get())?,
             regions,
+            scrubbed,
             active,
             flush_failed: flags & FLUSH_FAILED != 0,
             members,
@@ -185,17 +215,27 @@ impl Record {
     }
 }
 
-/// What the maps of a record of that version are about, and what follows.
-fn regions(version: u32, rest: &[u8]) -> Result<(Regions, &[u8]), String> {
-    match version {
-        VERSION_WITHOUT_MAPS => Ok((Regions::new(REGION_BYTES_MAX, REGION_BYTES_MAX)?, rest)),
-        VERSION => {
-            let (sizes, rest) =
-                Sizes::ref_from_prefix(rest).map_err(|_| format!("{} bytes", rest.len()))?;
-            Ok((Regions::new(sizes.size.get(), sizes.region_bytes.get())?, rest))
-        }
-        other => Err(format!("version {other}; {VERSION} is the last one that is known")),
+/// What the maps of a record of that version are about, what it says of scrubs, and what follows.
+fn sizes(version: u32, rest: &[u8]) -> Result<(Regions, Scrubbed, &[u8]), String> {
+    if version == VERSION_WITHOUT_MAPS {
+        let whole = Regions::new(REGION_BYTES_MAX, REGION_BYTES_MAX)?;
+        return Ok((whole, Scrubbed::default(), rest));
     }
+    if version != VERSION {
+        return Err(format!("version {version}; {VERSION} is the last one that is known"));
+    }
+    let (sizes, rest) =
+        Sizes::ref_from_prefix(rest).map_err(|_| format!("{} bytes", rest.len()))?;
+    let regions = Regions::new(sizes.size.get(), sizes.region_bytes.get())?;
+    let (ended, at) = (sizes.scrub_ended_unix_s.get(), sizes.scrub_at.get());
+    if ended > TIME_MAX || at != NOWHERE && at > regions.size() {
+        return Err(format!("a scrub that ended {ended} s after 1970, and one that is at {at}"));
+    }
+    let scrubbed = Scrubbed {
+        ended_unix_s: (ended != NO_TIME).then_some(ended),
+        at: (at != NOWHERE).then_some(at),
+    };
+    Ok((regions, scrubbed, rest))
 }
 
 /// The maps of a record, one after the other.
@@ -216,14 +256,25 @@ impl<'b> Maps<'b> {
         Ok(Self { bytes, count, implied })
     }
 
-    /// The next one; `there`: whether it has a region.
-    fn next(&mut self, there: bool) -> Result<Map, String> {
-        if !there {
-            return Ok(Map::none(self.count));
+    /// That of all; `there`: whether it has a region.
+    fn of_all(&mut self, there: bool) -> Result<Map, String> {
+        match (there, self.implied) {
+            (false, _) => Ok(Map::none(self.count)),
+            (true, true) => Ok(Map::all(self.count)),
+            (true, false) => self.next(),
         }
-        if self.implied {
-            return Ok(Map::all(self.count));
+    }
+
+    /// The next one of a member, which misses some regions and not all.
+    fn of_some(&mut self) -> Result<Map, String> {
+        let map = self.next()?;
+        if map.len() == self.count {
+            return Err(format!("a map of all {} regions", self.count));
         }
+        Ok(map)
+    }
+
+    fn next(&mut self) -> Result<Map, String> {
         let length = Map::encoded_bytes(self.count);
         let Some((map, rest)) = self.bytes.split_at_checked(length) else {
             return Err(format!("{} bytes for a map of {length}", self.bytes.len()));
@@ -251,7 +302,11 @@ impl Known {
                 Standing::Stale => 2,
                 Standing::Failed => 3,
             },
-            has_map: u8::from(!self.missing.is_empty()),
+            map: match self.missing.len() {
+                0 => MAP_OF_NONE,
+                len if len == self.missing.count() => MAP_OF_ALL,
+                _ => MAP_FOLLOWS,
+            },
             zero: [0; 6],
             known: self.known.into(),
             sent: self.sent.into(),
@@ -270,12 +325,19 @@ impl Entry {
             3 => Standing::Failed,
             other => return Err(format!("standing {other} of {name:?}")),
         };
-        let most = u8::from(!maps.implied && standing != Standing::InSync);
-        if self.zero != [0; 6] || self.has_map > most {
+        if self.zero != [0; 6] {
             return Err(format!("bytes of no meaning at {name:?}"));
         }
-        let implied = maps.implied && standing != Standing::InSync;
-        let missing = maps.next(implied || self.has_map == 1)?;
+        let missing = match (standing, self.map) {
+            (Standing::InSync, MAP_OF_NONE) => Map::none(maps.count),
+            (_, MAP_OF_NONE) if maps.implied => Map::all(maps.count),
+            (_, MAP_OF_NONE) => Map::none(maps.count),
+            (Standing::Stale | Standing::Failed, MAP_OF_ALL) if !maps.implied => {
+                Map::all(maps.count)
+            }
+            (Standing::Stale | Standing::Failed, MAP_FOLLOWS) if !maps.implied => maps.of_some()?,
+            (_, other) => return Err(format!("map {other} of {name:?}")),
+        };
         let (known, sent) = (self.known.decode()?, self.sent.decode()?);
         Ok(Known { name, standing, known, sent, missing })
     }
@@ -324,6 +386,7 @@ mod tests {
         Record {
             point: point(0x0102, 7),
             regions: Regions::new(0x4800, 4096).unwrap(),
+            scrubbed: Scrubbed { ended_unix_s: Some(0x6543), at: Some(0x4000) },
             active: map(&[1]),
             flush_failed: false,
             members: vec![
@@ -345,12 +408,13 @@ mod tests {
 
     #[test]
     fn golden_bytes() {
-        let mut golden = vec![0; 40 + 2 * 104 + 2 * 8];
+        let mut golden = vec![0; 56 + 2 * 104 + 2 * 8];
         golden[..17].copy_from_slice(&[2, 0, 0, 0, 2, 0, 1, 0, 2, 1, 0, 0, 0, 0, 0, 0, 7]);
-        (golden[25], golden[33]) = (0x48, 0x10);
-        put_members(&mut golden, 40);
+        (golden[25], golden[33], golden[49]) = (0x48, 0x10, 0x40);
+        golden[40..42].copy_from_slice(&[0x43, 0x65]);
+        put_members(&mut golden, 56);
         // The second member's map is there, behind that of all.
-        (golden[144 + 65], golden[248], golden[256]) = (1, 0b10, 0b1_0001);
+        (golden[160 + 65], golden[264], golden[272]) = (1, 0b10, 0b1_0001);
         assert_eq!(sample().encode(), golden);
         assert_eq!(Record::decode(&golden), Ok(sample()));
     }
@@ -389,29 +453,33 @@ mod tests {
             (6, 4),
             // A map that is there, and should not be; or the other way round.
             (6, 0),
-            (104 + 1, 1),
-            (40 + 65, 1),
-            (144 + 65, 0),
-            (144 + 65, 2),
+            (56 + 65, 1),
+            (160 + 65, 0),
+            (160 + 65, 2),
+            (160 + 65, 3),
             // Sizes of nothing, or of more than there is.
             (25, 0),
             (31, 0xff),
             (33, 0x11),
             (33, 0x08),
             (26, 0xff),
-            (40, 0),
-            (104, 0),
-            (104, 4),
-            (106, 1),
-            (144, b'a'),
+            // A scrub in a far future, and beyond the end.
+            (46, 1),
+            (50, 1),
+            (56, 0),
+            (56 + 64, 0),
+            (56 + 64, 4),
+            (56 + 66, 1),
+            (160, b'a'),
             // Changes beyond any count.
             (23, 0x40),
-            (40 + 87, 0x40),
-            (40 + 103, 0xff),
+            (56 + 87, 0x40),
+            (56 + 103, 0xff),
             // Maps of none, and beyond the last region.
-            (248, 0),
-            (248, 0x20),
-            (263, 1),
+            (264, 0),
+            (272, 0x1f),
+            (264, 0x20),
+            (279, 1),
         ];
         for (at, value) in wrong {
             let mut bytes = good.clone();
@@ -431,7 +499,12 @@ mod tests {
             let regions = Regions::new(size, 4096).unwrap();
             let missing = |n: usize| match n {
                 0 => Map::none(regions.count()),
-                _ => Map::all(regions.count()),
+                // All but one, or it would not be written down.
+                _ => {
+                    let mut map = Map::all(regions.count());
+                    map.remove(n);
+                    map
+                }
             };
             let known = |n: usize| Known {
                 name: format!("{n}"),

@@ -2,6 +2,7 @@
 
 use block::{ByteRange, KEPT_BYTES_MAX};
 
+use super::MEMBERS_MAX;
 use super::record::Record;
 
 /// The smallest region, where somebody asks for one.
@@ -54,9 +55,9 @@ impl Regions {
     }
 
     /// The most regions of which a record of so many members can keep maps: one of all, and one for each
-    /// member but one.
+    /// member but one. There is room for as many members as there can be: more may join.
     pub const fn most(members: usize) -> usize {
-        (KEPT_BYTES_MAX - Record::bytes_of(members)) / members / 8 * 64
+        (KEPT_BYTES_MAX - Record::bytes_of(MEMBERS_MAX)) / members / 8 * 64
     }
 
     /// How many there are.
@@ -97,13 +98,15 @@ impl Regions {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Map {
     words: Vec<u64>,
+    /// How many regions there are.
+    count: usize,
     set: usize,
 }
 
 impl Map {
     /// No region of so many.
     pub fn none(count: usize) -> Self {
-        Self { words: vec![0; count.div_ceil(64)], set: 0 }
+        Self { words: vec![0; count.div_ceil(64)], count, set: 0 }
     }
 
     /// All of so many.
@@ -116,6 +119,11 @@ impl Map {
     /// Whether it has none.
     pub fn is_empty(&self) -> bool {
         self.set == 0
+    }
+
+    /// How many regions there are.
+    pub fn count(&self) -> usize {
+        self.count
     }
 
     /// How many it has.
@@ -235,8 +243,8 @@ impl Map {
             return Err(format!("a map of {} bytes for {count} regions", bytes.len()));
         }
         let (words, _) = bytes.as_chunks();
-        let mut map =
-            Self { words: words.iter().map(|w| u64::from_le_bytes(*w)).collect(), set: 0 };
+        let words = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        let mut map = Self { words, count, set: 0 };
         map.count_again();
         if map.is_empty() || map.next(count).is_some() {
             return Err(format!("a map of {} regions of {count}", map.set));
@@ -257,13 +265,13 @@ mod tests {
 
     #[test]
     fn as_many_regions_as_a_state_has_room_for() {
-        assert_eq!(Regions::most(2), 15360);
+        assert_eq!(Regions::most(2), 12800);
         assert_eq!(Regions::usual(1 << 40, 2).region_bytes(), 128 << 20);
         assert_eq!(Regions::usual(1 << 30, 2).region_bytes(), 1 << 20);
         assert_eq!(Regions::usual(REGION_BYTES_MAX, 8).count(), 2048);
         for members in 1..=8 {
             let maps = Map::encoded_bytes(Regions::most(members)) * members;
-            assert!(Record::bytes_of(members) + maps <= KEPT_BYTES_MAX);
+            assert!(Record::bytes_of(MEMBERS_MAX) + maps <= KEPT_BYTES_MAX);
         }
         assert!(Regions::new(1, 4095).is_err() && Regions::new(1, 3 << 20).is_err());
         assert!(

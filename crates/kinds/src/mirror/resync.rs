@@ -4,7 +4,8 @@ use std::rc::{Rc, Weak};
 
 use block::seeded::{self, Bug};
 use block::{
-    Buf, ByteRange, Child, Copies, Error, ErrorKind, Info, Mode, Op, Result, STEP_BYTES_MAX,
+    Buf, ByteRange, Child, Copies, Error, ErrorKind, Info, Mode, Op, Progress, Result,
+    STEP_BYTES_MAX, What,
 };
 
 use super::device::Inner;
@@ -116,7 +117,7 @@ impl Copy {
         self.copied.clear();
         self.untold = 0;
         // Who cannot take it is out, and that is told to whoever relies on it.
-        let _ = mirror.tell(ledger).await;
+        let _ = mirror.write_next(ledger).await;
         true
     }
 }
@@ -161,25 +162,35 @@ impl Inner {
         let words = match member.state() {
             State::InSync => format!("{name} is in sync"),
             State::Copying => format!("{name} is being copied already"),
-            State::Stale | State::Failed if member.is_absent() => {
+            State::Stale | State::Failed | State::Spare if member.is_absent() => {
                 format!("{name} is not there. Next: bring it back, and start again")
             }
-            State::Stale | State::Failed if member.late() > 0 => format!(
+            State::Stale | State::Failed | State::Spare if member.late() > 0 => format!(
                 "{name} has {} requests that are not back; a late write would undo the copy. Next: \
                  wait for the disk, or restart",
                 member.late()
             ),
-            State::Stale | State::Failed => return Ok(()),
+            State::Stale | State::Failed | State::Spare => return Ok(()),
         };
         Err(Error::new(ErrorKind::InUse, words))
+    }
+
+    /// A member has failed: a spare stands in for it, if there is one.
+    pub(super) fn take_spare(&self) {
+        let ready = |n: &usize| self.members[*n].state() == State::Spare;
+        let spare = (0..self.members.len()).filter(ready).find(|n| self.may_resync(*n).is_ok());
+        let (Some(index), Some(mirror)) = (spare, self.me.upgrade()) else { return };
+        self.tell(What::SpareTaken, Some(index), String::new());
+        mirror.begin_resync(index);
     }
 
     /// From now on every new write goes to the member too; what it misses of the old ones is copied.
     pub fn begin_resync(self: &Rc<Self>, index: usize) {
         let member = &self.members[index];
         member.set(State::Copying, "");
-        let all = member.missing().bytes(&self.regions);
-        member.set_progress(0, all);
+        let (all, of) = (member.missing().bytes(&self.regions), self.regions.size());
+        member.set_progress(Progress { done: 0, all, of });
+        self.tell(What::ResyncBegun, Some(index), format!("{all} of {of} bytes"));
         let mut copy = Copy {
             mirror: self.me.clone(),
             index,
@@ -216,6 +227,7 @@ impl Inner {
             Ok(()) => {
                 member.has_got(&member.missing());
                 member.set(State::InSync, "");
+                self.tell(What::ResyncEnded, Some(index), String::new());
                 self.remember_soon();
             }
             Err(error) => self.leave_out(index, State::Failed, Member::words_of("flush", &error)),
@@ -226,16 +238,20 @@ impl Inner {
     async fn copy(&self, to: usize, range: ByteRange) -> Result<(), Uncopied> {
         let _alone = self.lock.lock(range, Mode::Exclusive).await;
         let data = self.read_any(range, Copies::NONE.with(to)).await.map_err(Uncopied::Unread)?;
+        self.put(to, range, data).await.map_err(Uncopied::Unwritten)
+    }
+
+    /// Writes to one member; the caller holds the range.
+    pub(super) async fn put(&self, to: usize, range: ByteRange, data: Buf) -> Result<()> {
         let child = self.members[to].lower.start(Op::write(range, data));
-        let mut guard = self.deadline.guard(child);
-        match (&mut guard).await {
-            Some(done) => done.result.map_err(Uncopied::Unwritten),
-            None => {
-                self.members[to].one_late();
-                self.wait_for_late(to, guard.into_inner());
-                Err(Uncopied::Unwritten(self.no_answer(to)))
-            }
-        }
+        let answer = self.answer(to, self.deadline.guard(child)).await;
+        answer.map_or_else(|| Err(self.no_answer(to)), |done| done.result)
+    }
+
+    /// A range of a member was written anew, because it could not be read, or was not what it should be.
+    pub(super) fn rewritten(&self, index: usize, range: ByteRange) {
+        self.repaired.set(self.repaired.get() + 1);
+        self.tell(What::RangeRewritten, Some(index), range.to_string());
     }
 
     /// The bytes of a range from any member that is in sync and not `except`ed.
@@ -267,7 +283,7 @@ impl Inner {
             for index in 0..mirror.members.len() {
                 if members.has(index) && mirror.members[index].state() == State::InSync {
                     match mirror.copy(index, range).await {
-                        Ok(()) => mirror.repaired.set(mirror.repaired.get() + 1),
+                        Ok(()) => mirror.rewritten(index, range),
                         Err(Uncopied::Unwritten(error)) => {
                             mirror.retire(index, Member::words_of("a rewrite", &error));
                         }

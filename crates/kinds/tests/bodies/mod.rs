@@ -30,7 +30,7 @@ pub const MEMBERS: [&str; 3] = ["a", "b", "c"];
 /// with 16 bytes of maps, or one that has none.
 pub const fn record_bytes(version: u8, members: usize) -> usize {
     let most = Record::bytes_of(members) + 16;
-    if version == 1 { most - 2 * 16 } else { most }
+    if version == 1 { most - 32 - 16 } else { most }
 }
 
 /// What anybody may have written into the labels beneath a mirror, one record behind the other: what is
@@ -63,6 +63,7 @@ pub fn mirror_records(data: &[u8]) {
         regions: Regions::new(100 << 10, 8 << 10).expect("13 regions"),
         found: found.iter().collect(),
         created: false,
+        spares: 0,
         trust: bit(4).then_some(usize::from(first >> 5) % count),
         may_degrade: bit(7),
     };
@@ -70,6 +71,7 @@ pub fn mirror_records(data: &[u8]) {
     let readable = |n: usize| decision.standings[n] == Standing::InSync && found[n].present;
     assert!((0..count).any(readable), "a mirror opens over somebody: {decision:?}");
     assert!(decision.change <= CHANGE_MAX);
+    assert!(decision.scrubbed.at.is_none_or(|at| at <= 100 << 10), "{decision:?}");
     for (standing, missing) in decision.standings.iter().zip(&decision.missing) {
         assert!(*standing != Standing::InSync || missing.is_empty(), "{decision:?}");
         assert!(missing.next(13).is_none(), "{decision:?}");

@@ -17,13 +17,13 @@ struct Pair {
     world: SimWorld,
     shelf: Option<Rc<Shelf>>,
     options: Vec<(&'static str, Value)>,
-    disks: [Rc<SimDisk>; 2],
+    disks: Vec<Rc<SimDisk>>,
     running: Option<Running>,
 }
 
 struct Running {
     graph: Assembly,
-    names: [String; 2],
+    names: Vec<String>,
     mirror: PartId,
 }
 
@@ -41,13 +41,24 @@ impl Pair {
 
     /// `shelf`: where it keeps its state, if its disks are labelled.
     fn over(size: u64, shelf: Option<Rc<Shelf>>, options: &[(&'static str, Value)]) -> Self {
+        Self::of(2, size, shelf, options)
+    }
+
+    /// The same over so many disks.
+    fn of(
+        count: u64,
+        size: u64,
+        shelf: Option<Rc<Shelf>>,
+        options: &[(&'static str, Value)],
+    ) -> Self {
         let world = SimWorld::new(1);
-        let disks = [0, 1].map(|n| {
+        let disk = |n| {
             let config = DiskConfig { destage: 0, ..DiskConfig::new(size, Profile::Native512) };
             let disk = SimDisk::new(&world, n, config);
             world.plug(format!("/disk{n}"), &disk);
             disk
-        });
+        };
+        let disks = (0..count).map(disk).collect();
         let mut pair = Self { world, shelf, options: options.to_vec(), disks, running: None };
         pair.start();
         pair
@@ -61,11 +72,12 @@ impl Pair {
             graph = graph.on_labels(shelf.clone());
             shelf.close(false);
         }
-        let parts = [0, 1].map(|n| {
+        let mut part = |n| {
             let path = Value::Text(format!("/disk{n}"));
             graph.add("path", &[("path", path)], &[]).unwrap()
-        });
-        let names = parts.map(|part| graph.name(part).to_owned());
+        };
+        let parts: Vec<_> = (0..self.disks.len()).map(&mut part).collect();
+        let names: Vec<_> = parts.iter().map(|part| graph.name(*part).to_owned()).collect();
         let trust = ("trust", Value::Text(names[0].clone()));
         let options = [&[trust][..], &self.options].concat();
         let mirror = graph.add("mirror", &options, &parts).unwrap();
@@ -105,6 +117,11 @@ impl Pair {
         self.control(&Control::Resync { member: Some(self.running().names[1].clone()) });
     }
 
+    /// Begins a scrub.
+    fn scrub(&self) -> block::Scrub {
+        self.control(&Control::Scrub { stop: false }).scrub.unwrap()
+    }
+
     fn write_of(&self, start: u64, byte: u8) -> Op {
         self.long_write_of(start, 4096, byte)
     }
@@ -129,7 +146,7 @@ impl Pair {
 
     /// What there is to be copied to the second member.
     fn to_copy(&self) -> u64 {
-        self.second().progress.expect("it is copied").1
+        self.second().progress.expect("it is copied").all
     }
 
     fn pass(&self, time: Duration) {
@@ -153,7 +170,7 @@ fn a_member_that_comes_back_is_copied_from_the_beginning() {
     let pair = Pair::new(8 * MIB);
     // Almost done: what the first copy has passed is changed without the member, and then that copy
     // must not be the one that calls it in sync.
-    pair.until(|second| second.progress.is_some_and(|(done, _)| done == 7 * MIB));
+    pair.until(|second| second.progress.is_some_and(|copy| copy.done == 7 * MIB));
     pair.fail();
     pair.write(3 * MIB, 7);
     pair.resync();
@@ -266,7 +283,7 @@ fn a_copy_goes_on_where_it_was() {
     pair.pass(Duration::from_secs(60));
     pair.resync();
     assert_eq!(pair.to_copy(), 64 * MIB);
-    pair.until(|second| second.progress.is_some_and(|(done, _)| done >= 32 * MIB));
+    pair.until(|second| second.progress.is_some_and(|copy| copy.done >= 32 * MIB));
     pair.power_cut();
     assert!((32 * MIB..=36 * MIB).contains(&pair.to_copy()), "{}", pair.to_copy());
     pair.until(|second| second.state == "in sync");
@@ -294,4 +311,98 @@ fn the_map_costs_few_updates() {
     let in_a_row = |n: u64| pair.long_write_of(n % 128 * (MIB / 2), MIB / 2, 7);
     let sequential = updates(&pair, 1000, in_a_row);
     assert!((1..=30).contains(&sequential), "{sequential} updates for 1000 writes in a row");
+}
+
+/// All of what has rotted is found in one pass, and nothing else, and made alike.
+#[test]
+fn a_scrub_finds_what_has_rotted() {
+    let pair = Pair::labelled(8 * MIB, &[]);
+    for part in 0..8 {
+        pair.send(pair.long_write_of(part * MIB, MIB, 7));
+    }
+    pair.send(Op::Flush);
+    let rotten = [0, MIB + 513, 5 * MIB - 1, 8 * MIB - 512];
+    for (n, at) in rotten.into_iter().enumerate() {
+        assert!(pair.disks[n % 2].rot(at));
+    }
+    assert!(!pair.is_alike());
+    let before = pair.scrub();
+    assert!(before.progress.is_some(), "{before:?}");
+    let write = pair.client().send(pair.write_of(3 * MIB, 8));
+    pair.pass(Duration::from_secs(5));
+    pair.world.block_on(write).unwrap().result.unwrap();
+    let scrub = pair.control(&Control::Report).scrub.unwrap();
+    assert_eq!((scrub.progress, scrub.mismatches, scrub.unreadable), (None, 4, 0));
+    assert!(scrub.ended.is_some() && pair.is_alike());
+    // Nothing is left to be found.
+    pair.scrub();
+    pair.pass(Duration::from_secs(5));
+    assert_eq!(pair.control(&Control::Report).scrub.unwrap().mismatches, 4);
+}
+
+#[test]
+fn a_scrub_makes_good_what_cannot_be_read() {
+    let pair = Pair::labelled(8 * MIB, &[]);
+    pair.send(pair.long_write_of(0, MIB, 7));
+    let faults = Faults { read_error: 300_000, ..Faults::default() };
+    pair.disks[1].set_faults(faults);
+    pair.scrub();
+    pair.pass(Duration::from_secs(5));
+    pair.disks[1].set_faults(Faults::default());
+    let scrub = pair.control(&Control::Report).scrub.unwrap();
+    assert!(scrub.progress.is_none() && scrub.unreadable > 0 && scrub.mismatches == 0, "{scrub:?}");
+    assert_eq!(pair.second().state, "in sync");
+    let repaired = ("repaired", scrub.unreadable);
+    assert!(pair.control(&Control::Report).counters.contains(&repaired));
+}
+
+#[test]
+fn a_scrub_comes_when_it_is_due_and_goes_on_after_a_stop() {
+    let month = Duration::from_secs(30 * 86_400);
+    let mut pair = Pair::labelled(64 * MIB, &[("scrub", Value::Duration(month))]);
+    let scrub = |pair: &Pair| pair.control(&Control::Report).scrub.unwrap();
+    let first = scrub(&pair).ended.expect("the members are new");
+    pair.pass(month - Duration::from_secs(60));
+    assert_eq!(scrub(&pair).ended, Some(first));
+    pair.pass(Duration::from_secs(120));
+    let second = scrub(&pair).ended.unwrap();
+    assert!(second >= first + month);
+    pair.scrub();
+    while scrub(&pair).progress.is_some_and(|progress| progress.done < 40 * MIB) {
+        pair.pass(Duration::from_micros(100));
+    }
+    pair.power_cut();
+    let now = scrub(&pair);
+    assert_eq!(now.ended.map(|at| at.as_secs()), Some(second.as_secs()));
+    assert!(now.progress.is_some_and(|progress| progress.done >= 32 * MIB), "{now:?}");
+    pair.pass(Duration::from_secs(60));
+    assert!(scrub(&pair).ended.unwrap() > second);
+}
+
+#[test]
+fn a_spare_stands_in_for_a_member_that_fails() {
+    let spares = [("spares", Value::Integer(1))];
+    let mut three = Pair::of(3, 4 * MIB, Some(Shelf::new()), &spares);
+    let states = |three: &Pair| {
+        let members = three.control(&Control::Report).members;
+        members.into_iter().map(|member| member.state).collect::<Vec<_>>()
+    };
+    three.until(|second| second.state == "in sync");
+    assert_eq!(states(&three), ["in sync", "in sync", "spare"]);
+    assert_eq!(three.control(&Control::Report).health, block::Health::Ok);
+    three.write(MIB, 7);
+    let range = ByteRange::new(0, 4 * MIB).unwrap();
+    assert!(three.disks[2].peek(range).iter().all(|byte| *byte == 0), "it has no copy");
+    three.disks[1].set_faults(Faults { write_error: 1_000_000, ..Faults::default() });
+    three.write(2 * MIB, 8);
+    assert_eq!(states(&three), ["in sync", "failed", "copying"]);
+    three.pass(Duration::from_secs(5));
+    assert_eq!(states(&three), ["in sync", "failed", "in sync"]);
+    assert!(three.disks[2].peek(range) == three.disks[0].peek(range));
+    // The spec stays what it was: the one that failed is what is left over.
+    three.disks[1].set_faults(Faults::default());
+    three.power_cut();
+    three.pass(Duration::from_secs(5));
+    assert_eq!(states(&three), ["in sync", "spare", "in sync"]);
+    assert!(three.disks[2].peek(range) == three.disks[0].peek(range));
 }

@@ -1,4 +1,5 @@
-//! Copies of a mirror: of parts only where the labels know more, and begun again while clients work.
+//! Copies of a mirror: of parts only where the labels know more; begun again, and compared, while clients
+//! work.
 
 use std::time::Duration;
 
@@ -12,16 +13,17 @@ impl Trial {
     /// Counts the copies that begin with a start.
     pub(super) fn note_copies(&self) -> Result<(), Failure> {
         for member in self.report()?.members {
-            let Some((_, all)) = member.progress.filter(|_| member.state == "copying") else {
+            let Some(progress) = member.progress.filter(|_| member.state == "copying") else {
                 continue;
             };
-            let part = if all < DATA_BYTES { Count::CopiedPart } else { Count::CopiedWhole };
+            let part =
+                if progress.all < DATA_BYTES { Count::CopiedPart } else { Count::CopiedWhole };
             self.world.counters().add(part);
         }
         Ok(())
     }
 
-    /// Brings members back, now and then, while requests are on their way.
+    /// Brings members back and compares them, now and then, while requests are on their way.
     pub(super) fn bring_back(&self, within: Duration) {
         if self.draw.below(3) == 0 {
             return;
@@ -36,6 +38,8 @@ impl Trial {
                 let Some(mirror) = now.graph.member("m") else { return };
                 // It may be copied already, or have to wait for what is late.
                 let _ = now.graph.control(mirror, &Control::Resync { member: None });
+                // One may be under way.
+                let _ = now.graph.control(mirror, &Control::Scrub { stop: false });
             }
         });
     }

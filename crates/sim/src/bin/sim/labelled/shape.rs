@@ -22,6 +22,8 @@ pub struct Shape {
     pub timeout_s: Option<u64>,
     /// Whether its map has several regions, which leave it soon.
     pub regions: bool,
+    /// Whether one of three members or more is a spare.
+    pub spare: bool,
     /// Whether a device stands between each disk and the mirror.
     pub below: bool,
     /// Whether there is an encryption on the mirror.
@@ -46,6 +48,7 @@ impl Shape {
             members: (0..disks).collect(),
             timeout_s: None,
             regions: draw.below(4) > 0,
+            spare: draw.below(3) == 0,
             below,
             crypt,
             shifted: false,
@@ -103,6 +106,9 @@ impl Shape {
         let mut fields = format!("kind = \"mirror\", on = [{}]", on.join(", "));
         if let Some(trusted) = trust {
             fields += &format!(", trust = \"{}\"", self.member(trusted));
+        }
+        if self.spare && self.members.len() > 2 {
+            fields += ", spares = 1";
         }
         if self.regions {
             fields += ", region = \"4KiB\", settle = \"1ms\"";

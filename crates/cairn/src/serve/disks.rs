@@ -1,0 +1,103 @@
+//! `cairn device insert`, `replace` and `remove`: the spec that is served, changed by a word.
+
+use std::path::{Path, PathBuf};
+
+use api::{Applied, DiskChange, DiskRequest};
+use block::Control;
+
+use super::Serving;
+use super::apply::here;
+use crate::exit::{Exit, Failure, Result};
+
+impl Serving {
+    /// Puts a disk in, in another's place, or takes it out: a change of the graph like any other.
+    ///
+    /// # Errors
+    /// As [`Serving::apply`]; what is on a disk stays there unless somebody says otherwise.
+    pub async fn disk(&self, request: &DiskRequest) -> Result<Applied> {
+        let turn = self.live.turn().await;
+        let DiskRequest { member, change, .. } = request;
+        here(&request.directory, "a path")?;
+        let device = self.device_of(request)?;
+        let mut spec = self.spec.borrow().clone();
+        let mut wipe = Vec::new();
+        let edited = match change {
+            DiskChange::Insert(path) => {
+                wipe.extend(request.wipe.then(|| member.clone()));
+                let (kind, path) = place(path)?;
+                spec.insert_disk(&device, member, kind, path)
+            }
+            DiskChange::Replace(path) => {
+                // Its name is known to the graph: only a word says that this is another disk.
+                wipe.push(member.clone());
+                let (kind, path) = place(path)?;
+                spec.move_disk(member, kind, path)
+            }
+            DiskChange::Remove => spec.remove_member(&device, member),
+        };
+        edited.map_err(|why| Failure::new(Exit::Usage, why))?;
+        if matches!(change, DiskChange::Replace(_)) && !request.wipe {
+            // Not for what is there already.
+            self.wanted(&spec, Vec::new(), true).await?;
+        }
+        let mut applied = self.become_spec(&turn, spec, wipe, request.dry_run).await?;
+        if !request.dry_run {
+            applied.notes.push(note(&device, request));
+        }
+        Ok(applied)
+    }
+
+    /// The device that is meant: named itself, or by its graph.
+    fn device_of(&self, request: &DiskRequest) -> Result<String> {
+        let DiskRequest { of, member, change, .. } = request;
+        let now = self.live.now();
+        let reports = now.graph.members().iter().filter_map(|device| {
+            let report = now.graph.control(device, &Control::Report).ok()?;
+            (!report.members.is_empty()).then(|| (device.name.clone(), report))
+        });
+        let redundant: Vec<_> = reports.collect();
+        let has = |(_, report): &&(String, block::Report)| {
+            matches!(change, DiskChange::Insert(_))
+                || report.members.iter().any(|one| one.name == *member)
+        };
+        let of_graph: Vec<_> = redundant.iter().filter(has).collect();
+        let named = redundant.iter().find(|(name, _)| name == of).filter(has);
+        match (named, &of_graph[..]) {
+            (Some((name, _)), _) => Ok(name.clone()),
+            (None, [(name, _)]) if of == now.graph.name() => Ok(name.clone()),
+            _ => {
+                let known: Vec<_> = redundant.iter().map(|(name, _)| name.as_str()).collect();
+                let known = match &known[..] {
+                    [] => "nothing here has members".to_owned(),
+                    _ => format!("there are {}", known.join(", ")),
+                };
+                let why = match change {
+                    DiskChange::Insert(_) => format!("no device {of} with members; {known}"),
+                    _ => format!("no member {of}/{member}; of devices with members {known}"),
+                };
+                Err(Failure::new(Exit::NotFound, why))
+            }
+        }
+    }
+}
+
+/// What sort of disk is there, and its path.
+fn place(path: &Path) -> Result<(&'static str, PathBuf)> {
+    use std::os::unix::fs::FileTypeExt;
+    let found = std::fs::metadata(path).map_err(|error| Failure::io(&error, path.display()))?;
+    let kind = if found.file_type().is_block_device() { "path" } else { "file" };
+    Ok((kind, path.to_owned()))
+}
+
+/// The spec in its file is its author's.
+fn note(device: &str, request: &DiskRequest) -> String {
+    let member = &request.member;
+    let next = match &request.change {
+        DiskChange::Insert(path) => {
+            format!("name {member} there, at {}, and in {device}", path.display())
+        }
+        DiskChange::Replace(path) => format!("let {member} be at {} there", path.display()),
+        DiskChange::Remove => format!("take {member} out of {device} there"),
+    };
+    format!("note: the next start reads the spec that you have. Next: {next}")
+}

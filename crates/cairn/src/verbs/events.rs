@@ -1,0 +1,64 @@
+//! `cairn events`: what has happened to devices.
+
+use std::time::Duration;
+
+use api::EventLine;
+use clap::Args;
+use graph::spec::units::format_duration;
+
+use crate::exit::{Exit, Result};
+use crate::out::{self, Form};
+use crate::running::At;
+
+/// How often a server is asked for more.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// What `events` takes.
+#[derive(Args)]
+pub struct EventsArgs {
+    /// Go on with what happens from now on, until Ctrl-C or the end of the server
+    #[arg(long)]
+    follow: bool,
+    #[command(flatten)]
+    at: At,
+}
+
+impl EventsArgs {
+    /// Prints a line for each event.
+    pub fn run(self, form: Form) -> Result {
+        let client = self.at.one()?;
+        let mut last = 0;
+        loop {
+            let events = client.events(last)?;
+            for event in &events {
+                // One value a line, so that programs need not wait for the last one.
+                match form {
+                    Form::Json => out::print(&format!("{}\n", json(event)))?,
+                    Form::Text => out::print(&text(event))?,
+                }
+            }
+            last = events.last().map_or(last, |event| event.number);
+            if !self.follow {
+                return Ok(Exit::Ok);
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+fn json(event: &EventLine) -> String {
+    serde_json::to_string(event).expect("it is plain data")
+}
+
+fn text(event: &EventLine) -> String {
+    let EventLine { event, device, member, words, at_unix_s, .. } = event;
+    let now =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let past = now.as_secs().saturating_sub(*at_unix_s);
+    let past = format!("{} ago", format_duration(Duration::from_secs(past)));
+    let place = match member {
+        Some(member) => format!("{device}/{member}"),
+        None => device.clone(),
+    };
+    format!("{past:>14}  {event:16}  {place}  {words}").trim_end().to_owned() + "\n"
+}

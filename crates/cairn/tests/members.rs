@@ -1,0 +1,125 @@
+//! Members of a mirror that are replaced, put in, taken out and compared, and who is told.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+
+use api::{Applied, DeviceStatus, EventLine, Status};
+use common::machine::{noise, run};
+use common::{Dir, Serve, until};
+
+const MIB: usize = 1 << 20;
+
+/// Where data begin on a labelled disk.
+const DATA: u64 = 1 << 20;
+
+/// Two copies of 8 MiB of noise, and a program that writes down what it is told.
+fn served() -> (Dir, Serve, Vec<u8>) {
+    let dir = Dir::new();
+    dir.write(
+        "home.toml",
+        "name = \"home\"\n[disk]\n\
+         a = { file = \"a.img\", size = \"10MiB\", create = true, label = true }\n\
+         b = { file = \"b.img\", size = \"10MiB\", create = true, label = true }\n\
+         [device]\npair = { kind = \"mirror\", on = [\"a\", \"b\"] }\n\
+         [events]\nrun = \"./told\"\n[export]\nvol = { on = \"pair\" }\n",
+    );
+    let told = "#!/bin/sh\necho \"$@ $CAIRN_GRAPH/$CAIRN_DEVICE/$CAIRN_MEMBER\" >> told.log\n";
+    dir.write("told", told);
+    fs::set_permissions(dir.path("told"), fs::Permissions::from_mode(0o755)).unwrap();
+    let serve = dir.serve(&["home.toml"]);
+    let bytes = noise(8 * MIB, 1);
+    fs::write(dir.path("noise"), &bytes).unwrap();
+    run("nbdcopy", &["--flush", &dir.path("noise").display().to_string(), serve.uri()]);
+    (dir, serve, bytes)
+}
+
+fn in_sync(dir: &Dir) {
+    until("all members are in sync", || dir.cairn(&["status"]).code == 0);
+}
+
+fn pair(dir: &Dir) -> DeviceStatus {
+    let all: Vec<Status> = dir.json(0, &["status"]);
+    let mut devices = all.into_iter().flat_map(|status| status.devices);
+    devices.find(|device| device.name == "pair").unwrap()
+}
+
+fn data_of(dir: &Dir, disk: &str) -> Vec<u8> {
+    let mut bytes = vec![0; 8 * MIB];
+    fs::File::open(dir.path(disk)).unwrap().read_exact_at(&mut bytes, DATA).unwrap();
+    bytes
+}
+
+#[test]
+fn a_member_is_replaced_and_others_come_and_go() {
+    let (dir, serve, bytes) = served();
+    in_sync(&dir);
+    dir.text(&["create", "c.img", "10M"]);
+    dir.write("held.img", &"not blank ".repeat(MIB));
+    let ran = dir.cairn(&["device", "replace", "home/b", "held.img"]);
+    assert!(ran.code == 5 && ran.err.contains("HOLDS"), "{ran:?}");
+    let ran = dir.cairn(&["device", "replace", "home/b", "none.img"]);
+    assert!(ran.code == 4, "{ran:?}");
+    let would: Applied = dir.json(0, &["device", "replace", "home/b", "c.img", "--dry-run"]);
+    assert!(would.changes.iter().any(|line| line.name == "b"), "{would:?}");
+    let ran = dir.cairn(&["device", "replace", "home/b", "c.img", "--wait"]);
+    assert!(ran.code == 0 && ran.err.contains("let b be at c.img there"), "{ran:?}");
+    in_sync(&dir);
+    assert!(data_of(&dir, "c.img") == bytes, "the new one has everything");
+    // One more, and then the first one goes.
+    dir.text(&["create", "d.img", "10M"]);
+    dir.text(&["device", "insert", "pair/d", "d.img", "--wait"]);
+    assert!(data_of(&dir, "d.img") == bytes);
+    dir.text(&["device", "remove", "pair/a"]);
+    let pair = pair(&dir);
+    let members: Vec<_> = pair.members.iter().map(|member| member.name.as_str()).collect();
+    assert_eq!(members, ["b", "d"]);
+    let ran = dir.cairn(&["device", "remove", "pair/d"]);
+    assert!(ran.code == 3 && ran.err.contains("2"), "a mirror has two members: {ran:?}");
+    serve.stop();
+}
+
+#[test]
+fn a_scrub_finds_what_was_changed_below() {
+    let (dir, serve, bytes) = served();
+    in_sync(&dir);
+    let disk = fs::OpenOptions::new().write(true).open(dir.path("b.img")).unwrap();
+    for at in [0, 3 * MIB as u64 + 17, 8 * MIB as u64 - 1] {
+        disk.write_all_at(&[!bytes[at as usize]], DATA + at).unwrap();
+    }
+    disk.sync_all().unwrap();
+    let begun: DeviceStatus = dir.json(0, &["device", "scrub", "home"]);
+    assert_eq!(begun.name, "pair");
+    let scrub = || pair(&dir).scrub.unwrap();
+    until("the scrub has ended", || scrub().progress.is_none());
+    let scrub = scrub();
+    assert_eq!((scrub.mismatches, scrub.unreadable), (3, 0));
+    assert!(scrub.ended_unix_s.is_some());
+    assert!(data_of(&dir, "b.img") == bytes, "it is alike again");
+    let ran = dir.cairn(&["device", "scrub", "vol"]);
+    assert!(ran.code == 4 && ran.err.contains("there are pair"), "{ran:?}");
+    serve.stop();
+}
+
+#[test]
+fn what_happens_is_told() {
+    let (dir, serve, _) = served();
+    in_sync(&dir);
+    dir.text(&["device", "fail", "home/b", "--yes"]);
+    dir.text(&["device", "resync", "home/b", "--wait"]);
+    let events = || {
+        let lines = dir.text(&["-o", "json", "events"]);
+        let lines = lines.lines().map(|line| serde_json::from_str::<EventLine>(line).unwrap());
+        lines.map(|event| event.event).collect::<Vec<_>>()
+    };
+    let tail = ["member-failed", "resync-begun", "resync-ended"];
+    assert!(events().ends_with(&tail.map(str::to_owned)), "{:?}", events());
+    let text = dir.text(&["events"]);
+    assert!(text.contains("member-failed     pair/b  taken out by command"), "{text}");
+    let told = || fs::read_to_string(dir.path("told.log")).unwrap_or_default();
+    until("the program was told", || told().ends_with("resync-ended pair b home/pair/b\n"));
+    assert!(told().contains("member-failed pair b home/pair/b\n"), "{}", told());
+    serve.stop();
+}

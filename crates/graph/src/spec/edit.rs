@@ -1,0 +1,177 @@
+//! Small changes of a spec that somebody asks for by a word, instead of writing it anew.
+
+use std::path::{Path, PathBuf};
+
+use super::fault::Position;
+use super::parse::{Entry, Section, Spec};
+use super::tree::{Field, Item, Raw, Word};
+
+/// Options of a disk that are about the place where it was, and not about the one where it is.
+const OF_THE_PLACE: [&str; 2] = ["create", "size"];
+
+/// Keys of a disk that say what it is.
+const PLACES: [&str; 2] = ["file", "path"];
+
+impl Spec {
+    /// The program to be run for each event.
+    pub fn events_program(&self) -> Option<&Path> {
+        self.events.as_deref()
+    }
+
+    /// Whether it has a disk of that name.
+    pub fn has_disk(&self, name: &str) -> bool {
+        self.entries.iter().any(|entry| entry.is(Section::Disk, name))
+    }
+
+    /// A disk is at another place from now on: `kind` is `file` or `path`.
+    ///
+    /// # Errors
+    /// If there is none of that name.
+    pub fn move_disk(&mut self, name: &str, kind: &str, place: PathBuf) -> Result<(), String> {
+        let disk = self.find(Section::Disk, name)?;
+        let moved = |field: &Field| {
+            let key = field.key.text.as_str();
+            !PLACES.contains(&key) && !OF_THE_PLACE.contains(&key)
+        };
+        disk.fields.retain(moved);
+        disk.fields.insert(0, text_field(kind, &place.to_string_lossy()));
+        Ok(())
+    }
+
+    /// A device stands on one more disk, which is new and gets a label.
+    ///
+    /// # Errors
+    /// If there is no such device, or the name is taken.
+    pub fn insert_disk(
+        &mut self,
+        device: &str,
+        name: &str,
+        kind: &str,
+        place: PathBuf,
+    ) -> Result<(), String> {
+        let taken = self.entries.iter().chain(&self.exports).any(|entry| entry.name.text == name);
+        if taken {
+            return Err(format!("{name:?} is in the spec already. Next: another name"));
+        }
+        self.members(device)?.push(item(Raw::Text(name.to_owned())));
+        let label = Field { key: word("label"), item: item(Raw::Switch(true)) };
+        let fields = vec![text_field(kind, &place.to_string_lossy()), label];
+        let (section, name) = (Section::Disk, word(name));
+        self.entries.push(Entry { section, name, fields, broken: false, twice: false });
+        Ok(())
+    }
+
+    /// A device stands on one device less; a disk that nothing stands on any more goes.
+    ///
+    /// # Errors
+    /// If there is no such device, or it does not stand on that one.
+    pub fn remove_member(&mut self, device: &str, name: &str) -> Result<(), String> {
+        let members = self.members(device)?;
+        let before = members.len();
+        members.retain(|member| !is_text(&member.raw, name));
+        if members.len() == before {
+            return Err(format!("{device} has no member {name:?}"));
+        }
+        let all = self.entries.iter().chain(&self.exports);
+        let is_used = all.filter_map(|entry| entry.field("on")).any(|on| match &on.raw {
+            Raw::List(items) => items.iter().any(|item| is_text(&item.raw, name)),
+            raw => is_text(raw, name),
+        });
+        if !is_used {
+            self.entries.retain(|entry| !entry.is(Section::Disk, name));
+        }
+        Ok(())
+    }
+
+    fn find(&mut self, section: Section, name: &str) -> Result<&mut Entry, String> {
+        let found = self.entries.iter_mut().find(|entry| entry.is(section, name));
+        found.ok_or_else(|| format!("the spec has no {} {name:?}", section.word()))
+    }
+
+    /// What a device stands on, if that is a list.
+    fn members(&mut self, device: &str) -> Result<&mut Vec<Item>, String> {
+        let entry = self.find(Section::Device, device)?;
+        let on = entry.fields.iter_mut().find(|field| field.key.text == "on");
+        match on.map(|field| &mut field.item.raw) {
+            Some(Raw::List(items)) => Ok(items),
+            _ => Err(format!("{device} has no members")),
+        }
+    }
+}
+
+impl Entry {
+    fn is(&self, section: Section, name: &str) -> bool {
+        self.section == section && self.name.text == name
+    }
+}
+
+fn is_text(raw: &Raw, text: &str) -> bool {
+    matches!(raw, Raw::Text(it) if it == text)
+}
+
+fn word(text: &str) -> Word {
+    Word { text: text.to_owned(), at: Position::NOWHERE }
+}
+
+fn item(raw: Raw) -> Item {
+    Item { at: Position::NOWHERE, raw }
+}
+
+fn text_field(key: &str, text: &str) -> Field {
+    Field { key: word(key), item: item(Raw::Text(text.to_owned())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"
+[disk]
+a = { file = "a.img", size = "8MiB", create = true, label = true }
+b = { file = "b.img", size = "8MiB", create = true, label = true }
+[device]
+pair = { kind = "mirror", on = ["a", "b"] }
+half = { kind = "linear", on = "pair" }
+[events]
+run = "/usr/local/bin/told"
+[export]
+vol = { on = "half" }
+"#;
+
+    fn shown(spec: &Spec) -> Vec<String> {
+        let entry = |entry: &Entry| {
+            let fields = entry.fields.iter();
+            let fields =
+                fields.map(|field| format!("{}={}", field.key.text, field.item.raw.show()));
+            format!("{}: {}", entry.name.text, fields.collect::<Vec<_>>().join(" "))
+        };
+        spec.entries.iter().map(entry).collect()
+    }
+
+    #[test]
+    fn disks_move_come_and_go() {
+        let mut spec = Spec::parse(TEXT, "g.toml", &|_| None);
+        assert_eq!(spec.events_program(), Some(Path::new("/usr/local/bin/told")));
+        spec.move_disk("b", "path", "/dev/new".into()).unwrap();
+        assert_eq!(shown(&spec)[1], r#"b: path="/dev/new" label=true"#);
+        spec.insert_disk("pair", "c", "file", "c.img".into()).unwrap();
+        let shown_now = shown(&spec);
+        assert_eq!(shown_now[4], r#"c: file="c.img" label=true"#);
+        assert_eq!(shown_now[2], r#"pair: kind="mirror" on=["a", "b", "c"]"#);
+        spec.remove_member("pair", "a").unwrap();
+        assert!(!spec.has_disk("a") && spec.has_disk("b"));
+        assert_eq!(shown(&spec)[1], r#"pair: kind="mirror" on=["b", "c"]"#);
+    }
+
+    #[test]
+    fn what_is_not_there_is_told() {
+        let mut spec = Spec::parse(TEXT, "g.toml", &|_| None);
+        assert!(spec.move_disk("pair", "file", "x".into()).unwrap_err().contains("no disk"));
+        assert!(spec.insert_disk("half", "c", "file", "x".into()).unwrap_err().contains("members"));
+        assert!(
+            spec.insert_disk("pair", "vol", "file", "x".into()).unwrap_err().contains("already")
+        );
+        assert!(spec.remove_member("pair", "c").unwrap_err().contains("no member"));
+        assert!(spec.remove_member("x", "a").unwrap_err().contains("no device"));
+    }
+}

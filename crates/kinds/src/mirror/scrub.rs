@@ -1,0 +1,301 @@
+//! Reading all copies, and making alike what is not.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use block::{
+    BUF_ALIGN, Buf, ByteRange, Copies, Error, ErrorKind, Mode, Op, Progress, Result, Scrub, What,
+};
+
+use super::device::Inner;
+use super::member::{Member, State};
+
+/// If a scrub is due and cannot begin, it is tried again after so long.
+const RETRY: Duration = Duration::from_secs(3600);
+
+/// A state of the labels tells how far it is after such a part of the mirror.
+const TOLD_SHARE: u64 = 16;
+
+/// What is known of scrubs.
+pub struct Scrubbing {
+    /// How often it begins by itself.
+    every: Option<Duration>,
+    /// How far the one is that is under way.
+    at: Cell<Option<u64>>,
+    /// When that one began, by the wall clock.
+    since: Cell<Option<Duration>>,
+    /// When the last one ended, by the wall clock.
+    ended: Cell<Option<Duration>>,
+    /// Blocks in which copies were found to differ, and ranges that a copy could not read, since the start.
+    mismatches: Cell<u64>,
+    unreadable: Cell<u64>,
+    /// Somebody has asked it to end.
+    stopped: Cell<bool>,
+}
+
+/// What labels tell of scrubs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Scrubbed {
+    /// When the last one ended, in seconds since 1970.
+    pub ended_unix_s: Option<u64>,
+    /// How far the one is that is under way.
+    pub at: Option<u64>,
+}
+
+impl Scrubbing {
+    /// Goes on from what labels tell.
+    pub fn new(every: Option<Duration>, before: Scrubbed) -> Self {
+        Self {
+            every,
+            at: Cell::new(before.at),
+            since: Cell::new(None),
+            ended: Cell::new(before.ended_unix_s.map(Duration::from_secs)),
+            mismatches: Cell::new(0),
+            unreadable: Cell::new(0),
+            stopped: Cell::new(false),
+        }
+    }
+
+    /// What labels are to tell.
+    pub fn told(&self) -> Scrubbed {
+        let ended_unix_s = self.ended.get().map(|ended| ended.as_secs());
+        Scrubbed { ended_unix_s, at: self.at.get() }
+    }
+
+    pub fn report(&self, size: u64) -> Scrub {
+        let progress = |done| Progress { done, all: size, of: size };
+        Scrub {
+            progress: self.at.get().map(progress),
+            since: self.since.get(),
+            ended: self.ended.get(),
+            mismatches: self.mismatches.get(),
+            unreadable: self.unreadable.get(),
+        }
+    }
+}
+
+impl Inner {
+    /// Begins to read and compare all copies.
+    ///
+    /// # Errors
+    /// `InUse` if that is under way.
+    pub fn scrub(self: &Rc<Self>) -> Result<()> {
+        if self.scrubbing.at.get().is_some() {
+            let words = format!("{} is being scrubbed already", self.name);
+            return Err(Error::new(ErrorKind::InUse, words));
+        }
+        self.begin_scrub(0);
+        Ok(())
+    }
+
+    /// Ends that, if it is under way.
+    pub fn stop_scrub(&self) {
+        self.scrubbing.stopped.set(self.scrubbing.at.get().is_some());
+    }
+
+    /// Goes on with a scrub from there.
+    pub fn begin_scrub(self: &Rc<Self>, from: u64) {
+        let scrubbing = &self.scrubbing;
+        scrubbing.stopped.set(false);
+        scrubbing.at.set(Some(from));
+        scrubbing.since.set(Some(self.env.wall()));
+        self.tell(What::ScrubBegun, None, String::new());
+        let (me, pace, one) = (self.me.clone(), self.pace.clone(), self.underway.begin());
+        self.env.spawn("a mirror's scrub", async move {
+            let _one = one;
+            loop {
+                let step = pace.step().await;
+                let Some(mirror) = me.upgrade() else { return };
+                let Some(part) = mirror.next_to_scrub(step.bytes()) else {
+                    return mirror.end_scrub().await;
+                };
+                if mirror.closing.get() {
+                    return;
+                }
+                mirror.scrub_part(part).await;
+                step.done(part.len());
+                mirror.scrubbing.at.set(Some(part.end()));
+                mirror.tell_of_scrub(part).await;
+                let env = mirror.env.clone();
+                drop(mirror);
+                env.give_way().await;
+            }
+        });
+    }
+
+    fn next_to_scrub(&self, most: u64) -> Option<ByteRange> {
+        let at = self.scrubbing.at.get().filter(|_| !self.scrubbing.stopped.get())?;
+        let end = self.regions.size().min(at + most.min(self.step_bytes()));
+        ByteRange::between(at, end)
+    }
+
+    async fn tell_of_scrub(&self, part: ByteRange) {
+        let share = (self.regions.size() / TOLD_SHARE).max(1);
+        if part.start() / share != part.end() / share
+            && let Some(ledger) = &self.ledger
+        {
+            // It costs reading again, and nothing else.
+            let _ = self.write_next(ledger).await;
+        }
+    }
+
+    async fn end_scrub(&self) {
+        let scrubbing = &self.scrubbing;
+        let stopped = scrubbing.stopped.replace(false);
+        scrubbing.at.set(None);
+        scrubbing.since.set(None);
+        if !stopped {
+            scrubbing.ended.set(Some(self.env.wall()));
+        }
+        let (mismatches, unreadable) = (scrubbing.mismatches.get(), scrubbing.unreadable.get());
+        let words = format!(
+            "{}; since the start: {mismatches} blocks differed, {unreadable} ranges could not be read",
+            if stopped { "stopped" } else { "all of it was read" }
+        );
+        self.tell(What::ScrubEnded, None, words);
+        if let Some(ledger) = &self.ledger {
+            // As above.
+            let _ = self.write_next(ledger).await;
+        }
+    }
+
+    /// Goes on with the scrub that was under way, if one was.
+    pub fn go_on_scrubbing(self: &Rc<Self>) {
+        if let Some(at) = self.scrubbing.at.get() {
+            self.begin_scrub(at);
+        }
+    }
+
+    /// Begins a scrub when it is due, for as long as the mirror stands.
+    pub fn scrub_when_due(self: &Rc<Self>) {
+        self.go_on_scrubbing();
+        let Some(every) = self.scrubbing.every else { return };
+        if self.scrubbing.ended.get().is_none() {
+            // Its members have just been made, or copied.
+            self.scrubbing.ended.set(Some(self.env.wall()));
+        }
+        let (me, env) = (self.me.clone(), self.env.clone());
+        self.env.spawn("a mirror's timer", async move {
+            let mut due = Duration::ZERO;
+            loop {
+                env.sleep(due).await;
+                let Some(mirror) = me.upgrade() else { return };
+                let last = mirror.scrubbing.ended.get().unwrap_or_default();
+                due = (last + every).saturating_sub(env.wall());
+                if due.is_zero() {
+                    // It may be under way: then it is looked at again as soon as it may have ended.
+                    let _ = mirror.scrub();
+                    due = every.min(RETRY);
+                }
+            }
+        });
+    }
+
+    /// Reads a range from all that are in sync, and makes alike what is not.
+    async fn scrub_part(&self, part: ByteRange) {
+        let len = part.len() as usize;
+        let stride = len.next_multiple_of(BUF_ALIGN);
+        // Before the lock: who holds buffers may wait for it.
+        let room = self.env.pool().wait_for(stride * self.members.len()).await;
+        // What does not fit into the pool at all was refused when the graph was built.
+        let Ok(room) = room else { return };
+        let piece = |n: usize| room.slice(n * stride..n * stride + len);
+        let _alone = self.lock.lock(part, Mode::Exclusive).await;
+        let begin = |n: usize| {
+            let child = self.members[n].lower.start(Op::read(part, piece(n)));
+            (n, self.deadline.guard(child))
+        };
+        let begun: Vec<_> = self.in_sync().map(begin).collect();
+        let (mut read, mut unread) = (Vec::new(), Copies::NONE);
+        for (index, guard) in begun {
+            match self.answer(index, guard).await.map(block::Done::into_buf) {
+                Some(Ok(bytes)) => read.push((index, bytes)),
+                Some(Err(_)) => {
+                    self.members[index].count_error();
+                    unread = unread.with(index);
+                }
+                None => self.retire(index, self.no_answer(index).to_string()),
+            }
+        }
+        read.retain(|(index, _)| self.members[*index].state() == State::InSync);
+        let Some((_, first)) = read.first() else { return };
+        let (mut right, mut differing) = (first.clone(), Copies::NONE);
+        if read.iter().any(|(_, bytes)| *bytes.read() != *first.read()) {
+            let block = self.members[0].lower.info().block_size as usize;
+            let found = most_agree(&read, block);
+            // The copies themselves are not needed any more.
+            right = piece(0);
+            right.write().copy_from_slice(&found.right);
+            differing = found.differing;
+            add(&self.scrubbing.mismatches, found.blocks);
+        }
+        for index in 0..self.members.len() {
+            if unread.has(index) || differing.has(index) {
+                add(&self.scrubbing.unreadable, u64::from(unread.has(index)));
+                self.rewrite(index, part, right.clone()).await;
+            }
+        }
+    }
+
+    async fn rewrite(&self, index: usize, part: ByteRange, right: Buf) {
+        match self.put(index, part, right).await {
+            Ok(()) => self.rewritten(index, part),
+            Err(error) => self.retire(index, Member::words_of("a rewrite", &error)),
+        }
+    }
+}
+
+fn add(counter: &Cell<u64>, more: u64) {
+    counter.set(counter.get() + more);
+}
+
+/// What copies make of each other.
+struct Agreed {
+    /// The bytes that most have.
+    right: Vec<u8>,
+    /// Who has others.
+    differing: Copies,
+    /// In how many blocks somebody has.
+    blocks: u64,
+}
+
+/// Block by block what most copies have; of as many, what the first of them has.
+fn most_agree(read: &[(usize, Buf)], block: usize) -> Agreed {
+    let copies: Vec<_> = read.iter().map(|(index, bytes)| (*index, bytes.read())).collect();
+    let mut agreed = Agreed { right: Vec::new(), differing: Copies::NONE, blocks: 0 };
+    let len = copies[0].1.len();
+    for start in (0..len).step_by(block) {
+        let of = |copy: usize| &copies[copy].1[start..len.min(start + block)];
+        let votes = |copy: &usize| (0..copies.len()).filter(|one| of(*one) == of(*copy)).count();
+        // The last one of those with the most is taken, so from behind.
+        let best = (0..copies.len()).rev().max_by_key(votes).unwrap_or(0);
+        agreed.right.extend_from_slice(of(best));
+        let mut others = (0..copies.len()).filter(|copy| of(*copy) != of(best)).peekable();
+        agreed.blocks += u64::from(others.peek().is_some());
+        agreed.differing = others.fold(agreed.differing, |all, copy| all.with(copies[copy].0));
+    }
+    agreed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn most_are_right_and_of_two_the_first() {
+        let pool = block::BufPool::new(1 << 20, 1 << 20);
+        let buf = |bytes: &[u8]| {
+            let buf = pool.take(bytes.len()).unwrap();
+            buf.write().copy_from_slice(bytes);
+            buf
+        };
+        let read = [(0, buf(b"aaXd")), (2, buf(b"abcd")), (5, buf(b"abcd"))];
+        let of_three = most_agree(&read, 1);
+        assert_eq!((&of_three.right[..], of_three.blocks), (&b"abcd"[..], 2));
+        assert_eq!(of_three.differing, Copies::NONE.with(0));
+        let of_two = most_agree(&read[..2], 2);
+        assert_eq!((&of_two.right[..], of_two.blocks), (&b"aaXd"[..], 2));
+        assert_eq!(of_two.differing, Copies::NONE.with(2));
+    }
+}
