@@ -18,11 +18,12 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("bench", &["block", "graph", "kinds", "net", "runtime", "wire"]),
     ("api", &["block", "graph"]),
     ("attach", &["block", "wire"]),
+    ("keeper", &["block", "runtime"]),
     (
         "cairn",
         &[
-            "api", "attach", "bench", "block", "export", "graph", "kinds", "meta", "net",
-            "runtime", "tls", "wire",
+            "api", "attach", "bench", "block", "export", "graph", "keeper", "kinds", "meta",
+            "net", "runtime", "tls", "wire",
         ],
     ),
     ("sim", &["block", "export", "graph", "kinds", "meta", "net", "runtime", "wire"]),
