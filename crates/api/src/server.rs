@@ -76,7 +76,7 @@ impl Drop for Server {
 }
 
 /// Binds, in place of a socket whose process is gone. Anything else at that path stays.
-fn bind(path: &Path) -> io::Result<UnixListener> {
+pub(crate) fn bind(path: &Path) -> io::Result<UnixListener> {
     if std::fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
         return Err(io::ErrorKind::AlreadyExists.into());
     }
@@ -151,7 +151,7 @@ async fn resize(State(bridge): State<Bridge>, Json(request): Json<ResizeRequest>
     answer(bridge.ask_later(move |live| live.resize(request)).await.flatten())
 }
 
-async fn nothing() -> Response {
+pub(crate) async fn nothing() -> Response {
     refuse(Problem { exit: 4, message: "there is nothing under that path".to_owned() })
 }
 
@@ -162,7 +162,7 @@ async fn ask<T: Serialize + Send + 'static>(
     answer(bridge.ask(ask).await.flatten())
 }
 
-fn answer<T: Serialize>(answer: Result<T, Problem>) -> Response {
+pub(crate) fn answer<T: Serialize>(answer: Result<T, Problem>) -> Response {
     match answer {
         Ok(answer) => Json(answer).into_response(),
         Err(problem) => refuse(problem),

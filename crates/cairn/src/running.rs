@@ -10,7 +10,7 @@ use crate::exit::{Exit, Failure, Result};
 use crate::place;
 
 /// Which running graph a live verb asks.
-#[derive(Args)]
+#[derive(Args, Default)]
 pub struct At {
     /// The control socket to ask, where more than one graph is running
     #[arg(long, value_name = "SOCKET")]
@@ -18,6 +18,11 @@ pub struct At {
 }
 
 impl At {
+    /// Whether none is named.
+    pub fn is_any(&self) -> bool {
+        self.at.is_none()
+    }
+
     /// The one that is meant.
     ///
     /// # Errors
@@ -46,6 +51,18 @@ impl At {
         Err(Failure::new(Exit::Usage, why))
     }
 
+    /// The graph of that name, if it runs; the one at the socket that is named, whatever it is called.
+    ///
+    /// # Errors
+    /// `Denied` if others could have put sockets there.
+    pub fn named(&self, name: &str) -> Result<Option<Client>> {
+        if let Some(path) = &self.at {
+            return Ok(Some(Client::new(path)));
+        }
+        let is_it = |client: &Client| client.graph().is_ok_and(|graph| graph.name == name);
+        Ok(running()?.into_iter().find(is_it))
+    }
+
     /// All that run, or the one that is named.
     ///
     /// # Errors
@@ -56,7 +73,13 @@ impl At {
         }
         let all = running()?;
         if all.is_empty() {
-            let why = "nothing is running here. Next: cairn serve SPEC|FILE";
+            let why = match daemon() {
+                Some(_) => "no graph is up here. Next: cairn apply SPEC, or cairn import",
+                None => {
+                    "nothing is running here. Next: cairn serve SPEC|FILE; or cairn daemon, and \
+                         then cairn apply SPEC"
+                }
+            };
             return Err(Failure::new(Exit::NotFound, why));
         }
         Ok(all)
@@ -91,6 +114,13 @@ fn running() -> Result<Vec<Client>> {
         }
     };
     Ok(paths.into_iter().filter_map(lives).collect())
+}
+
+/// The daemon of this user, if one answers.
+pub fn daemon() -> Option<Client> {
+    let client = Client::new(place::daemon());
+    place::check(&place::directory()).ok()?;
+    client.connect().ok().map(|_| client)
 }
 
 impl From<Problem> for Failure {

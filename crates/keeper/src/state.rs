@@ -15,6 +15,9 @@ const LOCK: &str = "lock";
 const GRAPH: &str = "graph";
 const NEW: &str = "graph.new";
 
+/// The longest name of a graph: as in a spec.
+const NAME_MAX_BYTES: usize = 64;
+
 /// What other people may do in it: nothing.
 const OTHERS: u32 = 0o077;
 
@@ -89,7 +92,7 @@ impl State {
             let found = found.map_err(failed)?;
             let Ok(name) = found.file_name().into_string() else { continue };
             let file = self.file(&name);
-            if std::fs::symlink_metadata(&file).is_ok() {
+            if is_name(&name) && std::fs::symlink_metadata(&file).is_ok() {
                 let record = read(&file).and_then(|record| is_named(record, &name));
                 entries.push(Entry { name, record });
             }
@@ -101,8 +104,16 @@ impl State {
     /// Writes what is local of a graph, so that it is there after a power cut.
     ///
     /// # Errors
-    /// `Limit`, `NoSpace`, and what else the system says; then what was there before still is.
+    /// `Invalid` for what is no name; `Limit`, `NoSpace`, and what else the system says; then what was there before still is.
     pub fn write(&self, record: &Record) -> Result<()> {
+        if !is_name(&record.name) {
+            let words = format!(
+                "{:?} is no name of a graph: it has 1 to {NAME_MAX_BYTES} letters a-z, digits, - _ and \
+                 ., and begins with a letter or digit",
+                record.name
+            );
+            return Err(Error::new(ErrorKind::Invalid, words));
+        }
         let directory = self.path.join(&record.name);
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory);
         made.map_err(|error| Error::io(&error, directory.display()))?;
@@ -115,6 +126,9 @@ impl State {
     /// # Errors
     /// What the system says; one that is not there is forgotten.
     pub fn forget(&self, name: &str) -> Result<()> {
+        if !is_name(name) {
+            return Ok(());
+        }
         let directory = self.path.join(name);
         for file in [directory.join(GRAPH), directory.join(NEW)] {
             match std::fs::remove_file(&file) {
@@ -168,6 +182,12 @@ fn read(file: &Path) -> Result<Record> {
         return Err(failed(ErrorKind::Corrupt, &why));
     }
     Record::decode(&bytes).map_err(|error| failed(error.kind(), &error))
+}
+
+fn is_name(name: &str) -> bool {
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let begins = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+    begins && name.len() <= NAME_MAX_BYTES && name.bytes().all(known)
 }
 
 /// Under another name it would be two graphs at the same disks.
@@ -252,6 +272,24 @@ mod tests {
         }
         assert!(state.entries().unwrap().is_empty());
         assert!(!place.0.join("one").exists() && place.0.join("notes").exists());
+    }
+
+    #[test]
+    fn a_name_leads_nowhere_else() {
+        let place = Place::new("name");
+        let state = State::open(&place.0.join("state")).unwrap();
+        for name in ["", "..", ".", "../other", "a/b", "ä", "-a", &"x".repeat(65)] {
+            assert_eq!(
+                state.write(&record(name)).unwrap_err().kind(),
+                ErrorKind::Invalid,
+                "{name}"
+            );
+        }
+        std::fs::create_dir(place.0.join("other")).unwrap();
+        std::fs::write(place.0.join("other/graph"), "").unwrap();
+        state.forget("../other").unwrap();
+        assert!(place.0.join("other/graph").exists());
+        state.write(&record(&"x".repeat(64))).unwrap();
     }
 
     #[test]

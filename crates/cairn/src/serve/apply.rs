@@ -13,6 +13,7 @@ use crate::certificates;
 use crate::exit::{Exit, Failure, Result};
 use crate::labels;
 use crate::registry::REGISTRY;
+use crate::source::faulty;
 
 /// Until what clients have begun is answered and flushed, and what is replaced has ended.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -33,7 +34,18 @@ impl Serving {
         let turn = self.live.turn().await;
         let mut spec = read(request)?;
         certificates::check(&self.env, &mut spec);
-        self.become_spec(&turn, spec, request.wipe.clone(), request.dry_run).await
+        let record = self.record.as_ref().filter(|_| !request.dry_run);
+        if let Some(record) = record {
+            record.begin(source_of(request))?;
+        }
+        let became = self.become_spec(&turn, spec, request.wipe.clone(), request.dry_run).await;
+        match record.map(|record| record.settle(became.is_ok())) {
+            Some(Err(failure)) => became.map(|mut applied| {
+                applied.notes.push(format!("warning: {}", failure.message));
+                applied
+            }),
+            _ => became,
+        }
     }
 
     /// Lets the graph use all of a disk that has grown, or makes its file larger first.
@@ -89,12 +101,7 @@ impl Serving {
         }
         let surveyed = survey.as_ref().map(Survey::facts).unwrap_or_default();
         let planned = spec.plan_over(REGISTRY, &self.env, &surveyed).await;
-        let mut planned = planned.map_err(|faults| {
-            Failure::new(
-                Exit::Spec,
-                format!("the spec has faults\n{}", faults.to_string().trim_end()),
-            )
-        })?;
+        let mut planned = planned.map_err(|faults| faulty(&faults))?;
         if self.read_only {
             planned.refuse_writes();
         }
@@ -196,6 +203,12 @@ fn grow(planned: &Planned, request: &ResizeRequest) -> Result<Option<String>> {
     });
     grown.map_err(|error| Failure::io(&error, path))?;
     Ok(None)
+}
+
+/// What a daemon keeps of a request.
+fn source_of(request: &ApplyRequest) -> keeper::Source {
+    let ApplyRequest { file, text, variables, .. } = request.clone();
+    keeper::Source::Spec { file, text, variables }
 }
 
 /// The spec of a request, in the directory of whoever asks.

@@ -12,6 +12,7 @@
 //! | `keys.rs` | key slots, by the control socket |
 //! | `remote.rs` | `cairn attach URI` |
 //! | `process.rs` | limits, the pid file, word to the service manager |
+//! | `worker.rs` | the process of one graph of a daemon |
 
 mod apply;
 mod banner;
@@ -22,6 +23,7 @@ mod live;
 mod process;
 mod remote;
 mod stop;
+pub mod worker;
 
 use std::cell::RefCell;
 use std::io::ErrorKind;
@@ -29,7 +31,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use api::GraphView;
+use api::{GraphSource, GraphView, UpRequest};
 use block::Env;
 use block::env::{Address, LISTENER};
 use clap::Args;
@@ -39,7 +41,7 @@ use graph::labels::{Opening, Survey};
 use graph::live::{Live, Now};
 use graph::spec::units::parse_duration;
 use graph::spec::{Listen, Planned, Spec};
-use runtime::{Config, Core};
+use runtime::{Config, Core, Signals};
 
 use crate::attach::Attachments;
 use crate::certificates;
@@ -53,6 +55,7 @@ use crate::view;
 use command::Command;
 use live::Running;
 use process::PidFile;
+use worker::OnFile;
 
 pub use remote::Remote;
 
@@ -117,6 +120,8 @@ pub struct Serving {
     spec: RefCell<Spec>,
     /// Whether writes are refused, whatever the spec says.
     read_only: bool,
+    /// What a daemon keeps of it.
+    record: Option<OnFile>,
 }
 
 impl Serving {
@@ -138,7 +143,8 @@ impl Serving {
         let server = Server::new(env, exports, limits, out::note);
         let (env, engine) = (env.clone(), engine.clone());
         let (listens, spec) = (RefCell::default(), RefCell::new(spec));
-        Ok(Self { env, engine, live, server, attachments, listens, spec, read_only: false })
+        let (read_only, record) = (false, None);
+        Ok(Self { env, engine, live, server, attachments, listens, spec, read_only, record })
     }
 
     /// Lets clients in.
@@ -234,9 +240,40 @@ impl ServeArgs {
 }
 
 impl ServeOptions {
+    /// Of nothing but a look.
+    pub fn dry(degraded: bool, take: bool) -> Self {
+        let options = keeper::Options { degraded, ..keeper::Options::default() };
+        Self { dry_run: true, take, ..worker::options(&options) }
+    }
+
+    /// Whether all of it can be had of a daemon, too.
+    pub fn suits_daemon(&self) -> bool {
+        !self.dry_run && self.run.is_none() && self.pidfile.is_none() && self.at.is_none()
+    }
+
+    /// The same of a daemon.
+    pub fn up(&self, name: String, directory: PathBuf, source: GraphSource) -> UpRequest {
+        let Self { read_only, degraded, take, insecure, .. } = *self;
+        let (listen, wipe) = (self.listen.clone(), Vec::new());
+        UpRequest { name, directory, source, read_only, degraded, listen, insecure, wipe, take }
+    }
+
     /// Serves what the source says, until a signal comes or the command of `--run` ends.
     pub fn serve(self, source: Source, wipe: &[String], form: Form) -> Result {
         let core = Core::new(Config::default())?;
+        process::watch(&core.env());
+        self.serve_on(core, None, source, wipe, form)
+    }
+
+    /// The same on a core that there is; for a daemon, if it keeps the graph.
+    fn serve_on(
+        self,
+        core: Core,
+        kept: Option<(Signals, OnFile)>,
+        source: Source,
+        wipe: &[String],
+        form: Form,
+    ) -> Result {
         let env = core.env();
         let spec = source.spec(self.read_only, &env)?;
         let engine = Engine::new(env.pool());
@@ -269,9 +306,12 @@ impl ServeOptions {
             out::note(&format!("note: {}", core.engine_words()));
         }
         // Before any thread is started: threads inherit what is blocked.
-        let mut signals = core.signals()?;
+        let (mut signals, record) = match kept {
+            Some((signals, record)) => (signals, Some(record)),
+            None => (core.signals()?, None),
+        };
         let serving = core.block_on(Serving::open(&env, &engine, spec, &planned, survey))?;
-        let serving = Rc::new(Serving { read_only: self.read_only, ..serving });
+        let serving = Rc::new(Serving { read_only: self.read_only, record, ..serving });
         // Every disk is open, and so everything that a process before this one has begun is at its end.
         core.block_on(serving.attachments.resume());
         serving.listen(&listens, tls)?;
@@ -283,6 +323,9 @@ impl ServeOptions {
         }
         process::tell_manager("READY=1");
         let ended = match &self.run {
+            None if serving.record.is_some() => {
+                core.block_on(serving.until_signal(&mut signals, self.stop_timeout))
+            }
             None => {
                 let view = serving.view();
                 if let Err(failure) =
@@ -335,7 +378,7 @@ impl ServeOptions {
             return Ok(planned.listens.clone());
         }
         let name = match source {
-            Source::Spec(_) | Source::Labels(_) => planned.name.clone(),
+            Source::Spec(_) | Source::Labels(_) | Source::Kept(_) => planned.name.clone(),
             Source::File(path) | Source::Device(path) => {
                 path.file_name().unwrap_or_default().to_string_lossy().into_owned()
             }

@@ -15,6 +15,7 @@ pub mod locate;
 pub mod ls;
 pub mod show;
 pub mod status;
+pub mod stop;
 pub mod top;
 pub mod validate;
 pub mod wipe;
