@@ -79,7 +79,7 @@ impl WorkerArgs {
         process::watch(&core.env());
         let _seat = Seat::take(&self.seat)?;
         let file = OnFile::read(self.file)?;
-        let record = file.record.borrow().clone();
+        let record = file.record();
         let options = ServeOptions { take: self.take, ..options(&record.options) };
         let spec = file.choose(&core, &options, &self.wipe)?;
         options.serve_on(
@@ -121,10 +121,14 @@ impl OnFile {
         Ok(Self { path, record })
     }
 
+    fn record(&self) -> Record {
+        self.record.borrow().clone()
+    }
+
     /// The spec to serve. If a change was under way when the process before this one ended, the labels
     /// tell whether it has happened: what they refuse is not what they say.
     fn choose(&self, core: &Core, options: &ServeOptions, wipe: &[String]) -> Result<Spec> {
-        let record = self.record.borrow().clone();
+        let record = self.record();
         let name = &record.name;
         let spec = spec_of(&record.source, name);
         if spec.name() != name {
@@ -136,7 +140,8 @@ impl OnFile {
         let would_open = |spec: &Spec| core.block_on(would_open(core, spec, options, wipe));
         if !would_open(&spec) && would_open(&next_spec) {
             out::note(&format!("{name}: a change had happened when the process before ended"));
-            self.write(Record { source: next, next: None, ..self.record.borrow().clone() })?;
+            let record = self.record();
+            self.write(Record { source: next, next: None, ..record })?;
             return Ok(next_spec);
         }
         Ok(spec)
@@ -147,7 +152,8 @@ impl OnFile {
     /// # Errors
     /// What the system says; then it does not begin.
     pub fn begin(&self, next: Kept) -> Result<()> {
-        self.write(Record { next: Some(next), ..self.record.borrow().clone() })
+        let record = self.record();
+        self.write(Record { next: Some(next), ..record })
     }
 
     /// It has happened, or not.
@@ -155,7 +161,7 @@ impl OnFile {
     /// # Errors
     /// What the system says; then the labels tell the next process.
     pub fn settle(&self, happened: bool) -> Result<()> {
-        let mut record = self.record.borrow().clone();
+        let mut record = self.record();
         if let Some(next) = record.next.take().filter(|_| happened) {
             record.source = next;
         }

@@ -65,6 +65,8 @@ impl StatusArgs {
 fn down(graph: &KeptGraph) -> String {
     let KeptGraph { name, phase, problem, held, .. } = graph;
     let word = match phase {
+        // It is tried again and again.
+        Phase::Starting if problem.is_some() => "WAITING",
         Phase::Up | Phase::Starting => "STARTING",
         Phase::Stopping => "STOPPING",
         Phase::Waiting => "WAITING",
