@@ -58,7 +58,7 @@ impl<'d> Load<'d> {
         let mut fio = Command::new("fio");
         fio.args(["--name=load", "--size=96M", "--rw=randrw", "--bsrange=4k-64k", "--direct=1"]);
         fio.args(["--ioengine=libaio", "--iodepth=8", "--fsync=64", "--verify=crc32c"]);
-        fio.args(["--verify_fatal=1", "--time_based", "--runtime=10min", "--verify_state_save=0"]);
+        fio.args(["--verify_fatal=1", "--time_based", "--runtime=600", "--verify_state_save=0"]);
         fio.args(["--output-format=json", "--output=fio.json"]).arg(format!("--filename={device}"));
         fio.current_dir(&dir.0).stdout(Stdio::null()).stderr(Stdio::null());
         Self { dir, fio: fio.spawn().unwrap() }
