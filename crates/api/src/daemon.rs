@@ -4,17 +4,18 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 
-use crate::server::{answer, bind};
+use crate::server::{answer, bind, page, refuse};
 use crate::{Health, Problem, Status};
 
 /// A daemon.
@@ -154,6 +155,8 @@ pub trait Keeps: Send + Sync + 'static {
     fn stop(self: Arc<Self>, graph: KeptName) -> Answering<KeptGraph>;
     /// Has the process of a graph replaced by a new one.
     fn renew(self: Arc<Self>, graph: KeptName) -> Answering<KeptGraph>;
+    /// Figures of all of them, for Prometheus.
+    fn metrics(self: Arc<Self>) -> Answering<String>;
     /// Ends, and leaves all graphs to the daemon that asks.
     fn leave(self: Arc<Self>) -> Answering<DaemonView>;
 }
@@ -198,6 +201,33 @@ impl DaemonSocket {
     }
 }
 
+/// A port where figures are, and nothing else.
+pub struct MetricsPort(tokio::net::TcpListener);
+
+impl MetricsPort {
+    /// Opens it. Nobody is asked who they are, so it is for this machine only.
+    ///
+    /// # Errors
+    /// `InvalidInput` beyond loopback; what the system says.
+    pub fn open(at: SocketAddr) -> io::Result<Self> {
+        if !at.ip().is_loopback() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let listener = std::net::TcpListener::bind(at)?;
+        listener.set_nonblocking(true)?;
+        Ok(Self(tokio::net::TcpListener::from_std(listener)?))
+    }
+
+    /// Answers for as long as it is waited for.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub async fn answer(self, daemon: Arc<dyn Keeps>) -> io::Result<()> {
+        let routes = Router::new().route("/metrics", get(figures)).with_state(daemon);
+        axum::serve(self.0, routes).await
+    }
+}
+
 impl Drop for SocketFile {
     fn drop(&mut self) {
         // If somebody was quicker there is nothing left to do.
@@ -205,21 +235,35 @@ impl Drop for SocketFile {
     }
 }
 
+/// Who answers under a path. All are in `docs/api/openapi.json`.
+pub(crate) fn table() -> Vec<(&'static str, MethodRouter<Arc<dyn Keeps>>)> {
+    vec![
+        ("/v1/daemon", get(view)),
+        ("/v1/daemon/up", post(up)),
+        ("/v1/daemon/stop", post(stop)),
+        ("/v1/daemon/renew", post(renew)),
+        ("/v1/daemon/leave", post(leave)),
+        ("/metrics", get(figures)),
+    ]
+}
+
 fn routes(daemon: Arc<dyn Keeps>) -> Router {
-    Router::new()
-        .route("/v1/daemon", get(view))
-        .route("/v1/daemon/up", post(up))
-        .route("/v1/daemon/stop", post(stop))
-        .route("/v1/daemon/renew", post(renew))
-        .route("/v1/daemon/leave", post(leave))
-        .fallback(crate::server::nothing)
-        .with_state(daemon)
+    let routes = table().into_iter();
+    let router = routes.fold(Router::new(), |router, (path, answer)| router.route(path, answer));
+    router.fallback(crate::server::nothing).with_state(daemon)
 }
 
 type Daemon = State<Arc<dyn Keeps>>;
 
 async fn view(State(daemon): Daemon) -> Response {
     answer(Ok(daemon.view()))
+}
+
+async fn figures(State(daemon): Daemon) -> Response {
+    match daemon.metrics().await {
+        Ok(text) => page(text),
+        Err(problem) => refuse(problem),
+    }
 }
 
 async fn up(State(daemon): Daemon, Json(request): Json<UpRequest>) -> Response {

@@ -24,6 +24,11 @@ pub fn control() -> PathBuf {
     directory().join("control")
 }
 
+/// The control socket of a graph that a process serves.
+pub fn control_of(graph: &str, pid: u32) -> PathBuf {
+    control().join(format!("{graph}-{pid}.sock"))
+}
+
 /// Where a daemon's workers and their sockets lie.
 pub fn keeper() -> PathBuf {
     directory().join("keeper")

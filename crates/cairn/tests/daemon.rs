@@ -293,3 +293,87 @@ fn a_process_that_does_not_turn_any_more_is_replaced() {
     io(&dir, "home", "write -P 1 0 4k");
     assert_eq!(daemon.stop(), 0);
 }
+
+#[test]
+fn figures_are_there_for_every_graph() {
+    let dir = home();
+    dir.write("down.toml", &mirror("down", ""));
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let at = port.to_string();
+    let mut daemon = Daemon::with(&dir, &["--metrics", &at]);
+    for spec in ["home.toml", "down.toml"] {
+        dir.text(&["apply", spec]);
+    }
+    io(&dir, "home", "write -P 1 0 1M");
+    let get = || {
+        use std::io::{Read, Write};
+        let mut stream = std::net::TcpStream::connect(port).unwrap();
+        let request = "GET /metrics HTTP/1.1\r\nHost: cairn\r\nConnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.contains("text/plain; version=0.0.4"), "{answer}");
+        answer
+    };
+    let value = |answer: &str, line: &str| -> Option<f64> {
+        answer.lines().find_map(|found| found.strip_prefix(line)?.trim().parse().ok())
+    };
+    let ops = "cairn_device_ops_total{graph=\"home\",device=\"pair\",kind=\"mirror\",op=\"write\"}";
+    assert!(value(&get(), ops).is_some_and(|n| n >= 1.0), "{}", get());
+    let up = "cairn_daemon_graph_up{graph=\"down\"}";
+    assert_eq!(value(&get(), up), Some(1.0));
+    fs::rename(dir.path("down-a.img"), dir.path("away")).unwrap();
+    send(daemon.worker("down"), "KILL");
+    until("it is down", || value(&get(), up) == Some(0.0));
+    assert!(value(&get(), ops).is_some());
+    let ran = dir.cairn(&["daemon", "--state", "other", "--metrics", "0.0.0.0:1"]);
+    assert_eq!(ran.code, 5, "{ran:?}");
+    assert_eq!(daemon.stop(), 0);
+    let ran = dir.cairn(&["daemon", "--state", "other", "--metrics", "0.0.0.0:1"]);
+    assert!(ran.code == 2 && ran.err.contains("127.0.0.1:1"), "{ran:?}");
+}
+
+#[test]
+fn a_second_signal_is_not_waited_for() {
+    let dir = Dir::new();
+    dir.text(&["create", "disk.img", "16M"]);
+    dir.write(
+        "slow.toml",
+        "name = \"slow\"\n[disk]\nd = { file = \"disk.img\" }\n\
+         [device]\ns = { kind = \"delay\", on = \"d\", write = \"10min\" }\n\
+         [export]\nvol = { on = \"s\" }\n",
+    );
+    let mut daemon = Daemon::start(&dir);
+    dir.text(&["apply", "slow.toml"]);
+    let mut io = std::process::Command::new("qemu-io");
+    io.args(["-f", "raw", &uri(&dir, "slow"), "-c", "write 0 4k"]);
+    io.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    let mut io = io.spawn().unwrap();
+    let is_on_its_way = || {
+        let top: api::Top = dir.json(0, &["top"]);
+        let counts = top.rows.iter().filter_map(|row| row.counts.as_ref());
+        counts.into_iter().any(|counts| counts.in_flight > 0)
+    };
+    until("the write is on its way", is_on_its_way);
+    send(daemon.pid(), "TERM");
+    until("it stops", || daemon.graph("slow").phase == Phase::Stopping);
+    let begun = std::time::Instant::now();
+    assert_eq!(daemon.stop(), 12, "{}", daemon.log());
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert!(daemon.log().contains("second signal"), "{}", daemon.log());
+    io.wait().unwrap();
+}
+
+#[test]
+fn the_unit_is_one_that_systemd_takes() {
+    let unit = include_str!("../../../packaging/cairn.service");
+    let dir = Dir::new();
+    // The program is not installed where it is tested.
+    dir.write("cairn.service", &unit.replace("/usr/bin/cairn", "/bin/true"));
+    let mut verify = std::process::Command::new("systemd-analyze");
+    verify.arg("verify").arg(dir.path("cairn.service"));
+    match verify.output() {
+        Ok(output) => assert!(output.status.success(), "{:?}", common::Ran::of(&output)),
+        Err(error) => eprintln!("passed over: systemd-analyze: {error}"),
+    }
+}

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::keeper::Daemon;
 use common::machine::{Name, is_root, noise, run};
+use common::manager::Manager;
 use common::{Dir, send, tool, until};
 
 /// Kills of one worker under load.
@@ -70,7 +71,8 @@ impl<'d> Load<'d> {
         send(self.fio.id(), "INT");
         self.fio.wait().unwrap();
         let said = fs::read_to_string(self.dir.path("fio.json")).unwrap();
-        let said: serde_json::Value = serde_json::from_str(&said[said.find('{').unwrap()..]).unwrap();
+        let said: serde_json::Value =
+            serde_json::from_str(&said[said.find('{').unwrap()..]).unwrap();
         let job = &said["jobs"][0];
         assert_eq!(job["error"], 0, "{said}");
         assert!(job["write"]["total_ios"].as_u64().unwrap() > 100, "{said}");
@@ -123,7 +125,9 @@ fn an_attached_device_pauses_whoever_is_killed() {
         longest = longest.max(daemon.kill_worker("home"));
     }
     let pause = load.end();
-    println!("{KILLS} kills: longest pause {pause:?}, longest until the next one is up {longest:?}");
+    println!(
+        "{KILLS} kills: longest pause {pause:?}, longest until the next one is up {longest:?}"
+    );
     assert!(pause < PAUSE_AFTER_KILL, "{pause:?}");
     assert_eq!(daemon.worker("plain"), other, "a crash is one graph's");
     let next = format!("{} goes on", name.shown());
@@ -139,6 +143,49 @@ fn an_attached_device_pauses_whoever_is_killed() {
     dir.text(&["stop", "home"]);
     assert!(name.is_gone());
     assert_eq!(daemon.stop(), 0, "{}", daemon.log());
+}
+
+#[test]
+fn both_may_be_killed_where_a_service_manager_holds_what_they_hold() {
+    if !is_root() {
+        return;
+    }
+    let _alone = alone();
+    let dir = graphs();
+    let mut manager = Manager::new(&dir);
+    let daemon = ["daemon", "--state", "state"];
+    manager.begin(&daemon);
+    dir.text(&["apply", "home.toml"]);
+    let name = Name::new(&dir);
+    name.attach("vol");
+    let load = Load::start(&dir, &name.shown());
+    let worker = || -> Option<u32> {
+        let view = api::Client::new(dir.path("run/cairn/daemon.sock")).daemon().ok()?;
+        view.graphs[0].pid.filter(|_| view.graphs[0].phase == api::Phase::Up)
+    };
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(1100));
+        let old = worker().expect("it is up");
+        manager.listen();
+        let mut names = manager.names();
+        names.sort();
+        let mount = format!("home/attached/{}/vol/1048576", name.name);
+        assert_eq!(names, [&*mount, "home/listener"]);
+        send(old, "STOP");
+        manager.kill();
+        send(old, "KILL");
+        until("it is gone", || !std::path::Path::new(&format!("/proc/{old}/fd/0")).exists());
+        manager.begin(&daemon);
+        until("another process is up", || worker().is_some_and(|pid| pid != old));
+    }
+    let pause = load.end();
+    println!("3 kills of both: longest pause {pause:?}");
+    assert!(pause < PAUSE_AFTER_KILL, "{pause:?}");
+    dir.text(&["stop", "home"]);
+    manager.listen();
+    assert_eq!(manager.names(), [""; 0], "what is stopped is not held");
+    assert!(name.is_gone());
+    assert_eq!(manager.stop(), 0);
 }
 
 #[test]
@@ -199,9 +246,8 @@ fn nbd_clients_that_reconnect_go_on() {
     );
     dir.write("above.toml", &above);
     let serve = dir.serve(&["above.toml"]);
-    let image = format!(
-        "driver=nbd,server.type=unix,server.path={socket},export=vol,reconnect-delay=30"
-    );
+    let image =
+        format!("driver=nbd,server.type=unix,server.path={socket},export=vol,reconnect-delay=30");
     let client = |args: &[&str]| {
         let mut qemu = Command::new("qemu-io");
         qemu.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -1,10 +1,12 @@
 //! One process, from its start until it is wholly gone.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command};
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
+};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -56,6 +58,11 @@ impl Worker {
     /// After that: in words, what the system says of its end.
     pub fn bury(mut self) -> String {
         let status = self.child.as_mut().and_then(|child| child.wait().ok());
+        if status.is_none() {
+            // It may be a child of this process before it became another program. If not, it is not ours.
+            let which = WaitId::PidFd(self.handle.get_ref().as_fd());
+            let _ = waitid(which, WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+        }
         status.map_or_else(|| "it is gone".to_owned(), |status| status.to_string())
     }
 }

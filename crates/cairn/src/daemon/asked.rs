@@ -2,10 +2,14 @@
 
 use std::sync::Arc;
 
-use api::{Answering, DaemonView, GraphSource, Keeps, KeptGraph, KeptName, Problem, UpRequest};
+use api::metrics::Sample;
+use api::{
+    Answering, Client, DaemonView, GraphSource, Keeps, KeptGraph, KeptName, Problem, UpRequest,
+};
 use keeper::{Options, Record, Source};
 
 use super::graphs::Graphs;
+use crate::place;
 
 impl Keeps for Graphs {
     fn view(&self) -> DaemonView {
@@ -32,6 +36,17 @@ impl Keeps for Graphs {
         Box::pin(async move { Graphs::renew(&self, &graph.name).await.map_err(Problem::from) })
     }
 
+    fn metrics(self: Arc<Self>) -> Answering<String> {
+        Box::pin(async move {
+            let daemon = self.describe();
+            let sampled = tokio::task::spawn_blocking(move || {
+                let samples: Vec<_> = daemon.graphs.iter().filter_map(sample).collect();
+                api::metrics::page(&samples, Some(&daemon))
+            });
+            sampled.await.map_err(|_| gone())
+        })
+    }
+
     fn leave(self: Arc<Self>) -> Answering<DaemonView> {
         Box::pin(async move {
             let view = self.describe();
@@ -40,6 +55,16 @@ impl Keeps for Graphs {
             Ok(view)
         })
     }
+}
+
+/// What a graph says of itself; one that says nothing is told by the figures of the daemon.
+fn sample(graph: &KeptGraph) -> Option<Sample> {
+    let worker = Client::new(place::control_of(&graph.name, graph.pid?));
+    Some(Sample {
+        graph: worker.graph().ok()?,
+        status: worker.status().ok()?,
+        top: worker.top().ok()?,
+    })
 }
 
 fn gone() -> Problem {

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -40,6 +41,8 @@ pub struct Graphs {
     /// Whoever brings a graph up, or stops one, does it alone.
     turn: tokio::sync::Mutex<()>,
     leaving: Notify,
+    /// Nothing is brought up any more.
+    ending: AtomicBool,
 }
 
 impl Graphs {
@@ -58,7 +61,7 @@ impl Graphs {
         }
         let (all, held) = (Mutex::default(), Mutex::new(held));
         let (turn, leaving) = (tokio::sync::Mutex::default(), Notify::new());
-        Self { state, place, all, held, turn, leaving }
+        Self { state, place, all, held, turn, leaving, ending: AtomicBool::new(false) }
     }
 
     fn all(&self) -> MutexGuard<'_, BTreeMap<String, Graph>> {
@@ -71,6 +74,11 @@ impl Graphs {
         let starts = self.look().await;
         let held = std::mem::take(&mut *self.held.lock().unwrap_or_else(PoisonError::into_inner));
         for (graph, files) in held {
+            if self.all().contains_key(&graph) {
+                // What is local of it cannot be read now, and may be when it is looked at again.
+                self.held.lock().unwrap_or_else(PoisonError::into_inner).insert(graph, files);
+                continue;
+            }
             // They are of no graph that is known: whoever uses them gets errors, and knows.
             let count = out::count(files.len() as u64, "descriptor");
             out::note(&format!("warning: {graph} is not kept any more; {count} of it closed"));
@@ -169,6 +177,9 @@ impl Graphs {
     /// Why it does not come up; `InUse` if it runs.
     pub async fn bring_up(&self, record: Record, words: Vec<String>) -> Result<KeptGraph> {
         let _turn = self.turn.lock().await;
+        if self.ending.load(Ordering::Relaxed) {
+            return Err(Failure::new(Exit::Other, "the daemon is going down"));
+        }
         let name = record.name.clone();
         let before = match self.all().get(&name) {
             Some(Graph::Kept(kept)) => {
@@ -264,7 +275,8 @@ impl Graphs {
     /// Closes all of them in order, at once; who is impatient has each told a second time. They come up
     /// again with the next daemon.
     pub async fn stop_all(self: Arc<Self>, impatient: &Notify) -> Exit {
-        let _turn = self.turn.lock().await;
+        // Whoever brings one up just now is told that it was stopped.
+        self.ending.store(true, Ordering::Relaxed);
         let mut stops = JoinSet::new();
         for (name, kept) in self.kept() {
             stops.spawn(async move { (name, kept.stop().await) });

@@ -12,13 +12,14 @@ mod asked;
 mod graphs;
 
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use api::{Client, DaemonSocket};
+use api::{Client, DaemonSocket, MetricsPort};
 use clap::Args;
 use keeper::State;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -36,6 +37,9 @@ const LEAVE: Duration = Duration::from_secs(30);
 /// From one look at that to the next.
 const LOOK: Duration = Duration::from_millis(10);
 
+/// Answers that were given as the process ends have so long to leave.
+const LINGER: Duration = Duration::from_secs(1);
+
 /// The word for a daemon that takes the place of another one.
 const REPLACE: &str = "--replace";
 
@@ -48,6 +52,9 @@ pub struct DaemonArgs {
     /// Take the place of the daemon that runs, and have the process of each graph replaced by a new one
     #[arg(long)]
     replace: bool,
+    /// Answer GET /metrics at this address of this machine: HOST:PORT, on loopback
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<SocketAddr>,
 }
 
 /// What comes after this process.
@@ -71,7 +78,7 @@ impl DaemonArgs {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Failure::io(&error, "starting the daemon"))?;
         let graphs = Arc::new(Graphs::new(state, place::keeper(), left));
-        match runtime.block_on(keep(graphs, self.replace))? {
+        match runtime.block_on(self.keep(graphs))? {
             After::End(exit) => Ok(exit),
             After::Anew => {
                 drop(runtime);
@@ -96,6 +103,67 @@ impl DaemonArgs {
             }
         }
     }
+
+    /// From the first graph to the last.
+    async fn keep(&self, graphs: Arc<Graphs>) -> Result<After> {
+        let kind =
+            |kind| signal(kind).map_err(|error| Failure::io(&error, "taking over the signals"));
+        let mut ends =
+            Ends { term: kind(SignalKind::terminate())?, int: kind(SignalKind::interrupt())? };
+        let (mut reload, mut renew) =
+            (kind(SignalKind::hangup())?, kind(SignalKind::user_defined2())?);
+        let socket = open_socket()?;
+        let (close, closed) = oneshot::channel::<()>();
+        let until = async {
+            // Said, or dropped: either is the end.
+            let _ = closed.await;
+        };
+        let answers = tokio::spawn(socket.answer(graphs.clone(), until));
+        if let Some(port) = self.open_metrics()? {
+            tokio::spawn(port.answer(graphs.clone()));
+        }
+        watch();
+        let beginning = graphs.begin().await;
+        let mut begun = tokio::spawn(beginning);
+        let after = loop {
+            tokio::select! {
+                _ = &mut begun, if !begun.is_finished() => {
+                    tell_manager("READY=1");
+                    if self.replace {
+                        tokio::spawn(graphs.clone().renew_all());
+                    }
+                }
+                () = ends.next() => break After::End(end(&graphs, &mut ends).await),
+                () = graphs.left() => break After::End(Exit::Ok),
+                _ = reload.recv() => { tokio::spawn(graphs.clone().reload()); }
+                _ = renew.recv() => {
+                    graphs.leave_all().await;
+                    break After::Anew;
+                }
+            }
+        };
+        // Who waits for an answer gets it.
+        drop(close);
+        let _ = tokio::time::timeout(LINGER, answers).await;
+        Ok(after)
+    }
+
+    /// The port for figures, if there is to be one.
+    fn open_metrics(&self) -> Result<Option<MetricsPort>> {
+        let Some(at) = self.metrics else { return Ok(None) };
+        let opened = MetricsPort::open(at).map_err(|error| match error.kind() {
+            ErrorKind::InvalidInput => {
+                let why = format!(
+                    "--metrics {at}: whoever could reach it would be told everything. Next: an \
+                     address of loopback, as 127.0.0.1:{}, and a proxy before it",
+                    at.port()
+                );
+                Failure::new(Exit::Usage, why)
+            }
+            _ => Failure::io(&error, format_args!("--metrics {at}")),
+        });
+        opened.map(Some)
+    }
 }
 
 /// Has the daemon that runs leave, if one does.
@@ -105,45 +173,6 @@ fn ask_to_leave(socket: &Path) -> Result<()> {
         Err(problem) if problem.exit == Exit::NotFound.code() => Ok(()),
         Err(problem) => Err(problem.into()),
     }
-}
-
-/// From the first graph to the last.
-async fn keep(graphs: Arc<Graphs>, replace: bool) -> Result<After> {
-    let kind = |kind| signal(kind).map_err(|error| Failure::io(&error, "taking over the signals"));
-    let mut ends =
-        Ends { term: kind(SignalKind::terminate())?, int: kind(SignalKind::interrupt())? };
-    let (mut reload, mut renew) = (kind(SignalKind::hangup())?, kind(SignalKind::user_defined2())?);
-    let socket = open_socket()?;
-    let (close, closed) = oneshot::channel::<()>();
-    let until = async {
-        // Said, or dropped: either is the end.
-        let _ = closed.await;
-    };
-    let answers = tokio::spawn(socket.answer(graphs.clone(), until));
-    watch();
-    let beginning = graphs.begin().await;
-    let mut begun = tokio::spawn(async move { beginning.await });
-    let after = loop {
-        tokio::select! {
-            _ = &mut begun, if !begun.is_finished() => {
-                tell_manager("READY=1");
-                if replace {
-                    tokio::spawn(graphs.clone().renew_all());
-                }
-            }
-            () = ends.next() => break After::End(end(&graphs, &mut ends).await),
-            () = graphs.left() => break After::End(Exit::Ok),
-            _ = reload.recv() => { tokio::spawn(graphs.clone().reload()); }
-            _ = renew.recv() => {
-                graphs.leave_all().await;
-                break After::Anew;
-            }
-        }
-    };
-    // Who waits for an answer gets it.
-    drop(close);
-    let _ = answers.await;
-    Ok(after)
 }
 
 /// What ends a daemon.

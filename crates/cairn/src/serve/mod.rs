@@ -55,6 +55,7 @@ use crate::view;
 use command::Command;
 use live::Running;
 use process::PidFile;
+use stop::Ended;
 use worker::OnFile;
 
 pub use remote::Remote;
@@ -105,6 +106,16 @@ pub struct ServeOptions {
     /// The longest wait, at the end, for begun requests and for flushes
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     stop_timeout: Duration,
+}
+
+/// A graph that could be served, and how.
+struct Prepared {
+    engine: Engine,
+    spec: Spec,
+    survey: Option<Survey>,
+    planned: Planned,
+    listens: Vec<Listen>,
+    tls: Option<Rc<tls::Server>>,
 }
 
 /// A graph that clients can reach.
@@ -275,26 +286,8 @@ impl ServeOptions {
         form: Form,
     ) -> Result {
         let env = core.env();
-        let spec = source.spec(self.read_only, &env)?;
-        let engine = Engine::new(env.pool());
-        env.spawn("engine", engine.clone().drive());
-        let opening = Opening {
-            degraded: self.degraded,
-            wipe: wipe.to_vec(),
-            take: self.take,
-            ..labels::opening()
-        };
-        let look = labels::survey(&spec, &env, &engine, opening, self.dry_run, None);
-        let survey = core.block_on(look);
-        self.judge(survey.as_ref(), wipe)?;
-        let surveyed = survey.as_ref().map(Survey::facts).unwrap_or_default();
-        let planned = core.block_on(source.plan(&spec, self.read_only, &env, &surveyed))?;
-        let listens = self.addresses(&source, &planned)?;
-        for warning in &planned.warnings {
-            out::note(&warning.to_string());
-        }
-        listen::warn(&listens);
-        let tls = certificates::server(&env, &planned, &listens)?;
+        let Prepared { engine, spec, survey, planned, listens, tls } =
+            self.prepare(&core, &source, wipe)?;
         if self.dry_run {
             out::print(&banner::dry(&planned, &listens))?;
             out::print(&survey.as_ref().map(labels::glimpses).unwrap_or_default())?;
@@ -306,7 +299,7 @@ impl ServeOptions {
             out::note(&format!("note: {}", core.engine_words()));
         }
         // Before any thread is started: threads inherit what is blocked.
-        let (mut signals, record) = match kept {
+        let (signals, record) = match kept {
             Some((signals, record)) => (signals, Some(record)),
             None => (core.signals()?, None),
         };
@@ -322,27 +315,56 @@ impl ServeOptions {
             pidfile.write()?;
         }
         process::tell_manager("READY=1");
-        let ended = match &self.run {
-            None if serving.record.is_some() => {
-                core.block_on(serving.until_signal(&mut signals, self.stop_timeout))
-            }
-            None => {
-                let view = serving.view();
-                if let Err(failure) =
-                    form.print(&view, || banner::text(&planned, &serving.attachments.views()))
-                {
-                    // It serves all the same.
-                    out::note(&format!("warning: {}", failure.message));
-                }
-                core.block_on(serving.until_signal(&mut signals, self.stop_timeout))
-            }
-            Some(run) => {
-                let command = Command::start(run, &planned, &signals)?;
-                core.block_on(serving.until_command(command, &mut signals, self.stop_timeout))
-            }
-        };
+        let ended = self.until_end(&core, &serving, signals, form)?;
         drop((control, pidfile));
         ended.finish(core)
+    }
+
+    /// All that can be known before anything is opened.
+    fn prepare(&self, core: &Core, source: &Source, wipe: &[String]) -> Result<Prepared> {
+        let env = core.env();
+        let spec = source.spec(self.read_only, &env)?;
+        let engine = Engine::new(env.pool());
+        env.spawn("engine", engine.clone().drive());
+        let (degraded, take) = (self.degraded, self.take);
+        let opening = Opening { degraded, take, wipe: wipe.to_vec(), ..labels::opening() };
+        let look = labels::survey(&spec, &env, &engine, opening, self.dry_run, None);
+        let survey = core.block_on(look);
+        self.judge(survey.as_ref(), wipe)?;
+        let surveyed = survey.as_ref().map(Survey::facts).unwrap_or_default();
+        let planned = core.block_on(source.plan(&spec, self.read_only, &env, &surveyed))?;
+        let listens = self.addresses(source, &planned)?;
+        for warning in &planned.warnings {
+            out::note(&warning.to_string());
+        }
+        listen::warn(&listens);
+        let tls = certificates::server(&env, &planned, &listens)?;
+        Ok(Prepared { engine, spec, survey, planned, listens, tls })
+    }
+
+    /// Serves until it is to end, and ends it.
+    fn until_end(
+        &self,
+        core: &Core,
+        serving: &Serving,
+        mut signals: Signals,
+        form: Form,
+    ) -> Result<Ended> {
+        let planned = serving.planned();
+        if let Some(run) = &self.run {
+            let command = Command::start(run, &planned, &signals)?;
+            let ended = serving.until_command(command, &mut signals, self.stop_timeout);
+            return Ok(core.block_on(ended));
+        }
+        // Of what a daemon keeps whoever has asked it is told.
+        if serving.record.is_none() {
+            let text = || banner::text(&planned, &serving.attachments.views());
+            if let Err(failure) = form.print(&serving.view(), text) {
+                // It serves all the same.
+                out::note(&format!("warning: {}", failure.message));
+            }
+        }
+        Ok(core.block_on(serving.until_signal(&mut signals, self.stop_timeout)))
     }
 
     /// Whether the labelled disks may be opened, as far as can be told without a plan.
@@ -399,7 +421,7 @@ fn open_control(at: Option<&Path>, serving: &Rc<Serving>) -> Result<api::Server>
         None => {
             place::make_control()?;
             let name = &serving.live.now().planned.name;
-            place::control().join(format!("{name}-{}.sock", std::process::id()))
+            place::control_of(name, std::process::id())
         }
     };
     let (bridge, answers) = api::bridge();
