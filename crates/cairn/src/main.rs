@@ -12,6 +12,7 @@ mod daemon;
 mod draw;
 mod exit;
 mod labels;
+mod log;
 mod out;
 mod place;
 mod race;

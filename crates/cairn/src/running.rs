@@ -1,7 +1,7 @@
 //! What runs on this machine for this user, and which of it is meant.
 
 use std::os::unix::fs::FileTypeExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use api::{Client, Problem};
 use clap::Args;
@@ -12,8 +12,8 @@ use crate::place;
 /// Which running graph a live verb asks.
 #[derive(Args, Default)]
 pub struct At {
-    /// The control socket to ask, where more than one graph is running
-    #[arg(long, value_name = "SOCKET")]
+    /// The graph to ask, or its control socket, where more than one is running
+    #[arg(long, value_name = "GRAPH|SOCKET")]
     at: Option<PathBuf>,
 }
 
@@ -56,11 +56,10 @@ impl At {
     /// # Errors
     /// `Denied` if others could have put sockets there.
     pub fn named(&self, name: &str) -> Result<Option<Client>> {
-        if let Some(path) = &self.at {
-            return Ok(Some(Client::new(path)));
+        match &self.at {
+            Some(at) => Ok(Some(meant(at))),
+            None => Ok(running()?.into_iter().find(|client| is_called(client, name))),
         }
-        let is_it = |client: &Client| client.graph().is_ok_and(|graph| graph.name == name);
-        Ok(running()?.into_iter().find(is_it))
     }
 
     /// All that run, or the one that is named.
@@ -68,8 +67,8 @@ impl At {
     /// # Errors
     /// `NotFound` if there is none.
     pub fn all(&self) -> Result<Vec<Client>> {
-        if let Some(path) = &self.at {
-            return Ok(vec![Client::new(path)]);
+        if let Some(at) = &self.at {
+            return Ok(vec![meant(at)]);
         }
         let all = running()?;
         if all.is_empty() {
@@ -84,6 +83,20 @@ impl At {
         }
         Ok(all)
     }
+}
+
+/// What `--at` says: a word that is no file is the name of a graph.
+fn meant(at: &Path) -> Client {
+    let name = at.to_str().filter(|name| !name.contains('/') && !at.exists());
+    let found = name.and_then(|name| {
+        let all = running().unwrap_or_default();
+        all.into_iter().find(|client| is_called(client, name))
+    });
+    found.unwrap_or_else(|| Client::new(at))
+}
+
+fn is_called(client: &Client, name: &str) -> bool {
+    client.graph().is_ok_and(|graph| graph.name == name)
 }
 
 /// Sockets at which somebody answers, by name. One whose process is gone is removed.

@@ -377,3 +377,75 @@ fn the_unit_is_one_that_systemd_takes() {
         Err(error) => eprintln!("passed over: systemd-analyze: {error}"),
     }
 }
+
+#[test]
+fn a_log_for_programs_is_one_object_a_line() {
+    let dir = home();
+    let mut daemon = Daemon::with(&dir, &["--log", "json"]);
+    dir.text(&["apply", "home.toml"]);
+    daemon.kill_worker("home");
+    dir.write("bad.toml", "name = \"bad\"\n[export]\nvol = { on = \"nowhere\" }\n");
+    assert_eq!(dir.cairn(&["apply", "bad.toml"]).code, 3);
+    assert_eq!(daemon.stop(), 0);
+    let log = daemon.log();
+    let lines: Vec<serde_json::Value> = log
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect();
+    let has = |key: &str, value: &str, words: &str| {
+        lines.iter().any(|line| {
+            line[key] == value && line["message"].as_str().is_some_and(|said| said.contains(words))
+        })
+    };
+    assert!(has("level", "info", "home: ended after"), "{log}");
+    assert!(
+        has("graph", "bad", "the spec has faults") && has("level", "error", "nowhere"),
+        "{log}"
+    );
+}
+
+#[test]
+fn what_was_said_of_a_missing_disk_counts_at_each_start() {
+    let dir = home();
+    let mut daemon = Daemon::start(&dir);
+    dir.text(&["apply", "home.toml"]);
+    io(&dir, "home", "write -P 5 0 1M");
+    dir.text(&["stop", "home"]);
+    fs::rename(dir.path("home-b.img"), dir.path("away")).unwrap();
+    let ran = dir.cairn(&["import", "home"]);
+    assert!(ran.code == 10 && ran.err.contains("--degraded"), "{ran:?}");
+    assert!(!daemon.file("home").exists());
+    let said = dir.text(&["import", "home", "--degraded"]);
+    assert!(said.starts_with("home  up, degraded.  nbd+unix://"), "{said}");
+    assert_eq!(dir.cairn(&["status"]).code, 10);
+    daemon.kill_worker("home");
+    io(&dir, "home", "read -P 5 0 1M");
+    assert_eq!(daemon.stop(), 0);
+    let mut daemon = Daemon::start(&dir);
+    io(&dir, "home", "read -P 5 0 1M");
+    assert_eq!(daemon.stop(), 0, "{}", daemon.log());
+}
+
+#[test]
+fn a_key_is_read_at_each_start_and_kept_by_nobody() {
+    let dir = home();
+    dir.write("key", "correct horse battery staple");
+    let safe = "s = { kind = \"crypt\", on = \"pair\", key = \"file:key\", kdf_memory = \"1MiB\", \
+                kdf_passes = 1 }\n[export]";
+    let spec = mirror("home", "")
+        .replace("[export]", safe)
+        .replace("vol = { on = \"pair\" }", "vol = { on = \"s\" }");
+    dir.write("home.toml", &spec);
+    let mut daemon = Daemon::start(&dir);
+    dir.text(&["apply", "home.toml"]);
+    io(&dir, "home", "write -P 5 0 1M");
+    assert!(!fs::read_to_string(daemon.file("home")).unwrap().contains("horse"));
+    daemon.kill_worker("home");
+    dir.text(&["stop", "home"]);
+    let ran = dir.cairn(&["import", "home"]);
+    assert!(ran.code == 2 && ran.err.contains("--key s=file:PATH"), "{ran:?}");
+    dir.text(&["import", "home", "--key", "s=file:key"]);
+    daemon.kill_worker("home");
+    io(&dir, "home", "read -P 5 0 1M");
+    assert_eq!(daemon.stop(), 0, "{}", daemon.log());
+}

@@ -104,9 +104,7 @@ fn an_attached_device_pauses_whoever_is_killed() {
     dir.text(&["apply", "plain.toml"]);
     let other = daemon.worker("plain");
     let name = Name::new(&dir);
-    let at = dir.path("run/cairn/control").join(format!("home-{}.sock", daemon.worker("home")));
-    let at = at.display().to_string();
-    dir.text(&["attach", "vol", "--name", &name.name, "--at", &at]);
+    dir.text(&["attach", "vol", "--name", &name.name, "--at", "home"]);
     assert_eq!(daemon.graph("home").held, 2);
 
     let load = Load::start(&dir, &name.shown());

@@ -15,8 +15,8 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::exit::{Exit, Failure, Result};
-use crate::out;
 use crate::serve::worker;
+use crate::{log, out};
 
 /// For every graph to be up, or to have failed once, before the service manager is told.
 const READY: Duration = Duration::from_secs(60);
@@ -327,7 +327,8 @@ fn command(file: &Path, seat: &Path, words: &[String]) -> Command {
     let directory =
         Record::read(file).map_or_else(|_| PathBuf::from("/"), |record| record.directory);
     let mut command = Command::new("/proc/self/exe");
-    command.arg0(worker::NAME).arg(file).arg("--seat").arg(seat).args(words);
+    command.arg0(worker::NAME).arg(file).arg("--seat").arg(seat);
+    command.args(["--log", log::form().word()]).args(words);
     // What it serves is told at its control socket.
     command.current_dir(directory).stdout(Stdio::null());
     command.env_remove("WATCHDOG_PID");

@@ -26,6 +26,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, oneshot};
 
 use crate::exit::{Exit, Failure, Result};
+use crate::log::{self, LogForm};
 use crate::out::{self, Form};
 use crate::place;
 
@@ -55,6 +56,9 @@ pub struct DaemonArgs {
     /// Answer GET /metrics at this address of this machine: HOST:PORT, on loopback
     #[arg(long, value_name = "ADDR")]
     metrics: Option<SocketAddr>,
+    /// How lines of the log are written, those of workers too: text, or one JSON object each
+    #[arg(long, value_name = "FORM", value_enum, default_value_t)]
+    log: LogForm,
 }
 
 /// What comes after this process.
@@ -68,6 +72,7 @@ enum After {
 impl DaemonArgs {
     /// Keeps graphs until a signal comes.
     pub fn run(self, _: Form) -> Result {
+        log::begin(self.log, None);
         let left = runtime::take_all();
         place::make_keeper()?;
         let path = self.state.clone().unwrap_or_else(place::state);

@@ -47,6 +47,7 @@ use crate::attach::Attachments;
 use crate::certificates;
 use crate::exit::{Exit, Failure, Result};
 use crate::labels;
+use crate::log::{self, LogForm};
 use crate::out::{self, Form};
 use crate::place;
 use crate::source::Source;
@@ -106,6 +107,9 @@ pub struct ServeOptions {
     /// The longest wait, at the end, for begun requests and for flushes
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     stop_timeout: Duration,
+    /// How lines of the log are written: text, or one JSON object each
+    #[arg(long, value_name = "FORM", value_enum, default_value_t)]
+    log: LogForm,
 }
 
 /// A graph that could be served, and how.
@@ -271,7 +275,8 @@ impl ServeOptions {
 
     /// Serves what the source says, until a signal comes or the command of `--run` ends.
     pub fn serve(self, source: Source, wipe: &[String], form: Form) -> Result {
-        let core = Core::new(Config::default())?;
+        log::begin(self.log, None);
+        let core = Core::new(Config { note: out::note, ..Config::default() })?;
         process::watch(&core.env());
         self.serve_on(core, None, source, wipe, form)
     }

@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use super::stop::Ended;
 use super::{ServeOptions, Serving, process};
 use crate::exit::{Exit, Failure, Result};
 use crate::labels;
+use crate::log::{self, LogForm};
 use crate::out::{self, Form};
 use crate::registry::REGISTRY;
 use crate::source::Source;
@@ -47,6 +48,9 @@ struct WorkerArgs {
     /// Open disks that another machine had open and did not close
     #[arg(long)]
     take: bool,
+    /// How lines of the log are written
+    #[arg(long, value_enum, default_value_t)]
+    log: LogForm,
 }
 
 /// Whether this program was started as a worker.
@@ -56,7 +60,10 @@ pub fn is_meant(name: &OsStr) -> bool {
 
 /// The whole life of a worker.
 pub fn main() -> ExitCode {
-    let ended = WorkerArgs::parse().run();
+    let args = WorkerArgs::parse();
+    let graph = args.file.parent().and_then(Path::file_name).map(OsStr::to_string_lossy);
+    log::begin(args.log, graph.as_deref());
+    let ended = args.run();
     let (code, why) = match ended {
         Ok(exit) => (exit.code(), String::new()),
         Err(failure) => (failure.code, failure.message),
@@ -73,7 +80,7 @@ impl WorkerArgs {
         // A terminal's Ctrl-C is for the daemon, which ends workers in order; and nobody is asked there.
         rustix::process::setsid().map_err(|error| Failure::io(&error.into(), "a new session"))?;
         runtime::inherit_from(std::io::stdin())?;
-        let core = Core::new(Config::default())?;
+        let core = Core::new(Config { note: out::note, ..Config::default() })?;
         // From here on what the daemon says waits until it is heard.
         let signals = core.signals_of_keeper()?;
         process::watch(&core.env());
@@ -106,6 +113,7 @@ pub fn options(kept: &keeper::Options) -> ServeOptions {
         pidfile: None,
         at: None,
         stop_timeout: STOP,
+        log: log::form(),
     }
 }
 

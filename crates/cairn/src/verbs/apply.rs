@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use api::{Applied, ApplyRequest, Client, GraphSource, UpRequest};
+use api::{Applied, ApplyRequest, Client, GraphSource, Health, UpRequest};
 use clap::Args;
 use graph::spec::Spec;
 
@@ -119,14 +119,15 @@ impl Written {
 /// Has a daemon bring a graph up, and says where clients reach it.
 pub fn bring_up(form: Form, daemon: &Client, up: &UpRequest) -> Result {
     let kept = daemon.up(up)?;
-    let uris: Vec<String> = match At::default().named(&kept.name)? {
-        Some(client) => {
-            let exports = client.graph()?.exports.into_iter();
-            exports.flat_map(|export| export.attached.into_iter().chain(export.uris)).collect()
+    let (mut degraded, mut uris) = ("", Vec::new());
+    if let Some(client) = At::default().named(&kept.name)? {
+        if client.status()?.health != Health::Ok {
+            degraded = ", degraded";
         }
-        None => Vec::new(),
-    };
-    form.print(&kept, || format!("{}  up.  {}\n", kept.name, uris.join("   ")))?;
+        let exports = client.graph()?.exports.into_iter();
+        uris.extend(exports.flat_map(|export| export.attached.into_iter().chain(export.uris)));
+    }
+    form.print(&kept, || format!("{}  up{degraded}.  {}\n", kept.name, uris.join("   ")))?;
     Ok(Exit::Ok)
 }
 
