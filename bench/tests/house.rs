@@ -18,10 +18,11 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("bench", &["block", "graph", "kinds", "net", "runtime", "wire"]),
     ("api", &["block", "graph"]),
     ("attach", &["block", "wire"]),
+    ("keeper", &["block", "runtime"]),
     (
         "cairn",
         &[
-            "api", "attach", "bench", "block", "export", "graph", "kinds", "meta", "net",
+            "api", "attach", "bench", "block", "export", "graph", "keeper", "kinds", "meta", "net",
             "runtime", "tls", "wire",
         ],
     ),

@@ -10,9 +10,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::{
-    Applied, ApplyRequest, AttachRequest, Attached, DetachRequest, DeviceStatus, DiskRequest,
-    EventLine, GraphView, Job, JobRequest, KeyRequest, KeySlots, MemberRequest, Place, Problem,
-    ResizeRequest, ScrubRequest, SpecText, Status, Top,
+    Applied, ApplyRequest, AttachRequest, Attached, DaemonView, DetachRequest, DeviceStatus,
+    DiskRequest, EventLine, GraphView, Job, JobRequest, KeptGraph, KeptName, KeyRequest, KeySlots,
+    MemberRequest, Place, Problem, ResizeRequest, ScrubRequest, SpecText, Status, Top, UpRequest,
 };
 
 /// The longest answer that is read: a graph of the most devices fits several times.
@@ -192,6 +192,46 @@ impl Client {
     /// As all.
     pub fn detach(&self, request: &DetachRequest) -> Answer<Attached> {
         self.post_within(PATIENCE_DISKS, "/v1/detach", request)
+    }
+
+    /// Of a daemon: what it keeps.
+    ///
+    /// # Errors
+    /// As all.
+    pub fn daemon(&self) -> Answer<DaemonView> {
+        self.get("/v1/daemon")
+    }
+
+    /// Of a daemon: brings a graph up, and has it kept. It waits until clients can connect.
+    ///
+    /// # Errors
+    /// As all.
+    pub fn up(&self, request: &UpRequest) -> Answer<KeptGraph> {
+        self.post_within(PATIENCE_DISKS, "/v1/daemon/up", request)
+    }
+
+    /// Of a daemon: closes a graph in order, and has it forgotten. It waits for the last flush.
+    ///
+    /// # Errors
+    /// As all.
+    pub fn stop(&self, graph: &KeptName) -> Answer<KeptGraph> {
+        self.post_within(PATIENCE_DISKS, "/v1/daemon/stop", graph)
+    }
+
+    /// Of a daemon: has the process of a graph replaced by a new one.
+    ///
+    /// # Errors
+    /// As all.
+    pub fn renew(&self, graph: &KeptName) -> Answer<KeptGraph> {
+        self.post_within(PATIENCE_DISKS, "/v1/daemon/renew", graph)
+    }
+
+    /// Of a daemon: has it end, and leave all graphs as they are.
+    ///
+    /// # Errors
+    /// As all.
+    pub fn leave(&self) -> Answer<DaemonView> {
+        self.post("/v1/daemon/leave", &())
     }
 
     fn get<T: DeserializeOwned>(&self, path: &str) -> Answer<T> {

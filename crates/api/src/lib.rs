@@ -5,6 +5,8 @@
 //! | `types.rs` | what is asked and answered; the command's `-o json` prints the same |
 //! | `bridge.rs` | from the thread that speaks HTTP to the core that owns the graph, and back |
 //! | `server.rs` | the routes |
+//! | `daemon.rs` | the same of a daemon that keeps many graphs |
+//! | `metrics.rs` | figures for Prometheus |
 //! | `client.rs` | the other side |
 //!
 //! The server knows no graph: it asks whoever implements [`Live`].
@@ -18,11 +20,19 @@ use std::pin::Pin;
 
 mod bridge;
 mod client;
+mod daemon;
+pub mod metrics;
+#[cfg(test)]
+mod openapi;
 mod server;
 mod types;
 
 pub use bridge::{Answers, Bridge, JOBS_MAX, bridge};
 pub use client::{ANSWER_MAX_BYTES, Client};
+pub use daemon::{
+    Answering, DaemonSocket, DaemonView, GraphSource, Keeps, KeptGraph, KeptName, MetricsPort,
+    Phase, UpRequest,
+};
 pub use server::Server;
 pub use types::{
     Applied, ApplyRequest, AttachRequest, Attached, ChangeLine, Counts, DetachRequest,

@@ -7,14 +7,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use axum::extract::{Query, State};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
 use rustix::fs::Mode;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
+use crate::metrics;
 use crate::{
     ApplyRequest, AttachRequest, Bridge, DetachRequest, DiskRequest, JobRequest, KeyRequest, Live,
     MemberRequest, Problem, ResizeRequest, ScrubRequest,
@@ -76,7 +77,7 @@ impl Drop for Server {
 }
 
 /// Binds, in place of a socket whose process is gone. Anything else at that path stays.
-fn bind(path: &Path) -> io::Result<UnixListener> {
+pub(crate) fn bind(path: &Path) -> io::Result<UnixListener> {
     if std::fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
         return Err(io::ErrorKind::AlreadyExists.into());
     }
@@ -95,27 +96,34 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     bound
 }
 
+/// Who answers under a path. All are in `docs/api/openapi.json`.
+pub(crate) fn table() -> Vec<(&'static str, MethodRouter<Bridge>)> {
+    vec![
+        ("/v1/graph", get(|State(bridge)| ask(bridge, |live| Ok(live.graph())))),
+        ("/v1/spec", get(|State(bridge)| ask(bridge, |live| Ok(live.spec())))),
+        ("/v1/status", get(|State(bridge)| ask(bridge, |live| Ok(live.status())))),
+        ("/v1/top", get(|State(bridge)| ask(bridge, |live| Ok(live.top())))),
+        ("/v1/locate", get(locate)),
+        ("/v1/device/fail", post(fail)),
+        ("/v1/device/resync", post(resync)),
+        ("/v1/device/scrub", post(scrub)),
+        ("/v1/device/disk", post(disk)),
+        ("/v1/device/resize", post(resize)),
+        ("/v1/events", get(events)),
+        ("/v1/jobs", get(|State(bridge)| ask(bridge, |live| Ok(live.jobs())))),
+        ("/v1/job", post(job)),
+        ("/v1/keys", post(keys)),
+        ("/v1/attach", post(attach)),
+        ("/v1/detach", post(detach)),
+        ("/v1/apply", post(apply)),
+        ("/metrics", get(figures)),
+    ]
+}
+
 fn routes(bridge: Bridge) -> Router {
-    Router::new()
-        .route("/v1/graph", get(|State(bridge)| ask(bridge, |live| Ok(live.graph()))))
-        .route("/v1/spec", get(|State(bridge)| ask(bridge, |live| Ok(live.spec()))))
-        .route("/v1/status", get(|State(bridge)| ask(bridge, |live| Ok(live.status()))))
-        .route("/v1/top", get(|State(bridge)| ask(bridge, |live| Ok(live.top()))))
-        .route("/v1/locate", get(locate))
-        .route("/v1/device/fail", post(fail))
-        .route("/v1/device/resync", post(resync))
-        .route("/v1/device/scrub", post(scrub))
-        .route("/v1/device/disk", post(disk))
-        .route("/v1/events", get(events))
-        .route("/v1/keys", post(keys))
-        .route("/v1/attach", post(attach))
-        .route("/v1/detach", post(detach))
-        .route("/v1/apply", post(apply))
-        .route("/v1/jobs", get(|State(bridge)| ask(bridge, |live| Ok(live.jobs()))))
-        .route("/v1/job", post(job))
-        .route("/v1/device/resize", post(resize))
-        .fallback(nothing)
-        .with_state(bridge)
+    let routes = table().into_iter();
+    let router = routes.fold(Router::new(), |router, (path, answer)| router.route(path, answer));
+    router.fallback(nothing).with_state(bridge)
 }
 
 #[derive(Deserialize)]
@@ -126,6 +134,23 @@ struct Byte {
 
 async fn locate(State(bridge): State<Bridge>, Query(byte): Query<Byte>) -> Response {
     ask(bridge, move |live| live.locate(&byte.export, byte.offset)).await
+}
+
+async fn figures(State(bridge): State<Bridge>) -> Response {
+    let asked = bridge.ask(|live| metrics::Sample {
+        graph: live.graph(),
+        status: live.status(),
+        top: live.top(),
+    });
+    match asked.await {
+        Ok(sample) => page(metrics::page(&[sample], None)),
+        Err(problem) => refuse(problem),
+    }
+}
+
+/// Figures, as whoever asks expects them.
+pub(crate) fn page(text: String) -> Response {
+    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response()
 }
 
 async fn fail(State(bridge): State<Bridge>, Json(request): Json<MemberRequest>) -> Response {
@@ -178,7 +203,7 @@ async fn job(State(bridge): State<Bridge>, Json(request): Json<JobRequest>) -> R
     ask(bridge, move |live| live.job(&request)).await
 }
 
-async fn nothing() -> Response {
+pub(crate) async fn nothing() -> Response {
     refuse(Problem { exit: 4, message: "there is nothing under that path".to_owned() })
 }
 
@@ -189,14 +214,14 @@ async fn ask<T: Serialize + Send + 'static>(
     answer(bridge.ask(ask).await.flatten())
 }
 
-fn answer<T: Serialize>(answer: Result<T, Problem>) -> Response {
+pub(crate) fn answer<T: Serialize>(answer: Result<T, Problem>) -> Response {
     match answer {
         Ok(answer) => Json(answer).into_response(),
         Err(problem) => refuse(problem),
     }
 }
 
-fn refuse(problem: Problem) -> Response {
+pub(crate) fn refuse(problem: Problem) -> Response {
     let status = match problem.exit {
         2 | 3 => StatusCode::BAD_REQUEST,
         4 => StatusCode::NOT_FOUND,

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::KeptGraph;
+
 /// A graph: its nodes, those below first, and its exports.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct GraphView {
@@ -102,6 +104,9 @@ pub struct Status {
     /// Exports that are devices of this machine.
     #[serde(default)]
     pub attached: Vec<Attached>,
+    /// How the daemon that keeps it sees it; none if no daemon does.
+    #[serde(default)]
+    pub kept: Option<KeptGraph>,
 }
 
 /// An export that is a block device of this machine, or would be.

@@ -530,6 +530,10 @@ pub trait Channel {
     fn entrust(&self, _name: &str) -> Result<bool> {
         Ok(false)
     }
+    /// The name under which it is held.
+    fn entrusted(&self) -> Option<String> {
+        None
+    }
     /// Takes that back: it ends with this process.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::daemon::DaemonArgs;
 use crate::exit::Result;
 use crate::out::Form;
 use crate::serve::ServeArgs;
@@ -22,6 +23,7 @@ use crate::verbs::locate::LocateArgs;
 use crate::verbs::ls::LsArgs;
 use crate::verbs::show::ShowArgs;
 use crate::verbs::status::StatusArgs;
+use crate::verbs::stop::StopArgs;
 use crate::verbs::top::TopArgs;
 use crate::verbs::validate::ValidateArgs;
 use crate::verbs::wipe::WipeArgs;
@@ -45,13 +47,17 @@ enum Verb {
     Info(InfoArgs),
     /// Serve a spec, or one raw disk, in the foreground
     Serve(ServeArgs),
-    /// Find graphs on disks, and serve one without its spec
+    /// Find graphs on disks, and bring one up without its spec
     Import(ImportArgs),
+    /// Keep many graphs, each in a process that may die and is started again
+    Daemon(DaemonArgs),
+    /// Close a graph that a daemon keeps, so that another machine may open it
+    Stop(StopArgs),
     /// Check a spec: every fault at once, or what the user gets
     Validate(ValidateArgs),
     /// Tell what of the running graph a spec would change
     Diff(DiffArgs),
-    /// Make the running graph what a spec says, while its clients wait
+    /// Bring a graph up and keep it, or make the running one what the spec says
     Apply(ApplyArgs),
     /// Show a spec, or what is running, with nothing left open
     Show(ShowArgs),
@@ -98,6 +104,8 @@ impl Args {
             Verb::Info(args) => args.run(form),
             Verb::Serve(args) => args.run(form),
             Verb::Import(args) => args.run(form),
+            Verb::Daemon(args) => args.run(form),
+            Verb::Stop(args) => args.run(form),
             Verb::Validate(args) => args.run(form),
             Verb::Diff(args) => args.run(form),
             Verb::Apply(args) => args.run(form),

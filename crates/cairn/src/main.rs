@@ -8,9 +8,11 @@
 mod args;
 mod attach;
 mod certificates;
+mod daemon;
 mod draw;
 mod exit;
 mod labels;
+mod log;
 mod out;
 mod place;
 mod race;
@@ -31,6 +33,9 @@ use args::Args;
 fn main() -> ExitCode {
     if std::env::args_os().next().is_some_and(|name| name == attach::hands::NAME) {
         return attach::hands::main();
+    }
+    if std::env::args_os().next().is_some_and(|name| serve::worker::is_meant(&name)) {
+        return serve::worker::main();
     }
     runtime::inherit();
     match Args::parse().run() {

@@ -7,6 +7,8 @@ use serde::Serialize;
 
 use crate::exit::{Failure, Result};
 
+pub use crate::log::note;
+
 /// How results are printed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub enum Form {
@@ -41,12 +43,6 @@ pub fn print(text: &str) -> Result<()> {
         }
         _ => Ok(()),
     }
-}
-
-/// A line for the log of a server, or a warning.
-pub fn note(line: &str) {
-    // Where there is no stderr there is nobody to tell.
-    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// So many of something: `1 error`, `2 errors`.

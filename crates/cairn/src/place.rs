@@ -24,6 +24,42 @@ pub fn control() -> PathBuf {
     directory().join("control")
 }
 
+/// The control socket of a graph that a process serves.
+pub fn control_of(graph: &str, pid: u32) -> PathBuf {
+    control().join(format!("{graph}-{pid}.sock"))
+}
+
+/// Where a daemon's workers and their sockets lie.
+pub fn keeper() -> PathBuf {
+    directory().join("keeper")
+}
+
+/// The control socket of a daemon.
+pub fn daemon() -> PathBuf {
+    directory().join("daemon.sock")
+}
+
+/// Where a daemon keeps what is local: `/var/lib/cairn` for root, `$XDG_STATE_HOME/cairn` or
+/// `~/.local/state/cairn` for others.
+pub fn state() -> PathBuf {
+    if rustix::process::geteuid().is_root() {
+        return PathBuf::from("/var/lib/cairn");
+    }
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|it| it.is_absolute());
+    let home = || absolute("HOME").map(|home| home.join(".local/state"));
+    let base = absolute("XDG_STATE_HOME").or_else(home);
+    base.unwrap_or_else(directory).join("cairn")
+}
+
+/// Makes [`keeper`], and what is above it, for this user alone.
+///
+/// # Errors
+/// As [`check`], and what the system says.
+pub fn make_keeper() -> Result<()> {
+    make_directory()?;
+    make(&keeper())
+}
+
 /// Makes [`directory`] for this user alone.
 ///
 /// # Errors

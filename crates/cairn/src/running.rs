@@ -1,7 +1,7 @@
 //! What runs on this machine for this user, and which of it is meant.
 
 use std::os::unix::fs::FileTypeExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use api::{Client, Problem};
 use clap::Args;
@@ -10,14 +10,19 @@ use crate::exit::{Exit, Failure, Result};
 use crate::place;
 
 /// Which running graph a live verb asks.
-#[derive(Args)]
+#[derive(Args, Default)]
 pub struct At {
-    /// The control socket to ask, where more than one graph is running
-    #[arg(long, value_name = "SOCKET")]
+    /// The graph to ask, or its control socket, where more than one is running
+    #[arg(long, value_name = "GRAPH|SOCKET")]
     at: Option<PathBuf>,
 }
 
 impl At {
+    /// Whether none is named.
+    pub fn is_any(&self) -> bool {
+        self.at.is_none()
+    }
+
     /// The one that is meant.
     ///
     /// # Errors
@@ -46,21 +51,52 @@ impl At {
         Err(Failure::new(Exit::Usage, why))
     }
 
+    /// The graph of that name, if it runs; the one at the socket that is named, whatever it is called.
+    ///
+    /// # Errors
+    /// `Denied` if others could have put sockets there.
+    pub fn named(&self, name: &str) -> Result<Option<Client>> {
+        match &self.at {
+            Some(at) => Ok(Some(meant(at))),
+            None => Ok(running()?.into_iter().find(|client| is_called(client, name))),
+        }
+    }
+
     /// All that run, or the one that is named.
     ///
     /// # Errors
     /// `NotFound` if there is none.
     pub fn all(&self) -> Result<Vec<Client>> {
-        if let Some(path) = &self.at {
-            return Ok(vec![Client::new(path)]);
+        if let Some(at) = &self.at {
+            return Ok(vec![meant(at)]);
         }
         let all = running()?;
         if all.is_empty() {
-            let why = "nothing is running here. Next: cairn serve SPEC|FILE";
+            let why = match daemon() {
+                Some(_) => "no graph is up here. Next: cairn apply SPEC, or cairn import",
+                None => {
+                    "nothing is running here. Next: cairn serve SPEC|FILE; or cairn daemon, and \
+                         then cairn apply SPEC"
+                }
+            };
             return Err(Failure::new(Exit::NotFound, why));
         }
         Ok(all)
     }
+}
+
+/// What `--at` says: a word that is no file is the name of a graph.
+fn meant(at: &Path) -> Client {
+    let name = at.to_str().filter(|name| !name.contains('/') && !at.exists());
+    let found = name.and_then(|name| {
+        let all = running().unwrap_or_default();
+        all.into_iter().find(|client| is_called(client, name))
+    });
+    found.unwrap_or_else(|| Client::new(at))
+}
+
+fn is_called(client: &Client, name: &str) -> bool {
+    client.graph().is_ok_and(|graph| graph.name == name)
 }
 
 /// Sockets at which somebody answers, by name. One whose process is gone is removed.
@@ -91,6 +127,13 @@ fn running() -> Result<Vec<Client>> {
         }
     };
     Ok(paths.into_iter().filter_map(lives).collect())
+}
+
+/// The daemon of this user, if one answers.
+pub fn daemon() -> Option<Client> {
+    let client = Client::new(place::daemon());
+    place::check(&place::directory()).ok()?;
+    client.connect().ok().map(|_| client)
 }
 
 impl From<Problem> for Failure {

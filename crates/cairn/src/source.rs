@@ -26,6 +26,8 @@ pub enum Source {
     Device(PathBuf),
     /// What labels say.
     Labels(Box<Spec>),
+    /// What a daemon keeps.
+    Kept(Box<Spec>),
 }
 
 impl Source {
@@ -67,6 +69,11 @@ impl Source {
             Self::File(path) => disk("file", path, read_only, env),
             Self::Device(path) => disk("path", path, read_only, env),
             Self::Labels(spec) => Ok((**spec).clone()),
+            Self::Kept(spec) => {
+                let mut spec = (**spec).clone();
+                certificates::check(env, &mut spec);
+                Ok(spec)
+            }
         }
     }
 
@@ -81,6 +88,7 @@ impl Source {
         let planned = spec.plan_over(REGISTRY, env, surveyed).await;
         let mut planned = match self {
             Self::Spec(_) | Self::Labels(_) => planned.map_err(told)?,
+            Self::Kept(_) => planned.map_err(|faults| faulty(&faults))?,
             Self::File(_) | Self::Device(_) => return planned.map_err(unusable),
         };
         if read_only {
@@ -161,6 +169,12 @@ fn disk(kind: &str, path: &Path, read_only: bool, env: &Env) -> Result<Spec> {
 fn unusable(faults: Faults) -> Failure {
     let words: Vec<_> = faults.iter().map(|fault| fault.message()).collect();
     Failure::new(Exit::Usage, words.join("; "))
+}
+
+/// All faults of a spec, for whoever is not here.
+pub fn faulty(faults: &Faults) -> Failure {
+    let faults = faults.to_string();
+    Failure::new(Exit::Spec, format!("the spec has faults\n{}", faults.trim_end()))
 }
 
 /// Prints all faults of a spec.

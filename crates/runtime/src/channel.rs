@@ -160,6 +160,10 @@ impl Channel for Fuse {
         Ok(held)
     }
 
+    fn entrusted(&self) -> Option<String> {
+        self.entrusted.borrow().clone()
+    }
+
     fn withdraw(&self) -> Result<()> {
         let name = self.entrusted.take();
         name.map_or(Ok(()), |name| store::withdraw(&name))

@@ -9,6 +9,7 @@
 )]
 
 mod again;
+mod bequest;
 mod channel;
 mod disk;
 mod engine;
@@ -37,9 +38,12 @@ use block::{BufPool, Env, Error, Result};
 use crate::executor::{MAIN, Queue, TaskWaker};
 use crate::side::Side;
 
+pub use crate::bequest::{BEQUEST_MAX, bequeath, inherit_from};
 pub use crate::engine::Engine;
 pub use crate::signals::{Signals, let_signals_through};
-pub use crate::store::{INHERITED_MAX, NAME_MAX_BYTES, inherit, tell_manager};
+pub use crate::store::{
+    INHERITED_MAX, NAME_MAX_BYTES, entrust, inherit, take_all, tell_manager, withdraw,
+};
 
 /// How a core is made.
 #[derive(Clone, Debug)]
@@ -124,7 +128,15 @@ impl Core {
     /// # Errors
     /// What the kernel says to a signalfd.
     pub fn signals(&self) -> Result<Signals> {
-        Signals::new(self.side.clone())
+        Signals::new(self.side.clone(), false)
+    }
+
+    /// The same with SIGUSR1 and SIGUSR2, by which a keeper speaks to the program that it keeps.
+    ///
+    /// # Errors
+    /// As [`Core::signals`].
+    pub fn signals_of_keeper(&self) -> Result<Signals> {
+        Signals::new(self.side.clone(), true)
     }
 
     /// Runs everything of this core until `future` is done.

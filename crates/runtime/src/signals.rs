@@ -12,9 +12,13 @@ use crate::side::Side;
 use crate::slab::{Held, Op};
 use crate::sys;
 
+/// What ends a program.
 const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// SIGINT, SIGTERM and SIGHUP, one after the other.
+/// What a keeper has to say to a program besides: SIGUSR1 and SIGUSR2.
+const OF_A_KEEPER: [i32; 2] = [libc::SIGUSR1, libc::SIGUSR2];
+
+/// SIGINT, SIGTERM and SIGHUP, one after the other; those of a keeper too, if they are asked for.
 pub struct Signals {
     side: Rc<Side>,
     file: Rc<OwnedFd>,
@@ -28,8 +32,9 @@ pub fn let_signals_through<T>(start: impl FnOnce() -> T) -> T {
 }
 
 impl Signals {
-    pub(crate) fn new(side: Rc<Side>) -> Result<Self> {
-        let file = sys::signalfd(&SIGNALS)
+    pub(crate) fn new(side: Rc<Side>, kept: bool) -> Result<Self> {
+        let others: &[i32] = if kept { &OF_A_KEEPER } else { &[] };
+        let file = sys::signalfd(&[&SIGNALS, others].concat())
             .map_err(|error| Error::io(&error, "taking over the signals"))?;
         Ok(Self { side, file: Rc::new(file), ticket: None })
     }

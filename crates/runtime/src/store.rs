@@ -63,6 +63,16 @@ pub fn inherit() {
     }
 }
 
+/// These are left to this process from now on.
+pub(crate) fn leave(all: impl IntoIterator<Item = (String, OwnedFd)>) {
+    left().extend(all.into_iter().map(|(name, file)| Left { name, file }));
+}
+
+/// Everything that was left to this process: whoever asks keeps it from now on.
+pub fn take_all() -> Vec<(String, OwnedFd)> {
+    left().drain(..).map(|left| (left.name, left.file)).collect()
+}
+
 /// The names of what was left to this process and is not taken yet.
 pub(crate) fn names() -> Vec<String> {
     left().iter().map(|one| one.name.clone()).collect()
@@ -79,7 +89,7 @@ pub(crate) fn take(is_it: impl Fn(&Left) -> bool) -> Option<Left> {
 ///
 /// # Errors
 /// What the system says; the store itself does not answer.
-pub(crate) fn entrust(name: &str, file: BorrowedFd<'_>) -> Result<bool> {
+pub fn entrust(name: &str, file: BorrowedFd<'_>) -> Result<bool> {
     debug_assert!(name.len() <= NAME_MAX_BYTES && !name.contains([':', '\n']), "{name}");
     tell(&format!("FDSTORE=1\nFDNAME={name}"), Some(file))
         .map_err(|error| Error::io(&error, format_args!("${MANAGER}: storing {name}")))
@@ -89,7 +99,7 @@ pub(crate) fn entrust(name: &str, file: BorrowedFd<'_>) -> Result<bool> {
 ///
 /// # Errors
 /// What the system says.
-pub(crate) fn withdraw(name: &str) -> Result<()> {
+pub fn withdraw(name: &str) -> Result<()> {
     tell(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), None)
         .map(drop)
         .map_err(|error| Error::io(&error, format_args!("${MANAGER}: giving up {name}")))

@@ -81,6 +81,22 @@ impl Attachments {
         }
     }
 
+    /// One that would not outlive this process, if there is any.
+    pub fn mortal(&self) -> Option<String> {
+        let all = self.0.all.borrow();
+        let mortal = all.iter().find(|one| !one.behind.is_entrusted());
+        let busy = || self.0.busy.borrow().first().cloned();
+        mortal.map(|one| one.view.path.clone()).or_else(busy)
+    }
+
+    /// Has those that are held held once more, by whoever does so now.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn entrust_again(&self) -> Result<()> {
+        self.0.all.borrow().iter().try_for_each(|one| one.behind.entrust_again())
+    }
+
     /// What an export is called as a device, if it is one.
     pub fn of(&self, export: &str) -> Option<String> {
         let all = self.0.all.borrow();

@@ -128,6 +128,21 @@ impl Behind {
         })
     }
 
+    /// Whether it outlives this process.
+    pub fn is_entrusted(&self) -> bool {
+        matches!(self, Self::Fuse(volume) if volume.channel().entrusted().is_some())
+    }
+
+    /// Has what is held held once more, by whoever does so now.
+    pub fn entrust_again(&self) -> Result<()> {
+        if let Self::Fuse(volume) = self
+            && let Some(name) = volume.channel().entrusted()
+        {
+            volume.channel().entrust(&name)?;
+        }
+        Ok(())
+    }
+
     /// It is not to be held any more.
     pub fn withdraw(&self) {
         if let Self::Fuse(volume) = self

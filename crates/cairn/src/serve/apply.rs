@@ -15,6 +15,7 @@ use crate::certificates;
 use crate::exit::{Exit, Failure, Result};
 use crate::labels;
 use crate::registry::REGISTRY;
+use crate::source::faulty;
 
 /// Until what clients have begun is answered and flushed, and what is replaced has ended.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -40,8 +41,15 @@ impl Serving {
             let wanted = self.wanted(&spec, request.wipe.clone(), true).await?;
             (spec, notes) = self.with_moves(&spec, &wanted.planned, request.speed_bytes)?;
         }
-        let wipe = request.wipe.clone();
-        let mut applied = self.become_spec(&turn, spec, wipe, request.dry_run).await?;
+        let record = self.record.as_ref().filter(|_| !request.dry_run);
+        if let Some(record) = record {
+            record.begin(source_of(request))?;
+        }
+        let became = self.become_spec(&turn, spec, request.wipe.clone(), request.dry_run).await;
+        if let Some(Err(failure)) = record.map(|record| record.settle(became.is_ok())) {
+            notes.push(format!("warning: {}", failure.message));
+        }
+        let mut applied = became?;
         applied.notes.extend(notes);
         if !request.dry_run {
             self.follow_moves();
@@ -107,12 +115,7 @@ impl Serving {
         }
         let surveyed = survey.as_ref().map(Survey::facts).unwrap_or_default();
         let planned = spec.plan_over(REGISTRY, &self.env, &surveyed).await;
-        let mut planned = planned.map_err(|faults| {
-            Failure::new(
-                Exit::Spec,
-                format!("the spec has faults\n{}", faults.to_string().trim_end()),
-            )
-        })?;
+        let mut planned = planned.map_err(|faults| faulty(&faults))?;
         if self.read_only {
             planned.refuse_writes();
         }
@@ -214,6 +217,12 @@ fn grow(planned: &Planned, request: &ResizeRequest) -> Result<Option<String>> {
     });
     grown.map_err(|error| Failure::io(&error, path))?;
     Ok(None)
+}
+
+/// What a daemon keeps of a request.
+fn source_of(request: &ApplyRequest) -> keeper::Source {
+    let ApplyRequest { file, text, variables, .. } = request.clone();
+    keeper::Source::Spec { file, text, variables }
 }
 
 /// The spec of a request, in the directory of whoever asks.

@@ -45,6 +45,7 @@ impl Live for Running {
             served: self.0.server.served(),
             devices,
             attached: self.0.attachments.views(),
+            kept: None,
         }
     }
 

@@ -15,6 +15,7 @@
 //! | `keys.rs` | key slots, by the control socket |
 //! | `remote.rs` | `cairn attach URI` |
 //! | `process.rs` | limits, the pid file, word to the service manager |
+//! | `worker.rs` | the process of one graph of a daemon |
 
 mod apply;
 mod banner;
@@ -28,6 +29,7 @@ mod live;
 mod process;
 mod remote;
 mod stop;
+pub mod worker;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -36,7 +38,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use api::GraphView;
+use api::{GraphSource, GraphView, UpRequest};
 use block::Env;
 use block::env::{Address, LISTENER, Listener};
 use clap::Args;
@@ -46,12 +48,13 @@ use graph::labels::{Opening, Survey};
 use graph::live::{Live, Now};
 use graph::spec::units::parse_duration;
 use graph::spec::{Listen, Planned, Spec};
-use runtime::{Config, Core};
+use runtime::{Config, Core, Signals};
 
 use crate::attach::Attachments;
 use crate::certificates;
 use crate::exit::{Exit, Failure, Result};
 use crate::labels;
+use crate::log::{self, LogForm};
 use crate::out::{self, Form};
 use crate::place;
 use crate::source::Source;
@@ -60,6 +63,8 @@ use crate::view;
 use command::Command;
 use live::Running;
 use process::PidFile;
+use stop::Ended;
+use worker::OnFile;
 
 pub use remote::Remote;
 
@@ -112,6 +117,19 @@ pub struct ServeOptions {
     /// The longest wait, at the end, for begun requests and for flushes
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     stop_timeout: Duration,
+    /// How lines of the log are written: text, or one JSON object each
+    #[arg(long, value_name = "FORM", value_enum, default_value_t)]
+    log: LogForm,
+}
+
+/// A graph that could be served, and how.
+struct Prepared {
+    engine: Engine,
+    spec: Spec,
+    survey: Option<Survey>,
+    planned: Planned,
+    listens: Vec<Listen>,
+    tls: Option<Rc<tls::Server>>,
 }
 
 /// A graph that clients can reach.
@@ -131,6 +149,8 @@ pub struct Serving {
     jobs: RefCell<Vec<(String, String)>>,
     /// Moves whose end somebody waits for.
     followed: RefCell<BTreeSet<String>>,
+    /// What a daemon keeps of it.
+    record: Option<OnFile>,
 }
 
 impl Serving {
@@ -152,6 +172,7 @@ impl Serving {
         let server = Server::new(env, exports, limits, out::note);
         let (env, engine) = (env.clone(), engine.clone());
         let (listens, spec) = (RefCell::default(), RefCell::new(spec));
+        let (read_only, record) = (false, None);
         let (jobs, followed) = (RefCell::default(), RefCell::default());
         Ok(Self {
             env,
@@ -161,9 +182,10 @@ impl Serving {
             attachments,
             listens,
             spec,
-            read_only: false,
+            read_only,
             jobs,
             followed,
+            record,
         })
     }
 
@@ -277,31 +299,44 @@ impl ServeArgs {
 }
 
 impl ServeOptions {
+    /// Of nothing but a look.
+    pub fn dry(degraded: bool, take: bool) -> Self {
+        let options = keeper::Options { degraded, ..keeper::Options::default() };
+        Self { dry_run: true, take, ..worker::options(&options) }
+    }
+
+    /// Whether all of it can be had of a daemon, too.
+    pub fn suits_daemon(&self) -> bool {
+        !self.dry_run && self.run.is_none() && self.pidfile.is_none() && self.at.is_none()
+    }
+
+    /// The same of a daemon.
+    pub fn up(&self, name: String, directory: PathBuf, source: GraphSource) -> UpRequest {
+        let Self { read_only, degraded, take, insecure, .. } = *self;
+        let (listen, wipe) = (self.listen.clone(), Vec::new());
+        UpRequest { name, directory, source, read_only, degraded, listen, insecure, wipe, take }
+    }
+
     /// Serves what the source says, until a signal comes or the command of `--run` ends.
     pub fn serve(self, source: Source, wipe: &[String], form: Form) -> Result {
-        let core = Core::new(Config::default())?;
+        log::begin(self.log, None);
+        let core = Core::new(Config { note: out::note, ..Config::default() })?;
+        process::watch(&core.env());
+        self.serve_on(core, None, source, wipe, form)
+    }
+
+    /// The same on a core that there is; for a daemon, if it keeps the graph.
+    fn serve_on(
+        self,
+        core: Core,
+        kept: Option<(Signals, OnFile)>,
+        source: Source,
+        wipe: &[String],
+        form: Form,
+    ) -> Result {
         let env = core.env();
-        let spec = source.spec(self.read_only, &env)?;
-        let engine = Engine::new(env.pool());
-        env.spawn("engine", engine.clone().drive());
-        let opening = Opening {
-            degraded: self.degraded,
-            wipe: wipe.to_vec(),
-            take: self.take,
-            ..labels::opening()
-        };
-        let look = labels::survey(&spec, &env, &engine, opening, self.dry_run, None);
-        let survey = core.block_on(look);
-        self.judge(survey.as_ref(), wipe)?;
-        let spec = goes_on(spec, survey.as_ref());
-        let surveyed = survey.as_ref().map(Survey::facts).unwrap_or_default();
-        let planned = core.block_on(source.plan(&spec, self.read_only, &env, &surveyed))?;
-        let listens = self.addresses(&source, &planned)?;
-        for warning in &planned.warnings {
-            out::note(&warning.to_string());
-        }
-        listen::warn(&listens);
-        let tls = certificates::server(&env, &planned, &listens)?;
+        let Prepared { engine, spec, survey, planned, listens, tls } =
+            self.prepare(&core, &source, wipe)?;
         if self.dry_run {
             out::print(&banner::dry(&planned, &listens))?;
             out::print(&survey.as_ref().map(labels::glimpses).unwrap_or_default())?;
@@ -313,9 +348,12 @@ impl ServeOptions {
             out::note(&format!("note: {}", core.engine_words()));
         }
         // Before any thread is started: threads inherit what is blocked.
-        let mut signals = core.signals()?;
+        let (signals, record) = match kept {
+            Some((signals, record)) => (signals, Some(record)),
+            None => (core.signals()?, None),
+        };
         let serving = core.block_on(Serving::open(&env, &engine, spec, &planned, survey))?;
-        let serving = Rc::new(Serving { read_only: self.read_only, ..serving });
+        let serving = Rc::new(Serving { read_only: self.read_only, record, ..serving });
         serving.tell_program();
         // Every disk is open, and so everything that a process before this one has begun is at its end.
         core.block_on(serving.attachments.resume());
@@ -328,24 +366,57 @@ impl ServeOptions {
         }
         serving.follow_moves();
         process::tell_manager("READY=1");
-        let ended = match &self.run {
-            None => {
-                let view = serving.view();
-                if let Err(failure) =
-                    form.print(&view, || banner::text(&planned, &serving.attachments.views()))
-                {
-                    // It serves all the same.
-                    out::note(&format!("warning: {}", failure.message));
-                }
-                core.block_on(serving.until_signal(&mut signals, self.stop_timeout))
-            }
-            Some(run) => {
-                let command = Command::start(run, &planned, &signals)?;
-                core.block_on(serving.until_command(command, &mut signals, self.stop_timeout))
-            }
-        };
+        let ended = self.until_end(&core, &serving, signals, form)?;
         drop((control, pidfile));
         ended.finish(core)
+    }
+
+    /// All that can be known before anything is opened.
+    fn prepare(&self, core: &Core, source: &Source, wipe: &[String]) -> Result<Prepared> {
+        let env = core.env();
+        let spec = source.spec(self.read_only, &env)?;
+        let engine = Engine::new(env.pool());
+        env.spawn("engine", engine.clone().drive());
+        let (degraded, take) = (self.degraded, self.take);
+        let opening = Opening { degraded, take, wipe: wipe.to_vec(), ..labels::opening() };
+        let look = labels::survey(&spec, &env, &engine, opening, self.dry_run, None);
+        let survey = core.block_on(look);
+        self.judge(survey.as_ref(), wipe)?;
+        let spec = goes_on(spec, survey.as_ref());
+        let surveyed = survey.as_ref().map(Survey::facts).unwrap_or_default();
+        let planned = core.block_on(source.plan(&spec, self.read_only, &env, &surveyed))?;
+        let listens = self.addresses(source, &planned)?;
+        for warning in &planned.warnings {
+            out::note(&warning.to_string());
+        }
+        listen::warn(&listens);
+        let tls = certificates::server(&env, &planned, &listens)?;
+        Ok(Prepared { engine, spec, survey, planned, listens, tls })
+    }
+
+    /// Serves until it is to end, and ends it.
+    fn until_end(
+        &self,
+        core: &Core,
+        serving: &Serving,
+        mut signals: Signals,
+        form: Form,
+    ) -> Result<Ended> {
+        let planned = serving.planned();
+        if let Some(run) = &self.run {
+            let command = Command::start(run, &planned, &signals)?;
+            let ended = serving.until_command(command, &mut signals, self.stop_timeout);
+            return Ok(core.block_on(ended));
+        }
+        // Of what a daemon keeps whoever has asked it is told.
+        if serving.record.is_none() {
+            let text = || banner::text(&planned, &serving.attachments.views());
+            if let Err(failure) = form.print(&serving.view(), text) {
+                // It serves all the same.
+                out::note(&format!("warning: {}", failure.message));
+            }
+        }
+        Ok(core.block_on(serving.until_signal(&mut signals, self.stop_timeout)))
     }
 
     /// Whether the labelled disks may be opened, as far as can be told without a plan.
@@ -381,7 +452,7 @@ impl ServeOptions {
             return Ok(planned.listens.clone());
         }
         let name = match source {
-            Source::Spec(_) | Source::Labels(_) => planned.name.clone(),
+            Source::Spec(_) | Source::Labels(_) | Source::Kept(_) => planned.name.clone(),
             Source::File(path) | Source::Device(path) => {
                 path.file_name().unwrap_or_default().to_string_lossy().into_owned()
             }
@@ -418,7 +489,7 @@ fn open_control(at: Option<&Path>, serving: &Rc<Serving>) -> Result<api::Server>
         None => {
             place::make_control()?;
             let name = &serving.live.now().planned.name;
-            place::control().join(format!("{name}-{}.sock", std::process::id()))
+            place::control_of(name, std::process::id())
         }
     };
     let (bridge, answers) = api::bridge();

@@ -1,7 +1,9 @@
 //! This process as the system sees it: its limits, its pid file, its service manager.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use block::Env;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::exit::{Exit, Failure, Result};
@@ -20,6 +22,23 @@ pub fn tell_manager(line: &str) {
     if let Err(error) = runtime::tell_manager(line) {
         crate::out::note(&format!("warning: the service manager was not told: {error}"));
     }
+}
+
+/// Tells the service manager, if it wants to know, that this core still turns: three times in the time
+/// after which it takes us for dead.
+pub fn watch(env: &Env) {
+    let variable = |name| std::env::var(name).ok()?.parse::<u64>().ok();
+    let is_meant = variable("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
+    let Some(limit) = variable("WATCHDOG_USEC").filter(|limit| *limit > 0 && is_meant) else {
+        return;
+    };
+    let (pause, me) = (Duration::from_micros(limit / 3), env.clone());
+    env.spawn("word to the service manager", async move {
+        loop {
+            tell_manager("WATCHDOG=1");
+            me.sleep(pause).await;
+        }
+    });
 }
 
 /// A file with our process id; removed at the end.

@@ -5,9 +5,10 @@ use std::time::Duration;
 use block::Mono;
 use graph::spec::units::format_duration;
 use runtime::{Core, Signals};
+use rustix::process::Signal;
 
 use super::command::Command;
-use super::{Serving, process};
+use super::{Serving, process, worker};
 use crate::exit::{Exit, Failure, Result};
 use crate::out;
 use crate::race::{First, race};
@@ -24,6 +25,8 @@ pub enum Ended {
     Flushed(u8),
     /// Not all is flushed, for the reason given.
     Unflushed(String),
+    /// All is flushed, and another process goes on with it.
+    HandedOver,
 }
 
 impl Ended {
@@ -37,6 +40,7 @@ impl Ended {
                 }
                 if code == 0 { Ok(Exit::Ok) } else { Err(Failure { code, message: String::new() }) }
             }
+            Self::HandedOver => worker::leave(),
             Self::Unflushed(why) => {
                 // What did not come within the deadline is not waited for a second time.
                 let _ = core.shutdown(Duration::ZERO);
@@ -47,10 +51,19 @@ impl Ended {
 }
 
 impl Serving {
-    /// Serves until a signal comes, then stops.
+    /// Serves until a signal comes, then stops, or hands over to another process.
     pub async fn until_signal(&self, signals: &mut Signals, limit: Duration) -> Ended {
-        let _ = signals.next().await;
-        self.end(signals, limit, None, 0).await
+        loop {
+            match signals.next().await {
+                Ok(signal) if signal == Signal::USR1.as_raw() => self.tell_again(),
+                Ok(signal) if signal == Signal::USR2.as_raw() => {
+                    if let Some(ended) = self.hand_over().await {
+                        return ended;
+                    }
+                }
+                _ => return self.end(signals, limit, None, 0).await,
+            }
+        }
     }
 
     /// Serves until the command ends, or a signal comes, then stops.
@@ -124,7 +137,7 @@ impl Serving {
 
     /// Tells the labels that all is flushed. Where that fails, the next start takes it for a crash,
     /// and copies what it need not.
-    async fn close_labels(&self, deadline: Mono) {
+    pub(super) async fn close_labels(&self, deadline: Mono) {
         let now = self.live.now();
         let Some(labels) = &now.labels else { return };
         let left = deadline.since(self.env.now());
@@ -135,7 +148,7 @@ impl Serving {
         }
     }
 
-    async fn flush(&self) -> Result<(), String> {
+    pub(super) async fn flush(&self) -> Result<(), String> {
         let failed = self.live.flush().await;
         let failed: Vec<_> =
             failed.into_iter().map(|(name, error)| format!("{name}: {error}")).collect();
@@ -143,7 +156,7 @@ impl Serving {
     }
 
     /// What is still waited for.
-    fn overdue(&self, limit: Duration) -> String {
+    pub(super) fn overdue(&self, limit: Duration) -> String {
         let waiting = self.live.unanswered(&self.live.now());
         let limit = format_duration(limit);
         let clients = out::count(self.engine.in_flight(), "request");

@@ -1,23 +1,25 @@
-//! `cairn apply` and `cairn diff`: a spec that what is running is to become.
+//! `cairn apply` and `cairn diff`: a spec that a graph is to become, whether it runs or a daemon has to
+//! bring it up.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use api::{Applied, ApplyRequest, Client};
+use api::{Applied, ApplyRequest, Client, GraphSource, Health, UpRequest};
 use clap::Args;
 use graph::spec::Spec;
 use graph::spec::units::parse_size;
 
 use crate::exit::{Exit, Failure, Result};
 use crate::out::{self, Form};
-use crate::running::At;
-use crate::source::read_text;
+use crate::running::{self, At};
+use crate::serve::ServeOptions;
+use crate::source::{Source, read_text};
 
 /// What `apply` takes.
 #[derive(Args)]
 pub struct ApplyArgs {
-    /// The spec that the running graph of that name is to become
+    /// The spec; the running graph of that name becomes what it says
     spec: PathBuf,
     /// Label a disk whatever is on it: what it holds is lost
     #[arg(long, value_name = "DISK")]
@@ -32,6 +34,13 @@ pub struct ApplyArgs {
     /// With --move: watch until the bytes are there; Ctrl-C leaves them moving
     #[arg(long, requires = "move_bytes")]
     wait: bool,
+    /// Of one that a daemon is to bring up: without labelled disks that are missing, where all data are on
+    /// the others, now and at each start
+    #[arg(long)]
+    degraded: bool,
+    /// Of one that a daemon is to bring up: open disks that another machine had open and did not close
+    #[arg(long)]
+    take: bool,
     /// Say what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
@@ -51,69 +60,123 @@ pub struct DiffArgs {
     at: At,
 }
 
-/// Whether bytes may move, and how fast.
-struct Moving {
+/// How a graph is to become what a spec says.
+#[derive(Default)]
+struct Change {
+    wipe: Vec<String>,
     move_bytes: bool,
     speed: Option<u64>,
+    dry_run: bool,
 }
 
 impl ApplyArgs {
-    /// Asks the running graph of that name.
+    /// Asks the running graph of that name; if there is none, the daemon to bring it up.
     pub fn run(self, form: Form) -> Result {
-        let Self { spec, wipe, move_bytes, speed, wait, dry_run, at } = self;
-        let moving = Moving { move_bytes, speed };
-        let (client, applied) = ask(&spec, wipe, moving, dry_run, &at)?;
-        print(form, &applied, dry_run)?;
-        let is_new = |job: &&api::Job| {
-            applied.changes.iter().any(|line| line.verb == "add" && line.name == job.device)
-        };
-        match client.jobs()?.iter().find(is_new).filter(|_| wait && !dry_run) {
-            Some(job) => super::job::watch(&client, &job.device, form),
-            None => Ok(Exit::Ok),
+        let Self { spec: path, wipe, move_bytes, speed, wait, degraded, take, dry_run, at } = self;
+        let written = Written::read(&path)?;
+        let daemon = running::daemon().filter(|_| at.is_any());
+        if daemon.is_none() || at.named(&written.name)?.is_some() {
+            let change = Change { wipe, move_bytes, speed, dry_run };
+            let (client, applied) = written.ask(change, &at)?;
+            print(form, &applied, dry_run)?;
+            return if wait && !dry_run { watch(&client, &applied, form) } else { Ok(Exit::Ok) };
         }
+        if dry_run {
+            return ServeOptions::dry(degraded, take).serve(Source::Spec(path), &wipe, form);
+        }
+        let up = written.up(wipe, degraded, take);
+        bring_up(form, &daemon.expect("it is there"), &up)
     }
 }
 
 impl DiffArgs {
     /// Asks the running graph of that name, and changes nothing.
     pub fn run(self, form: Form) -> Result {
-        let (_, applied) = ask(
-            &self.spec,
-            Vec::new(),
-            Moving { move_bytes: self.move_bytes, speed: None },
-            true,
-            &self.at,
-        )?;
+        let written = Written::read(&self.spec)?;
+        let change = Change { move_bytes: self.move_bytes, dry_run: true, ..Change::default() };
+        let (_, applied) = written.ask(change, &self.at)?;
         print(form, &applied, true)
     }
 }
 
-fn ask(
-    path: &Path,
-    wipe: Vec<String>,
-    moving: Moving,
-    dry_run: bool,
-    at: &At,
-) -> Result<(Client, Applied)> {
-    let text = read_text(path)?;
-    let file = path.to_string_lossy().into_owned();
-    let variables = RefCell::new(BTreeMap::new());
-    let look_up = |name: &str| {
-        let value = std::env::var(name).ok()?;
-        variables.borrow_mut().insert(name.to_owned(), value.clone());
-        Some(value)
+/// Watches the bytes that move since this change.
+fn watch(client: &Client, applied: &Applied, form: Form) -> Result {
+    let is_new = |job: &&api::Job| {
+        applied.changes.iter().any(|line| line.verb == "add" && line.name == job.device)
     };
-    let spec = Spec::parse(&text, &file, &look_up);
-    let directory = std::env::current_dir()
-        .map_err(|error| Failure::io(&error, "the directory of this command"))?;
-    let client =
-        at.one_where(|client| client.graph().is_ok_and(|graph| graph.name == spec.name()))?;
-    let variables = variables.into_inner();
-    let Moving { move_bytes, speed: speed_bytes } = moving;
-    let request =
-        ApplyRequest { file, text, variables, directory, wipe, move_bytes, speed_bytes, dry_run };
-    let applied = client.apply(&request)?;
-    Ok((client, applied))
+    match client.jobs()?.iter().find(is_new) {
+        Some(job) => super::job::watch(client, &job.device, form),
+        None => Ok(Exit::Ok),
+    }
+}
+
+/// A spec as it is written, for whoever reads it elsewhere.
+struct Written {
+    name: String,
+    file: String,
+    text: String,
+    /// The variables in it that have a value here.
+    variables: BTreeMap<String, String>,
+    directory: PathBuf,
+}
+
+impl Written {
+    fn read(path: &Path) -> Result<Self> {
+        let text = read_text(path)?;
+        let file = path.to_string_lossy().into_owned();
+        let variables = RefCell::new(BTreeMap::new());
+        let look_up = |name: &str| {
+            let value = std::env::var(name).ok()?;
+            variables.borrow_mut().insert(name.to_owned(), value.clone());
+            Some(value)
+        };
+        let name = Spec::parse(&text, &file, &look_up).name().to_owned();
+        let directory = std::env::current_dir()
+            .map_err(|error| Failure::io(&error, "the directory of this command"))?;
+        Ok(Self { name, file, text, variables: variables.into_inner(), directory })
+    }
+
+    /// Asks the running graph of that name to become this, or what that would do.
+    fn ask(self, change: Change, at: &At) -> Result<(Client, Applied)> {
+        let is_it = |client: &Client| client.graph().is_ok_and(|graph| graph.name == self.name);
+        let client = at.one_where(is_it)?;
+        let Self { file, text, variables, directory, .. } = self;
+        let Change { wipe, move_bytes, speed: speed_bytes, dry_run } = change;
+        let applied = client.apply(&ApplyRequest {
+            file,
+            text,
+            variables,
+            directory,
+            wipe,
+            move_bytes,
+            speed_bytes,
+            dry_run,
+        })?;
+        Ok((client, applied))
+    }
+
+    /// Asks a daemon to bring it up.
+    fn up(self, wipe: Vec<String>, degraded: bool, take: bool) -> UpRequest {
+        let Self { name, file, text, variables, directory } = self;
+        let source = GraphSource::Spec { file, text, variables };
+        let (read_only, insecure, listen) = (false, false, Vec::new());
+        UpRequest { name, directory, source, read_only, degraded, listen, insecure, wipe, take }
+    }
+}
+
+/// Has a daemon bring a graph up, and says where clients reach it.
+pub fn bring_up(form: Form, daemon: &Client, up: &UpRequest) -> Result {
+    let kept = daemon.up(up)?;
+    let (mut degraded, mut uris) = ("", Vec::new());
+    if let Some(client) = At::default().named(&kept.name)? {
+        if client.status()?.health != Health::Ok {
+            degraded = ", degraded";
+        }
+        let exports = client.graph()?.exports.into_iter();
+        uris.extend(exports.flat_map(|export| export.attached.into_iter().chain(export.uris)));
+    }
+    form.print(&kept, || format!("{}  up{degraded}.  {}\n", kept.name, uris.join("   ")))?;
+    Ok(Exit::Ok)
 }
 
 /// Prints what was done, or would be.

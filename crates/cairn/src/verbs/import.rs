@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use api::{Client, GraphSource};
 use block::Env;
 use clap::Args;
 use graph::engine::Engine;
@@ -12,11 +13,12 @@ use graph::spec::{Local, Spec};
 use meta::{Label, Seen, Store, Uuid};
 use serde::Serialize;
 
-use super::{core, wipe};
+use super::{apply, core, wipe};
 use crate::exit::{Exit, Failure, Result};
 use crate::labels::machine;
 use crate::out::{self, Form};
 use crate::registry::REGISTRY;
+use crate::running;
 use crate::serve::ServeOptions;
 use crate::source::Source;
 
@@ -114,8 +116,29 @@ impl ImportArgs {
         };
         let graph = found.choose(wanted)?;
         let local = self.local(graph)?;
+        if let Some(daemon) = running::daemon().filter(|_| self.options.suits_daemon()) {
+            return self.bring_up(form, &daemon, graph, local);
+        }
         let spec = Spec::of_label(&graph.text, &graph.name, REGISTRY, &local);
         self.options.serve(Source::Labels(Box::new(spec)), &[], form)
+    }
+
+    /// Has a daemon serve it, and keep it.
+    fn bring_up(&self, form: Form, daemon: &Client, graph: &FoundGraph, local: Local) -> Result {
+        if let Some(device) = graph.keys.iter().find(|name| !local.keys.contains_key(*name)) {
+            let why = format!(
+                "{device} of {} is opened with a key, and a daemon asks nobody. Next: --key \
+                 {device}=file:PATH or credential:NAME, which are read at each start",
+                graph.name
+            );
+            return Err(Failure::new(Exit::Usage, why));
+        }
+        let Local { disks, keys } = local;
+        let source = GraphSource::Labels { text: graph.text.clone(), disks, keys };
+        let directory = std::env::current_dir()
+            .map_err(|error| Failure::io(&error, "the directory of this command"))?;
+        let up = self.options.up(graph.name.clone(), directory, source);
+        apply::bring_up(form, daemon, &up)
     }
 
     /// What the labels do not say.

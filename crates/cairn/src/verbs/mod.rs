@@ -18,6 +18,7 @@ pub mod ls;
 mod progress;
 pub mod show;
 pub mod status;
+pub mod stop;
 pub mod top;
 pub mod validate;
 pub mod wipe;

@@ -3,13 +3,13 @@
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use api::{Attached, DeviceStatus, Health, MemberStatus, Progress, Status};
+use api::{Attached, DeviceStatus, Health, KeptGraph, MemberStatus, Phase, Progress, Status};
 use clap::Args;
 use graph::spec::units::{format_duration, format_size};
 
 use crate::exit::{Exit, Result};
 use crate::out::{Form, count};
-use crate::running::At;
+use crate::running::{self, At};
 
 /// What `status` takes.
 #[derive(Args)]
@@ -21,10 +21,7 @@ pub struct StatusArgs {
 impl StatusArgs {
     /// Tells how every running graph is; the exit code is that of the worst.
     pub fn run(self, form: Form) -> Result {
-        let mut all = Vec::new();
-        for client in self.at.all()? {
-            all.push(client.status()?);
-        }
+        let all = self.all()?;
         form.print(&all, || all.iter().map(text).collect())?;
         Ok(match all.iter().map(|status| status.health).max() {
             Some(Health::Failed) => Exit::Damaged,
@@ -34,7 +31,67 @@ impl StatusArgs {
     }
 }
 
+impl StatusArgs {
+    /// Every graph that runs, and every one that a daemon keeps and that does not.
+    fn all(&self) -> Result<Vec<Status>> {
+        let daemon = running::daemon().filter(|_| self.at.is_any());
+        let kept = daemon.map(|daemon| daemon.daemon()).transpose()?;
+        let kept = kept.map(|daemon| daemon.graphs).unwrap_or_default();
+        let running = match self.at.all() {
+            Err(failure) if failure.code == Exit::NotFound.code() && !kept.is_empty() => Vec::new(),
+            running => running?,
+        };
+        let mut all: Vec<Status> = Vec::new();
+        for client in running {
+            match client.status() {
+                Ok(mut status) => {
+                    let of = |graph: &&KeptGraph| graph.pid == Some(status.pid);
+                    status.kept = kept.iter().find(of).cloned();
+                    all.push(status);
+                }
+                // It has ended since it was found: the daemon says why.
+                Err(problem) if kept.is_empty() => return Err(problem.into()),
+                Err(_) => {}
+            }
+        }
+        let is_told = |graph: &&KeptGraph| all.iter().any(|status| status.graph == graph.name);
+        let silent: Vec<_> = kept.iter().filter(|graph| !is_told(graph)).collect();
+        all.extend(silent.into_iter().map(KeptGraph::status));
+        Ok(all)
+    }
+}
+
+/// A graph that nobody can ask.
+fn down(graph: &KeptGraph) -> String {
+    let KeptGraph { name, phase, problem, held, .. } = graph;
+    let word = match phase {
+        // It is tried again and again.
+        Phase::Starting if problem.is_some() => "WAITING",
+        Phase::Up | Phase::Starting => "STARTING",
+        Phase::Stopping => "STOPPING",
+        Phase::Waiting => "WAITING",
+        Phase::GivenUp => "GIVEN UP",
+        Phase::Stopped => "STOPPED",
+    };
+    let why =
+        problem.as_ref().map(|problem| problem.message.lines().collect::<Vec<_>>().join("; "));
+    let mut text = format!("{name}   {word}   {}\n", why.unwrap_or_default());
+    if *held > 0 {
+        let held = count(*held as u64, "listener or device");
+        // Writing to a String does not fail.
+        let _ = writeln!(text, "  held for its next process: {held}; whoever uses them waits");
+    }
+    if matches!(phase, Phase::GivenUp | Phase::Stopped) {
+        let next = "put that right, then cairn apply its spec, or send SIGHUP to the daemon";
+        let _ = writeln!(text, "  next: {next}; cairn stop {name} gives it up");
+    }
+    text
+}
+
 fn text(status: &Status) -> String {
+    if let Some(kept) = status.kept.as_ref().filter(|_| status.devices.is_empty()) {
+        return down(kept);
+    }
     let word = match status.health {
         Health::Ok => "ok",
         Health::Degraded => "DEGRADED",

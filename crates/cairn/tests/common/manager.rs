@@ -40,8 +40,13 @@ impl<'d> Manager<'d> {
 
     /// Starts `cairn serve` with what is held, and waits until clients can connect.
     pub fn start(&mut self, args: &[&str]) {
+        self.begin(&[&["serve"], args].concat());
+    }
+
+    /// The same with any verb.
+    pub fn begin(&mut self, args: &[&str]) {
         let cairn = env!("CARGO_BIN_EXE_cairn");
-        let words = [&["-c", PASS, "bash", cairn, "serve"], args].concat();
+        let words = [&["-c", PASS, "bash", cairn], args].concat();
         let mut command = Command::new("bash");
         command.args(words).current_dir(&self.dir.0).stdin(Stdio::null());
         command.stdout(Stdio::null()).stderr(Stdio::null());

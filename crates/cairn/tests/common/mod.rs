@@ -1,6 +1,7 @@
 //! The real binary in a directory of its own.
 #![allow(dead_code, reason = "every test file uses its own part of it")]
 
+pub mod keeper;
 pub mod machine;
 pub mod manager;
 pub mod memory;

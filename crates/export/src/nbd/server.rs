@@ -105,6 +105,14 @@ impl Server {
         self.0.exports.borrow().clone()
     }
 
+    /// Has all listeners held once more, by whoever holds them now.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn entrust_again(&self) -> block::Result<()> {
+        self.0.listeners.borrow().iter().try_for_each(|listener| listener.entrust())
+    }
+
     /// Connections now to the export of that name.
     pub fn connections_to(&self, export: &str) -> usize {
         self.0.peers.all().iter().filter(|peer| peer.export.name() == export).count()

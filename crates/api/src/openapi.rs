@@ -1,0 +1,373 @@
+//! Whether `docs/api/openapi.json` says what is asked and answered.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::*;
+
+fn document() -> Value {
+    serde_json::from_str(include_str!("../../../docs/api/openapi.json")).unwrap()
+}
+
+/// What does not fit, and where.
+fn misfit(document: &Value, schema: &Value, value: &Value, at: &str) -> Option<String> {
+    if let Some(name) = schema.get("$ref").and_then(Value::as_str) {
+        let name = name.strip_prefix("#/components/schemas/").unwrap();
+        let target = document["components"]["schemas"].get(name);
+        let Some(target) = target else { return Some(format!("{at}: there is no {name}")) };
+        return misfit(document, target, value, at);
+    }
+    if let Some(all) = schema.get("allOf").and_then(Value::as_array) {
+        // Each knows its own fields alone: together they must know all of them.
+        let known: BTreeSet<String> =
+            all.iter().flat_map(|part| fields(document, part, value)).collect();
+        let unknown = value.as_object().unwrap().keys().find(|key| !known.contains(*key));
+        return unknown.map(|key| format!("{at}: {key} is not described"));
+    }
+    if let Some(some) = schema.get("oneOf").and_then(Value::as_array) {
+        let fits = some.iter().any(|part| misfit(document, part, value, at).is_none());
+        return (!fits).then(|| format!("{at}: {value} is none of those described"));
+    }
+    if let Some(constant) = schema.get("const") {
+        return (constant != value).then(|| format!("{at}: {value} is not {constant}"));
+    }
+    if schema.get("enum").is_some_and(|all| !all.as_array().unwrap().contains(value)) {
+        return Some(format!("{at}: {value} is none of those described"));
+    }
+    let types = match &schema["type"] {
+        Value::Array(types) => types.clone(),
+        one => vec![one.clone()],
+    };
+    let is = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    if !types.contains(&json!(is)) {
+        return Some(format!("{at}: {value} is of none of the types {types:?}"));
+    }
+    match value {
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .find_map(|(n, item)| misfit(document, &schema["items"], item, &format!("{at}/{n}"))),
+        Value::Object(entries) => object(document, schema, entries, at),
+        _ => None,
+    }
+}
+
+fn object(
+    document: &Value,
+    schema: &Value,
+    entries: &serde_json::Map<String, Value>,
+    at: &str,
+) -> Option<String> {
+    if let Some(each) = schema.get("additionalProperties") {
+        let mut values = entries.iter();
+        return values.find_map(|(key, it)| misfit(document, each, it, &format!("{at}/{key}")));
+    }
+    let properties = schema["properties"].as_object().unwrap();
+    if let Some(key) = properties.keys().find(|key| !entries.contains_key(*key)) {
+        return Some(format!("{at}: {key} is described, and is not there"));
+    }
+    entries.iter().find_map(|(key, value)| match properties.get(key) {
+        Some(schema) => misfit(document, schema, value, &format!("{at}/{key}")),
+        None => Some(format!("{at}: {key} is not described")),
+    })
+}
+
+/// The fields that a part of a flattened struct knows.
+fn fields(document: &Value, part: &Value, value: &Value) -> Vec<String> {
+    let part = match part.get("$ref").and_then(Value::as_str) {
+        Some(name) => &document["components"]["schemas"][name.rsplit('/').next().unwrap()],
+        None => part,
+    };
+    let known = |part: &Value| -> Vec<String> {
+        part["properties"].as_object().unwrap().keys().cloned().collect()
+    };
+    match part.get("oneOf").and_then(Value::as_array) {
+        Some(some) => {
+            let is_it = |one: &&Value| one["properties"]["do"]["const"] == value["do"];
+            some.iter().find(is_it).map(known).unwrap_or_default()
+        }
+        None => known(part),
+    }
+}
+
+/// One of each, with nothing left out.
+fn examples() -> Vec<(&'static str, Value)> {
+    fn of<T: Serialize>(name: &'static str, value: &T) -> (&'static str, Value) {
+        (name, serde_json::to_value(value).unwrap())
+    }
+    let text = || "x".to_owned();
+    let names = || vec![text()];
+    let attached = Attached {
+        name: text(),
+        export: text(),
+        path: text(),
+        device: Some(text()),
+        has_resend: true,
+        notes: names(),
+    };
+    let problem = Problem { exit: 1, message: text() };
+    let kept = KeptGraph {
+        name: text(),
+        phase: Phase::GivenUp,
+        since_unix_s: 1,
+        pid: Some(1),
+        starts: 1,
+        held: 1,
+        problem: Some(problem.clone()),
+    };
+    let progress = Progress { done_bytes: 1, all_bytes: 2, of_bytes: 3 };
+    let scrub = ScrubStatus {
+        progress: Some(progress),
+        since_unix_s: Some(1),
+        ended_unix_s: None,
+        mismatches: 1,
+        unreadable: 1,
+    };
+    let member = MemberStatus {
+        name: text(),
+        state: text(),
+        errors: 1,
+        detail: text(),
+        since_unix_s: Some(1),
+        progress: Some(progress),
+    };
+    let device = DeviceStatus {
+        name: text(),
+        kind: text(),
+        health: Health::Degraded,
+        summary: text(),
+        members: vec![member.clone()],
+        counters: BTreeMap::from([(text(), 1)]),
+        next: Some(text()),
+        scrub: Some(scrub.clone()),
+    };
+    let job = Job {
+        number: 1,
+        device: text(),
+        kind: text(),
+        what: text(),
+        state: JobState::Running,
+        detail: text(),
+        progress,
+    };
+    let event = EventLine {
+        number: 1,
+        at_unix_s: 1,
+        event: text(),
+        graph: text(),
+        device: text(),
+        member: None,
+        words: text(),
+    };
+    let insert = DiskChange::Insert(PathBuf::from("/"));
+    let disk = DiskRequest {
+        of: text(),
+        member: text(),
+        change: insert.clone(),
+        directory: PathBuf::from("/"),
+        wipe: true,
+        dry_run: true,
+    };
+    let pause = JobRequest { job: text(), command: JobCommand::Pause, dry_run: true };
+    let status = Status {
+        graph: text(),
+        pid: 1,
+        health: Health::Ok,
+        connections: 1,
+        served: 1,
+        devices: vec![device.clone()],
+        attached: vec![attached.clone()],
+        kept: Some(kept.clone()),
+    };
+    let node = NodeView {
+        name: text(),
+        kind: text(),
+        power: Power::Table,
+        lowers: names(),
+        size_bytes: 1,
+        block_size_bytes: 1,
+        read_only: true,
+        words: text(),
+        health: Health::Failed,
+    };
+    let export = ExportView {
+        name: text(),
+        on: text(),
+        size_bytes: 1,
+        block_size_bytes: 1,
+        read_only: true,
+        uris: names(),
+        attached: None,
+    };
+    let (nodes, exports) = (vec![node.clone()], vec![export.clone()]);
+    let graph = GraphView { name: text(), pid: Some(1), nodes, exports };
+    let map = || BTreeMap::from([(text(), 1)]);
+    let counts = Counts { ops: map(), bytes: map(), errors: 1, in_flight: 1 };
+    let row = TopRow { name: text(), kind: text(), fused: names(), counts: Some(counts.clone()) };
+    let place = |below| Place {
+        name: text(),
+        kind: text(),
+        offset_bytes: 1,
+        label_bytes: 1,
+        how: text(),
+        below,
+    };
+    let slot = KeySlot {
+        slot: 1,
+        label: text(),
+        made_unix_s: 1,
+        derivation: text(),
+        memory_bytes: 1,
+        passes: 1,
+        lanes: 1,
+    };
+    let change = ChangeLine { verb: text(), name: text(), words: text() };
+    let key = |change| KeyRequest { device: text(), change, dry_run: true };
+    let (a_key, new_key, label) = (text(), text(), text());
+    let add = KeyChange::Add { key: a_key, new_key, label };
+    let swap = KeyChange::Change { key: text(), new_key: text() };
+    let spec = GraphSource::Spec {
+        file: text(),
+        text: text(),
+        variables: BTreeMap::from([(text(), text())]),
+    };
+    let labels = GraphSource::Labels {
+        text: text(),
+        disks: BTreeMap::from([(text(), (text(), text()))]),
+        keys: BTreeMap::from([(text(), text())]),
+    };
+    let up = |source| UpRequest {
+        name: text(),
+        directory: PathBuf::from("/"),
+        source,
+        read_only: true,
+        degraded: true,
+        listen: names(),
+        insecure: true,
+        wipe: names(),
+        take: true,
+    };
+    let apply = ApplyRequest {
+        file: text(),
+        text: text(),
+        variables: BTreeMap::from([(text(), text())]),
+        directory: PathBuf::from("/"),
+        wipe: names(),
+        move_bytes: true,
+        speed_bytes: Some(1),
+        dry_run: true,
+    };
+    let view = DaemonView { pid: 1, state: PathBuf::from("/"), graphs: vec![kept.clone()] };
+    let attach =
+        AttachRequest { export: text(), name: Some(text()), by: Some(Means::Fuse), dry_run: true };
+    let top = Top { graph: text(), clock_us: 1, rows: vec![row.clone()] };
+    let applied = Applied { graph: text(), changes: vec![change.clone()], notes: names() };
+    let slots = KeySlots { device: text(), done: text(), slots: vec![slot.clone()] };
+    vec![
+        of("Attached", &attached),
+        of("Problem", &problem),
+        of("KeptGraph", &kept),
+        of("Progress", &progress),
+        of("MemberStatus", &member),
+        of("DeviceStatus", &device),
+        of("Status", &status),
+        of("NodeView", &node),
+        of("ExportView", &export),
+        of("GraphView", &graph),
+        of("Counts", &counts),
+        of("TopRow", &row),
+        of("Top", &top),
+        of("Place", &place(vec![place(Vec::new())])),
+        of("SpecText", &SpecText { name: text(), text: text() }),
+        of("AttachRequest", &attach),
+        of("DetachRequest", &DetachRequest { name: text(), dry_run: true }),
+        of("MemberRequest", &MemberRequest { of: text(), member: text(), dry_run: true }),
+        of("KeyRequest", &key(KeyChange::List)),
+        of("KeyRequest", &key(add.clone())),
+        of("KeyRequest", &key(KeyChange::Remove { slot: 1 })),
+        of("KeyRequest", &key(swap)),
+        of("KeyChange", &add),
+        of("KeySlot", &slot),
+        of("KeySlots", &slots),
+        of("ApplyRequest", &apply),
+        of("ResizeRequest", &ResizeRequest { disk: text(), size_bytes: None, dry_run: true }),
+        of("Applied", &applied),
+        of("ChangeLine", &change),
+        of("DaemonView", &view),
+        of("UpRequest", &up(spec.clone())),
+        of("UpRequest", &up(labels)),
+        of("GraphSource", &spec),
+        of("KeptName", &KeptName { name: text() }),
+        of("Health", &Health::Degraded),
+        of("Power", &Power::Hooks),
+        of("Means", &Means::Nbd),
+        of("Phase", &Phase::Up),
+        of("ScrubStatus", &scrub),
+        of("ScrubRequest", &ScrubRequest { of: text(), stop: true, dry_run: true }),
+        of("DiskRequest", &disk),
+        of("DiskChange", &insert),
+        of("DiskChange", &DiskChange::Remove),
+        of("EventLine", &event),
+        of("Job", &job),
+        of("JobState", &JobState::Stopped),
+        of("JobCommand", &JobCommand::Cancel),
+        of("JobRequest", &pause),
+    ]
+}
+
+#[test]
+fn every_schema_is_what_is_sent() {
+    let document = document();
+    let schemas = document["components"]["schemas"].as_object().unwrap();
+    let examples = examples();
+    for (name, example) in &examples {
+        let schema = schemas.get(*name).unwrap_or_else(|| panic!("{name} is not described"));
+        assert_eq!(misfit(&document, schema, example, name), None);
+    }
+    let shown: BTreeSet<&str> = examples.iter().map(|(name, _)| *name).collect();
+    let described: BTreeSet<&str> = schemas.keys().map(String::as_str).collect();
+    assert_eq!(shown, described);
+}
+
+#[test]
+fn a_schema_that_says_something_else_is_found() {
+    let document = document();
+    let schemas = &document["components"]["schemas"];
+    let fits = |name: &str, value: Value| misfit(&document, &schemas[name], &value, name).is_none();
+    assert!(fits("Problem", json!({"exit": 1, "message": ""})));
+    assert!(!fits("Problem", json!({"exit": 1})));
+    assert!(!fits("Problem", json!({"exit": "1", "message": ""})));
+    assert!(!fits("Problem", json!({"exit": 1, "message": "", "more": 1})));
+    assert!(!fits("Phase", json!("gone")));
+    assert!(!fits("GraphSource", json!({"disk": {}})));
+    assert!(!fits("KeyRequest", json!({"device": "", "do": "list", "slot": 1, "dry_run": false})));
+}
+
+#[test]
+fn every_route_is_described() {
+    let document = document();
+    let of = |tag: &str| -> BTreeSet<String> {
+        let tagged = |methods: &Value| {
+            let methods = methods.as_object().unwrap();
+            methods.values().all(|method| method["tags"].as_array().unwrap().contains(&json!(tag)))
+        };
+        let paths = document["paths"].as_object().unwrap().iter();
+        paths.filter(|(_, methods)| tagged(methods)).map(|(path, _)| path.clone()).collect()
+    };
+    let served = |paths: Vec<&str>| paths.into_iter().map(str::to_owned).collect::<BTreeSet<_>>();
+    let graph = server::table().into_iter().map(|(path, _)| path).collect();
+    assert_eq!(of("graph"), served(graph));
+    let daemon = daemon::table().into_iter().map(|(path, _)| path).collect();
+    assert_eq!(of("daemon"), served(daemon));
+}

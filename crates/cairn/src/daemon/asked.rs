@@ -1,0 +1,86 @@
+//! What the control socket of a daemon is told.
+
+use std::sync::Arc;
+
+use api::metrics::Sample;
+use api::{
+    Answering, Client, DaemonView, GraphSource, Keeps, KeptGraph, KeptName, Problem, UpRequest,
+};
+use keeper::{Options, Record, Source};
+
+use super::graphs::Graphs;
+use crate::place;
+
+impl Keeps for Graphs {
+    fn view(&self) -> DaemonView {
+        self.describe()
+    }
+
+    fn up(self: Arc<Self>, request: UpRequest) -> Answering<KeptGraph> {
+        Box::pin(async move {
+            let (record, words) = record(request);
+            // Whoever asked may leave: what is begun is done.
+            let up = tokio::spawn(async move { self.bring_up(record, words).await });
+            up.await.map_err(|_| gone())?.map_err(Problem::from)
+        })
+    }
+
+    fn stop(self: Arc<Self>, graph: KeptName) -> Answering<KeptGraph> {
+        Box::pin(async move {
+            let stop = tokio::spawn(async move { Graphs::stop(&self, &graph.name).await });
+            stop.await.map_err(|_| gone())?.map_err(Problem::from)
+        })
+    }
+
+    fn renew(self: Arc<Self>, graph: KeptName) -> Answering<KeptGraph> {
+        Box::pin(async move { Graphs::renew(&self, &graph.name).await.map_err(Problem::from) })
+    }
+
+    fn metrics(self: Arc<Self>) -> Answering<String> {
+        Box::pin(async move {
+            let daemon = self.describe();
+            let sampled = tokio::task::spawn_blocking(move || {
+                let samples: Vec<_> = daemon.graphs.iter().filter_map(sample).collect();
+                api::metrics::page(&samples, Some(&daemon))
+            });
+            sampled.await.map_err(|_| gone())
+        })
+    }
+
+    fn leave(self: Arc<Self>) -> Answering<DaemonView> {
+        Box::pin(async move {
+            let view = self.describe();
+            self.leave_all().await;
+            self.goes();
+            Ok(view)
+        })
+    }
+}
+
+/// What a graph says of itself; one that says nothing is told by the figures of the daemon.
+fn sample(graph: &KeptGraph) -> Option<Sample> {
+    let worker = Client::new(place::control_of(&graph.name, graph.pid?));
+    Some(Sample {
+        graph: worker.graph().ok()?,
+        status: worker.status().ok()?,
+        top: worker.top().ok()?,
+    })
+}
+
+fn gone() -> Problem {
+    Problem { exit: 1, message: "the daemon is going down".to_owned() }
+}
+
+/// What is kept of a request, and the words for its first start alone.
+fn record(request: UpRequest) -> (Record, Vec<String>) {
+    let UpRequest { name, directory, source, read_only, degraded, listen, insecure, wipe, take } =
+        request;
+    let source = match source {
+        GraphSource::Spec { file, text, variables } => Source::Spec { file, text, variables },
+        GraphSource::Labels { text, disks, keys } => Source::Labels { text, disks, keys },
+    };
+    let options = Options { read_only, degraded, insecure, listen };
+    let mut words: Vec<_> = wipe.into_iter().flat_map(|disk| ["--wipe".to_owned(), disk]).collect();
+    words.extend(take.then(|| "--take".to_owned()));
+    (Record { name, directory, source, next: None, options }, words)
+}

@@ -1,0 +1,373 @@
+//! The graphs that are kept: brought up, stopped, replaced.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, UNIX_EPOCH};
+
+use api::{DaemonView, KeptGraph, Problem};
+use keeper::{Charge, Ended, Kept, Phase, Record, State};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use crate::exit::{Exit, Failure, Result};
+use crate::serve::worker;
+use crate::{log, out};
+
+/// For every graph to be up, or to have failed once, before the service manager is told.
+const READY: Duration = Duration::from_secs(60);
+
+/// A graph of the state directory.
+#[derive(Clone)]
+enum Graph {
+    /// It is kept.
+    Kept(Kept),
+    /// What is local of it cannot be read.
+    Unreadable(Problem),
+}
+
+/// All of them.
+pub struct Graphs {
+    state: State,
+    /// Where sockets and seats of workers lie.
+    place: PathBuf,
+    all: Mutex<BTreeMap<String, Graph>>,
+    /// What a service manager has held since the daemon before, by graph.
+    held: Mutex<BTreeMap<String, Vec<(String, OwnedFd)>>>,
+    /// Whoever brings a graph up, or stops one, does it alone.
+    turn: tokio::sync::Mutex<()>,
+    leaving: Notify,
+    /// Nothing is brought up any more.
+    ending: AtomicBool,
+}
+
+impl Graphs {
+    /// None yet.
+    pub fn new(state: State, place: PathBuf, left: Vec<(String, OwnedFd)>) -> Self {
+        let mut held = BTreeMap::<String, Vec<_>>::new();
+        for (name, file) in left {
+            match name.split_once('/') {
+                Some((graph, name)) => {
+                    held.entry(graph.to_owned()).or_default().push((name.to_owned(), file));
+                }
+                None => {
+                    out::note(&format!("warning: {name:?} was left to the daemon, and is closed"))
+                }
+            }
+        }
+        let (all, held) = (Mutex::default(), Mutex::new(held));
+        let (turn, leaving) = (tokio::sync::Mutex::default(), Notify::new());
+        Self { state, place, all, held, turn, leaving, ending: AtomicBool::new(false) }
+    }
+
+    fn all(&self) -> MutexGuard<'_, BTreeMap<String, Graph>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps every graph of the state directory. What this answers ends when each is up, or has failed
+    /// once.
+    pub async fn begin(self: &Arc<Self>) -> impl Future<Output = ()> + Send + use<> {
+        let starts = self.look().await;
+        let held = std::mem::take(&mut *self.held.lock().unwrap_or_else(PoisonError::into_inner));
+        for (graph, files) in held {
+            if self.all().contains_key(&graph) {
+                // What is local of it cannot be read now, and may be when it is looked at again.
+                self.held.lock().unwrap_or_else(PoisonError::into_inner).insert(graph, files);
+                continue;
+            }
+            // They are of no graph that is known: whoever uses them gets errors, and knows.
+            let count = out::count(files.len() as u64, "descriptor");
+            out::note(&format!("warning: {graph} is not kept any more; {count} of it closed"));
+            for (name, _) in files {
+                let _ = runtime::withdraw(&format!("{graph}/{name}"));
+            }
+        }
+        async move {
+            let _ = tokio::time::timeout(READY, starts.join_all()).await;
+        }
+    }
+
+    /// Keeps what is new in the state directory, and tries again what does not run.
+    pub async fn reload(self: Arc<Self>) {
+        self.look().await.join_all().await;
+    }
+
+    async fn look(self: &Arc<Self>) -> JoinSet<()> {
+        let _turn = self.turn.lock().await;
+        let mut starts = JoinSet::new();
+        let entries = match self.state.entries() {
+            Ok(entries) => entries,
+            Err(error) => {
+                out::note(&format!("error: {error}"));
+                return starts;
+            }
+        };
+        for entry in entries {
+            let known = self.all().get(&entry.name).cloned();
+            let graph = match (known, entry.record) {
+                (Some(Graph::Kept(kept)), _) => Ok(kept),
+                (_, Ok(_)) => self.keep(&entry.name),
+                (_, Err(error)) => Err(Failure::from(error)),
+            };
+            match graph {
+                Ok(kept) => {
+                    self.all().insert(entry.name.clone(), Graph::Kept(kept.clone()));
+                    starts.spawn(async move {
+                        // It is in the log, and in the status.
+                        let _ = kept.start(Vec::new()).await;
+                    });
+                }
+                Err(failure) => {
+                    out::note(&format!("{}: {}", entry.name, failure.message));
+                    self.all().insert(entry.name, Graph::Unreadable(failure.into()));
+                }
+            }
+        }
+        starts
+    }
+
+    /// Has a graph kept, without a worker yet if there is none.
+    fn keep(&self, name: &str) -> Result<Kept> {
+        let (file, seat) = (self.state.file(name), self.place.join(format!("{name}.seat")));
+        let command = move |words: &[String]| command(&file, &seat, words);
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+        let (name, place, held) = (name.to_owned(), self.place.clone(), held.unwrap_or_default());
+        let charge = Charge { name, place, held, command: Box::new(command), note: out::note };
+        Ok(Kept::begin(charge)?)
+    }
+
+    /// How they are.
+    pub fn describe(&self) -> DaemonView {
+        let all = self.all();
+        DaemonView {
+            pid: std::process::id(),
+            state: self.state.path().to_owned(),
+            graphs: all.iter().map(|(name, graph)| describe(name, graph)).collect(),
+        }
+    }
+
+    /// How one of them is.
+    ///
+    /// # Errors
+    /// `NotFound` with those that there are.
+    pub fn one(&self, name: &str) -> Result<KeptGraph> {
+        self.find(name).map(|graph| describe(name, &graph))
+    }
+
+    fn find(&self, name: &str) -> Result<Graph> {
+        let all = self.all();
+        all.get(name).cloned().ok_or_else(|| {
+            let names: Vec<_> = all.keys().map(String::as_str).collect();
+            let there = match &names[..] {
+                [] => "this daemon keeps none".to_owned(),
+                names => format!("this daemon keeps {}", names.join(", ")),
+            };
+            Failure::new(Exit::NotFound, format!("no graph {name:?}; {there}"))
+        })
+    }
+
+    /// Brings a graph up, and keeps it from now on. One that does not come up is forgotten, or is what it
+    /// was before.
+    ///
+    /// # Errors
+    /// Why it does not come up; `InUse` if it runs.
+    pub async fn bring_up(&self, record: Record, words: Vec<String>) -> Result<KeptGraph> {
+        let _turn = self.turn.lock().await;
+        if self.ending.load(Ordering::Relaxed) {
+            return Err(Failure::new(Exit::Other, "the daemon is going down"));
+        }
+        let name = record.name.clone();
+        let before = match self.all().get(&name) {
+            Some(Graph::Kept(kept)) => {
+                let is_at_rest = matches!(kept.standing().phase, Phase::Ended | Phase::GivenUp);
+                if !is_at_rest {
+                    let why = format!(
+                        "{name} is not at rest: a process of it runs, or is about to. Next: cairn status"
+                    );
+                    return Err(Failure::new(Exit::InUse, why));
+                }
+                Record::read(&self.state.file(&name)).ok()
+            }
+            _ => None,
+        };
+        self.state.write(&record)?;
+        let known = self.all().get(&name).cloned();
+        let kept = match known {
+            // What it holds is held still.
+            Some(Graph::Kept(kept)) => kept,
+            _ => self.keep(&name)?,
+        };
+        self.all().insert(name.clone(), Graph::Kept(kept.clone()));
+        match kept.start(words).await {
+            Ok(()) => self.one(&name),
+            Err(ended) => {
+                self.back(&name, &kept, before).await?;
+                Err(failure(ended))
+            }
+        }
+    }
+
+    /// After one that did not come up.
+    async fn back(&self, name: &str, kept: &Kept, before: Option<Record>) -> Result<()> {
+        match before {
+            Some(before) => self.state.write(&before)?,
+            None => {
+                // It may be about to be started again, as one that is kept would be.
+                let _ = kept.stop().await;
+                self.all().remove(name);
+                self.state.forget(name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes a graph in order, and forgets it.
+    ///
+    /// # Errors
+    /// `Unflushed` if it was not in order; then it is kept, and may be stopped once more.
+    pub async fn stop(&self, name: &str) -> Result<KeptGraph> {
+        let _turn = self.turn.lock().await;
+        if let Graph::Kept(kept) = self.find(name)? {
+            kept.stop().await.map_err(failure)?;
+        }
+        let stopped = self.one(name)?;
+        self.state.forget(name)?;
+        self.all().remove(name);
+        Ok(stopped)
+    }
+
+    /// Has the process of a graph replaced by a new one.
+    ///
+    /// # Errors
+    /// Why the old one goes on, or the new one does not come up.
+    pub async fn renew(&self, name: &str) -> Result<KeptGraph> {
+        match self.find(name)? {
+            Graph::Kept(kept) => kept.renew().await.map_err(failure)?,
+            Graph::Unreadable(problem) => return Err(problem.into()),
+        }
+        self.one(name)
+    }
+
+    /// The same for all, one after the other; what goes wrong is in the log.
+    pub async fn renew_all(self: Arc<Self>) {
+        for (name, kept) in self.kept() {
+            if kept.standing().phase == Phase::Up
+                && let Err(ended) = kept.renew().await
+            {
+                out::note(&format!("{name}: not replaced: {}", ended.why));
+            }
+        }
+    }
+
+    fn kept(&self) -> Vec<(String, Kept)> {
+        let all = self.all();
+        let kept = all.iter().filter_map(|(name, graph)| match graph {
+            Graph::Kept(kept) => Some((name.clone(), kept.clone())),
+            Graph::Unreadable(_) => None,
+        });
+        kept.collect()
+    }
+
+    /// Closes all of them in order, at once; who is impatient has each told a second time. They come up
+    /// again with the next daemon.
+    pub async fn stop_all(self: Arc<Self>, impatient: &Notify) -> Exit {
+        // Whoever brings one up just now is told that it was stopped.
+        self.ending.store(true, Ordering::Relaxed);
+        let mut stops = JoinSet::new();
+        for (name, kept) in self.kept() {
+            stops.spawn(async move { (name, kept.stop().await) });
+        }
+        let mut exit = Exit::Ok;
+        loop {
+            tokio::select! {
+                stopped = stops.join_next() => match stopped {
+                    Some(Ok((_, Ok(())))) => {}
+                    Some(Ok((name, Err(ended)))) => {
+                        out::note(&format!("{name}: {}", ended.why));
+                        exit = Exit::Unflushed;
+                    }
+                    Some(Err(_)) => exit = Exit::Unflushed,
+                    None => return exit,
+                },
+                () = impatient.notified() => {
+                    for (_, kept) in self.kept() {
+                        tokio::spawn(async move { kept.stop().await });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Leaves all of them as they are.
+    pub async fn leave_all(&self) {
+        let _turn = self.turn.lock().await;
+        for (_, kept) in self.kept() {
+            kept.leave().await;
+        }
+    }
+
+    /// Somebody else takes this daemon's place.
+    pub fn goes(&self) {
+        self.leaving.notify_one();
+    }
+
+    /// Until then.
+    pub async fn left(&self) {
+        self.leaving.notified().await;
+    }
+}
+
+/// How a worker is started: where relative paths of its graph begin. A file that cannot be read is the
+/// worker's to complain of.
+fn command(file: &Path, seat: &Path, words: &[String]) -> Command {
+    let directory =
+        Record::read(file).map_or_else(|_| PathBuf::from("/"), |record| record.directory);
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(worker::NAME).arg(file).arg("--seat").arg(seat);
+    command.args(["--log", log::form().word()]).args(words);
+    // What it serves is told at its control socket.
+    command.current_dir(directory).stdout(Stdio::null());
+    command.env_remove("WATCHDOG_PID");
+    command
+}
+
+fn describe(name: &str, graph: &Graph) -> KeptGraph {
+    let kept = match graph {
+        Graph::Kept(kept) => kept.standing(),
+        Graph::Unreadable(problem) => {
+            return KeptGraph {
+                name: name.to_owned(),
+                phase: api::Phase::Stopped,
+                since_unix_s: 0,
+                pid: None,
+                starts: 0,
+                held: 0,
+                problem: Some(problem.clone()),
+            };
+        }
+    };
+    KeptGraph {
+        name: name.to_owned(),
+        phase: match kept.phase {
+            Phase::Starting => api::Phase::Starting,
+            Phase::Up => api::Phase::Up,
+            Phase::Stopping => api::Phase::Stopping,
+            Phase::Waiting => api::Phase::Waiting,
+            Phase::GivenUp => api::Phase::GivenUp,
+            Phase::Ended => api::Phase::Stopped,
+        },
+        since_unix_s: kept.since.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+        pid: kept.pid,
+        starts: kept.starts,
+        held: kept.held,
+        problem: kept.failure.map(|Ended { code, why }| Problem { exit: code, message: why }),
+    }
+}
+
+fn failure(ended: Ended) -> Failure {
+    Failure { code: ended.code, message: ended.why }
+}

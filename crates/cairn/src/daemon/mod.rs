@@ -1,0 +1,277 @@
+//! `cairn daemon`: many graphs on one machine, each in a process of its own that may die.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `mod.rs` | the arguments, from the start to the end |
+//! | `graphs.rs` | the graphs that are kept: brought up, stopped, replaced |
+//! | `asked.rs` | what the control socket is told |
+//!
+//! The process opens no disk and does no I/O on one. It runs on tokio, as all control-plane work does.
+
+mod asked;
+mod graphs;
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use api::{Client, DaemonSocket, MetricsPort};
+use clap::Args;
+use keeper::State;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{Notify, oneshot};
+
+use crate::exit::{Exit, Failure, Result};
+use crate::log::{self, LogForm};
+use crate::out::{self, Form};
+use crate::place;
+
+use graphs::Graphs;
+
+/// For a daemon that leaves to be gone.
+const LEAVE: Duration = Duration::from_secs(30);
+
+/// From one look at that to the next.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Answers that were given as the process ends have so long to leave.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// The word for a daemon that takes the place of another one.
+const REPLACE: &str = "--replace";
+
+/// What `daemon` takes.
+#[derive(Args)]
+pub struct DaemonArgs {
+    /// Where it keeps what is local of each graph
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// Take the place of the daemon that runs, and have the process of each graph replaced by a new one
+    #[arg(long)]
+    replace: bool,
+    /// Answer GET /metrics at this address of this machine: HOST:PORT, on loopback
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<SocketAddr>,
+    /// How lines of the log are written, those of workers too: text, or one JSON object each
+    #[arg(long, value_name = "FORM", value_enum, default_value_t)]
+    log: LogForm,
+}
+
+/// What comes after this process.
+enum After {
+    /// Nothing: with that code.
+    End(Exit),
+    /// The same program anew, which may be another version by now.
+    Anew,
+}
+
+impl DaemonArgs {
+    /// Keeps graphs until a signal comes.
+    pub fn run(self, _: Form) -> Result {
+        log::begin(self.log, None);
+        let left = runtime::take_all();
+        place::make_keeper()?;
+        let path = self.state.clone().unwrap_or_else(place::state);
+        if self.replace {
+            ask_to_leave(&place::daemon())?;
+        }
+        let state = self.open(&path)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| Failure::io(&error, "starting the daemon"))?;
+        let graphs = Arc::new(Graphs::new(state, place::keeper(), left));
+        match runtime.block_on(self.keep(graphs))? {
+            After::End(exit) => Ok(exit),
+            After::Anew => {
+                drop(runtime);
+                Err(anew())
+            }
+        }
+    }
+
+    /// The state directory; that of a daemon that was just asked to leave is free soon.
+    fn open(&self, path: &Path) -> Result<State> {
+        let begun = Instant::now();
+        loop {
+            match State::open(path) {
+                Err(error)
+                    if self.replace
+                        && error.kind() == block::ErrorKind::InUse
+                        && begun.elapsed() < LEAVE =>
+                {
+                    std::thread::sleep(LOOK);
+                }
+                opened => return Ok(opened?),
+            }
+        }
+    }
+
+    /// From the first graph to the last.
+    async fn keep(&self, graphs: Arc<Graphs>) -> Result<After> {
+        let kind =
+            |kind| signal(kind).map_err(|error| Failure::io(&error, "taking over the signals"));
+        let mut ends =
+            Ends { term: kind(SignalKind::terminate())?, int: kind(SignalKind::interrupt())? };
+        let (mut reload, mut renew) =
+            (kind(SignalKind::hangup())?, kind(SignalKind::user_defined2())?);
+        let socket = open_socket()?;
+        let (close, closed) = oneshot::channel::<()>();
+        let until = async {
+            // Said, or dropped: either is the end.
+            let _ = closed.await;
+        };
+        let answers = tokio::spawn(socket.answer(graphs.clone(), until));
+        if let Some(port) = self.open_metrics()? {
+            tokio::spawn(port.answer(graphs.clone()));
+        }
+        watch();
+        let beginning = graphs.begin().await;
+        let mut begun = tokio::spawn(beginning);
+        let after = loop {
+            tokio::select! {
+                _ = &mut begun, if !begun.is_finished() => {
+                    tell_manager("READY=1");
+                    if self.replace {
+                        tokio::spawn(graphs.clone().renew_all());
+                    }
+                }
+                () = ends.next() => break After::End(end(&graphs, &mut ends).await),
+                () = graphs.left() => break After::End(Exit::Ok),
+                _ = reload.recv() => { tokio::spawn(graphs.clone().reload()); }
+                _ = renew.recv() => {
+                    graphs.leave_all().await;
+                    break After::Anew;
+                }
+            }
+        };
+        // Who waits for an answer gets it.
+        drop(close);
+        let _ = tokio::time::timeout(LINGER, answers).await;
+        Ok(after)
+    }
+
+    /// The port for figures, if there is to be one.
+    fn open_metrics(&self) -> Result<Option<MetricsPort>> {
+        let Some(at) = self.metrics else { return Ok(None) };
+        let opened = MetricsPort::open(at).map_err(|error| match error.kind() {
+            ErrorKind::InvalidInput => {
+                let why = format!(
+                    "--metrics {at}: whoever could reach it would be told everything. Next: an \
+                     address of loopback, as 127.0.0.1:{}, and a proxy before it",
+                    at.port()
+                );
+                Failure::new(Exit::Usage, why)
+            }
+            _ => Failure::io(&error, format_args!("--metrics {at}")),
+        });
+        opened.map(Some)
+    }
+}
+
+/// Has the daemon that runs leave, if one does.
+fn ask_to_leave(socket: &Path) -> Result<()> {
+    match Client::new(socket).leave() {
+        Ok(_) => Ok(()),
+        Err(problem) if problem.exit == Exit::NotFound.code() => Ok(()),
+        Err(problem) => Err(problem.into()),
+    }
+}
+
+/// What ends a daemon.
+struct Ends {
+    term: Signal,
+    int: Signal,
+}
+
+impl Ends {
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.term.recv() => {}
+            _ = self.int.recv() => {}
+        }
+    }
+}
+
+/// Stops every graph in order; a second signal says that it is not to be waited for.
+async fn end(graphs: &Arc<Graphs>, ends: &mut Ends) -> Exit {
+    tell_manager("STOPPING=1");
+    let impatient = Notify::new();
+    let again = async {
+        loop {
+            ends.next().await;
+            impatient.notify_one();
+        }
+    };
+    tokio::select! {
+        exit = graphs.clone().stop_all(&impatient) => exit,
+        () = again => unreachable!("signals do not end"),
+    }
+}
+
+fn open_socket() -> Result<DaemonSocket> {
+    let path = place::daemon();
+    DaemonSocket::open(&path).map_err(|error| {
+        let shown = path.display();
+        match error.kind() {
+            ErrorKind::AddrInUse => {
+                let why = format!(
+                    "{shown}: a daemon answers there. Next: --replace, to take its place; or another \
+                     XDG_RUNTIME_DIR"
+                );
+                Failure::new(Exit::InUse, why)
+            }
+            ErrorKind::AlreadyExists => {
+                let why = format!("{shown} is there already, and no socket. Next: remove it");
+                Failure::new(Exit::InUse, why)
+            }
+            _ => Failure::io(&error, format_args!("opening the control socket {shown}")),
+        }
+    })
+}
+
+fn tell_manager(line: &str) {
+    if let Err(error) = runtime::tell_manager(line) {
+        out::note(&format!("warning: the service manager was not told: {error}"));
+    }
+}
+
+/// Tells the service manager that this process still turns. Whether workers do is this process's own
+/// matter: one that does not is killed and replaced.
+fn watch() {
+    let variable = |name| std::env::var(name).ok()?.parse::<u64>().ok();
+    let is_meant = variable("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
+    let Some(limit) = variable("WATCHDOG_USEC").filter(|limit| *limit > 0 && is_meant) else {
+        return;
+    };
+    tokio::spawn(async move {
+        let mut beat = tokio::time::interval(Duration::from_micros(limit / 3));
+        loop {
+            beat.tick().await;
+            tell_manager("WATCHDOG=1");
+        }
+    });
+}
+
+/// Becomes the program that lies where this one did: workers go on meanwhile, and hold what they have.
+fn anew() -> Failure {
+    let mut words = std::env::args_os();
+    let name = words.next().unwrap_or_default();
+    let mut words: Vec<_> = words.collect();
+    if !words.iter().any(|word| word == REPLACE) {
+        words.push(REPLACE.into());
+    }
+    let program = match std::env::current_exe() {
+        Ok(path) => {
+            // What Linux says of one that was replaced.
+            let text = path.to_string_lossy().into_owned();
+            PathBuf::from(text.strip_suffix(" (deleted)").unwrap_or(&text))
+        }
+        Err(_) => PathBuf::from(&name),
+    };
+    out::note(&format!("begins anew as {}", program.display()));
+    let error = Command::new(&program).arg0(name).args(words).exec();
+    Failure::io(&error, format_args!("beginning anew as {}", program.display()))
+}

@@ -1,0 +1,99 @@
+//! Lines for the log of a server, on its standard error: for people, or one JSON object each.
+
+use std::io::Write;
+use std::sync::OnceLock;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+/// How lines are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub enum LogForm {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs: one object a line.
+    Json,
+}
+
+/// What lines of this process are like.
+struct Log {
+    form: LogForm,
+    /// Whose lines they are, if they are of one graph.
+    graph: Option<String>,
+}
+
+static LOG: OnceLock<Log> = OnceLock::new();
+
+/// What one says. Fields are only ever added.
+#[derive(Serialize)]
+struct Line<'l> {
+    unix_ms: u64,
+    level: &'static str,
+    pid: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    graph: Option<&'l str>,
+    message: &'l str,
+}
+
+/// Has lines written like that from now on. The first word counts.
+pub fn begin(form: LogForm, graph: Option<&str>) {
+    let _ = LOG.set(Log { form, graph: graph.map(str::to_owned) });
+}
+
+/// How lines are written.
+pub fn form() -> LogForm {
+    LOG.get().map_or(LogForm::Text, |log| log.form)
+}
+
+impl LogForm {
+    /// As it is said on a command line.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Json => "json",
+        }
+    }
+}
+
+/// A line for the log of a server, or a warning.
+pub fn note(line: &str) {
+    let text = match LOG.get() {
+        Some(Log { form: LogForm::Json, graph }) => json(line, graph.as_deref(), now_ms()),
+        _ => line.to_owned(),
+    };
+    // Where there is no stderr there is nobody to tell.
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_millis().try_into().unwrap_or(u64::MAX)
+}
+
+fn json(line: &str, graph: Option<&str>, unix_ms: u64) -> String {
+    let levels = [("error: ", "error"), ("warning: ", "warning"), ("note: ", "note")];
+    let found = levels.iter().find_map(|(begin, level)| Some((*level, line.strip_prefix(begin)?)));
+    let (level, message) = found.unwrap_or(("info", line));
+    let line = Line { unix_ms, level, pid: std::process::id(), graph, message };
+    serde_json::to_string(&line).expect("it has only fields that JSON knows")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_an_object() {
+        let pid = std::process::id();
+        let said = json("warning: a \"disk\"\nis late", Some("home"), 7);
+        let wanted = format!(
+            "{{\"unix_ms\":7,\"level\":\"warning\",\"pid\":{pid},\"graph\":\"home\",\
+             \"message\":\"a \\\"disk\\\"\\nis late\"}}"
+        );
+        assert_eq!(said, wanted);
+        let said = json("flushed", None, 0);
+        assert!(said.contains("\"level\":\"info\"") && !said.contains("graph"), "{said}");
+    }
+}

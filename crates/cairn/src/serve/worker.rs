@@ -1,0 +1,272 @@
+//! The process of one graph, as `cairn daemon` starts it: `serve` in all but where its spec comes from,
+//! and who speaks to it. `docs/formats/keeper.md` says what both say to each other.
+
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use block::Mono;
+use clap::Parser;
+use graph::engine::Engine;
+use graph::labels::{Opening, Survey};
+use graph::spec::{Local, Spec};
+use keeper::{RENEWED, Record, Seat, Source as Kept, Words};
+use runtime::{Config, Core};
+
+use super::stop::Ended;
+use super::{ServeOptions, Serving, process};
+use crate::exit::{Exit, Failure, Result};
+use crate::labels;
+use crate::log::{self, LogForm};
+use crate::out::{self, Form};
+use crate::registry::REGISTRY;
+use crate::source::Source;
+
+/// The name under which this program is a worker.
+pub const NAME: &str = "cairn-worker";
+
+/// At the end, for begun requests, flushes, and users of attached devices.
+const STOP: Duration = Duration::from_secs(30);
+
+/// For handing over: what clients have begun is answered and flushed by then, or this process goes on.
+const HAND_OVER: Duration = Duration::from_secs(10);
+
+/// What a daemon tells a worker.
+#[derive(Parser)]
+#[command(name = NAME)]
+struct WorkerArgs {
+    /// What is local of the graph
+    file: PathBuf,
+    /// What says that this is its worker
+    #[arg(long)]
+    seat: PathBuf,
+    /// Label a disk whatever is on it
+    #[arg(long)]
+    wipe: Vec<String>,
+    /// Open disks that another machine had open and did not close
+    #[arg(long)]
+    take: bool,
+    /// How lines of the log are written
+    #[arg(long, value_enum, default_value_t)]
+    log: LogForm,
+}
+
+/// Whether this program was started as a worker.
+pub fn is_meant(name: &OsStr) -> bool {
+    name == NAME
+}
+
+/// The whole life of a worker.
+pub fn main() -> ExitCode {
+    let args = WorkerArgs::parse();
+    let graph = args.file.parent().and_then(Path::file_name).map(OsStr::to_string_lossy);
+    log::begin(args.log, graph.as_deref());
+    let ended = args.run();
+    let (code, why) = match ended {
+        Ok(exit) => (exit.code(), String::new()),
+        Err(failure) => (failure.code, failure.message),
+    };
+    if !why.is_empty() {
+        out::note(&format!("error: {why}"));
+    }
+    process::tell_manager(&Words::last(code, &why));
+    ExitCode::from(code)
+}
+
+impl WorkerArgs {
+    fn run(self) -> Result {
+        // A terminal's Ctrl-C is for the daemon, which ends workers in order; and nobody is asked there.
+        rustix::process::setsid().map_err(|error| Failure::io(&error.into(), "a new session"))?;
+        runtime::inherit_from(std::io::stdin())?;
+        let core = Core::new(Config { note: out::note, ..Config::default() })?;
+        // From here on what the daemon says waits until it is heard.
+        let signals = core.signals_of_keeper()?;
+        process::watch(&core.env());
+        let _seat = Seat::take(&self.seat)?;
+        let file = OnFile::read(self.file)?;
+        let record = file.record();
+        let options = ServeOptions { take: self.take, ..options(&record.options) };
+        let spec = file.choose(&core, &options, &self.wipe)?;
+        options.serve_on(
+            core,
+            Some((signals, file)),
+            Source::Kept(Box::new(spec)),
+            &self.wipe,
+            Form::Text,
+        )
+    }
+}
+
+/// How a graph is served of which somebody keeps this.
+pub fn options(kept: &keeper::Options) -> ServeOptions {
+    let keeper::Options { read_only, degraded, insecure, listen } = kept.clone();
+    ServeOptions {
+        read_only,
+        degraded,
+        take: false,
+        dry_run: false,
+        run: None,
+        listen,
+        insecure,
+        pidfile: None,
+        at: None,
+        stop_timeout: STOP,
+        log: log::form(),
+    }
+}
+
+/// What a daemon keeps of a graph, and this process may change.
+pub struct OnFile {
+    path: PathBuf,
+    record: RefCell<Record>,
+}
+
+impl OnFile {
+    fn read(path: PathBuf) -> Result<Self> {
+        let record = RefCell::new(Record::read(&path)?);
+        Ok(Self { path, record })
+    }
+
+    fn record(&self) -> Record {
+        self.record.borrow().clone()
+    }
+
+    /// The spec to serve. If a change was under way when the process before this one ended, the labels
+    /// tell whether it has happened: what they refuse is not what they say.
+    fn choose(&self, core: &Core, options: &ServeOptions, wipe: &[String]) -> Result<Spec> {
+        let record = self.record();
+        let name = &record.name;
+        let spec = spec_of(&record.source, name);
+        if spec.name() != name {
+            let why = format!("the spec of {name:?} is of {:?}", spec.name());
+            return Err(Failure::new(Exit::Spec, why));
+        }
+        let Some(next) = record.next else { return Ok(spec) };
+        let next_spec = spec_of(&next, name);
+        let would_open = |spec: &Spec| core.block_on(would_open(core, spec, options, wipe));
+        if !would_open(&spec) && would_open(&next_spec) {
+            out::note(&format!("{name}: a change had happened when the process before ended"));
+            let record = self.record();
+            self.write(Record { source: next, next: None, ..record })?;
+            return Ok(next_spec);
+        }
+        Ok(spec)
+    }
+
+    /// A change to that is about to begin.
+    ///
+    /// # Errors
+    /// What the system says; then it does not begin.
+    pub fn begin(&self, next: Kept) -> Result<()> {
+        let record = self.record();
+        self.write(Record { next: Some(next), ..record })
+    }
+
+    /// It has happened, or not.
+    ///
+    /// # Errors
+    /// What the system says; then the labels tell the next process.
+    pub fn settle(&self, happened: bool) -> Result<()> {
+        let mut record = self.record();
+        if let Some(next) = record.next.take().filter(|_| happened) {
+            record.source = next;
+        }
+        self.write(record)
+    }
+
+    fn write(&self, record: Record) -> Result<()> {
+        record.write(&self.path)?;
+        *self.record.borrow_mut() = record;
+        Ok(())
+    }
+}
+
+fn spec_of(source: &Kept, name: &str) -> Spec {
+    match source {
+        Kept::Spec { file, text, variables } => {
+            Spec::parse(text, file, &|name| variables.get(name).cloned())
+        }
+        Kept::Labels { text, disks, keys } => {
+            let local = Local { disks: disks.clone(), keys: keys.clone() };
+            Spec::of_label(text, name, REGISTRY, &local)
+        }
+    }
+}
+
+/// Whether labels and plan agree; nothing is changed.
+async fn would_open(core: &Core, spec: &Spec, options: &ServeOptions, wipe: &[String]) -> bool {
+    let env = core.env();
+    let engine = Engine::new(env.pool());
+    env.spawn("engine", engine.clone().drive());
+    let (degraded, take, wipe) = (options.degraded, options.take, wipe.to_vec());
+    let opening = Opening { degraded, take, wipe, ..labels::opening() };
+    let survey = labels::survey(spec, &env, &engine, opening, true, None).await;
+    let surveyed = survey.as_ref().map(Survey::facts).unwrap_or_default();
+    survey.is_none_or(|survey| survey.refusals().is_empty())
+        && spec.plan_over(REGISTRY, &env, &surveyed).await.is_ok()
+}
+
+impl Serving {
+    /// Another daemon is there: it is told everything that this process has told the one before.
+    pub(super) fn tell_again(&self) {
+        let told = self.server.entrust_again().map_err(Failure::from);
+        if let Err(failure) = told.and_then(|()| self.attachments.entrust_again()) {
+            out::note(&format!("warning: {}", failure.message));
+        }
+        process::tell_manager("READY=1");
+    }
+
+    /// Leaves everything as another process can go on with it: `None` if that cannot be, and this one
+    /// goes on.
+    pub(super) async fn hand_over(&self) -> Option<Ended> {
+        match self.left_in_order().await {
+            Ok(()) => Some(Ended::HandedOver),
+            Err(why) => {
+                out::note(&format!("goes on, for it cannot hand over: {why}"));
+                let why = serde_json::to_string(&why).expect("a string is JSON");
+                process::tell_manager(&format!("{}={why}", keeper::FAILURE));
+                None
+            }
+        }
+    }
+
+    async fn left_in_order(&self) -> Result<(), String> {
+        if let Some(path) = self.attachments.mortal() {
+            return Err(format!("{path} does not outlive its process. Next: cairn detach {path}"));
+        }
+        let exports = self.server.exports();
+        if let Some(export) = exports.iter().find(|export| !export.info().survives_process) {
+            let name = export.name();
+            return Err(format!("what {name} shows is kept in the memory of this process alone"));
+        }
+        let deadline = self.env.now().after(HAND_OVER);
+        let Some(turn) = self.within(deadline, self.live.turn()).await else {
+            return Err("a change is under way".to_owned());
+        };
+        let held = self.engine.hold();
+        if self.within(deadline, self.engine.drained()).await.is_none() {
+            return Err(self.overdue(HAND_OVER));
+        }
+        match self.within(deadline, self.flush()).await {
+            Some(flushed) => flushed?,
+            None => return Err(self.overdue(HAND_OVER)),
+        }
+        self.close_labels(deadline).await;
+        // Nothing begins any more in this process.
+        std::mem::forget((turn, held));
+        Ok(())
+    }
+
+    async fn within<F: Future>(&self, deadline: Mono, future: F) -> Option<F::Output> {
+        self.env.within(deadline.since(self.env.now()), future).await
+    }
+}
+
+/// The end of a process that has handed over: listeners and mounts stay as they are, which they would not
+/// if anything was closed in order.
+pub fn leave() -> ! {
+    process::tell_manager(&format!("{RENEWED}=1\n{}", Words::last(Exit::Ok.code(), "")));
+    std::process::exit(i32::from(Exit::Ok.code()));
+}

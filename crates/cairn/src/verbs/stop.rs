@@ -1,0 +1,77 @@
+//! `cairn stop`: a graph that a daemon keeps is closed in order, and another machine may open it.
+
+use api::{Client, DetachRequest, KeptName, Phase};
+use clap::Args;
+
+use super::confirm;
+use crate::exit::{Exit, Failure, Result};
+use crate::out::{Form, count};
+use crate::running::{self, At};
+
+/// What `stop` takes.
+#[derive(Args)]
+pub struct StopArgs {
+    /// The graph
+    name: String,
+    /// Do not ask, where it has clients
+    #[arg(long)]
+    yes: bool,
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl StopArgs {
+    /// Has it detached, closed and forgotten.
+    pub fn run(self, form: Form) -> Result {
+        let Self { name, yes, dry_run } = self;
+        let Some(daemon) = running::daemon() else { return Err(without(&name)) };
+        let graphs = daemon.daemon()?.graphs;
+        let Some(kept) = graphs.iter().find(|graph| graph.name == name) else {
+            let names: Vec<_> = graphs.iter().map(|graph| graph.name.as_str()).collect();
+            let why = match &names[..] {
+                [] => format!("no graph {name:?}; the daemon keeps none"),
+                names => format!("no graph {name:?}; the daemon keeps {}", names.join(", ")),
+            };
+            return Err(Failure::new(Exit::NotFound, why));
+        };
+        let is_up = kept.phase == Phase::Up;
+        if let Some(client) = At::default().named(&name)?.filter(|_| is_up) {
+            release(&client, &name, yes, dry_run)?;
+        }
+        if dry_run {
+            form.print(kept, || format!("would stop {name}\n"))?;
+            return Ok(Exit::Ok);
+        }
+        let stopped = daemon.stop(&KeptName { name })?;
+        form.print(&stopped, || {
+            format!(
+                "{0}  stopped, and free for other machines. Next: cairn import {0}\n",
+                stopped.name
+            )
+        })?;
+        Ok(Exit::Ok)
+    }
+}
+
+/// Whoever uses it is asked first: devices of this machine, then clients.
+fn release(client: &Client, name: &str, yes: bool, dry_run: bool) -> Result<()> {
+    let status = client.status()?;
+    if status.connections > 0 && !yes && !dry_run {
+        let clients = count(status.connections as u64, "connection");
+        confirm(&format!("{name} has {clients}, which would be closed. Stop it?"))?;
+    }
+    for attached in status.attached {
+        client.detach(&DetachRequest { name: attached.name, dry_run })?;
+    }
+    Ok(())
+}
+
+fn without(name: &str) -> Failure {
+    let of = At::default().named(name).ok().flatten();
+    let why = match of.and_then(|client| client.graph().ok()?.pid) {
+        Some(pid) => format!("{name} is served by process {pid}, and no daemon. Next: kill {pid}"),
+        None => format!("no daemon runs here, so nothing keeps {name}. Next: cairn status"),
+    };
+    Failure::new(Exit::NotFound, why)
+}

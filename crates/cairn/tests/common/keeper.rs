@@ -1,0 +1,136 @@
+//! A daemon of the real binary, in a directory of its own.
+
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use api::{DaemonView, KeptGraph};
+
+use super::{Dir, PATIENCE, Ran, send, until};
+
+pub struct Daemon<'d> {
+    pub dir: &'d Dir,
+    child: Option<Child>,
+}
+
+impl<'d> Daemon<'d> {
+    /// Starts it, and waits until it answers and no graph is about to come up.
+    pub fn start(dir: &'d Dir) -> Self {
+        Self::with(dir, &[])
+    }
+
+    pub fn with(dir: &'d Dir, args: &[&str]) -> Self {
+        let mut daemon = Self { dir, child: None };
+        daemon.child = Some(daemon.spawn(args));
+        daemon.settled();
+        daemon
+    }
+
+    fn spawn(&self, args: &[&str]) -> Child {
+        let log = std::fs::File::options().create(true).append(true).open(self.dir.path("log"));
+        let mut command = self.dir.command(&[&["daemon", "--state", "state"], args].concat());
+        command.env("XDG_STATE_HOME", self.dir.path("nowhere"));
+        command.stdout(Stdio::null()).stderr(log.unwrap()).spawn().unwrap()
+    }
+
+    /// Waits until it answers and no graph is about to come up.
+    pub fn settled(&self) {
+        let is_on_its_way = |graph: &KeptGraph| {
+            matches!(graph.phase, api::Phase::Starting)
+                || graph.starts == 0 && graph.problem.is_none()
+        };
+        until("the daemon has begun", || {
+            self.view().is_some_and(|view| {
+                Some(view.pid) == self.child.as_ref().map(Child::id)
+                    && !view.graphs.iter().any(is_on_its_way)
+            })
+        });
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().unwrap().id()
+    }
+
+    pub fn view(&self) -> Option<DaemonView> {
+        api::Client::new(self.dir.path("run/cairn/daemon.sock")).daemon().ok()
+    }
+
+    pub fn graph(&self, name: &str) -> KeptGraph {
+        let graphs = self.view().expect("the daemon answers").graphs;
+        graphs.into_iter().find(|graph| graph.name == name).expect("it is kept")
+    }
+
+    /// The process of a graph that is up.
+    pub fn worker(&self, name: &str) -> u32 {
+        until("it is up", || self.graph(name).phase == api::Phase::Up);
+        self.graph(name).pid.unwrap()
+    }
+
+    /// Kills the process of a graph, and waits until the next one is up; how long that took.
+    pub fn kill_worker(&self, name: &str) -> Duration {
+        let old = self.worker(name);
+        let begun = Instant::now();
+        send(old, "KILL");
+        until("another process is up", || {
+            let graph = self.graph(name);
+            graph.phase == api::Phase::Up && graph.pid != Some(old)
+        });
+        begun.elapsed()
+    }
+
+    /// Kills the daemon itself.
+    pub fn kill(&mut self) {
+        let mut child = self.child.take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// Starts the next one.
+    pub fn start_again(&mut self, args: &[&str]) {
+        let old = self.child.take();
+        self.child = Some(self.spawn(args));
+        self.settled();
+        if let Some(old) = old {
+            // It was asked to leave.
+            assert_eq!(end(old).code, 0, "{}", self.log());
+        }
+    }
+
+    /// Ends it in order.
+    pub fn stop(&mut self) -> i32 {
+        send(self.pid(), "TERM");
+        end(self.child.take().unwrap()).code
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path("log")).unwrap_or_default()
+    }
+
+    /// The file of a graph in the state directory.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.dir.path("state").join(name).join("graph")
+    }
+}
+
+fn end(mut child: Child) -> Ran {
+    let begun = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        assert!(begun.elapsed() < PATIENCE, "it does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ran::of(&child.wait_with_output().unwrap())
+}
+
+impl Drop for Daemon<'_> {
+    fn drop(&mut self) {
+        let graphs = self.view().map(|view| view.graphs).unwrap_or_default();
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        // Its workers live on, which is a promise.
+        for pid in graphs.iter().filter_map(|graph| graph.pid) {
+            let _ = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status();
+        }
+    }
+}

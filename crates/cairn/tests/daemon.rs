@@ -1,0 +1,451 @@
+//! `cairn daemon`: graphs come up, change, stop, and outlive whoever serves them.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use api::{Applied, GraphView, KeptGraph, Phase, Status};
+use common::keeper::Daemon;
+use common::{Dir, send, tool, until};
+
+/// A labelled mirror called `name`, and what else is in the spec.
+fn mirror(name: &str, more: &str) -> String {
+    format!(
+        "name = \"{name}\"\n[disk]\n\
+         a = {{ file = \"{name}-a.img\", size = \"16MiB\", create = true, label = true }}\n\
+         b = {{ file = \"{name}-b.img\", size = \"16MiB\", create = true, label = true }}\n\
+         [device]\npair = {{ kind = \"mirror\", on = [\"a\", \"b\"] }}\n\
+         [export]\nvol = {{ on = \"pair\" }}\n{more}"
+    )
+}
+
+fn home() -> Dir {
+    let dir = Dir::new();
+    dir.write("home.toml", &mirror("home", ""));
+    dir
+}
+
+/// `vol` of a graph.
+fn uri(dir: &Dir, graph: &str) -> String {
+    format!("nbd+unix:///vol?socket={}", dir.path(&format!("run/cairn/{graph}.sock")).display())
+}
+
+fn io(dir: &Dir, graph: &str, command: &str) {
+    let ran = tool(dir, "qemu-io", &["-f", "raw", &uri(dir, graph), "-c", command, "-c", "flush"]);
+    assert!(ran.code == 0 && !ran.out.contains("failed"), "{command}: {ran:?}");
+}
+
+#[test]
+fn a_graph_comes_up_changes_and_is_released() {
+    let dir = home();
+    let mut daemon = Daemon::start(&dir);
+    let ran = dir.cairn(&["status"]);
+    assert!(ran.code == 4 && ran.err.contains("cairn apply SPEC"), "{ran:?}");
+
+    let looked = dir.text(&["apply", "home.toml", "--dry-run"]);
+    assert!(looked.contains("would") && !dir.path("home-a.img").exists(), "{looked}");
+    let kept: KeptGraph = dir.json(0, &["apply", "home.toml"]);
+    assert_eq!((kept.phase, kept.starts, kept.held), (Phase::Up, 1, 1));
+    let up = dir.text(&["ls"]);
+    assert!(up.contains("home") && up.contains(&uri(&dir, "home")), "{up}");
+    assert!(dir.text(&["show"]).contains("mirror"));
+    io(&dir, "home", "write -P 7 0 1M");
+
+    // A change of what runs is kept too.
+    dir.write("home.toml", &mirror("home", "again = { on = \"pair\", read_only = true }\n"));
+    assert!(dir.text(&["diff", "home.toml"]).contains("would add"));
+    let applied: Applied = dir.json(0, &["apply", "home.toml"]);
+    assert_eq!(applied.changes[0].name, "again");
+    daemon.kill_worker("home");
+    let graph: GraphView = dir.json(0, &["graph"]);
+    assert_eq!(graph.exports.len(), 2);
+    io(&dir, "home", "read -P 7 0 1M");
+    let status: Vec<Status> = dir.json(0, &["status"]);
+    assert_eq!(status[0].kept.as_ref().unwrap().starts, 2);
+
+    // It is there again with the next daemon, and is not when it was stopped.
+    assert_eq!(daemon.stop(), 0);
+    assert!(dir.text(&["import"]).contains("would come up\n"), "the labels are closed");
+    let mut daemon = Daemon::start(&dir);
+    io(&dir, "home", "read -P 7 0 1M");
+    let ran = dir.cairn(&["stop", "else"]);
+    assert!(ran.code == 4 && ran.err.contains("the daemon keeps home"), "{ran:?}");
+    assert!(dir.text(&["stop", "home", "--dry-run"]).contains("would stop home"));
+    assert_eq!(daemon.graph("home").phase, Phase::Up);
+    dir.text(&["stop", "home"]);
+    assert!(!daemon.file("home").exists());
+    let found = dir.text(&["import"]);
+    assert!(found.contains("would come up\n") && !found.contains("open on"), "{found}");
+    dir.text(&["import", "home"]);
+    io(&dir, "home", "read -P 7 0 1M");
+    daemon.kill_worker("home");
+    io(&dir, "home", "read -P 7 0 1M");
+    assert_eq!(daemon.stop(), 0, "{}", daemon.log());
+}
+
+#[test]
+fn what_does_not_come_up_is_not_kept() {
+    let dir = home();
+    let mut daemon = Daemon::start(&dir);
+    dir.write("bad.toml", "name = \"bad\"\n[export]\nvol = { on = \"nowhere\" }\n");
+    let ran = dir.cairn(&["apply", "bad.toml"]);
+    assert!(ran.code == 3 && ran.err.contains("bad.toml:3"), "{ran:?}");
+    let serve = dir.serve(&["home.toml", "--listen", "unix:other.sock"]);
+    dir.write("same.toml", &mirror("home", "").replace("name = \"home\"", "name = \"same\""));
+    let ran = dir.cairn(&["apply", "same.toml"]);
+    assert!(ran.code == 5 && ran.err.contains("home-a.img"), "{ran:?}");
+    // What is served in the foreground is no daemon's.
+    let ran = dir.cairn(&["stop", "home"]);
+    assert!(ran.code == 4, "{ran:?}");
+    assert_eq!(serve.stop().code, 0);
+    dir.write(
+        "key.toml",
+        &mirror("key", "")
+            .replace(
+                "[device]\n",
+                "[device]\ns = { kind = \"crypt\", on = \"pair\", key = \"ask\" }\n",
+            )
+            .replace("on = \"pair\" }\n", "on = \"s\" }\n"),
+    );
+    let ran = dir.cairn(&["apply", "key.toml"]);
+    assert_eq!(ran.code, 7, "{ran:?}");
+    assert!(daemon.view().unwrap().graphs.is_empty());
+    let left = common::listing(&dir.path("state"));
+    assert_eq!(left, [dir.path("state/lock").display().to_string()]);
+    assert_eq!(daemon.stop(), 0);
+}
+
+#[test]
+fn one_that_cannot_come_up_keeps_nobody_away() {
+    let dir = home();
+    for name in ["more", "newer", "torn"] {
+        dir.write(&format!("{name}.toml"), &mirror(name, ""));
+    }
+    let mut daemon = Daemon::start(&dir);
+    for name in ["home", "more", "newer", "torn"] {
+        dir.text(&["apply", &format!("{name}.toml")]);
+    }
+    assert_eq!(daemon.stop(), 0);
+    fs::rename(dir.path("more-a.img"), dir.path("away")).unwrap();
+    let newer = fs::read_to_string(daemon.file("newer")).unwrap();
+    fs::write(daemon.file("newer"), newer.replacen("state 1", "state 2", 1)).unwrap();
+    let torn = fs::read(daemon.file("torn")).unwrap();
+    fs::write(daemon.file("torn"), &torn[..torn.len() / 2]).unwrap();
+    fs::create_dir(dir.path("state/no-graph")).unwrap();
+
+    let mut daemon = Daemon::start(&dir);
+    io(&dir, "home", "write -P 1 0 4k");
+    let ran = dir.cairn(&["status"]);
+    assert_eq!(ran.code, 11, "{ran:?}");
+    let line = |name: &str| {
+        let mut lines = ran.out.lines().filter(|line| line.starts_with(&format!("{name}   ")));
+        lines.next().unwrap_or_else(|| panic!("{name}: {ran:?}")).to_owned()
+    };
+    assert!(line("home").contains("ok"));
+    assert!(
+        line("more").contains("WAITING") && line("more").contains("a of \"more\" not found"),
+        "{ran:?}"
+    );
+    assert!(line("newer").contains("version 2"), "{ran:?}");
+    assert!(line("torn").contains("bytes were written"), "{ran:?}");
+    // It comes back by itself.
+    fs::rename(dir.path("away"), dir.path("more-a.img")).unwrap();
+    until("more is up", || daemon.graph("more").phase == Phase::Up);
+    // What was put right is seen when the daemon is told to look.
+    fs::write(daemon.file("newer"), newer).unwrap();
+    send(daemon.pid(), "HUP");
+    until("newer is up", || daemon.graph("newer").phase == Phase::Up);
+    // What is not to be put right may be given up, or applied anew.
+    dir.text(&["apply", "torn.toml"]);
+    assert_eq!(dir.cairn(&["status"]).code, 0);
+    assert_eq!(daemon.stop(), 0);
+}
+
+#[test]
+fn there_is_one_daemon_and_its_state_is_nobody_elses() {
+    let dir = home();
+    let mut daemon = Daemon::start(&dir);
+    dir.text(&["apply", "home.toml"]);
+    let again = || {
+        let mut command = dir.command(&["daemon", "--state", "state"]);
+        common::Ran::of(&command.output().unwrap())
+    };
+    let ran = again();
+    let pid = daemon.pid().to_string();
+    assert!(ran.code == 5 && ran.err.contains(&pid) && ran.err.contains("--replace"), "{ran:?}");
+    let ran = dir.cairn(&["daemon", "--state", "other"]);
+    assert!(ran.code == 5 && ran.err.contains("a daemon answers there"), "{ran:?}");
+    assert_eq!(daemon.stop(), 0);
+    fs::set_permissions(dir.path("state"), fs::Permissions::from_mode(0o755)).unwrap();
+    let ran = again();
+    assert!(ran.code == 7 && ran.err.contains("755"), "{ran:?}");
+    let mode = fs::metadata(daemon.file("home")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn many_graphs_outlive_their_daemon() {
+    const GRAPHS: usize = 64;
+    let dir = Dir::new();
+    let mut daemon = Daemon::start(&dir);
+    let name = |n: usize| format!("g{n}");
+    for n in 0..GRAPHS {
+        let name = name(n);
+        dir.write(
+            &format!("{name}.toml"),
+            &format!(
+                "name = \"{name}\"\n[disk]\n\
+                 d = {{ file = \"{name}.img\", size = \"1MiB\", create = true }}\n\
+                 [export]\nvol = {{ on = \"d\" }}\n"
+            ),
+        );
+        dir.text(&["apply", &format!("{name}.toml")]);
+    }
+    let pids = |daemon: &Daemon| -> Vec<Option<u32>> {
+        daemon.view().unwrap().graphs.iter().map(|graph| graph.pid).collect()
+    };
+    let before = pids(&daemon);
+    assert_eq!(before.len(), GRAPHS);
+    // Killed, they go on; and the next daemon goes on with them.
+    daemon.kill();
+    for n in [0, GRAPHS - 1] {
+        io(&dir, &name(n), "write -P 3 0 4k");
+    }
+    daemon.start_again(&[]);
+    until("all are known", || pids(&daemon) == before);
+    // One crash is one graph's.
+    daemon.kill_worker("g7");
+    let changed = pids(&daemon).iter().zip(&before).filter(|(now, then)| now != then).count();
+    assert_eq!(changed, 1);
+    io(&dir, "g7", "write -P 4 0 4k");
+    assert_eq!(daemon.stop(), 0);
+    // And all of them come up at once.
+    let mut daemon = Daemon::start(&dir);
+    until("all are up", || {
+        daemon.view().unwrap().graphs.iter().all(|graph| graph.phase == Phase::Up)
+    });
+    io(&dir, "g7", "read -P 4 0 4k");
+    assert_eq!(daemon.stop(), 0, "{}", daemon.log());
+}
+
+#[test]
+fn a_killed_change_has_happened_or_not() {
+    let dir = home();
+    let c =
+        "c = { file = \"home-c.img\", size = \"16MiB\", create = true, label = true }\n[device]";
+    let three = mirror("home", "")
+        .replace("[device]", c)
+        .replace("[\"a\", \"b\"]", "[\"a\", \"b\", \"c\"]");
+    dir.write("more.toml", &three);
+    let mut daemon = Daemon::start(&dir);
+    dir.text(&["apply", "home.toml"]);
+    io(&dir, "home", "write -P 9 0 4M");
+    let mut happened = 0;
+    for round in 0..12_u64 {
+        until("in sync", || dir.cairn(&["status"]).code == 0);
+        let has_c = || {
+            let graph: GraphView = dir.json(0, &["graph"]);
+            graph.nodes.iter().any(|node| node.name == "c")
+        };
+        let before = has_c();
+        let next = if before { "home.toml" } else { "more.toml" };
+        let pid = daemon.worker("home");
+        // One that dies young again and again is started later each time.
+        std::thread::sleep(Duration::from_secs(1));
+        let mut change = dir.command(&["apply", next]);
+        change.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+        let mut change = change.spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(round * 6));
+        send(pid, "KILL");
+        change.wait().unwrap();
+        until("it is up again", || {
+            let graph = daemon.graph("home");
+            assert!(graph.phase != Phase::GivenUp, "{round}: {}", daemon.log());
+            graph.phase == Phase::Up && graph.pid != Some(pid)
+        });
+        io(&dir, "home", "read -P 9 0 4M");
+        let after = has_c();
+        happened += u32::from(after != before);
+        if !after {
+            // It says that it was left behind, and would be refused as a new one.
+            let _ = fs::remove_file(dir.path("home-c.img"));
+        }
+    }
+    println!("{happened} of 12 have happened");
+    assert_eq!(daemon.stop(), 0, "{}", daemon.log());
+}
+
+#[test]
+fn a_process_that_does_not_turn_any_more_is_replaced() {
+    let dir = home();
+    let mut daemon = Daemon::start(&dir);
+    dir.text(&["apply", "home.toml"]);
+    let hung = daemon.worker("home");
+    send(hung, "STOP");
+    until("it is replaced", || {
+        let graph = daemon.graph("home");
+        graph.phase == Phase::Up && graph.pid != Some(hung)
+    });
+    assert!(daemon.log().contains("says nothing any more"), "{}", daemon.log());
+    io(&dir, "home", "write -P 1 0 4k");
+    assert_eq!(daemon.stop(), 0);
+}
+
+#[test]
+fn figures_are_there_for_every_graph() {
+    let dir = home();
+    dir.write("down.toml", &mirror("down", ""));
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let at = port.to_string();
+    let mut daemon = Daemon::with(&dir, &["--metrics", &at]);
+    for spec in ["home.toml", "down.toml"] {
+        dir.text(&["apply", spec]);
+    }
+    io(&dir, "home", "write -P 1 0 1M");
+    let get = || {
+        use std::io::{Read, Write};
+        let mut stream = std::net::TcpStream::connect(port).unwrap();
+        let request = "GET /metrics HTTP/1.1\r\nHost: cairn\r\nConnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.contains("text/plain; version=0.0.4"), "{answer}");
+        answer
+    };
+    let value = |answer: &str, line: &str| -> Option<f64> {
+        answer.lines().find_map(|found| found.strip_prefix(line)?.trim().parse().ok())
+    };
+    let ops = "cairn_device_ops_total{graph=\"home\",device=\"pair\",kind=\"mirror\",op=\"write\"}";
+    assert!(value(&get(), ops).is_some_and(|n| n >= 1.0), "{}", get());
+    let up = "cairn_daemon_graph_up{graph=\"down\"}";
+    assert_eq!(value(&get(), up), Some(1.0));
+    fs::rename(dir.path("down-a.img"), dir.path("away")).unwrap();
+    send(daemon.worker("down"), "KILL");
+    until("it is down", || value(&get(), up) == Some(0.0));
+    assert!(value(&get(), ops).is_some());
+    let ran = dir.cairn(&["daemon", "--state", "other", "--metrics", "0.0.0.0:1"]);
+    assert_eq!(ran.code, 5, "{ran:?}");
+    assert_eq!(daemon.stop(), 0);
+    let ran = dir.cairn(&["daemon", "--state", "other", "--metrics", "0.0.0.0:1"]);
+    assert!(ran.code == 2 && ran.err.contains("127.0.0.1:1"), "{ran:?}");
+}
+
+#[test]
+fn a_second_signal_is_not_waited_for() {
+    let dir = Dir::new();
+    dir.text(&["create", "disk.img", "16M"]);
+    dir.write(
+        "slow.toml",
+        "name = \"slow\"\n[disk]\nd = { file = \"disk.img\" }\n\
+         [device]\ns = { kind = \"delay\", on = \"d\", write = \"10min\" }\n\
+         [export]\nvol = { on = \"s\" }\n",
+    );
+    let mut daemon = Daemon::start(&dir);
+    dir.text(&["apply", "slow.toml"]);
+    let mut io = std::process::Command::new("qemu-io");
+    io.args(["-f", "raw", &uri(&dir, "slow"), "-c", "write 0 4k"]);
+    io.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    let mut io = io.spawn().unwrap();
+    let is_on_its_way = || {
+        let top: api::Top = dir.json(0, &["top"]);
+        let counts = top.rows.iter().filter_map(|row| row.counts.as_ref());
+        counts.into_iter().any(|counts| counts.in_flight > 0)
+    };
+    until("the write is on its way", is_on_its_way);
+    send(daemon.pid(), "TERM");
+    until("it stops", || daemon.graph("slow").phase == Phase::Stopping);
+    let begun = std::time::Instant::now();
+    assert_eq!(daemon.stop(), 12, "{}", daemon.log());
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert!(daemon.log().contains("second signal"), "{}", daemon.log());
+    io.wait().unwrap();
+}
+
+#[test]
+fn the_unit_is_one_that_systemd_takes() {
+    let unit = include_str!("../../../packaging/cairn.service");
+    let dir = Dir::new();
+    // The program is not installed where it is tested.
+    dir.write("cairn.service", &unit.replace("/usr/bin/cairn", "/bin/true"));
+    let mut verify = std::process::Command::new("systemd-analyze");
+    verify.arg("verify").arg(dir.path("cairn.service"));
+    match verify.output() {
+        Ok(output) => assert!(output.status.success(), "{:?}", common::Ran::of(&output)),
+        Err(error) => eprintln!("passed over: systemd-analyze: {error}"),
+    }
+}
+
+#[test]
+fn a_log_for_programs_is_one_object_a_line() {
+    let dir = home();
+    let mut daemon = Daemon::with(&dir, &["--log", "json"]);
+    dir.text(&["apply", "home.toml"]);
+    daemon.kill_worker("home");
+    dir.write("bad.toml", "name = \"bad\"\n[export]\nvol = { on = \"nowhere\" }\n");
+    assert_eq!(dir.cairn(&["apply", "bad.toml"]).code, 3);
+    assert_eq!(daemon.stop(), 0);
+    let log = daemon.log();
+    let lines: Vec<serde_json::Value> = log
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect();
+    let has = |key: &str, value: &str, words: &str| {
+        lines.iter().any(|line| {
+            line[key] == value && line["message"].as_str().is_some_and(|said| said.contains(words))
+        })
+    };
+    assert!(has("level", "info", "home: ended after"), "{log}");
+    assert!(
+        has("graph", "bad", "the spec has faults") && has("level", "error", "nowhere"),
+        "{log}"
+    );
+}
+
+#[test]
+fn what_was_said_of_a_missing_disk_counts_at_each_start() {
+    let dir = home();
+    let mut daemon = Daemon::start(&dir);
+    dir.text(&["apply", "home.toml"]);
+    io(&dir, "home", "write -P 5 0 1M");
+    dir.text(&["stop", "home"]);
+    fs::rename(dir.path("home-b.img"), dir.path("away")).unwrap();
+    let ran = dir.cairn(&["import", "home"]);
+    assert!(ran.code == 10 && ran.err.contains("--degraded"), "{ran:?}");
+    assert!(!daemon.file("home").exists());
+    let said = dir.text(&["import", "home", "--degraded"]);
+    assert!(said.starts_with("home  up, degraded.  nbd+unix://"), "{said}");
+    assert_eq!(dir.cairn(&["status"]).code, 10);
+    daemon.kill_worker("home");
+    io(&dir, "home", "read -P 5 0 1M");
+    assert_eq!(daemon.stop(), 0);
+    let mut daemon = Daemon::start(&dir);
+    io(&dir, "home", "read -P 5 0 1M");
+    assert_eq!(daemon.stop(), 0, "{}", daemon.log());
+}
+
+#[test]
+fn a_key_is_read_at_each_start_and_kept_by_nobody() {
+    let dir = home();
+    dir.write("key", "correct horse battery staple");
+    let safe = "s = { kind = \"crypt\", on = \"pair\", key = \"file:key\", kdf_memory = \"1MiB\", \
+                kdf_passes = 1 }\n[export]";
+    let spec = mirror("home", "")
+        .replace("[export]", safe)
+        .replace("vol = { on = \"pair\" }", "vol = { on = \"s\" }");
+    dir.write("home.toml", &spec);
+    let mut daemon = Daemon::start(&dir);
+    dir.text(&["apply", "home.toml"]);
+    io(&dir, "home", "write -P 5 0 1M");
+    assert!(!fs::read_to_string(daemon.file("home")).unwrap().contains("horse"));
+    daemon.kill_worker("home");
+    dir.text(&["stop", "home"]);
+    let ran = dir.cairn(&["import", "home"]);
+    assert!(ran.code == 2 && ran.err.contains("--key s=file:PATH"), "{ran:?}");
+    dir.text(&["import", "home", "--key", "s=file:key"]);
+    daemon.kill_worker("home");
+    io(&dir, "home", "read -P 5 0 1M");
+    assert_eq!(daemon.stop(), 0, "{}", daemon.log());
+}

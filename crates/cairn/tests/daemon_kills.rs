@@ -1,0 +1,309 @@
+//! What clients see when the process of a graph, or its daemon, is killed, hung or replaced.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
+
+mod common;
+
+use std::fs;
+use std::io::Write;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use common::keeper::Daemon;
+use common::machine::{Name, is_root, noise, run};
+use common::manager::Manager;
+use common::{Dir, send, tool, until};
+
+/// Kills of one worker under load.
+const KILLS: usize = 20;
+
+/// What a client may have to wait after a kill, and when a restart was planned.
+const PAUSE_AFTER_KILL: Duration = Duration::from_secs(5);
+const PAUSE_PLANNED: Duration = Duration::from_secs(2);
+
+/// Each measures how long something takes.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Crypt over a labelled mirror, and a plain graph beside it.
+fn graphs() -> Dir {
+    let dir = Dir::new();
+    fs::write(dir.path("key"), noise(64, 7)).unwrap();
+    dir.write(
+        "home.toml",
+        "name = \"home\"\n[disk]\n\
+         a = { file = \"a.img\", size = \"256MiB\", create = true, label = true }\n\
+         b = { file = \"b.img\", size = \"256MiB\", create = true, label = true }\n\
+         [device]\npair = { kind = \"mirror\", on = [\"a\", \"b\"] }\n\
+         safe = { kind = \"crypt\", on = \"pair\", plain = true, key = \"file:key\" }\n\
+         [export]\nvol = { on = \"safe\" }\n",
+    );
+    dir.write(
+        "plain.toml",
+        "name = \"plain\"\n[disk]\nd = { file = \"d.img\", size = \"64MiB\", create = true }\n\
+         [export]\nvol = { on = \"d\" }\n",
+    );
+    dir
+}
+
+/// fio on a block device, which checks what it reads; it goes on until it is told.
+struct Load<'d> {
+    dir: &'d Dir,
+    fio: Child,
+}
+
+impl<'d> Load<'d> {
+    fn start(dir: &'d Dir, device: &str) -> Self {
+        let mut fio = Command::new("fio");
+        fio.args(["--name=load", "--size=96M", "--rw=randrw", "--bsrange=4k-64k", "--direct=1"]);
+        fio.args(["--ioengine=libaio", "--iodepth=8", "--fsync=64", "--verify=crc32c"]);
+        fio.args(["--verify_fatal=1", "--time_based", "--runtime=600", "--verify_state_save=0"]);
+        fio.args(["--output-format=json", "--output=fio.json"]).arg(format!("--filename={device}"));
+        fio.current_dir(&dir.0).stdout(Stdio::null()).stderr(Stdio::null());
+        Self { dir, fio: fio.spawn().unwrap() }
+    }
+
+    /// The longest that one request took; no request has failed, and no byte was wrong.
+    fn end(mut self) -> Duration {
+        assert!(self.fio.try_wait().unwrap().is_none(), "fio has ended before it was told");
+        send(self.fio.id(), "INT");
+        self.fio.wait().unwrap();
+        let said = fs::read_to_string(self.dir.path("fio.json")).unwrap();
+        let said: serde_json::Value =
+            serde_json::from_str(&said[said.find('{').unwrap()..]).unwrap();
+        let job = &said["jobs"][0];
+        assert_eq!(job["error"], 0, "{said}");
+        assert!(job["write"]["total_ios"].as_u64().unwrap() > 100, "{said}");
+        let longest = ["read", "write", "sync"].map(|what| {
+            let ns = &job[what][if what == "sync" { "lat_ns" } else { "clat_ns" }]["max"];
+            Duration::from_nanos(ns.as_u64().unwrap())
+        });
+        println!("read, write, sync: {longest:?} at most");
+        longest.into_iter().max().unwrap()
+    }
+}
+
+impl Drop for Load<'_> {
+    fn drop(&mut self) {
+        let _ = self.fio.kill();
+        let _ = self.fio.wait();
+    }
+}
+
+#[test]
+fn an_attached_device_pauses_whoever_is_killed() {
+    if !is_root() {
+        return;
+    }
+    let _alone = alone();
+    let dir = graphs();
+    let mut daemon = Daemon::start(&dir);
+    dir.text(&["apply", "home.toml"]);
+    dir.text(&["apply", "plain.toml"]);
+    let other = daemon.worker("plain");
+    let name = Name::new(&dir);
+    dir.text(&["attach", "vol", "--name", &name.name, "--at", "home"]);
+    assert_eq!(daemon.graph("home").held, 2);
+
+    let load = Load::start(&dir, &name.shown());
+    let mut longest = Duration::ZERO;
+    for round in 0..KILLS {
+        std::thread::sleep(Duration::from_millis(1100));
+        if round % 5 == 4 {
+            // The daemon goes too, first; its workers do not.
+            let before = daemon.worker("home");
+            daemon.kill();
+            std::thread::sleep(Duration::from_millis(200));
+            daemon.start_again(&[]);
+            assert_eq!(daemon.worker("home"), before);
+            assert_eq!(daemon.graph("home").held, 2, "{}", daemon.log());
+        }
+        longest = longest.max(daemon.kill_worker("home"));
+    }
+    let pause = load.end();
+    println!(
+        "{KILLS} kills: longest pause {pause:?}, longest until the next one is up {longest:?}"
+    );
+    assert!(pause < PAUSE_AFTER_KILL, "{pause:?}");
+    assert_eq!(daemon.worker("plain"), other, "a crash is one graph's");
+    let next = format!("{} goes on", name.shown());
+    let log = daemon.log();
+    assert!(log.matches("  goes on").count() >= KILLS, "{next}: {log}");
+
+    // A device that is in use keeps its graph; one that is not goes with it.
+    run("mkfs.ext4", &["-q", &name.shown()]);
+    name.mount();
+    let ran = dir.cairn(&["stop", "home"]);
+    assert!(ran.code == 5 && ran.err.contains("is mounted on"), "{ran:?}");
+    name.umount();
+    dir.text(&["stop", "home"]);
+    assert!(name.is_gone());
+    assert_eq!(daemon.stop(), 0, "{}", daemon.log());
+}
+
+#[test]
+fn both_may_be_killed_where_a_service_manager_holds_what_they_hold() {
+    if !is_root() {
+        return;
+    }
+    let _alone = alone();
+    let dir = graphs();
+    let mut manager = Manager::new(&dir);
+    let daemon = ["daemon", "--state", "state"];
+    manager.begin(&daemon);
+    dir.text(&["apply", "home.toml"]);
+    let name = Name::new(&dir);
+    name.attach("vol");
+    let load = Load::start(&dir, &name.shown());
+    let worker = || -> Option<u32> {
+        let view = api::Client::new(dir.path("run/cairn/daemon.sock")).daemon().ok()?;
+        view.graphs[0].pid.filter(|_| view.graphs[0].phase == api::Phase::Up)
+    };
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(1100));
+        let old = worker().expect("it is up");
+        manager.listen();
+        let mut names = manager.names();
+        names.sort();
+        let mount = format!("home/attached/{}/vol/1048576", name.name);
+        assert_eq!(names, [&*mount, "home/listener"]);
+        send(old, "STOP");
+        manager.kill();
+        send(old, "KILL");
+        until("it is gone", || !std::path::Path::new(&format!("/proc/{old}/fd/0")).exists());
+        manager.begin(&daemon);
+        until("another process is up", || worker().is_some_and(|pid| pid != old));
+    }
+    let pause = load.end();
+    println!("3 kills of both: longest pause {pause:?}");
+    assert!(pause < PAUSE_AFTER_KILL, "{pause:?}");
+    dir.text(&["stop", "home"]);
+    manager.listen();
+    assert_eq!(manager.names(), [""; 0], "what is stopped is not held");
+    assert!(name.is_gone());
+    assert_eq!(manager.stop(), 0);
+}
+
+#[test]
+fn a_planned_restart_is_a_shorter_pause() {
+    if !is_root() {
+        return;
+    }
+    let _alone = alone();
+    let dir = graphs();
+    let mut daemon = Daemon::start(&dir);
+    dir.text(&["apply", "home.toml"]);
+    let name = Name::new(&dir);
+    name.attach("vol");
+    let load = Load::start(&dir, &name.shown());
+    let mut worker = daemon.worker("home");
+    for round in 0..6 {
+        std::thread::sleep(Duration::from_millis(1100));
+        match round % 3 {
+            // As `systemctl reload`: the same process, another program perhaps.
+            0 => send(daemon.pid(), "USR2"),
+            // Another daemon takes its place.
+            1 => daemon.start_again(&["--replace"]),
+            // One worker alone.
+            _ => send(worker, "USR2"),
+        }
+        until("another process is up", || {
+            daemon.view().is_some_and(|view| {
+                let graph = &view.graphs[0];
+                graph.phase == api::Phase::Up && graph.pid != Some(worker)
+            })
+        });
+        worker = daemon.worker("home");
+    }
+    let pause = load.end();
+    println!("6 planned restarts: longest pause {pause:?}");
+    assert!(pause < PAUSE_PLANNED, "{pause:?}");
+    let log = daemon.log();
+    assert_eq!(log.matches("has handed over").count(), 6, "{log}");
+    assert!(!log.contains("crashed"), "{log}");
+    // What was closed in order is not copied.
+    assert!(!log.contains("not closed in order"), "{log}");
+    name.detach_well();
+    assert_eq!(daemon.stop(), 0, "{}", daemon.log());
+}
+
+#[test]
+fn nbd_clients_that_reconnect_go_on() {
+    let _alone = alone();
+    let dir = graphs();
+    let mut daemon = Daemon::start(&dir);
+    dir.text(&["apply", "plain.toml"]);
+    // Cairn's own NBD disk, with qemu's client above it; and qemu's client beside it.
+    let socket = dir.path("run/cairn/plain.sock").display().to_string();
+    let above = format!(
+        "name = \"above\"\n[disk]\nn = {{ nbd = \"nbd+unix:///vol?socket={socket}\" }}\n\
+         [device]\nlow = {{ kind = \"partition\", on = \"n\", size = \"32MiB\" }}\n\
+         [export]\nvol = {{ on = \"low\" }}\n"
+    );
+    dir.write("above.toml", &above);
+    let serve = dir.serve(&["above.toml"]);
+    let image =
+        format!("driver=nbd,server.type=unix,server.path={socket},export=vol,reconnect-delay=30");
+    let client = |args: &[&str]| {
+        let mut qemu = Command::new("qemu-io");
+        qemu.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        qemu.spawn().unwrap()
+    };
+    let mut beside = client(&["--image-opts", &image]);
+    let mut through = client(&["-f", "raw", serve.uri()]);
+    let mut longest = Duration::ZERO;
+    for round in 0..12_u64 {
+        let begun = Instant::now();
+        for (qemu, from) in [(&mut beside, 40), (&mut through, 4)] {
+            let line = format!("write -P {} {}M 1M\n", round + 1, from + round);
+            qemu.stdin.as_mut().unwrap().write_all(line.as_bytes()).unwrap();
+        }
+        if round % 3 == 0 {
+            longest = longest.max(daemon.kill_worker("plain"));
+        } else if round % 3 == 1 {
+            send(daemon.worker("plain"), "USR2");
+        }
+        std::thread::sleep(Duration::from_millis(1100).saturating_sub(begun.elapsed()));
+    }
+    for (mut qemu, from) in [(beside, 40), (through, 4)] {
+        let stdin = qemu.stdin.as_mut().unwrap();
+        for round in 0..12 {
+            let line = format!("read -P {} {}M 1M\n", round + 1, from + round);
+            stdin.write_all(line.as_bytes()).unwrap();
+        }
+        stdin.write_all(b"flush\nquit\n").unwrap();
+        let ran = common::Ran::of(&qemu.wait_with_output().unwrap());
+        assert_eq!(ran.out.matches("wrote 1048576/1048576").count(), 12, "{ran:?}");
+        assert_eq!(ran.out.matches("read 1048576/1048576").count(), 12, "{ran:?}");
+        assert!(!ran.out.contains("failed") && !ran.err.contains("error"), "{ran:?}");
+    }
+    println!("longest until the next one is up: {longest:?}");
+    assert!(longest < PAUSE_AFTER_KILL, "{longest:?}");
+    assert_eq!(serve.stop().code, 0);
+    assert_eq!(daemon.stop(), 0, "{}", daemon.log());
+}
+
+#[test]
+fn what_a_kill_would_lose_is_not_handed_over() {
+    let _alone = alone();
+    let dir = Dir::new();
+    dir.write(
+        "fast.toml",
+        "name = \"fast\"\n[disk]\nm = { memory = \"16MiB\" }\n[export]\nvol = { on = \"m\" }\n",
+    );
+    let mut daemon = Daemon::start(&dir);
+    dir.text(&["apply", "fast.toml"]);
+    let uri = format!("nbd+unix:///vol?socket={}", dir.path("run/cairn/fast.sock").display());
+    let wrote = tool(&dir, "qemu-io", &["-f", "raw", &uri, "-c", "write -P 5 0 1M"]);
+    assert_eq!(wrote.code, 0, "{wrote:?}");
+    let before = daemon.worker("fast");
+    daemon.start_again(&["--replace"]);
+    until("it was asked", || daemon.log().contains("not replaced"));
+    assert!(daemon.log().contains("the memory of this process alone"), "{}", daemon.log());
+    assert_eq!(daemon.worker("fast"), before);
+    let read = tool(&dir, "qemu-io", &["-f", "raw", &uri, "-c", "read -P 5 0 1M"]);
+    assert!(read.code == 0 && !read.out.contains("failed"), "{read:?}");
+    assert_eq!(daemon.stop(), 0);
+}

@@ -1,0 +1,137 @@
+//! The socket where a worker is heard.
+
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::Mode;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use tokio::io::Interest;
+use tokio::net::UnixDatagram;
+
+use crate::words::{WORDS_MAX_BYTES, Words};
+
+/// With one message; what is more is closed.
+const FILES_MAX: usize = 4;
+
+/// A datagram socket in the file system.
+pub struct Ear {
+    socket: UnixDatagram,
+    path: PathBuf,
+    /// Which file it has made there.
+    made: (u64, u64),
+}
+
+/// What was said, and the descriptor that came with it.
+pub type Heard = (Words, Option<OwnedFd>);
+
+impl Ear {
+    /// Listens at `path`, in place of whoever did before: a worker that speaks to that path is heard here
+    /// from now on.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        // The mode counts from the first moment on.
+        let before = rustix::process::umask(Mode::from_raw_mode(0o177));
+        let bound = UnixDatagram::bind(path);
+        rustix::process::umask(before);
+        let socket = bound?;
+        Ok(Self { socket, path: path.to_owned(), made: id(path)? })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The next message. Nothing is lost if the wait is given up.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub async fn hear(&self) -> io::Result<Heard> {
+        self.socket.async_io(Interest::READABLE, || receive(&self.socket)).await
+    }
+
+    /// What was said already.
+    pub fn heard(&self) -> Option<Heard> {
+        receive(&self.socket).ok()
+    }
+}
+
+impl Drop for Ear {
+    fn drop(&mut self) {
+        // Another daemon's may be there by now.
+        if id(&self.path).is_ok_and(|found| found == self.made) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn id(path: &Path) -> io::Result<(u64, u64)> {
+    let found = std::fs::symlink_metadata(path)?;
+    Ok((found.dev(), found.ino()))
+}
+
+fn receive(socket: &UnixDatagram) -> io::Result<Heard> {
+    let mut bytes = vec![0; WORDS_MAX_BYTES];
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
+    let mut with = RecvAncillaryBuffer::new(&mut room);
+    let mut into = [IoSliceMut::new(&mut bytes)];
+    let got = recvmsg(socket, &mut into, &mut with, RecvFlags::CMSG_CLOEXEC)?;
+    let file = with.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut files) => files.next(),
+        _ => None,
+    });
+    Ok((Words::parse(&bytes[..got.bytes]), file))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixDatagram;
+
+    use super::{Ear, MaybeUninit, io};
+
+    #[tokio::test]
+    async fn the_newest_ear_at_a_path_hears() {
+        let path = std::env::temp_dir().join(format!("cairn-ear-{}", std::process::id()));
+        let say = |words: &str| {
+            let socket = UnixDatagram::unbound().unwrap();
+            socket.send_to(words.as_bytes(), &path).unwrap();
+        };
+        let first = Ear::open(&path).unwrap();
+        say("READY=1");
+        assert!(first.hear().await.unwrap().0.ready);
+        let second = Ear::open(&path).unwrap();
+        drop(first);
+        say("WATCHDOG=1");
+        assert!(second.hear().await.unwrap().0.alive);
+        assert!(second.heard().is_none());
+        drop(second);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn descriptors_come_with_their_words() {
+        use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+        let path = std::env::temp_dir().join(format!("cairn-ear-with-{}", std::process::id()));
+        let ear = Ear::open(&path).unwrap();
+        let socket = UnixDatagram::unbound().unwrap();
+        socket.connect(&path).unwrap();
+        let files = [socket.as_fd()];
+        let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut with = SendAncillaryBuffer::new(&mut room);
+        with.push(SendAncillaryMessage::ScmRights(&files));
+        let words = [io::IoSlice::new(b"FDSTORE=1\nFDNAME=listener")];
+        sendmsg(&socket, &words, &mut with, SendFlags::empty()).unwrap();
+        let (words, file) = ear.hear().await.unwrap();
+        assert!(words.store && words.name == "listener" && file.is_some());
+    }
+}

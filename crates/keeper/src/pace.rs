@@ -1,0 +1,73 @@
+//! How long to wait before a process that has died is started again.
+
+use std::time::Duration;
+
+/// A process that has lived for so long did not die of its start.
+const LONG_LIFE: Duration = Duration::from_secs(1);
+
+/// After the first quick death; twice as long after each further one.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The longest pause.
+pub const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// Quick deaths in a row after which it is not started again by itself: about a minute of trying.
+pub const GIVE_UP_AFTER: u32 = 12;
+
+/// Counts quick deaths.
+#[derive(Debug, Default)]
+pub struct Pace {
+    quick: u32,
+}
+
+impl Pace {
+    /// How long to wait after a life of that length; `None` if enough was tried. A long life is followed
+    /// by the next one at once: whatever attached it waits.
+    pub fn after(&mut self, lived: Duration) -> Option<Duration> {
+        if lived >= LONG_LIFE {
+            self.quick = 0;
+            return Some(Duration::ZERO);
+        }
+        self.quick += 1;
+        match self.quick {
+            1 => Some(Duration::ZERO),
+            n if n < GIVE_UP_AFTER => Some((PAUSE * 2_u32.pow(n - 2)).min(PAUSE_MAX)),
+            _ => None,
+        }
+    }
+
+    /// Begins anew.
+    pub fn reset(&mut self) {
+        self.quick = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_and_end() {
+        let mut pace = Pace::default();
+        let quick = Duration::from_millis(999);
+        let pauses: Vec<_> = std::iter::from_fn(|| pace.after(quick)).collect();
+        assert_eq!(pauses.len(), GIVE_UP_AFTER as usize - 1);
+        assert_eq!(pauses[..4], [0, 50, 100, 200].map(Duration::from_millis));
+        assert!(pauses.is_sorted() && pauses.iter().all(|pause| *pause <= PAUSE_MAX));
+        let all: Duration = pauses.iter().sum();
+        assert!(all > Duration::from_secs(30) && all < Duration::from_secs(120), "{all:?}");
+        assert_eq!(pace.after(quick), None, "it stays given up");
+    }
+
+    #[test]
+    fn a_long_life_makes_up_for_quick_deaths() {
+        let mut pace = Pace::default();
+        for _ in 0..3 * GIVE_UP_AFTER {
+            assert!(pace.after(Duration::ZERO).is_some());
+            assert_eq!(pace.after(LONG_LIFE), Some(Duration::ZERO));
+        }
+        while pace.after(Duration::ZERO).is_some() {}
+        pace.reset();
+        assert_eq!(pace.after(Duration::ZERO), Some(Duration::ZERO));
+    }
+}

@@ -1,0 +1,198 @@
+//! The file that says what is local of a graph. `docs/formats/state.md` is its document.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use block::{Error, ErrorKind, Result};
+use crc_fast::CrcAlgorithm;
+use serde::{Deserialize, Serialize};
+
+/// The version that this code writes, and the only one that it reads.
+pub const VERSION: u32 = 1;
+
+/// The longest file: two specs of the longest, with every character escaped, are shorter.
+pub const RECORD_MAX_BYTES: usize = 32 << 20;
+
+/// How the file begins.
+const MAGIC: &str = "cairn-state";
+
+/// The longest first line: the words and numbers of the greatest.
+const HEAD_MAX_BYTES: usize = 64;
+
+/// What is local of a graph.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    /// The graph's name.
+    pub name: String,
+    /// Where relative paths begin.
+    pub directory: PathBuf,
+    /// What it is made from.
+    pub source: Source,
+    /// What it was about to become.
+    pub next: Option<Source>,
+    /// How it is served.
+    pub options: Options,
+}
+
+/// What a graph is made from.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Source {
+    /// A spec.
+    Spec {
+        /// What to call it in messages.
+        file: String,
+        /// As it stood in the file.
+        text: String,
+        /// The variables in it that had a value.
+        variables: BTreeMap<String, String>,
+    },
+    /// What labels keep, and what they do not.
+    Labels {
+        /// The spec that they keep.
+        text: String,
+        /// Where each disk is: the word of its kind, and its place.
+        disks: BTreeMap<String, (String, String)>,
+        /// Where keys of devices come from.
+        keys: BTreeMap<String, String>,
+    },
+}
+
+/// How a graph is served, whatever it is made from.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Options {
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// Whether it comes up without disks that are missing, where all data are on the others.
+    pub degraded: bool,
+    /// Whether unencrypted TCP beyond loopback is allowed in `listen`.
+    pub insecure: bool,
+    /// Where clients reach it; where the spec says if empty.
+    pub listen: Vec<String>,
+}
+
+impl Record {
+    /// The bytes of the file.
+    ///
+    /// # Errors
+    /// `Limit` if they are more than [`RECORD_MAX_BYTES`].
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        let body = serde_json::to_vec(self).expect("it has only fields that JSON knows");
+        let head = format!("{MAGIC} {VERSION} {:08x} {}\n", checksum(&body), body.len());
+        let bytes = [head.as_bytes(), &body].concat();
+        if bytes.len() > RECORD_MAX_BYTES {
+            let words = format!(
+                "the record of {} would have {} bytes; at most {RECORD_MAX_BYTES}",
+                self.name,
+                bytes.len()
+            );
+            return Err(Error::new(ErrorKind::Limit, words));
+        }
+        Ok(bytes)
+    }
+
+    /// What the bytes of a file say.
+    ///
+    /// # Errors
+    /// `Unsupported` for another version; `Corrupt` for what is none, is damaged or cut off.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let corrupt = |why: &str| Error::new(ErrorKind::Corrupt, why.to_owned());
+        let line = bytes.iter().take(HEAD_MAX_BYTES).position(|byte| *byte == b'\n');
+        let line = line.ok_or_else(|| corrupt("no record of a graph"))?;
+        let head = std::str::from_utf8(&bytes[..line]).unwrap_or_default();
+        let body = &bytes[line + 1..];
+        let words: Vec<_> = head.split(' ').collect();
+        let (version, sum, length) = match words[..] {
+            [MAGIC, version, sum, length] => (version, sum, length),
+            // What a later version puts into its first line is not known, but where its number is.
+            [MAGIC, version, ..] if version != VERSION.to_string() => (version, "", ""),
+            _ => return Err(corrupt("no record of a graph")),
+        };
+        if version.parse() != Ok(VERSION) {
+            let words = format!("version {version}, and this Cairn knows {VERSION} only");
+            return Err(Error::new(ErrorKind::Unsupported, words));
+        }
+        if length.parse() != Ok(body.len()) {
+            let words = format!("{length} bytes were written, and {} are there", body.len());
+            return Err(corrupt(&words));
+        }
+        if u32::from_str_radix(sum, 16) != Ok(checksum(body)) {
+            return Err(corrupt("the checksum does not match: it is damaged"));
+        }
+        serde_json::from_slice(body).map_err(|error| corrupt(&error.to_string()))
+    }
+}
+
+fn checksum(body: &[u8]) -> u32 {
+    crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, body) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Record {
+        let text = "name = \"home\"\n".to_owned();
+        let variables = BTreeMap::from([("DIR".to_owned(), "/srv".to_owned())]);
+        let source = Source::Spec { file: "home.toml".to_owned(), text, variables };
+        let (name, directory) = ("home".to_owned(), PathBuf::from("/etc/cairn"));
+        Record { name, directory, source, next: None, options: Options::default() }
+    }
+
+    const GOLDEN: &str = "cairn-state 1 d6f6829e 221\n\
+        {\"name\":\"home\",\"directory\":\"/etc/cairn\",\"source\":{\"spec\":{\"file\":\"home.toml\",\
+        \"text\":\"name = \\\"home\\\"\\n\",\"variables\":{\"DIR\":\"/srv\"}}},\"next\":null,\
+        \"options\":{\"read_only\":false,\"degraded\":false,\"insecure\":false,\"listen\":[]}}";
+
+    #[test]
+    fn the_bytes_are_those_of_the_document() {
+        assert_eq!(String::from_utf8(record().encode().unwrap()).unwrap(), GOLDEN);
+        assert_eq!(Record::decode(GOLDEN.as_bytes()).unwrap(), record());
+        let mut of_labels = record();
+        let disks = BTreeMap::from([("a".to_owned(), ("file".to_owned(), "a.img".to_owned()))]);
+        let keys = BTreeMap::from([("safe".to_owned(), "file:key".to_owned())]);
+        of_labels.next = Some(Source::Labels { text: String::new(), disks, keys });
+        assert_eq!(Record::decode(&of_labels.encode().unwrap()).unwrap(), of_labels);
+    }
+
+    #[test]
+    fn every_damaged_byte_and_every_cut_is_found() {
+        let whole = record().encode().unwrap();
+        for at in 0..whole.len() {
+            assert!(Record::decode(&whole[..at]).is_err(), "cut at {at}");
+            let mut damaged = whole.clone();
+            damaged[at] ^= 4;
+            assert!(Record::decode(&damaged).is_err(), "byte {at}");
+        }
+        assert!(Record::decode(&[&whole[..], b" "].concat()).is_err());
+    }
+
+    #[test]
+    fn another_version_is_told_by_its_number() {
+        let newer = GOLDEN.replacen("cairn-state 1", "cairn-state 2", 1);
+        let error = Record::decode(newer.as_bytes()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("version 2"), "{error}");
+        let error = Record::decode(b"cairn-state 12 other words of its own\nx").unwrap_err();
+        assert!(error.to_string().contains("version 12"), "{error}");
+    }
+
+    #[test]
+    fn an_unknown_field_is_not_passed_over() {
+        let body =
+            GOLDEN.split_once('\n').unwrap().1.replacen("\"next\"", "\"later\":1,\"next\"", 1);
+        let sum = checksum(body.as_bytes());
+        let text = format!("{MAGIC} {VERSION} {sum:08x} {}\n{body}", body.len());
+        let error = Record::decode(text.as_bytes()).unwrap_err();
+        assert!(error.to_string().contains("later"), "{error}");
+    }
+
+    #[test]
+    fn one_that_is_too_long_is_not_written() {
+        let mut long = record();
+        long.options.listen = vec!["x".repeat(RECORD_MAX_BYTES)];
+        assert_eq!(long.encode().unwrap_err().kind(), ErrorKind::Limit);
+    }
+}

@@ -1,0 +1,99 @@
+//! Who is the worker of a graph: a file that it locks for as long as it lives.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use block::{Error, ErrorKind, Result};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+/// The longest process id, and then some.
+const NUMBER_MAX_BYTES: u64 = 32;
+
+/// A seat that this process has.
+pub struct Seat(#[expect(dead_code, reason = "it is held, not read")] File);
+
+/// Whether somebody has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sat {
+    /// Nobody.
+    No,
+    /// That process.
+    By(u32),
+}
+
+impl Seat {
+    /// Takes it.
+    ///
+    /// # Errors
+    /// `InUse` with the process that has it; what the system says.
+    pub fn take(path: &Path) -> Result<Self> {
+        let failed = |error: &io::Error| Error::io(error, path.display());
+        let mut file = open(path).map_err(|error| failed(&error))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                let holder = number(&mut file).unwrap_or_default();
+                let words = format!("{}: process {holder} is the worker", path.display());
+                return Err(Error::new(ErrorKind::InUse, words));
+            }
+            Err(error) => return Err(failed(&error.into())),
+        }
+        let written = file.set_len(0).and_then(|()| file.rewind());
+        let written = written.and_then(|()| writeln!(file, "{}", std::process::id()));
+        written.map_err(|error| failed(&error))?;
+        Ok(Self(file))
+    }
+
+    /// Whether somebody has it. A worker that takes it in this very moment is refused: so this is asked
+    /// while none is being started.
+    ///
+    /// # Errors
+    /// What the system says; `Corrupt` if somebody has it and does not say who.
+    pub fn sat(path: &Path) -> Result<Sat> {
+        let failed = |error: &io::Error| Error::io(error, path.display());
+        let mut file = open(path).map_err(|error| failed(&error))?;
+        match flock(&file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => Ok(Sat::No),
+            Err(Errno::WOULDBLOCK) => match number(&mut file) {
+                Ok(pid) => Ok(Sat::By(pid)),
+                Err(error) => {
+                    let words = format!("{}: somebody has it: {error}", path.display());
+                    Err(Error::new(ErrorKind::Corrupt, words))
+                }
+            },
+            Err(error) => Err(failed(&error.into())),
+        }
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+fn number(file: &mut File) -> io::Result<u32> {
+    let mut text = String::new();
+    file.take(NUMBER_MAX_BYTES).read_to_string(&mut text)?;
+    text.trim().parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_one_worker() {
+        let path = std::env::temp_dir().join(format!("cairn-seat-{}", std::process::id()));
+        assert_eq!(Seat::sat(&path).unwrap(), Sat::No);
+        let seat = Seat::take(&path).unwrap();
+        assert_eq!(Seat::sat(&path).unwrap(), Sat::By(std::process::id()));
+        assert_eq!(Seat::take(&path).err().unwrap().kind(), ErrorKind::InUse);
+        drop(seat);
+        assert_eq!(Seat::sat(&path).unwrap(), Sat::No);
+        drop(Seat::take(&path).unwrap());
+        std::fs::remove_file(&path).unwrap();
+    }
+}

@@ -1,0 +1,321 @@
+//! The directory of what is local, one sub-directory for each graph. `docs/formats/state.md` is its
+//! document.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use block::{Error, ErrorKind, Result};
+use rustix::fs::{FlockOperation, flock};
+
+use crate::record::{RECORD_MAX_BYTES, Record};
+
+const LOCK: &str = "lock";
+const GRAPH: &str = "graph";
+const NEW: &str = "graph.new";
+
+/// The longest name of a graph: as in a spec.
+const NAME_MAX_BYTES: usize = 64;
+
+/// What other people may do in it: nothing.
+const OTHERS: u32 = 0o077;
+
+/// The directory, for as long as this process uses it.
+pub struct State {
+    path: PathBuf,
+    /// Held, not read.
+    _lock: File,
+}
+
+/// A graph in it.
+pub struct Entry {
+    /// Its name: that of its directory.
+    pub name: String,
+    /// What the file says, or why it cannot be read.
+    pub record: Result<Record>,
+}
+
+impl State {
+    /// Makes it if there is none, and takes it for this process.
+    ///
+    /// # Errors
+    /// `Denied` if others may look into it, or it belongs to somebody else; `InUse` with the process
+    /// that has it; what the system says.
+    pub fn open(path: &Path) -> Result<Self> {
+        let failed = |error: &io::Error| Error::io(error, path.display());
+        let path = std::path::absolute(path).map_err(|error| failed(&error))?;
+        let mut builder = std::fs::DirBuilder::new();
+        builder.recursive(true).mode(0o700).create(&path).map_err(|error| failed(&error))?;
+        check(&path)?;
+        let file = path.join(LOCK);
+        let mut options = OpenOptions::new();
+        let opened = options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let mut lock = opened.open(&file).map_err(|error| Error::io(&error, file.display()))?;
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            let mut holder = String::new();
+            // What cannot be read names nobody.
+            let _ = Read::by_ref(&mut lock).take(32).read_to_string(&mut holder);
+            let words = format!(
+                "{} is used by process {}, which is a daemon. Next: --replace, to take over from \
+                 it; or another --state",
+                path.display(),
+                holder.trim()
+            );
+            return Err(Error::new(ErrorKind::InUse, words));
+        }
+        let written = lock.set_len(0).and_then(|()| lock.rewind());
+        written
+            .and_then(|()| writeln!(lock, "{}", std::process::id()))
+            .map_err(|error| Error::io(&error, file.display()))?;
+        Ok(Self { path, _lock: lock })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file of a graph.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name).join(GRAPH)
+    }
+
+    /// All graphs in it, by name.
+    ///
+    /// # Errors
+    /// What the system says of the directory; what one file says is with its graph.
+    pub fn entries(&self) -> Result<Vec<Entry>> {
+        let failed = |error| Error::io(&error, self.path.display());
+        let mut entries = Vec::new();
+        for found in std::fs::read_dir(&self.path).map_err(failed)? {
+            let found = found.map_err(failed)?;
+            let Ok(name) = found.file_name().into_string() else { continue };
+            let file = self.file(&name);
+            if is_name(&name) && std::fs::symlink_metadata(&file).is_ok() {
+                let record = read(&file).and_then(|record| is_named(record, &name));
+                entries.push(Entry { name, record });
+            }
+        }
+        entries.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(entries)
+    }
+
+    /// Writes what is local of a graph, so that it is there after a power cut.
+    ///
+    /// # Errors
+    /// `Invalid` for what is no name; `Limit`, `NoSpace`, and what else the system says; then what was there before still is.
+    pub fn write(&self, record: &Record) -> Result<()> {
+        if !is_name(&record.name) {
+            let words = format!(
+                "{:?} is no name of a graph: it has 1 to {NAME_MAX_BYTES} letters a-z, digits, - _ and \
+                 ., and begins with a letter or digit",
+                record.name
+            );
+            return Err(Error::new(ErrorKind::Invalid, words));
+        }
+        let directory = self.path.join(&record.name);
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory);
+        made.map_err(|error| Error::io(&error, directory.display()))?;
+        record.write(&directory.join(GRAPH))?;
+        sync(&self.path)
+    }
+
+    /// Forgets a graph.
+    ///
+    /// # Errors
+    /// What the system says; one that is not there is forgotten.
+    pub fn forget(&self, name: &str) -> Result<()> {
+        if !is_name(name) {
+            return Ok(());
+        }
+        let directory = self.path.join(name);
+        for file in [directory.join(GRAPH), directory.join(NEW)] {
+            match std::fs::remove_file(&file) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(Error::io(&error, file.display()));
+                }
+                _ => {}
+            }
+        }
+        // What somebody else has put there stays.
+        let _ = std::fs::remove_dir(&directory);
+        sync(&self.path)
+    }
+}
+
+impl Record {
+    /// What a file says.
+    ///
+    /// # Errors
+    /// As [`Record::decode`], with the file; what the system says.
+    pub fn read(file: &Path) -> Result<Self> {
+        read(file)
+    }
+
+    /// Writes a file, or leaves the one that is there as it is.
+    ///
+    /// # Errors
+    /// As [`State::write`].
+    pub fn write(&self, file: &Path) -> Result<()> {
+        let bytes = self.encode()?;
+        let new = file.with_file_name(NEW);
+        let failed = |error| Error::io(&error, new.display());
+        let mut options = OpenOptions::new();
+        let opened = options.write(true).create(true).truncate(true).mode(0o600).open(&new);
+        let mut written = opened.map_err(failed)?;
+        written.write_all(&bytes).and_then(|()| written.sync_all()).map_err(failed)?;
+        std::fs::rename(&new, file).map_err(|error| Error::io(&error, file.display()))?;
+        file.parent().map_or(Ok(()), sync)
+    }
+}
+
+fn read(file: &Path) -> Result<Record> {
+    let mut bytes = Vec::new();
+    let read = File::open(file)
+        .and_then(|opened| opened.take(RECORD_MAX_BYTES as u64 + 1).read_to_end(&mut bytes));
+    read.map_err(|error| Error::io(&error, file.display()))?;
+    let failed =
+        |kind, why: &dyn std::fmt::Display| Error::new(kind, format!("{}: {why}", file.display()));
+    if bytes.len() > RECORD_MAX_BYTES {
+        let why = format!("longer than {RECORD_MAX_BYTES} bytes");
+        return Err(failed(ErrorKind::Corrupt, &why));
+    }
+    Record::decode(&bytes).map_err(|error| failed(error.kind(), &error))
+}
+
+fn is_name(name: &str) -> bool {
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let begins = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+    begins && name.len() <= NAME_MAX_BYTES && name.bytes().all(known)
+}
+
+/// Under another name it would be two graphs at the same disks.
+fn is_named(record: Record, name: &str) -> Result<Record> {
+    if record.name == name {
+        return Ok(record);
+    }
+    let words = format!("{name}: what is in this directory is of {:?}", record.name);
+    Err(Error::new(ErrorKind::Corrupt, words))
+}
+
+fn sync(directory: &Path) -> Result<()> {
+    let synced = File::open(directory).and_then(|directory| directory.sync_all());
+    synced.map_err(|error| Error::io(&error, directory.display()))
+}
+
+fn check(path: &Path) -> Result<()> {
+    let found = std::fs::metadata(path).map_err(|error| Error::io(&error, path.display()))?;
+    let user = rustix::process::geteuid().as_raw();
+    if found.is_dir() && found.uid() == user && found.mode() & OTHERS == 0 {
+        return Ok(());
+    }
+    let words = format!(
+        "{} belongs to user {} and has mode {:03o}; what is in it is for user {user} alone. Next: \
+         chmod 700, or another --state",
+        path.display(),
+        found.uid(),
+        found.mode() & 0o777
+    );
+    Err(Error::new(ErrorKind::Denied, words))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::record::{Options, Source};
+
+    struct Place(PathBuf);
+
+    impl Place {
+        fn new(name: &str) -> Self {
+            let name = format!("cairn-state-{name}-{}", std::process::id());
+            Self(std::env::temp_dir().join(name))
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn record(name: &str) -> Record {
+        let source = Source::Labels {
+            text: String::new(),
+            disks: Default::default(),
+            keys: Default::default(),
+        };
+        let (name, directory) = (name.to_owned(), PathBuf::from("/"));
+        Record { name, directory, source, next: None, options: Options::default() }
+    }
+
+    #[test]
+    fn what_is_written_is_found_and_what_is_garbled_keeps_nobody_away() {
+        let place = Place::new("found");
+        let state = State::open(&place.0).unwrap();
+        for name in ["one", "two", "three"] {
+            state.write(&record(name)).unwrap();
+        }
+        std::fs::write(state.file("two"), "nonsense").unwrap();
+        std::fs::rename(place.0.join("three"), place.0.join("four")).unwrap();
+        std::fs::create_dir(place.0.join("empty")).unwrap();
+        std::fs::write(place.0.join("notes"), "").unwrap();
+        let entries = state.entries().unwrap();
+        let told: Vec<_> =
+            entries.iter().map(|entry| (&*entry.name, entry.record.is_ok())).collect();
+        assert_eq!(told, [("four", false), ("one", true), ("two", false)]);
+        for name in ["one", "two", "four", "nowhere"] {
+            state.forget(name).unwrap();
+        }
+        assert!(state.entries().unwrap().is_empty());
+        assert!(!place.0.join("one").exists() && place.0.join("notes").exists());
+    }
+
+    #[test]
+    fn a_name_leads_nowhere_else() {
+        let place = Place::new("name");
+        let state = State::open(&place.0.join("state")).unwrap();
+        for name in ["", "..", ".", "../other", "a/b", "ä", "-a", &"x".repeat(65)] {
+            assert_eq!(
+                state.write(&record(name)).unwrap_err().kind(),
+                ErrorKind::Invalid,
+                "{name}"
+            );
+        }
+        std::fs::create_dir(place.0.join("other")).unwrap();
+        std::fs::write(place.0.join("other/graph"), "").unwrap();
+        state.forget("../other").unwrap();
+        assert!(place.0.join("other/graph").exists());
+        state.write(&record(&"x".repeat(64))).unwrap();
+    }
+
+    #[test]
+    fn a_write_that_fails_leaves_what_was_there() {
+        let place = Place::new("kept");
+        let state = State::open(&place.0).unwrap();
+        state.write(&record("home")).unwrap();
+        // Half of another one, by somebody who was killed.
+        std::fs::create_dir(place.0.join("home").join(NEW)).unwrap();
+        let mut other = record("home");
+        other.options.degraded = true;
+        assert!(state.write(&other).is_err());
+        assert_eq!(state.entries().unwrap()[0].record.as_ref().unwrap(), &record("home"));
+    }
+
+    #[test]
+    fn it_is_one_daemons_and_nobody_elses() {
+        let place = Place::new("lock");
+        let first = State::open(&place.0).unwrap();
+        let error = State::open(&place.0).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::InUse);
+        assert!(error.to_string().contains(&std::process::id().to_string()), "{error}");
+        drop(first);
+        drop(State::open(&place.0).unwrap());
+        std::fs::set_permissions(&place.0, std::fs::Permissions::from_mode(0o750)).unwrap();
+        let error = State::open(&place.0).err().unwrap();
+        assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("750"), "{error}");
+    }
+}

@@ -1,0 +1,95 @@
+//! What a worker says, as systemd would hear it. `docs/formats/keeper.md` is its document.
+
+/// The longest message.
+pub const WORDS_MAX_BYTES: usize = 64 << 10;
+
+/// Before the last word: why.
+pub const FAILURE: &str = "X_CAIRN_FAILURE";
+
+/// It has handed everything over.
+pub const RENEWED: &str = "X_CAIRN_RENEWED";
+
+/// One message.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Words {
+    /// The descriptor that comes with it is to be held.
+    pub store: bool,
+    /// Descriptors of that name are to be closed.
+    pub remove: bool,
+    /// The name.
+    pub name: String,
+    /// Clients can connect.
+    pub ready: bool,
+    /// It ends in order.
+    pub stopping: bool,
+    /// It still turns.
+    pub alive: bool,
+    /// It has handed everything over.
+    pub renewed: bool,
+    /// The code that it ends with.
+    pub exit: Option<u8>,
+    /// Why.
+    pub failure: Option<String>,
+}
+
+impl Words {
+    /// What a message says; what is not known in it says nothing.
+    pub fn parse(bytes: &[u8]) -> Self {
+        let mut words = Self::default();
+        for line in String::from_utf8_lossy(bytes).lines() {
+            let Some((key, value)) = line.split_once('=') else { continue };
+            let is_so = value == "1";
+            match key {
+                "FDSTORE" => words.store |= is_so,
+                "FDSTOREREMOVE" => words.remove |= is_so,
+                "FDNAME" => value.clone_into(&mut words.name),
+                "READY" => words.ready |= is_so,
+                "STOPPING" => words.stopping |= is_so,
+                "WATCHDOG" => words.alive |= is_so,
+                RENEWED => words.renewed |= is_so,
+                "EXIT_STATUS" => words.exit = value.parse().ok(),
+                FAILURE => words.failure = serde_json::from_str(value).ok(),
+                _ => {}
+            }
+        }
+        words
+    }
+
+    /// The last words of a worker: its code, and why, as one message.
+    pub fn last(exit: u8, failure: &str) -> String {
+        let most = WORDS_MAX_BYTES / 8;
+        let end = failure.char_indices().map(|(at, _)| at).find(|at| *at >= most);
+        let failure = &failure[..end.unwrap_or(failure.len())];
+        let failure = serde_json::to_string(failure).expect("a string is JSON");
+        format!("{FAILURE}={failure}\nEXIT_STATUS={exit}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_mean_what_the_document_says() {
+        let store = Words::parse(b"FDSTORE=1\nFDNAME=attached/home/vol/4096");
+        assert!(store.store && !store.remove && store.name == "attached/home/vol/4096");
+        let remove = Words::parse(b"FDSTOREREMOVE=1\nFDNAME=listener");
+        assert!(remove.remove && !remove.store && remove.name == "listener");
+        assert!(Words::parse(b"STATUS=well\nREADY=1\n").ready);
+        assert!(Words::parse(b"WATCHDOG=1").alive && Words::parse(b"STOPPING=1").stopping);
+        assert!(Words::parse(b"X_CAIRN_RENEWED=1").renewed);
+        for nothing in [&b""[..], b"READY", b"READY=0", b"EXIT_STATUS=256", b"\xff\xfe=1"] {
+            assert_eq!(Words::parse(nothing), Words::default());
+        }
+    }
+
+    #[test]
+    fn last_words_of_any_length_arrive() {
+        let why = "a is missing\nerror: so is \"b\"";
+        let last = Words::parse(Words::last(4, why).as_bytes());
+        assert_eq!((last.exit, last.failure.as_deref()), (Some(4), Some(why)));
+        let long = Words::last(1, &"\u{1}".repeat(WORDS_MAX_BYTES));
+        assert!(long.len() <= WORDS_MAX_BYTES);
+        assert!(Words::parse(long.as_bytes()).failure.is_some());
+    }
+}

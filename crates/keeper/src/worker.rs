@@ -1,0 +1,99 @@
+//! One process, from its start until it is wholly gone.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Command};
+
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
+};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// A process, by a descriptor: its number is never that of another one.
+pub struct Worker {
+    pid: u32,
+    handle: AsyncFd<OwnedFd>,
+    /// Of one that this process has started.
+    child: Option<Child>,
+}
+
+impl Worker {
+    /// Starts it.
+    pub fn start(mut command: Command) -> io::Result<Self> {
+        let child = command.spawn()?;
+        // Nobody waits for it but us, so its number is still its own.
+        let handle = handle(child.id())?;
+        Ok(Self { pid: child.id(), handle, child: Some(child) })
+    }
+
+    /// One that somebody else has started; `None` if it is gone.
+    pub fn adopt(pid: u32) -> io::Result<Option<Self>> {
+        match handle(pid) {
+            Ok(handle) => Ok(Some(Self { pid, handle, child: None })),
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Sends it a signal; one that is gone gets none.
+    pub fn signal(&self, signal: Signal) {
+        // It may have ended just now, which is seen otherwise.
+        let _ = pidfd_send_signal(self.handle.get_ref(), signal);
+    }
+
+    /// Until its last thread has ended, and with it every descriptor that it had.
+    pub async fn gone(&self) {
+        // Without its handle nothing could be known of it: that of an open one does not fail.
+        let _ = self.handle.readable().await;
+    }
+
+    /// After that: in words, what the system says of its end.
+    pub fn bury(mut self) -> String {
+        let status = self.child.as_mut().and_then(|child| child.wait().ok());
+        if status.is_none() {
+            // It may be a child of this process before it became another program. If not, it is not ours.
+            let which = WaitId::PidFd(self.handle.get_ref().as_fd());
+            let _ = waitid(which, WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+        }
+        status.map_or_else(|| "it is gone".to_owned(), |status| status.to_string())
+    }
+}
+
+#[allow(
+    deprecated,
+    reason = "the new one is unsafe, for types that change their descriptor: an OwnedFd never does"
+)]
+fn handle(pid: u32) -> io::Result<AsyncFd<OwnedFd>> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let pid = pid.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+    AsyncFd::with_interest(pidfd_open(pid, PidfdFlags::empty())?, Interest::READABLE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn its_end_is_seen_whoever_started_it() {
+        let mut sleep = Command::new("sleep");
+        sleep.arg("60");
+        let worker = Worker::start(sleep).unwrap();
+        let other = Worker::adopt(worker.pid()).unwrap().expect("it lives");
+        other.signal(Signal::KILL);
+        worker.gone().await;
+        other.gone().await;
+        assert!(worker.bury().contains("signal: 9"));
+        assert_eq!(other.bury(), "it is gone");
+        let mut done = Command::new("true").spawn().unwrap();
+        done.wait().unwrap();
+        assert!(Worker::adopt(done.id()).unwrap().is_none());
+    }
+}

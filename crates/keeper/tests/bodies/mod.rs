@@ -1,0 +1,27 @@
+//! What the fuzz targets run. `fuzz/` includes this file, and `fuzz_smoke.rs` runs it over a few thousand
+//! inputs in each `cargo test`.
+
+use keeper::{Record, Words};
+
+/// A file of the state directory. What is understood is written again as it means.
+pub fn state_record(data: &[u8]) {
+    check(data);
+    // With the first line that it would need: so the body behind it is reached, too.
+    let body = data.splitn(2, |byte| *byte == b'\n').nth(1).unwrap_or(data);
+    let sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, body) as u32;
+    let head = format!("cairn-state {} {sum:08x} {}\n", keeper::VERSION, body.len());
+    check(&[head.as_bytes(), body].concat());
+}
+
+fn check(data: &[u8]) {
+    if let Ok(record) = Record::decode(data) {
+        let again = record.encode().expect("it was not too long");
+        assert_eq!(Record::decode(&again).expect("it was just written"), record);
+    }
+}
+
+/// What a worker says.
+pub fn keeper_words(data: &[u8]) {
+    let words = Words::parse(data);
+    assert!(words.name.len() <= data.len() * 3, "nothing is made up");
+}

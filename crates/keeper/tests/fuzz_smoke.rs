@@ -1,0 +1,42 @@
+//! Runs the bodies of the fuzz targets over seeded inputs: what is right with wounds, and noise.
+
+mod bodies;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use keeper::{Options, Record, Source, Words};
+
+#[test]
+fn records() {
+    let text = "name = \"home\"\n[disk]\na = { memory = \"1MiB\" }\n".to_owned();
+    let disks = BTreeMap::from([("a".to_owned(), ("file".to_owned(), "a.img".to_owned()))]);
+    let record = Record {
+        name: "home".to_owned(),
+        directory: PathBuf::from("/srv"),
+        source: Source::Labels { text: text.clone(), disks, keys: BTreeMap::new() },
+        next: Some(Source::Spec { file: "x.toml".to_owned(), text, variables: BTreeMap::new() }),
+        options: Options { degraded: true, ..Options::default() },
+    };
+    let whole = record.encode().unwrap();
+    let mut counted = 0;
+    testkit::smoke(&[whole], |input| {
+        counted += u64::from(Record::decode(input).is_ok());
+        bodies::state_record(input);
+    });
+    assert!(counted > testkit::INPUTS / 10, "{counted} of {} were records", testkit::INPUTS);
+}
+
+#[test]
+fn words() {
+    let whole = [
+        b"FDSTORE=1\nFDNAME=attached/home/vol/1048576".to_vec(),
+        Words::last(4, "a is missing").into_bytes(),
+    ];
+    let mut counted = 0;
+    testkit::smoke(&whole, |input| {
+        counted += u64::from(Words::parse(input) != Words::default());
+        bodies::keeper_words(input);
+    });
+    assert!(counted > testkit::INPUTS / 10, "{counted} of {} said something", testkit::INPUTS);
+}

@@ -1,0 +1,134 @@
+//! Descriptors for a program that is about to be started: it finds them in a socket, which is its
+//! standard input.
+//!
+//! All that is sent is in the socket before the program is: names, each with a line end behind it, and
+//! descriptors in the same order. So nothing has to be placed between `fork` and `exec`, and nobody
+//! waits for the other side.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use block::{Error, ErrorKind, Result};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+
+use crate::store;
+
+/// Descriptors that one program is left: more than a graph has devices and listeners.
+pub const BEQUEST_MAX: usize = 256;
+
+/// In one message; the kernel takes up to 253.
+const AT_ONCE: usize = 64;
+
+/// Received at once.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// A socket in which those descriptors wait, with their names.
+///
+/// # Errors
+/// `Limit` for more than [`BEQUEST_MAX`]; what the system says.
+pub fn bequeath<'f>(all: impl IntoIterator<Item = (&'f str, BorrowedFd<'f>)>) -> Result<OwnedFd> {
+    let all: Vec<_> = all.into_iter().collect();
+    if all.len() > BEQUEST_MAX {
+        let words = format!("{} descriptors to leave; at most {BEQUEST_MAX}", all.len());
+        return Err(Error::new(ErrorKind::Limit, words));
+    }
+    let failed = |error: io::Error| Error::io(&error, "leaving descriptors to a program");
+    let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+    let (ours, theirs) = pair.map_err(|error| failed(error.into()))?;
+    for some in all.chunks(AT_ONCE) {
+        let names: String = some.iter().flat_map(|(name, _)| [*name, "\n"]).collect();
+        let files: Vec<_> = some.iter().map(|(_, file)| *file).collect();
+        let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
+        let mut with = SendAncillaryBuffer::new(&mut room);
+        with.push(SendAncillaryMessage::ScmRights(&files));
+        let words = [IoSlice::new(names.as_bytes())];
+        // There is room: a name is short, and nobody else writes.
+        let sent = sendmsg(&ours, &words, &mut with, SendFlags::DONTWAIT);
+        let sent = sent.map_err(|error| failed(error.into()))?;
+        if sent != names.len() {
+            return Err(failed(io::ErrorKind::WouldBlock.into()));
+        }
+    }
+    Ok(theirs)
+}
+
+/// Takes what waits in such a socket: it is left to this process from now on (`Env::left`).
+///
+/// # Errors
+/// `Invalid` if names and descriptors do not match; what the system says.
+pub fn inherit_from(socket: impl AsFd) -> Result<()> {
+    let (mut names, mut files) = (Vec::new(), Vec::new());
+    let mut chunk = vec![0; CHUNK_BYTES];
+    loop {
+        let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
+        let mut with = RecvAncillaryBuffer::new(&mut room);
+        let mut into = [IoSliceMut::new(&mut chunk)];
+        let got = recvmsg(&socket, &mut into, &mut with, RecvFlags::CMSG_CLOEXEC)
+            .map_err(|error| Error::io(&error.into(), "taking over descriptors"))?;
+        for message in with.drain() {
+            if let RecvAncillaryMessage::ScmRights(some) = message {
+                files.extend(some);
+            }
+        }
+        if got.bytes == 0 {
+            break;
+        }
+        names.extend_from_slice(&chunk[..got.bytes]);
+    }
+    let names = String::from_utf8_lossy(&names);
+    let names: Vec<_> = names.lines().map(str::to_owned).collect();
+    if names.len() != files.len() {
+        let words = format!("{} names came with {} descriptors", names.len(), files.len());
+        return Err(Error::new(ErrorKind::Invalid, words));
+    }
+    store::leave(names.into_iter().zip(files));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Seek, Write};
+
+    use super::*;
+
+    fn file(text: &str) -> std::fs::File {
+        let name = rustix::fs::memfd_create("bequest", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let mut file = std::fs::File::from(name);
+        file.write_all(text.as_bytes()).unwrap();
+        file.rewind().unwrap();
+        file
+    }
+
+    #[test]
+    fn what_is_left_arrives_under_its_names() {
+        let all: Vec<_> = (0..BEQUEST_MAX).map(|n| (format!("bequest-{n}"), n)).collect();
+        let files: Vec<_> = all.iter().map(|(name, _)| file(name)).collect();
+        let names = all.iter().map(|(name, _)| name.as_str());
+        let socket = bequeath(names.zip(files.iter().map(AsFd::as_fd))).unwrap();
+        drop(files);
+        inherit_from(&socket).unwrap();
+        for (name, _) in &all {
+            let left = store::take(|left| left.name == *name).expect("it has arrived");
+            let mut text = String::new();
+            std::fs::File::from(left.file).read_to_string(&mut text).unwrap();
+            assert_eq!(text, *name);
+        }
+        // Who is left nothing has nothing.
+        inherit_from(bequeath([]).unwrap()).unwrap();
+        let file = file("");
+        let too_many = std::iter::repeat_n(("x", file.as_fd()), BEQUEST_MAX + 1);
+        assert_eq!(bequeath(too_many).unwrap_err().kind(), ErrorKind::Limit);
+    }
+
+    #[test]
+    fn a_name_without_its_descriptor_is_refused() {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        (&ours).write_all(b"listener\n").unwrap();
+        drop(ours);
+        assert_eq!(inherit_from(&theirs).unwrap_err().kind(), ErrorKind::Invalid);
+    }
+}
