@@ -6,6 +6,7 @@ use sim::Count;
 
 use std::time::Duration;
 
+use super::steps::What;
 use super::{Ask, LIMIT, Load, Start, Trial, path, wrong};
 use crate::trial::Failure;
 
@@ -39,7 +40,8 @@ impl Trial {
     /// While nothing runs, hands do something; then it starts again, now and then at the second try.
     pub(super) fn between(&mut self) -> Result<(), Failure> {
         self.settle()?;
-        let hand = self.draw.pick(&HANDS);
+        let hand = if self.takes(What::Hand) { self.draw.pick(&HANDS) } else { Hand::Nothing };
+        self.note(What::Hand, format!("{hand:?}"));
         match hand {
             _ if self.torn => {}
             Hand::Nothing => {}
@@ -56,7 +58,12 @@ impl Trial {
 
     /// A start that does not come to its end.
     fn interrupted(&mut self, ask: Ask) -> Result<(), Failure> {
-        while self.draw.below(3) == 0 {
+        for n in 0.. {
+            let what = What::Interruption(n);
+            if !self.takes(what) || self.draw.below(3) != 0 {
+                break;
+            }
+            self.note(what, "a start is cut short".to_owned());
             let limit = Duration::from_nanos(self.draw.within(1_000, 6_000_000));
             match self.start(ask, limit)? {
                 Start::Up | Start::Unfinished => {}
@@ -132,6 +139,7 @@ impl Trial {
                 Start::Up => {
                     self.world.counters().add(Count::Without);
                     self.check()?;
+                    self.enters(self.life + 1);
                     self.life(Load::Steady)?;
                     self.settle()?;
                 }
@@ -230,6 +238,7 @@ impl Trial {
                 return Err(wrong(format!("a member in sync comes up alone: {}", other.words())));
             }
         }
+        self.enters(self.life + 1);
         self.life(Load::Steady)?;
         self.settle()?;
         self.put_all_back();
