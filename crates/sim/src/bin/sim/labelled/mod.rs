@@ -184,6 +184,16 @@ fn wrong(words: impl Into<String>) -> Failure {
     Failure::new(words)
 }
 
+impl Drop for Trial {
+    fn drop(&mut self) {
+        // Tasks hold the world, and it them.
+        if let Some(running) = self.running.take() {
+            running.engine.abandon();
+        }
+        self.world.drop_tasks();
+    }
+}
+
 impl Trial {
     fn new(seed: u64, history: &History) -> Result<Self, Failure> {
         let world = SimWorld::new(seed);
