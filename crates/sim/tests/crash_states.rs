@@ -100,7 +100,7 @@ fn every_crash_of_a_change(from: &[usize], to: &[usize], safe: bool) {
     done.unwrap_or_else(|unchanged| panic!("{unchanged:?}"));
     let states = seen.0.len();
     println!("{from:?} becomes {to:?}: {states} states; before and after come up in {came:?}");
-    assert!(came.iter().all(|times| *times > 10), "both sides of the change are seen");
+    assert!(states > 30 && !came.contains(&0), "both sides of the change are seen");
 }
 
 #[test]
