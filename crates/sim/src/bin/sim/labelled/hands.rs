@@ -2,17 +2,23 @@
 
 use block::{ByteRange, Op};
 use graph::labels::Why;
+use meta::Area;
 use sim::Count;
 
 use std::time::Duration;
 
 use super::steps::What;
-use super::{Ask, LIMIT, Load, Start, Trial, path, wrong};
+use super::{Ask, DATA_BYTES, LIMIT, Load, Start, Trial, path, wrong};
 use crate::trial::Failure;
 
 /// What a mirror says of which nobody in sync is there: so its labels must say, whatever the process before
 /// knew when it ended. Nobody may rely on what was not durable (a mirror's record, section "When it is written").
 const NOBODY: &str = "no member that has every write";
+
+/// Where the copies of a label begin in an area (`docs/formats/label.md`), and what is always used of one.
+const COPIES: [u64; 2] = [64 << 10, 320 << 10];
+const COPY_BYTES: u64 = 1024;
+
 /// What hands do while nothing runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Hand {
@@ -23,9 +29,10 @@ enum Hand {
     Twin,
     Apart,
     Elsewhere,
+    Rot,
 }
 
-const HANDS: [Hand; 8] = [
+const HANDS: [Hand; 9] = [
     Hand::Nothing,
     Hand::Nothing,
     Hand::Swap,
@@ -34,6 +41,7 @@ const HANDS: [Hand; 8] = [
     Hand::Twin,
     Hand::Apart,
     Hand::Elsewhere,
+    Hand::Rot,
 ];
 
 impl Trial {
@@ -51,6 +59,7 @@ impl Trial {
             Hand::Twin => self.twin()?,
             Hand::Apart => return self.apart(),
             Hand::Elsewhere => self.elsewhere()?,
+            Hand::Rot => self.rot(),
         }
         self.interrupted(Ask::default())?;
         self.up(Ask::default())
@@ -64,6 +73,7 @@ impl Trial {
                 break;
             }
             self.note(what, "a start is cut short".to_owned());
+            self.world.counters().add(Count::StartCut);
             let limit = Duration::from_nanos(self.draw.within(1_000, 6_000_000));
             match self.start(ask, limit)? {
                 Start::Up | Start::Unfinished => {}
@@ -110,6 +120,17 @@ impl Trial {
         self.plug(one, b);
         self.plug(two, a);
         self.world.counters().add(Count::Swapped);
+    }
+
+    /// A bit of a label turns over: the same generation at the other end of the disk is whole.
+    fn rot(&mut self) {
+        self.put_all_back();
+        let any = self.any_member();
+        let area = self.draw.pick(&[Area::Front, Area::Back(DATA_BYTES)]);
+        let copy = self.draw.pick(&COPIES);
+        if self.disks[any].rot(area.range().start() + copy + self.draw.below(COPY_BYTES)) {
+            self.world.counters().add(Count::LabelRot);
+        }
     }
 
     /// All disks are there, each in its place or in another's.
