@@ -81,6 +81,8 @@ counts! {
     TwinRefused "openings refused because two disks had one label",
     ApartRefused "openings refused because halves were written apart",
     ForeignRefused "openings refused because another machine had the disks",
+    LabelRot "bits of labels that turned over",
+    StartCut "starts that were cut short before the next life",
     Moved "openings by another machine than the one that closed the disks",
     ChangeDone "changes of a graph under load",
     ChangeGrew "members that a change added",

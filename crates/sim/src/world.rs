@@ -45,8 +45,8 @@ struct Inner {
     ready: Arc<Ready>,
     tasks: RefCell<Vec<Option<Task>>>,
     free: RefCell<Vec<usize>>,
-    schedule: Stream,
-    work: Stream,
+    schedule: RefCell<Stream>,
+    work: RefCell<Stream>,
     randoms: RefCell<BTreeMap<&'static str, u64>>,
     disks: Disks,
     network: Network,
@@ -126,8 +126,8 @@ impl SimWorld {
             ready: Arc::default(),
             tasks: RefCell::new(vec![None]),
             free: RefCell::default(),
-            schedule: Stream::new(seed, "schedule", 0),
-            work: Stream::new(seed, "work", 0),
+            schedule: RefCell::new(Stream::new(seed, "schedule", 0)),
+            work: RefCell::new(Stream::new(seed, "work", 0)),
             randoms: RefCell::default(),
             disks: Disks::default(),
             running: Cell::new(false),
@@ -142,6 +142,12 @@ impl SimWorld {
     /// The seed.
     pub fn seed(&self) -> u64 {
         self.0.clock.seed
+    }
+
+    /// From now on the order of tasks is drawn from the numbers of this chapter, whatever was drawn before.
+    pub fn reseed(&self, chapter: u64) {
+        *self.0.schedule.borrow_mut() = Stream::new(self.seed(), "schedule", chapter);
+        *self.0.work.borrow_mut() = Stream::new(self.seed(), "work", chapter);
     }
 
     /// What happened so far.
@@ -215,7 +221,7 @@ impl SimWorld {
     /// If it is called from inside.
     pub fn settle(&self) {
         assert!(!self.0.running.replace(true), "a world is driven from one place");
-        while let Some(task) = self.0.ready.take(&self.0.schedule) {
+        while let Some(task) = self.0.ready.take(&self.0.schedule.borrow()) {
             self.0.poll(task);
         }
         self.0.running.set(false);
@@ -297,7 +303,7 @@ impl Inner {
         assert!(!self.running.replace(true), "a world is driven from one place");
         let mut events = 0;
         let ended = loop {
-            match self.ready.take(&self.schedule) {
+            match self.ready.take(&self.schedule.borrow()) {
                 Some(MAIN) => {
                     if main() {
                         break Ok(());
@@ -396,7 +402,7 @@ impl World for Inner {
 
     fn work(&self, job: Box<dyn FnOnce() + Send>) -> LocalFuture<()> {
         self.clock.counters.add(Count::Work);
-        let delay = Duration::from_nanos(self.work.within(10_000, 5_000_000));
+        let delay = Duration::from_nanos(self.work.borrow().within(10_000, 5_000_000));
         let me = self.me.upgrade().expect("it is being called");
         Box::pin(async move {
             Env::new(me).sleep(delay).await;

@@ -128,7 +128,7 @@ fn every_crash_between(texts: [String; 2]) {
     done.unwrap_or_else(|unchanged| panic!("{unchanged:?}"));
     let states = seen.0.len();
     println!("{states} states; before and after come up in {came:?}");
-    assert!(came.iter().all(|times| *times > 4), "both sides of the change are seen");
+    assert!(states > 30 && !came.contains(&0), "both sides of the change are seen");
 }
 
 #[test]

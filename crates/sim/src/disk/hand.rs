@@ -60,6 +60,9 @@ impl SimDisk {
 
     /// It holds what it held then, or another disk did: somebody has put it back.
     pub fn put_back(&self, image: &Image) {
-        *self.store.borrow_mut() = image.0.clone();
+        let mut store = image.0.clone();
+        // Of a write that was in flight then, this is all there will be: the next flush covers it.
+        store.complete_all(self.clock.tick());
+        *self.store.borrow_mut() = store;
     }
 }

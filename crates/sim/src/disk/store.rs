@@ -105,6 +105,13 @@ impl Store {
         }
     }
 
+    /// Every write that has taken effect was answered at that point of the order of things.
+    pub fn complete_all(&mut self, at: u64) {
+        for version in self.cache.values_mut().flatten() {
+            version.completed.get_or_insert(at);
+        }
+    }
+
     /// Puts the `n`-th cached version of a sector onto the medium; those before it never get there.
     fn persist(&mut self, sector: u64, n: usize) {
         let Some(versions) = self.cache.get_mut(&sector) else { return };

@@ -6,14 +6,15 @@ mod plan;
 mod shapes;
 mod trial;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
 use sim::draw::mix;
 use sim::{Count, Counters};
 
-use crate::trial::Report;
+use crate::labelled::{History, Step};
+use crate::trial::{Failure, Report};
 
 /// From so many seeds on, everything has to have happened.
 const ENOUGH: u64 = 1000;
@@ -22,6 +23,15 @@ const ENOUGH: u64 = 1000;
 const TWICE: u64 = 100;
 
 fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match &arguments[..] {
+        [] => {}
+        [verb, seed] if verb == "--shrink" => return shrink(hex(seed)),
+        _ => {
+            println!("sim [--shrink 0xSEED]; N, FROM and SEED say what runs");
+            return ExitCode::FAILURE;
+        }
+    }
     if let Some(seed) = number("SEED") {
         if !is_labelled(seed) {
             println!("{:#?}", plan::Plan::draw(seed));
@@ -54,14 +64,43 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A number from the environment, decimal or `0x...`.
+/// A number from the environment.
 fn number(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
+    Some(hex(&std::env::var(name).ok()?))
+}
+
+/// A number, decimal or `0x...`.
+fn hex(text: &str) -> u64 {
     let parsed = match text.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16),
         None => text.parse(),
     };
-    Some(parsed.unwrap_or_else(|_| panic!("{name}={text} is not a number")))
+    parsed.unwrap_or_else(|_| panic!("{text} is not a number"))
+}
+
+/// Takes steps out of a seed that fails, and says what is left.
+fn shrink(seed: u64) -> ExitCode {
+    if !is_labelled(seed) {
+        println!("{seed:#x} is not about labelled disks: its steps cannot be taken out");
+        return ExitCode::FAILURE;
+    }
+    let ran = |without: &BTreeSet<Step>| {
+        let history = History::without(without);
+        (labelled_run(seed, &history).err(), history.done())
+    };
+    let (failure, all) = ran(&BTreeSet::new());
+    let Some(failure) = failure else {
+        println!("{seed:#x} does well");
+        return ExitCode::SUCCESS;
+    };
+    println!("{seed:#x} fails after {} steps: {failure}", all.len());
+    std::panic::set_hook(Box::new(|_| {}));
+    let steps: Vec<Step> = all.iter().map(|(step, _)| *step).collect();
+    let without = labelled::shrink(&steps, |without| ran(without).0.is_some());
+    let (failure, left) = ran(&without);
+    println!("{} steps are enough: {}", left.len(), failure.expect("it fails still"));
+    left.iter().for_each(|(step, words)| println!("  {step}: {words}"));
+    ExitCode::FAILURE
 }
 
 /// Seeds that once failed.
@@ -151,10 +190,18 @@ fn is_labelled(seed: u64) -> bool {
 
 /// One run; a panic is a failure like any other.
 fn run(seed: u64) -> Result<Report, String> {
-    let ran = catch_unwind(AssertUnwindSafe(|| {
-        if is_labelled(seed) { labelled::run(seed) } else { trial::run(seed) }
-    }));
-    match ran {
+    match is_labelled(seed) {
+        true => labelled_run(seed, &History::default()),
+        false => caught(|| trial::run(seed)),
+    }
+}
+
+fn labelled_run(seed: u64, history: &History) -> Result<Report, String> {
+    caught(|| labelled::run(seed, history))
+}
+
+fn caught(run: impl FnOnce() -> Result<Report, Failure>) -> Result<Report, String> {
+    match catch_unwind(AssertUnwindSafe(run)) {
         Ok(report) => report.map_err(|failure| failure.to_string()),
         Err(_) => Err("nothing panics: it did, see above".to_owned()),
     }

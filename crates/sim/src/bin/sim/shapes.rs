@@ -365,8 +365,10 @@ fn crypt(drawing: &mut Drawing, depth: u32) -> Result<PartId> {
     }
     let lower = drawing.device(depth)?;
     let discards = drawing.draw.below(2) == 0;
+    // Of two with one key the second could be given what the first makes of zeros: zeros again, on its disk.
+    let key = format!("file:/key{}", drawing.steps.len());
     let options = vec![
-        ("key", Value::Text("file:/key".to_owned())),
+        ("key", Value::Text(key)),
         ("plain", Value::Switch(true)),
         ("discards", Value::Switch(discards)),
     ];

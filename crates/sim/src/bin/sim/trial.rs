@@ -122,6 +122,16 @@ struct Running {
     kept_bytes: usize,
 }
 
+impl Drop for Trial {
+    fn drop(&mut self) {
+        // Tasks hold the world, and it them.
+        if let Some(running) = self.running.take() {
+            running.graph.engine.abandon();
+        }
+        self.world.drop_tasks();
+    }
+}
+
 impl Trial {
     fn new(seed: u64) -> Result<Self, Failure> {
         let (plan, world) = (Plan::draw(seed), SimWorld::new(seed));

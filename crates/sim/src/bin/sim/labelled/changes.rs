@@ -10,6 +10,7 @@ use sim::workload::Worker;
 use sim::{Client, Count, Door, Faults};
 
 use super::shape::{self, CLEAR, Shape};
+use super::steps::What;
 use super::{Ask, Crash, End, HERE, LIMIT, Start, Trial, in_words, look, wrong};
 use crate::trial::Failure;
 
@@ -41,8 +42,9 @@ enum Due {
 
 impl Trial {
     /// The graph becomes another one, or must not. `end`: how this life of the process will end.
-    pub(super) fn change(&mut self, end: End) -> Result<(), Failure> {
+    pub(super) fn change(&mut self, n: u64, end: End) -> Result<(), Failure> {
         let Some(wish) = self.wish()? else { return Ok(()) };
+        self.note(What::Change(n), format!("{:?}", wish.shape));
         self.victim(&wish, end)?;
         let came = self.attempt(&wish, LIMIT)?;
         let came = came.ok_or_else(|| wrong(format!("a change ends within {LIMIT:?}")))?;
@@ -57,6 +59,7 @@ impl Trial {
     /// The process dies in the middle of a change; then the labels say which graph it is.
     pub(super) fn crash_in_change(&mut self, end: End, crash: Crash) -> Result<(), Failure> {
         let Some(wish) = self.wish()? else { return self.crash(crash) };
+        self.note(What::End, format!("{crash:?} in a change to {:?}", wish.shape));
         self.victim(&wish, end)?;
         let most = self.draw.pick(&[300_000, 3_000_000, 10_000_000, 30_000_000]);
         let limit = Duration::from_nanos(self.draw.within(1_000, most));

@@ -2,16 +2,23 @@
 
 use block::{ByteRange, Op};
 use graph::labels::Why;
+use meta::Area;
 use sim::Count;
 
 use std::time::Duration;
 
-use super::{Ask, LIMIT, Load, Start, Trial, path, wrong};
+use super::steps::What;
+use super::{Ask, DATA_BYTES, LIMIT, Load, Start, Trial, path, wrong};
 use crate::trial::Failure;
 
 /// What a mirror says of which nobody in sync is there: so its labels must say, whatever the process before
 /// knew when it ended. Nobody may rely on what was not durable (a mirror's record, section "When it is written").
 const NOBODY: &str = "no member that has every write";
+
+/// Where the copies of a label begin in an area (`docs/formats/label.md`), and what is always used of one.
+const COPIES: [u64; 2] = [64 << 10, 320 << 10];
+const COPY_BYTES: u64 = 1024;
+
 /// What hands do while nothing runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Hand {
@@ -22,9 +29,10 @@ enum Hand {
     Twin,
     Apart,
     Elsewhere,
+    Rot,
 }
 
-const HANDS: [Hand; 8] = [
+const HANDS: [Hand; 9] = [
     Hand::Nothing,
     Hand::Nothing,
     Hand::Swap,
@@ -33,13 +41,15 @@ const HANDS: [Hand; 8] = [
     Hand::Twin,
     Hand::Apart,
     Hand::Elsewhere,
+    Hand::Rot,
 ];
 
 impl Trial {
     /// While nothing runs, hands do something; then it starts again, now and then at the second try.
     pub(super) fn between(&mut self) -> Result<(), Failure> {
         self.settle()?;
-        let hand = self.draw.pick(&HANDS);
+        let hand = if self.takes(What::Hand) { self.draw.pick(&HANDS) } else { Hand::Nothing };
+        self.note(What::Hand, format!("{hand:?}"));
         match hand {
             _ if self.torn => {}
             Hand::Nothing => {}
@@ -49,6 +59,7 @@ impl Trial {
             Hand::Twin => self.twin()?,
             Hand::Apart => return self.apart(),
             Hand::Elsewhere => self.elsewhere()?,
+            Hand::Rot => self.rot(),
         }
         self.interrupted(Ask::default())?;
         self.up(Ask::default())
@@ -56,7 +67,13 @@ impl Trial {
 
     /// A start that does not come to its end.
     fn interrupted(&mut self, ask: Ask) -> Result<(), Failure> {
-        while self.draw.below(3) == 0 {
+        for n in 0.. {
+            let what = What::Interruption(n);
+            if !self.takes(what) || self.draw.below(3) != 0 {
+                break;
+            }
+            self.note(what, "a start is cut short".to_owned());
+            self.world.counters().add(Count::StartCut);
             let limit = Duration::from_nanos(self.draw.within(1_000, 6_000_000));
             match self.start(ask, limit)? {
                 Start::Up | Start::Unfinished => {}
@@ -105,6 +122,17 @@ impl Trial {
         self.world.counters().add(Count::Swapped);
     }
 
+    /// A bit of a label turns over: the same generation at the other end of the disk is whole.
+    fn rot(&mut self) {
+        self.put_all_back();
+        let any = self.any_member();
+        let area = self.draw.pick(&[Area::Front, Area::Back(DATA_BYTES)]);
+        let copy = self.draw.pick(&COPIES);
+        if self.disks[any].rot(area.range().start() + copy + self.draw.below(COPY_BYTES)) {
+            self.world.counters().add(Count::LabelRot);
+        }
+    }
+
     /// All disks are there, each in its place or in another's.
     fn put_all_back(&mut self) {
         for n in 0..self.disks.len() {
@@ -132,6 +160,7 @@ impl Trial {
                 Start::Up => {
                     self.world.counters().add(Count::Without);
                     self.check()?;
+                    self.enters(self.life + 1);
                     self.life(Load::Steady)?;
                     self.settle()?;
                 }
@@ -230,6 +259,7 @@ impl Trial {
                 return Err(wrong(format!("a member in sync comes up alone: {}", other.words())));
             }
         }
+        self.enters(self.life + 1);
         self.life(Load::Steady)?;
         self.settle()?;
         self.put_all_back();

@@ -9,6 +9,7 @@
 //! | `copies.rs` | what a mirror copies |
 //! | `changes.rs` | the graph becomes another one under load |
 //! | `hands.rs` | what becomes of disks between two lives |
+//! | `steps.rs` | what is done, step by step, and what can be left away |
 //! | `labels.rs` | what labels say, read from outside |
 
 use std::collections::BTreeSet;
@@ -35,9 +36,12 @@ mod copies;
 mod hands;
 mod labels;
 mod shape;
+mod steps;
 
 pub use shape::KINDS;
 use shape::Shape;
+use steps::What;
+pub use steps::{History, Step, shrink};
 
 /// In virtual time: longer than any work takes that takes an end.
 const LIMIT: Duration = Duration::from_secs(3600);
@@ -55,20 +59,27 @@ const IN_SYNC: &str = "in sync";
 const HERE: [u8; 16] = [1; 16];
 const THERE: [u8; 16] = [2; 16];
 
+/// How a life of the process goes.
+struct Course {
+    end: End,
+    changes: u64,
+    clients: u64,
+}
+
 /// How a life of the process ends.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
     Stop,
     PowerAfter(Duration),
     KillAfter(Duration),
-    /// At the moment when a member has failed and hardly anybody knows.
-    KillAtFailure,
+    /// At the moment when a member has failed and hardly anybody knows, or about then.
+    KillAtFailure(Duration),
     /// While the graph becomes another one.
     InChange(Duration, Crash),
 }
 
 /// How a process ends without being asked.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Crash {
     Kill,
     Power,
@@ -132,6 +143,9 @@ struct Trial {
     used: BTreeSet<usize>,
     /// Whether some labels may tell of another graph than others: until it comes up again, all of them are needed.
     torn: bool,
+    /// The lives so far, and those within hands.
+    life: u64,
+    history: History,
 }
 
 /// One life of the process.
@@ -141,13 +155,15 @@ struct Running {
     client: Client,
 }
 
-/// Runs a seed.
+/// Runs a seed, but for the steps that `history` leaves away.
 ///
 /// # Errors
 /// The first promise that is broken.
-pub fn run(seed: u64) -> Result<Report, Failure> {
-    let mut trial = Trial::new(seed)?;
-    for _ in 0..trial.draw.within(2, 6) {
+pub fn run(seed: u64, history: &History) -> Result<Report, Failure> {
+    let mut trial = Trial::new(seed, history)?;
+    let lives = Stream::new(seed, "lives", 0).within(2, 6);
+    for n in 0..lives {
+        trial.enters(n << 4);
         trial.life(Load::Changing)?;
         trial.between()?;
     }
@@ -170,8 +186,18 @@ fn wrong(words: impl Into<String>) -> Failure {
     Failure::new(words)
 }
 
+impl Drop for Trial {
+    fn drop(&mut self) {
+        // Tasks hold the world, and it them.
+        if let Some(running) = self.running.take() {
+            running.engine.abandon();
+        }
+        self.world.drop_tasks();
+    }
+}
+
 impl Trial {
-    fn new(seed: u64) -> Result<Self, Failure> {
+    fn new(seed: u64, history: &History) -> Result<Self, Failure> {
         let world = SimWorld::new(seed);
         let draw = Stream::new(seed, "labelled", 0);
         let count = draw.within(2, 3) as usize;
@@ -206,6 +232,8 @@ impl Trial {
             ill: None,
             used: (0..count).collect(),
             torn: false,
+            life: 0,
+            history: history.clone(),
         };
         trial.begin(Ask::default())?;
         // Under an encryption blank bytes are junk, and have to stay so.
@@ -215,6 +243,28 @@ impl Trial {
             trial.images[n] = Some(trial.disks[n].image());
         }
         Ok(trial)
+    }
+
+    /// From now on it is that life: what it draws does not depend on those before it.
+    fn enters(&mut self, life: u64) {
+        self.life = life;
+        self.starts = (life + 1) << 8;
+        self.world.reseed(life + 1);
+    }
+
+    /// Whether a step is to be done; then what is drawn from now on is its own.
+    fn takes(&mut self, what: What) -> bool {
+        let step = Step { life: self.life, what };
+        let takes = self.history.takes(step) || what == What::End;
+        if takes {
+            self.draw = step.stream(self.seed);
+        }
+        takes
+    }
+
+    /// What the step is that is being done, in words.
+    fn note(&self, what: What, words: String) {
+        self.history.note(Step { life: self.life, what }, words);
     }
 
     /// Starts the process, however long disks of the one before are busy. `limit`: for all of it.
@@ -341,56 +391,28 @@ impl Trial {
 
     /// Requests, with one member that fails, until the process ends one way or another.
     fn life(&mut self, load: Load) -> Result<(), Failure> {
-        let soon = Duration::from_nanos(self.draw.within(1_000, 8_000_000));
-        let changing = load == Load::Changing;
-        let end = match self.draw.below(if changing { 14 } else { 8 }) {
-            0 | 1 => End::Stop,
-            2..=4 => End::PowerAfter(soon),
-            5 => End::KillAfter(soon),
-            6 | 7 => End::KillAtFailure,
-            8 => End::InChange(soon, Crash::Kill),
-            9..=11 => End::InChange(soon, Crash::Power),
-            // At once after a change, or nearly so: what was answered before it is flushed.
-            _ => End::PowerAfter(soon / 64),
-        };
-        self.trouble(end)?;
-        self.bring_back(soon);
-        let least = u64::from(matches!(end, End::PowerAfter(time) if time != soon));
-        let changes = if changing { self.draw.within(least, 3) } else { 0 };
-        let clients = self.draw.within(1, 5);
+        let Course { end, changes, clients } = self.course(load);
+        if self.takes(What::Trouble) {
+            self.trouble(end)?;
+            let soon = Duration::from_nanos(self.draw.within(1_000, 8_000_000));
+            self.bring_back(soon);
+        }
         for n in 0..clients {
-            let requests = self.draw.within(5, 30) * (changes + 1);
-            self.worker(self.starts << 32 | n).start(requests);
-        }
-        for _ in 0..changes {
-            let pause = Duration::from_nanos(self.draw.within(1_000, 3_000_000));
-            self.world.run(self.world.env().now().after(pause))?;
-            self.change(end)?;
-        }
-        match end {
-            End::Stop => {
-                self.finish()?;
-                self.calm();
-                self.stop()?;
-            }
-            End::PowerAfter(time) => {
-                self.world.run(self.world.env().now().after(time))?;
-                self.judge()?;
-                self.power_cut()?;
-            }
-            End::KillAfter(time) => {
-                self.world.run(self.world.env().now().after(time))?;
-                self.kill()?;
-            }
-            End::KillAtFailure => {
-                self.until_failed(soon)?;
-                self.kill()?;
-            }
-            End::InChange(time, crash) => {
-                self.world.run(self.world.env().now().after(time))?;
-                self.crash_in_change(end, crash)?;
+            if self.takes(What::Client(n)) {
+                let requests = self.draw.within(5, 30) * (changes + 1);
+                self.note(What::Client(n), format!("{requests} requests"));
+                self.worker(self.life << 36 | n).start(requests);
             }
         }
+        for n in 0..changes {
+            if self.takes(What::Change(n)) {
+                let pause = Duration::from_nanos(self.draw.within(1_000, 3_000_000));
+                self.world.run(self.world.env().now().after(pause))?;
+                self.change(n, end)?;
+            }
+        }
+        self.takes(What::End);
+        self.come_to(end)?;
         self.calm();
         for n in self.shape.members.clone() {
             if self.draw.below(4) == 0 {
@@ -398,6 +420,58 @@ impl Trial {
             }
         }
         Ok(())
+    }
+
+    /// How a life goes.
+    fn course(&mut self, load: Load) -> Course {
+        if !self.takes(What::Life) {
+            return Course { end: End::Stop, changes: 0, clients: 0 };
+        }
+        let soon = Duration::from_nanos(self.draw.within(1_000, 8_000_000));
+        let changing = load == Load::Changing;
+        let end = match self.draw.below(if changing { 14 } else { 8 }) {
+            0 | 1 => End::Stop,
+            2..=4 => End::PowerAfter(soon),
+            5 => End::KillAfter(soon),
+            6 | 7 => End::KillAtFailure(soon),
+            8 => End::InChange(soon, Crash::Kill),
+            9..=11 => End::InChange(soon, Crash::Power),
+            // At once after a change, or nearly so: what was answered before it is flushed.
+            _ => End::PowerAfter(soon / 64),
+        };
+        let least = u64::from(matches!(end, End::PowerAfter(time) if time != soon));
+        let changes = if changing { self.draw.within(least, 3) } else { 0 };
+        let clients = self.draw.within(1, 5);
+        self.note(What::Life, format!("{clients} clients, {changes} changes, then {end:?}"));
+        Course { end, changes, clients }
+    }
+
+    /// The life comes to its end.
+    fn come_to(&mut self, end: End) -> Result<(), Failure> {
+        match end {
+            End::Stop => {
+                self.finish()?;
+                self.calm();
+                self.stop()
+            }
+            End::PowerAfter(time) => {
+                self.world.run(self.world.env().now().after(time))?;
+                self.judge()?;
+                self.power_cut()
+            }
+            End::KillAfter(time) => {
+                self.world.run(self.world.env().now().after(time))?;
+                self.kill()
+            }
+            End::KillAtFailure(time) => {
+                self.until_failed(time)?;
+                self.kill()
+            }
+            End::InChange(time, crash) => {
+                self.world.run(self.world.env().now().after(time))?;
+                self.crash_in_change(end, crash)
+            }
+        }
     }
 
     /// One member that another can stand in for has errors, or is taken out by command.
@@ -424,6 +498,7 @@ impl Trial {
             (1 | 2, _) => Faults { write_error: rate, ..none },
             _ => none,
         };
+        self.note(What::Trouble, format!("d{any}: {faults:?}"));
         // Its label follows it, wherever it is plugged in.
         self.disks[any].set_faults(faults);
         self.ill = (faults != none).then_some(any);
