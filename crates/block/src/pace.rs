@@ -27,8 +27,12 @@ const BUSY_STEP: Duration = Duration::from_millis(1);
 /// Clients count as busy until none of them has asked for anything for so long.
 const QUIET: Duration = Duration::from_millis(50);
 
-/// A new rate counts for one part of so many.
+/// What a step took counts for one part of so many: single ones vary.
 const SMOOTHING: u64 = 8;
+
+const MIB: u64 = 1 << 20;
+
+const NS_PER_S: u64 = 1_000_000_000;
 
 /// The pace of all that one device, or one graph, does in the background. A clone is a second handle to
 /// the same: who shares it, shares the rate.
@@ -47,8 +51,10 @@ struct Shared {
 struct Gait {
     /// The most bytes a second, whoever is busy.
     most: u64,
-    /// Bytes a second of one step after the other on idle disks, as far as is known.
-    idle_rate: u64,
+    /// What a MiB has taken lately; 0 before the first step.
+    recent_ns: u64,
+    /// What a MiB takes on idle disks, as far as is known; 0 before the first step.
+    idle_ns: u64,
     /// What the count of clients' requests was when it was last looked at.
     clients: u64,
     /// Until when clients count as busy.
@@ -124,7 +130,8 @@ impl Step {
 impl Gait {
     fn new(now: Mono, most: Option<u64>) -> Self {
         let most = most.unwrap_or(u64::MAX).max(1);
-        Self { most, idle_rate: 0, clients: 0, busy_until: Mono(Duration::ZERO), next: now }
+        let busy_until = Mono(Duration::ZERO);
+        Self { most, recent_ns: 0, idle_ns: 0, clients: 0, busy_until, next: now }
     }
 
     /// Begins a step of so many bytes, or says when it may be asked again.
@@ -145,40 +152,47 @@ impl Gait {
 
     /// A step is over. `disturbed`: clients have asked for something meanwhile.
     fn end(&mut self, now: Mono, took: Duration, bytes: u64, disturbed: bool) {
-        let took_ns = (took.as_nanos() as u64).max(1);
-        let rate = (u128::from(bytes) * 1_000_000_000 / u128::from(took_ns)) as u64;
+        let took_ns =
+            u128::from(took.as_nanos() as u64) * u128::from(MIB) / u128::from(bytes.max(1));
+        let took_ns = (took_ns as u64).max(1);
+        self.recent_ns = match self.recent_ns {
+            0 => took_ns,
+            recent => (recent - recent / SMOOTHING + took_ns / SMOOTHING).max(1),
+        };
         if disturbed || now < self.busy_until {
-            // It shows less than what an idle disk gives.
-            self.idle_rate = self.idle_rate.max(rate);
+            // It shows no more than what an idle disk takes at most.
+            let known = self.idle_ns > 0;
+            self.idle_ns = if known { self.idle_ns.min(self.recent_ns) } else { self.recent_ns };
             // Where seeks cost more than bytes, a share of the rate may be all of the time.
             self.next = self.next.max(now.after(took));
-        } else if self.idle_rate == 0 {
-            self.idle_rate = rate;
         } else {
-            self.idle_rate = self.idle_rate - self.idle_rate / SMOOTHING + rate / SMOOTHING;
+            self.idle_ns = self.recent_ns;
         }
     }
 
+    /// Bytes a second of one step after the other on idle disks.
+    fn idle_rate(&self) -> u64 {
+        (MIB * NS_PER_S).checked_div(self.idle_ns).unwrap_or(0)
+    }
+
     fn busy_rate(&self) -> u64 {
-        (self.idle_rate / BUSY_SHARE).max(LEAST_BYTES_PER_S)
+        (self.idle_rate() / BUSY_SHARE).max(LEAST_BYTES_PER_S)
     }
 
     fn busy_step(&self) -> u64 {
-        let bytes = u128::from(self.idle_rate) * BUSY_STEP.as_micros() / 1_000_000;
+        let bytes = u128::from(self.idle_rate()) * BUSY_STEP.as_micros() / 1_000_000;
         let bytes = (bytes as u64).clamp(STEP_BYTES_MIN, STEP_BYTES_MAX);
         1 << bytes.ilog2()
     }
 }
 
 fn time_of(bytes: u64, rate: u64) -> Duration {
-    Duration::from_nanos((u128::from(bytes) * 1_000_000_000 / u128::from(rate)) as u64)
+    Duration::from_nanos((u128::from(bytes) * u128::from(NS_PER_S) / u128::from(rate)) as u64)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const MIB: u64 = 1 << 20;
 
     /// Steps for a second on a disk that takes `ns_per_mib` for a MiB; clients ask all the time, or never.
     /// Answers the bytes, and the longest step's time.

@@ -32,6 +32,8 @@ pub struct Scrubbing {
     unreadable: Cell<u64>,
     /// Somebody has asked it to end.
     stopped: Cell<bool>,
+    /// Which one it is: one that was waited for in vain, and was begun again, ends.
+    run: Cell<u64>,
 }
 
 /// What labels tell of scrubs.
@@ -54,6 +56,7 @@ impl Scrubbing {
             mismatches: Cell::new(0),
             unreadable: Cell::new(0),
             stopped: Cell::new(false),
+            run: Cell::new(0),
         }
     }
 
@@ -99,6 +102,8 @@ impl Inner {
         let scrubbing = &self.scrubbing;
         scrubbing.stopped.set(false);
         scrubbing.at.set(Some(from));
+        let run = scrubbing.run.get() + 1;
+        scrubbing.run.set(run);
         scrubbing.since.set(Some(self.env.wall()));
         self.tell(What::ScrubBegun, None, String::new());
         let (me, pace, one) = (self.me.clone(), self.pace.clone(), self.underway.begin());
@@ -107,14 +112,17 @@ impl Inner {
             loop {
                 let step = pace.step().await;
                 let Some(mirror) = me.upgrade() else { return };
+                if mirror.closing.get() || mirror.scrubbing.run.get() != run {
+                    return;
+                }
                 let Some(part) = mirror.next_to_scrub(step.bytes()) else {
                     return mirror.end_scrub().await;
                 };
-                if mirror.closing.get() {
-                    return;
-                }
                 mirror.scrub_part(part).await;
                 step.done(part.len());
+                if mirror.scrubbing.run.get() != run {
+                    return;
+                }
                 mirror.scrubbing.at.set(Some(part.end()));
                 mirror.tell_of_scrub(part).await;
                 let env = mirror.env.clone();

@@ -406,3 +406,31 @@ fn a_spare_stands_in_for_a_member_that_fails() {
     assert_eq!(states(&three), ["in sync", "spare", "in sync"]);
     assert!(three.disks[2].peek(range) == three.disks[0].peek(range));
 }
+
+/// While clients work, a copy takes a tenth of what it takes alone, and no less.
+#[test]
+fn a_copy_leaves_clients_the_disks_and_ends_all_the_same() {
+    let pair = Pair::new(96 * MIB);
+    let copied = |pair: &Pair| pair.second().progress.map_or(96 * MIB, |copy| copy.done);
+    let window = Duration::from_millis(20);
+    pair.pass(window);
+    let alone = copied(&pair);
+    assert!(alone > 10 * MIB, "{alone} bytes");
+    // Long enough for the first of them to be noticed.
+    let begun = pair.world.env().now();
+    let mut before = 0;
+    for n in 0.. {
+        pair.write(n % 64 * 4096, 7);
+        let past = pair.world.env().now().since(begun);
+        before = if past < window { copied(&pair) } else { before };
+        if past > window * 5 {
+            break;
+        }
+    }
+    let beside = (copied(&pair) - before) / 4;
+    let tenth = alone / 10;
+    assert!(
+        (tenth / 2..=tenth * 3 / 2).contains(&beside),
+        "{beside} beside clients, {alone} alone"
+    );
+}
