@@ -22,8 +22,8 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "cairn",
         &[
-            "api", "attach", "bench", "block", "export", "graph", "keeper", "kinds", "meta",
-            "net", "runtime", "tls", "wire",
+            "api", "attach", "bench", "block", "export", "graph", "keeper", "kinds", "meta", "net",
+            "runtime", "tls", "wire",
         ],
     ),
     ("sim", &["block", "export", "graph", "kinds", "meta", "net", "runtime", "wire"]),
