@@ -411,7 +411,9 @@ fn what_was_said_of_a_missing_disk_counts_at_each_start() {
     dir.text(&["apply", "home.toml"]);
     io(&dir, "home", "write -P 5 0 1M");
     dir.text(&["stop", "home"]);
-    fs::rename(dir.path("home-b.img"), dir.path("away")).unwrap();
+    // A disk is found under any name: it is to be somewhere else.
+    fs::create_dir(dir.path("away")).unwrap();
+    fs::rename(dir.path("home-b.img"), dir.path("away/b.img")).unwrap();
     let ran = dir.cairn(&["import", "home"]);
     assert!(ran.code == 10 && ran.err.contains("--degraded"), "{ran:?}");
     assert!(!daemon.file("home").exists());

@@ -56,11 +56,21 @@ struct Load<'d> {
 
 impl<'d> Load<'d> {
     fn start(dir: &'d Dir, device: &str) -> Self {
+        let file = format!("--filename={device}");
+        Self::with(dir, &["--ioengine=libaio", "--direct=1", "--size=96M", &file])
+    }
+
+    /// The same on an NBD export.
+    fn of_nbd(dir: &'d Dir, uri: &str) -> Self {
+        Self::with(dir, &["--ioengine=nbd", "--size=24M", &format!("--uri={uri}")])
+    }
+
+    fn with(dir: &'d Dir, args: &[&str]) -> Self {
         let mut fio = Command::new("fio");
-        fio.args(["--name=load", "--size=96M", "--rw=randrw", "--bsrange=4k-64k", "--direct=1"]);
-        fio.args(["--ioengine=libaio", "--iodepth=8", "--fsync=64", "--verify=crc32c"]);
+        fio.args(["--name=load", "--rw=randrw", "--bsrange=4k-64k"]).args(args);
+        fio.args(["--iodepth=8", "--fsync=64", "--verify=crc32c"]);
         fio.args(["--verify_fatal=1", "--time_based", "--runtime=600", "--verify_state_save=0"]);
-        fio.args(["--output-format=json", "--output=fio.json"]).arg(format!("--filename={device}"));
+        fio.args(["--output-format=json", "--output=fio.json"]);
         fio.current_dir(&dir.0).stdout(Stdio::null()).stderr(Stdio::null());
         Self { dir, fio: fio.spawn().unwrap() }
     }
@@ -281,6 +291,38 @@ fn nbd_clients_that_reconnect_go_on() {
     }
     println!("longest until the next one is up: {longest:?}");
     assert!(longest < PAUSE_AFTER_KILL, "{longest:?}");
+    assert_eq!(serve.stop().code, 0);
+    assert_eq!(daemon.stop(), 0, "{}", daemon.log());
+}
+
+#[test]
+fn what_stands_on_an_nbd_disk_pauses() {
+    let _alone = alone();
+    let dir = graphs();
+    let mut daemon = Daemon::start(&dir);
+    dir.text(&["apply", "plain.toml"]);
+    let socket = dir.path("run/cairn/plain.sock").display().to_string();
+    let above = format!(
+        "name = \"above\"\n[disk]\nn = {{ nbd = \"nbd+unix:///vol?socket={socket}\" }}\n\
+         [export]\nvol = {{ on = \"n\" }}\n"
+    );
+    dir.write("above.toml", &above);
+    let serve = dir.serve(&["above.toml"]);
+    for (what, limit) in [("KILL", PAUSE_AFTER_KILL), ("USR2", PAUSE_PLANNED)] {
+        let load = Load::of_nbd(&dir, serve.uri());
+        for _ in 0..5 {
+            std::thread::sleep(Duration::from_millis(1100));
+            let old = daemon.worker("plain");
+            send(old, what);
+            until("another process is up", || {
+                let graph = daemon.graph("plain");
+                graph.phase == api::Phase::Up && graph.pid != Some(old)
+            });
+        }
+        let pause = load.end();
+        println!("5 times SIG{what}: longest pause {pause:?}");
+        assert!(pause < limit, "{what}: {pause:?}");
+    }
     assert_eq!(serve.stop().code, 0);
     assert_eq!(daemon.stop(), 0, "{}", daemon.log());
 }

@@ -42,7 +42,7 @@ pub use crate::bequest::{BEQUEST_MAX, bequeath, inherit_from};
 pub use crate::engine::Engine;
 pub use crate::signals::{Signals, let_signals_through};
 pub use crate::store::{
-    INHERITED_MAX, NAME_MAX_BYTES, entrust, inherit, take_all, tell_manager, withdraw,
+    INHERITED_MAX, NAME_MAX_BYTES, beat, entrust, inherit, take_all, tell_manager, withdraw,
 };
 
 /// How a core is made.

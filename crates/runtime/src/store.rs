@@ -4,12 +4,14 @@
 //! does both, and so does anybody else who speaks as it does. A descriptor that somebody else holds as
 //! well is not closed by our death: who connects waits, and a mount only pauses.
 
+use std::ffi::OsStr;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use block::{Error, Result};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -21,6 +23,9 @@ pub const INHERITED_MAX: usize = 1024;
 
 /// The longest name of a descriptor (`sd_pid_notify_with_fds(3)`).
 pub const NAME_MAX_BYTES: usize = 255;
+
+/// For a service manager to take a message, if it has many.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// The first one that is passed (`sd_listen_fds(3)`).
 const FIRST: usize = 3;
@@ -115,14 +120,45 @@ pub fn tell_manager(line: &str) -> Result<()> {
         .map_err(|error| Error::io(&error, format_args!("${MANAGER}: {line}")))
 }
 
+/// Tells it that this process still turns. One that does not listen is not waited for, and one that is gone
+/// needs not know.
+///
+/// # Errors
+/// What the system says.
+pub fn beat() -> Result<()> {
+    const ALIVE: &str = "WATCHDOG=1";
+    let Some(manager) = std::env::var_os(MANAGER) else { return Ok(()) };
+    use io::ErrorKind::{ConnectionRefused, NotFound, WouldBlock};
+    match send(&manager, ALIVE, None, None) {
+        Err(error) if ![ConnectionRefused, NotFound, WouldBlock].contains(&error.kind()) => {
+            Err(Error::io(&error, format_args!("${MANAGER}: {ALIVE}")))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn tell(words: &str, file: Option<BorrowedFd<'_>>) -> io::Result<bool> {
     let Some(manager) = std::env::var_os(MANAGER) else { return Ok(false) };
+    send(&manager, words, file, Some(PATIENCE)).map(|()| true)
+}
+
+/// Sends one message, and waits so long for room: a manager that hangs must not hold a core.
+fn send(
+    manager: &OsStr,
+    words: &str,
+    file: Option<BorrowedFd<'_>>,
+    patience: Option<Duration>,
+) -> io::Result<()> {
     let address = match manager.as_encoded_bytes().strip_prefix(b"@") {
         Some(hidden) => SocketAddr::from_abstract_name(hidden),
-        None => SocketAddr::from_pathname(&manager),
+        None => SocketAddr::from_pathname(manager),
     };
     let socket = UnixDatagram::unbound()?;
     socket.connect_addr(&address?)?;
+    match patience {
+        Some(_) => socket.set_write_timeout(patience)?,
+        None => socket.set_nonblocking(true)?,
+    }
     let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut with = SendAncillaryBuffer::new(&mut room);
     let files: Vec<_> = file.into_iter().collect();
@@ -131,5 +167,30 @@ fn tell(words: &str, file: Option<BorrowedFd<'_>>) -> io::Result<bool> {
     }
     let words = [IoSlice::new(words.as_bytes())];
     sendmsg(socket.as_fd(), &words, &mut with, SendFlags::empty())?;
-    Ok(true)
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn a_manager_that_hangs_holds_nobody_for_long() {
+        let path = std::env::temp_dir().join(format!("cairn-store-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let manager = UnixDatagram::bind(&path).unwrap();
+        let beat = || send(path.as_os_str(), "WATCHDOG=1", None, None);
+        // Nobody reads: at some time there is no room.
+        let full = (0..1 << 20).find_map(|_| beat().err()).expect("a socket is not for ever");
+        assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
+        let begun = Instant::now();
+        let stored = send(path.as_os_str(), "FDSTORE=1", None, Some(PATIENCE));
+        assert_eq!(stored.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert!(begun.elapsed() < 4 * PATIENCE, "{:?}", begun.elapsed());
+        manager.recv(&mut [0; 16]).unwrap();
+        send(path.as_os_str(), "FDSTORE=1", None, Some(PATIENCE)).unwrap();
+        std::fs::remove_file(&path).unwrap();
+    }
 }

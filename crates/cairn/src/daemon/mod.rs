@@ -250,7 +250,9 @@ fn watch() {
         let mut beat = tokio::time::interval(Duration::from_micros(limit / 3));
         loop {
             beat.tick().await;
-            tell_manager("WATCHDOG=1");
+            if let Err(error) = runtime::beat() {
+                out::note(&format!("warning: {error}"));
+            }
         }
     });
 }

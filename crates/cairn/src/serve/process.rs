@@ -35,7 +35,9 @@ pub fn watch(env: &Env) {
     let (pause, me) = (Duration::from_micros(limit / 3), env.clone());
     env.spawn("word to the service manager", async move {
         loop {
-            tell_manager("WATCHDOG=1");
+            if let Err(error) = runtime::beat() {
+                crate::out::note(&format!("warning: {error}"));
+            }
             me.sleep(pause).await;
         }
     });
