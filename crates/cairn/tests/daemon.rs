@@ -63,6 +63,7 @@ fn a_graph_comes_up_changes_and_is_released() {
     let graph: GraphView = dir.json(0, &["graph"]);
     assert_eq!(graph.exports.len(), 2);
     io(&dir, "home", "read -P 7 0 1M");
+    until("in sync", || dir.cairn(&["status"]).code == 0);
     let status: Vec<Status> = dir.json(0, &["status"]);
     assert_eq!(status[0].kept.as_ref().unwrap().starts, 2);
 
