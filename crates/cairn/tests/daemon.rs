@@ -452,3 +452,45 @@ fn a_key_is_read_at_each_start_and_kept_by_nobody() {
     io(&dir, "home", "read -P 5 0 1M");
     assert_eq!(daemon.stop(), 0, "{}", daemon.log());
 }
+
+/// What changes a graph without its spec is kept as well: members by a word, and bytes on their way back out
+/// of an encryption, where the spec has no word of it any more.
+#[test]
+fn what_was_changed_without_a_spec_is_kept() {
+    let dir = home();
+    let mut daemon = Daemon::start(&dir);
+    dir.text(&["apply", "home.toml"]);
+    io(&dir, "home", "write -P 7 0 1M");
+    fs::File::create(dir.path("new.img")).unwrap().set_len(16 << 20).unwrap();
+    dir.text(&["device", "replace", "home/b", "new.img"]);
+    until("in sync", || dir.cairn(&["status"]).code == 0);
+    fs::remove_file(dir.path("home-b.img")).unwrap();
+    daemon.kill_worker("home");
+    io(&dir, "home", "read -P 7 0 1M");
+    until("in sync", || dir.cairn(&["status"]).code == 0);
+    assert!(dir.text(&["show"]).contains("new.img"));
+    dir.text(&["stop", "home"]);
+
+    dir.write("key", "correct horse battery staple");
+    let disk = "[disk]\na = { file = \"s.img\", size = \"64MiB\", create = true, label = true }\n";
+    let safe = "[device]\nsafe = { kind = \"crypt\", on = \"a\", key = \"file:key\", \
+                kdf_memory = \"1MiB\", kdf_passes = 1 }\n";
+    let export = |on: &str| format!("[export]\nvol = {{ on = \"{on}\" }}\n");
+    dir.write("safe.toml", &format!("name = \"s\"\n{disk}{safe}{}", export("safe")));
+    dir.write("plain.toml", &format!("name = \"s\"\n{disk}{}", export("a")));
+    dir.text(&["apply", "safe.toml"]);
+    io(&dir, "s", "write -P 9 0 32M");
+    dir.text(&["apply", "plain.toml", "--move", "--speed", "16MiB"]);
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(300));
+        daemon.kill_worker("s");
+        io(&dir, "s", "read -P 9 0 32M");
+        assert!(dir.text(&["job", "ls"]).contains("a-move"));
+    }
+    until("the bytes have moved", || dir.text(&["job", "ls"]).contains("nothing"));
+    io(&dir, "s", "read -P 9 0 32M");
+    daemon.kill_worker("s");
+    io(&dir, "s", "read -P 9 0 32M");
+    assert!(!dir.text(&["show"]).contains("crypt"));
+    assert_eq!(daemon.stop(), 0);
+}

@@ -243,7 +243,16 @@ impl Graph {
     /// # Errors
     /// `Limit` if there are too many nodes.
     pub(crate) fn open_doors(&mut self, before: Option<&Self>) -> Result<()> {
-        // All that may fail comes first.
+        self.make_doors(before)?;
+        self.lead_here();
+        Ok(())
+    }
+
+    /// Makes the doors that there are not yet; nobody is led anywhere.
+    ///
+    /// # Errors
+    /// As [`Graph::open_doors`].
+    pub(crate) fn make_doors(&mut self, before: Option<&Self>) -> Result<()> {
         for export in &mut self.exports {
             let known = before.and_then(|before| before.export(&export.name));
             export.node = match known {
@@ -251,10 +260,14 @@ impl Graph {
                 None => self.engine.add_door(export.behind)?,
             };
         }
+        Ok(())
+    }
+
+    /// Leads whoever comes through its doors to this graph.
+    pub(crate) fn lead_here(&self) {
         for export in &self.exports {
             self.engine.lead(export.node, export.behind);
         }
-        Ok(())
     }
 
     /// Forgets what another graph, which takes its place, has not taken over. Doors stay: clients may

@@ -1,5 +1,6 @@
 //! `cairn apply`, for a graph that is served: it becomes what the spec says while its clients wait.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use super::{Serving, offered};
 use crate::certificates;
 use crate::exit::{Exit, Failure, Result};
 use crate::labels;
+use crate::out;
 use crate::registry::REGISTRY;
 use crate::source::faulty;
 
@@ -41,15 +43,8 @@ impl Serving {
             let wanted = self.wanted(&spec, request.wipe.clone(), true).await?;
             (spec, notes) = self.with_moves(&spec, &wanted.planned, request.speed_bytes)?;
         }
-        let record = self.record.as_ref().filter(|_| !request.dry_run);
-        if let Some(record) = record {
-            record.begin(source_of(request))?;
-        }
-        let became = self.become_spec(&turn, spec, request.wipe.clone(), request.dry_run).await;
-        if let Some(Err(failure)) = record.map(|record| record.settle(became.is_ok())) {
-            notes.push(format!("warning: {}", failure.message));
-        }
-        let mut applied = became?;
+        let wipe = request.wipe.clone();
+        let mut applied = self.become_spec(&turn, spec, wipe, request.dry_run).await?;
         applied.notes.extend(notes);
         if !request.dry_run {
             self.follow_moves();
@@ -83,13 +78,31 @@ impl Serving {
         let changes = if dry_run {
             self.live.compare(&planned).map_err(Failure::from)?
         } else {
-            self.live.change(turn, planned, survey, PATIENCE).await.map_err(told)?
+            self.on_record(&spec, self.live.change(turn, planned, survey, PATIENCE)).await?
         };
         if !dry_run {
             *self.spec.borrow_mut() = spec;
             notes.extend(self.tell_clients().await);
         }
         Ok(applied(self.live.now().planned.name.clone(), changes, notes))
+    }
+
+    /// Changes the graph, and what a daemon keeps of it with it.
+    async fn on_record(
+        &self,
+        spec: &Spec,
+        change: impl Future<Output = Result<Changes, Unchanged>>,
+    ) -> Result<Changes> {
+        let Some(record) = &self.record else { return change.await.map_err(told) };
+        let file = format!("{}.toml", spec.name());
+        let (text, variables) = (spec.to_text(), BTreeMap::new());
+        record.begin(keeper::Source::Spec { file, text, variables })?;
+        let changed = change.await;
+        if let Err(failure) = record.settle(changed.is_ok()) {
+            // The labels tell the next process.
+            out::note(&format!("warning: {}", failure.message));
+        }
+        changed.map_err(told)
     }
 
     pub(super) async fn wanted(
@@ -217,12 +230,6 @@ fn grow(planned: &Planned, request: &ResizeRequest) -> Result<Option<String>> {
     });
     grown.map_err(|error| Failure::io(&error, path))?;
     Ok(None)
-}
-
-/// What a daemon keeps of a request.
-fn source_of(request: &ApplyRequest) -> keeper::Source {
-    let ApplyRequest { file, text, variables, .. } = request.clone();
-    keeper::Source::Spec { file, text, variables }
 }
 
 /// The spec of a request, in the directory of whoever asks.

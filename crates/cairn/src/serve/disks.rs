@@ -41,7 +41,8 @@ impl Serving {
             self.wanted(&spec, Vec::new(), true).await?;
         }
         let mut applied = self.become_spec(&turn, spec, wipe, request.dry_run).await?;
-        if !request.dry_run {
+        // A daemon keeps what was changed.
+        if !request.dry_run && self.record.is_none() {
             applied.notes.push(note(&device, request));
         }
         Ok(applied)

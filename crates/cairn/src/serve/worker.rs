@@ -145,8 +145,9 @@ impl OnFile {
         }
         let Some(next) = record.next else { return Ok(spec) };
         let next_spec = spec_of(&next, name);
-        let would_open = |spec: &Spec| core.block_on(would_open(core, spec, options, wipe));
-        if !would_open(&spec) && would_open(&next_spec) {
+        let look = |spec: &Spec| core.block_on(look(core, spec, options, wipe));
+        let (now, then) = (look(&spec), look(&next_spec));
+        if then > now {
             out::note(&format!("{name}: a change had happened when the process before ended"));
             let record = self.record();
             self.write(Record { source: next, next: None, ..record })?;
@@ -195,17 +196,34 @@ fn spec_of(source: &Kept, name: &str) -> Spec {
     }
 }
 
-/// Whether labels and plan agree; nothing is changed.
-async fn would_open(core: &Core, spec: &Spec, options: &ServeOptions, wipe: &[String]) -> bool {
+/// What would become of a spec.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Prospect {
+    /// The labels or the plan stand against it.
+    Refused,
+    /// It would open.
+    Opens,
+    /// It is what the labels say.
+    OnDisks,
+}
+
+/// What would become of a spec; nothing is changed.
+async fn look(core: &Core, spec: &Spec, options: &ServeOptions, wipe: &[String]) -> Prospect {
     let env = core.env();
     let engine = Engine::new(env.pool());
     env.spawn("engine", engine.clone().drive());
     let (degraded, take, wipe) = (options.degraded, options.take, wipe.to_vec());
     let opening = Opening { degraded, take, wipe, ..labels::opening() };
     let survey = labels::survey(spec, &env, &engine, opening, true, None).await;
+    if survey.as_ref().is_some_and(|survey| !survey.refusals().is_empty()) {
+        return Prospect::Refused;
+    }
     let surveyed = survey.as_ref().map(Survey::facts).unwrap_or_default();
-    survey.is_none_or(|survey| survey.refusals().is_empty())
-        && spec.plan_over(REGISTRY, &env, &surveyed).await.is_ok()
+    match (spec.plan_over(REGISTRY, &env, &surveyed).await, survey) {
+        (Err(_), _) => Prospect::Refused,
+        (Ok(planned), Some(survey)) if survey.says(&planned) => Prospect::OnDisks,
+        (Ok(_), _) => Prospect::Opens,
+    }
 }
 
 impl Serving {

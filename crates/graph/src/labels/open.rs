@@ -161,6 +161,12 @@ impl Survey {
         vec![Refusal::new(why, words)]
     }
 
+    /// Whether the labels say just this of the graph.
+    pub fn says(&self, planned: &Planned) -> bool {
+        self.refusals.is_empty()
+            && text::write(planned, &self.remembered(planned)) == self.binding.spec
+    }
+
     /// The spec that the labels keep.
     pub fn spec_before(&self) -> Spec {
         Spec::parse(&self.binding.spec, "label", &|_| None)
@@ -347,12 +353,15 @@ impl Labels {
         all(told.collect()).await
     }
 
+    /// Lets devices write at once, on all disks or, if one of them fails, on none.
     async fn release(&self) -> Result<()> {
-        let slots = self.disks.values().filter_map(Disk::writable).cloned();
-        let released = slots.map(|slot| -> LocalFuture<Result<()>> {
-            Box::pin(async move { slot.release().await })
+        let slots = || self.disks.values().filter_map(Disk::writable);
+        let behind = slots().cloned().map(|slot| -> LocalFuture<Result<()>> {
+            Box::pin(async move { slot.catch_up().await })
         });
-        all(released.collect()).await.into_iter().collect()
+        all(behind.collect()).await.into_iter().collect::<Result<()>>()?;
+        slots().for_each(|slot| slot.release());
+        Ok(())
     }
 
     /// What stands on new disks is made, and what it keeps is there: from now on they count.

@@ -121,18 +121,21 @@ impl Slot {
         self.update(move |label| drop(label.cells.insert(device, cell))).await
     }
 
-    /// Writes what was held back since the label was last written; from then on devices write at once.
+    /// Writes what was held back since the label was last written.
     ///
     /// # Errors
     /// What the disk says.
-    pub async fn release(&self) -> Result<()> {
-        let mut released = Ok(());
-        while released.is_ok() && self.is_behind() {
-            released = self.update(|_| {}).await;
+    pub async fn catch_up(&self) -> Result<()> {
+        while self.is_behind() {
+            self.update(|_| {}).await?;
         }
+        Ok(())
+    }
+
+    /// From now on devices write at once.
+    pub fn release(&self) {
         *self.held.borrow_mut() = None;
         self.released.wake();
-        released
     }
 
     /// Until nothing is held back.

@@ -282,8 +282,9 @@ impl Live {
             }
             graph.fill(change.planned, change.labels, &self.env, Some(&before)).await?;
             self.fits(&old.graph, &graph)?;
-            tell(change).await?;
-            graph.open_doors(Some(&old.graph))
+            // Once it is told there is no way back: all that may fail comes first.
+            graph.make_doors(Some(&old.graph))?;
+            tell(change).await
         }
         .await;
         if let Err(error) = made {
@@ -291,6 +292,7 @@ impl Live {
             change.handovers.extend(left);
             return Err(error);
         }
+        graph.lead_here();
         old.graph.leave(&graph);
         Ok(graph)
     }

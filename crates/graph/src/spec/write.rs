@@ -1,7 +1,13 @@
 //! Values and names as a spec takes them.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
+use block::env::Address;
+
+use super::listen::{Listen, Nbd, TlsPaths, is_loopback};
+use super::parse::{Section, Spec};
+use super::tree::{Field, Raw};
 use super::units::write_duration;
 use crate::kind::Value;
 
@@ -46,6 +52,77 @@ pub fn quoted(text: &str) -> String {
     quoted
 }
 
+impl Spec {
+    /// A text that is read back as this spec: variables have their values in it, and nothing else is lost but
+    /// comments.
+    pub fn to_text(&self) -> String {
+        let mut text = format!("name = {}\n", quoted(&self.name));
+        let nbd = self.nbd_fields();
+        if !nbd.is_empty() {
+            text.push_str(&format!("\n[nbd]\n{}\n", nbd.join("\n")));
+        }
+        if let Some(run) = &self.events {
+            text.push_str(&format!("\n[events]\nrun = {}\n", quoted(&run.to_string_lossy())));
+        }
+        for section in [Section::Disk, Section::Device, Section::Export] {
+            text.push_str(&format!("\n[{}]\n", section.word()));
+            let entries = self.entries.iter().chain(&self.exports);
+            for entry in entries.filter(|entry| entry.section == section) {
+                let name = quoted(&entry.name.text);
+                text.push_str(&format!("{name} = {}\n", table(&entry.fields)));
+            }
+        }
+        text
+    }
+
+    fn nbd_fields(&self) -> Vec<String> {
+        let Nbd { listens, tls, max_connections } = &self.nbd;
+        let mut fields = Vec::new();
+        if !listens.is_empty() {
+            let all: Vec<_> = listens.iter().map(|listen| quoted(&listen.to_string())).collect();
+            fields.push(format!("listen = [{}]", all.join(", ")));
+        }
+        let is_open = |listen: &Listen| match &listen.address {
+            Address::Tcp(host, _) => !listen.tls && !is_loopback(host),
+            Address::Unix(_) => false,
+        };
+        if listens.iter().any(is_open) {
+            fields.push("insecure = true".to_owned());
+        }
+        if let Some(TlsPaths { cert, key, clients, .. }) = tls {
+            let path = |path: &Path| quoted(&path.to_string_lossy());
+            let clients = clients.as_deref().map(path);
+            let clients = clients.map_or(String::new(), |path| format!(", clients = {path}"));
+            fields.push(format!("tls = {{ cert = {}, key = {}{clients} }}", path(cert), path(key)));
+        }
+        fields.extend(max_connections.map(|most| format!("max_connections = {most}")));
+        fields
+    }
+}
+
+fn table(fields: &[Field]) -> String {
+    let one = |field: &Field| format!("{} = {}", quoted(&field.key.text), raw(&field.item.raw));
+    let fields: Vec<_> = fields.iter().map(one).collect();
+    format!("{{ {} }}", fields.join(", "))
+}
+
+fn raw(raw_value: &Raw) -> String {
+    match raw_value {
+        Raw::Text(text) => quoted(text),
+        Raw::Integer(number) => number.to_string(),
+        Raw::Float(number) => format!("{number:?}"),
+        Raw::Switch(switch) => switch.to_string(),
+        Raw::Date(date) => date.clone(),
+        Raw::List(items) => {
+            let items: Vec<_> = items.iter().map(|item| raw(&item.raw)).collect();
+            format!("[{}]", items.join(", "))
+        }
+        Raw::Table(fields) => table(fields),
+        // What was broken is told again.
+        Raw::Broken => quoted(""),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -56,6 +133,36 @@ mod tests {
         let odd = "a \"b\" \\ \u{7} \u{7f} \n ü ${HOME}";
         let text = format!("[disk]\na = {{ x = {} }}\n", quoted(odd));
         assert_eq!(plain_disks(&text).unwrap()[0].1, [("x".to_owned(), odd.to_owned())]);
+    }
+
+    #[test]
+    fn a_spec_is_read_back_as_it_was() {
+        let text = "name = \"home\"\n[nbd]\nlisten = [\"unix:${RUN}/a.sock\", \"tls://0.0.0.0:1\", \
+                    \"tcp:10.0.0.1:2\"]\ninsecure = true\nmax_connections = 7\n\
+                    tls = { cert = \"c.pem\", key = \"k.pem\", clients = \"ca.pem\" }\n\
+                    [events]\nrun = \"/bin/told\"\n\
+                    [disk]\n\"a.b\" = { file = \"a $$ \\\"b\\\"\", size = \"1GiB\", create = true }\n\
+                    [device]\nx = { kind = \"error\", on = \"a.b\", share = 0.5, count = 3 }\n\
+                    m = { kind = \"mirror\", on = [\"x\", \"y\"] }\n\
+                    [export]\nv = { on = \"m\", clients = [\"me\"], attach = true }\n";
+        let run = |name: &str| (name == "RUN").then(|| "/run".to_owned());
+        let spec = Spec::parse(text, "t.toml", &run);
+        let written = spec.to_text();
+        assert!(written.contains("/run/a.sock") && written.contains("insecure"), "{written}");
+        let again = Spec::parse(&written, "t.toml", &|_| None);
+        assert_eq!(again.to_text(), written);
+        assert_eq!(again.name(), "home");
+        for part in [
+            "a $$ \\\"b\\\"",
+            "share\" = 0.5",
+            "count\" = 3",
+            "/bin/told",
+            "ca.pem",
+            "= 7",
+            "[\"me\"]",
+        ] {
+            assert!(written.contains(part), "{part}: {written}");
+        }
     }
 
     #[test]

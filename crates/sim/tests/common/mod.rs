@@ -57,6 +57,14 @@ pub struct Rig {
     pub disks: Vec<Rc<SimDisk>>,
 }
 
+impl Drop for Rig {
+    fn drop(&mut self) {
+        // Tasks hold the world, and it them.
+        self.engine.abandon();
+        self.world.drop_tasks();
+    }
+}
+
 impl Rig {
     pub fn new(disks: usize) -> Self {
         let world = SimWorld::with_pool(1, POOL_BYTES);
