@@ -41,6 +41,30 @@ struct Background {
 /// One thing that is done in the background, for as long as it is kept.
 pub struct OneUnderway(Rc<Background>);
 
+/// Does something when it goes, unless it was told that all has come to its end: for a future that may be
+/// dropped halfway.
+pub struct OrElse<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> OrElse<F> {
+    /// What is to be done.
+    pub fn new(otherwise: F) -> Self {
+        Self(Some(otherwise))
+    }
+
+    /// It is not to be done.
+    pub fn done(mut self) {
+        self.0 = None;
+    }
+}
+
+impl<F: FnOnce()> Drop for OrElse<F> {
+    fn drop(&mut self) {
+        if let Some(otherwise) = self.0.take() {
+            otherwise();
+        }
+    }
+}
+
 impl Underway {
     /// One more.
     pub fn begin(&self) -> OneUnderway {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use block::env::LocalFuture;
 use block::{
     Below, ByteRange, Child, Control, Device, Env, Error, ErrorKind, FlushFault, Handled, Handover,
-    Health, Info, Job, JobCommand, JobState, Kept, Lower, Mode, Needs, Op, Pace, Progress,
+    Health, Info, Job, JobCommand, JobState, Kept, Lower, Mode, Needs, Op, OrElse, Pace, Progress,
     RangeLock, Report, Request, Result, Underway, Waiters,
 };
 
@@ -44,6 +44,8 @@ pub struct Inner {
     /// Steps that have failed.
     pub failed: Cell<u64>,
     pub flush_fault: FlushFault,
+    /// Whether there is a mover: never two.
+    pub is_moved: Cell<bool>,
     pub underway: Underway,
     pub closing: Cell<bool>,
     /// Wakes the mover from its rest, and those who wait for the end.
@@ -107,6 +109,7 @@ impl Migrate {
             torn: RefCell::new(torn),
             failed: Cell::new(0),
             flush_fault: FlushFault::default(),
+            is_moved: Cell::new(false),
             underway: Underway::default(),
             closing: Cell::new(false),
             changed: Waiters::default(),
@@ -315,35 +318,18 @@ impl Device for Migrate {
     fn close(&self) -> LocalFuture<Handover> {
         let inner = self.inner.clone();
         Box::pin(async move {
-            let closing = Closing::begin(&inner);
+            inner.closing.set(true);
+            inner.changed.wake();
+            // If nothing comes of it, it goes on.
+            let closing = OrElse::new(|| {
+                inner.closing.set(false);
+                if matches!(*inner.state.borrow(), State::Moving) {
+                    inner.resume();
+                }
+            });
             inner.underway.ended().await;
             closing.done();
             None
         })
-    }
-}
-
-/// A migration is about to be replaced. If nothing comes of that, it goes on.
-struct Closing<'m>(Option<&'m Rc<Inner>>);
-
-impl<'m> Closing<'m> {
-    fn begin(inner: &'m Rc<Inner>) -> Self {
-        inner.closing.set(true);
-        inner.changed.wake();
-        Self(Some(inner))
-    }
-
-    fn done(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for Closing<'_> {
-    fn drop(&mut self) {
-        let Some(inner) = self.0 else { return };
-        inner.closing.set(false);
-        if matches!(*inner.state.borrow(), State::Moving) {
-            inner.resume();
-        }
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
-use block::{Buf, ByteRange, Error, ErrorKind, Info, Locked, Lower, Mode, Result, Step};
+use block::{Buf, ByteRange, Error, ErrorKind, Info, Locked, Locking, Lower, Mode, Result, Step};
 
 use super::device::{Inner, State, Torn};
 use super::record::{Record, SECTOR_BYTES, WINDOW_MAX_BYTES, Window, sums};
@@ -44,33 +44,43 @@ impl Inner {
             return self.become_state(State::Paused);
         }
         self.become_state(State::Moving);
+        if self.is_moved.replace(true) {
+            // It was about to rest, and goes on.
+            return;
+        }
         // Nobody else gets in between.
         let torn = torn.map(|torn| (self.lock.lock(torn.range, Mode::Exclusive), torn));
-        let (inner, env) = (Rc::downgrade(self), self.env.clone());
+        let inner = Rc::downgrade(self);
         let one = self.underway.begin();
         self.env.spawn("a migration", async move {
             let _one = one;
-            let mut mover = Mover { moved: None };
-            let mut torn = torn;
             let Some(sure) = inner.upgrade().map(|inner| inner.kept.stays()) else { return };
-            if !Inner::undisturbed(&inner, sure).await {
-                return;
+            if Self::undisturbed(&inner, sure).await {
+                Self::go_on(&inner, torn).await;
             }
-            loop {
-                let Some(inner) = inner.upgrade() else { return };
-                let done = match torn.take() {
-                    Some((locking, torn)) => inner.mend(&mut mover, torn, locking.await).await,
-                    None => inner.step(&mut mover).await,
-                };
-                match done {
-                    Ok(true) => {}
-                    Ok(false) => return,
-                    Err(error) => return inner.stop(mover, error).await,
-                }
-                drop(inner);
-                env.give_way().await;
+            if let Some(inner) = inner.upgrade() {
+                inner.is_moved.set(false);
+                inner.tried().await;
             }
         });
+    }
+
+    /// Moves window after window until there is nothing left to do, or nothing can be done.
+    async fn go_on(inner: &Weak<Self>, mut torn: Option<(Locking, Torn)>) {
+        let mut mover = Mover { moved: None };
+        loop {
+            let Some(inner) = inner.upgrade() else { return };
+            let done = match torn.take() {
+                Some((locking, torn)) => inner.mend(&mut mover, torn, locking.await).await,
+                None => inner.step(&mut mover).await,
+            };
+            match done {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => return inner.stop(mover, error),
+            }
+            inner.env.give_way().await;
+        }
     }
 
     /// Waits, unless it is told to rest before; whether it was not.
@@ -84,19 +94,26 @@ impl Inner {
         self.changed.wake();
     }
 
-    /// The bytes that were moved last are nobody's until their state is durable. After a while it is tried
-    /// again: who waits for the window should not have to wait for a person.
-    async fn stop(self: Rc<Self>, mover: Mover, error: Error) {
+    /// The bytes that were moved last are nobody's until their state is durable.
+    fn stop(&self, mover: Mover, error: Error) {
         if let Some((range, _)) = &mover.moved {
             self.torn.borrow_mut().get_or_insert(Torn { range: *range, window: None });
         }
-        drop(mover);
         self.failed.set(self.failed.get() + 1);
-        let for_good = matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Faulted);
         self.become_state(State::Stopped(error));
-        let is_stopped = || matches!(*self.state.borrow(), State::Stopped(_));
+    }
+
+    /// What has stopped is tried again after a while: who waits for the window should not have to wait for
+    /// a person.
+    async fn tried(self: Rc<Self>) {
+        let is_stopped = || match &*self.state.borrow() {
+            State::Stopped(error) => {
+                !matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Faulted)
+            }
+            _ => false,
+        };
         let disturbed = self.changed.until(|| !is_stopped() || self.closing.get());
-        if !for_good && self.env.within(RETRY, disturbed).await.is_none() {
+        if self.env.within(RETRY, disturbed).await.is_none() {
             self.resume();
         }
     }

@@ -11,8 +11,8 @@ use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{
     Below, Buf, ByteRange, Child, Control, Copies, Deadline, Device, Done, Env, Error, ErrorKind,
-    Event, FlushFault, Guard, Handled, Handover, Health, Info, Lower, Mode, Needs, Op, Pace,
-    RangeLock, Report, Request, Result, Underway, What,
+    Event, FlushFault, Guard, Handled, Handover, Health, Info, Lower, Mode, Needs, Op, OrElse,
+    Pace, RangeLock, Report, Request, Result, Underway, What,
 };
 
 use super::MEMBERS_MAX;
@@ -503,34 +503,17 @@ impl Device for Mirror {
     fn close(&self) -> LocalFuture<Handover> {
         let inner = self.inner.clone();
         Box::pin(async move {
-            let closing = Closing::begin(&inner);
+            inner.closing.set(true);
+            // If nothing comes of it, it goes on with what it left off.
+            let closing = OrElse::new(|| {
+                inner.closing.set(false);
+                let copying = |n: &usize| inner.members[*n].state() == State::Copying;
+                (0..inner.members.len()).filter(copying).for_each(|n| inner.begin_resync(n));
+                inner.go_on_scrubbing();
+            });
             inner.underway.ended().await;
             closing.done();
             inner.ledger.as_ref().map(Ledger::leave)
         })
-    }
-}
-
-/// A mirror is about to be replaced. If nothing comes of that, it goes on with what it left off.
-struct Closing<'m>(Option<&'m Rc<Inner>>);
-
-impl<'m> Closing<'m> {
-    fn begin(mirror: &'m Rc<Inner>) -> Self {
-        mirror.closing.set(true);
-        Self(Some(mirror))
-    }
-
-    fn done(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for Closing<'_> {
-    fn drop(&mut self) {
-        let Some(mirror) = self.0 else { return };
-        mirror.closing.set(false);
-        let copying = |n: &usize| mirror.members[*n].state() == State::Copying;
-        (0..mirror.members.len()).filter(copying).for_each(|n| mirror.begin_resync(n));
-        mirror.go_on_scrubbing();
     }
 }
