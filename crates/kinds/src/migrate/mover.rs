@@ -187,8 +187,12 @@ impl Inner {
         // From the first byte on it is not what it was, if it is changed in place.
         *self.torn.borrow_mut() = self.in_place.then_some(torn);
         target.write(range, data).await?;
-        if !seeded::on(Bug::MoveUnflushed) {
-            target.flush().await?;
+        if !seeded::on(Bug::MoveUnflushed)
+            && let Err(error) = target.flush().await
+        {
+            // No later one makes it good.
+            self.flush_fault.note(&error, &self.name);
+            self.flush_fault.check()?;
         }
         *self.torn.borrow_mut() = None;
         self.boundary.set(if self.back.get() { range.start() } else { range.end() });
