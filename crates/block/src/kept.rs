@@ -29,6 +29,12 @@ pub trait Kept {
         Box::pin(std::future::ready(()))
     }
 
+    /// Whether that is sure already. Before it is, what is written gets onto the disks only with the news of
+    /// the change: nobody may count on it.
+    fn is_sure(&self) -> bool {
+        true
+    }
+
     /// Writes `state` into the label of every disk beneath `ports` that is there, and flushes it: with
     /// `Ok` for a port, each of them has it durably, and will show it as newer than all that was there
     /// before. One write is under way at a time for each device; a second one waits.

@@ -119,6 +119,7 @@ fn a_killed_server_is_a_pause() {
     assert_eq!(manager.log().matches("goes on").count(), KILLS, "{}", manager.log());
 
     // What the last server knows is what the first one did.
+    until("in sync", || dir.cairn(&["status"]).code == 0);
     let status: Vec<api::Status> = dir.json(0, &["status"]);
     let attached = &status[0].attached[0];
     assert_eq!((&attached.name, attached.has_resend), (&name.name, true));

@@ -115,9 +115,14 @@ impl Kept for LabelKept {
         let slots: Vec<_> = slots.collect();
         Box::pin(async move {
             for slot in slots {
-                slot.released().await;
+                slot.sure().await;
             }
         })
+    }
+
+    fn is_sure(&self) -> bool {
+        let mut slots = self.ports.iter().flat_map(|port| port.slots.iter().flatten());
+        slots.all(|slot| slot.is_sure())
     }
 
     fn write(&self, ports: &[usize], state: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>> {

@@ -353,15 +353,15 @@ impl Labels {
         all(told.collect()).await
     }
 
-    /// Lets devices write at once, on all disks or, if one of them fails, on none.
+    /// Lets devices write at once; they are sure to stay if no disk fails.
     async fn release(&self) -> Result<()> {
         let slots = || self.disks.values().filter_map(Disk::writable);
         let behind = slots().cloned().map(|slot| -> LocalFuture<Result<()>> {
             Box::pin(async move { slot.catch_up().await })
         });
-        all(behind.collect()).await.into_iter().collect::<Result<()>>()?;
+        let caught_up = all(behind.collect()).await.into_iter().collect::<Result<()>>();
         slots().for_each(|slot| slot.release());
-        Ok(())
+        caught_up.inspect(|()| slots().for_each(|slot| slot.be_sure()))
     }
 
     /// What stands on new disks is made, and what it keeps is there: from now on they count.

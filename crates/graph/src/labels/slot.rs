@@ -1,6 +1,6 @@
 //! The label of one disk, as an open graph writes it: what has become of the graph, and what devices keep.
 
-use std::cell::RefCell;
+use std::cell::{Cell as Flag, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -30,8 +30,10 @@ pub struct Slot {
     shown: Option<Cells>,
     /// What is held back; `None`: devices write at once.
     held: RefCell<Option<Cells>>,
-    /// Wakes those who wait for the end of that.
-    released: Waiters,
+    /// Whether the devices that write it are sure to stay.
+    sure: Flag<bool>,
+    /// Wakes those who wait for that.
+    waiting: Waiters,
     /// What the label had when the news of a change were put into it.
     before: RefCell<Option<Cells>>,
     /// What could not be told yet: it goes with whatever is written next.
@@ -41,13 +43,14 @@ pub struct Slot {
 impl Slot {
     /// A label that devices write at once.
     pub fn new(store: Rc<Store>) -> Self {
-        let (held, released, before, news) = Default::default();
-        Self { store, shown: None, held, released, before, news }
+        let (held, waiting, before, news) = Default::default();
+        Self { store, shown: None, held, sure: Flag::new(true), waiting, before, news }
     }
 
     /// A label that devices write from [`Slot::release`] on.
     pub fn held(store: Rc<Store>) -> Self {
-        Self { held: RefCell::new(Some(Cells::new())), ..Self::new(store) }
+        let held = RefCell::new(Some(Cells::new()));
+        Self { held, sure: Flag::new(false), ..Self::new(store) }
     }
 
     /// The same label for the graph that comes back when a change has failed: it is to have what it had before.
@@ -135,12 +138,22 @@ impl Slot {
     /// From now on devices write at once.
     pub fn release(&self) {
         *self.held.borrow_mut() = None;
-        self.released.wake();
     }
 
-    /// Until nothing is held back.
-    pub async fn released(&self) {
-        self.released.until(|| self.held.borrow().is_none()).await;
+    /// The change has happened.
+    pub fn be_sure(&self) {
+        self.sure.set(true);
+        self.waiting.wake();
+    }
+
+    /// Whether the devices that write it are sure to stay.
+    pub fn is_sure(&self) -> bool {
+        self.sure.get()
+    }
+
+    /// Until they are.
+    pub async fn sure(&self) {
+        self.waiting.until(|| self.sure.get()).await;
     }
 
     fn is_behind(&self) -> bool {

@@ -141,12 +141,14 @@ impl Inner {
         let ports: Vec<usize> = (0..self.members.len()).filter(takes).collect();
         let record = ledger.next(&self.members, &ports, self.scrubbing.told());
         ledger.states.set(ledger.states.get() + 1);
-        let mut kept = false;
+        let (mut kept, is_sure) = (false, ledger.kept.is_sure());
         let mut result = Ok(());
         for (port, answer) in ledger.kept.write(&ports, record.encode()).await {
             match answer {
                 Ok(()) => {
-                    ledger.known.borrow_mut()[port].0 = record.point;
+                    if is_sure {
+                        ledger.known.borrow_mut()[port].0 = record.point;
+                    }
                     kept |= self.members[port].state() == State::InSync;
                 }
                 Err(error) => {
