@@ -115,14 +115,14 @@ impl Kept for LabelKept {
         let slots: Vec<_> = slots.collect();
         Box::pin(async move {
             for slot in slots {
-                slot.sure().await;
+                slot.released().await;
             }
         })
     }
 
     fn is_sure(&self) -> bool {
         let mut slots = self.ports.iter().flat_map(|port| port.slots.iter().flatten());
-        slots.all(|slot| slot.is_sure())
+        !slots.any(|slot| slot.is_held())
     }
 
     fn write(&self, ports: &[usize], state: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>> {

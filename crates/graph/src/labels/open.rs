@@ -315,12 +315,14 @@ impl Labels {
         if before.is_none() && self.again {
             // Its epoch is above all others: one disk that has it is enough to find it again.
             written.reduce(Result::or).unwrap_or(Ok(()))?;
-            // What could not be told to the others goes with what is written there next.
-            let _ = self.release().await;
+            // What could not be told to the others goes with what is written there next. It stays in any case.
+            let _ = self.catch_up().await;
+            self.release();
             return Ok(());
         }
         written.try_for_each(|written| written)?;
-        self.release().await?;
+        self.catch_up().await?;
+        self.release();
         let gone = before.into_iter().flat_map(|before| before.disks.values());
         let gone = gone.filter_map(Disk::writable).filter(|slot| self.slot(&slot.store).is_none());
         let told = gone.map(|slot| {
@@ -353,15 +355,18 @@ impl Labels {
         all(told.collect()).await
     }
 
-    /// Lets devices write at once; they are sure to stay if no disk fails.
-    async fn release(&self) -> Result<()> {
-        let slots = || self.disks.values().filter_map(Disk::writable);
-        let behind = slots().cloned().map(|slot| -> LocalFuture<Result<()>> {
+    /// Writes what devices wanted to keep since the labels were written.
+    async fn catch_up(&self) -> Result<()> {
+        let slots = self.disks.values().filter_map(Disk::writable).cloned();
+        let behind = slots.map(|slot| -> LocalFuture<Result<()>> {
             Box::pin(async move { slot.catch_up().await })
         });
-        let caught_up = all(behind.collect()).await.into_iter().collect::<Result<()>>();
-        slots().for_each(|slot| slot.release());
-        caught_up.inspect(|()| slots().for_each(|slot| slot.be_sure()))
+        all(behind.collect()).await.into_iter().collect()
+    }
+
+    /// Lets devices write at once: from here on they stay.
+    fn release(&self) {
+        self.disks.values().filter_map(Disk::writable).for_each(|slot| slot.release());
     }
 
     /// What stands on new disks is made, and what it keeps is there: from now on they count.

@@ -1,6 +1,6 @@
 //! The label of one disk, as an open graph writes it: what has become of the graph, and what devices keep.
 
-use std::cell::{Cell as Flag, RefCell};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -30,9 +30,7 @@ pub struct Slot {
     shown: Option<Cells>,
     /// What is held back; `None`: devices write at once.
     held: RefCell<Option<Cells>>,
-    /// Whether the devices that write it are sure to stay.
-    sure: Flag<bool>,
-    /// Wakes those who wait for that.
+    /// Wakes those who wait for the end of that.
     waiting: Waiters,
     /// What the label had when the news of a change were put into it.
     before: RefCell<Option<Cells>>,
@@ -44,13 +42,12 @@ impl Slot {
     /// A label that devices write at once.
     pub fn new(store: Rc<Store>) -> Self {
         let (held, waiting, before, news) = Default::default();
-        Self { store, shown: None, held, sure: Flag::new(true), waiting, before, news }
+        Self { store, shown: None, held, waiting, before, news }
     }
 
     /// A label that devices write from [`Slot::release`] on.
     pub fn held(store: Rc<Store>) -> Self {
-        let held = RefCell::new(Some(Cells::new()));
-        Self { held, sure: Flag::new(false), ..Self::new(store) }
+        Self { held: RefCell::new(Some(Cells::new())), ..Self::new(store) }
     }
 
     /// The same label for the graph that comes back when a change has failed: it is to have what it had before.
@@ -135,25 +132,20 @@ impl Slot {
         Ok(())
     }
 
-    /// From now on devices write at once.
+    /// From now on devices write at once: they are sure to stay.
     pub fn release(&self) {
         *self.held.borrow_mut() = None;
-    }
-
-    /// The change has happened.
-    pub fn be_sure(&self) {
-        self.sure.set(true);
         self.waiting.wake();
     }
 
-    /// Whether the devices that write it are sure to stay.
-    pub fn is_sure(&self) -> bool {
-        self.sure.get()
+    /// Whether what devices keep is held back.
+    pub fn is_held(&self) -> bool {
+        self.held.borrow().is_some()
     }
 
-    /// Until they are.
-    pub async fn sure(&self) {
-        self.waiting.until(|| self.sure.get()).await;
+    /// Until it is not.
+    pub async fn released(&self) {
+        self.waiting.until(|| !self.is_held()).await;
     }
 
     fn is_behind(&self) -> bool {
