@@ -11,8 +11,9 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     Applied, ApplyRequest, AttachRequest, Attached, DaemonView, DetachRequest, DeviceStatus,
-    DiskRequest, EventLine, GraphView, Job, JobRequest, KeptGraph, KeptName, KeyRequest, KeySlots,
-    MemberRequest, Place, Problem, ResizeRequest, ScrubRequest, SpecText, Status, Top, UpRequest,
+    DiskRequest, EventLine, GraphView, History, Job, JobRequest, KeptGraph, KeptName, KeyRequest,
+    KeySlots, MemberRequest, Place, Problem, ResizeRequest, ScrubRequest, SpecText, Status, Top,
+    UndoRequest, UpRequest,
 };
 
 /// The longest answer that is read: a graph of the most devices fits several times.
@@ -128,6 +129,22 @@ impl Client {
     /// As all.
     pub fn disk(&self, request: &DiskRequest) -> Answer<Applied> {
         self.post_within(PATIENCE_DISKS, "/v1/device/disk", request)
+    }
+
+    /// What the graph was before.
+    ///
+    /// # Errors
+    /// As all.
+    pub fn history(&self) -> Answer<History> {
+        self.get("/v1/history")
+    }
+
+    /// Makes it what it was. It waits as a change does.
+    ///
+    /// # Errors
+    /// As all.
+    pub fn undo(&self, request: &UndoRequest) -> Answer<Applied> {
+        self.post_within(PATIENCE_DISKS, "/v1/undo", request)
     }
 
     /// What has happened to devices lately, after the event of that number.

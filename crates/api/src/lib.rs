@@ -36,10 +36,10 @@ pub use daemon::{
 pub use server::Server;
 pub use types::{
     Applied, ApplyRequest, AttachRequest, Attached, ChangeLine, Counts, DetachRequest,
-    DeviceStatus, DiskChange, DiskRequest, EventLine, ExportView, GraphView, Health, Job,
-    JobCommand, JobRequest, JobState, KeyChange, KeyRequest, KeySlot, KeySlots, Means,
-    MemberRequest, MemberStatus, NodeView, Place, Power, Problem, Progress, ResizeRequest,
-    ScrubRequest, ScrubStatus, SpecText, Status, Top, TopRow,
+    DeviceStatus, DiskChange, DiskRequest, EventLine, ExportView, ForgottenDisk, GraphView, Health,
+    History, Job, JobCommand, JobRequest, JobState, KeyChange, KeyRequest, KeySlot, KeySlots,
+    Means, MemberRequest, MemberStatus, NodeView, PastSpec, Place, Power, Problem, Progress,
+    ResizeRequest, ScrubRequest, ScrubStatus, SpecText, Status, Top, TopRow, UndoRequest,
 };
 
 /// What takes time, on the core of whoever is asked.
@@ -85,6 +85,13 @@ pub trait Live {
     fn detach(&self, request: DetachRequest) -> Later<Result<Attached, Problem>>;
     /// Makes the graph what a spec says, while its clients wait; or says what that would do.
     fn apply(&self, request: ApplyRequest) -> Later<Result<Applied, Problem>>;
+    /// What it was before.
+    ///
+    /// # Errors
+    /// Nothing keeps that: it has no labelled disks.
+    fn history(&self) -> Result<History, Problem>;
+    /// Makes the graph what it was, or says what that would do.
+    fn undo(&self, request: UndoRequest) -> Later<Result<Applied, Problem>>;
     /// What takes long and is done in the background.
     fn jobs(&self) -> Vec<Job>;
     /// Looks after one of these.

@@ -301,6 +301,33 @@ fn examples() -> Vec<(&'static str, Value)> {
         of("KeySlot", &slot),
         of("KeySlots", &slots),
         of("ApplyRequest", &apply),
+        of(
+            "History",
+            &History {
+                graph: text(),
+                change: 2,
+                past: vec![PastSpec {
+                    change: 1,
+                    until_unix_s: 3,
+                    then: names(),
+                    text: text(),
+                    forgotten: vec![ForgottenDisk { name: text(), uuid: text() }],
+                }],
+            },
+        ),
+        of(
+            "UndoRequest",
+            &UndoRequest {
+                to: Some(1),
+                disks: BTreeMap::from([(text(), (text(), text()))]),
+                keys: BTreeMap::from([(text(), text())]),
+                directory: PathBuf::from("/"),
+                wipe: names(),
+                move_bytes: true,
+                speed_bytes: Some(1),
+                dry_run: true,
+            },
+        ),
         of("ResizeRequest", &ResizeRequest { disk: text(), size_bytes: None, dry_run: true }),
         of("Applied", &applied),
         of("ChangeLine", &change),

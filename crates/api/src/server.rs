@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use crate::metrics;
 use crate::{
     ApplyRequest, AttachRequest, Bridge, DetachRequest, DiskRequest, JobRequest, KeyRequest, Live,
-    MemberRequest, Problem, ResizeRequest, ScrubRequest,
+    MemberRequest, Problem, ResizeRequest, ScrubRequest, UndoRequest,
 };
 
 /// A control socket that is open; it closes with this value.
@@ -116,6 +116,8 @@ pub(crate) fn table() -> Vec<(&'static str, MethodRouter<Bridge>)> {
         ("/v1/attach", post(attach)),
         ("/v1/detach", post(detach)),
         ("/v1/apply", post(apply)),
+        ("/v1/history", get(|State(bridge)| ask(bridge, |live| live.history()))),
+        ("/v1/undo", post(undo)),
         ("/metrics", get(figures)),
     ]
 }
@@ -193,6 +195,10 @@ async fn detach(State(bridge): State<Bridge>, Json(request): Json<DetachRequest>
 
 async fn apply(State(bridge): State<Bridge>, Json(request): Json<ApplyRequest>) -> Response {
     answer(bridge.ask_later(move |live| live.apply(request)).await.flatten())
+}
+
+async fn undo(State(bridge): State<Bridge>, Json(request): Json<UndoRequest>) -> Response {
+    answer(bridge.ask_later(move |live| live.undo(request)).await.flatten())
 }
 
 async fn resize(State(bridge): State<Bridge>, Json(request): Json<ResizeRequest>) -> Response {

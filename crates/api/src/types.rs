@@ -542,6 +542,64 @@ pub struct ResizeRequest {
     pub dry_run: bool,
 }
 
+/// What a graph was before: what its labels keep of that.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct History {
+    /// The graph.
+    pub graph: String,
+    /// The change that it is at.
+    pub change: u64,
+    /// The specs before that, the newest first.
+    pub past: Vec<PastSpec>,
+}
+
+/// A spec that a graph had.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PastSpec {
+    /// The change that it was at.
+    pub change: u64,
+    /// When it was changed, in seconds since 1970.
+    pub until_unix_s: u64,
+    /// What became of it then, name by name: `safe added`, `vol changed`.
+    pub then: Vec<String>,
+    /// The spec, as labels keep it.
+    pub text: String,
+    /// Labelled disks of it of which the server does not know where they are.
+    pub forgotten: Vec<ForgottenDisk>,
+}
+
+/// A labelled disk that is somewhere.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ForgottenDisk {
+    /// Its name then.
+    pub name: String,
+    /// Its uuid, as its label has it.
+    pub uuid: String,
+}
+
+/// Whether a graph is to become what it was.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct UndoRequest {
+    /// The change that it was at; the one before the last if left out.
+    pub to: Option<u64>,
+    /// Where disks are of which the server does not know it: the word of their kind, and their place.
+    pub disks: BTreeMap<String, (String, String)>,
+    /// Where keys come from of which the server does not know it.
+    pub keys: BTreeMap<String, String>,
+    /// The directory of whoever asks: relative paths begin there.
+    pub directory: PathBuf,
+    /// Disks that are labelled whatever is on them.
+    pub wipe: Vec<String>,
+    /// Where an export would show other bytes, its bytes move there, as a job.
+    #[serde(default)]
+    pub move_bytes: bool,
+    /// Bytes per second that move at most; as many as clients leave if left out.
+    #[serde(default)]
+    pub speed_bytes: Option<u64>,
+    /// Only say what would be done.
+    pub dry_run: bool,
+}
+
 /// What a change has done, or would do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Applied {

@@ -25,6 +25,7 @@ use crate::verbs::show::ShowArgs;
 use crate::verbs::status::StatusArgs;
 use crate::verbs::stop::StopArgs;
 use crate::verbs::top::TopArgs;
+use crate::verbs::undo::UndoArgs;
 use crate::verbs::validate::ValidateArgs;
 use crate::verbs::wipe::WipeArgs;
 
@@ -59,6 +60,8 @@ enum Verb {
     Diff(DiffArgs),
     /// Bring a graph up and keep it, or make the running one what the spec says
     Apply(ApplyArgs),
+    /// Make the running graph what it was before its last change
+    Undo(UndoArgs),
     /// Show a spec, or what is running, with nothing left open
     Show(ShowArgs),
     /// List what is running, and where clients reach it
@@ -109,6 +112,7 @@ impl Args {
             Verb::Validate(args) => args.run(form),
             Verb::Diff(args) => args.run(form),
             Verb::Apply(args) => args.run(form),
+            Verb::Undo(args) => args.run(form),
             Verb::Show(args) => args.run(form),
             Verb::Ls(args) => args.run(form),
             Verb::Status(args) => args.run(form),

@@ -19,6 +19,7 @@ mod race;
 mod registry;
 mod remote;
 mod running;
+mod scan;
 mod serve;
 mod source;
 mod verbs;

@@ -18,6 +18,11 @@ pub struct At {
 }
 
 impl At {
+    /// The graph of that name, or the one at that socket.
+    pub fn of(at: PathBuf) -> Self {
+        Self { at: Some(at) }
+    }
+
     /// Whether none is named.
     pub fn is_any(&self) -> bool {
         self.at.is_none()

@@ -12,6 +12,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::place::DATA_START;
 use crate::{Cell, Label, Machine, NAME_BYTES_MAX, Uuid};
 
+mod past;
+
+pub use past::{PAST_BYTES_MAX, PAST_MAX};
+
 /// How a copy begins.
 pub const MAGIC: [u8; 8] = *b"CAIRNLBL";
 
@@ -39,6 +43,9 @@ const DATA_BYTES_MAX: u64 = 1 << 62;
 /// The highest sequence and the highest epoch: counted one by one, nobody gets there. Who writes a higher
 /// one on a disk wants the next to have no number.
 pub const COUNT_MAX: u64 = 1 << 62;
+
+/// The compatible feature: behind the cells stands the past.
+const PAST: u64 = 1;
 
 const OPEN: u32 = 1;
 const FORMING: u32 = 2;
@@ -139,7 +146,8 @@ fn name_field(name: &str) -> [u8; NAME_BYTES_MAX] {
 }
 
 impl Label {
-    /// The bytes of a copy.
+    /// The bytes of a copy. Of the past there is as much as fits, at most [`PAST_MAX`] and
+    /// [`PAST_BYTES_MAX`].
     ///
     /// # Errors
     /// `Limit` if it does not fit, with what is too long.
@@ -174,13 +182,14 @@ impl Label {
         if copy.len() > COPY_BYTES_MAX {
             return too_much("bytes", copy.len(), COPY_BYTES_MAX);
         }
-        let header = self.header(copy.len());
+        let compatible = if past::encode(&self.past, &mut copy) { PAST } else { 0 };
+        let header = self.header(copy.len(), compatible);
         copy[..HEADER_BYTES].copy_from_slice(header.as_bytes());
         seal(&mut copy);
         Ok(copy)
     }
 
-    fn header(&self, length: usize) -> Header {
+    fn header(&self, length: usize, compatible: u64) -> Header {
         let open = if self.holder.is_some() { OPEN } else { 0 };
         let forming = if self.forming { FORMING } else { 0 };
         let host = self.holder.as_ref().map_or("", |machine| &machine.host);
@@ -190,7 +199,7 @@ impl Label {
             checksum: 0.into(),
             length: (length as u32).into(),
             block_size: self.block_size.into(),
-            compatible: 0.into(),
+            compatible: compatible.into(),
             read_only_compatible: self.unknown_read_only.into(),
             incompatible: 0.into(),
             sequence: self.sequence.into(),
@@ -233,6 +242,15 @@ impl Label {
         }
         let (spec, cells) = rest.split_at(spec_bytes);
         let spec = std::str::from_utf8(spec).map_err(|_| damaged("the spec is no UTF-8"))?;
+        let (cells, rest) = decode_cells(cells, header.cells.get())?;
+        let compatible = header.compatible.get();
+        let (past, rest) = match compatible & PAST {
+            0 => (Vec::new(), rest),
+            _ => past::decode(rest)?,
+        };
+        if !rest.is_empty() && compatible & !PAST == 0 {
+            return Err(damaged(format_args!("{} bytes too many", rest.len())));
+        }
         let state = header.state.get();
         let holder = match state & OPEN {
             0 => None,
@@ -251,7 +269,8 @@ impl Label {
             holder,
             forming: state & FORMING != 0,
             spec: spec.to_owned(),
-            cells: decode_cells(cells, header.cells.get())?,
+            cells,
+            past,
             unknown_read_only: header.read_only_compatible.get(),
         })
     }
@@ -311,7 +330,8 @@ pub(crate) fn name(field: &[u8; NAME_BYTES_MAX], what: &str) -> Result<String, W
     }
 }
 
-fn decode_cells(mut bytes: &[u8], count: u32) -> Result<BTreeMap<String, Cell>, Wrong> {
+/// What devices keep, and what stands behind it.
+fn decode_cells(mut bytes: &[u8], count: u32) -> Result<(BTreeMap<String, Cell>, &[u8]), Wrong> {
     if count as usize > CELLS_MAX {
         return Err(damaged(format_args!("{count} cells")));
     }
@@ -335,10 +355,7 @@ fn decode_cells(mut bytes: &[u8], count: u32) -> Result<BTreeMap<String, Cell>, 
         cells.insert(name, Cell { sequence, bytes: state.to_vec() });
         bytes = after;
     }
-    if !bytes.is_empty() {
-        return Err(damaged(format_args!("{} bytes too many", bytes.len())));
-    }
-    Ok(cells)
+    Ok((cells, bytes))
 }
 
 #[cfg(test)]

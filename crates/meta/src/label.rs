@@ -37,8 +37,21 @@ pub struct Label {
     pub spec: String,
     /// What devices keep, by their names.
     pub cells: BTreeMap<String, Cell>,
+    /// The specs before this one, the newest first. For people: nothing depends on it.
+    pub past: Vec<Past>,
     /// Feature bits that this version does not know and need not know to read.
     pub unknown_read_only: u64,
+}
+
+/// A spec that a graph had.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Past {
+    /// The last epoch in which it was so.
+    pub epoch: u64,
+    /// When it was changed, in seconds since 1970, by the wall clock of who did it.
+    pub until_unix_s: u64,
+    /// The spec, without anything local.
+    pub spec: String,
 }
 
 /// What one device keeps.

@@ -25,10 +25,10 @@ mod uuid;
 pub mod vault;
 
 pub use codec::{
-    CELLS_MAX, COPY_BYTES_MAX, COUNT_MAX, HEADER_BYTES, MAGIC, SPEC_BYTES_MAX, VERSION, Wrong,
-    checksum,
+    CELLS_MAX, COPY_BYTES_MAX, COUNT_MAX, HEADER_BYTES, MAGIC, PAST_BYTES_MAX, PAST_MAX,
+    SPEC_BYTES_MAX, VERSION, Wrong, checksum,
 };
-pub use label::{Cell, Holder, Label, Machine, NAME_BYTES_MAX};
+pub use label::{Cell, Holder, Label, Machine, NAME_BYTES_MAX, Past};
 pub use place::{AREA_BYTES, Area, DATA_START, DISK_BYTES_MIN, data_bytes, newest};
 pub use signature::{Signature, Sought, find};
 pub use store::{Seen, Store, wipe};

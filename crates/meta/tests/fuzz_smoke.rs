@@ -26,6 +26,7 @@ fn whole() -> Vec<u8> {
         forming: false,
         spec: "name = \"home\"\n".to_owned(),
         cells: BTreeMap::from([cell(1), cell(2)]),
+        past: Vec::new(),
         unknown_read_only: 0,
     };
     label.encode().unwrap()
@@ -56,6 +57,7 @@ fn superblocks() {
         root: None,
         tail: Position { offset: 4096, number: 2, previous: 5, epoch: 1 },
         sent: [Epoch::default(); COPIES_MAX],
+        past: Vec::new(),
         unknown_read_only: 0,
     };
     // What counts is in front, and wounds are to meet it.

@@ -20,6 +20,7 @@ fn label() -> Label {
         holder: None,
         spec: String::new(),
         cells: Default::default(),
+        past: Vec::new(),
         unknown_read_only: 0,
     }
 }

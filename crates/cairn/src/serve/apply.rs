@@ -38,15 +38,28 @@ impl Serving {
         let turn = self.live.turn().await;
         let mut spec = read(request)?;
         certificates::check(&self.env, &mut spec);
+        let ApplyRequest { wipe, move_bytes, speed_bytes, dry_run, .. } = request;
+        let moving = move_bytes.then_some(*speed_bytes);
+        self.become_or_move(&turn, spec, wipe.clone(), moving, *dry_run).await
+    }
+
+    /// `moving`: whether the bytes of an export that would show others move, and how many a second at most.
+    pub(super) async fn become_or_move(
+        self: &Rc<Self>,
+        turn: &Turn,
+        mut spec: Spec,
+        wipe: Vec<String>,
+        moving: Option<Option<u64>>,
+        dry_run: bool,
+    ) -> Result<Applied> {
         let mut notes = Vec::new();
-        if request.move_bytes {
-            let wanted = self.wanted(&spec, request.wipe.clone(), true).await?;
-            (spec, notes) = self.with_moves(&spec, &wanted.planned, request.speed_bytes)?;
+        if let Some(speed) = moving {
+            let wanted = self.wanted(&spec, wipe.clone(), true).await?;
+            (spec, notes) = self.with_moves(&spec, &wanted.planned, speed)?;
         }
-        let wipe = request.wipe.clone();
-        let mut applied = self.become_spec(&turn, spec, wipe, request.dry_run).await?;
+        let mut applied = self.become_spec(turn, spec, wipe, dry_run).await?;
         applied.notes.extend(notes);
-        if !request.dry_run {
+        if !dry_run {
             self.follow_moves();
         }
         Ok(applied)
@@ -75,6 +88,7 @@ impl Serving {
         let Wanted { planned, survey, mut notes } = self.wanted(&spec, wipe, dry_run).await?;
         self.reachable_as_before(&planned)?;
         self.nobody_uses_what_goes(&planned)?;
+        let known = self.known();
         let changes = if dry_run {
             self.live.compare(&planned).map_err(Failure::from)?
         } else {
@@ -82,6 +96,7 @@ impl Serving {
         };
         if !dry_run {
             *self.spec.borrow_mut() = spec;
+            self.remember(known);
             notes.extend(self.tell_clients().await);
         }
         Ok(applied(self.live.now().planned.name.clone(), changes, notes))

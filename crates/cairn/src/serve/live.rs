@@ -4,9 +4,9 @@ use std::rc::Rc;
 
 use api::{
     Applied, ApplyRequest, AttachRequest, Attached, Counts, DetachRequest, DeviceStatus,
-    DiskRequest, EventLine, GraphView, Health, Job, JobRequest, KeyRequest, KeySlots, Live,
-    MemberRequest, MemberStatus, Place, Power, Problem, Progress, ResizeRequest, ScrubRequest,
-    ScrubStatus, SpecText, Status, Top, TopRow,
+    DiskRequest, EventLine, GraphView, Health, History, Job, JobRequest, KeyRequest, KeySlots,
+    Live, MemberRequest, MemberStatus, Place, Power, Problem, Progress, ResizeRequest,
+    ScrubRequest, ScrubStatus, SpecText, Status, Top, TopRow, UndoRequest,
 };
 use block::env::LocalFuture;
 use block::{Control, Report, Verb};
@@ -136,6 +136,15 @@ impl Live for Running {
     fn apply(&self, request: ApplyRequest) -> LocalFuture<Result<Applied, Problem>> {
         let serving = self.0.clone();
         Box::pin(async move { serving.apply(&request).await.map_err(Problem::from) })
+    }
+
+    fn history(&self) -> Result<History, Problem> {
+        self.0.history().map_err(Problem::from)
+    }
+
+    fn undo(&self, request: UndoRequest) -> LocalFuture<Result<Applied, Problem>> {
+        let serving = self.0.clone();
+        Box::pin(async move { serving.go_back(&request).await.map_err(Problem::from) })
     }
 
     fn jobs(&self) -> Vec<Job> {

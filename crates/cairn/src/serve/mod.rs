@@ -15,6 +15,7 @@
 //! | `keys.rs` | key slots, by the control socket |
 //! | `remote.rs` | `cairn attach URI` |
 //! | `process.rs` | limits, the pid file, word to the service manager |
+//! | `undo.rs` | what the graph was before, and the way back |
 //! | `worker.rs` | the process of one graph of a daemon |
 
 mod apply;
@@ -29,6 +30,7 @@ mod live;
 mod process;
 mod remote;
 mod stop;
+mod undo;
 pub mod worker;
 
 use std::cell::RefCell;
@@ -47,7 +49,7 @@ use graph::engine::Engine;
 use graph::labels::{Opening, Survey};
 use graph::live::{Live, Now};
 use graph::spec::units::parse_duration;
-use graph::spec::{Listen, Planned, Spec};
+use graph::spec::{Known, Listen, Planned, Spec};
 use runtime::{Config, Core, Signals};
 
 use crate::attach::Attachments;
@@ -143,6 +145,8 @@ pub struct Serving {
     listens: RefCell<Vec<Listen>>,
     /// What it was made from.
     spec: RefCell<Spec>,
+    /// What it was before in this process, the newest first.
+    before: RefCell<Vec<Known>>,
     /// Whether writes are refused, whatever the spec says.
     read_only: bool,
     /// Jobs by their numbers: the device, and what it does.
@@ -173,7 +177,7 @@ impl Serving {
         let (env, engine) = (env.clone(), engine.clone());
         let (listens, spec) = (RefCell::default(), RefCell::new(spec));
         let (read_only, record) = (false, None);
-        let (jobs, followed) = (RefCell::default(), RefCell::default());
+        let (before, jobs, followed) = Default::default();
         Ok(Self {
             env,
             engine,
@@ -182,6 +186,7 @@ impl Serving {
             attachments,
             listens,
             spec,
+            before,
             read_only,
             jobs,
             followed,

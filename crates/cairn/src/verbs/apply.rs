@@ -100,7 +100,10 @@ impl DiffArgs {
 }
 
 /// Watches the bytes that move since this change.
-fn watch(client: &Client, applied: &Applied, form: Form) -> Result {
+///
+/// # Errors
+/// As `job watch`.
+pub fn watch(client: &Client, applied: &Applied, form: Form) -> Result {
     let is_new = |job: &&api::Job| {
         applied.changes.iter().any(|line| line.verb == "add" && line.name == job.device)
     };

@@ -4,28 +4,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use api::{Client, GraphSource};
-use block::Env;
 use clap::Args;
-use graph::engine::Engine;
 use graph::labels::{Remembered, disks};
 use graph::spec::units::format_duration;
 use graph::spec::{Local, Spec};
-use meta::{Label, Seen, Store, Uuid};
+use meta::Uuid;
 use serde::Serialize;
 
-use super::{apply, core, wipe};
+use super::{apply, core};
 use crate::exit::{Exit, Failure, Result};
 use crate::labels::machine;
 use crate::out::{self, Form};
 use crate::registry::REGISTRY;
 use crate::running;
+use crate::scan::{self, Sight, Skipped, place};
 use crate::serve::ServeOptions;
 use crate::source::Source;
-
-/// Disks and files that are looked at.
-const LOOKED_AT_MAX: usize = 4096;
-
-const BLOCK_DEVICES: &str = "/sys/class/block";
 
 /// What `import` takes.
 #[derive(Args)]
@@ -45,7 +39,11 @@ pub struct ImportArgs {
     options: ServeOptions,
 }
 
-fn pair(text: &str) -> Result<(String, String), String> {
+/// A name and what belongs to it, as `safe=file:key`.
+///
+/// # Errors
+/// If it is none.
+pub fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() && !value.is_empty() => {
             Ok((name.to_owned(), value.to_owned()))
@@ -90,25 +88,14 @@ struct Found {
     skipped: Vec<Skipped>,
 }
 
-#[derive(Serialize)]
-struct Skipped {
-    path: PathBuf,
-    why: String,
-}
-
-/// A label, and where it is.
-struct Sight {
-    path: PathBuf,
-    label: Label,
-}
-
 impl ImportArgs {
     /// Lists the graphs, or serves one.
     pub fn run(self, form: Form) -> Result {
         let found = {
             let core = core()?;
             let env = core.env();
-            core.block_on(look(&env, &self.directory))?
+            let (sights, skipped) = core.block_on(scan::labels(&env, &self.directory))?;
+            Found { graphs: graphs(sights), skipped }
         };
         let Some(wanted) = &self.graph else {
             form.print(&found, || found.text(now()))?;
@@ -196,74 +183,6 @@ impl ImportArgs {
 fn now() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
-}
-
-/// How a spec names what is at a path.
-fn place(path: &Path) -> (String, String) {
-    use std::os::unix::fs::FileTypeExt;
-    let device = std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
-    let kind = if device { "path" } else { "file" };
-    (kind.to_owned(), path.to_string_lossy().into_owned())
-}
-
-/// Looks at block devices, and at the files of a directory.
-async fn look(env: &Env, directory: &Path) -> Result<Found> {
-    let engine = Engine::new(env.pool());
-    env.spawn("engine", engine.clone().drive());
-    let (mut sights, mut skipped) = (Vec::new(), Vec::new());
-    for path in candidates(directory)? {
-        match label(env, &engine, &path).await {
-            Ok(Some(label)) => sights.push(Sight { path, label }),
-            Ok(None) => {}
-            Err(failure) => skipped.push(Skipped { path, why: failure.message }),
-        }
-    }
-    Ok(Found { graphs: graphs(sights), skipped })
-}
-
-async fn label(env: &Env, engine: &Engine, path: &Path) -> Result<Option<Label>> {
-    let node = wipe::open(path, true, env, engine).await?;
-    let seen = Store::look(env, &engine.lower(node)).await;
-    engine.forget(node);
-    Ok(match seen? {
-        Seen::Label(label, _) => Some(*label),
-        Seen::Wrong(_) | Seen::Other(_) => None,
-    })
-}
-
-/// What may be a disk: block devices that this user may read, and files large enough for a label.
-fn candidates(directory: &Path) -> Result<Vec<PathBuf>> {
-    let mut paths = Vec::new();
-    if let Ok(entries) = std::fs::read_dir(BLOCK_DEVICES) {
-        let devices = entries.flatten().map(|entry| Path::new("/dev").join(entry.file_name()));
-        paths.extend(devices.filter(|path| is_readable_device(path)));
-    }
-    let entries =
-        std::fs::read_dir(directory).map_err(|error| Failure::io(&error, directory.display()))?;
-    let files = entries.flatten().filter(|entry| {
-        let found = entry.metadata();
-        found.is_ok_and(|found| found.is_file() && meta::data_bytes(found.len()).is_ok())
-    });
-    let shown = |path: PathBuf| path.strip_prefix(".").map(Path::to_owned).unwrap_or(path);
-    paths.extend(files.map(|entry| shown(entry.path())));
-    paths.sort();
-    if paths.len() > LOOKED_AT_MAX {
-        let why = format!(
-            "{} block devices and files here; at most {LOOKED_AT_MAX} are looked at. Next: \
-             --directory DIR, where only the disks are",
-            paths.len()
-        );
-        return Err(Failure::new(Exit::Usage, why));
-    }
-    Ok(paths)
-}
-
-/// Whether it has a medium, is not on a file of this directory, and may be read.
-fn is_readable_device(path: &Path) -> bool {
-    let Some(name) = path.file_name() else { return false };
-    let size = std::fs::read_to_string(Path::new(BLOCK_DEVICES).join(name).join("size"));
-    let sectors = size.ok().and_then(|size| size.trim().parse::<u64>().ok()).unwrap_or(0);
-    meta::data_bytes(sectors.saturating_mul(512)).is_ok() && std::fs::File::open(path).is_ok()
 }
 
 /// The graphs that the labels tell of: each by its newest.

@@ -20,6 +20,7 @@ pub mod show;
 pub mod status;
 pub mod stop;
 pub mod top;
+pub mod undo;
 pub mod validate;
 pub mod wipe;
 

@@ -115,6 +115,11 @@ impl Ran {
         let code = status.code().unwrap_or_else(|| -status.signal().unwrap());
         Self { code, out: text(&output.stdout), err: text(&output.stderr) }
     }
+
+    /// It worked.
+    pub fn ok(&self) {
+        assert_eq!(self.code, 0, "{self:?}");
+    }
 }
 
 /// A server in the foreground.

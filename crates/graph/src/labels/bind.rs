@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use meta::{Label, Machine, Uuid, Wrong};
+use meta::{Label, Machine, Past, Uuid, Wrong};
 
 use super::text::{self, Remembered};
 use super::{Opening, Refusal, Why};
@@ -56,6 +56,8 @@ pub struct Binding {
     pub epoch: u64,
     /// See `epoch`.
     pub spec: String,
+    /// The specs before it, the newest first.
+    pub past: Vec<Past>,
     /// What is worth knowing.
     pub notices: Vec<String>,
 }
@@ -252,6 +254,7 @@ impl<'b> Binder<'b> {
         self.binding.graph = Some(newest.graph);
         self.binding.epoch = newest.epoch;
         self.binding.spec.clone_from(&newest.spec);
+        self.binding.past.clone_from(&newest.past);
         for (n, label) in labels {
             let known = remembered.iter().find(|(_, one)| one.disk == label.disk);
             match known {

@@ -5,10 +5,10 @@ use std::rc::Rc;
 
 use block::env::LocalFuture;
 use block::{Error, ErrorKind, Kept, Result};
-use meta::{Label, Store, Uuid};
+use meta::{Label, PAST_MAX, Past, Store, Uuid};
 
 use super::absent::Absent;
-use super::bind::Bound;
+use super::bind::{Binding, Bound};
 use super::kept::{DiskLabel, LabelKept, all};
 use super::slot::{News, Slot};
 use super::survey::{OpenDisk, Survey};
@@ -24,6 +24,8 @@ pub struct Labels {
     disks: BTreeMap<String, Disk>,
     epoch: u64,
     spec: String,
+    /// The specs before it, the newest first.
+    past: Rc<[Past]>,
     /// The devices that keep something in the labels.
     keepers: BTreeSet<String>,
     /// Those of them that the labels named before.
@@ -87,6 +89,7 @@ impl Survey {
         let bound = std::mem::take(&mut self.binding.disks);
         let absent = bound.values().any(|bound| matches!(bound, Bound::Absent(_)));
         let epoch = self.binding.epoch + u64::from(absent || spec != self.binding.spec);
+        let past: Rc<[Past]> = self.past(&spec).into();
         let graph = self.binding.graph.unwrap_or_else(|| Uuid::draw(&self.env));
         let draft = |name: &str, known: &Remembered| Label {
             sequence: 0,
@@ -102,6 +105,7 @@ impl Survey {
             forming: true,
             spec: spec.clone(),
             cells: BTreeMap::new(),
+            past: past.to_vec(),
             unknown_read_only: 0,
         };
         let mut disks = BTreeMap::new();
@@ -120,7 +124,7 @@ impl Survey {
         let keepers: BTreeSet<_> = keepers.map(|node| node.name.clone()).collect();
         let before = self.spec_before();
         let known = keepers.iter().filter(|name| before.has(name)).cloned().collect();
-        Ok(Labels { opening: self.opening, disks, epoch, spec, keepers, known, again: false })
+        Ok(Labels { opening: self.opening, disks, epoch, spec, past, keepers, known, again: false })
     }
 
     /// What cannot be served for want of disks, or only if somebody says so.
@@ -170,6 +174,20 @@ impl Survey {
     /// The spec that the labels keep.
     pub fn spec_before(&self) -> Spec {
         Spec::parse(&self.binding.spec, "label", &|_| None)
+    }
+
+    /// The specs before `spec`, which the labels are to keep from now on.
+    fn past(&self, spec: &str) -> Vec<Past> {
+        let Binding { epoch, spec: before, past, .. } = &self.binding;
+        let mut past = past.clone();
+        let is_over = !before.is_empty() && before != spec;
+        // While bytes move there is no place to go back to.
+        if is_over && self.spec_before().moves().is_empty() {
+            let until_unix_s = self.env.wall().as_secs();
+            past.insert(0, Past { epoch: *epoch, until_unix_s, spec: before.clone() });
+            past.truncate(PAST_MAX);
+        }
+        past
     }
 
     /// Devices that keep a state on these disks and that the spec does not have any more.
@@ -346,6 +364,7 @@ impl Labels {
                 name: name.clone(),
                 epoch: self.epoch,
                 spec: self.spec.clone(),
+                past: self.past.clone(),
                 forming: forming(disk),
                 keepers: self.keepers.clone(),
             };
@@ -393,11 +412,22 @@ impl Labels {
             disks: disks.collect(),
             epoch: failed.map_or(self.epoch, |failed| failed.epoch) + 1,
             spec: self.spec.clone(),
+            past: self.past.clone(),
             keepers: self.keepers.clone(),
             // By now all of them are.
             known: self.keepers.clone(),
             again: true,
         }
+    }
+
+    /// In which epoch the graph is, and the spec that the labels keep.
+    pub fn is_now(&self) -> (u64, &str) {
+        (self.epoch, &self.spec)
+    }
+
+    /// The specs before that, the newest first.
+    pub fn past(&self) -> &[Past] {
+        &self.past
     }
 
     /// The raw disk that was opened for these options, and its label.

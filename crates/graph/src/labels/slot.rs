@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use block::{KeptState, Result, Waiters};
-use meta::{Cell, Label, Machine, Store};
+use meta::{Cell, Label, Machine, Past, Store};
 
 /// What devices keep, by their names.
 type Cells = BTreeMap<String, Cell>;
@@ -16,6 +16,8 @@ pub struct News {
     pub name: String,
     pub epoch: u64,
     pub spec: String,
+    /// The specs before it, the newest first.
+    pub past: Rc<[Past]>,
     /// Whether the disk is being made still.
     pub forming: bool,
     /// The devices that keep something; nothing else is left of others.
@@ -106,6 +108,7 @@ impl Slot {
         label.holder = Some(news.holder.clone());
         label.disk_name.clone_from(&news.name);
         label.spec.clone_from(&news.spec);
+        label.past = news.past.to_vec();
         (label.epoch, label.forming) = (news.epoch, news.forming);
     }
 

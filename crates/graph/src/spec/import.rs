@@ -8,7 +8,7 @@ use super::tree::{Field, Item, Raw, Word};
 use crate::kind::Registry;
 
 /// The option of kinds that are opened with a key.
-const KEY: &str = "key";
+pub(super) const KEY: &str = "key";
 
 /// What labels do not keep.
 #[derive(Clone, Debug, Default)]
@@ -61,7 +61,7 @@ fn place(entry: &mut Entry, local: &Local) {
     }
 }
 
-fn needs_key(entry: &Entry, registry: Registry) -> bool {
+pub(super) fn needs_key(entry: &Entry, registry: Registry) -> bool {
     let kind = match entry.field("kind").map(|item| &item.raw) {
         Some(Raw::Text(kind)) if entry.section == Section::Device => registry.find(kind),
         _ => None,
@@ -77,7 +77,7 @@ fn give_key(entry: &mut Entry, registry: Registry, local: &Local) {
     }
 }
 
-fn field(key: &str, raw: Raw) -> Field {
+pub(super) fn field(key: &str, raw: Raw) -> Field {
     let at = Position::NOWHERE;
     Field { key: Word { text: key.to_owned(), at }, item: Item { at, raw } }
 }

@@ -14,6 +14,7 @@
 //! | `disks.rs`, `import.rs` | the spec that labels keep: its disks, and all of it on another machine |
 //! | `edit.rs` | small changes of a spec: a disk that moves, comes or goes |
 //! | `moving.rs` | the spec while bytes move |
+//! | `past.rs` | the spec as it was before |
 //! | `summary.rs` | what the user gets |
 //! | `fault.rs`, `near.rs` | faults, and the word that was meant |
 //! | `units.rs` | sizes, times and shares as text |
@@ -32,6 +33,7 @@ mod near;
 mod order;
 mod owner;
 mod parse;
+mod past;
 mod plan;
 mod summary;
 mod tree;
@@ -49,5 +51,6 @@ pub use listen::{
 pub use moving::Move;
 pub use order::DEPTH_MAX;
 pub use parse::{DEVICES_MAX, EXPORTS_MAX, NAME_MAX_BYTES, Spec, TEXT_MAX_BYTES};
+pub use past::{Forgotten, Known};
 pub use plan::{LabelledDisk, Planned, PlannedExport, PlannedNode, Role, Surveyed};
 pub use summary::Redundancy;

@@ -100,7 +100,8 @@ impl Spec {
     }
 }
 
-fn table(fields: &[Field]) -> String {
+/// The fields as one table.
+pub(super) fn table(fields: &[Field]) -> String {
     let one = |field: &Field| format!("{} = {}", quoted(&field.key.text), raw(&field.item.raw));
     let fields: Vec<_> = fields.iter().map(one).collect();
     format!("{{ {} }}", fields.join(", "))

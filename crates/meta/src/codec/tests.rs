@@ -1,6 +1,7 @@
 //! Golden bytes, and bytes that are none.
 
 use super::*;
+use crate::Past;
 
 fn sample() -> Label {
     let cell = Cell { sequence: 9, bytes: vec![1, 2, 3] };
@@ -18,6 +19,7 @@ fn sample() -> Label {
         forming: true,
         spec: "name = \"home\"\n".to_owned(),
         cells: BTreeMap::from([("pair".to_owned(), cell)]),
+        past: Vec::new(),
         unknown_read_only: 0,
     }
 }
@@ -53,6 +55,84 @@ fn golden_bytes() {
     assert_eq!(Label::decode(&golden), Ok(sample()));
 }
 
+fn past(epoch: u64, spec: &str) -> Past {
+    Past { epoch, until_unix_s: 0x0304, spec: spec.to_owned() }
+}
+
+#[test]
+fn golden_bytes_of_the_past() {
+    let label = Label { past: vec![past(2, "two"), past(1, "one")], ..sample() };
+    let copy = label.encode().unwrap();
+    let without = sample().encode().unwrap().len();
+    assert_eq!(copy[24..32], [1, 0, 0, 0, 0, 0, 0, 0]);
+    let mut golden = vec![0; 8 + 2 * (24 + 3)];
+    put(&mut golden, 0, &[2]);
+    put(&mut golden, 8, &[2, 0, 0, 0, 0, 0, 0, 0, 4, 3, 0, 0, 0, 0, 0, 0, 3]);
+    put(&mut golden, 32, b"two");
+    put(&mut golden, 35, &[1, 0, 0, 0, 0, 0, 0, 0, 4, 3, 0, 0, 0, 0, 0, 0, 3]);
+    put(&mut golden, 59, b"one");
+    assert_eq!(copy[without..], golden);
+    assert_eq!(Label::decode(&copy), Ok(label));
+}
+
+#[test]
+fn of_the_past_there_is_what_fits() {
+    let epochs = |label: &Label| {
+        let read = Label::decode(&label.encode().unwrap()).unwrap();
+        read.past.iter().map(|past| past.epoch).collect::<Vec<_>>()
+    };
+    let many = (1..=20).rev().map(|epoch| past(epoch, "spec")).collect();
+    let label = Label { past: many, ..sample() };
+    assert_eq!(epochs(&label), (5..=20).rev().collect::<Vec<_>>());
+    let long = "x".repeat(PAST_BYTES_MAX / 2);
+    let label = Label { past: vec![past(3, "a"), past(2, &long), past(1, &long)], ..sample() };
+    assert_eq!(epochs(&label), [3, 2]);
+    // Cells come first.
+    let mut label = Label { past: vec![past(2, "a"), past(1, &long)], ..sample() };
+    for n in 0..62 {
+        let cell = Cell { sequence: 1, bytes: vec![0; KEPT_BYTES_MAX] };
+        label.cells.insert(format!("device{n}"), cell);
+    }
+    assert_eq!(epochs(&label), [2]);
+}
+
+#[test]
+fn an_absurd_past_is_refused() {
+    let start = sample().encode().unwrap().len();
+    let label = Label { past: vec![past(2, "two"), past(1, "one")], ..sample() };
+    for (at, value) in [
+        (0, 0),
+        (0, 3),
+        (0, 17),
+        (4, 1),
+        (12, u32::MAX),
+        (24, 0),
+        (24, 4000),
+        (24, u32::MAX),
+        (28, 1),
+        (32, u32::MAX),
+    ] {
+        let mut copy = label.encode().unwrap();
+        put(&mut copy, start + at, &u32::to_le_bytes(value));
+        seal(&mut copy);
+        assert!(matches!(Label::decode(&copy), Err(Wrong::Damaged(_))), "{value} at {at}");
+    }
+}
+
+#[test]
+fn parts_of_unknown_compatible_features_are_passed_over() {
+    let label = Label { past: vec![past(2, "two")], ..sample() };
+    for (feature, known) in [(3, true), (1, false)] {
+        let mut copy = label.encode().unwrap();
+        copy.extend_from_slice(b"something later");
+        copy[24] = feature;
+        let length = copy.len() as u32;
+        put(&mut copy, 16, &length.to_le_bytes());
+        seal(&mut copy);
+        assert_eq!(Label::decode(&copy).is_ok_and(|read| read == label), known);
+    }
+}
+
 #[test]
 fn what_stands_behind_a_copy_does_not_matter() {
     let mut copy = sample().encode().unwrap();
@@ -67,7 +147,7 @@ fn unknown_features_are_told_by_their_bits() {
     seal(&mut copy);
     assert_eq!(Label::decode(&copy), Err(Wrong::Features(4)));
     let mut copy = sample().encode().unwrap();
-    (copy[24], copy[32]) = (1, 2);
+    (copy[24], copy[32]) = (2, 2);
     seal(&mut copy);
     assert_eq!(Label::decode(&copy).unwrap().unknown_read_only, 2);
 }

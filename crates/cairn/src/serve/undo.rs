@@ -1,0 +1,161 @@
+//! `cairn undo`: the graph becomes what it was, as its labels keep it.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use api::{Applied, ForgottenDisk, History, PastSpec, UndoRequest};
+use graph::labels::{Labels, disks};
+use graph::spec::{Forgotten, Known, Local, Spec};
+use meta::{PAST_MAX, Past, Uuid};
+
+use super::Serving;
+use super::apply::here;
+use crate::certificates;
+use crate::exit::{Exit, Failure, Result};
+use crate::registry::REGISTRY;
+
+impl Serving {
+    /// What the graph was before.
+    ///
+    /// # Errors
+    /// `Unsupported` without labels.
+    pub fn history(&self) -> Result<History> {
+        let now = self.live.now();
+        let labels = kept(now.labels.as_ref())?;
+        let (change, text) = labels.is_now();
+        let read = |text: &str| Spec::parse(text, "label", &|_| None);
+        let mut after = read(text);
+        let mut past = Vec::new();
+        for one in labels.past() {
+            let spec = read(&one.spec);
+            let then = after.since(&spec).into_iter();
+            past.push(PastSpec {
+                change: one.epoch,
+                until_unix_s: one.until_unix_s,
+                then: then.map(|(name, word)| format!("{name} {word}")).collect(),
+                text: one.spec.clone(),
+                forgotten: self.forgotten(one),
+            });
+            after = spec;
+        }
+        Ok(History { graph: now.planned.name.clone(), change, past })
+    }
+
+    /// Makes the graph what it was, or says what that would do.
+    ///
+    /// # Errors
+    /// As [`Serving::apply`]; `NotFound` if labels do not keep that, or nobody knows where a disk is.
+    pub async fn go_back(self: &Rc<Self>, request: &UndoRequest) -> Result<Applied> {
+        let turn = self.live.turn().await;
+        if !request.disks.is_empty() || !request.keys.is_empty() {
+            here(&request.directory, "paths")?;
+        }
+        if let [moving, ..] = &self.spec.borrow().moves()[..] {
+            let why = format!(
+                "the bytes of {} are on their way to {}. Next: cairn job cancel {} brings them back; \
+                 or wait, and undo then",
+                moving.from, moving.to, moving.name
+            );
+            return Err(Failure::new(Exit::InUse, why));
+        }
+        let UndoRequest { to, disks, keys, wipe, move_bytes, speed_bytes, dry_run, .. } = request;
+        let past = self.past(*to)?;
+        let local = Local { disks: disks.clone(), keys: keys.clone() };
+        let spec = self.as_it_was(&past, &local);
+        let mut spec = spec.map_err(|forgotten| nobody_knows(&past, &forgotten))?;
+        certificates::check(&self.env, &mut spec);
+        let moving = move_bytes.then_some(*speed_bytes);
+        let mut applied = self.become_or_move(&turn, spec, wipe.clone(), moving, *dry_run).await?;
+        if !dry_run && self.record.is_none() && !applied.changes.is_empty() {
+            let note = "note: the next start reads the spec that you have. Next: let it say what \
+                        cairn show says";
+            applied.notes.push(note.to_owned());
+        }
+        Ok(applied)
+    }
+
+    /// What is true now, for whoever wants to come back to it.
+    pub fn known(&self) -> Known {
+        let now = self.live.now();
+        let disks = now.labels.as_ref().map(|labels| uuids(labels.is_now().1)).unwrap_or_default();
+        Known { spec: self.spec.borrow().clone(), disks }
+    }
+
+    /// Keeps what was true before a change.
+    pub fn remember(&self, known: Known) {
+        let mut before = self.before.borrow_mut();
+        before.insert(0, known);
+        before.truncate(PAST_MAX);
+    }
+
+    fn past(&self, to: Option<u64>) -> Result<Past> {
+        let now = self.live.now();
+        let labels = kept(now.labels.as_ref())?;
+        let is_it = |past: &&Past| to.is_none_or(|change| past.epoch == change);
+        if let Some(past) = labels.past().iter().find(is_it) {
+            return Ok(past.clone());
+        }
+        let name = &now.planned.name;
+        let all: Vec<_> = labels.past().iter().map(|past| past.epoch.to_string()).collect();
+        let why = match (to, &all[..]) {
+            (_, []) => format!("{name} has not been changed since it was made"),
+            (Some(to), all) => {
+                let all = all.join(", ");
+                format!(
+                    "no change {to} of {name} is kept; there are {all}. Next: cairn undo --list"
+                )
+            }
+            (None, _) => unreachable!("the newest is any"),
+        };
+        Err(Failure::new(Exit::NotFound, why))
+    }
+
+    fn as_it_was(&self, past: &Past, local: &Local) -> Result<Spec, Vec<Forgotten>> {
+        let known: Vec<_> =
+            [self.known()].into_iter().chain(self.before.borrow().iter().cloned()).collect();
+        Spec::back_to(&past.spec, &uuids(&past.spec), &known, local, REGISTRY)
+    }
+
+    fn forgotten(&self, past: &Past) -> Vec<ForgottenDisk> {
+        let forgotten = self.as_it_was(past, &Local::default()).err().unwrap_or_default();
+        let disks = forgotten.into_iter().filter_map(|forgotten| match forgotten {
+            Forgotten::Disk(name, Some(uuid)) => {
+                Some(ForgottenDisk { name, uuid: uuid.to_string() })
+            }
+            Forgotten::Disk(_, None) | Forgotten::Key(_) => None,
+        });
+        disks.collect()
+    }
+}
+
+/// Which labelled disk is which in a spec that labels keep. One that cannot be read says so later.
+fn uuids(text: &str) -> BTreeMap<String, Uuid> {
+    let disks = disks(text).unwrap_or_default().into_iter();
+    disks.map(|(name, known)| (name, known.disk)).collect()
+}
+
+fn kept(labels: Option<&Labels>) -> Result<&Labels> {
+    labels.ok_or_else(|| {
+        let why = "nothing keeps what this graph was before: it has no labelled disks. Next: cairn \
+                   apply with the spec that it had";
+        Failure::new(Exit::Unsupported, why)
+    })
+}
+
+fn nobody_knows(past: &Past, forgotten: &[Forgotten]) -> Failure {
+    let change = past.epoch;
+    let line = |forgotten: &Forgotten| match forgotten {
+        Forgotten::Disk(name, uuid) => {
+            let uuid = uuid.map(|uuid| format!(" (uuid {uuid})")).unwrap_or_default();
+            format!(
+                "disk {name:?} of change {change}{uuid} is not found. Next: --disk {name}=PATH|URI"
+            )
+        }
+        Forgotten::Key(name) => format!(
+            "nobody knows any more where the key of {name} comes from. Next: --key {name}=file:PATH \
+             or credential:NAME"
+        ),
+    };
+    let lines: Vec<_> = forgotten.iter().map(line).collect();
+    Failure::new(Exit::NotFound, lines.join("\nerror: "))
+}

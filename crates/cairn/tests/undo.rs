@@ -1,0 +1,149 @@
+//! The way back from a change.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
+
+mod common;
+
+use api::{Applied, GraphView, History};
+use common::machine::noise;
+use common::{Dir, Serve, tool, until};
+
+const A_B: &str = "a = { file = \"a.img\", size = \"32MiB\", create = true, label = true }\n\
+                   b = { file = \"b.img\", size = \"32MiB\", create = true, label = true }\n";
+const PAIR: &str = "pair = { kind = \"mirror\", on = [\"a\", \"b\"] }\n";
+const THREE: &str = "pair = { kind = \"mirror\", on = [\"a\", \"b\", \"c\"] }\n";
+const C: &str = "c = { file = \"c.img\", size = \"32MiB\", create = true, label = true }\n";
+const SAFE: &str = "safe = { kind = \"crypt\", on = \"pair\", key = \"file:key\", kdf_memory = \
+                    \"1MiB\", kdf_passes = 1 }\n";
+
+fn spec(disks: &str, devices: &str, on: &str) -> String {
+    format!(
+        "name = \"home\"\n[disk]\n{A_B}{disks}[device]\n{devices}[export]\nvol = {{ on = \"{on}\" }}\n"
+    )
+}
+
+fn served(disks: &str, pair: &str) -> (Dir, Serve) {
+    let dir = Dir::new();
+    dir.write("key", "correct horse battery staple");
+    dir.write("home.toml", &spec(disks, pair, "pair"));
+    let serve = dir.serve(&["home.toml"]);
+    std::fs::write(dir.path("image"), noise(32 << 20, 7)).unwrap();
+    (dir, serve)
+}
+
+fn fill(dir: &Dir, uri: &str) {
+    let part = ["bs=1M", "count=29", "if=image", "of=part", "status=none"];
+    tool(dir, "dd", &part).ok();
+    tool(dir, "nbdcopy", &["part", uri]).ok();
+}
+
+/// Whether clients read what was written.
+fn is_whole(dir: &Dir, uri: &str) {
+    tool(dir, "nbdcopy", &[uri, "read"]).ok();
+    let (part, read) = (std::fs::read(dir.path("part")), std::fs::read(dir.path("read")));
+    let (part, read) = (part.unwrap(), read.unwrap());
+    assert!(read[..part.len()] == part[..], "clients read something else than they wrote");
+}
+
+fn in_sync(dir: &Dir) {
+    until("all members are in sync", || dir.cairn(&["status"]).code == 0);
+}
+
+fn devices(dir: &Dir) -> Vec<String> {
+    let graph: GraphView = dir.json(0, &["graph", "-o", "json"]);
+    graph.nodes.into_iter().map(|node| node.name).collect()
+}
+
+fn history(dir: &Dir) -> History {
+    dir.json(0, &["undo", "--list", "-o", "json"])
+}
+
+#[test]
+fn a_member_that_was_put_in_goes_and_comes_back() {
+    let (dir, serve) = served("", PAIR);
+    let nothing = dir.cairn(&["undo"]);
+    assert!(nothing.code == 4 && nothing.err.contains("has not been changed"), "{}", nothing.err);
+    fill(&dir, serve.uri());
+    dir.cairn(&["create", "c.img", "32M"]).ok();
+    dir.cairn(&["device", "insert", "home/c", "c.img"]).ok();
+    in_sync(&dir);
+    let at = history(&dir);
+    assert_eq!(at.past[0].then, ["c added", "pair changed"]);
+    assert!(dir.text(&["undo", "--list"]).contains("then c added, pair changed"));
+
+    let would: Applied = dir.json(0, &["undo", "--dry-run", "-o", "json"]);
+    assert!(would.changes.iter().any(|line| line.verb == "remove" && line.name == "c"));
+    assert_eq!(devices(&dir), ["a", "b", "c", "pair"]);
+    let undone = dir.cairn(&["undo", "home"]);
+    undone.ok();
+    assert!(undone.err.contains("the next start reads the spec that you have"), "{}", undone.err);
+    assert_eq!(devices(&dir), ["a", "b", "pair"]);
+    is_whole(&dir, serve.uri());
+
+    // And undo that. Its label says that it has left: only a word takes it in again.
+    let refused = dir.cairn(&["undo"]);
+    assert!(refused.code == 5 && refused.err.contains("--wipe c"), "{}", refused.err);
+    dir.cairn(&["undo", "--wipe", "c"]).ok();
+    assert_eq!(devices(&dir), ["a", "b", "c", "pair"]);
+    in_sync(&dir);
+    is_whole(&dir, serve.uri());
+    let to = at.past[0].change.to_string();
+    dir.cairn(&["undo", "--to", &to]).ok();
+    assert_eq!(devices(&dir), ["a", "b", "pair"]);
+    let unknown = dir.cairn(&["undo", "--to", "1000"]);
+    assert!(unknown.code == 4 && unknown.err.contains(&to), "{}", unknown.err);
+    serve.stop().ok();
+}
+
+#[test]
+fn after_a_restart_the_disks_know_it_and_are_found() {
+    let (dir, serve) = served(C, THREE);
+    fill(&dir, serve.uri());
+    dir.write("new.toml", &spec(C, &format!("{THREE}{SAFE}"), "safe"));
+    dir.cairn(&["apply", "new.toml", "--move", "--wait"]).ok();
+    until("the move has left", || devices(&dir) == ["a", "b", "c", "pair", "safe"]);
+    serve.stop().ok();
+
+    // Nothing but the disks, and a member that has left since.
+    let serve = dir.import(&["home", "--key", "safe=file:key"]);
+    is_whole(&dir, serve.uri());
+    dir.cairn(&["device", "remove", "home/c"]).ok();
+    serve.stop().ok();
+    let serve = dir.import(&["home", "--key", "safe=file:key"]);
+    let words: Vec<_> = history(&dir).past.into_iter().map(|past| past.then.join(", ")).collect();
+    assert_eq!(words, ["c gone, pair changed", "safe added, vol changed"]);
+    std::fs::rename(dir.path("c.img"), dir.path("elsewhere.img")).unwrap();
+    let would = dir.cairn(&["undo", "--dry-run", "--wipe", "c"]);
+    would.ok();
+    dir.cairn(&["undo", "--wipe", "c"]).ok();
+    in_sync(&dir);
+    is_whole(&dir, serve.uri());
+
+    // Before that it was not encrypted: its bytes have to move for that.
+    let first = history(&dir).past.last().unwrap().change.to_string();
+    // The disk has another label by now: only a word takes it for the one of then.
+    let refused = dir.cairn(&["undo", "--to", &first]);
+    assert!(refused.code == 4 && refused.err.contains("--disk c=PATH"), "{}", refused.err);
+    let refused = dir.cairn(&["undo", "--to", &first, "--disk", "c=elsewhere.img"]);
+    assert!(refused.code == 9 && refused.err.contains("--move"), "{}", refused.err);
+    dir.cairn(&["undo", "--to", &first, "--disk", "c=elsewhere.img", "--move", "--wait"]).ok();
+    until("the move has left", || devices(&dir) == ["a", "b", "c", "pair"]);
+    is_whole(&dir, serve.uri());
+    // And the way there again needs a key, which nobody knows any more after a restart.
+    serve.stop().ok();
+    let serve = dir.import(&["home"]);
+    let refused = dir.cairn(&["undo", "--dry-run"]);
+    assert!(refused.code == 4 && refused.err.contains("--key safe=file:PATH"), "{}", refused.err);
+    serve.stop().ok();
+}
+
+#[test]
+fn what_cannot_be_undone_says_so() {
+    let dir = Dir::new();
+    dir.cairn(&["create", "raw.img", "8M"]).ok();
+    let serve = dir.serve(&["raw.img"]);
+    let refused = dir.cairn(&["undo"]);
+    assert!(refused.code == 9 && refused.err.contains("no labelled disks"), "{}", refused.err);
+    serve.stop().ok();
+    let refused = dir.cairn(&["undo", "gone"]);
+    assert_eq!(refused.code, 4, "{}", refused.err);
+}

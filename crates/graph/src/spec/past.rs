@@ -1,0 +1,232 @@
+//! A spec that a graph had before: as labels keep it, with what is true on this machine only.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use meta::Uuid;
+
+use super::import::{KEY, Local, field, needs_key};
+use super::parse::{Entry, Section, Spec};
+use super::tree::{Field, Raw};
+use super::write::table;
+use crate::kind::{Registry, ValueType};
+
+/// A spec of this machine, and which labelled disk is which in it.
+#[derive(Clone)]
+pub struct Known {
+    /// The spec.
+    pub spec: Spec,
+    /// Its labelled disks.
+    pub disks: BTreeMap<String, Uuid>,
+}
+
+/// What nobody knows any more of a spec that labels have kept.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Forgotten {
+    /// Where this disk is; one without a label has no uuid.
+    Disk(String, Option<Uuid>),
+    /// Where the key of this device comes from.
+    Key(String),
+}
+
+impl Spec {
+    /// The spec that labels keep as `text`, in which the disks are `disks`. What is true on this machine only is
+    /// as in `known`, the first of which counts most, or as `local` says; addresses and the like are those of the
+    /// first.
+    ///
+    /// # Errors
+    /// What neither of them knows.
+    ///
+    /// # Panics
+    /// Without a spec in `known`.
+    pub fn back_to(
+        text: &str,
+        disks: &BTreeMap<String, Uuid>,
+        known: &[Known],
+        local: &Local,
+        registry: Registry,
+    ) -> Result<Self, Vec<Forgotten>> {
+        let kept = Self::parse(text, "label", &|_| None);
+        let memory = Memory { known, local, registry };
+        let mut spec = known[0].spec.clone();
+        spec.log.clone_from(&kept.log);
+        let mut forgotten = Vec::new();
+        let mut whole = |entries: Vec<Entry>| -> Vec<Entry> {
+            let entries = entries.into_iter().filter_map(|entry| {
+                let uuid = disks.get(&entry.name.text).copied();
+                memory.complete(entry, uuid).map_err(|why| forgotten.push(why)).ok()
+            });
+            entries.collect()
+        };
+        spec.entries = whole(kept.entries);
+        spec.exports = whole(kept.exports);
+        if forgotten.is_empty() { Ok(spec) } else { Err(forgotten) }
+    }
+
+    /// How it differs from the spec before it, name by name: `added`, `gone` or `changed`.
+    pub fn since(&self, before: &Self) -> Vec<(String, &'static str)> {
+        let (old, new) = (before.by_name(), self.by_name());
+        let names: BTreeSet<&String> = old.keys().chain(new.keys()).map(|(_, name)| name).collect();
+        let of =
+            |entries: &BTreeMap<(&'static str, String), &Entry>, name: &String| -> Vec<String> {
+                let entries = entries.iter().filter(|((_, is), _)| is == name);
+                entries.map(|(_, entry)| table(&entry.fields)).collect()
+            };
+        let word = |name: &&String| match (&of(&old, name)[..], &of(&new, name)[..]) {
+            ([], _) => Some("added"),
+            (_, []) => Some("gone"),
+            (old, new) => (old != new).then_some("changed"),
+        };
+        names.into_iter().filter_map(|name| Some((name.clone(), word(&name)?))).collect()
+    }
+
+    fn by_name(&self) -> BTreeMap<(&'static str, String), &Entry> {
+        let all = self.entries.iter().chain(&self.exports);
+        all.map(|entry| ((entry.section.word(), entry.name.text.clone()), entry)).collect()
+    }
+}
+
+struct Memory<'m> {
+    known: &'m [Known],
+    local: &'m Local,
+    registry: Registry,
+}
+
+impl Memory<'_> {
+    fn complete(&self, entry: Entry, disk: Option<Uuid>) -> Result<Entry, Forgotten> {
+        match entry.section {
+            Section::Disk => self.disk(entry, disk),
+            Section::Device => self.device(entry),
+            Section::Export => Ok(self.export(entry)),
+        }
+    }
+
+    fn before(&self, section: Section, name: &str) -> Option<&Entry> {
+        let specs = self.known.iter().map(|known| &known.spec);
+        let mut all = specs.flat_map(|spec| spec.entries.iter().chain(&spec.exports));
+        all.find(|entry| entry.section == section && entry.name.text == name)
+    }
+
+    fn disk(&self, mut entry: Entry, disk: Option<Uuid>) -> Result<Entry, Forgotten> {
+        let name = &entry.name.text;
+        let same_disk = |known: &Known| {
+            let (name, _) = known.disks.iter().find(|(_, uuid)| Some(**uuid) == disk)?;
+            let is_it = |entry: &&Entry| entry.section == Section::Disk && entry.name.text == *name;
+            known.spec.entries.iter().find(is_it).cloned()
+        };
+        let before = match disk {
+            Some(_) => self.known.iter().find_map(same_disk),
+            None => self
+                .before(Section::Disk, name)
+                .filter(|disk| disk.field("label").is_none())
+                .cloned(),
+        };
+        entry.fields = match (self.local.disks.get(name), before) {
+            (Some((kind, place)), _) => {
+                let label = disk.map(|_| field("label", Raw::Switch(true)));
+                [field(kind, Raw::Text(place.clone()))].into_iter().chain(label).collect()
+            }
+            (None, Some(before)) => before.fields,
+            (None, None) => return Err(Forgotten::Disk(name.clone(), disk)),
+        };
+        Ok(entry)
+    }
+
+    fn device(&self, mut entry: Entry) -> Result<Entry, Forgotten> {
+        let name = &entry.name.text;
+        let kind = |entry: &Entry| match entry.field("kind").map(|item| &item.raw) {
+            Some(Raw::Text(kind)) => self.registry.find(kind),
+            _ => None,
+        };
+        let is_local = |field: &&Field| {
+            let options = kind(&entry).into_iter().flat_map(|kind| kind.options);
+            let option = options.into_iter().find(|option| option.name == field.key.text);
+            let is_path =
+                |value: &ValueType| matches!(value, ValueType::Path | ValueType::Table(_));
+            field.key.text == KEY || option.is_some_and(|option| is_path(&option.value))
+        };
+        let before = self.before(Section::Device, name);
+        let before = before
+            .filter(|before| kind(before).map(|it| it.name) == kind(&entry).map(|it| it.name));
+        let mut fields: Vec<_> = before
+            .into_iter()
+            .flat_map(|before| &before.fields)
+            .filter(is_local)
+            .cloned()
+            .collect();
+        if let Some(source) = self.local.keys.get(name) {
+            fields.retain(|field| field.key.text != KEY);
+            fields.push(field(KEY, Raw::Text(source.clone())));
+        }
+        if needs_key(&entry, self.registry) && fields.iter().all(|field| field.key.text != KEY) {
+            return Err(Forgotten::Key(name.clone()));
+        }
+        entry.fields.extend(fields);
+        Ok(entry)
+    }
+
+    /// Who may see it, and where it is attached, labels do not say.
+    fn export(&self, mut entry: Entry) -> Entry {
+        const KEPT: [&str; 2] = ["on", "read_only"];
+        let before = self.before(Section::Export, &entry.name.text);
+        let local = before.into_iter().flat_map(|before| &before.fields);
+        let local = local.filter(|field| !KEPT.contains(&field.key.text.as_str()));
+        entry.fields.extend(local.cloned());
+        entry
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: &str = "name = \"home\"\n[nbd]\nlisten = \"unix:home.sock\"\n[disk]\n\
+        a = { file = \"a.img\", label = true }\nb = { file = \"new.img\", label = true }\n\
+        raw = { file = \"raw.img\" }\n\
+        [device]\npair = { kind = \"mirror\", on = [\"a\", \"b\"] }\n\
+        [export]\nvol = { on = \"pair\", attach = true }\n";
+    const BEFORE: &str = "name = \"home\"\n[disk]\n\"a\" = { uuid = \"x\" }\n\"b\" = { uuid = \"y\" }\n\
+        \"raw\" = {  }\n[device]\n\"pair\" = { kind = \"mirror\", on = [\"a\", \"b\"] }\n\
+        [export]\n\"vol\" = { on = \"pair\" }\n";
+
+    fn known(text: &str, disks: &[(&str, u8)]) -> Known {
+        Known { spec: Spec::parse(text, "home.toml", &|_| None), disks: uuids(disks) }
+    }
+
+    fn uuids(disks: &[(&str, u8)]) -> BTreeMap<String, Uuid> {
+        disks.iter().map(|(name, byte)| ((*name).to_owned(), Uuid([*byte; 16]))).collect()
+    }
+
+    fn back(known: &[Known], local: &Local) -> Result<String, Vec<Forgotten>> {
+        let disks = uuids(&[("a", 1), ("b", 2)]);
+        let spec = Spec::back_to(BEFORE, &disks, known, local, Registry(&[]));
+        spec.map(|spec| spec.to_text())
+    }
+
+    #[test]
+    fn a_disk_is_known_by_what_it_is_and_not_by_its_name() {
+        let now = known(NOW, &[("a", 1), ("b", 3)]);
+        let gone = Forgotten::Disk("b".to_owned(), Some(Uuid([2; 16])));
+        assert_eq!(back(&[now.clone()], &Local::default()), Err(vec![gone]));
+        let older = known(&NOW.replace("new.img", "old.img"), &[("a", 1), ("b", 2)]);
+        let text = back(&[now.clone(), older], &Local::default()).unwrap();
+        assert!(text.contains("old.img") && !text.contains("new.img"), "{text}");
+        assert!(text.contains("home.sock") && text.contains("\"attach\" = true"), "{text}");
+        assert!(text.contains("raw.img"), "{text}");
+        let mut local = Local::default();
+        local.disks.insert("b".to_owned(), ("path".to_owned(), "/dev/b".to_owned()));
+        let text = back(&[now], &local).unwrap();
+        assert!(text.contains("{ \"path\" = \"/dev/b\", \"label\" = true }"), "{text}");
+    }
+
+    #[test]
+    fn what_differs_is_named() {
+        let before = Spec::parse(BEFORE, "label", &|_| None);
+        let after = BEFORE.replace("on = [\"a\", \"b\"]", "on = [\"a\", \"c\"]");
+        let after = after.replace("\"b\" = {", "\"c\" = {");
+        let after = Spec::parse(&after, "label", &|_| None);
+        let since = after.since(&before);
+        let since: Vec<_> = since.iter().map(|(name, word)| (name.as_str(), *word)).collect();
+        assert_eq!(since, [("b", "gone"), ("c", "added"), ("pair", "changed")]);
+        assert!(after.since(&after).is_empty());
+    }
+}
