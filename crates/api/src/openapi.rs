@@ -116,6 +116,14 @@ fn examples() -> Vec<(&'static str, Value)> {
         has_resend: true,
         notes: names(),
     };
+    let forgotten = ForgottenDisk { name: text(), uuid: text() };
+    let past = PastSpec {
+        change: 1,
+        until_unix_s: 3,
+        then: names(),
+        text: text(),
+        forgotten: vec![forgotten.clone()],
+    };
     let problem = Problem { exit: 1, message: text() };
     let kept = KeptGraph {
         name: text(),
@@ -301,20 +309,9 @@ fn examples() -> Vec<(&'static str, Value)> {
         of("KeySlot", &slot),
         of("KeySlots", &slots),
         of("ApplyRequest", &apply),
-        of(
-            "History",
-            &History {
-                graph: text(),
-                change: 2,
-                past: vec![PastSpec {
-                    change: 1,
-                    until_unix_s: 3,
-                    then: names(),
-                    text: text(),
-                    forgotten: vec![ForgottenDisk { name: text(), uuid: text() }],
-                }],
-            },
-        ),
+        of("ForgottenDisk", &forgotten),
+        of("PastSpec", &past),
+        of("History", &History { graph: text(), change: 2, past: vec![past.clone()] }),
         of(
             "UndoRequest",
             &UndoRequest {
