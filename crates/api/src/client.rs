@@ -10,10 +10,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::{
-    Applied, ApplyRequest, AttachRequest, Attached, DaemonView, DetachRequest, DeviceStatus,
-    DiskRequest, EventLine, GraphView, History, Job, JobRequest, KeptGraph, KeptName, KeyRequest,
-    KeySlots, MemberRequest, Place, Problem, ResizeRequest, ScrubRequest, SpecText, Status, Top,
-    UndoRequest, UpRequest,
+    Applied, ApplyRequest, AttachRequest, Attached, Checked, DaemonView, DetachRequest,
+    DeviceStatus, DiskRequest, EventLine, GraphView, History, Job, JobRequest, KeptGraph, KeptName,
+    KeyRequest, KeySlots, MemberRequest, Place, Problem, ResizeRequest, ScrubRequest, SpecText,
+    Status, Top, UndoRequest, UpRequest,
 };
 
 /// The longest answer that is read: a graph of the most devices fits several times.
@@ -129,6 +129,22 @@ impl Client {
     /// As all.
     pub fn disk(&self, request: &DiskRequest) -> Answer<Applied> {
         self.post_within(PATIENCE_DISKS, "/v1/device/disk", request)
+    }
+
+    /// What its labels are like.
+    ///
+    /// # Errors
+    /// As all.
+    pub fn check(&self) -> Answer<Checked> {
+        self.get("/v1/check")
+    }
+
+    /// The same, once what can be written anew has been.
+    ///
+    /// # Errors
+    /// As all.
+    pub fn repair(&self) -> Answer<Checked> {
+        self.post_within(PATIENCE_DISKS, "/v1/repair", &())
     }
 
     /// What the graph was before.

@@ -35,11 +35,12 @@ pub use daemon::{
 };
 pub use server::Server;
 pub use types::{
-    Applied, ApplyRequest, AttachRequest, Attached, ChangeLine, Counts, DetachRequest,
-    DeviceStatus, DiskChange, DiskRequest, EventLine, ExportView, ForgottenDisk, GraphView, Health,
-    History, Job, JobCommand, JobRequest, JobState, KeyChange, KeyRequest, KeySlot, KeySlots,
-    Means, MemberRequest, MemberStatus, NodeView, PastSpec, Place, Power, Problem, Progress,
-    ResizeRequest, ScrubRequest, ScrubStatus, SpecText, Status, Top, TopRow, UndoRequest,
+    Applied, ApplyRequest, AttachRequest, Attached, ChangeLine, Checked, CheckedDevice,
+    CheckedDisk, Counts, DetachRequest, DeviceStatus, DiskChange, DiskRequest, EventLine,
+    ExportView, Finding, ForgottenDisk, GraphView, Health, History, Job, JobCommand, JobRequest,
+    JobState, KeyChange, KeyRequest, KeySlot, KeySlots, Means, MemberRequest, MemberStatus,
+    NodeView, PastSpec, Place, Power, Problem, Progress, ResizeRequest, ScrubRequest, ScrubStatus,
+    Soundness, SpecText, Status, Top, TopRow, UndoRequest,
 };
 
 /// What takes time, on the core of whoever is asked.
@@ -85,6 +86,8 @@ pub trait Live {
     fn detach(&self, request: DetachRequest) -> Later<Result<Attached, Problem>>;
     /// Makes the graph what a spec says, while its clients wait; or says what that would do.
     fn apply(&self, request: ApplyRequest) -> Later<Result<Applied, Problem>>;
+    /// What its labels are like; `repair`: what can be written anew is.
+    fn check(&self, repair: bool) -> Later<Result<Checked, Problem>>;
     /// What it was before.
     ///
     /// # Errors

@@ -116,6 +116,18 @@ fn examples() -> Vec<(&'static str, Value)> {
         has_resend: true,
         notes: names(),
     };
+    let sound = Soundness::Sound;
+    let checked_disk = CheckedDisk { name: text(), place: text(), change: 1, to_renew: true };
+    let checked_device = CheckedDevice { name: text(), kind: text(), words: text() };
+    let finding = Finding { soundness: sound, name: Some(text()), words: text(), next: text() };
+    let checked = Checked {
+        graph: text(),
+        change: 1,
+        soundness: sound,
+        disks: vec![checked_disk.clone()],
+        kept: vec![checked_device.clone()],
+        findings: vec![finding.clone()],
+    };
     let forgotten = ForgottenDisk { name: text(), uuid: text() };
     let past = PastSpec {
         change: 1,
@@ -309,6 +321,11 @@ fn examples() -> Vec<(&'static str, Value)> {
         of("KeySlot", &slot),
         of("KeySlots", &slots),
         of("ApplyRequest", &apply),
+        of("Soundness", &sound),
+        of("CheckedDisk", &checked_disk),
+        of("CheckedDevice", &checked_device),
+        of("Finding", &finding),
+        of("Checked", &checked),
         of("ForgottenDisk", &forgotten),
         of("PastSpec", &past),
         of("History", &History { graph: text(), change: 2, past: vec![past.clone()] }),

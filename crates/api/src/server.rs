@@ -116,6 +116,8 @@ pub(crate) fn table() -> Vec<(&'static str, MethodRouter<Bridge>)> {
         ("/v1/attach", post(attach)),
         ("/v1/detach", post(detach)),
         ("/v1/apply", post(apply)),
+        ("/v1/check", get(|State(bridge)| check(bridge, false))),
+        ("/v1/repair", post(|State(bridge)| check(bridge, true))),
         ("/v1/history", get(|State(bridge)| ask(bridge, |live| live.history()))),
         ("/v1/undo", post(undo)),
         ("/metrics", get(figures)),
@@ -195,6 +197,10 @@ async fn detach(State(bridge): State<Bridge>, Json(request): Json<DetachRequest>
 
 async fn apply(State(bridge): State<Bridge>, Json(request): Json<ApplyRequest>) -> Response {
     answer(bridge.ask_later(move |live| live.apply(request)).await.flatten())
+}
+
+async fn check(bridge: Bridge, repair: bool) -> Response {
+    answer(bridge.ask_later(move |live| live.check(repair)).await.flatten())
 }
 
 async fn undo(State(bridge): State<Bridge>, Json(request): Json<UndoRequest>) -> Response {

@@ -542,6 +542,72 @@ pub struct ResizeRequest {
     pub dry_run: bool,
 }
 
+/// What the labels of a graph are like.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Checked {
+    /// The graph.
+    pub graph: String,
+    /// The change that its newest label tells of.
+    pub change: u64,
+    /// The worst that was found.
+    pub soundness: Soundness,
+    /// The disks that were found.
+    pub disks: Vec<CheckedDisk>,
+    /// What devices keep in the labels, in words.
+    pub kept: Vec<CheckedDevice>,
+    /// What is not as it should be, or worth knowing.
+    pub findings: Vec<Finding>,
+}
+
+/// Whether all is as it should be.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Soundness {
+    /// It is.
+    Sound,
+    /// Something is damaged or missing, and all of it is in another place.
+    Repairable,
+    /// Something is lost.
+    Damaged,
+}
+
+/// A disk with a label.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CheckedDisk {
+    /// Its name.
+    pub name: String,
+    /// Where it is.
+    pub place: String,
+    /// The change that its label tells of.
+    pub change: u64,
+    /// Whether a repair writes its label anew.
+    pub to_renew: bool,
+}
+
+/// What a device keeps.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CheckedDevice {
+    /// The device.
+    pub name: String,
+    /// Its kind.
+    pub kind: String,
+    /// What its newest state says.
+    pub words: String,
+}
+
+/// Something that was found.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Finding {
+    /// How bad that is.
+    pub soundness: Soundness,
+    /// The disk or device that it is about, if it is one.
+    pub name: Option<String>,
+    /// In words.
+    pub words: String,
+    /// What to do, in words; empty if nothing is to be done.
+    pub next: String,
+}
+
 /// What a graph was before: what its labels keep of that.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct History {

@@ -9,6 +9,7 @@ use crate::serve::ServeArgs;
 use crate::verbs::apply::{ApplyArgs, DiffArgs};
 use crate::verbs::attach::{AttachArgs, DetachArgs};
 use crate::verbs::bench::BenchArgs;
+use crate::verbs::check::{CheckArgs, RepairArgs};
 use crate::verbs::completions::{CompletionsArgs, ManArgs};
 use crate::verbs::create::CreateArgs;
 use crate::verbs::device::DeviceArgs;
@@ -86,6 +87,10 @@ enum Verb {
     Events(EventsArgs),
     /// Say who may open an encrypted device the next time
     Key(KeyArgs),
+    /// Tell whether labels are sound, of what runs and of what is found on disks
+    Check(CheckArgs),
+    /// Write labels anew of which one copy is sound
+    Repair(RepairArgs),
     /// Remove the label of a disk
     Wipe(WipeArgs),
     /// List the kinds of devices, or show the manual of one
@@ -125,6 +130,8 @@ impl Args {
             Verb::Job(args) => args.run(form),
             Verb::Events(args) => args.run(form),
             Verb::Key(args) => args.run(form),
+            Verb::Check(args) => args.run(form),
+            Verb::Repair(args) => args.run(form),
             Verb::Wipe(args) => args.run(form),
             Verb::Kinds(args) => args.run(form),
             Verb::Bench(args) => args.run(form),

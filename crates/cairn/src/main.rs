@@ -8,6 +8,7 @@
 mod args;
 mod attach;
 mod certificates;
+mod check;
 mod daemon;
 mod draw;
 mod exit;

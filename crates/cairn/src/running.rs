@@ -108,7 +108,7 @@ fn is_called(client: &Client, name: &str) -> bool {
 ///
 /// # Errors
 /// `Denied` if others could have put sockets there.
-fn running() -> Result<Vec<Client>> {
+pub fn running() -> Result<Vec<Client>> {
     let Ok(entries) = std::fs::read_dir(place::control()) else { return Ok(Vec::new()) };
     place::check(&place::directory())?;
     place::check(&place::control())?;

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use block::Env;
+use block::{Env, Lower};
 use graph::engine::Engine;
-use meta::{Label, Seen, Store};
+use meta::{Inspection, Label, Seen, Store};
 use serde::Serialize;
 
 use crate::exit::{Exit, Failure, Result};
@@ -32,32 +32,57 @@ pub struct Skipped {
     pub why: String,
 }
 
+/// What a look at everything came to.
+type Looked<T> = (Vec<T>, Vec<Skipped>);
+
 /// All labels that can be read.
 ///
 /// # Errors
 /// If the directory cannot be read, or there are too many disks to look at.
-pub async fn labels(env: &Env, directory: &Path) -> Result<(Vec<Sight>, Vec<Skipped>)> {
+pub async fn labels(env: &Env, directory: &Path) -> Result<Looked<Sight>> {
+    let look = async |path: PathBuf, lower: &Lower| {
+        Ok(match Store::look(env, lower).await? {
+            Seen::Label(label, _) => Some(Sight { path, label: *label }),
+            Seen::Wrong(_) | Seen::Other(_) => None,
+        })
+    };
+    each(env, directory, look).await
+}
+
+/// All disks that have a label, or once had one, with every copy of it.
+///
+/// # Errors
+/// As [`labels`].
+pub async fn copies(env: &Env, directory: &Path) -> Result<Looked<(PathBuf, Inspection)>> {
+    let look = async |path: PathBuf, lower: &Lower| {
+        let inspection = meta::inspect(env, lower).await?;
+        let is_ours = !matches!(inspection.label, Ok(None));
+        Ok(is_ours.then_some((path, inspection)))
+    };
+    each(env, directory, look).await
+}
+
+async fn each<T>(
+    env: &Env,
+    directory: &Path,
+    look: impl AsyncFn(PathBuf, &Lower) -> Result<Option<T>>,
+) -> Result<Looked<T>> {
     let engine = Engine::new(env.pool());
     env.spawn("engine", engine.clone().drive());
-    let (mut sights, mut skipped) = (Vec::new(), Vec::new());
+    let (mut found, mut skipped) = (Vec::new(), Vec::new());
     for path in candidates(directory)? {
-        match label(env, &engine, &path).await {
-            Ok(Some(label)) => sights.push(Sight { path, label }),
-            Ok(None) => {}
+        let looked = async {
+            let node = wipe::open(&path, true, env, &engine).await?;
+            let looked = look(path.clone(), &engine.lower(node)).await;
+            engine.forget(node);
+            looked
+        };
+        match looked.await {
+            Ok(looked) => found.extend(looked),
             Err(failure) => skipped.push(Skipped { path, why: failure.message }),
         }
     }
-    Ok((sights, skipped))
-}
-
-async fn label(env: &Env, engine: &Engine, path: &Path) -> Result<Option<Label>> {
-    let node = wipe::open(path, true, env, engine).await?;
-    let seen = Store::look(env, &engine.lower(node)).await;
-    engine.forget(node);
-    Ok(match seen? {
-        Seen::Label(label, _) => Some(*label),
-        Seen::Wrong(_) | Seen::Other(_) => None,
-    })
+    Ok((found, skipped))
 }
 
 /// What may be a disk: block devices that this user may read, and files large enough for a label.

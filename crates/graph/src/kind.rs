@@ -353,6 +353,8 @@ pub enum Maker {
         plan: fn(&Given) -> Plan<Info>,
         /// Makes it from what it kept, or newly.
         make: MakeKeeper,
+        /// What it kept, in words; or why that cannot be used.
+        tell: fn(&[u8]) -> std::result::Result<String, String>,
     },
     /// The device is a disk.
     Disk {

@@ -5,6 +5,7 @@ use std::cell::{Cell, Ref, RefCell};
 use block::{ByteRange, Env, Lower, RangeLock, Result, Standing};
 
 use crate::codec::{COPY_BYTES_MAX, Wrong};
+use crate::inspect::{Inspection, inspect};
 use crate::io::{all_of, step, write_all};
 use crate::place::{self, AREA_BYTES, Area, DATA_START};
 use crate::signature::{self, Sought};
@@ -49,12 +50,7 @@ impl Store {
             return Ok(Seen::Other(Sought::TooSmall(size)));
         };
         let front = read_area(env, lower, Area::Front).await?;
-        let first = place::copies(&front);
-        // A disk that has grown since keeps its back area where it was.
-        let said = first.iter().flatten().map(|label| label.data_bytes).next();
-        let fits = |data: &u64| Area::Back(*data).range().end() <= size;
-        let back = Area::Back(said.filter(fits).unwrap_or(data));
-        let back = read_area(env, lower, back).await?;
+        let back = read_area(env, lower, place::back_of(&front, data, size)).await?;
         match place::newest([&front[..], &back[..]]) {
             Ok(Some((number, label))) => Ok(Seen::Label(Box::new(label), number)),
             Err(Wrong::Damaged(_)) if place::is_first_torn([&front[..], &back[..]]) => {
@@ -122,6 +118,25 @@ impl Store {
         Ok(())
     }
 
+    /// Looks at every copy, between two updates.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub async fn inspect(&self) -> Result<Inspection> {
+        let _alone = self.turn.turn().await;
+        inspect(&self.env, &self.lower).await
+    }
+
+    /// Writes all copies anew.
+    ///
+    /// # Errors
+    /// As [`Store::update`].
+    pub async fn renew(&self) -> Result<()> {
+        // Each update writes one of the two numbers, in both areas.
+        self.update(|_| {}).await?;
+        self.update(|_| {}).await
+    }
+
     /// Writes a copy into both areas.
     async fn write(&self, copy: &[u8], number: usize, data_bytes: u64) -> Result<()> {
         let block = self.lower.info().block_size as usize;
@@ -159,7 +174,11 @@ pub async fn wipe(env: &Env, lower: &Lower) -> Result<()> {
     lower.flush().await
 }
 
-async fn read_area(env: &Env, lower: &Lower, area: Area) -> Result<Vec<u8>> {
+/// The bytes of an area.
+///
+/// # Errors
+/// What the disk says.
+pub(crate) async fn read_area(env: &Env, lower: &Lower, area: Area) -> Result<Vec<u8>> {
     let range = area.range();
     let step = step(lower).min(AREA_BYTES as usize);
     let mut bytes = Vec::with_capacity(AREA_BYTES as usize);

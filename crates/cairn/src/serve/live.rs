@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use api::{
-    Applied, ApplyRequest, AttachRequest, Attached, Counts, DetachRequest, DeviceStatus,
+    Applied, ApplyRequest, AttachRequest, Attached, Checked, Counts, DetachRequest, DeviceStatus,
     DiskRequest, EventLine, GraphView, Health, History, Job, JobRequest, KeyRequest, KeySlots,
     Live, MemberRequest, MemberStatus, Place, Power, Problem, Progress, ResizeRequest,
     ScrubRequest, ScrubStatus, SpecText, Status, Top, TopRow, UndoRequest,
@@ -136,6 +136,11 @@ impl Live for Running {
     fn apply(&self, request: ApplyRequest) -> LocalFuture<Result<Applied, Problem>> {
         let serving = self.0.clone();
         Box::pin(async move { serving.apply(&request).await.map_err(Problem::from) })
+    }
+
+    fn check(&self, repair: bool) -> LocalFuture<Result<Checked, Problem>> {
+        let serving = self.0.clone();
+        Box::pin(async move { serving.check(repair).await.map_err(Problem::from) })
     }
 
     fn history(&self) -> Result<History, Problem> {

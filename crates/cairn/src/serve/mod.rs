@@ -15,7 +15,7 @@
 //! | `keys.rs` | key slots, by the control socket |
 //! | `remote.rs` | `cairn attach URI` |
 //! | `process.rs` | limits, the pid file, word to the service manager |
-//! | `undo.rs` | what the graph was before, and the way back |
+//! | `past.rs` | whether labels are sound, and the way back to what the graph was |
 //! | `worker.rs` | the process of one graph of a daemon |
 
 mod apply;
@@ -27,10 +27,10 @@ mod jobs;
 mod keys;
 mod listen;
 mod live;
+mod past;
 mod process;
 mod remote;
 mod stop;
-mod undo;
 pub mod worker;
 
 use std::cell::RefCell;

@@ -3,6 +3,7 @@
 pub mod apply;
 pub mod attach;
 pub mod bench;
+pub mod check;
 pub mod completions;
 pub mod create;
 pub mod device;

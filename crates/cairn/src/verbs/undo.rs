@@ -121,7 +121,10 @@ impl UndoArgs {
 }
 
 /// The graph that is meant: its name, or that of a spec.
-fn name(graph: &Path) -> Result<PathBuf> {
+///
+/// # Errors
+/// If the spec cannot be read.
+pub fn name(graph: &Path) -> Result<PathBuf> {
     if graph.extension().is_none_or(|extension| extension != "toml") {
         return Ok(graph.to_owned());
     }

@@ -5,13 +5,13 @@ use std::rc::Rc;
 
 use block::env::LocalFuture;
 use block::{Error, ErrorKind, Kept, Result};
-use meta::{Label, PAST_MAX, Past, Store, Uuid};
+use meta::{Inspection, Label, PAST_MAX, Past, Store, Uuid};
 
 use super::absent::Absent;
 use super::bind::{Binding, Bound};
 use super::kept::{DiskLabel, LabelKept, all};
 use super::slot::{News, Slot};
-use super::survey::{OpenDisk, Survey};
+use super::survey::{OpenDisk, Survey, place_of};
 use super::text::{self, Remembered};
 use super::{Opening, Refusal, Why};
 use crate::engine::{AnyDevice, NodeId};
@@ -428,6 +428,32 @@ impl Labels {
     /// The specs before that, the newest first.
     pub fn past(&self) -> &[Past] {
         &self.past
+    }
+
+    /// Looks at every copy of every label: where it is, what is there, and what it should be.
+    ///
+    /// # Errors
+    /// What the first disk says that cannot be read.
+    pub async fn inspect(&self) -> Result<Vec<(String, Inspection, Label)>> {
+        let mut found = Vec::new();
+        for disk in self.disks.values() {
+            let (Some(store), Some(known)) = (disk.store(), &disk.disk) else { continue };
+            let inspection = store.inspect().await?;
+            let label = store.label().clone();
+            found.push((place_of(known).to_owned(), inspection, label));
+        }
+        Ok(found)
+    }
+
+    /// Writes all copies of all labels anew.
+    ///
+    /// # Errors
+    /// What the first disk says that cannot be written.
+    pub async fn renew(&self) -> Result<()> {
+        for slot in self.disks.values().filter_map(Disk::writable) {
+            slot.store.renew().await?;
+        }
+        Ok(())
     }
 
     /// The raw disk that was opened for these options, and its label.

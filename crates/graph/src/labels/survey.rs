@@ -129,7 +129,7 @@ impl Survey {
         known: Option<(OpenDisk, Rc<Store>)>,
     ) -> Result<Sighting, Refusal> {
         let name = disk.given.name.clone();
-        let place = place_of(&disk);
+        let place = place_of(&disk).to_owned();
         let fail = |error: Error| {
             let words = error.to_string();
             let words = words.strip_prefix(&format!("{name}: ")).unwrap_or(&words).to_owned();
@@ -328,6 +328,6 @@ fn is_missing(error: &Error) -> bool {
 }
 
 /// Where a disk is, in its own words: the option that its kind is named after.
-fn place_of(disk: &LabelledDisk) -> String {
-    disk.given.text(disk.kind.name).unwrap_or_default().to_owned()
+pub(super) fn place_of(disk: &LabelledDisk) -> &str {
+    disk.given.text(disk.kind.name).unwrap_or_default()
 }

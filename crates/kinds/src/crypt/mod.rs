@@ -76,7 +76,7 @@ pub const KIND: Kind = Kind {
             help: "passes over that memory, for slots that are made; 4 if not set",
         },
     ],
-    maker: Maker::Keeper { bytes: Bytes::Recoded, plan, make },
+    maker: Maker::Keeper { bytes: Bytes::Recoded, plan, make, tell: slots::tell },
 };
 
 /// About a second on a machine of 2026, with 256 MiB.

@@ -53,6 +53,16 @@ pub struct KeySlots {
     pub slots: [Option<Slot>; SLOTS],
 }
 
+/// What a state says, in words.
+///
+/// # Errors
+/// Why it is none.
+pub fn tell(bytes: &[u8]) -> Result<String, String> {
+    let kept = KeySlots::parse(bytes).map_err(|error| error.to_string())?;
+    let used = kept.slots.iter().flatten().count();
+    Ok(format!("{used} of {SLOTS} key slots"))
+}
+
 /// The volume key under one passphrase.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Slot {

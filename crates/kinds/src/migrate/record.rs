@@ -68,6 +68,17 @@ impl Window {
     }
 }
 
+/// What a record says, in words.
+///
+/// # Errors
+/// Why it is none.
+pub fn tell(bytes: &[u8]) -> Result<String, String> {
+    let Record { size, boundary, back, paused, .. } = Record::decode(bytes)?;
+    let way = if back { "on the way back" } else { "moved" };
+    let rests = if paused { ", paused" } else { "" };
+    Ok(format!("{boundary} of {size} bytes {way}{rests}"))
+}
+
 /// The sum of each sector.
 pub fn sums(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
     let sectors = bytes.chunks_exact(SECTOR_BYTES as usize);

@@ -95,7 +95,7 @@ pub const KIND: Kind = Kind {
                    5s if not set",
         },
     ],
-    maker: Maker::Keeper { bytes: Bytes::OfEach, plan, make },
+    maker: Maker::Keeper { bytes: Bytes::OfEach, plan, make, tell: record::tell },
 };
 
 /// Members of one mirror.

@@ -95,6 +95,23 @@ pub struct Record {
     pub members: Vec<Known>,
 }
 
+/// What a record says, in words.
+///
+/// # Errors
+/// Why it is none.
+pub fn tell(bytes: &[u8]) -> Result<String, String> {
+    let record = Record::decode(bytes)?;
+    let regions = |map: &Map| format!("{} of {} regions", map.len(), record.regions.count());
+    let one = |member: &Known| match member.standing {
+        Standing::InSync => format!("{} in sync", member.name),
+        Standing::Stale => format!("{} misses {}", member.name, regions(&member.missing)),
+        Standing::Failed => format!("{} failed, misses {}", member.name, regions(&member.missing)),
+    };
+    let members: Vec<_> = record.members.iter().map(one).collect();
+    let flush = if record.flush_failed { "; a flush has failed" } else { "" };
+    Ok(format!("{}; {} may differ{flush}", members.join(", "), regions(&record.active)))
+}
+
 /// Names one state: who wrote it, and how many came before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Point {

@@ -1,9 +1,9 @@
-//! `cairn undo`: the graph becomes what it was, as its labels keep it.
+//! What the labels of a served graph keep: whether they are sound, and the way back to what it was.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use api::{Applied, ForgottenDisk, History, PastSpec, UndoRequest};
+use api::{Applied, Checked, ForgottenDisk, History, PastSpec, UndoRequest};
 use graph::labels::{Labels, disks};
 use graph::spec::{Forgotten, Known, Local, Spec};
 use meta::{PAST_MAX, Past, Uuid};
@@ -11,6 +11,7 @@ use meta::{PAST_MAX, Past, Uuid};
 use super::Serving;
 use super::apply::here;
 use crate::certificates;
+use crate::check::{self, Seen};
 use crate::exit::{Exit, Failure, Result};
 use crate::registry::REGISTRY;
 
@@ -39,6 +40,28 @@ impl Serving {
             after = spec;
         }
         Ok(History { graph: now.planned.name.clone(), change, past })
+    }
+
+    /// What its labels are like; `repair`: what can be written anew is, before that.
+    ///
+    /// # Errors
+    /// `Unsupported` without labels; what a disk says.
+    pub async fn check(&self, repair: bool) -> Result<Checked> {
+        // No change of the graph meanwhile.
+        let _turn = self.live.turn().await;
+        let now = self.live.now();
+        let labels = now.labels.as_ref().ok_or_else(|| {
+            let why = "nothing of this graph is in labels: there is nothing to check";
+            Failure::new(Exit::Unsupported, why)
+        })?;
+        if repair {
+            labels.renew().await?;
+        }
+        let found = labels.inspect().await?;
+        let seen = found.iter().map(|(place, inspection, label)| Seen { place, inspection, label });
+        let seen: Vec<_> = seen.collect();
+        let checked = check::check(&self.env, &seen).await;
+        checked.ok_or_else(|| Failure::new(Exit::Damaged, "all of its disks are being made still"))
     }
 
     /// Makes the graph what it was, or says what that would do.

@@ -1,0 +1,251 @@
+//! Whether the labels of a graph are sound. What was found in them goes in, what to say of it comes out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::{Checked, CheckedDevice, CheckedDisk, Finding, Soundness};
+use block::{Env, Info};
+use graph::kind::Maker;
+use graph::labels::{Remembered, disks};
+use graph::spec::{Local, Planned, Severity, Spec, Surveyed};
+use meta::{Area, Inspection, Label};
+
+use crate::registry::REGISTRY;
+
+/// A disk with a label that can be read, looked at.
+pub struct Seen<'s> {
+    /// Where it is.
+    pub place: &'s str,
+    /// What is there.
+    pub inspection: &'s Inspection,
+    /// The label that counts. That of an open disk is known whatever is there.
+    pub label: &'s Label,
+}
+
+impl Seen<'_> {
+    /// What is wrong with the copies of its label that count, in words.
+    fn ills(&self) -> Vec<String> {
+        match &self.inspection.label {
+            Ok(Some(_)) => self.inspection.ills(),
+            Ok(None) => vec!["its label is gone".to_owned()],
+            Err(wrong) => vec![format!("no copy of its label can be read: {wrong}")],
+        }
+    }
+}
+
+/// Checks the disks of one graph. `None` if all of them are still being made.
+pub async fn check(env: &Env, seen: &[Seen<'_>]) -> Option<Checked> {
+    let counting = seen.iter().filter(|seen| !seen.label.forming);
+    let newest = counting.max_by_key(|seen| (seen.label.epoch, seen.label.sequence))?.label;
+    let mut checking = Checking { newest, seen, found: Vec::new() };
+    let named = checking.named();
+    checking.disks(&named);
+    checking.apart();
+    let planned = checking.plan(env, &named).await;
+    checking.missing(planned.as_ref(), &named);
+    let kept = planned.map(|planned| checking.kept(&planned)).unwrap_or_default();
+    let soundness = checking.found.iter().map(|finding| finding.soundness).max();
+    let disk = |seen: &Seen<'_>| CheckedDisk {
+        name: name_in(&named, seen.label),
+        place: seen.place.to_owned(),
+        change: seen.label.epoch,
+        to_renew: !seen.ills().is_empty(),
+    };
+    let mut disks: Vec<_> = seen.iter().map(disk).collect();
+    disks.sort_by(|a, b| a.name.cmp(&b.name));
+    Some(Checked {
+        graph: newest.graph_name.clone(),
+        change: newest.epoch,
+        soundness: soundness.unwrap_or(Soundness::Sound),
+        disks,
+        kept,
+        findings: checking.found,
+    })
+}
+
+/// The size of a disk without a label: nobody knows it.
+const UNKNOWN_BYTES: &str = "1048576GiB";
+
+type Named = BTreeMap<String, Remembered>;
+
+/// What the graph calls a disk.
+fn name_in(named: &Named, label: &Label) -> String {
+    let known = named.iter().find(|(_, known)| known.disk == label.disk);
+    known.map_or_else(|| label.disk_name.clone(), |(name, _)| name.clone())
+}
+
+struct Checking<'c> {
+    newest: &'c Label,
+    seen: &'c [Seen<'c>],
+    found: Vec<Finding>,
+}
+
+impl Checking<'_> {
+    fn find(&mut self, soundness: Soundness, name: &str, words: String, next: &str) {
+        let name = Some(name.to_owned());
+        self.found.push(Finding { soundness, name, words, next: next.to_owned() });
+    }
+
+    /// The labelled disks that the newest label names.
+    fn named(&mut self) -> Named {
+        disks(&self.newest.spec).unwrap_or_else(|error| {
+            let graph = self.newest.graph_name.clone();
+            self.find(Soundness::Damaged, &graph, error.to_string(), "");
+            Named::new()
+        })
+    }
+
+    /// Each disk by itself.
+    fn disks(&mut self, named: &Named) {
+        let mut first: BTreeMap<[u8; 16], &str> = BTreeMap::new();
+        for seen in self.seen {
+            let Seen { place, inspection, label } = seen;
+            let name = name_in(named, label);
+            for ill in seen.ills() {
+                let words = format!("{place}: {ill}");
+                self.find(Soundness::Repairable, &name, words, "cairn repair writes it anew");
+            }
+            let end = Area::Back(label.data_bytes).range().end();
+            if end > inspection.size {
+                let has = inspection.size;
+                let words = format!("{place} has {has} bytes, and had {end} when it was labelled");
+                self.find(Soundness::Damaged, &name, words, "make it that large again");
+            }
+            if let Some(other) = first.insert(label.disk.0, place) {
+                let words = format!("{other} and {place} are both this disk: one is a copy");
+                self.find(Soundness::Damaged, &name, words, "take one of them away");
+            }
+            self.standing(&name, place, label, named);
+        }
+    }
+
+    /// What a disk is to its graph, if that is worth a word.
+    fn standing(&mut self, name: &str, place: &str, label: &Label, named: &Named) {
+        if named.values().all(|known| known.disk != label.disk) {
+            let (words, next) = match label.forming {
+                true => (format!("{place} was to become a disk of this graph, and did not"), ""),
+                false => (format!("{place} is a disk of this graph no more"), ""),
+            };
+            return self.find(Soundness::Sound, name, words, next);
+        }
+        let (is, newest) = (label.epoch, self.newest.epoch);
+        if is < newest {
+            let words = format!("{place} is at change {is}, and the graph at {newest}");
+            let next = "its next start tells it what it has missed";
+            self.find(Soundness::Sound, name, words, next);
+        }
+        if label.unknown_read_only != 0 {
+            let bits = label.unknown_read_only;
+            let words = format!("{place} has features that this version must not write: {bits:#x}");
+            self.find(Soundness::Sound, name, words, "use a newer version");
+        }
+    }
+
+    /// Two halves that went different ways.
+    fn apart(&mut self) {
+        let newest = self.newest;
+        let other = self.seen.iter().find(|seen| {
+            seen.label.epoch == newest.epoch
+                && seen.label.spec != newest.spec
+                && !seen.label.forming
+        });
+        if let Some(Seen { label, .. }) = other {
+            let words = format!(
+                "{} and {} were opened apart, and each says something else of the graph since",
+                newest.disk_name, label.disk_name
+            );
+            let next = "leave one of them away, and --degraded";
+            self.find(Soundness::Damaged, &newest.graph_name, words, next);
+        }
+    }
+
+    /// The graph as it would be with all of its disks, whether or not they are here.
+    async fn plan(&mut self, env: &Env, named: &Named) -> Option<Planned> {
+        let surveyed = |known: &Remembered| Surveyed {
+            info: Info::disk(known.data_bytes, known.block_size),
+            created: false,
+            words: String::new(),
+        };
+        let surveyed = named.iter().map(|(name, known)| (name.clone(), surveyed(known))).collect();
+        let Label { spec, graph_name, .. } = self.newest;
+        let raw = Spec::parse(spec, graph_name, &|_| None);
+        let raw: Vec<_> = raw.unlabelled().into_iter().map(str::to_owned).collect();
+        // Where they are, nobody can tell, and nothing stands on what they are.
+        let has_raw = !raw.is_empty();
+        let nowhere = |name: String| (name, ("null".to_owned(), UNKNOWN_BYTES.to_owned()));
+        let local = Local { disks: raw.into_iter().map(nowhere).collect(), ..Local::default() };
+        let spec = Spec::of_label(spec, graph_name, REGISTRY, &local);
+        match spec.plan_over(REGISTRY, env, &surveyed).await {
+            Ok(planned) => Some(planned),
+            // How large they are may matter.
+            Err(_) if has_raw => None,
+            Err(faults) => {
+                let graph = graph_name.clone();
+                let first = faults.iter().find(|fault| fault.severity() == Severity::Error);
+                let why = first.map(|fault| fault.message().to_owned()).unwrap_or_default();
+                let words = format!("the spec in its labels cannot be planned: {why}");
+                let next = "use the version that wrote it, or a newer one";
+                self.find(Soundness::Damaged, &graph, words, next);
+                None
+            }
+        }
+    }
+
+    /// What cannot be served for want of disks.
+    fn missing(&mut self, planned: Option<&Planned>, named: &Named) {
+        let is_here =
+            |known: &Remembered| self.seen.iter().any(|seen| seen.label.disk == known.disk);
+        let missing: Vec<_> = named
+            .iter()
+            .filter(|(_, known)| !is_here(known))
+            .map(|(name, _)| name.clone())
+            .collect();
+        let (Some(planned), false) = (planned, missing.is_empty()) else { return };
+        let nodes = planned.nodes.iter().enumerate();
+        let absent: BTreeSet<usize> = nodes
+            .filter(|(_, node)| missing.contains(&node.name))
+            .map(|(index, _)| index)
+            .collect();
+        let lost = planned.lost_without(&absent).join(", ");
+        for name in &missing {
+            let (soundness, words, next) = match lost.is_empty() {
+                true => (
+                    Soundness::Repairable,
+                    "is not here; all data are on the other disks".to_owned(),
+                    "bring it back, or --degraded to go on without",
+                ),
+                false => (
+                    Soundness::Damaged,
+                    format!("is not here, and {lost} cannot be served without"),
+                    "bring it back",
+                ),
+            };
+            self.find(soundness, name, words, next);
+        }
+    }
+
+    /// What devices keep: the newest state of each, and which of them cannot be read.
+    fn kept(&mut self, planned: &Planned) -> Vec<CheckedDevice> {
+        let mut all = Vec::new();
+        for node in &planned.nodes {
+            let Maker::Keeper { tell, .. } = node.kind.maker else { continue };
+            let mut newest: Option<(u64, String)> = None;
+            for Seen { place, label, .. } in self.seen {
+                let Some(cell) = label.cells.get(&node.name) else { continue };
+                match tell(&cell.bytes) {
+                    Ok(words) if newest.as_ref().is_none_or(|(at, _)| *at < cell.sequence) => {
+                        newest = Some((cell.sequence, words));
+                    }
+                    Ok(_) => {}
+                    Err(why) => {
+                        let words = format!("what it keeps on {place} cannot be used: {why}");
+                        let next = "use the version that wrote it, or a newer one";
+                        self.find(Soundness::Damaged, &node.name, words, next);
+                    }
+                }
+            }
+            let (name, kind) = (node.name.clone(), node.kind.name.to_owned());
+            all.extend(newest.map(|(_, words)| CheckedDevice { name, kind, words }));
+        }
+        all
+    }
+}

@@ -1,0 +1,138 @@
+//! Whether labels are sound, and what a repair does about it.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
+
+mod common;
+
+use std::os::unix::fs::FileExt;
+
+use common::Dir;
+use common::machine::noise;
+
+const MIB: u64 = 1 << 20;
+
+fn spec(kind: &str) -> String {
+    let chunk = if kind == "stripe" { ", chunk = \"64KiB\"" } else { "" };
+    format!(
+        "name = \"home\"\n[disk]\n\
+         a = {{ file = \"a.img\", size = \"16MiB\", create = true, label = true }}\n\
+         b = {{ file = \"b.img\", size = \"16MiB\", create = true, label = true }}\n\
+         [device]\nboth = {{ kind = \"{kind}\", on = [\"a\", \"b\"]{chunk} }}\n\
+         [export]\nvol = {{ on = \"both\" }}\n"
+    )
+}
+
+/// A graph that was served once.
+fn made(kind: &str) -> Dir {
+    let dir = Dir::new();
+    dir.write("home.toml", &spec(kind));
+    dir.serve(&["home.toml"]).stop().ok();
+    dir
+}
+
+fn damage(dir: &Dir, disk: &str, from: u64, len: u64) {
+    let file = std::fs::File::options().write(true).open(dir.path(disk)).unwrap();
+    file.write_all_at(&noise(len as usize, from), from).unwrap();
+}
+
+fn bytes(dir: &Dir) -> [Vec<u8>; 2] {
+    ["a.img", "b.img"].map(|disk| std::fs::read(dir.path(disk)).unwrap())
+}
+
+#[test]
+fn what_is_sound_is_told_as_that_and_not_touched() {
+    let dir = Dir::new();
+    assert_eq!(dir.text(&["check"]), "no disk here has a label.\n");
+    let dir = made("mirror");
+    let before = bytes(&dir);
+    let text = dir.text(&["check"]);
+    assert!(text.starts_with("home  change 1, 2 disks: sound\n"), "{text}");
+    assert!(text.contains("mirror: a in sync, b in sync; 0 of"), "{text}");
+    assert!(dir.text(&["repair", "--yes"]).contains("nothing that a repair could write"));
+    assert_eq!(dir.cairn(&["check", "other"]).code, 4);
+    assert!(bytes(&dir) == before);
+}
+
+#[test]
+fn one_whole_copy_is_enough_for_a_repair() {
+    let dir = made("mirror");
+    // Both copies at the front; the graph comes up all the same.
+    damage(&dir, "b.img", 0, MIB);
+    let before = bytes(&dir);
+    let checked = dir.cairn(&["check", "home"]);
+    assert!(checked.code == 10 && checked.out.contains("at the front is"), "{checked:?}");
+    let plan = dir.cairn(&["repair", "--plan"]);
+    assert!(plan.code == 10 && plan.out.contains("would write the label on b.img"), "{plan:?}");
+    assert_eq!(dir.cairn(&["repair"]).code, 2, "nobody is there to be asked");
+    assert!(bytes(&dir) == before);
+    assert!(dir.text(&["repair", "--yes"]).contains("wrote b.img anew"));
+    dir.text(&["check"]);
+
+    // Now the other end has to do.
+    damage(&dir, "b.img", 15 * MIB, MIB);
+    dir.text(&["repair", "home.toml", "--yes"]);
+    damage(&dir, "b.img", 0, MIB);
+    dir.import(&["home"]).stop().ok();
+    let [_, after] = bytes(&dir);
+    assert!(
+        after[2 * MIB as usize..14 * MIB as usize]
+            == before[1][2 * MIB as usize..14 * MIB as usize]
+    );
+}
+
+#[test]
+fn a_graph_that_runs_is_checked_and_repaired_too() {
+    let dir = made("mirror");
+    let serve = dir.serve(&["home.toml"]);
+    dir.text(&["check"]);
+    for (from, words) in [(0, "front"), (15 * MIB, "back")] {
+        damage(&dir, "a.img", from, MIB);
+        let checked = dir.cairn(&["check"]);
+        assert!(checked.code == 10 && checked.out.contains(words), "{checked:?}");
+        dir.text(&["repair", "--yes"]);
+        dir.text(&["check"]);
+    }
+    // All of it: what is open is known.
+    damage(&dir, "a.img", 0, MIB);
+    damage(&dir, "a.img", 15 * MIB, MIB);
+    assert!(dir.cairn(&["check", "home"]).out.contains("its label is gone"));
+    dir.text(&["repair", "home", "--yes"]);
+    serve.stop().ok();
+    dir.text(&["check"]);
+    dir.import(&["home"]).stop().ok();
+}
+
+#[test]
+fn what_is_lost_is_told() {
+    for (kind, code, words) in
+        [("mirror", 10, "all data are on the other disks"), ("stripe", 11, "vol cannot be served")]
+    {
+        let dir = made(kind);
+        std::fs::rename(dir.path("b.img"), dir.path("b.gone")).unwrap();
+        std::fs::create_dir(dir.path("elsewhere")).unwrap();
+        std::fs::rename(dir.path("b.gone"), dir.path("elsewhere/b.img")).unwrap();
+        let checked = dir.cairn(&["check"]);
+        assert!(checked.code == code && checked.out.contains(words), "{checked:?}");
+        assert!(
+            dir.cairn(&["check", "home", "--directory", "elsewhere"])
+                .out
+                .contains("a: is not here")
+        );
+    }
+    let dir = made("mirror");
+    for at in [64 << 10, 320 << 10, 15 * MIB + (64 << 10), 15 * MIB + (320 << 10)] {
+        damage(&dir, "b.img", at + 600, 8);
+    }
+    let checked = dir.cairn(&["check"]);
+    assert!(checked.code == 11 && checked.out.contains("b.img has a damaged label"), "{checked:?}");
+    std::fs::copy(dir.path("a.img"), dir.path("copy.img")).unwrap();
+    let checked = dir.cairn(&["check"]);
+    assert!(checked.code == 11 && checked.out.contains("one is a copy"), "{checked:?}");
+    std::fs::File::options()
+        .write(true)
+        .open(dir.path("copy.img"))
+        .unwrap()
+        .set_len(9 * MIB)
+        .unwrap();
+    let checked = dir.cairn(&["check"]);
+    assert!(checked.out.contains("make it that large again"), "{checked:?}");
+}

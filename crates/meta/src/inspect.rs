@@ -1,0 +1,83 @@
+//! All copies of a disk's label, one by one: what is sound, and what a repair would write anew.
+
+use block::{Env, Lower, Result};
+
+use crate::codec::Wrong;
+use crate::place::{self, Area};
+use crate::signature::{self, Sought};
+use crate::store::read_area;
+use crate::{Label, data_bytes};
+
+/// One copy, as it was found.
+#[derive(Debug)]
+pub struct CopyFound {
+    /// Whether it is at the front or at the back.
+    pub area: Area,
+    /// Which of the two there.
+    pub number: usize,
+    /// What it says.
+    pub found: Result<Label, Wrong>,
+}
+
+/// What a disk holds where a label would be.
+#[derive(Debug)]
+pub struct Inspection {
+    /// Bytes of the whole disk.
+    pub size: u64,
+    /// All copies; none if the disk is too small for a label.
+    pub copies: Vec<CopyFound>,
+    /// The label that counts, and in which copies it is; or why none does.
+    pub label: Result<Option<(Label, usize)>, Wrong>,
+    /// What there is if there is no copy at all.
+    pub other: Sought,
+}
+
+/// Looks at every copy, changing nothing.
+///
+/// # Errors
+/// What the disk says.
+pub async fn inspect(env: &Env, lower: &Lower) -> Result<Inspection> {
+    let size = lower.info().size;
+    let Ok(data) = data_bytes(size) else {
+        let (copies, label, other) = (Vec::new(), Ok(None), Sought::TooSmall(size));
+        return Ok(Inspection { size, copies, label, other });
+    };
+    let front = read_area(env, lower, Area::Front).await?;
+    let at = place::back_of(&front, data, size);
+    let back = read_area(env, lower, at).await?;
+    let last = read_area(env, lower, Area::Last(size)).await?;
+    let found = [(Area::Front, &front), (at, &back)].into_iter().flat_map(|(area, bytes)| {
+        let copies = place::copies(bytes).into_iter().enumerate();
+        copies.map(move |(number, found)| CopyFound { area, number, found })
+    });
+    let copies = found.collect();
+    let newest = place::newest([&front[..], &back[..]]);
+    let label = match newest {
+        Err(Wrong::Damaged(_)) if place::is_first_torn([&front[..], &back[..]]) => Ok(None),
+        newest => newest.map(|newest| newest.map(|(number, label)| (label, number))),
+    };
+    let other = match &label {
+        Ok(None) => signature::find(&front, &last),
+        _ => Sought::Unknown,
+    };
+    Ok(Inspection { size, copies, label, other })
+}
+
+impl Inspection {
+    /// What is wrong with copies of the label that counts, in words: each of them is in another place too.
+    pub fn ills(&self) -> Vec<String> {
+        let Ok(Some((label, number))) = &self.label else { return Vec::new() };
+        let copies = self.copies.iter().filter(|copy| copy.number == *number);
+        let ill = copies.filter_map(|copy| {
+            let why = match &copy.found {
+                Ok(found) if found.sequence == label.sequence => return None,
+                Ok(found) => format!("is of generation {}, not {}", found.sequence, label.sequence),
+                Err(Wrong::NoMagic) => "is gone".to_owned(),
+                Err(wrong) => format!("is {wrong}"),
+            };
+            let place = if copy.area == Area::Front { "front" } else { "back" };
+            Some(format!("the copy of its label at the {place} {why}; the other one is whole"))
+        });
+        ill.collect()
+    }
+}
