@@ -8,7 +8,7 @@ use meta::vault::entry::{Entry, ObjectKind, Run, Slot};
 use meta::vault::geometry::Geometry;
 use meta::vault::record::{Change, RECORD_HEADER_BYTES, Verb};
 use meta::vault::superblock::{COPIES_MAX, Epoch, Position, Superblock};
-use meta::{Cell, Label, Machine, Uuid};
+use meta::{Cell, Label, Machine, Past, Uuid};
 
 fn whole() -> Vec<u8> {
     let cell = |n: u8| (format!("device{n}"), Cell { sequence: u64::from(n), bytes: vec![n; 40] });
@@ -26,7 +26,7 @@ fn whole() -> Vec<u8> {
         forming: false,
         spec: "name = \"home\"\n".to_owned(),
         cells: BTreeMap::from([cell(1), cell(2)]),
-        past: Vec::new(),
+        past: vec![Past { epoch: 3, until_unix_s: 4, spec: "name = \"home\"\n".to_owned() }],
         unknown_read_only: 0,
     };
     label.encode().unwrap()
@@ -57,7 +57,6 @@ fn superblocks() {
         root: None,
         tail: Position { offset: 4096, number: 2, previous: 5, epoch: 1 },
         sent: [Epoch::default(); COPIES_MAX],
-        past: Vec::new(),
         unknown_read_only: 0,
     };
     // What counts is in front, and wounds are to meet it.

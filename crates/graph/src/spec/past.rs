@@ -206,7 +206,7 @@ mod tests {
     fn a_disk_is_known_by_what_it_is_and_not_by_its_name() {
         let now = known(NOW, &[("a", 1), ("b", 3)]);
         let gone = Forgotten::Disk("b".to_owned(), Some(Uuid([2; 16])));
-        assert_eq!(back(&[now.clone()], &Local::default()), Err(vec![gone]));
+        assert_eq!(back(std::slice::from_ref(&now), &Local::default()), Err(vec![gone]));
         let older = known(&NOW.replace("new.img", "old.img"), &[("a", 1), ("b", 2)]);
         let text = back(&[now.clone(), older], &Local::default()).unwrap();
         assert!(text.contains("old.img") && !text.contains("new.img"), "{text}");

@@ -46,7 +46,6 @@ fn a_superblock() {
         root: Some(Pointer { checkpoint: 9, home: 1, checksum: 0x0807_0605_0403_0201 }),
         tail: Position { offset: 8192, number: 3, previous: 0x77, epoch: 4 },
         sent,
-        past: Vec::new(),
         unknown_read_only: 0,
     };
     let mut golden = vec![0; 4096];
