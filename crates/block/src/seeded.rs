@@ -59,11 +59,13 @@ pub enum Bug {
     RegionUnflushed,
     /// 72 the map of a member that comes back is ignored
     MapIgnored,
+    /// 73 the data that a vault's last record names are not looked at
+    DataUnverified,
 }
 
 impl Bug {
     /// All of them, by their numbers.
-    pub const ALL: [(&str, Self); 26] = [
+    pub const ALL: [(&str, Self); 27] = [
         ("02a", Self::FlushFirstChild),
         ("02b", Self::FlushFirstMember),
         ("04", Self::FlushRetried),
@@ -90,6 +92,7 @@ impl Bug {
         ("70", Self::RegionMarkedLate),
         ("71", Self::RegionUnflushed),
         ("72", Self::MapIgnored),
+        ("73", Self::DataUnverified),
     ];
 }
 

@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::entry::{Entry, ObjectKind};
 use super::page::CONTENT_BYTES;
-use super::{ObjectId, Spec, Transaction, Vault};
+use super::{Data, LOST, ObjectId, Spec, Transaction, Vault};
 
 /// Records of type `T`, by number. What was never set is zeros.
 ///
@@ -103,6 +103,27 @@ impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
         let from = index / Self::PER_PAGE * CONTENT_BYTES as u64 + within;
         transaction.write(self.id.0, from, record.as_bytes());
         Ok(())
+    }
+
+    /// Sets one record, a number below [`LOST`], which makes `data` reachable: they are written, and become
+    /// durable with this.
+    ///
+    /// # Errors
+    /// As [`Array::set`].
+    ///
+    /// # Panics
+    /// If a record has not 8 bytes.
+    pub fn set_with_data(
+        &self,
+        transaction: &mut Transaction,
+        index: u64,
+        record: &T,
+        data: &Data,
+    ) -> Result<()> {
+        assert_eq!(size_of::<T>(), size_of_val(&LOST), "a record is one number");
+        Self::check(transaction.entry(self.id.0)?, index)?;
+        transaction.name(data);
+        self.set(transaction, index, record)
     }
 
     /// Sets many records to zeros.
