@@ -14,7 +14,7 @@
 
 mod blocks;
 mod device;
-mod layout;
+pub mod layout;
 mod opening;
 mod packer;
 pub mod record;
@@ -27,7 +27,7 @@ use block::env::LocalFuture;
 use block::{Env, Error, ErrorKind, Info, Kept, Lower, Result};
 use graph::engine::AnyDevice;
 use graph::kind::{Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
-use graph::spec::units::format_exact;
+use graph::spec::units::write_size;
 use meta::alloc::Policy;
 
 use blocks::BATCH_BLOCKS;
@@ -171,7 +171,7 @@ fn plan(given: &Given) -> Plan<Info> {
     }
     if size % block != 0 || size / block > BLOCKS_MAX {
         let (below, most) = (size - size % block, BLOCKS_MAX * block);
-        let near = format_exact(below.clamp(block, most));
+        let near = write_size(below.clamp(block, most));
         fault("size", format!("{size} bytes in blocks of {block}; \"{near}\" is possible"));
         return Err(faults);
     }
@@ -193,9 +193,9 @@ fn plan(given: &Given) -> Plan<Info> {
     if layout.places == 0 || vault_bytes > meta.info.size {
         let words = format!(
             "the map takes {} of {:?}, which has {}; a larger block takes less",
-            format_exact(vault_bytes),
+            write_size(vault_bytes),
             meta.name,
-            format_exact(meta.info.size)
+            write_size(meta.info.size)
         );
         fault("size", words);
     }

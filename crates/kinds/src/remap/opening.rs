@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use block::{Env, Error, ErrorKind, Found, Kept, Lower, Result};
-use graph::spec::units::format_exact;
+use graph::spec::units::write_size;
 use meta::Uuid;
 use meta::alloc::{Allocator, Policy};
 use meta::vault::{Options, Shape, Vault};
@@ -138,10 +138,10 @@ impl Opening {
 /// Whether the spec still says what the device was made with.
 fn check(made: &Layout, wanted: &Layout) -> Result<()> {
     let differs = |option: &str, was: u64, is: u64| {
-        let was = format_exact(was);
+        let was = write_size(was);
         let words = format!(
             "it was made with {option} = \"{was}\", and the spec says {}. Next: {option} = \"{was}\"",
-            format_exact(is)
+            write_size(is)
         );
         Err(Error::new(ErrorKind::Invalid, words))
     };
