@@ -61,11 +61,13 @@ pub enum Bug {
     MapIgnored,
     /// 73 the data that a vault's last record names are not looked at
     DataUnverified,
+    /// 74 data that a vault's last record names are changed in place all the same
+    DataNotLetGo,
 }
 
 impl Bug {
     /// All of them, by their numbers.
-    pub const ALL: [(&str, Self); 27] = [
+    pub const ALL: [(&str, Self); 28] = [
         ("02a", Self::FlushFirstChild),
         ("02b", Self::FlushFirstMember),
         ("04", Self::FlushRetried),
@@ -93,6 +95,7 @@ impl Bug {
         ("71", Self::RegionUnflushed),
         ("72", Self::MapIgnored),
         ("73", Self::DataUnverified),
+        ("74", Self::DataNotLetGo),
     ];
 }
 
