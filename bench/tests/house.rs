@@ -11,7 +11,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("wire", &["block"]),
     ("graph", &["block", "meta"]),
     ("tls", &["block"]),
-    ("kinds", &["block", "graph"]),
+    ("kinds", &["block", "graph", "meta"]),
     ("export", &["block", "graph", "tls", "wire"]),
     ("net", &["block", "graph", "tls", "wire"]),
     ("runtime", &["block"]),

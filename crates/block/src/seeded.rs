@@ -59,11 +59,15 @@ pub enum Bug {
     RegionUnflushed,
     /// 72 the map of a member that comes back is ignored
     MapIgnored,
+    /// 73 the data that a vault's last record names are not looked at
+    DataUnverified,
+    /// 74 data that a vault's last record names are changed in place all the same
+    DataNotLetGo,
 }
 
 impl Bug {
     /// All of them, by their numbers.
-    pub const ALL: [(&str, Self); 26] = [
+    pub const ALL: [(&str, Self); 28] = [
         ("02a", Self::FlushFirstChild),
         ("02b", Self::FlushFirstMember),
         ("04", Self::FlushRetried),
@@ -90,6 +94,8 @@ impl Bug {
         ("70", Self::RegionMarkedLate),
         ("71", Self::RegionUnflushed),
         ("72", Self::MapIgnored),
+        ("73", Self::DataUnverified),
+        ("74", Self::DataNotLetGo),
     ];
 }
 

@@ -14,6 +14,7 @@ mod nowhere;
 mod null;
 mod partition;
 mod pass;
+pub mod remap;
 mod stripe;
 mod tables;
 pub mod trace;
@@ -38,4 +39,5 @@ pub const REGISTRY: Registry = Registry(&[
     mirror::KIND,
     crypt::KIND,
     migrate::KIND,
+    remap::KIND,
 ]);

@@ -7,7 +7,7 @@ use block::Result;
 use graph::kind::{Maker, Value};
 use kinds::REGISTRY;
 use sim::{Assembly, PartId};
-use testkit::{Subject, conformance, disk_path};
+use testkit::{LowerSpec, Subject, conformance, disk_path};
 
 /// Small, so that requests meet and all of it is read often.
 const SIZE: u64 = 48 << 10;
@@ -139,6 +139,26 @@ fn small_regions() -> [(&'static str, Value); 2] {
     [size("region", 4096), ("settle", Value::Duration(Duration::from_millis(1)))]
 }
 
+/// More than there is on most lowers here: the map of a remap takes its part.
+fn roomy(subject: Subject) -> Subject {
+    let lowers = subject.lowers.iter().map(|lower| LowerSpec { size: 320 << 10, ..*lower });
+    Subject { lowers: lowers.collect(), ..subject }
+}
+
+/// Blocks that are placed, and moved.
+fn remapped(
+    more: &[(&'static str, Value)],
+) -> impl Fn(&mut Assembly, &[PartId]) -> Result<PartId> + 'static {
+    let options = [&[size("size", SIZE), size("block", 4096)], more].concat();
+    move |graph, on| match on {
+        [_] => graph.add("remap", &options, on),
+        _ => {
+            let meta = ("meta", Value::Text(graph.name(on[1]).to_owned()));
+            graph.add("remap", &[&options[..], &[meta]].concat(), on)
+        }
+    }
+}
+
 /// What keeps something where its disks are labelled, by itself and above and below others.
 fn on_labels() -> Vec<Subject> {
     let mirror = || |graph: &mut Assembly, on: &[PartId]| graph.add("mirror", &[], on);
@@ -171,6 +191,14 @@ fn on_labels() -> Vec<Subject> {
             graph.add("mirror", &[], &safes)
         })
         .with_redundancy(1),
+        roomy(over("remap", 1, remapped(&[]))),
+        roomy(over("a remap of 4 KiB blocks", 1, remapped(&[("pack", Value::Switch(true))])))
+            .with_blocks_of_4k(),
+        roomy(over(
+            "a remap with a map elsewhere",
+            2,
+            remapped(&[("policy", Value::Text("log".into()))]),
+        )),
         over("a mirror of stripes", 4, |graph, on| {
             let chunk = [size("chunk", 1024)];
             let stripes =

@@ -111,3 +111,21 @@ fn migrate_records() {
     });
     assert!(taken > testkit::INPUTS / 10, "{taken} of {} were taken", testkit::INPUTS);
 }
+
+#[test]
+fn remap_records() {
+    use kinds::remap::layout::Layout;
+    use kinds::remap::record::Record;
+    let layout = Layout { block_bytes: 65536, blocks: 100, places: 50, start: 1 << 20 };
+    let vault = Some(meta::Uuid([3; 16]));
+    let whole = [
+        Record { vault, paused: false, layout }.encode(),
+        Record { vault: None, paused: true, layout }.encode(),
+    ];
+    let mut taken = 0;
+    testkit::smoke(&whole, |input| {
+        taken += u64::from(Record::decode(input).is_ok());
+        bodies::remap_records(input);
+    });
+    assert!(taken > testkit::INPUTS / 10, "{taken} of {} were taken", testkit::INPUTS);
+}

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use block::{Error, ErrorKind, Result};
 use zerocopy::little_endian::U64;
 
-use crate::vault::{Array, Bitmap, Spec, Transaction, Vault};
+use crate::vault::{Array, Bitmap, Data, LOST, Spec, Transaction, Vault};
 
 /// Where the next place is looked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +31,31 @@ pub struct Places {
     pub count: u64,
 }
 
+/// Where a block is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Spot {
+    /// Nowhere.
+    #[default]
+    Nowhere,
+    /// At this place.
+    At(u64),
+    /// At this place, but a disk has lost what was written there.
+    Lost(u64),
+}
+
+impl From<U64> for Spot {
+    fn from(entry: U64) -> Self {
+        match (entry.get() & !LOST).checked_sub(1) {
+            None => Self::Nowhere,
+            Some(place) if entry.get() & LOST != 0 => Self::Lost(place),
+            Some(place) => Self::At(place),
+        }
+    }
+}
+
+/// Entries of the map that are looked up at once.
+const AT_ONCE: usize = 64;
+
 /// A map from blocks to places, and which places are free.
 ///
 /// Whoever changes a block's place keeps others from doing so until the transaction is over: a range
@@ -44,6 +69,8 @@ pub struct Allocator {
     policy: Policy,
     /// Behind the last place that was taken.
     last: Cell<u64>,
+    /// No place before this is free, but for one that is promised to somebody.
+    full_before: Cell<u64>,
     promised: Promised,
 }
 
@@ -97,16 +124,51 @@ impl Allocator {
             places: vault.object(taken)?.length,
             policy,
             last: Cell::new(0),
+            full_before: Cell::new(0),
             promised: Promised::default(),
         })
+    }
+
+    /// Where a block is.
+    ///
+    /// # Errors
+    /// `OutOfRange`, and what reading says.
+    pub async fn spot(&self, block: u64) -> Result<Spot> {
+        Ok(self.map.get(block).await?.into())
+    }
+
+    /// Where blocks are, from `first` on, into all of `into`.
+    ///
+    /// # Errors
+    /// As [`Allocator::spot`].
+    pub async fn spots(&self, first: u64, into: &mut [Spot]) -> Result<()> {
+        let mut entries = [U64::ZERO; AT_ONCE];
+        for (part, first) in into.chunks_mut(AT_ONCE).zip((first..).step_by(AT_ONCE)) {
+            let entries = &mut entries[..part.len()];
+            self.map.get_many(first, entries).await?;
+            part.iter_mut().zip(entries).for_each(|(spot, entry)| *spot = (*entry).into());
+        }
+        Ok(())
+    }
+
+    /// Where a block is, if that is in memory.
+    pub fn spot_in_memory(&self, block: u64) -> Option<Spot> {
+        self.map.in_memory(block).map(Spot::from)
     }
 
     /// Where a block is; `None` if it is nowhere.
     ///
     /// # Errors
-    /// `OutOfRange`, and what reading says.
+    /// `OutOfRange`, what reading says, and `Corrupt` for one that is lost.
     pub async fn place(&self, block: u64) -> Result<Option<u64>> {
-        Ok(self.map.get(block).await?.get().checked_sub(1))
+        match self.spot(block).await? {
+            Spot::Nowhere => Ok(None),
+            Spot::At(place) => Ok(Some(place)),
+            Spot::Lost(place) => {
+                let words = format!("block {block} was at place {place}, and is lost");
+                Err(Error::new(ErrorKind::Corrupt, words))
+            }
+        }
     }
 
     /// Says where a block is from now on.
@@ -114,11 +176,41 @@ impl Allocator {
     /// # Errors
     /// `OutOfRange` for the block or the place.
     pub fn put(&self, transaction: &mut Transaction, block: u64, place: Option<u64>) -> Result<()> {
-        if let Some(place) = place.filter(|place| *place >= self.places) {
-            let words = format!("place {place}; there are {}", self.places);
-            return Err(Error::new(ErrorKind::OutOfRange, words));
+        match place {
+            None => self.map.set(transaction, block, &U64::ZERO),
+            Some(place) => self.map.set(transaction, block, &self.entry(place)?),
         }
-        self.map.set(transaction, block, &U64::new(place.map_or(0, |place| place + 1)))
+    }
+
+    /// The same of a block whose bytes were just written there: they become durable with the
+    /// transaction.
+    ///
+    /// # Errors
+    /// `OutOfRange` for the block or the place.
+    pub fn put_written(
+        &self,
+        transaction: &mut Transaction,
+        block: u64,
+        place: u64,
+        data: &Data,
+    ) -> Result<()> {
+        self.map.set_with_data(transaction, block, &self.entry(place)?, data)
+    }
+
+    /// Says of blocks that they are nowhere from now on.
+    ///
+    /// # Errors
+    /// `OutOfRange`.
+    pub fn clear(&self, transaction: &mut Transaction, first: u64, count: u64) -> Result<()> {
+        self.map.clear(transaction, first, count)
+    }
+
+    fn entry(&self, place: u64) -> Result<U64> {
+        if place < self.places {
+            return Ok(U64::new(place + 1));
+        }
+        let words = format!("place {place}; there are {}", self.places);
+        Err(Error::new(ErrorKind::OutOfRange, words))
     }
 
     /// Takes up to `most` free places in a row: one at least. Nobody else gets them; they are taken when
@@ -136,14 +228,34 @@ impl Allocator {
             },
             Policy::NearLast => self.nearest(last, most).await?,
         };
-        let Places { first, count } = found.ok_or_else(|| {
+        let places = found.ok_or_else(|| {
             Error::new(ErrorKind::NoSpace, format!("all {} places are taken", self.places))
         })?;
+        self.promise(transaction, places)?;
+        self.last.set(places.first + places.count);
+        Ok(places)
+    }
+
+    /// Takes the first place that is free before `end`, whatever the policy; `None` if there is none.
+    ///
+    /// # Errors
+    /// What reading says.
+    pub async fn take_before(
+        &self,
+        transaction: &mut Transaction,
+        end: u64,
+    ) -> Result<Option<u64>> {
+        let found = self.behind(0, 1).await?.filter(|found| found.first < end);
+        let Some(place) = found else { return Ok(None) };
+        self.promise(transaction, place)?;
+        Ok(Some(place.first))
+    }
+
+    fn promise(&self, transaction: &mut Transaction, places: Places) -> Result<()> {
+        let Places { first, count } = places;
         self.promised.borrow_mut().insert(first, count);
         transaction.keep(Promise { all: self.promised.clone(), first });
-        self.taken.put(transaction, first, count, true)?;
-        self.last.set(first + count);
-        Ok(Places { first, count })
+        self.taken.put(transaction, first, count, true)
     }
 
     /// Gives places back. Nobody gets them before the transaction is durable.
@@ -151,7 +263,13 @@ impl Allocator {
     /// # Errors
     /// `OutOfRange`.
     pub fn free(&self, transaction: &mut Transaction, places: Places) -> Result<()> {
+        self.full_before.set(self.full_before.get().min(places.first));
         self.taken.put(transaction, places.first, places.count, false)
+    }
+
+    /// How many places there are.
+    pub fn places(&self) -> u64 {
+        self.places
     }
 
     /// How many places are taken.
@@ -164,8 +282,13 @@ impl Allocator {
 
     /// The first free places at `from` or behind.
     async fn behind(&self, from: u64, most: u64) -> Result<Option<Places>> {
-        let mut from = from;
+        let full_before = self.full_before.get();
+        let mut from = from.max(full_before);
         while let Some((first, count)) = self.taken.find_run(from, most).await? {
+            // Whoever gives places back meanwhile has said so.
+            if from == full_before && self.full_before.get() == full_before {
+                self.full_before.set(first);
+            }
             match self.not_promised(Places { first, count }) {
                 Ok(places) => return Ok(Some(places)),
                 Err(end) if end >= self.places => break,

@@ -69,6 +69,9 @@ fn records() {
     for verb in [Verb::Write(b"some bytes"), Verb::Fill(100, 7), Verb::Bits(99, true)] {
         Change { object: 3, from: 50, verb }.encode(&mut changes);
     }
+    for (from, verb) in [(50, Verb::Data(4096, 7)), (0, Verb::LetGo)] {
+        Change { object: 0, from, verb }.encode(&mut changes);
+    }
     testkit::smoke(&[changes], bodies::record);
 }
 

@@ -11,8 +11,8 @@ use std::task::{Context, Poll, Waker};
 
 use block::env::LocalFuture;
 use block::{
-    Control, Env, Error, ErrorKind, Handled, Hooks, Info, Kept, Lower, NothingKept, Port, Report,
-    Result, Table,
+    Below, ByteRange, Control, Env, Error, ErrorKind, Handled, Hooks, Info, Kept, Lower,
+    NothingKept, Port, Report, Result, Table,
 };
 use graph::Carried;
 use graph::engine::{AnyDevice, Engine, NodeId};
@@ -171,6 +171,17 @@ impl Assembly {
             (Handled::Pass | Handled::Later(_), _) => {
                 Err(Error::new(ErrorKind::Unsupported, format!("{name} does not know it")))
             }
+        }
+    }
+
+    /// Where the bytes of a device are below it; nothing of what is no device.
+    ///
+    /// # Errors
+    /// The device's answer.
+    pub fn resolve(&self, part: PartId, range: ByteRange) -> Result<Vec<Below>> {
+        match &self.parts[part].body {
+            Body::Device(device) => device.resolve(range),
+            Body::Hooks(_) | Body::Table(..) => Ok(Vec::new()),
         }
     }
 

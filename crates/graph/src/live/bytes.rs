@@ -6,7 +6,8 @@ use crate::kind::Bytes;
 use crate::spec::{Planned, PlannedNode, Role};
 
 /// Options that change nothing about the bytes.
-const WITHOUT_BYTES: [&str; 5] = ["kdf_memory", "kdf_passes", "leave", "speed", "trust"];
+const WITHOUT_BYTES: [&str; 8] =
+    ["cache", "kdf_memory", "kdf_passes", "leave", "pack", "policy", "speed", "trust"];
 
 /// A graph, before and after, and who has which bytes.
 pub struct Compared<'c> {

@@ -89,3 +89,14 @@ pub fn migrate_records(data: &[u8]) {
     assert!(edge == record.boundary && window.range.end() <= record.size);
     assert!(window.range.len() <= WINDOW_MAX_BYTES);
 }
+
+/// What anybody may have written beneath a remap: what is taken has one form, and its places are bytes that
+/// can be named.
+pub fn remap_records(data: &[u8]) {
+    use kinds::remap::record::Record;
+    let Ok(record) = Record::decode(data) else { return };
+    assert!(record.encode() == data, "what is taken is what would be written");
+    let layout = record.layout;
+    assert!(layout.size() > 0 && layout.range(layout.blocks - 1, 1).end() == layout.size());
+    assert!(layout.places(layout.places - 1, 1).end() <= 1 << 62);
+}

@@ -7,5 +7,6 @@ mod limit;
 mod manuals;
 mod migrate;
 mod mirror;
+mod remap;
 mod trace;
 mod world;

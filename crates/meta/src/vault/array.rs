@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::entry::{Entry, ObjectKind};
 use super::page::CONTENT_BYTES;
-use super::{ObjectId, Spec, Transaction, Vault};
+use super::{Data, LOST, ObjectId, Spec, Transaction, Vault};
 
 /// Records of type `T`, by number. What was never set is zeros.
 ///
@@ -71,6 +71,17 @@ impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
         self.vault.0.look(&entry, index / Self::PER_PAGE, read).await
     }
 
+    /// One record, if its page is in memory.
+    pub fn in_memory(&self, index: u64) -> Option<T> {
+        let entry = Self::check(self.vault.object(self.id).ok()?, index).ok()?;
+        let within = (index % Self::PER_PAGE) as usize * size_of::<T>();
+        let number = entry.page(index / Self::PER_PAGE)?;
+        let cache = self.vault.0.tree.cache.borrow();
+        // A page of another object is blank to this one.
+        let page = cache.is_of(number, entry.number).then(|| cache.peek(number)).flatten()?;
+        T::read_from_bytes(&page.content()[within..][..size_of::<T>()]).ok()
+    }
+
     /// Records from `first` on, into all of `into`.
     ///
     /// # Errors
@@ -103,6 +114,27 @@ impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
         let from = index / Self::PER_PAGE * CONTENT_BYTES as u64 + within;
         transaction.write(self.id.0, from, record.as_bytes());
         Ok(())
+    }
+
+    /// Sets one record, a number below [`LOST`], which makes `data` reachable: they are written, and become
+    /// durable with this.
+    ///
+    /// # Errors
+    /// As [`Array::set`].
+    ///
+    /// # Panics
+    /// If a record has not 8 bytes.
+    pub fn set_with_data(
+        &self,
+        transaction: &mut Transaction,
+        index: u64,
+        record: &T,
+        data: &Data,
+    ) -> Result<()> {
+        assert_eq!(size_of::<T>(), size_of_val(&LOST), "a record is one number");
+        Self::check(transaction.entry(self.id.0)?, index)?;
+        transaction.name(data);
+        self.set(transaction, index, record)
     }
 
     /// Sets many records to zeros.

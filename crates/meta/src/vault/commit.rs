@@ -11,7 +11,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use block::seeded::{self, Bug};
-use block::{Error, ErrorKind, Mono, RangeLock, Result, Waiters};
+use block::{ByteRange, Error, ErrorKind, Mono, RangeLock, Result, Waiters};
 
 use super::geometry::PageNumber;
 use super::record::{self, Change, Head, RECORD_HEADER_BYTES, Verb};
@@ -54,23 +54,25 @@ pub(super) struct Commits {
 }
 
 /// A transaction on its way.
-struct Pending {
-    changes: Vec<u8>,
-    count: u32,
-    pages: Pages,
-    plans: Plans,
-    kept: Vec<Box<dyn Any>>,
-    answer: Rc<Answer>,
+pub(super) struct Pending {
+    pub changes: Vec<u8>,
+    pub count: u32,
+    pub pages: Pages,
+    pub plans: Plans,
+    /// The data that it makes reachable.
+    pub named: Vec<ByteRange>,
+    pub kept: Vec<Box<dyn Any>>,
+    pub answer: Rc<Answer>,
 }
 
 #[derive(Default)]
-struct Answer {
+pub(super) struct Answer {
     result: RefCell<Option<Result<()>>>,
     waiting: Waiters,
 }
 
 /// Pages that a transaction will change: counted, in memory, and kept there. Let go when dropped.
-struct Pages {
+pub(super) struct Pages {
     vault: Weak<Inner>,
     reserved: usize,
     pinned: Vec<PageNumber>,
@@ -131,7 +133,8 @@ impl Commits {
 impl Vault {
     /// Makes all changes of a transaction happen, durably on every current copy, or none.
     ///
-    /// Data that the changes make reachable must be durable before this is called.
+    /// Data that the changes make reachable are durable before this is called, or named in it: then they
+    /// are written, and durable with it.
     ///
     /// # Errors
     /// `ReadOnly`; `Faulted` once the vault has failed; `Limit` if the transaction is too large;
@@ -147,17 +150,12 @@ impl Vault {
         inner.progress.until(|| inner.commits.queue.borrow().len() < QUEUE_MAX).await;
         inner.check_writable()?;
         transaction.set_out()?;
-        let Transaction { changes, count, plans, turns, kept, .. } = transaction;
+        let Transaction { changes, count, plans, turns, named, kept, .. } = transaction;
         turns.into_iter().for_each(|turn| {
             (turn.on_the_way)();
             drop(turn.alone);
         });
-        let answer = Rc::<Answer>::default();
-        let pending = Pending { changes, count, pages, plans, kept, answer: answer.clone() };
-        inner.commits.queue.borrow_mut().push_back(pending);
-        inner.lead_soon();
-        answer.waiting.until(|| answer.result.borrow().is_some()).await;
-        answer.result.take().expect("it was just there")
+        inner.queued(|answer| Pending { changes, count, pages, plans, named, kept, answer }).await
     }
 
     /// Makes changes to advisory objects, seen at once, durable within [`LAZY_WITHIN`] and a flush: with
@@ -173,7 +171,7 @@ impl Vault {
         let changes = record::changes(&transaction.changes).expect("it was just encoded");
         for change in &changes {
             let entry = inner.entry(change.object)?;
-            if !entry.advisory {
+            if !entry.advisory || !change.verb.is_of_object() {
                 let words = format!("{entry} is not advisory; its changes are committed");
                 return Err(Error::new(ErrorKind::Invalid, words));
             }
@@ -194,6 +192,20 @@ impl Vault {
 }
 
 impl Inner {
+    /// Puts something into the queue, and waits for the answer.
+    pub(super) async fn queued(&self, pending: impl FnOnce(Rc<Answer>) -> Pending) -> Result<()> {
+        let answer = Rc::<Answer>::default();
+        self.commits.queue.borrow_mut().push_back(pending(answer.clone()));
+        self.lead_soon();
+        answer.waiting.until(|| answer.result.borrow().is_some()).await;
+        answer.result.take().expect("it was just there")
+    }
+
+    /// For what changes no object.
+    pub(super) fn no_pages(&self) -> Pages {
+        Pages { vault: self.me.clone(), reserved: 0, pinned: Vec::new() }
+    }
+
     /// Room for what the transaction changes, and its pages in memory.
     async fn admit(&self, transaction: &Transaction) -> Result<Pages> {
         let most = self.primaries.geometry.record_bytes_max() as usize / 2 - RECORD_HEADER_BYTES;
@@ -330,7 +342,7 @@ impl Inner {
             return self.primaries.settle().await;
         }
         if !seeded::on(Bug::CommitBeforeFlush) {
-            self.primaries.flush().await;
+            self.flush_with_data(group).await?;
         }
         self.primaries.settle().await?;
         self.commits.head.set(head.next());
@@ -340,6 +352,23 @@ impl Inner {
             counters.records += 1;
             counters.transactions += group.pending.len() as u64;
         });
+        Ok(())
+    }
+
+    /// Flushes the record and the data that it names, all at once.
+    async fn flush_with_data(&self, group: &Group) -> Result<()> {
+        let Some(place) = &self.data else {
+            self.primaries.flush().await;
+            return Ok(());
+        };
+        let named = group.pending.iter().flat_map(|pending| pending.named.iter().copied());
+        let named: Vec<_> = named.collect();
+        let beside = if named.is_empty() { None } else { place.start_flush() };
+        self.primaries.flush().await;
+        if let Some(flush) = beside {
+            flush.await.result?;
+        }
+        place.set_named(named);
         Ok(())
     }
 
@@ -369,7 +398,8 @@ impl Inner {
         for Pending { changes, pages, plans, kept, answer, .. } in group.pending {
             if result.is_ok() {
                 let changes = record::changes(&changes).expect("it was encoded here");
-                changes.iter().for_each(|change| self.apply(change));
+                let own = changes.iter().filter(|change| change.verb.is_of_object());
+                own.for_each(|change| self.apply(change));
                 plans.keep();
             }
             drop((pages, kept));
@@ -477,6 +507,7 @@ impl Piece {
                 into.copy_from_slice(&bytes[from..from + into.len()]);
             }
             Verb::Fill(_, value) => into.fill(value),
+            Verb::Data(..) | Verb::LetGo => unreachable!("it is of no object"),
             Verb::Bits(count, value) => {
                 let last = change.from + u64::from(count) - 1;
                 for (byte, at) in into.iter_mut().zip(self.start..) {

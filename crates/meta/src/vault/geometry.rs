@@ -78,6 +78,12 @@ impl Geometry {
         Ok(all)
     }
 
+    /// The bytes of a copy with so many pages of objects, and a log of `log_bytes`.
+    pub fn bytes_for(pages: u64, log_bytes: u64) -> u64 {
+        let all = Self { bytes: 0, log_bytes, pages: pages.max(PAGES_MIN), directory_pages: 1 };
+        all.home(all.all_pages(), 0)
+    }
+
     /// What is wrong with it, in words.
     pub(super) fn check(&self) -> Result<(), String> {
         let Self { bytes, log_bytes, pages, directory_pages } = *self;
@@ -175,6 +181,15 @@ mod tests {
         }
         assert_eq!(all.parent(254), Some((all.pages + 1, 0)));
         assert_eq!(all.parent(all.root()), None);
+    }
+
+    #[test]
+    fn what_so_many_pages_need_is_enough_for_them() {
+        for pages in [8, 9, 253, 254, 255, 64_516, 64_517, 1 << 20] {
+            let bytes = Geometry::bytes_for(pages, 1 << 20);
+            let all = Geometry::fit(bytes, 1 << 20, 1).unwrap();
+            assert!((pages..pages + 2).contains(&all.pages), "{} for {pages}", all.pages);
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! | `cache.rs`, `tree.rs` | pages in memory, pages on demand |
 //! | `directory.rs` | which objects there are, which pages are free |
 //! | `transaction.rs`, `commit.rs` | changes, and how they become durable |
+//! | `data.rs` | data outside of the vault that records make reachable |
 //! | `checkpoint.rs` | how changed pages reach their places |
 //! | `open.rs`, `replay.rs` | formatting, opening, what a log says after a crash |
 //! | `rejoin.rs` | how a copy comes back |
@@ -27,6 +28,7 @@ mod cell;
 mod check;
 mod checkpoint;
 mod commit;
+mod data;
 mod directory;
 pub mod entry;
 pub mod geometry;
@@ -59,6 +61,7 @@ pub use cache::CACHE_BYTES_MIN;
 pub use cell::{Cell, Codec};
 pub use check::{FINDINGS_MAX, Findings};
 pub use commit::{LAZY_WITHIN, SEALED_AFTER};
+pub use data::{Data, LOST};
 pub use directory::Spec;
 pub use entry::{Entry, ObjectKind};
 pub use log::{Log, LogEntry};
@@ -82,6 +85,8 @@ struct Inner {
     tree: Tree,
     directory: RefCell<Directory>,
     commits: Commits,
+    /// Where the data are that records name.
+    data: Option<data::Place>,
     /// One checkpoint after the other.
     checkpointing: RangeLock,
     checkpoint_soon: std::cell::Cell<bool>,
@@ -206,13 +211,20 @@ impl Vault {
     }
 
     /// Waits for what is being committed, and makes a checkpoint: a vault that is opened after this has
-    /// nothing to replay.
+    /// nothing to replay. Whoever has a handle still commits nothing more, and writes nothing.
     ///
     /// # Errors
     /// As [`Vault::flush`].
     pub async fn close(self) -> Result<()> {
         self.0.progress.until(|| !self.0.commits.is_busy()).await;
-        self.flush().await
+        let flushed = self.flush().await;
+        self.0.fail(&Error::new(ErrorKind::Stopped, "it is closed"));
+        flushed
+    }
+
+    /// Why nothing more is committed, if it has failed.
+    pub fn failure(&self) -> Option<Error> {
+        self.0.failed.borrow().clone()
     }
 }
 

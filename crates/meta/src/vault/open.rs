@@ -7,6 +7,7 @@ use block::{Env, Error, ErrorKind, Lower, RangeLock, Result, Waiters};
 
 use super::checkpoint::WINDOW;
 use super::commit::Commits;
+use super::data::Place;
 use super::directory::{Directory, SLOTS_PER_PAGE};
 use super::geometry::{Geometry, LOG_BYTES_MAX, LOG_BYTES_MIN, OBJECTS_MAX, SUPERBLOCKS};
 use super::page::PAGE_BYTES;
@@ -25,11 +26,13 @@ pub struct Shape {
     pub log_bytes: Option<u64>,
     /// Objects that there may be at once.
     pub objects: u32,
+    /// Bytes of a copy, from the first of its disk on; all that the smallest disk has if `None`.
+    pub bytes: Option<u64>,
 }
 
 impl Default for Shape {
     fn default() -> Self {
-        Self { log_bytes: None, objects: 256 }
+        Self { log_bytes: None, objects: 256, bytes: None }
     }
 }
 
@@ -131,6 +134,7 @@ impl Vault {
         }
         lowers.iter().try_for_each(check_disk)?;
         let bytes = lowers.iter().map(|lower| lower.info().size).min().unwrap_or_default();
+        let bytes = bytes.min(shape.bytes.unwrap_or(bytes));
         let bytes = bytes - bytes % PAGE_BYTES as u64;
         let usual = (bytes / LOG_PART).clamp(LOG_BYTES_MIN, LOG_BYTES_USUAL.min(LOG_BYTES_MAX));
         let log_bytes = shape.log_bytes.unwrap_or(usual - usual % PAGE_BYTES as u64);
@@ -166,10 +170,37 @@ impl Vault {
     /// has no superblock, unless [`Options::may_degrade`]; `Corrupt` if copies have been written apart
     /// from each other, or if what all copies need is damaged on all.
     pub async fn open(env: &Env, lowers: Vec<Option<Lower>>, options: &Options) -> Result<Self> {
+        Self::open_with(env, lowers, None, options).await
+    }
+
+    /// The same, of a vault whose records name data that are on `data`.
+    ///
+    /// # Errors
+    /// As [`Vault::open`], and what `data` says.
+    pub async fn open_with_data(
+        env: &Env,
+        lowers: Vec<Option<Lower>>,
+        data: Lower,
+        options: &Options,
+    ) -> Result<Self> {
+        let place = Place::new(data, &lowers);
+        Self::open_with(env, lowers, Some(place), options).await
+    }
+
+    async fn open_with(
+        env: &Env,
+        lowers: Vec<Option<Lower>>,
+        data: Option<Place>,
+        options: &Options,
+    ) -> Result<Self> {
         let primaries = gather(env, lowers, options).await?;
         if !options.read_only {
             // What a process before this one may have left in a cache becomes durable now.
+            let beside = data.as_ref().and_then(Place::start_flush);
             primaries.flush().await;
+            if let Some(flush) = beside {
+                flush.await.result?;
+            }
         }
         let reserved_bytes = reserve(env, &primaries.geometry)?;
         let Durable { root, tail, .. } = primaries.durable();
@@ -180,6 +211,7 @@ impl Vault {
             tree: Tree::new(primaries.geometry, root, options.cache_bytes),
             directory: RefCell::new(Directory::new(&primaries.geometry)),
             commits: Commits::new(tail, env.now()),
+            data,
             primaries,
             checkpointing: RangeLock::new(),
             checkpoint_soon: Cell::new(false),
@@ -195,7 +227,11 @@ impl Vault {
 impl Inner {
     async fn recover(&self) -> Result<()> {
         self.read_directory().await?;
-        let found = replay::find(&self.primaries).await?;
+        let mut found = replay::find(&self.primaries).await?;
+        let lost = self.verify_last(&mut found).await?;
+        if !lost.is_empty() {
+            found.mark_lost(&lost)?;
+        }
         self.replay(&found).await?;
         self.commits.set_head(found.end);
         self.directory.borrow_mut().count_free()?;

@@ -49,6 +49,11 @@ const CHECKSUM: std::ops::Range<usize> = 8..16;
 const WRITE: u8 = 1;
 const FILL: u8 = 2;
 const BITS: u8 = 3;
+const DATA: u8 = 4;
+const LET_GO: u8 = 5;
+
+/// Bytes of a checksum of data.
+const DATA_CHECKSUM_BYTES: usize = size_of::<U64>();
 
 /// What a change does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,14 +64,26 @@ pub enum Verb<'a> {
     Fill(u32, u8),
     /// So many bits set, or cleared.
     Bits(u32, bool),
+    /// So many bytes of data, outside of the vault, have this checksum: the next change makes them
+    /// reachable.
+    Data(u32, u64),
+    /// Data that an earlier record has named may be changed from now on.
+    LetGo,
+}
+
+impl Verb<'_> {
+    /// Whether it changes an object.
+    pub fn is_of_object(&self) -> bool {
+        !matches!(self, Verb::Data(..) | Verb::LetGo)
+    }
 }
 
 /// A change to an object, of one byte or bit at least.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Change<'a> {
-    /// The object's number.
+    /// The object's number; 0 if it is of none.
     pub object: u64,
-    /// From which byte of it, or bit.
+    /// From which byte of it, or bit; or from which byte of the data.
     pub from: u64,
     /// What happens there.
     pub verb: Verb<'a>,
@@ -77,14 +94,17 @@ impl<'a> Change<'a> {
     pub fn length(&self) -> u32 {
         match self.verb {
             Verb::Write(bytes) => bytes.len() as u32,
-            Verb::Fill(length, _) | Verb::Bits(length, _) => length,
+            Verb::Fill(length, _) | Verb::Bits(length, _) | Verb::Data(length, _) => length,
+            Verb::LetGo => 1,
         }
     }
 
     /// The bytes that it touches: first and number.
     pub fn byte_range(&self) -> (u64, u64) {
         match self.verb {
-            Verb::Write(_) | Verb::Fill(..) => (self.from, self.length().into()),
+            Verb::Write(_) | Verb::Fill(..) | Verb::Data(..) | Verb::LetGo => {
+                (self.from, self.length().into())
+            }
             Verb::Bits(count, _) => {
                 let last = self.from + u64::from(count) - 1;
                 (self.from / 8, last / 8 - self.from / 8 + 1)
@@ -94,10 +114,16 @@ impl<'a> Change<'a> {
 
     /// Adds its bytes to `to`.
     pub fn encode(&self, to: &mut Vec<u8>) {
+        let checksum;
         let (verb, value, bytes): (u8, u8, &[u8]) = match self.verb {
             Verb::Write(bytes) => (WRITE, 0, bytes),
             Verb::Fill(_, value) => (FILL, value, &[]),
             Verb::Bits(_, value) => (BITS, value.into(), &[]),
+            Verb::Data(_, sum) => {
+                checksum = sum.to_le_bytes();
+                (DATA, 0, &checksum)
+            }
+            Verb::LetGo => (LET_GO, 0, &[]),
         };
         let header = ChangeHeader {
             object: self.object.into(),
@@ -122,6 +148,7 @@ impl<'a> Change<'a> {
             return Err(format!("a change of {length} from {from}"));
         }
         let mut after = rest;
+        let of_none = header.object.get() == 0;
         let verb = match (header.verb, header.value) {
             (WRITE, 0) if length as usize <= rest.len() => {
                 let (bytes, behind) = rest.split_at(length as usize);
@@ -130,6 +157,12 @@ impl<'a> Change<'a> {
             }
             (FILL, value) => Verb::Fill(length, value),
             (BITS, value @ 0..=1) => Verb::Bits(length, value == 1),
+            (DATA, 0) if of_none && rest.len() >= DATA_CHECKSUM_BYTES => {
+                let (sum, behind) = U64::ref_from_prefix(rest).expect("it was just measured");
+                after = behind;
+                Verb::Data(length, sum.get())
+            }
+            (LET_GO, 0) if of_none && (from, length) == (0, 1) => Verb::LetGo,
             (verb, value) => return Err(format!("a change of sort {verb} with {value}")),
         };
         Ok((Self { object: header.object.get(), from, verb }, after))

@@ -1,10 +1,11 @@
 //! What a log says after a crash: which records count, and what they change.
 
 use block::seeded::{self, Bug};
-use block::{Error, ErrorKind, Lower, Result};
+use block::{ByteRange, Error, ErrorKind, Lower, Result};
 
 use super::Inner;
 use super::commit::pieces;
+use super::data;
 use super::entry::{DIRECTORY, ENTRY_BYTES, Slot};
 use super::geometry::{Geometry, LOG_START};
 use super::page::PAGE_BYTES;
@@ -55,6 +56,22 @@ impl Ring {
 pub(super) struct Found {
     pub records: Vec<(Head, Vec<u8>)>,
     pub end: Position,
+}
+
+impl Found {
+    /// What the last record has made reachable and is lost, reads as an error from now on.
+    ///
+    /// # Errors
+    /// `Corrupt` if that cannot be said of it.
+    pub fn mark_lost(&mut self, lost: &[ByteRange]) -> Result<()> {
+        let speaks = |(head, _): &&mut (Head, Vec<u8>)| head.changes > 0;
+        let Some((head, changes)) = self.records.iter_mut().rfind(speaks) else { return Ok(()) };
+        *changes = data::mark_lost(changes, lost).map_err(|words| {
+            let words = format!("record {} of the log: {words}", head.at.number);
+            Error::new(ErrorKind::Corrupt, words)
+        })?;
+        Ok(())
+    }
 }
 
 /// The record that comes next, as far as its head tells.
@@ -136,7 +153,7 @@ impl Inner {
             if changes.len() != head.changes as usize {
                 return Err(damaged(format!("{} changes, not {}", changes.len(), head.changes)));
             }
-            for change in &changes {
+            for change in changes.iter().filter(|change| change.verb.is_of_object()) {
                 self.repeat(change).await.map_err(|error| match error.kind() {
                     ErrorKind::Corrupt => damaged(error.words().to_owned()),
                     _ => error,

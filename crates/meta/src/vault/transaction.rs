@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
-use block::{Error, ErrorKind, Locked, Result};
+use block::{ByteRange, Error, ErrorKind, Locked, Result};
 
 use super::directory::{Planned, Spec, missing};
 use super::entry::{DIRECTORY, ENTRY_BYTES, Entry, ObjectKind, Slot};
@@ -29,6 +29,8 @@ pub struct Transaction {
     pub(super) plans: Plans,
     /// What becomes true of objects in memory when it is on its way.
     pub(super) turns: Vec<Turn>,
+    /// The data that it makes reachable.
+    pub(super) named: Vec<ByteRange>,
     /// What is let go when it is over.
     pub(super) kept: Vec<Box<dyn Any>>,
 }
@@ -61,6 +63,11 @@ impl Drop for Plans {
 }
 
 impl Plans {
+    /// Of something that asks nothing of the directory.
+    pub fn none(vault: &Inner) -> Self {
+        Self { vault: vault.me.clone(), made: Vec::new(), gone: Vec::new() }
+    }
+
     /// The transaction is committed: what was promised is its own.
     pub fn keep(mut self) {
         let Some(vault) = self.vault.upgrade() else { return };
@@ -78,8 +85,9 @@ impl Vault {
             changes: Vec::new(),
             count: 0,
             touched: Vec::new(),
-            plans: Plans { vault: self.0.me.clone(), made: Vec::new(), gone: Vec::new() },
+            plans: Plans::none(&self.0),
             turns: Vec::new(),
+            named: Vec::new(),
             kept: Vec::new(),
         }
     }

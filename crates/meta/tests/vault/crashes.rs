@@ -9,9 +9,9 @@ use crate::scene::{self, SMALL, block_on, some};
 use meta::vault::{Options, Vault};
 
 /// What a scenario leaves: the disks before it, and all that was done.
-struct Played {
-    before: Vec<Vec<u8>>,
-    events: Vec<Event>,
+pub struct Played {
+    pub before: Vec<Vec<u8>>,
+    pub events: Vec<Event>,
 }
 
 /// Plays `scenario` on a closed vault of so many copies.
@@ -64,7 +64,7 @@ fn look(images: Vec<Vec<u8>>, least: u64, most: u64, further: bool, what: &str) 
 }
 
 /// The disks at the moment before each event, with the last step that was answered, and begun.
-fn moments(played: &Played, mut each: impl FnMut(usize, &[Moment], u64, u64)) {
+pub fn moments(played: &Played, mut each: impl FnMut(usize, &[Moment], u64, u64)) {
     let mut disks: Vec<Moment> = played.before.iter().cloned().map(Moment::new).collect();
     let (mut answered, mut begun) = (0, 0);
     for (number, event) in played.events.iter().enumerate() {
@@ -167,7 +167,7 @@ fn a_power_cut_in_the_opening_after_a_power_cut_shows_every_step() {
 }
 
 /// A few ways in which a power cut could leave a disk.
-fn some_cuts(moment: &Moment) -> Vec<Vec<u8>> {
+pub fn some_cuts(moment: &Moment) -> Vec<Vec<u8>> {
     vec![
         moment.with(|_, _| false),
         moment.with(|_, _| true),

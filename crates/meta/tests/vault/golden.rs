@@ -97,6 +97,29 @@ fn a_record() {
 }
 
 #[test]
+fn changes_about_data() {
+    let mut changes = Vec::new();
+    for (from, verb) in [(0x0001_0000, Verb::Data(0x1000, 0x0807_0605_0403_0201)), (0, Verb::LetGo)]
+    {
+        Change { object: 0, from, verb }.encode(&mut changes);
+    }
+    let mut golden = vec![0; 24 + 8 + 24];
+    put(&mut golden, 10, &[1]);
+    put(&mut golden, 17, &[0x10, 0, 0, 4, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
+    put(&mut golden, 48, &[1, 0, 0, 0, 5]);
+    same(&changes, &golden);
+    let found = record::changes(&golden).unwrap();
+    assert_eq!(found[0].verb, Verb::Data(0x1000, 0x0807_0605_0403_0201));
+    assert_eq!(found[1].verb, Verb::LetGo);
+    // Object, value, checksum; object, from, length, value.
+    for at in [0, 21, 32, 40, 48, 53] {
+        let mut wrong = golden.clone();
+        wrong[at] ^= 2;
+        assert!(record::changes(&wrong[..56 - usize::from(at == 32) * 25]).is_err(), "byte {at}");
+    }
+}
+
+#[test]
 fn a_page_and_its_pointer() {
     let mut page = Page::blank(3, 0x1234);
     page.content_mut()[..2].copy_from_slice(&[0xaa, 0xbb]);

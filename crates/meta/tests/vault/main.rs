@@ -4,6 +4,7 @@ mod alloc;
 mod copies;
 mod crashes;
 mod damage;
+mod data;
 mod disk;
 mod figures;
 mod golden;

@@ -17,7 +17,7 @@ use zerocopy::little_endian::U64;
 use crate::scene::block_on;
 
 const DISK_BYTES: u64 = 2 << 20;
-const SHAPE: Shape = Shape { log_bytes: Some(64 << 10), objects: 64 };
+const SHAPE: Shape = Shape { log_bytes: Some(64 << 10), objects: 64, bytes: None };
 const OPTIONS: Options =
     Options { cache_bytes: 60 * 4096, read_only: false, may_degrade: false, vault: None };
 

@@ -287,7 +287,7 @@ fn too_much_is_told_with_its_limit() {
         assert_eq!(vault.flush().await.unwrap_err().kind(), ErrorKind::ReadOnly);
         assert_eq!(again[0].writes.get(), 0);
         for shape in
-            [Shape { objects: 0, ..scene::SHAPE }, Shape { log_bytes: Some(1), objects: 8 }]
+            [Shape { objects: 0, ..scene::SHAPE }, Shape { log_bytes: Some(1), ..scene::SHAPE }]
         {
             let error = Vault::format(&env, &scene::lowers(&again), shape).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");

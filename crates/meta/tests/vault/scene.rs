@@ -18,7 +18,7 @@ pub const RECORDS: u64 = 2000;
 /// Bits: on two pages.
 pub const BITS: u64 = 40_000;
 
-pub const SHAPE: Shape = Shape { log_bytes: Some(64 << 10), objects: 8 };
+pub const SHAPE: Shape = Shape { log_bytes: Some(64 << 10), objects: 8, bytes: None };
 
 pub const SMALL: Options =
     Options { cache_bytes: 40 * 4096, read_only: false, may_degrade: false, vault: None };

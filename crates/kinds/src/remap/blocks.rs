@@ -1,0 +1,460 @@
+//! Where blocks are: finding them, placing them, giving their places back.
+
+use block::{Buf, ByteRange, Child, Error, ErrorKind, Mode, Mono, Op, Result};
+use meta::alloc::{Places, Spot};
+use meta::vault::{Data, Transaction};
+
+use super::device::Inner;
+use super::opening::Map;
+
+/// Blocks that one request is about, and places that one transaction changes.
+pub const BATCH_BLOCKS: u64 = 32;
+
+/// The same, with one that it begins in the midst of.
+const TOUCHED_MAX: usize = BATCH_BLOCKS as usize + 1;
+
+/// Children of one request in flight at once.
+pub const WINDOW: usize = 8;
+
+/// Where the blocks of a range are.
+pub struct Looked {
+    pub range: ByteRange,
+    /// The block in which it begins.
+    pub first: u64,
+    spots: [Spot; TOUCHED_MAX],
+    count: usize,
+}
+
+/// Part of a range that is in one piece below.
+pub struct Piece {
+    /// Its bytes, as clients see them.
+    pub range: ByteRange,
+    /// Where it is; [`Spot::At`] with the first place.
+    pub spot: Spot,
+}
+
+/// Children of one request, a few at a time.
+#[derive(Default)]
+pub struct Window {
+    begun: [Option<(Child, Option<Buf>)>; WINDOW],
+    next: usize,
+    failed: Option<Error>,
+}
+
+impl Window {
+    /// One more; waits for the oldest if there are many. What it reads goes to `into`.
+    pub async fn push(&mut self, child: Child, into: Option<Buf>) {
+        let oldest = self.begun[self.next].replace((child, into));
+        self.next = (self.next + 1) % WINDOW;
+        self.finish(oldest).await;
+    }
+
+    async fn finish(&mut self, child: Option<(Child, Option<Buf>)>) {
+        let Some((child, into)) = child else { return };
+        let done = child.await;
+        match (done.result, done.op, into) {
+            (Err(error), ..) => {
+                self.failed.get_or_insert(error);
+            }
+            (Ok(()), Op::Read { into: read, .. }, Some(into)) if !read.same(&into) => {
+                into.write().copy_from_slice(&read.read());
+            }
+            _ => {}
+        }
+    }
+
+    /// Waits for all of them, whatever becomes of the first.
+    ///
+    /// # Errors
+    /// That of the first that failed.
+    pub async fn drain(mut self) -> Result<()> {
+        for n in 0..WINDOW {
+            let child = self.begun[n].take();
+            self.finish(child).await;
+        }
+        self.failed.map_or(Ok(()), Err)
+    }
+}
+
+impl Looked {
+    /// The blocks, each with the part of it that the range is about.
+    pub fn blocks(&self, inner: &Inner) -> impl Iterator<Item = (u64, Spot, ByteRange)> {
+        let spots = (self.first..).zip(&self.spots[..self.count]);
+        spots.map(|(block, spot)| {
+            let whole = inner.layout.range(block, 1);
+            let part =
+                whole.intersect(self.range).expect("only blocks of the range were looked up");
+            (block, *spot, part)
+        })
+    }
+
+    /// The range, in pieces.
+    pub fn pieces(&self, inner: &Inner) -> impl Iterator<Item = Piece> {
+        let mut blocks = self.blocks(inner).peekable();
+        std::iter::from_fn(move || {
+            let (_, spot, mut range) = blocks.next()?;
+            let mut end = spot;
+            while let Some((_, _, more)) = blocks.next_if(|(_, next, _)| follows(end, *next)) {
+                range = ByteRange::between(range.start(), more.end()).expect("it grows");
+                end = next_of(end);
+            }
+            Some(Piece { range, spot })
+        })
+    }
+
+    /// Whether there is a block that a write would have to find a place for, or to put right.
+    fn is_to_be_placed(&self) -> bool {
+        self.spots[..self.count].iter().any(|spot| !matches!(spot, Spot::At(_)))
+    }
+}
+
+fn next_of(spot: Spot) -> Spot {
+    match spot {
+        Spot::At(place) => Spot::At(place + 1),
+        other => other,
+    }
+}
+
+fn follows(before: Spot, spot: Spot) -> bool {
+    !matches!(spot, Spot::Lost(_)) && next_of(before) == spot
+}
+
+/// The checksum of a block: a part of it, and zeros around it.
+fn checksum(zeros: &Buf, head: usize, part: &Buf, tail: usize) -> u64 {
+    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Nvme);
+    let zeros = zeros.read();
+    digest.update(&zeros[..head]);
+    digest.update(&part.read());
+    digest.update(&zeros[..tail]);
+    digest.finalize()
+}
+
+impl Inner {
+    /// Where the blocks of `range` are, which has [`BATCH_BLOCKS`] at most.
+    pub async fn look(&self, map: &Map, range: ByteRange) -> Result<Looked> {
+        let first = self.layout.block_of(range.start());
+        let count = (self.layout.block_of(range.end() - 1) - first + 1) as usize;
+        let mut looked = Looked { range, first, spots: [Spot::Nowhere; TOUCHED_MAX], count };
+        map.blocks.spots(first, &mut looked.spots[..count]).await?;
+        Ok(looked)
+    }
+
+    /// A range in parts that can be looked up at once.
+    pub fn batches(&self, range: ByteRange) -> impl Iterator<Item = ByteRange> + use<> {
+        let bytes = BATCH_BLOCKS * self.layout.block_bytes;
+        let mut at = range.start();
+        std::iter::from_fn(move || {
+            let part = ByteRange::between(at, range.end().min(at - at % bytes + bytes))?;
+            at = part.end();
+            Some(part)
+        })
+    }
+
+    /// Whole blocks.
+    pub fn widened(&self, range: ByteRange) -> ByteRange {
+        range.widen(self.layout.block_bytes as u32).expect("a device ends far below u64::MAX")
+    }
+
+    /// Where a part of a block is that is at `place`.
+    pub fn below(&self, place: u64, part: ByteRange) -> ByteRange {
+        let within = part.start() % self.layout.block_bytes;
+        part.at(self.layout.places(place, 1).start() + within)
+    }
+
+    pub fn lost(&self, range: ByteRange) -> Error {
+        let words = format!(
+            "{range} was lost by a disk in a crash. Next: write all of its block, of {} bytes, or \
+             discard it",
+            self.layout.block_bytes
+        );
+        Error::new(ErrorKind::Corrupt, words).at(&self.name)
+    }
+
+    /// Reads what is somewhere, and makes zeros of what is nowhere.
+    pub async fn read(&self, map: &Map, op: &mut Op) -> Result<()> {
+        let range = op.range().expect("a read has one");
+        let _here = self.lock.lock(range, Mode::Shared).await;
+        let looked = self.look(map, range).await?;
+        let mut pieces = looked.pieces(self);
+        let first = pieces.next().expect("a range has a piece");
+        if let (Spot::At(place), true) = (first.spot, first.range == range) {
+            op.set_range(self.below(place, range));
+            let read = self.data.forward(op).await;
+            op.set_range(range);
+            return read;
+        }
+        let mut window = Window::default();
+        let mut result = Ok(());
+        for piece in std::iter::once(first).chain(pieces) {
+            let Op::Read { into, avoid, .. } = op.part(piece.range) else {
+                unreachable!("a part of a read is one")
+            };
+            match piece.spot {
+                Spot::Nowhere => into.write().fill(0),
+                Spot::Lost(_) => result = Err(self.lost(piece.range)),
+                Spot::At(place) => {
+                    let range = self.below(place, piece.range);
+                    let child = self.data.start(Op::Read { range, into: into.clone(), avoid });
+                    window.push(child, Some(into)).await;
+                }
+            }
+        }
+        window.drain().await.and(result)
+    }
+
+    /// Writes in place what has one, and finds places for the rest.
+    pub async fn write(&self, map: &Map, op: &mut Op) -> Result<()> {
+        let range = op.range().expect("a write has one");
+        {
+            let _here = self.lock.lock(range, Mode::Shared).await;
+            let looked = self.look(map, range).await?;
+            if !looked.is_to_be_placed() {
+                return self.write_in_place(map, &looked, op).await;
+            }
+        }
+        let _alone = self.lock.lock(self.widened(range), Mode::Exclusive).await;
+        let looked = self.look(map, range).await?;
+        self.check_whole(&looked)?;
+        let (mut transaction, runs) = self.take_places(map, &looked).await?;
+        // Places are promised to the transaction: it stays until nothing is on its way to them.
+        let mut written = self.write_in_place(map, &looked, op).await;
+        let mut window = Window::default();
+        for (block, places) in &runs {
+            if written.is_ok() {
+                written =
+                    self.write_new(map, &mut window, &mut transaction, *block, *places, op).await;
+            }
+        }
+        written.and(window.drain().await)?;
+        map.vault.commit(transaction).await?;
+        let new = runs.iter().map(|(block, places)| match looked.spot(*block) {
+            Spot::Lost(_) => 0,
+            _ => places.count,
+        });
+        self.taken.set(self.taken.get() + new.sum::<u64>());
+        Ok(())
+    }
+
+    /// Of a block that is lost, nothing but all may be written.
+    fn check_whole(&self, looked: &Looked) -> Result<()> {
+        let is_bad = |(_, spot, part): &(u64, Spot, ByteRange)| {
+            matches!(spot, Spot::Lost(_)) && part.len() < self.layout.block_bytes
+        };
+        let bad = looked.blocks(self).find(is_bad);
+        bad.map_or(Ok(()), |(_, _, part)| Err(self.lost(part)))
+    }
+
+    async fn write_in_place(&self, map: &Map, looked: &Looked, op: &mut Op) -> Result<()> {
+        let mut window = Window::default();
+        let mut result = Ok(());
+        for piece in looked.pieces(self) {
+            let Spot::At(place) = piece.spot else { continue };
+            let below = self.below(place, piece.range);
+            result = map.vault.let_go(below).await;
+            if result.is_err() {
+                break;
+            }
+            let mut part = op.part(piece.range);
+            part.set_range(below);
+            window.push(self.data.start(part), None).await;
+        }
+        window.drain().await.and(result)
+    }
+
+    /// Places for all blocks that have none, in runs: the first block of each, and its places. Waits for
+    /// a while where there are none.
+    async fn take_places(
+        &self,
+        map: &Map,
+        looked: &Looked,
+    ) -> Result<(Transaction, Vec<(u64, Places)>)> {
+        let begun = self.env.now();
+        loop {
+            let (frees, mut transaction) = (self.frees.get(), map.vault.begin());
+            match self.try_places(map, looked, &mut transaction).await {
+                Ok(runs) => return Ok((transaction, runs)),
+                Err(error) if error.kind() == ErrorKind::NoSpace => {
+                    drop(transaction);
+                    if !self.waits_for_room(begun, frees).await {
+                        return Err(self.full(map));
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn try_places(
+        &self,
+        map: &Map,
+        looked: &Looked,
+        transaction: &mut Transaction,
+    ) -> Result<Vec<(u64, Places)>> {
+        let mut runs = Vec::new();
+        let (mut block, end) = (looked.first, looked.first + looked.count as u64);
+        while block < end {
+            let places = match looked.spot(block) {
+                Spot::At(_) => {
+                    block += 1;
+                    continue;
+                }
+                Spot::Lost(place) => Places { first: place, count: 1 },
+                Spot::Nowhere => {
+                    let nowhere = |block: &u64| looked.spot(*block) == Spot::Nowhere;
+                    let wanted = (block..end).take_while(nowhere).count() as u64;
+                    map.blocks.take(transaction, wanted).await?
+                }
+            };
+            runs.push((block, places));
+            block += places.count;
+        }
+        Ok(runs)
+    }
+
+    /// Waits until places were given back since there were `frees`; not for ever, and not everybody.
+    async fn waits_for_room(&self, begun: Mono, frees: u64) -> bool {
+        let waited = self.env.now().since(begun);
+        let Some(left) = super::ROOM_WITHIN.checked_sub(waited).filter(|left| !left.is_zero())
+        else {
+            return false;
+        };
+        if self.held.get() >= super::HELD_MAX {
+            return false;
+        }
+        self.held.set(self.held.get() + 1);
+        let held = block::OrElse::new(|| self.held.set(self.held.get() - 1));
+        let freed = self.freed.until(|| self.frees.get() != frees || self.closing.get());
+        let in_time = self.env.within(left, freed).await.is_some();
+        drop(held);
+        in_time && !self.closing.get()
+    }
+
+    fn full(&self, map: &Map) -> Error {
+        let words = format!(
+            "all {} places of {} bytes are taken. Next: discard what is not needed",
+            map.blocks.places(),
+            self.layout.block_bytes
+        );
+        Error::new(ErrorKind::NoSpace, words).at(&self.name)
+    }
+
+    /// Writes what `op` has for some new blocks, and zeros around it, and names them in the transaction.
+    async fn write_new(
+        &self,
+        map: &Map,
+        window: &mut Window,
+        transaction: &mut Transaction,
+        block: u64,
+        places: Places,
+        op: &Op,
+    ) -> Result<()> {
+        let range = op.range().expect("a write has one");
+        let Op::Write { data, .. } = op else { unreachable!("only a write needs places") };
+        let whole = self.layout.range(block, places.count);
+        let part = whole.intersect(range).expect("its blocks are those of the write");
+        let bytes = |part: ByteRange| {
+            let from = (part.start() - range.start()) as usize;
+            data.slice(from..from + part.len() as usize)
+        };
+        let below = self.layout.places(places.first, places.count);
+        let zeros = [
+            ByteRange::between(whole.start(), part.start()),
+            ByteRange::between(part.end(), whole.end()),
+        ];
+        let place_of = |part: ByteRange| part.at(below.start() + (part.start() - whole.start()));
+        for around in zeros.into_iter().flatten() {
+            let zeros = self.zeros.slice(0..around.len() as usize);
+            window.push(self.data.start(Op::write(place_of(around), zeros)), None).await;
+        }
+        window.push(self.data.start(Op::write(place_of(part), bytes(part))), None).await;
+        for n in 0..places.count {
+            let one = self.layout.range(block + n, 1);
+            let part = one.intersect(range).expect("it is one of the write's");
+            let head = (part.start() - one.start()) as usize;
+            let tail = (one.end() - part.end()) as usize;
+            let data = Data {
+                range: self.layout.places(places.first + n, 1),
+                checksum: checksum(&self.zeros, head, &bytes(part), tail),
+            };
+            map.blocks.put_written(transaction, block + n, places.first + n, &data)?;
+        }
+        Ok(())
+    }
+
+    /// Gives back the places of all whole blocks in `range`; what is left of it becomes zeros if
+    /// `zero`, and else stays as it is.
+    pub async fn give_back(
+        &self,
+        map: &Map,
+        range: ByteRange,
+        zero: bool,
+        fua: bool,
+    ) -> Result<()> {
+        for batch in self.batches(range) {
+            let _alone = self.lock.lock(self.widened(batch), Mode::Exclusive).await;
+            let looked = self.look(map, batch).await?;
+            let mut transaction = map.vault.begin();
+            let freed = self.give_back_whole(map, &looked, &mut transaction)?;
+            map.vault.commit(transaction).await?;
+            self.have_freed(freed);
+            if zero {
+                self.zero_parts(map, &looked, fua).await?;
+            }
+            self.env.give_way().await;
+        }
+        Ok(())
+    }
+
+    /// Gives back the places of whole blocks; how many.
+    fn give_back_whole(
+        &self,
+        map: &Map,
+        looked: &Looked,
+        transaction: &mut Transaction,
+    ) -> Result<u64> {
+        let mut freed = 0;
+        for (block, spot, part) in looked.blocks(self) {
+            let (Spot::At(place) | Spot::Lost(place)) = spot else { continue };
+            if part.len() == self.layout.block_bytes {
+                map.blocks.put(transaction, block, None)?;
+                map.blocks.free(transaction, Places { first: place, count: 1 })?;
+                freed += 1;
+            }
+        }
+        Ok(freed)
+    }
+
+    /// Writes zeros to what is less than a block: the first one, and the last.
+    async fn zero_parts(&self, map: &Map, looked: &Looked, fua: bool) -> Result<()> {
+        for (_, spot, part) in looked.blocks(self) {
+            match spot {
+                _ if part.len() == self.layout.block_bytes => {}
+                Spot::Nowhere => {}
+                Spot::Lost(_) => return Err(self.lost(part)),
+                Spot::At(place) => {
+                    let range = self.below(place, part);
+                    map.vault.let_go(range).await?;
+                    let data = self.zeros.slice(0..part.len() as usize);
+                    self.data.call(Op::Write { range, data, fua }).await.result?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// So many places are free again.
+    fn have_freed(&self, count: u64) {
+        if count > 0 {
+            self.taken.set(self.taken.get() - count);
+            self.frees.set(self.frees.get() + 1);
+            self.freed.wake();
+        }
+    }
+}
+
+impl Looked {
+    /// Where a block of it is.
+    pub fn spot(&self, block: u64) -> Spot {
+        self.spots[(block - self.first) as usize]
+    }
+}

@@ -1,0 +1,317 @@
+//! Requests, and what a person may ask.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::rc::Rc;
+
+use block::env::LocalFuture;
+use block::{
+    Below, Buf, ByteRange, Control, Device, EXTENTS_MAX, Env, Error, ErrorKind, Handled, Handover,
+    Health, Info, JobCommand, Lower, Needs, Op, OrElse, Pace, RangeLock, Report, Request, Result,
+    State, Underway, Waiters, push_extent,
+};
+use meta::alloc::Spot;
+
+use super::blocks::WINDOW;
+use super::layout::Layout;
+use super::opening::{Map, Opening};
+use super::packer::Packing;
+use super::record::Record;
+
+/// The most blocks that one answer about what is in use is about.
+const STATUS_BLOCKS_MAX: u64 = 1 << 16;
+
+/// A device whose blocks are placed when they are first written.
+pub struct Remap {
+    pub inner: Rc<Inner>,
+}
+
+/// What requests and the packer share.
+pub struct Inner {
+    pub name: String,
+    pub env: Env,
+    pub info: Info,
+    pub layout: Layout,
+    pub data: Lower,
+    /// Which port that is.
+    pub data_port: usize,
+    pub opening: Opening,
+    /// Blocks: shared by who uses what is there, alone for who changes where it is.
+    pub lock: RangeLock,
+    /// A block of zeros.
+    pub zeros: Buf,
+    map: OnceCell<Map>,
+    /// Why there is no map.
+    broken: RefCell<Option<Error>>,
+    opened: Waiters,
+    /// Places that are taken.
+    pub taken: Cell<u64>,
+    /// How often places were given back.
+    pub frees: Cell<u64>,
+    /// Wakes those who wait for a place.
+    pub freed: Waiters,
+    /// How many do.
+    pub held: Cell<u32>,
+    pub packing: Option<Packing>,
+    pub pace: Pace,
+    pub underway: Underway,
+    pub closing: Cell<bool>,
+    /// Wakes the packer, and those who wait for it.
+    pub changed: Waiters,
+}
+
+/// What a device is made from.
+pub struct Making {
+    pub name: String,
+    pub info: Info,
+    pub layout: Layout,
+    pub data_port: usize,
+    pub opening: Opening,
+    pub pack: bool,
+    pub speed: Option<u64>,
+}
+
+impl Remap {
+    /// A device that has no map yet.
+    ///
+    /// # Errors
+    /// `Limit` without buffers.
+    pub fn new(making: Making, paused: bool) -> Result<Self> {
+        let Making { name, info, layout, data_port, opening, pack, speed } = making;
+        let env = opening.env.clone();
+        let zeros = env.buf(layout.block_bytes as usize)?;
+        zeros.write().fill(0);
+        let inner = Inner {
+            name,
+            info,
+            layout,
+            data: opening.data.clone(),
+            data_port,
+            lock: RangeLock::new(),
+            zeros,
+            map: OnceCell::new(),
+            broken: RefCell::default(),
+            opened: Waiters::default(),
+            taken: Cell::new(0),
+            frees: Cell::new(0),
+            freed: Waiters::default(),
+            held: Cell::new(0),
+            packing: pack.then(|| Packing::new(paused)),
+            pace: Pace::new(&env, speed),
+            env,
+            opening,
+            underway: Underway::default(),
+            closing: Cell::new(false),
+            changed: Waiters::default(),
+        };
+        Ok(Self { inner: Rc::new(inner) })
+    }
+}
+
+impl Inner {
+    /// The map, once it is there.
+    pub async fn map(&self) -> Result<&Map> {
+        if self.map.get().is_none() {
+            self.opened.until(|| self.map.get().is_some() || self.broken.borrow().is_some()).await;
+        }
+        self.map.get().ok_or_else(|| {
+            let broken = self.broken.borrow();
+            broken.clone().expect("it was looked at above")
+        })
+    }
+
+    /// Opens the vault that `record` tells of, or makes it.
+    ///
+    /// # Errors
+    /// What is wrong with it, and what the disks say.
+    pub async fn open(self: &Rc<Self>, record: Record) -> Result<()> {
+        let opened = self.try_open(record).await;
+        if let Err(error) = &opened {
+            *self.broken.borrow_mut() = Some(error.clone());
+        }
+        self.opened.wake();
+        opened
+    }
+
+    async fn try_open(self: &Rc<Self>, record: Record) -> Result<()> {
+        let uuid = match record.vault {
+            Some(uuid) => uuid,
+            None => {
+                let uuid = self.opening.format(&record.layout).await?;
+                self.opening.keep(&Record { vault: Some(uuid), ..record }).await?;
+                uuid
+            }
+        };
+        let map = self.opening.open(uuid).await?;
+        self.taken.set(map.blocks.taken().await?);
+        let first = self.map.set(map);
+        assert!(first.is_ok(), "it is opened once");
+        if !self.info.read_only {
+            self.begin_packing();
+        }
+        Ok(())
+    }
+
+    /// Does that when it is sure that the device stays: a change may be taken back, and then what is there
+    /// has to be what it was.
+    pub fn open_later(self: &Rc<Self>, record: Record) {
+        let inner = self.clone();
+        let one = self.underway.begin();
+        self.env.spawn("a new map of blocks", async move {
+            let _one = one;
+            let gone = inner.changed.until(|| inner.closing.get());
+            if super::packer::first(inner.opening.kept.stays(), gone).await.is_some() {
+                // Whoever asks for something is told.
+                let _ = inner.open(record).await;
+            }
+        });
+    }
+
+    async fn flush(&self) -> Result<()> {
+        if let Some(error) = self.map.get().and_then(|map| map.vault.failure()) {
+            return Err(error.at(&self.name));
+        }
+        self.data.flush().await
+    }
+
+    async fn status(&self, map: &Map, range: ByteRange) -> Result<Vec<block::Extent>> {
+        let mut extents = Vec::new();
+        let most = STATUS_BLOCKS_MAX * self.layout.block_bytes;
+        let end = range.end().min(range.start() + most);
+        let asked = ByteRange::between(range.start(), end).expect("it has bytes");
+        for batch in self.batches(asked) {
+            for (_, spot, part) in self.look(map, batch).await?.blocks(self) {
+                let state = if spot == Spot::Nowhere { State::Hole } else { State::Data };
+                push_extent(&mut extents, part.len(), state);
+            }
+            if extents.len() >= EXTENTS_MAX {
+                break;
+            }
+        }
+        Ok(extents)
+    }
+
+    fn report(&self) -> Report {
+        let (places, taken) = (self.layout.places, self.taken.get());
+        let mut counters = vec![("places", places), ("taken", taken), ("free", places - taken)];
+        let mut report = Report { jobs: self.job().into_iter().collect(), ..Report::default() };
+        if let Some(packing) = &self.packing {
+            counters.push(("failed", packing.failed.get()));
+        }
+        let failure = self.map.get().and_then(|map| map.vault.failure());
+        if let Some(error) = failure.or_else(|| self.broken.borrow().clone()) {
+            report.health = Health::Failed;
+            report.summary = format!("where blocks are can be changed no more: {error}");
+            report.next = Some("stop and start the graph, once its disks are well".to_owned());
+        } else if taken == places {
+            report.summary = "no place is free: first writes wait, and fail".to_owned();
+            report.next = Some("discard what is not needed".to_owned());
+        }
+        Report { counters, ..report }
+    }
+
+    /// Brings the part of the map with that block into memory, for who asks again.
+    fn fetch(self: &Rc<Self>, block: u64) {
+        let inner = self.clone();
+        self.env.spawn("a part of a map", async move {
+            if let Ok(map) = inner.map().await {
+                // Whoever asks next is told what is wrong with it.
+                let _ = map.blocks.spot(block).await;
+            }
+        });
+    }
+}
+
+impl Device for Remap {
+    fn info(&self) -> &Info {
+        &self.inner.info
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::children(WINDOW as u32)
+    }
+
+    async fn submit(&self, request: &mut Request) -> Result<()> {
+        let inner = &self.inner;
+        let map = inner.map().await?;
+        inner.pace.client();
+        match &mut request.op {
+            Op::Read { .. } => inner.read(map, &mut request.op).await,
+            Op::Write { .. } => inner.write(map, &mut request.op).await,
+            Op::WriteZeroes { range, fua, .. } => inner.give_back(map, *range, true, *fua).await,
+            Op::Discard { range, fua } => inner.give_back(map, *range, false, *fua).await,
+            Op::Flush => inner.flush().await,
+            Op::Status { range, extents } => {
+                *extents = inner.status(map, *range).await?;
+                Ok(())
+            }
+        }
+    }
+
+    fn resolve(&self, range: ByteRange) -> Result<Vec<Below>> {
+        let inner = &self.inner;
+        let mut all = Vec::new();
+        let blocks = inner.layout.block_of(range.start())..=inner.layout.block_of(range.end() - 1);
+        for block in blocks.take(EXTENTS_MAX) {
+            let spot = inner.map.get().and_then(|map| map.blocks.spot_in_memory(block));
+            let Some(spot) = spot else {
+                inner.fetch(block);
+                let words = format!("where block {block} is has to be read first: ask again");
+                return Err(Error::new(ErrorKind::Unsupported, words).at(&inner.name));
+            };
+            let (Spot::At(place) | Spot::Lost(place)) = spot else { continue };
+            let whole = inner.layout.range(block, 1);
+            let part = whole.intersect(range).expect("the block is one of the range");
+            let how = "placed";
+            let range = inner.below(place, part);
+            all.push(Below { lower: inner.data_port, above: part.start(), range, how });
+        }
+        Ok(all)
+    }
+
+    fn control(&self, control: &Control) -> Handled {
+        match control {
+            Control::Report => Handled::Done(Ok(self.inner.report())),
+            Control::Job(command) if self.inner.packing.is_some() => self.job_control(*command),
+            Control::Job(_)
+            | Control::Fail { .. }
+            | Control::Resync { .. }
+            | Control::Scrub { .. }
+            | Control::Keys { .. } => Handled::Pass,
+        }
+    }
+
+    fn close(&self) -> LocalFuture<Handover> {
+        let inner = self.inner.clone();
+        Box::pin(async move {
+            inner.closing.set(true);
+            inner.changed.wake();
+            inner.freed.wake();
+            // If nothing comes of it, it goes on.
+            let closing = OrElse::new(|| {
+                inner.closing.set(false);
+                inner.begin_packing();
+            });
+            inner.underway.ended().await;
+            if let Some(map) = inner.map.get().filter(|_| !inner.info.read_only) {
+                // What it could not write is in its log.
+                let _ = map.vault.clone().close().await;
+            }
+            closing.done();
+            None
+        })
+    }
+}
+
+impl Remap {
+    fn job_control(&self, command: JobCommand) -> Handled {
+        let inner = &self.inner;
+        if command == JobCommand::Wait {
+            let inner = inner.clone();
+            return Handled::Later(Box::pin(async move {
+                inner.packed().await;
+                Ok(inner.report())
+            }));
+        }
+        Handled::Done(inner.command(command).map(|()| inner.report()))
+    }
+}

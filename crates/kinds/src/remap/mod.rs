@@ -1,0 +1,286 @@
+//! A device whose blocks are placed when they are first written, and can be moved.
+//!
+//! Violin's remapping module (section 2.2): a translation table, kept in a vault.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `mod.rs` | the kind: options, plan, maker |
+//! | `layout.rs` | where the vault and the places are |
+//! | `record.rs` | what it keeps in labels, as bytes |
+//! | `opening.rs` | finding the vault, or making it |
+//! | `device.rs` | requests, and what a person may ask |
+//! | `blocks.rs` | finding blocks, placing them, giving their places back |
+//! | `packer.rs` | moving blocks to the front |
+
+mod blocks;
+mod device;
+pub mod layout;
+mod opening;
+mod packer;
+pub mod record;
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use block::env::LocalFuture;
+use block::{Env, Error, ErrorKind, Info, Kept, Lower, Result};
+use graph::engine::AnyDevice;
+use graph::kind::{Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
+use graph::spec::units::write_size;
+use meta::alloc::Policy;
+
+use blocks::BATCH_BLOCKS;
+use device::{Making, Remap};
+use layout::{BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, BLOCKS_MAX, Layout};
+use opening::Opening;
+use record::Record;
+
+/// `remap`
+pub const KIND: Kind = Kind {
+    name: "remap",
+    summary: "blocks get their place when they are first written",
+    manual: include_str!("manual.md"),
+    lowers: Lowers::Many(1, 2),
+    options: &[
+        OptionSpec {
+            name: "size",
+            value: ValueType::Size(BLOCK_BYTES_MIN, 1 << 60),
+            required: true,
+            help: "bytes that clients see; may be more than there is room for",
+        },
+        OptionSpec {
+            name: "block",
+            value: ValueType::Size(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX),
+            required: false,
+            help: "bytes that have a place of their own, a power of two; 64KiB if not set",
+        },
+        OptionSpec {
+            name: "policy",
+            value: ValueType::Choice(&POLICIES),
+            required: false,
+            help: "where a place is looked for: the first that is free, behind the last one taken, or \
+                   near it; first-free if not set",
+        },
+        OptionSpec {
+            name: "meta",
+            value: ValueType::Member,
+            required: false,
+            help: "the one of its two devices that has the map; the beginning of its only one if not \
+                   set",
+        },
+        OptionSpec {
+            name: "cache",
+            value: ValueType::Size(CACHE_BYTES_MIN, CACHE_BYTES_MAX),
+            required: false,
+            help: "memory for the map; 16MiB if not set",
+        },
+        OptionSpec {
+            name: "pack",
+            value: ValueType::Switch,
+            required: false,
+            help: "moves blocks to the front in the background; off if not set",
+        },
+        OptionSpec {
+            name: "speed",
+            value: ValueType::Size(64 << 10, 1 << 40),
+            required: false,
+            help: "bytes moved per second at most while it packs; as many as clients leave if not set",
+        },
+    ],
+    maker: Maker::Keeper { bytes: Bytes::Own, plan, make },
+};
+
+const POLICIES: [&str; 3] = ["first-free", "log", "near"];
+
+/// See the option `cache`. One transaction changes at most a page of the bitmap for each of its blocks,
+/// and a fifth of the pages in memory may be changed.
+const CACHE_BYTES_MIN: u64 = 2 << 20;
+const CACHE_BYTES_DEFAULT: u64 = 16 << 20;
+const CACHE_BYTES_MAX: u64 = 16 << 30;
+
+/// A first write waits this long for a place.
+pub const ROOM_WITHIN: Duration = Duration::from_secs(10);
+
+/// So many first writes wait at once; more fail at once, so that others find slots.
+const HELD_MAX: u32 = 16;
+
+/// Which of its lowers is which.
+struct Ports {
+    data: usize,
+    meta: usize,
+}
+
+impl Ports {
+    fn of(given: &Given) -> Result<Self, Fault> {
+        let names: Vec<&str> = given.lowers.iter().map(|lower| lower.name.as_str()).collect();
+        match (&names[..], given.text("meta")) {
+            ([_], None) => Ok(Self { data: 0, meta: 0 }),
+            ([first, _], Some(meta)) if *first == meta => Ok(Self { data: 1, meta: 0 }),
+            ([_, _], Some(_)) => Ok(Self { data: 0, meta: 1 }),
+            ([first, second, ..], None) => Err(Fault::new(
+                "on",
+                format!(
+                    "which of {first:?} and {second:?} has the map? meta = {second:?}, or one device"
+                ),
+            )),
+            (_, Some(meta)) => Err(Fault::new(
+                "meta",
+                format!(
+                    "{meta:?} is the only device; name another one in \"on\", or leave meta away"
+                ),
+            )),
+            _ => unreachable!("its lowers were counted"),
+        }
+    }
+
+    fn apart(&self) -> bool {
+        self.data != self.meta
+    }
+}
+
+fn policy(given: &Given) -> Policy {
+    match given.text("policy") {
+        Some("log") => Policy::LogStructured,
+        Some("near") => Policy::NearLast,
+        _ => Policy::FirstFree,
+    }
+}
+
+fn block_bytes(given: &Given) -> u64 {
+    given.size("block").unwrap_or(BLOCK_BYTES_DEFAULT)
+}
+
+fn plan(given: &Given) -> Plan<Info> {
+    let ports = Ports::of(given).map_err(|fault| vec![fault])?;
+    let mut faults = Vec::new();
+    let mut fault = |option, words: String| faults.push(Fault::new(option, words));
+    for lower in given.lowers.iter().filter(|lower| !lower.labelled) {
+        let words = format!(
+            "{:?} is on a raw disk, and that there is a map is kept on labelled ones; put label = true \
+             on the disks",
+            lower.name
+        );
+        fault("on", words);
+    }
+    let (block, size) = (block_bytes(given), given.size("size").unwrap_or_default());
+    if !block.is_power_of_two() {
+        let near = block.next_power_of_two() / 2;
+        fault("block", format!("block {block} is not a power of two; {near} is"));
+        return Err(faults);
+    }
+    if size % block != 0 || size / block > BLOCKS_MAX {
+        let (below, most) = (size - size % block, BLOCKS_MAX * block);
+        let near = write_size(below.clamp(block, most));
+        fault("size", format!("{size} bytes in blocks of {block}; \"{near}\" is possible"));
+        return Err(faults);
+    }
+    let (data, meta) = (&given.lowers[ports.data], &given.lowers[ports.meta]);
+    let below = u64::from(data.info.block_size);
+    if block < below || block > u64::from(data.info.max_transfer) {
+        let words = format!(
+            "{:?} takes {below} to {} bytes at once; block {block} is not one of these",
+            data.name, data.info.max_transfer
+        );
+        fault("block", words);
+    }
+    if meta.info.block_size > 4096 {
+        let words =
+            format!("{:?} has blocks of {}, and a map needs 4096", meta.name, meta.info.block_size);
+        fault("on", words);
+    }
+    let (layout, vault_bytes) = Layout::new(block, size / block, &data.info, ports.apart());
+    if layout.places == 0 || vault_bytes > meta.info.size {
+        let words = format!(
+            "the map takes {} of {:?}, which has {}; a larger block takes less",
+            write_size(vault_bytes),
+            meta.name,
+            write_size(meta.info.size)
+        );
+        fault("size", words);
+    }
+    if faults.is_empty() { Ok(info(&layout, &data.info, &meta.info)) } else { Err(faults) }
+}
+
+fn info(layout: &Layout, data: &Info, meta: &Info) -> Info {
+    let both = data.and(meta);
+    let most = BATCH_BLOCKS * layout.block_bytes;
+    Info {
+        size: layout.size(),
+        block_size: data.block_size,
+        preferred_io: data.preferred_io,
+        max_transfer: data.max_transfer.min(most.min(u64::from(u32::MAX)) as u32),
+        buf_align: data.buf_align,
+        volatile_cache: data.volatile_cache,
+        native_fua: data.native_fua,
+        native_zeroes: true,
+        discard: true,
+        // What is less than a block stays.
+        discard_zeroes: false,
+        ..both
+    }
+}
+
+fn make(
+    given: &Given,
+    env: &Env,
+    lowers: Vec<Lower>,
+    kept: Rc<dyn Kept>,
+) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
+    let (given, env) = (given.clone(), env.clone());
+    Box::pin(async move {
+        let device = open(&given, &env, &lowers, kept).await?;
+        Ok(Rc::new(device) as Rc<dyn AnyDevice>)
+    })
+}
+
+async fn open(given: &Given, env: &Env, lowers: &[Lower], kept: Rc<dyn Kept>) -> Result<Remap> {
+    let ports = Ports::of(given).map_err(|fault| Error::new(ErrorKind::Invalid, fault.message))?;
+    let (data, meta) = (lowers[ports.data].clone(), lowers[ports.meta].clone());
+    let block = block_bytes(given);
+    let blocks = given.size("size").unwrap_or_default() / block;
+    let (layout, vault_bytes) = Layout::new(block, blocks, data.info(), ports.apart());
+    if block > u64::from(data.info().max_transfer) {
+        let most = data.info().max_transfer;
+        let words = format!("block {block}, and {:?} takes {most} bytes at once here", data.name());
+        return Err(Error::new(ErrorKind::Limit, words));
+    }
+    let info = info(&layout, data.info(), meta.info());
+    let opening = Opening {
+        env: env.clone(),
+        data,
+        meta,
+        vault_bytes,
+        kept: kept.clone(),
+        ports: (0..lowers.len()).collect(),
+        kept_paused: Cell::new(false),
+        policy: policy(given),
+        cache_bytes: given.size("cache").unwrap_or(CACHE_BYTES_DEFAULT) as usize,
+        read_only: info.read_only,
+    };
+    let record = match opening.found(&layout)? {
+        Some(record) => record,
+        None => {
+            let record = Record { vault: None, paused: false, layout };
+            opening.keep(&record).await?;
+            record
+        }
+    };
+    opening.kept_paused.set(record.paused);
+    let making = Making {
+        name: given.name.clone(),
+        info,
+        layout: record.layout,
+        data_port: ports.data,
+        opening,
+        pack: given.switch("pack"),
+        speed: given.size("speed"),
+    };
+    let device = Remap::new(making, record.paused)?;
+    if record.vault.is_none() && !kept.is_sure() {
+        device.inner.open_later(record);
+    } else {
+        device.inner.open(record).await?;
+    }
+    Ok(device)
+}

@@ -1,0 +1,166 @@
+//! Finding the vault, or making it where nothing was before.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use block::{Env, Error, ErrorKind, Found, Kept, Lower, Result};
+use graph::spec::units::write_size;
+use meta::Uuid;
+use meta::alloc::{Allocator, Policy};
+use meta::vault::{Options, Shape, Vault};
+
+use super::layout::{Layout, log_bytes};
+use super::record::Record;
+
+/// The role of the map; that of the bitmap is the one behind it.
+const ROLE: u32 = 0;
+
+/// Whose the objects are. There is one such device on a vault: its name in the spec may change.
+const OWNER: &str = "remap";
+
+/// Objects that there may be in the vault: the map, the bitmap, and those of versions to come.
+const OBJECTS: u32 = 8;
+
+/// What an opening needs.
+pub struct Opening {
+    pub env: Env,
+    pub data: Lower,
+    /// Where the vault is, and the bytes that it may have there.
+    pub meta: Lower,
+    pub vault_bytes: u64,
+    pub kept: Rc<dyn Kept>,
+    /// The ports beneath which the state is kept.
+    pub ports: Vec<usize>,
+    /// What the labels say of packing: whether it rests.
+    pub kept_paused: Cell<bool>,
+    pub policy: Policy,
+    pub cache_bytes: usize,
+    pub read_only: bool,
+}
+
+/// The vault of a device, and what it has in it.
+pub struct Map {
+    pub vault: Vault,
+    pub blocks: Allocator,
+}
+
+impl Opening {
+    /// What was kept; `None` if this device is new.
+    ///
+    /// # Errors
+    /// `NotFound` if nothing was kept on disks that are not new, `Corrupt`, and `Invalid` if the spec says
+    /// something else than when it was made.
+    pub fn found(&self, wanted: &Layout) -> Result<Option<Record>> {
+        let found: Vec<&Found> = self.ports.iter().map(|port| self.kept.found(*port)).collect();
+        let states = found.iter().filter_map(|found| found.state.as_ref());
+        let Some(state) = states.max_by_key(|state| state.sequence) else {
+            return match found.iter().find(|found| !found.fresh) {
+                None if self.read_only => Err(Error::new(
+                    ErrorKind::ReadOnly,
+                    "nothing was ever stored on these disks, and they may not be written",
+                )),
+                None => Ok(None),
+                Some(found) if !found.present => Err(Error::new(
+                    ErrorKind::NotFound,
+                    "a disk beneath is not there, and what says where blocks are is on it",
+                )),
+                Some(_) => Err(Error::new(
+                    ErrorKind::NotFound,
+                    "nothing says where blocks are, and these disks are not new: what they hold was \
+                     not written through this device. Next: label the disks anew (--wipe) if all on \
+                     them may go",
+                )),
+            };
+        };
+        let wrong = |why| Error::new(ErrorKind::Corrupt, format!("what it kept is damaged: {why}"));
+        let record = Record::decode(&state.bytes).map_err(wrong)?;
+        check(&record.layout, wanted)?;
+        Ok(Some(record))
+    }
+
+    /// Writes `record` to the labels.
+    ///
+    /// # Errors
+    /// What the first disk says that failed.
+    pub async fn keep(&self, record: &Record) -> Result<()> {
+        let written = self.kept.write(&self.ports, record.encode()).await;
+        written.into_iter().try_for_each(|(_, answer)| answer)
+    }
+
+    /// Makes the vault. What was there is gone: nobody has stored anything yet.
+    ///
+    /// # Errors
+    /// What the disks say.
+    pub async fn format(&self, layout: &Layout) -> Result<Uuid> {
+        let log_bytes = Some(log_bytes(layout.blocks));
+        let shape = Shape { log_bytes, objects: OBJECTS, bytes: Some(self.vault_bytes) };
+        let made = Vault::format(&self.env, std::slice::from_ref(&self.meta), shape).await?;
+        let vault = self.vault(made).await?;
+        let mut transaction = vault.begin();
+        Allocator::create(&mut transaction, OWNER, ROLE, layout.blocks, layout.places)?;
+        vault.commit(transaction).await?;
+        vault.close().await?;
+        Ok(made)
+    }
+
+    /// Opens the vault of that number.
+    ///
+    /// # Errors
+    /// `Corrupt` if it is gone, and what else the vault says.
+    pub async fn open(&self, uuid: Uuid) -> Result<Map> {
+        let vault = self.vault(uuid).await.map_err(|error| match error.kind() {
+            ErrorKind::NotFound => {
+                let words = format!(
+                    "what says where blocks are is gone from {}: the labels tell that it was there. \
+                     Next: bring back the disk that has it",
+                    self.meta.name()
+                );
+                Error::new(ErrorKind::Corrupt, words)
+            }
+            _ => error,
+        })?;
+        let blocks = Allocator::open(&vault, OWNER, ROLE, self.policy)?;
+        Ok(Map { vault, blocks })
+    }
+
+    async fn vault(&self, uuid: Uuid) -> Result<Vault> {
+        let options = Options {
+            cache_bytes: self.cache_bytes,
+            read_only: self.read_only,
+            may_degrade: false,
+            vault: Some(uuid),
+        };
+        let copies = vec![Some(self.meta.clone())];
+        Vault::open_with_data(&self.env, copies, self.data.clone(), &options).await
+    }
+}
+
+/// Whether the spec still says what the device was made with.
+fn check(made: &Layout, wanted: &Layout) -> Result<()> {
+    let differs = |option: &str, was: u64, is: u64| {
+        let was = write_size(was);
+        let words = format!(
+            "it was made with {option} = \"{was}\", and the spec says {}. Next: {option} = \"{was}\"",
+            write_size(is)
+        );
+        Err(Error::new(ErrorKind::Invalid, words))
+    };
+    if made.block_bytes != wanted.block_bytes {
+        return differs("block", made.block_bytes, wanted.block_bytes);
+    }
+    if made.blocks != wanted.blocks {
+        return differs("size", made.size(), wanted.size());
+    }
+    let end = |layout: &Layout| layout.start + layout.places * layout.block_bytes;
+    if made.start != wanted.start || end(made) > end(wanted) {
+        let words = format!(
+            "its blocks lie from byte {} to {} below, and what it stands on has room from {} to {}",
+            made.start,
+            end(made),
+            wanted.start,
+            end(wanted)
+        );
+        return Err(Error::new(ErrorKind::Invalid, words));
+    }
+    Ok(())
+}

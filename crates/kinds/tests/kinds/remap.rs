@@ -1,0 +1,434 @@
+//! A remap over kills, power cuts, full disks and lost maps; and packing.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use block::{ByteRange, Control, ErrorKind, JobCommand, JobState, Op, Report, Result, State, Verb};
+use graph::kind::Value;
+use sim::draw::Stream;
+use sim::workload::{Mix, Tally, Worker};
+use sim::{
+    Assembly, Client, CutPolicy, DiskConfig, Door, Faults, Model, PartId, Profile, SimDisk,
+    SimWorld,
+};
+use testkit::Shelf;
+
+const BLOCK: u64 = 4096;
+
+/// Of the data's disk.
+const DISK: u64 = 512 << 10;
+
+/// A disk, or one for the data and one for the map, and what is on them.
+struct Bench {
+    world: SimWorld,
+    disks: Vec<Rc<SimDisk>>,
+    shelf: Rc<Shelf>,
+    options: Vec<(&'static str, Value)>,
+    lives: u64,
+}
+
+/// One life of the process.
+struct Life {
+    graph: Assembly,
+    part: PartId,
+    client: Client,
+}
+
+fn size(name: &'static str, bytes: u64) -> (&'static str, Value) {
+    (name, Value::Size(bytes))
+}
+
+impl Bench {
+    /// A device of so many blocks.
+    fn new(seed: u64, disks: u64, blocks: u64) -> Self {
+        let world = SimWorld::new(seed);
+        let disk = |n| {
+            let config = DiskConfig { destage: 0, ..DiskConfig::new(DISK, Profile::Native512) };
+            let disk = SimDisk::new(&world, n, config);
+            world.plug(format!("/disk{n}"), &disk);
+            disk
+        };
+        let disks = (0..disks).map(disk).collect();
+        let options = vec![size("size", blocks * BLOCK), size("block", BLOCK)];
+        Self { world, disks, shelf: Shelf::new(), options, lives: 0 }
+    }
+
+    fn set(&mut self, name: &'static str, value: Value) {
+        self.options.retain(|(known, _)| *known != name);
+        self.options.push((name, value));
+    }
+
+    fn try_start(&mut self) -> Result<Life> {
+        self.lives += 1;
+        let order = Stream::new(self.world.seed(), "order", self.lives);
+        let graph = Assembly::new(&self.world.env(), kinds::REGISTRY, false, order);
+        let mut graph = graph.in_world(&self.world).on_labels(self.shelf.clone());
+        let path = |n| [("path", Value::Text(format!("/disk{n}")))];
+        let mut on = Vec::new();
+        for n in 0..self.disks.len() {
+            on.push(graph.add("path", &path(n), &[])?);
+        }
+        let mut options = self.options.clone();
+        if let [_, meta] = on[..] {
+            options.push(("meta", Value::Text(graph.name(meta).to_owned())));
+        }
+        let part = graph.add("remap", &options, &on)?;
+        let client = Client::new(&graph.engine, graph.node(part));
+        Ok(Life { graph, part, client })
+    }
+
+    fn start(&mut self) -> Life {
+        self.try_start().unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn pass(&self, time: Duration) {
+        self.world.run(self.world.env().now().after(time)).unwrap();
+    }
+
+    fn power_cut(&self, policy: CutPolicy) {
+        self.world.drop_tasks();
+        self.disks.iter().for_each(|disk| disk.power_cut(policy));
+    }
+
+    fn kill(&self) {
+        self.world.kill();
+        self.pass(Duration::from_secs(1));
+    }
+
+    fn send(&self, life: &Life, op: Op) -> Result<Op> {
+        let done = self.world.block_on(life.client.send(op)).unwrap();
+        done.result.map(|()| done.op)
+    }
+
+    fn write_of(&self, start: u64, len: u64, byte: u8) -> Op {
+        let data = self.world.env().buf(len as usize).unwrap();
+        data.write().fill(byte);
+        Op::write(range(start, len), data)
+    }
+
+    fn write(&self, life: &Life, start: u64, len: u64, byte: u8) -> Result<()> {
+        self.send(life, self.write_of(start, len, byte)).map(drop)
+    }
+
+    fn discard(&self, life: &Life, start: u64, len: u64) {
+        self.send(life, Op::Discard { range: range(start, len), fua: false }).unwrap();
+    }
+
+    fn read(&self, life: &Life, start: u64, len: u64) -> Result<Vec<u8>> {
+        let into = self.world.env().buf(len as usize).unwrap();
+        let Op::Read { into, .. } = self.send(life, Op::read(range(start, len), into))? else {
+            panic!("a read comes back as a read")
+        };
+        let bytes = into.read().to_vec();
+        Ok(bytes)
+    }
+
+    fn states(&self, life: &Life, of: ByteRange) -> Vec<(u64, State)> {
+        let op = Op::Status { range: of, extents: Vec::new() };
+        let Op::Status { extents, .. } = self.send(life, op).unwrap() else {
+            panic!("it comes back as it went")
+        };
+        extents.into_iter().map(|extent| (extent.len, extent.state)).collect()
+    }
+}
+
+impl Life {
+    fn report(&self) -> Report {
+        self.graph.control(self.part, &Control::Report).unwrap()
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        let counters = self.report().counters;
+        counters.into_iter().find(|(known, _)| *known == name).unwrap().1
+    }
+
+    fn job(&self, command: JobCommand) -> Result<Report> {
+        self.graph.control(self.part, &Control::Job(command))
+    }
+
+    /// Which byte of the disk a byte is on.
+    fn place(&self, byte: u64) -> Option<u64> {
+        let device = self.graph.resolve(self.part, range(byte, 1)).unwrap();
+        device.first().map(|below| below.range.start())
+    }
+}
+
+fn range(start: u64, len: u64) -> ByteRange {
+    ByteRange::new(start, len).unwrap()
+}
+
+/// Clients at work, and life after life: what was answered is there after each kill, what was flushed after
+/// each power cut, also while blocks are moved.
+fn lives(seed: u64, disks: u64, pack: bool) {
+    let mut bench = Bench::new(seed, disks, 40);
+    let policy = ["first-free", "log", "near"][seed as usize % 3];
+    bench.set("policy", Value::Text(policy.to_owned()));
+    bench.set("pack", Value::Switch(pack));
+    let draw = Stream::new(seed, "lives", disks);
+    let model = Rc::new(Model::new(seed, 40 * BLOCK));
+    let tally: Rc<Tally> = Rc::default();
+    for _ in 0..12 {
+        let life = bench.start();
+        let worker = |n| Worker {
+            env: bench.world.env(),
+            client: Door::Graph(life.client.clone()),
+            model: model.clone(),
+            tally: tally.clone(),
+            draw: Stream::new(seed, "worker", bench.lives << 32 | n),
+            mix: Mix::ALL,
+        };
+        bench.world.block_on(worker(u64::from(u32::MAX)).verify()).unwrap();
+        (0..4).for_each(|n| worker(n).start(100));
+        bench.pass(Duration::from_nanos(draw.within(10_000, 60_000_000)));
+        let wrong = tally.wrong.borrow().as_ref().map(|wrong| wrong.words.clone());
+        assert_eq!(wrong, None, "seed {seed}, disks {disks}, life {}", bench.lives);
+        let error = tally.error.borrow().clone();
+        assert!(error.is_none(), "seed {seed}, disks {disks}, life {}: {error:?}", bench.lives);
+        drop(life);
+        tally.killed();
+        if draw.below(2) == 0 {
+            bench.kill();
+            model.restarted();
+        } else {
+            let any = draw.pick(&CutPolicy::ALL);
+            bench.power_cut(if draw.below(2) == 0 { CutPolicy::DropAll } else { any });
+            model.power_cut();
+        }
+    }
+}
+
+#[test]
+fn nothing_is_lost_over_kills_and_power_cuts() {
+    for seed in 0..8 {
+        lives(seed, 1, false);
+        lives(seed, 2, false);
+    }
+}
+
+#[test]
+fn nothing_is_lost_while_blocks_are_moved() {
+    for seed in 100..108 {
+        lives(seed, 1, true);
+        lives(seed, 2, true);
+    }
+}
+
+/// What was in a place before is never seen in its next block.
+#[test]
+fn a_first_write_of_a_part_makes_zeros_of_the_rest() {
+    let mut bench = Bench::new(1, 1, 40);
+    let life = bench.start();
+    bench.write(&life, 0, 8 * BLOCK, 0xaa).unwrap();
+    let places: Vec<_> = (0..8).map(|n| life.place(n * BLOCK).unwrap()).collect();
+    bench.discard(&life, 0, 8 * BLOCK);
+    assert_eq!(life.counter("taken"), 0);
+    // A part of the first one, all of the second, a part of the third.
+    let (start, len) = (20 * BLOCK + 1024, 2 * BLOCK - 512);
+    bench.write(&life, start, len, 0xbb).unwrap();
+    assert!(
+        (20..23).all(|n| places.contains(&life.place(n * BLOCK).unwrap())),
+        "they are used again"
+    );
+    let bytes = bench.read(&life, 20 * BLOCK, 3 * BLOCK).unwrap();
+    for (at, byte) in (20 * BLOCK..).zip(&bytes) {
+        let written = (start..start + len).contains(&at);
+        assert_eq!(*byte, if written { 0xbb } else { 0 }, "byte {at}");
+    }
+    assert_eq!(bench.read(&life, 0, 8 * BLOCK).unwrap(), vec![0; 8 * BLOCK as usize]);
+    let hole = |blocks: u64| (blocks * BLOCK, State::Hole);
+    let states = bench.states(&life, range(0, 40 * BLOCK));
+    assert_eq!(states, [hole(20), (3 * BLOCK, State::Data), hole(17)]);
+}
+
+/// In the midst of a first write, of every length in sectors: what is not flushed may be gone, and nothing
+/// else is ever seen.
+#[test]
+fn a_power_cut_in_a_first_write_shows_zeros_or_what_was_written() {
+    let (mut zeros, mut written) = (0, 0);
+    for step in 0..60 {
+        for policy in CutPolicy::ALL {
+            let mut bench = Bench::new(step, 1, 40);
+            let life = bench.start();
+            bench.write(&life, 0, 8 * BLOCK, 0xaa).unwrap();
+            bench.discard(&life, 0, 8 * BLOCK);
+            bench.pass(Duration::from_secs(5));
+            let call = life.client.send(bench.write_of(30 * BLOCK + 512, BLOCK, 0xbb));
+            bench.pass(Duration::from_micros(50 * step));
+            drop((call, life));
+            bench.power_cut(policy);
+            let life = bench.start();
+            let bytes = bench.read(&life, 30 * BLOCK, 2 * BLOCK).unwrap();
+            let part = 512..512 + BLOCK as usize;
+            assert!(bytes[..512].iter().chain(&bytes[part.end..]).all(|byte| *byte == 0));
+            match bytes[part.start] {
+                0 => zeros += 1,
+                _ => written += 1,
+            }
+            let one = bytes[part.start];
+            assert!([0, 0xbb].contains(&one) && bytes[part].iter().all(|byte| *byte == one));
+        }
+    }
+    assert!(zeros > 20 && written > 20, "{zeros} and {written}: both are met");
+}
+
+#[test]
+fn a_full_device_holds_first_writes_and_then_refuses_them() {
+    let mut bench = Bench::new(1, 1, 1000);
+    let life = bench.start();
+    let places = life.counter("places");
+    assert!((50..120).contains(&places), "{places}");
+    for block in 0..places {
+        bench.write(&life, block * BLOCK, BLOCK, 0x11).unwrap();
+    }
+    assert_eq!((life.counter("free"), life.report().next.is_some()), (0, true));
+    let begun = bench.world.env().now();
+    let error = bench.write(&life, 900 * BLOCK, BLOCK, 0x22).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    assert!(error.to_string().contains("discard"), "{error}");
+    let waited = bench.world.env().now().since(begun);
+    assert_eq!(waited.as_secs(), 10);
+
+    // Many wait; one more is refused at once. All else goes on.
+    let write = |n: u64| life.client.send(bench.write_of((900 + n) * BLOCK, BLOCK, 0x33));
+    let waiting: Vec<_> = (0..16).map(write).collect();
+    bench.pass(Duration::from_secs(1));
+    let begun = bench.world.env().now();
+    let refused = bench.world.block_on(write(16)).unwrap().result.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NoSpace);
+    assert!(bench.world.env().now().since(begun) < Duration::from_millis(10));
+    assert_eq!(bench.read(&life, 3 * BLOCK, BLOCK).unwrap(), [0x11; BLOCK as usize]);
+    bench.write(&life, 3 * BLOCK, BLOCK, 0x44).unwrap();
+    bench.send(&life, Op::Flush).unwrap();
+    bench.discard(&life, 5 * BLOCK, 16 * BLOCK);
+    for call in waiting {
+        bench.world.block_on(call).unwrap().result.unwrap();
+    }
+    assert_eq!(life.counter("free"), 0);
+    assert!(bench.world.env().now().since(begun) < Duration::from_secs(1));
+    assert_eq!(bench.read(&life, 905 * BLOCK, BLOCK).unwrap(), [0x33; BLOCK as usize]);
+    assert_eq!(bench.read(&life, 5 * BLOCK, BLOCK).unwrap(), [0; BLOCK as usize]);
+}
+
+#[test]
+fn a_map_that_is_gone_is_damage_and_no_new_device() {
+    let mut bench = Bench::new(1, 2, 40);
+    let life = bench.start();
+    bench.write(&life, 0, BLOCK, 0x11).unwrap();
+    drop(life);
+    bench.power_cut(CutPolicy::KeepAll);
+    let blank = SimDisk::new(&bench.world, 9, DiskConfig::new(DISK, Profile::Native512)).image();
+    let whole = bench.disks[1].image();
+    bench.disks[1].put_back(&blank);
+    let error = bench.try_start().err().expect("there is no map");
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert!(error.to_string().contains("is gone from"), "{error}");
+    bench.world.drop_tasks();
+    bench.disks[1].put_back(&whole);
+    let life = bench.start();
+    assert_eq!(bench.read(&life, 0, BLOCK).unwrap(), [0x11; BLOCK as usize]);
+    // While it runs: what has its place goes on, nothing new gets one, and no flush says yes.
+    bench.disks[1].set_faults(Faults { write_error: 1_000_000, ..Faults::default() });
+    assert!(bench.write(&life, 9 * BLOCK, BLOCK, 0x22).is_err());
+    bench.write(&life, 0, BLOCK, 0x33).unwrap();
+    assert_eq!(bench.read(&life, 0, BLOCK).unwrap(), [0x33; BLOCK as usize]);
+    assert!(bench.send(&life, Op::Flush).is_err());
+    assert_eq!(life.report().health, block::Health::Failed);
+}
+
+#[test]
+fn what_it_was_made_with_stays() {
+    let mut bench = Bench::new(1, 1, 40);
+    drop(bench.start());
+    bench.power_cut(CutPolicy::KeepAll);
+    for (name, bytes, words) in
+        [("size", 44 * BLOCK, "size = \"160KiB\""), ("block", 2 * BLOCK, "block = \"4KiB\"")]
+    {
+        let before = bench.options.clone();
+        bench.set(name, Value::Size(bytes));
+        let error = bench.try_start().err().expect("it was made otherwise");
+        assert!(error.to_string().contains(words), "{error}");
+        bench.options = before;
+        bench.world.drop_tasks();
+    }
+    // What was kept is gone, and the disks are not new.
+    bench.shelf.put(None);
+    let error = bench.try_start().err().expect("nothing says what is there");
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+}
+
+#[test]
+fn a_first_write_is_one_flush_and_one_in_place_is_none() {
+    let mut bench = Bench::new(1, 1, 40);
+    let life = bench.start();
+    bench.pass(Duration::from_secs(5));
+    let disk = life.graph.node(0);
+    let flushes = || life.graph.engine.counters(disk, |counters| counters.ops(Verb::Flush));
+    let before = flushes();
+    bench.write(&life, 0, 4 * BLOCK, 0x11).unwrap();
+    assert_eq!(flushes() - before, 1);
+    // The record that named it is the last one: once, that has to change.
+    bench.write(&life, 0, BLOCK, 0x22).unwrap();
+    assert_eq!(flushes() - before, 2);
+    for _ in 0..10 {
+        bench.write(&life, BLOCK, 3 * BLOCK, 0x33).unwrap();
+    }
+    assert_eq!(flushes() - before, 2);
+}
+
+#[test]
+fn packing_leaves_what_is_free_behind_what_is_taken() {
+    let mut bench = Bench::new(1, 1, 60);
+    bench.set("policy", Value::Text("log".to_owned()));
+    let life = bench.start();
+    assert!(life.report().jobs.is_empty());
+    for block in 0..60 {
+        bench.write(&life, block * BLOCK, BLOCK, block as u8 + 1).unwrap();
+    }
+    let first = life.place(0).unwrap();
+    // Three of four go.
+    for block in (0..60).filter(|block| block % 4 != 3) {
+        bench.discard(&life, block * BLOCK, BLOCK);
+    }
+    drop(life);
+    bench.power_cut(CutPolicy::KeepAll);
+
+    bench.set("pack", Value::Switch(true));
+    bench.set("speed", Value::Size(BLOCK * 4));
+    let life = bench.start();
+    bench.pass(Duration::from_millis(1100));
+    life.job(JobCommand::Pause).unwrap();
+    bench.pass(Duration::from_secs(2));
+    let paused = life.report().jobs[0].clone();
+    assert_eq!(
+        (paused.state, paused.progress.done < paused.progress.all),
+        (JobState::Paused, true)
+    );
+    drop(life);
+    bench.power_cut(CutPolicy::DropAll);
+
+    // Nobody has forgotten that.
+    let life = bench.start();
+    bench.pass(Duration::from_secs(60));
+    assert_eq!(life.report().jobs[0].state, JobState::Paused);
+    life.job(JobCommand::Resume).unwrap();
+    let wait = life.graph.control_later(life.part, &Control::Job(JobCommand::Wait)).unwrap();
+    let report = bench.world.block_on(wait).unwrap().unwrap();
+    assert_eq!(report.jobs[0].state, JobState::Done);
+    assert_eq!(life.counter("taken"), 15);
+    for block in 0..60 {
+        let kept = block % 4 == 3;
+        let expected = if kept { block as u8 + 1 } else { 0 };
+        assert_eq!(bench.read(&life, block * BLOCK, BLOCK).unwrap(), [expected; BLOCK as usize]);
+        let place = life.place(block * BLOCK);
+        assert_eq!(place.is_some(), kept);
+        assert!(place.is_none_or(|place| (first..first + 15 * BLOCK).contains(&place)));
+    }
+    assert!(life.job(JobCommand::Pause).is_err(), "it is done");
+    drop(life);
+    bench.power_cut(CutPolicy::DropAll);
+    let life = bench.start();
+    for block in (0..60).filter(|block| block % 4 == 3) {
+        let expected = [block as u8 + 1; BLOCK as usize];
+        assert_eq!(bench.read(&life, block * BLOCK, BLOCK).unwrap(), expected);
+    }
+}

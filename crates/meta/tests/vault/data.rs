@@ -1,0 +1,267 @@
+//! Data that records make reachable: through every power cut, and when a disk has lost them.
+
+use std::rc::Rc;
+
+use block::{ByteRange, Env, Lower, Op};
+use meta::vault::page::checksum;
+use meta::vault::{Array, Data, LOST, Options, Shape, Spec, Vault};
+use sim::SimWorld;
+use zerocopy::little_endian::U64;
+
+use crate::crashes::{Played, moments, some_cuts};
+use crate::disk::{Disk, Event, SECTOR, Trace};
+use crate::scene::{self, DISK_BYTES, SMALL, block_on};
+
+/// Bytes of a place.
+const PLACE: usize = 2 * SECTOR;
+
+const PLACES: usize = 8;
+
+/// Numbers that say where something is.
+const BLOCKS: u64 = 3;
+
+/// What a place holds that was changed since.
+const CHANGED: u8 = 0x80;
+
+/// What a sector may hold that was being written when the power went.
+const GARBAGE: u8 = 0xda;
+
+/// The disks: of the vault, and of the data, which may be the same one, behind it.
+struct Disks(Vec<Rc<Disk>>);
+
+impl Disks {
+    fn blank(apart: bool, trace: &Trace) -> Self {
+        // What was there before is nobody's business.
+        let junk = vec![0xee; PLACES * PLACE];
+        let blank = vec![0; DISK_BYTES];
+        let images = if apart { vec![blank, junk] } else { vec![[blank, junk].concat()] };
+        Self::of(images, trace)
+    }
+
+    fn of(images: Vec<Vec<u8>>, trace: &Trace) -> Self {
+        let disk = |(n, bytes)| Disk::new(n, bytes, trace);
+        Self(images.into_iter().enumerate().map(disk).collect())
+    }
+
+    fn data(&self) -> Lower {
+        // The node tells one disk from the other.
+        let disk = self.0.last().expect("there is one");
+        let info = block::Info::disk(disk.bytes.borrow().len() as u64, 512);
+        Lower::new(disk.clone(), self.0.len() - 1, info, "data".into())
+    }
+
+    fn start(&self) -> u64 {
+        if self.0.len() == 1 { DISK_BYTES as u64 } else { 0 }
+    }
+
+    fn range(&self, place: u64) -> ByteRange {
+        ByteRange::new(self.start() + place * PLACE as u64, PLACE as u64).unwrap()
+    }
+
+    async fn format(&self, env: &Env) {
+        let shape = Shape { bytes: Some(DISK_BYTES as u64), ..scene::SHAPE };
+        Vault::format(env, &[self.0[0].lower()], shape).await.unwrap();
+        let vault = self.open(env, &SMALL).await.unwrap();
+        let mut transaction = vault.begin();
+        transaction.create(&Spec::array::<U64>("map", 0, BLOCKS)).unwrap();
+        vault.commit(transaction).await.unwrap();
+        vault.close().await.unwrap();
+    }
+
+    async fn open(&self, env: &Env, options: &Options) -> block::Result<Vault> {
+        let vault = vec![Some(self.0[0].lower())];
+        Vault::open_with_data(env, vault, self.data(), options).await
+    }
+
+    /// Fills a place.
+    async fn write(&self, env: &Env, place: u64, byte: u8) {
+        let buf = env.buf(PLACE).unwrap();
+        buf.write().fill(byte);
+        self.data().write(self.range(place), buf).await.unwrap();
+    }
+
+    fn bytes(&self, place: u64) -> Vec<u8> {
+        let from = self.range(place).start() as usize;
+        self.0.last().unwrap().bytes.borrow()[from..from + PLACE].to_vec()
+    }
+}
+
+fn map(vault: &Vault) -> Array<U64> {
+    Array::new(vault, vault.find("map", 0).expect("it was made"))
+}
+
+/// Step `step`: something new at its own place, for one of the blocks.
+async fn put(env: &Env, disks: &Disks, vault: &Vault, step: u64) {
+    disks.write(env, step, step as u8).await;
+    let data = Data { range: disks.range(step), checksum: checksum(&[step as u8; PLACE]) };
+    let mut transaction = vault.begin();
+    let number = U64::new(step + 1);
+    map(vault).set_with_data(&mut transaction, step % BLOCKS, &number, &data).unwrap();
+    vault.commit(transaction).await.unwrap();
+}
+
+/// The same place once more: durable when this is over.
+async fn change(env: &Env, disks: &Disks, vault: &Vault, step: u64) {
+    vault.let_go(disks.range(step)).await.unwrap();
+    disks.write(env, step, step as u8 | CHANGED).await;
+    disks.data().call(Op::Flush).await.result.unwrap();
+}
+
+fn play(apart: bool) -> Played {
+    let (world, trace) = (SimWorld::new(1), Trace::default());
+    let env = world.env();
+    let disks = Disks::blank(apart, &trace);
+    block_on(&world, disks.format(&env));
+    trace.take();
+    let before = disks.0.iter().map(|disk| disk.bytes.borrow().clone()).collect();
+    block_on(&world, async {
+        let vault = disks.open(&env, &SMALL).await.unwrap();
+        for step in 1..=4 {
+            trace.note(Event::Begun(2 * step - 1));
+            put(&env, &disks, &vault, step).await;
+            trace.note(Event::Answered(2 * step - 1));
+            if step == 3 {
+                vault.flush().await.unwrap();
+            }
+            trace.note(Event::Begun(2 * step));
+            change(&env, &disks, &vault, step).await;
+            trace.note(Event::Answered(2 * step));
+        }
+    });
+    Played { before, events: trace.take() }
+}
+
+/// What clients find: of each block its last step that was answered, or the one that was on its way.
+async fn look(disks: &Disks, vault: &Vault, least: u64, most: u64, what: &str) {
+    for block in 0..BLOCKS {
+        let last =
+            |half_steps: u64| (1..=half_steps.div_ceil(2)).rev().find(|n| n % BLOCKS == block);
+        let number = map(vault).get(block).await.unwrap().get();
+        let shown = number.checked_sub(1);
+        assert!(
+            [last(least), last(most)].contains(&shown),
+            "{what}: block {block} is at {shown:?}; {least} of {most} half steps were answered"
+        );
+        let Some(step) = shown else { continue };
+        let bytes = disks.bytes(step);
+        let (old, new) = (step as u8, step as u8 | CHANGED);
+        let may_be_old = least < 2 * step;
+        let may_be_new = most >= 2 * step;
+        let torn = may_be_old && may_be_new;
+        let right = |byte: &u8| match *byte {
+            GARBAGE => torn,
+            byte => (byte == old && may_be_old) || (byte == new && may_be_new),
+        };
+        assert!(bytes.iter().all(right), "{what}: block {block} holds {:x}", bytes[0]);
+    }
+}
+
+fn every_power_cut(apart: bool) {
+    let played = play(apart);
+    let mut states = 0;
+    moments(&played, |event, disks, answered, begun| {
+        let mut judge = |images: Vec<Vec<u8>>| {
+            states += 1;
+            let (world, trace) = (SimWorld::new(2), Trace::default());
+            let env = world.env();
+            let disks = Disks::of(images, &trace);
+            let what = format!("apart {apart}, at event {event}");
+            block_on(&world, async {
+                for _ in 0..2 {
+                    let vault = disks.open(&env, &SMALL).await;
+                    let vault = vault.unwrap_or_else(|error| panic!("{what}: {error}"));
+                    look(&disks, &vault, answered, begun, &what).await;
+                }
+            });
+        };
+        match disks {
+            [one] => one.cuts(|image| judge(vec![image])),
+            [vault, data] => {
+                for one in some_cuts(data) {
+                    vault.cuts(|image| judge(vec![image, one.clone()]));
+                }
+                for one in some_cuts(vault) {
+                    data.cuts(|image| judge(vec![one.clone(), image]));
+                }
+            }
+            _ => unreachable!("there are no more"),
+        }
+    });
+    assert!(states > 1000, "only {states} states");
+}
+
+#[test]
+fn a_power_cut_leaves_record_and_data_or_neither_on_one_disk() {
+    every_power_cut(false);
+}
+
+#[test]
+fn a_power_cut_leaves_record_and_data_or_neither_on_two_disks() {
+    every_power_cut(true);
+}
+
+#[test]
+fn a_commit_with_data_costs_one_flush_of_each_disk() {
+    for apart in [false, true] {
+        let world = SimWorld::new(1);
+        let env = world.env();
+        block_on(&world, async {
+            let disks = Disks::blank(apart, &Trace::default());
+            disks.format(&env).await;
+            let vault = disks.open(&env, &SMALL).await.unwrap();
+            let flushes = || disks.0.iter().map(|disk| disk.flushes.get()).collect::<Vec<_>>();
+            let before = flushes();
+            put(&env, &disks, &vault, 1).await;
+            let after: Vec<u64> = before.iter().map(|count| count + 1).collect();
+            assert_eq!(flushes(), after);
+            vault.let_go(disks.range(2)).await.unwrap();
+            assert_eq!(flushes(), after, "nobody has named that");
+            for _ in 0..2 {
+                vault.let_go(disks.range(1)).await.unwrap();
+                assert_eq!(flushes()[0], after[0] + 1, "once is enough");
+            }
+        });
+    }
+}
+
+/// Destroys a place behind the vault's back, and answers what the map says of it afterwards.
+fn destroyed(sealed: bool) -> (u64, Result<(), String>) {
+    let (world, trace) = (SimWorld::new(1), Trace::default());
+    let env = world.env();
+    let disks = Disks::blank(true, &trace);
+    let number = block_on(&world, async {
+        disks.format(&env).await;
+        let vault = disks.open(&env, &SMALL).await.unwrap();
+        put(&env, &disks, &vault, 1).await;
+        if sealed {
+            env.sleep(3 * meta::vault::SEALED_AFTER).await;
+        }
+        drop(vault);
+        disks.write(&env, 1, GARBAGE).await;
+        let read_only = Options { read_only: true, ..SMALL };
+        let looked = disks.open(&env, &read_only).await.unwrap();
+        let seen = map(&looked).get(1).await.unwrap().get();
+        drop(looked);
+        let vault = disks.open(&env, &SMALL).await.unwrap();
+        let number = map(&vault).get(1).await.unwrap().get();
+        assert_eq!(number, seen);
+        drop(vault);
+        let vault = disks.open(&env, &SMALL).await.unwrap();
+        assert_eq!(map(&vault).get(1).await.unwrap().get(), number, "it stays so");
+        put(&env, &disks, &vault, 4).await;
+        assert_eq!(map(&vault).get(1).await.unwrap().get(), 5, "it can be put right");
+        number
+    });
+    // Nobody who knows of no data may decide it.
+    let blind = block_on(&world, Vault::open(&env, vec![Some(disks.0[0].lower())], &SMALL));
+    (number, blind.map(drop).map_err(|error| error.to_string()))
+}
+
+#[test]
+fn what_was_never_finished_is_taken_back_and_what_was_is_lost() {
+    let (number, blind) = destroyed(false);
+    assert_eq!(number, 0);
+    let words = blind.unwrap_err();
+    assert!(words.contains("names data"), "{words}");
+    assert_eq!(destroyed(true).0, LOST | 2);
+}
