@@ -163,6 +163,14 @@ impl Kept for Inherited {
         Some(self.handover.clone())
     }
 
+    fn stays(&self) -> LocalFuture<()> {
+        self.kept.stays()
+    }
+
+    fn is_sure(&self) -> bool {
+        self.kept.is_sure()
+    }
+
     fn write(&self, ports: &[usize], state: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>> {
         self.kept.write(ports, state)
     }
