@@ -9,6 +9,8 @@ pub const KEPT_BYTES_MAX: usize = 4096;
 /// What a device keeps on the labelled disks beneath it, seen from the device. Its ports are the
 /// device's lowers, in order. The framework knows which labels lie beneath which port, numbers what
 /// is written, and gives back the newest.
+///
+/// Nothing has a default: whoever stands between a device and its labels passes on all of it.
 pub trait Kept {
     /// What was found beneath a port when the graph was opened. It does not change afterwards.
     fn found(&self, port: usize) -> &Found;
@@ -19,21 +21,15 @@ pub trait Kept {
 
     /// What its predecessor handed over ([`crate::Device::close`]): `None` if there was none, or it left
     /// nothing.
-    fn handed_over(&self) -> Handover {
-        None
-    }
+    fn handed_over(&self) -> Handover;
 
     /// Until it is sure that the device stays. One that is made by a change of a running graph may be taken
     /// back: it does nothing below before that would be in the way of those that come back.
-    fn stays(&self) -> LocalFuture<()> {
-        Box::pin(std::future::ready(()))
-    }
+    fn stays(&self) -> LocalFuture<()>;
 
     /// Whether that is sure already. Before it is, what is written gets onto the disks only with the news of
     /// the change: nobody may count on it.
-    fn is_sure(&self) -> bool {
-        true
-    }
+    fn is_sure(&self) -> bool;
 
     /// Writes `state` into the label of every disk beneath `ports` that is there, and flushes it: with
     /// `Ok` for a port, each of them has it durably, and will show it as newer than all that was there
@@ -94,6 +90,18 @@ impl Kept for NothingKept {
 
     fn may_degrade(&self) -> bool {
         false
+    }
+
+    fn handed_over(&self) -> Handover {
+        None
+    }
+
+    fn stays(&self) -> LocalFuture<()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn is_sure(&self) -> bool {
+        true
     }
 
     fn write(&self, ports: &[usize], _: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>> {

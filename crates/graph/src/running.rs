@@ -1,13 +1,14 @@
 //! A running graph: what a plan becomes.
 
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use block::env::LocalFuture;
 use block::{
     Below, ByteRange, Control, Emulate, Env, Error, ErrorKind, Found, Handled, Handover, Hooks,
-    Info, Kept, NothingKept, Port, Report, Result, Table, TableId,
+    Info, Kept, NothingKept, OrElse, Port, Report, Result, Table, TableId,
 };
 
 use crate::carried::Carried;
@@ -22,6 +23,8 @@ pub struct Graph {
     engine: Engine,
     nodes: Vec<Member>,
     exports: Vec<Export>,
+    /// The devices that were closed, by name: what takes their place may be there already.
+    closed: Rc<RefCell<BTreeSet<String>>>,
 }
 
 /// A disk or device of a running graph.
@@ -163,6 +166,14 @@ impl Kept for Inherited {
         Some(self.handover.clone())
     }
 
+    fn stays(&self) -> LocalFuture<()> {
+        self.kept.stays()
+    }
+
+    fn is_sure(&self) -> bool {
+        self.kept.is_sure()
+    }
+
     fn write(&self, ports: &[usize], state: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>> {
         self.kept.write(ports, state)
     }
@@ -196,7 +207,7 @@ impl Graph {
     /// A graph of which nothing is made yet.
     pub(crate) fn empty(plan: &Planned, engine: &Engine) -> Self {
         let (name, engine) = (plan.name.clone(), engine.clone());
-        Self { name, engine, nodes: Vec::new(), exports: Vec::new() }
+        Self { name, engine, nodes: Vec::new(), exports: Vec::new(), closed: Rc::default() }
     }
 
     /// Makes everything that `plan` names, the lowest first, but for what stays as it was before.
@@ -280,10 +291,33 @@ impl Graph {
         gone.chain(own).for_each(|node| self.engine.forget(*node));
     }
 
-    /// Ends what a member does by itself; nothing comes to it any more.
+    /// As [`Graph::leave`], of a graph that has come to nothing: nobody has its doors in hand but those that were
+    /// there before.
+    pub(crate) fn leave_with_doors(&self, to: &Self) {
+        self.leave(to);
+        let is_new = |export: &&Export| to.export(&export.name).is_none();
+        let made = |export: &&Export| export.node != export.behind;
+        let doors = self.exports.iter().filter(is_new).filter(made);
+        doors.for_each(|export| self.engine.forget(export.node));
+    }
+
+    /// Ends what a member does by itself; nothing comes to it any more, unless the future is dropped before its
+    /// end.
     pub(crate) fn close(&self, member: &Member) -> LocalFuture<Handover> {
         match &member.body {
-            Body::Device(device) => device.close(),
+            Body::Device(device) => {
+                let (closing, closed, name) =
+                    (device.close(), self.closed.clone(), member.name.clone());
+                Box::pin(async move {
+                    closed.borrow_mut().insert(name.clone());
+                    let goes_on = OrElse::new(|| {
+                        closed.borrow_mut().remove(&name);
+                    });
+                    let left = closing.await;
+                    goes_on.done();
+                    left
+                })
+            }
             // A labelled disk is its labels', and they go on.
             Body::Labelled(..) | Body::Hooks(..) | Body::Table(_) => {
                 Box::pin(std::future::ready(None))
@@ -488,6 +522,13 @@ impl Graph {
     }
 
     fn handled(&self, member: &Member, control: &Control) -> Handled {
+        if *control != Control::Report && self.closed.borrow().contains(&member.name) {
+            let words = format!(
+                "{} is made anew just now, by a change of its graph. Next: ask again",
+                member.name
+            );
+            return Handled::Done(Err(Error::new(ErrorKind::InUse, words)));
+        }
         match &member.body {
             Body::Device(device) | Body::Labelled(device, _) => device.control(control),
             Body::Hooks(hooks, _) => hooks.control(control),

@@ -2,11 +2,13 @@
 
 mod common;
 
+use std::rc::Rc;
 use std::time::Duration;
 
-use block::Op;
-use common::{PIECE, Rig, opening, piece, text};
-use graph::live::Unchanged;
+use block::{Control, Op};
+use common::{LIMIT, PIECE, Rig, moments, opening, piece, text};
+use graph::labels::Opening;
+use graph::live::{Live, Unchanged};
 use sim::Faults;
 
 #[test]
@@ -38,4 +40,63 @@ fn the_last_member_with_every_write_is_not_removed() {
     let Err(Unchanged::Failed(error)) = came else { panic!("it is refused: {came:?}") };
     assert!(error.to_string().contains("would show other bytes"), "{error}");
     assert!(rig.holds(&client, 0x5a), "what was answered is there");
+}
+
+/// What takes its place keeps its own states already: a mirror that is closed writes none any more.
+#[test]
+fn a_device_that_is_made_anew_takes_no_commands() {
+    let rig = Rc::new(Rig::new(3));
+    let before = text(&[0, 1], false);
+    let live = Rc::new(rig.open(&before));
+    rig.pass(LIMIT);
+    let mirror = |live: &Live, control: &Control| {
+        let now = live.now();
+        now.graph.control(now.graph.member("m").unwrap(), control)
+    };
+    let (own, its) = (rig.clone(), live.clone());
+    let change = async move {
+        let (turn, now) = (its.turn().await, its.now());
+        let after = text(&[0, 1, 2], false);
+        let looked = own.look(&after, opening(true), now.labels.as_ref()).await;
+        let (planned, survey) = looked?;
+        its.change(&turn, planned, Some(survey), LIMIT).await
+    };
+    let mut refused = 0;
+    let changed = moments(&rig, change, |_| {
+        mirror(&live, &Control::Report).unwrap();
+        let asked = Control::Scrub { stop: true };
+        let Err(error) = mirror(&live, &asked) else { return };
+        assert!(error.to_string().contains("is made anew just now"), "{error}");
+        refused += 1;
+    });
+    changed.unwrap_or_else(|unchanged| panic!("{unchanged:?}"));
+    assert!(refused > 10, "{refused} commands came in the midst of the change");
+    mirror(&live, &Control::Fail { member: "d1".to_owned() }).unwrap();
+}
+
+/// An export of a change that came to nothing keeps nothing of the graph that goes on.
+#[test]
+fn a_disk_is_let_go_after_an_export_that_came_to_nothing() {
+    let rig = Rig::new(3);
+    let all = text(&[0, 1, 2], false);
+    let live = rig.open(&all);
+    rig.pass(LIMIT);
+    let change = |to: &str, wipe: Vec<String>| {
+        let changing = async {
+            let (turn, now) = (live.turn().await, live.now());
+            let opening = Opening { wipe, ..opening(true) };
+            let (planned, survey) = rig.look(to, opening, now.labels.as_ref()).await?;
+            live.change(&turn, planned, Some(survey), LIMIT).await
+        };
+        rig.world.block_on(changing).unwrap()
+    };
+
+    rig.disks[2].set_faults(Faults { write_error: 1_000_000, ..Faults::default() });
+    let failed = change(&format!("{all}second = {{ on = \"m\", read_only = true }}\n"), vec![]);
+    assert!(matches!(failed, Err(Unchanged::Failed(_))), "{failed:?}");
+    rig.disks[2].set_faults(Faults::default());
+
+    change(&text(&[0, 1], false), vec![]).unwrap();
+    // It is opened anew: nobody else has it open.
+    change(&all, vec!["d2".to_owned()]).unwrap();
 }

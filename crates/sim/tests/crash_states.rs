@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use block::{Control, JobCommand};
-use common::{LIMIT, Rig, moments, opening, text};
+use common::{LIMIT, NS_MAX, Rig, moments, opening, text};
 use graph::live::{Live, Unchanged};
 use sim::Image;
 
@@ -105,7 +105,11 @@ fn every_crash_of_a_change(from: &[usize], to: &[usize], safe: bool) {
 }
 
 fn every_crash_between(texts: [String; 2]) {
-    let rig = Rc::new(Rig::new(3));
+    every_crash_over(Rig::new(3), texts);
+}
+
+fn every_crash_over(rig: Rig, texts: [String; 2]) {
+    let rig = Rc::new(rig);
     let live = Rc::new(rig.open(&texts[0]));
     rig.pass(LIMIT);
     rig.fill(&rig.client(&live), FLUSHED);
@@ -139,6 +143,17 @@ fn a_member_is_added() {
 #[test]
 fn a_member_is_added_below_an_encryption() {
     every_crash_of_a_change(&[0, 1], &[0, 1, 2], true);
+}
+
+/// What a copy tells region by region is held back, too, until the labels tell of the change; and one disk is so quick
+/// that it has such a state before the others do.
+#[test]
+fn a_member_is_added_that_is_copied_region_by_region() {
+    let rig = Rig::of_speeds(&[NS_MAX / 50, NS_MAX, NS_MAX]);
+    let texts = [&[0, 1][..], &[0, 1, 2]].map(|members| text(members, false));
+    let mirror = "kind = \"mirror\"";
+    let regions = format!("{mirror}, region = \"4KiB\", settle = \"1ms\"");
+    every_crash_over(rig, texts.map(|text| text.replace(mirror, &regions)));
 }
 
 #[test]

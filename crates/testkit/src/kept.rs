@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use block::env::LocalFuture;
 use block::{
-    Env, Error, ErrorKind, Found, KEPT_BYTES_MAX, Kept, KeptState, RangeLock, Result, Waiters,
+    Env, Error, ErrorKind, Found, Handover, KEPT_BYTES_MAX, Kept, KeptState, RangeLock, Result,
+    Waiters,
 };
 use sim::draw::Stream;
 use sim::{Labels, PartId};
@@ -176,6 +177,18 @@ impl Kept for Look {
 
     fn may_degrade(&self) -> bool {
         false
+    }
+
+    fn handed_over(&self) -> Handover {
+        None
+    }
+
+    fn stays(&self) -> LocalFuture<()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn is_sure(&self) -> bool {
+        true
     }
 
     fn write(&self, ports: &[usize], bytes: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>> {

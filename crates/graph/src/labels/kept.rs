@@ -6,7 +6,9 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use block::env::LocalFuture;
-use block::{Error, ErrorKind, Found, KEPT_BYTES_MAX, Kept, KeptState, RangeLock, Result};
+use block::{
+    Error, ErrorKind, Found, Handover, KEPT_BYTES_MAX, Kept, KeptState, RangeLock, Result,
+};
 
 use super::slot::Slot;
 
@@ -108,6 +110,10 @@ impl Kept for LabelKept {
 
     fn may_degrade(&self) -> bool {
         self.may_degrade
+    }
+
+    fn handed_over(&self) -> Handover {
+        None
     }
 
     fn stays(&self) -> LocalFuture<()> {

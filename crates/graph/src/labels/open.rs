@@ -385,7 +385,7 @@ impl Labels {
 
     /// Lets devices write at once: from here on they stay.
     fn release(&self) {
-        self.disks.values().filter_map(Disk::writable).for_each(|slot| slot.release());
+        self.disks.values().filter_map(|disk| disk.slot.as_ref()).for_each(|slot| slot.release());
     }
 
     /// What stands on new disks is made, and what it keeps is there: from now on they count.

@@ -336,7 +336,7 @@ impl Live {
             let key = (member.name.clone(), member.kind.name);
             left.extend(closed.flatten().map(|handover| (key, handover)));
         }
-        graph.leave(old);
+        graph.leave_with_doors(old);
         left
     }
 

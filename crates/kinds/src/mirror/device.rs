@@ -294,19 +294,19 @@ impl Inner {
             }
         }
         let mut worked = Copies::NONE;
-        let mut result = Ok(());
+        let mut failures = Vec::new();
         while let Some((index, answer)) = next_of(&mut fan).await {
             match answer {
                 Some(Ok(())) => worked = worked.with(index),
-                Some(Err(error)) => result = Err(self.failed(op, index, error)),
+                Some(Err(error)) => failures.push((index, self.failed(op, index, error))),
                 None => {
                     let guard = fan[index].take().expect("it was polled just now");
                     self.leave_late(index, guard);
-                    result = Err(self.failed(op, index, self.no_answer(index)));
+                    failures.push((index, self.failed(op, index, self.no_answer(index))));
                 }
             }
         }
-        self.judge(worked, result)
+        self.judge(op, worked, failures)
     }
 
     /// A member has failed at `op`. It goes at once, whoever else is awaited still: a disk whose
@@ -317,8 +317,14 @@ impl Inner {
         error
     }
 
-    fn judge(&self, worked: Copies, result: Result<()>) -> Result<()> {
+    fn judge(&self, op: &Op, worked: Copies, mut failures: Vec<(usize, Error)>) -> Result<()> {
         if self.in_sync().any(|index| worked.has(index)) {
+            // Who was the last in sync when it failed may not be any more: a copy of it has come to its end.
+            for (index, error) in failures {
+                if self.members[index].state() == State::InSync {
+                    self.retire(index, Member::words_of(op.verb().name(), &error));
+                }
+            }
             return Ok(());
         }
         // Nobody in sync has it for certain. A copy that has it would differ from its source.
@@ -327,7 +333,7 @@ impl Inner {
             let why = "a write failed on its source while it was being copied";
             self.leave_out(index, State::Stale, why);
         }
-        result.and(Err(self.nobody()))
+        Err(failures.pop().map_or_else(|| self.nobody(), |(_, error)| error))
     }
 
     pub(super) fn nobody(&self) -> Error {

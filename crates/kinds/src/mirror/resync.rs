@@ -170,8 +170,23 @@ impl Inner {
                  wait for the disk, or restart",
                 member.late()
             ),
-            State::Stale | State::Failed | State::Spare => return Ok(()),
+            State::Stale | State::Failed | State::Spare => return self.may_be_copied(),
         };
+        Err(Error::new(ErrorKind::InUse, words))
+    }
+
+    /// The last member in sync is not taken out when it does not answer. What is late there may change it behind
+    /// the copy's back.
+    fn may_be_copied(&self) -> Result<()> {
+        let is_late = |n: &usize| self.members[*n].late() > 0;
+        let Some(source) = self.in_sync().find(is_late) else { return Ok(()) };
+        let source = &self.members[source];
+        let words = format!(
+            "{} is in sync and has {} requests that are not back; a late write would make it differ from \
+             a copy of it. Next: wait for the disk, or restart",
+            source.lower.name(),
+            source.late()
+        );
         Err(Error::new(ErrorKind::InUse, words))
     }
 

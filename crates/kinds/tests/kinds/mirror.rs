@@ -434,3 +434,53 @@ fn a_copy_leaves_clients_the_disks_and_ends_all_the_same() {
         "{beside} beside clients, {alone} alone"
     );
 }
+
+/// It was the last one in sync when a write failed on it, and stays; but a copy of it comes to its end while that
+/// write is still on its way to the copy.
+#[test]
+fn a_member_that_misses_a_write_is_out_once_another_one_has_it() {
+    let pair = Pair::new(8 * MIB);
+    pair.until(|second| second.progress.is_some_and(|copy| copy.done == 4 * MIB));
+    pair.disks[0].set_faults(Faults { write_error: 1_000_000, ..Faults::default() });
+    pair.disks[1].set_faults(Faults { stall: 1_000_000, ..Faults::default() });
+    // What has been copied is written to once more.
+    let mut write = std::pin::pin!(pair.client().send(pair.write_of(0, 7)));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(write.as_mut().poll(&mut cx).is_pending());
+    pair.disks[1].set_faults(Faults::default());
+    pair.pass(Duration::from_millis(1));
+    let first = || pair.control(&Control::Report).members[0].clone();
+    assert_eq!((first().state, first().errors), ("in sync", 1));
+    assert_eq!(pair.second().state, "copying");
+    pair.disks[0].set_faults(Faults::default());
+    pair.until(|second| second.state == "in sync");
+    assert!(write.as_mut().poll(&mut cx).is_pending());
+
+    pair.world.block_on(write).unwrap().result.unwrap();
+    assert_eq!((first().state, pair.second().state), ("failed", "in sync"));
+}
+
+/// What comes late changes the source behind the copy's back.
+#[test]
+fn nobody_is_copied_from_a_member_that_is_late() {
+    let timeout = ("timeout", Value::Duration(Duration::from_secs(1)));
+    let pair = Pair::over(MIB, None, &[timeout]);
+    pair.until(|second| second.state == "in sync");
+    pair.fail();
+    pair.disks[0].set_faults(Faults { hang: 1_000_000, ..Faults::default() });
+    let write = pair.client().send(pair.write_of(0, 7));
+    pair.world.block_on(write).unwrap().result.unwrap_err();
+    pair.disks[0].set_faults(Faults::default());
+    let Running { graph, names, mirror } = pair.running();
+    let resync = |member| graph.control(*mirror, &Control::Resync { member });
+    let refused = resync(Some(names[1].clone())).unwrap_err().to_string();
+    assert!(refused.contains("a late write would make it differ"), "{refused}");
+    resync(None).unwrap();
+    assert_eq!(pair.second().state, "failed");
+
+    pair.disks[0].release();
+    pair.pass(Duration::from_millis(1));
+    pair.resync();
+    pair.until(|second| second.state == "in sync");
+    assert!(pair.is_alike());
+}

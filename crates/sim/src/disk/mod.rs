@@ -369,10 +369,12 @@ impl SimDisk {
     fn carry_out_write(&self, id: u64, flight: &Flight, fua: bool, fate: Fate) -> Result<usize> {
         let mut pending = self.pending(id, flight).expect("it writes");
         let len = (pending.sectors.end - pending.sectors.start) * SECTOR;
+        // What a write that fails has left is in the cache like all else: the next flush covers it.
         if let Profile::Thin(space) = self.config.profile
             && self.store.borrow().allocated(pending.sectors.clone()) > space
         {
             self.count(Count::NoSpace);
+            self.store.borrow_mut().complete(&pending, self.clock.tick());
             return Err(Error::os(28, format_args!("write of {len} bytes")));
         }
         let half = self.draw(flight.key, "half");
@@ -384,6 +386,7 @@ impl SimDisk {
                 store.apply(&pending, |sector| {
                     part & 3 == 0 || (part & 3 == 1) && self.is_in_half(half, sector)
                 });
+                store.complete(&pending, self.clock.tick());
                 self.count(Count::WriteError);
                 return Err(Error::os(5, format_args!("write of {len} bytes")));
             }

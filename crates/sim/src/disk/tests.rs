@@ -319,3 +319,19 @@ fn a_write_in_two_steps_does_not_take_its_first_step_again() {
     }
     assert!(seen > 3);
 }
+
+#[test]
+fn what_a_failed_write_has_left_is_covered_by_the_next_flush() {
+    let mut left = 0;
+    for seed in 0..40 {
+        let bench = Bench::plain(seed);
+        bench.disk.set_faults(Faults { write_error: 1_000_000, ..Faults::default() });
+        bench.wait(bench.write(0, 512, 1, false)).unwrap_err();
+        let seen = bench.read(0).unwrap();
+        bench.wait(bench.storage.start(DiskIo::Flush)).unwrap();
+        bench.disk.power_cut(CutPolicy::DropAll);
+        assert_eq!(bench.byte(0), seen, "seed {seed}: what was read and flushed stays");
+        left += u32::from(seen == 1);
+    }
+    assert!((1..40).contains(&left), "some have left it, and some have not: {left}");
+}

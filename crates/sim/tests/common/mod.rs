@@ -20,6 +20,9 @@ pub const PIECE: usize = 4096;
 /// So much that no change makes transfers shorter.
 const POOL_BYTES: usize = 1 << 30;
 
+/// The slowest answer of a disk, if nothing else is said.
+pub const NS_MAX: u64 = 500_000;
+
 /// Longer than anything takes here.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
@@ -67,14 +70,21 @@ impl Drop for Rig {
 
 impl Rig {
     pub fn new(disks: usize) -> Self {
+        Self::of_speeds(&vec![NS_MAX; disks])
+    }
+
+    /// With disks whose slowest answers take so long.
+    pub fn of_speeds(most_ns: &[u64]) -> Self {
         let world = SimWorld::with_pool(1, POOL_BYTES);
         let size = DATA_BYTES + 2 * meta::AREA_BYTES;
-        let disk = |n: usize| {
-            let disk = SimDisk::new(&world, n as u64, DiskConfig::new(size, Profile::Native512));
+        let disk = |(n, most_ns): (usize, &u64)| {
+            let config = DiskConfig::new(size, Profile::Native512);
+            let config = DiskConfig { most_ns: *most_ns, ..config };
+            let disk = SimDisk::new(&world, n as u64, config);
             world.plug(format!("/disk{n}"), &disk);
             disk
         };
-        let disks = (0..disks).map(disk).collect();
+        let disks = most_ns.iter().enumerate().map(disk).collect();
         let engine = Engine::new(world.env().pool());
         world.env().spawn("engine", engine.clone().drive());
         Self { world, engine, disks }
