@@ -15,6 +15,7 @@ mod disk;
 mod engine;
 mod executor;
 mod opening;
+mod papers;
 mod ring;
 mod secrets;
 mod side;

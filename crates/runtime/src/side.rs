@@ -27,7 +27,7 @@ use crate::slab::{Held, Op, Polled, Slab, Slot};
 use crate::sys::{self, Call};
 use crate::timers::Timers;
 use crate::workers::{Home, Job, Workers};
-use crate::{channel, disk, opening, socket, store};
+use crate::{channel, disk, opening, papers, socket, store};
 
 // So often the queue is run through before the kernel is asked again.
 const ROUNDS: usize = 8;
@@ -116,7 +116,7 @@ impl Side {
     pub(crate) fn start(&self, held: Held, parts: Vec<Buf>, inline: bool) -> Ticket {
         if self.stopping.get() {
             let result = Err(env::stopped());
-            return self.refused(Outcome { result, buf: held.buf, parts });
+            return Ticket::ready(Outcome { result, buf: held.buf, parts });
         }
         let mut slab = self.slab.borrow_mut();
         let id = slab.place(held, parts);
@@ -133,11 +133,6 @@ impl Side {
             self.submit(id, call);
         }
         Ticket::new(self.me.upgrade().expect("a side at work is alive"), id)
-    }
-
-    /// An operation that is not even begun.
-    pub(crate) fn refused(&self, outcome: Outcome) -> Ticket {
-        Ticket::new(Rc::new(Refused(Cell::new(Some(outcome)))), 0)
     }
 
     fn submit(&self, id: u64, call: Call) {
@@ -310,11 +305,11 @@ impl Side {
         let left = self.tasks.borrow_mut().clear();
         drop(left);
         let until = clock().after(limit);
-        self.call_off(|op| op.waits_for_others());
+        self.call_off(|held| held.op.waits_for_others());
         while self.in_flight() > 0 {
             // The bell goes last: threads ring it when they have finished.
             if self.in_flight() == 1 {
-                self.call_off(|op| op == Op::Bell);
+                self.call_off(|held| held.op == Op::Bell);
             }
             let left = until.since(clock());
             if left.is_zero() {
@@ -334,10 +329,11 @@ impl Side {
         }
     }
 
-    fn call_off(&self, which: impl Fn(Op) -> bool) {
+    /// Asks for the end of these; each is answered all the same.
+    pub(crate) fn call_off(&self, which: impl Fn(&Held) -> bool) {
         let mut ids = Vec::new();
-        self.slab.borrow().each_flying(|id, op| {
-            if which(op) {
+        self.slab.borrow().each_flying(|id, held| {
+            if which(held) {
                 ids.push(id);
             }
         });
@@ -370,7 +366,7 @@ impl Side {
 
     fn give_up(&self, limit: Duration) -> Error {
         let mut names = BTreeMap::<_, usize>::new();
-        self.slab.borrow().each_flying(|_, op| *names.entry(op.name()).or_default() += 1);
+        self.slab.borrow().each_flying(|_, held| *names.entry(held.op.name()).or_default() += 1);
         let words: Vec<String> =
             names.iter().map(|(name, count)| format!("{count} {name}")).collect();
         // The kernel may still write into what the slots own: it is never freed.
@@ -412,16 +408,6 @@ impl Tickets for Side {
             self.drop_abandoned(&held, &result);
         }
     }
-}
-
-struct Refused(Cell<Option<Outcome>>);
-
-impl Tickets for Refused {
-    fn poll(&self, _: u64, _: &mut Context<'_>) -> Poll<Outcome> {
-        Poll::Ready(self.0.take().expect("a ticket is not polled after its outcome"))
-    }
-
-    fn abandon(&self, _: u64) {}
 }
 
 impl World for Side {
@@ -531,6 +517,18 @@ impl World for Side {
     fn forsake(&self, name: &str) -> Result<()> {
         while store::take(|left| left.name == name).is_some() {}
         store::withdraw(name)
+    }
+
+    fn leave(&self, name: &str, bytes: &[u8]) -> Result<bool> {
+        papers::leave(name, bytes)
+    }
+
+    fn take_bytes(&self, name: &str, most: usize) -> Result<Vec<u8>> {
+        papers::take(name, most)
+    }
+
+    fn take_socket(&self, name: &str) -> Result<Rc<dyn Socket>> {
+        socket::take(self.me.upgrade().expect("a side at work is alive"), name)
     }
 
     fn take_over(&self, name: &str, at: &Path, counts: &Path) -> Result<Rc<dyn Channel>> {
