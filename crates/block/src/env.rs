@@ -136,6 +136,33 @@ pub trait World {
     fn take_socket(&self, name: &str) -> Result<Rc<dyn Socket>> {
         Err(Error::new(ErrorKind::NotFound, format!("{name}: nobody has left it to this process")))
     }
+    /// Whether somebody outlives this process, and holds for the next one what it is entrusted with.
+    fn is_kept(&self) -> bool {
+        false
+    }
+    /// Memory that outlives this process, held under `name`: what was left under that name, whatever size it
+    /// has; else `bytes` of zeros. Within one process a name is always the same memory.
+    ///
+    /// # Errors
+    /// `Unsupported` where nobody holds anything; what the system says.
+    fn remains(&self, name: &str, _bytes: u64) -> Result<Remains> {
+        let words = format!("{name}: nobody outlives this process");
+        Err(Error::new(ErrorKind::Unsupported, words))
+    }
+    /// Has all such memory held once more, by whoever does so now.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn entrust_remains(&self) -> Result<()> {
+        Ok(())
+    }
+    /// Nothing of such memory is of use any more: it goes with this process.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn forsake_remains(&self) -> Result<()> {
+        Ok(())
+    }
     /// Takes over the channel of a mount that was entrusted under `name`: nothing is asked again by
     /// itself ([`Channel::resend`]). `at` is where it is mounted; `counts` is a file that keeps what
     /// [`Channel::came_again`] counts.
@@ -161,6 +188,35 @@ pub trait World {
         let words = format!("{}: there are no files here", path.display());
         Err(Error::new(ErrorKind::Unsupported, words))
     }
+}
+
+/// Memory that outlives this process.
+pub struct Remains {
+    /// The memory.
+    pub memory: Rc<dyn Lasting>,
+    /// Whether a process before this one has left it.
+    pub left: bool,
+}
+
+/// Memory that outlives a process, though not the machine's power. What is written is in it when the call
+/// returns.
+pub trait Lasting {
+    /// Bytes of it.
+    fn len(&self) -> u64;
+    /// Whether it has none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Fills `into` from `at`.
+    ///
+    /// # Errors
+    /// What the system says; past its end.
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<()>;
+    /// Puts `bytes` at `at`.
+    ///
+    /// # Errors
+    /// What the system says, which may have no memory; past its end.
+    fn write(&self, at: u64, bytes: &[u8]) -> Result<()>;
 }
 
 /// A timer that was set.
@@ -309,6 +365,35 @@ impl Env {
     /// As there.
     pub fn take_socket(&self, name: &str) -> Result<Rc<dyn Socket>> {
         self.0.take_socket(name)
+    }
+
+    /// See [`World::is_kept`].
+    pub fn is_kept(&self) -> bool {
+        self.0.is_kept()
+    }
+
+    /// See [`World::remains`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn remains(&self, name: &str, bytes: u64) -> Result<Remains> {
+        self.0.remains(name, bytes)
+    }
+
+    /// See [`World::entrust_remains`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn entrust_remains(&self) -> Result<()> {
+        self.0.entrust_remains()
+    }
+
+    /// See [`World::forsake_remains`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn forsake_remains(&self) -> Result<()> {
+        self.0.forsake_remains()
     }
 
     /// See [`World::take_over`].

@@ -381,6 +381,51 @@ fn what_stands_on_an_nbd_disk_pauses() {
 }
 
 #[test]
+fn a_device_above_an_nbd_disk_outlives_its_process_and_the_server() {
+    if !is_root() {
+        return;
+    }
+    let _alone = alone();
+    let dir = graphs();
+    let mut daemon = Daemon::start(&dir);
+    dir.text(&["apply", "plain.toml"]);
+    let socket = dir.path("run/cairn/plain.sock").display().to_string();
+    let above = format!(
+        "name = \"above\"\n[disk]\nn = {{ nbd = \"nbd+unix:///vol?socket={socket}\" }}\n\
+         [export]\nvol = {{ on = \"n\" }}\n"
+    );
+    dir.write("above.toml", &above);
+    dir.text(&["apply", "above.toml"]);
+    let name = Name::new(&dir);
+    dir.text(&["attach", "vol", "--name", &name.name, "--at", "above"]);
+    // A listener, a mount, and what is not flushed.
+    assert_eq!(daemon.graph("above").held, 3);
+    let load = Load::with(
+        &dir,
+        &["--ioengine=libaio", "--direct=1", "--size=24M", &format!("--filename={}", name.shown())],
+    );
+    let mut longest = Duration::ZERO;
+    for round in 0..9 {
+        std::thread::sleep(Duration::from_millis(800));
+        match round % 3 {
+            0 => longest = longest.max(daemon.kill_worker("above")),
+            1 => {
+                send(daemon.worker("plain"), "KILL");
+                longest = longest.max(daemon.kill_worker("above"));
+            }
+            _ => replace_in_turn(&mut daemon, "above", round / 3),
+        }
+    }
+    let pause = load.end();
+    println!("3 kills, 3 of both, 3 planned: longest pause {pause:?}, until it is up {longest:?}");
+    assert!(pause < PAUSE_AFTER_KILL, "{pause:?}");
+    assert_eq!(daemon.graph("above").held, 3, "{}", daemon.log());
+    name.detach_well();
+    dir.text(&["stop", "above"]);
+    assert_eq!(daemon.stop(), 0, "{}", daemon.log());
+}
+
+#[test]
 fn what_a_kill_would_lose_is_not_handed_over() {
     let _alone = alone();
     let dir = Dir::new();

@@ -16,6 +16,7 @@ mod engine;
 mod executor;
 mod opening;
 mod papers;
+mod remains;
 mod ring;
 mod secrets;
 mod side;

@@ -15,13 +15,14 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
 use block::env::{
-    self, Address, Channel, Listener, LocalFuture, Open, Outcome, Socket, Storage, StorageFacts,
+    self, Address, Channel, Listener, LocalFuture, Open, Outcome, Remains, Socket, Storage, StorageFacts,
     Ticket, Tickets, TimerId, World,
 };
 use block::{Buf, BufPool, Error, ErrorKind, Event, Events, Mono, Result, Secret, Wanted};
 
 use crate::engine::{Answer, Running, Wait};
 use crate::executor::{MAIN, Queue, Tasks};
+use crate::remains::AllRemains;
 use crate::secrets::Keys;
 use crate::slab::{Held, Op, Polled, Slab, Slot};
 use crate::sys::{self, Call};
@@ -51,6 +52,7 @@ pub(crate) struct Side {
     spin: Duration,
     note: fn(&str),
     events: Rc<Events>,
+    remains: AllRemains,
     // Running means of how long a turn waits for its first answer: from clients, and from disks.
     waits: [Cell<Duration>; 2],
     stopping: Cell<bool>,
@@ -90,6 +92,7 @@ impl Side {
             spin,
             note,
             events: Rc::default(),
+            remains: AllRemains::default(),
             waits: [const { Cell::new(Duration::MAX) }; 2],
             stopping: Cell::new(false),
             lost: Cell::new(false),
@@ -529,6 +532,22 @@ impl World for Side {
 
     fn take_socket(&self, name: &str) -> Result<Rc<dyn Socket>> {
         socket::take(self.me.upgrade().expect("a side at work is alive"), name)
+    }
+
+    fn is_kept(&self) -> bool {
+        store::is_kept()
+    }
+
+    fn remains(&self, name: &str, bytes: u64) -> Result<Remains> {
+        self.remains.get(name, bytes)
+    }
+
+    fn entrust_remains(&self) -> Result<()> {
+        self.remains.entrust_again()
+    }
+
+    fn forsake_remains(&self) -> Result<()> {
+        self.remains.forsake()
     }
 
     fn take_over(&self, name: &str, at: &Path, counts: &Path) -> Result<Rc<dyn Channel>> {

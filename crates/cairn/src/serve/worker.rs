@@ -230,7 +230,8 @@ impl Serving {
     /// Another daemon is there: it is told everything that this process has told the one before.
     pub(super) fn tell_again(&self) {
         let told = self.server.entrust_again().map_err(Failure::from);
-        if let Err(failure) = told.and_then(|()| self.attachments.entrust_again()) {
+        let told = told.and_then(|()| self.attachments.entrust_again());
+        if let Err(failure) = told.and_then(|()| Ok(self.env.entrust_remains()?)) {
             out::note(&format!("warning: {}", failure.message));
         }
         process::tell_manager("READY=1");
