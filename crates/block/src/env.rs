@@ -1,6 +1,7 @@
 //! The doors to the world: disks, network, clock and timers, randomness. Nothing else of Cairn may
 //! touch time, threads, files or sockets. `runtime` is the real side, `sim` the seeded one.
 
+use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -111,6 +112,57 @@ pub trait World {
     fn forsake(&self, _name: &str) -> Result<()> {
         Ok(())
     }
+    /// Has `bytes` held under `name` for the next process, by whoever outlives this one; whether there is
+    /// somebody.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn leave(&self, _name: &str, _bytes: &[u8]) -> Result<bool> {
+        Ok(false)
+    }
+    /// Takes the bytes that were left under `name`. Nobody gets them a second time, whatever becomes of
+    /// this process.
+    ///
+    /// # Errors
+    /// `NotFound` if nothing was left under that name; `Limit` if it is more than `most` bytes; what the
+    /// system says.
+    fn take_bytes(&self, name: &str, _most: usize) -> Result<Vec<u8>> {
+        Err(Error::new(ErrorKind::NotFound, format!("{name}: nobody has left it to this process")))
+    }
+    /// Takes over the connection that was entrusted under `name` ([`Socket::entrust`]).
+    ///
+    /// # Errors
+    /// `NotFound` if nothing was left under that name; what the system says.
+    fn take_socket(&self, name: &str) -> Result<Rc<dyn Socket>> {
+        Err(Error::new(ErrorKind::NotFound, format!("{name}: nobody has left it to this process")))
+    }
+    /// Whether somebody outlives this process, and holds for the next one what it is entrusted with.
+    fn is_kept(&self) -> bool {
+        false
+    }
+    /// Memory that outlives this process, held under `name`: what was left under that name, whatever size it
+    /// has; else `bytes` of zeros. Within one process a name is always the same memory.
+    ///
+    /// # Errors
+    /// `Unsupported` where nobody holds anything; what the system says.
+    fn remains(&self, name: &str, _bytes: u64) -> Result<Remains> {
+        let words = format!("{name}: nobody outlives this process");
+        Err(Error::new(ErrorKind::Unsupported, words))
+    }
+    /// Has all such memory held once more, by whoever does so now.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn entrust_remains(&self) -> Result<()> {
+        Ok(())
+    }
+    /// Nothing of such memory is of use any more: it goes with this process.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn forsake_remains(&self) -> Result<()> {
+        Ok(())
+    }
     /// Takes over the channel of a mount that was entrusted under `name`: nothing is asked again by
     /// itself ([`Channel::resend`]). `at` is where it is mounted; `counts` is a file that keeps what
     /// [`Channel::came_again`] counts.
@@ -136,6 +188,35 @@ pub trait World {
         let words = format!("{}: there are no files here", path.display());
         Err(Error::new(ErrorKind::Unsupported, words))
     }
+}
+
+/// Memory that outlives this process.
+pub struct Remains {
+    /// The memory.
+    pub memory: Rc<dyn Lasting>,
+    /// Whether a process before this one has left it.
+    pub left: bool,
+}
+
+/// Memory that outlives a process, though not the machine's power. What is written is in it when the call
+/// returns.
+pub trait Lasting {
+    /// Bytes of it.
+    fn len(&self) -> u64;
+    /// Whether it has none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Fills `into` from `at`.
+    ///
+    /// # Errors
+    /// What the system says; past its end.
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<()>;
+    /// Puts `bytes` at `at`.
+    ///
+    /// # Errors
+    /// What the system says, which may have no memory; past its end.
+    fn write(&self, at: u64, bytes: &[u8]) -> Result<()>;
 }
 
 /// A timer that was set.
@@ -260,6 +341,59 @@ impl Env {
     /// As there.
     pub fn forsake(&self, name: &str) -> Result<()> {
         self.0.forsake(name)
+    }
+
+    /// See [`World::leave`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn leave(&self, name: &str, bytes: &[u8]) -> Result<bool> {
+        self.0.leave(name, bytes)
+    }
+
+    /// See [`World::take_bytes`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn take_bytes(&self, name: &str, most: usize) -> Result<Vec<u8>> {
+        self.0.take_bytes(name, most)
+    }
+
+    /// See [`World::take_socket`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn take_socket(&self, name: &str) -> Result<Rc<dyn Socket>> {
+        self.0.take_socket(name)
+    }
+
+    /// See [`World::is_kept`].
+    pub fn is_kept(&self) -> bool {
+        self.0.is_kept()
+    }
+
+    /// See [`World::remains`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn remains(&self, name: &str, bytes: u64) -> Result<Remains> {
+        self.0.remains(name, bytes)
+    }
+
+    /// See [`World::entrust_remains`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn entrust_remains(&self) -> Result<()> {
+        self.0.entrust_remains()
+    }
+
+    /// See [`World::forsake_remains`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn forsake_remains(&self) -> Result<()> {
+        self.0.forsake_remains()
     }
 
     /// See [`World::take_over`].
@@ -475,6 +609,9 @@ pub trait Listener {
     fn address(&self) -> Address;
     /// Stops; a waiting accept answers `Stopped`.
     fn close(&self);
+    /// Calls off the accept that waits: it answers whoever has come already, or an error. Who comes
+    /// afterwards waits for the next one.
+    fn call_off(&self);
     /// Has it held as [`LISTENER`] by whoever outlives this process, if there is somebody: until it is
     /// closed, who connects while no process is there waits for the next one. One that was given to this
     /// process under another name stays with its owner.
@@ -496,6 +633,21 @@ pub trait Socket {
     fn shutdown(&self);
     /// Who is at the other end, in words.
     fn peer(&self) -> String;
+    /// Calls off the receive that is on its way: it answers what has arrived already, or an error, and
+    /// no byte of the stream is lost.
+    fn call_off(&self);
+    /// Whether another process could go on with it: there is nothing to it but its bytes.
+    fn may_outlive(&self) -> bool {
+        false
+    }
+    /// Has it held under `name` by whoever outlives this process. The name has at most 255 characters of
+    /// ASCII, and no colon. Answers whether there is somebody.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn entrust(&self, _name: &str) -> Result<bool> {
+        Ok(false)
+    }
 }
 
 /// A channel of messages: each is received whole or not at all, and sent whole. What is received and
@@ -597,6 +749,21 @@ impl Ticket {
     pub fn new(owner: Rc<dyn Tickets>, id: u64) -> Self {
         Self { owner: Some(owner), id }
     }
+
+    /// An operation that has ended before it was begun.
+    pub fn ready(outcome: Outcome) -> Self {
+        Self::new(Rc::new(Ready(Cell::new(Some(outcome)))), 0)
+    }
+}
+
+struct Ready(Cell<Option<Outcome>>);
+
+impl Tickets for Ready {
+    fn poll(&self, _: u64, _: &mut Context<'_>) -> Poll<Outcome> {
+        Poll::Ready(self.0.take().expect("a ticket is not polled after its outcome"))
+    }
+
+    fn abandon(&self, _: u64) {}
 }
 
 impl Future for Ticket {

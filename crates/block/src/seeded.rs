@@ -45,6 +45,8 @@ pub enum Bug {
     MoveUnrecorded,
     /// 50 a server that came back is not sent again what it was not asked to flush
     ReplaySkipped,
+    /// 51 a write is answered before its record is in the memory that outlives the process
+    AnsweredUnrecorded,
     /// 60 clients are not held while a graph changes
     ChangeNotHeld,
     /// 61 a graph changes without a flush before
@@ -67,7 +69,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them, by their numbers.
-    pub const ALL: [(&str, Self); 28] = [
+    pub const ALL: [(&str, Self); 29] = [
         ("02a", Self::FlushFirstChild),
         ("02b", Self::FlushFirstMember),
         ("04", Self::FlushRetried),
@@ -87,6 +89,7 @@ impl Bug {
         ("44", Self::MoveUnflushed),
         ("44b", Self::MoveUnrecorded),
         ("50", Self::ReplaySkipped),
+        ("51", Self::AnsweredUnrecorded),
         ("60", Self::ChangeNotHeld),
         ("61", Self::ChangeUnflushed),
         ("62", Self::ChangeToldEarly),

@@ -55,6 +55,47 @@ fn a_promise_outlives_the_power_of_the_disks() {
     }
 }
 
+/// A disk below that keeps what is not flushed, under a daemon.
+const KEPT: &str = "[disk]\na = { nbd = \"@a\" }\n[export]\nvol = { on = \"a\" }\n";
+
+#[test]
+fn a_promise_outlives_a_process_that_is_killed_with_the_power_of_its_disks() {
+    let mut rig = Rig::of(&Shape::ONE, 1);
+    rig.keep(KEPT);
+    let core = &rig.core;
+    let kill = || {
+        rig.kill_worker(|rig| {
+            rig.ctl("powercut drop-all");
+        });
+        rig.is_up_again();
+    };
+    for round in 0..6 {
+        let volume = rig.volume();
+        let (old, new) = (bytes_of(round, PIECE), bytes_of(0x40 | round, PIECE));
+        volume.write(core, 0, &old);
+        if round % 2 == 0 {
+            volume.flush(core);
+        }
+        volume.zero(core, PIECE, PIECE, false);
+        volume.write(core, 2 * PIECE, &old);
+        // Overlaps, in an order that counts; the second is durable at once, the first is not.
+        volume.write(core, 4096, &new[..8192]);
+        volume.write_fua(core, 8192, &new[..4096]);
+        let expected = volume.read(core, 0, 3 * PIECE);
+        // Nor is it lost by a second one, before anything is flushed.
+        for kills in 1..=1 + round % 2 {
+            kill();
+            let left = rig.volume().read(core, 0, 3 * PIECE);
+            assert!(left == expected, "round {round}, {kills} kills: nothing is lost");
+        }
+    }
+    let volume = rig.volume();
+    volume.flush(core);
+    let expected = volume.read(core, 0, 3 * PIECE);
+    rig.ctl("powercut drop-all");
+    assert!(volume.read(core, 0, 3 * PIECE) == expected, "what was flushed is on the disks");
+}
+
 #[test]
 fn many_power_cuts_under_load_lose_nothing() {
     let seed = seed();

@@ -130,7 +130,7 @@ mod tests {
             held.store(&n.to_string(), node()).unwrap();
         }
         let error = held.store("more", node()).unwrap_err();
-        assert!(error.kind() == ErrorKind::Limit && error.to_string().contains("256"), "{error}");
+        assert!(error.kind() == ErrorKind::Limit && error.to_string().contains("512"), "{error}");
         held.remove("0").unwrap();
         held.store("more", node()).unwrap();
         held.remove("1").unwrap();

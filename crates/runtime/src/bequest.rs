@@ -17,8 +17,9 @@ use rustix::net::{
 
 use crate::store;
 
-/// Descriptors that one program is left: more than a graph has devices and listeners.
-pub const BEQUEST_MAX: usize = 256;
+/// Descriptors that one program is left: more than a graph has devices, listeners and, between two
+/// processes, connections.
+pub const BEQUEST_MAX: usize = 512;
 
 /// In one message; the kernel takes up to 253.
 const AT_ONCE: usize = 64;

@@ -90,13 +90,13 @@ impl Storage for OpenDisk {
                 Some(op) => (op, None),
                 None => match zeros(&self.side.pool, range) {
                     Ok(buf) => (Op::ZeroWrite { range }, Some(buf)),
-                    Err(error) => return self.side.refused(Outcome::bare(Err(error))),
+                    Err(error) => return Ticket::ready(Outcome::bare(Err(error))),
                 },
             },
         };
         if let Err(error) = disk.admit(op, buf.as_ref()) {
             let buf = buf.filter(|_| !matches!(op, Op::ZeroWrite { .. }));
-            return self.side.refused(Outcome { result: Err(error), buf, parts: Vec::new() });
+            return Ticket::ready(Outcome { result: Err(error), buf, parts: Vec::new() });
         }
         self.side.start(self.held(op, buf), Vec::new(), disk.inline)
     }

@@ -15,6 +15,8 @@ mod disk;
 mod engine;
 mod executor;
 mod opening;
+mod papers;
+mod remains;
 mod ring;
 mod secrets;
 mod side;

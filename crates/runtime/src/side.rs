@@ -15,19 +15,20 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
 use block::env::{
-    self, Address, Channel, Listener, LocalFuture, Open, Outcome, Socket, Storage, StorageFacts,
-    Ticket, Tickets, TimerId, World,
+    self, Address, Channel, Listener, LocalFuture, Open, Outcome, Remains, Socket, Storage,
+    StorageFacts, Ticket, Tickets, TimerId, World,
 };
 use block::{Buf, BufPool, Error, ErrorKind, Event, Events, Mono, Result, Secret, Wanted};
 
 use crate::engine::{Answer, Running, Wait};
 use crate::executor::{MAIN, Queue, Tasks};
+use crate::remains::AllRemains;
 use crate::secrets::Keys;
 use crate::slab::{Held, Op, Polled, Slab, Slot};
 use crate::sys::{self, Call};
 use crate::timers::Timers;
 use crate::workers::{Home, Job, Workers};
-use crate::{channel, disk, opening, socket, store};
+use crate::{channel, disk, opening, papers, socket, store};
 
 // So often the queue is run through before the kernel is asked again.
 const ROUNDS: usize = 8;
@@ -51,6 +52,7 @@ pub(crate) struct Side {
     spin: Duration,
     note: fn(&str),
     events: Rc<Events>,
+    remains: AllRemains,
     // Running means of how long a turn waits for its first answer: from clients, and from disks.
     waits: [Cell<Duration>; 2],
     stopping: Cell<bool>,
@@ -90,6 +92,7 @@ impl Side {
             spin,
             note,
             events: Rc::default(),
+            remains: AllRemains::default(),
             waits: [const { Cell::new(Duration::MAX) }; 2],
             stopping: Cell::new(false),
             lost: Cell::new(false),
@@ -116,7 +119,7 @@ impl Side {
     pub(crate) fn start(&self, held: Held, parts: Vec<Buf>, inline: bool) -> Ticket {
         if self.stopping.get() {
             let result = Err(env::stopped());
-            return self.refused(Outcome { result, buf: held.buf, parts });
+            return Ticket::ready(Outcome { result, buf: held.buf, parts });
         }
         let mut slab = self.slab.borrow_mut();
         let id = slab.place(held, parts);
@@ -133,11 +136,6 @@ impl Side {
             self.submit(id, call);
         }
         Ticket::new(self.me.upgrade().expect("a side at work is alive"), id)
-    }
-
-    /// An operation that is not even begun.
-    pub(crate) fn refused(&self, outcome: Outcome) -> Ticket {
-        Ticket::new(Rc::new(Refused(Cell::new(Some(outcome)))), 0)
     }
 
     fn submit(&self, id: u64, call: Call) {
@@ -310,11 +308,11 @@ impl Side {
         let left = self.tasks.borrow_mut().clear();
         drop(left);
         let until = clock().after(limit);
-        self.call_off(|op| op.waits_for_others());
+        self.call_off(|held| held.op.waits_for_others());
         while self.in_flight() > 0 {
             // The bell goes last: threads ring it when they have finished.
             if self.in_flight() == 1 {
-                self.call_off(|op| op == Op::Bell);
+                self.call_off(|held| held.op == Op::Bell);
             }
             let left = until.since(clock());
             if left.is_zero() {
@@ -334,10 +332,11 @@ impl Side {
         }
     }
 
-    fn call_off(&self, which: impl Fn(Op) -> bool) {
+    /// Asks for the end of these; each is answered all the same.
+    pub(crate) fn call_off(&self, which: impl Fn(&Held) -> bool) {
         let mut ids = Vec::new();
-        self.slab.borrow().each_flying(|id, op| {
-            if which(op) {
+        self.slab.borrow().each_flying(|id, held| {
+            if which(held) {
                 ids.push(id);
             }
         });
@@ -370,7 +369,7 @@ impl Side {
 
     fn give_up(&self, limit: Duration) -> Error {
         let mut names = BTreeMap::<_, usize>::new();
-        self.slab.borrow().each_flying(|_, op| *names.entry(op.name()).or_default() += 1);
+        self.slab.borrow().each_flying(|_, held| *names.entry(held.op.name()).or_default() += 1);
         let words: Vec<String> =
             names.iter().map(|(name, count)| format!("{count} {name}")).collect();
         // The kernel may still write into what the slots own: it is never freed.
@@ -412,16 +411,6 @@ impl Tickets for Side {
             self.drop_abandoned(&held, &result);
         }
     }
-}
-
-struct Refused(Cell<Option<Outcome>>);
-
-impl Tickets for Refused {
-    fn poll(&self, _: u64, _: &mut Context<'_>) -> Poll<Outcome> {
-        Poll::Ready(self.0.take().expect("a ticket is not polled after its outcome"))
-    }
-
-    fn abandon(&self, _: u64) {}
 }
 
 impl World for Side {
@@ -531,6 +520,34 @@ impl World for Side {
     fn forsake(&self, name: &str) -> Result<()> {
         while store::take(|left| left.name == name).is_some() {}
         store::withdraw(name)
+    }
+
+    fn leave(&self, name: &str, bytes: &[u8]) -> Result<bool> {
+        papers::leave(name, bytes)
+    }
+
+    fn take_bytes(&self, name: &str, most: usize) -> Result<Vec<u8>> {
+        papers::take(name, most)
+    }
+
+    fn take_socket(&self, name: &str) -> Result<Rc<dyn Socket>> {
+        socket::take(self.me.upgrade().expect("a side at work is alive"), name)
+    }
+
+    fn is_kept(&self) -> bool {
+        store::is_kept()
+    }
+
+    fn remains(&self, name: &str, bytes: u64) -> Result<Remains> {
+        self.remains.get(name, bytes)
+    }
+
+    fn entrust_remains(&self) -> Result<()> {
+        self.remains.entrust_again()
+    }
+
+    fn forsake_remains(&self) -> Result<()> {
+        self.remains.forsake()
     }
 
     fn take_over(&self, name: &str, at: &Path, counts: &Path) -> Result<Rc<dyn Channel>> {

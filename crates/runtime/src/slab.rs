@@ -335,11 +335,11 @@ impl Slab {
     }
 
     /// The operations that the kernel has not answered.
-    pub(crate) fn each_flying(&self, mut each: impl FnMut(u64, Op)) {
+    pub(crate) fn each_flying(&self, mut each: impl FnMut(u64, &Held)) {
         for (chunk, slots) in self.chunks.iter().enumerate() {
             for (index, slot) in slots.iter().enumerate() {
                 if let (Phase::Flying, Some(held)) = (&slot.phase, &slot.held) {
-                    each(id_of((chunk * CHUNK + index) as u32, slot.generation), held.op);
+                    each(id_of((chunk * CHUNK + index) as u32, slot.generation), held);
                 }
             }
         }

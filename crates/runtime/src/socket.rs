@@ -60,6 +60,31 @@ impl Socket for Connection {
     fn peer(&self) -> String {
         self.name.to_string()
     }
+
+    fn call_off(&self) {
+        self.side.call_off(|held| held.op == Op::Recv && Rc::ptr_eq(&held.file, &self.file));
+    }
+
+    fn may_outlive(&self) -> bool {
+        true
+    }
+
+    fn entrust(&self, name: &str) -> Result<bool> {
+        store::entrust(name, self.file.as_fd())
+    }
+}
+
+/// Goes on with a connection of the process before. Whoever held it meanwhile gives it up first: the
+/// other end is to see when this process closes it.
+pub(crate) fn take(side: Rc<Side>, name: &str) -> Result<Rc<dyn Socket>> {
+    let left = store::take(|left| left.name == name).ok_or_else(|| {
+        Error::new(ErrorKind::NotFound, format!("{name}: nobody has left it to this process"))
+    })?;
+    store::withdraw(name)?;
+    sys::set_nonblocking(left.file.as_raw_fd(), side.nonblocking())
+        .map_err(|error| Error::io(&error, format_args!("{name}: O_NONBLOCK")))?;
+    let name = describe(&left.file).into();
+    Ok(Rc::new(Connection { side, file: Rc::new(left.file), name }))
 }
 
 /// What both ends of a connection want, as far as the kernel grants it.
@@ -287,6 +312,11 @@ impl Listener for Handle {
 
     fn close(&self) {
         self.0.close();
+    }
+
+    fn call_off(&self) {
+        let Listening { side, file, .. } = &*self.0;
+        side.call_off(|held| held.op == Op::Accept && Rc::ptr_eq(&held.file, file));
     }
 
     fn entrust(&self) -> Result<()> {

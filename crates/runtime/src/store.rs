@@ -90,6 +90,11 @@ pub(crate) fn take(is_it: impl Fn(&Left) -> bool) -> Option<Left> {
     Some(left.remove(found))
 }
 
+/// Whether there is somebody who could hold something.
+pub(crate) fn is_kept() -> bool {
+    std::env::var_os(MANAGER).is_some()
+}
+
 /// Has a descriptor held under that name from now on; whether there is somebody who could.
 ///
 /// # Errors

@@ -34,6 +34,7 @@ struct Listening {
     arrived: RefCell<VecDeque<Rc<dyn Socket>>>,
     waiting: RefCell<Option<Waker>>,
     closed: Cell<bool>,
+    called_off: Cell<bool>,
 }
 
 /// A connection, both ends of it.
@@ -97,6 +98,7 @@ impl Network {
             arrived: RefCell::default(),
             waiting: RefCell::default(),
             closed: Cell::new(false),
+            called_off: Cell::new(false),
         });
         listeners.insert(at.clone(), listening.clone());
         Ok(Rc::new(Open(listening)))
@@ -173,6 +175,9 @@ impl Listener for Open {
                 return Poll::Ready(Err(stopped()));
             }
             let arrived = listening.arrived.borrow_mut().pop_front();
+            if listening.called_off.replace(false) && arrived.is_none() {
+                return Poll::Ready(Err(stopped()));
+            }
             arrived.map_or_else(
                 || {
                     *listening.waiting.borrow_mut() = Some(cx.waker().clone());
@@ -189,6 +194,11 @@ impl Listener for Open {
 
     fn close(&self) {
         self.0.closed.set(true);
+        self.0.wake();
+    }
+
+    fn call_off(&self) {
+        self.0.called_off.set(true);
         self.0.wake();
     }
 }
@@ -290,6 +300,17 @@ impl Pair {
         }
     }
 
+    fn call_off(&self, side: usize) {
+        let end = self.ends[side].borrow();
+        let is_receive =
+            |(id, one): (&u64, &Transfer)| matches!(one.io, Io::Recv(_)).then_some(*id);
+        let receives: Vec<u64> = end.open.iter().filter_map(is_receive).collect();
+        drop(end);
+        for id in receives {
+            self.answer(side, id, Err(self.error("the receive was called off")));
+        }
+    }
+
     fn error(&self, words: &str) -> Error {
         Error::new(ErrorKind::Io, format!("{}: {words}", self.name))
     }
@@ -370,6 +391,14 @@ impl Socket for Held {
 
     fn peer(&self) -> String {
         self.pair.name.clone()
+    }
+
+    fn call_off(&self) {
+        self.pair.call_off(self.side);
+    }
+
+    fn may_outlive(&self) -> bool {
+        true
     }
 }
 

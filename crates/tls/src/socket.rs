@@ -199,6 +199,11 @@ impl Socket for TlsSocket {
     fn peer(&self) -> String {
         self.0.lower.peer()
     }
+
+    /// What has arrived below may be half a record: it is kept for the next receive.
+    fn call_off(&self) {
+        self.0.lower.call_off();
+    }
 }
 
 fn closed() -> Error {

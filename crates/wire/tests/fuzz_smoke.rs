@@ -2,9 +2,10 @@
 
 mod bodies;
 
+use wire::nbd::handed::{self, Handed, Shown};
 use wire::nbd::{
-    ClientConfig, ClientHandshake, Command, CommandFlags, Errno, Extent, Limits, Reply, ReplyStyle,
-    RequestHeader, ServerHandshake,
+    ClientConfig, ClientHandshake, Command, CommandFlags, Context, Errno, Exports, Extent, Limits,
+    Reply, ReplyStyle, RequestHeader, ServerHandshake, Session,
 };
 
 /// Behind each first byte in turn: it says how a body cuts its input, or in which style it reads it.
@@ -85,6 +86,21 @@ fn reply() {
         out
     });
     run(&seeds, bodies::reply);
+}
+
+#[test]
+fn connections_handed_over() {
+    let facts = bodies::OneExport.find("disk").unwrap();
+    let shown = Shown::of(&facts);
+    let all = STYLES.map(|style| {
+        let contexts = match style {
+            ReplyStyle::Simple => Vec::new(),
+            _ => vec![Context { id: 3, name: "base:allocation".to_owned() }],
+        };
+        let session = Session { style, contexts, facts: facts.clone() };
+        Handed { identity: 9, session, shown, unread: b"half a request".to_vec() }
+    });
+    testkit::smoke(&[handed::encode(&all), handed::encode(&[])], bodies::handed);
 }
 
 #[test]

@@ -29,6 +29,7 @@ use crate::exit::{Exit, Failure, Result};
 use crate::log::{self, LogForm};
 use crate::out::{self, Form};
 use crate::place;
+use crate::serve::process;
 
 use graphs::Graphs;
 
@@ -74,6 +75,7 @@ impl DaemonArgs {
     pub fn run(self, _: Form) -> Result {
         log::begin(self.log, None);
         let left = runtime::take_all();
+        process::raise_limits();
         place::make_keeper()?;
         let path = self.state.clone().unwrap_or_else(place::state);
         if self.replace {

@@ -7,6 +7,7 @@
 //! | `banner.rs` | what is printed at the start |
 //! | `stop.rs` | how it ends: begun requests, flushes, deadlines |
 //! | `command.rs` | `--run` |
+//! | `connections.rs` | connections that outlive a process |
 //! | `live.rs` | what the control socket is told |
 //! | `apply.rs` | a changed spec, while clients wait |
 //! | `disks.rs` | disks put in, replaced and taken out by a word |
@@ -21,6 +22,7 @@
 mod apply;
 mod banner;
 mod command;
+mod connections;
 mod disks;
 mod events;
 mod jobs;
@@ -28,7 +30,7 @@ mod keys;
 mod listen;
 mod live;
 mod past;
-mod process;
+pub mod process;
 mod remote;
 mod stop;
 pub mod worker;
@@ -362,6 +364,7 @@ impl ServeOptions {
         serving.tell_program();
         // Every disk is open, and so everything that a process before this one has begun is at its end.
         core.block_on(serving.attachments.resume());
+        serving.take_connections();
         core.block_on(serving.listen(&listens, tls))?;
         let planned = serving.planned();
         let control = open_control(self.at.as_deref(), &serving)?;

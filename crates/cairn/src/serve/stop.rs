@@ -93,7 +93,7 @@ impl Serving {
                 command.terminate();
                 let _ = self.env.within(limit, command.ended()).await;
             }
-            self.stop(limit).await
+            self.stop_for_good(limit).await
         };
         match race(stop, signals.next()).await {
             First::One(Ok(closed)) => {
@@ -107,6 +107,15 @@ impl Serving {
             First::One(Err(why)) => Ended::Unflushed(why),
             First::Other(_) => Ended::Unflushed(AT_ONCE.to_owned()),
         }
+    }
+
+    /// Stops, and leaves nothing for a next process: it would be told of what it has not been asked for.
+    async fn stop_for_good(&self, limit: Duration) -> Result<usize, String> {
+        let stopped = self.stop(limit).await;
+        if let Err(error) = self.env.forsake_remains() {
+            out::note(&format!("warning: {error}"));
+        }
+        stopped
     }
 
     /// Answers what is begun and flushes. Says how many connections were closed, or what is missing.

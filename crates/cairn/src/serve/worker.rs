@@ -230,7 +230,8 @@ impl Serving {
     /// Another daemon is there: it is told everything that this process has told the one before.
     pub(super) fn tell_again(&self) {
         let told = self.server.entrust_again().map_err(Failure::from);
-        if let Err(failure) = told.and_then(|()| self.attachments.entrust_again()) {
+        let told = told.and_then(|()| self.attachments.entrust_again());
+        if let Err(failure) = told.and_then(|()| Ok(self.env.entrust_remains()?)) {
             out::note(&format!("warning: {}", failure.message));
         }
         process::tell_manager("READY=1");
@@ -263,6 +264,20 @@ impl Serving {
         let Some(turn) = self.within(deadline, self.live.turn()).await else {
             return Err("a change is under way".to_owned());
         };
+        if let Err(why) = self.quiet_and_flushed(deadline).await {
+            self.server.go_on();
+            return Err(why);
+        }
+        self.leave_connections();
+        std::mem::forget(turn);
+        Ok(())
+    }
+
+    /// Everything that was begun is answered and flushed, and nothing begins any more in this process.
+    async fn quiet_and_flushed(&self, deadline: Mono) -> Result<(), String> {
+        if !self.server.pause(deadline.since(self.env.now())).await {
+            return Err(self.overdue(HAND_OVER));
+        }
         let held = self.engine.hold();
         if self.within(deadline, self.engine.drained()).await.is_none() {
             return Err(self.overdue(HAND_OVER));
@@ -272,8 +287,7 @@ impl Serving {
             None => return Err(self.overdue(HAND_OVER)),
         }
         self.close_labels(deadline).await;
-        // Nothing begins any more in this process.
-        std::mem::forget((turn, held));
+        std::mem::forget(held);
         Ok(())
     }
 

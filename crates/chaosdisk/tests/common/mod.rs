@@ -103,6 +103,50 @@ impl Rig {
         }
     }
 
+    /// Starts `cairn daemon`, which keeps nothing yet, and has it serve a spec.
+    pub fn keep(&mut self, spec: &str) {
+        assert!(self.cairn.is_none(), "it is running");
+        let log = fs::File::create(self.dir.join("log")).unwrap();
+        let mut command = self.cairn_command();
+        command.args(["daemon", "--state", "state"]).stdin(Stdio::null()).stdout(Stdio::null());
+        self.cairn = Some(command.stderr(log).spawn().unwrap());
+        let socket = self.dir.join("run/cairn/daemon.sock");
+        let begun = Instant::now();
+        while !socket.exists() {
+            assert!(begun.elapsed() < PATIENCE, "the daemon does not come up");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.apply(&format!("[nbd]\nlisten = \"unix:vol.sock\"\n{spec}"));
+    }
+
+    /// The process of the graph that a daemon keeps.
+    fn worker(&self) -> Option<String> {
+        let seat = fs::read_to_string(self.dir.join("run/cairn/keeper/vol.seat")).ok()?;
+        Some(seat.trim().to_owned())
+    }
+
+    /// Waits until it serves, after a kill.
+    pub fn is_up_again(&self) {
+        until("another process serves", || self.ask(&["status"])[0]["devices"].is_array());
+    }
+
+    /// Kills the process of the graph that a daemon keeps. What `meanwhile` does is done before there is
+    /// another one.
+    pub fn kill_worker(&self, meanwhile: impl FnOnce(&Self)) {
+        let daemon = self.cairn.as_ref().expect("it is running").id().to_string();
+        let worker = self.worker().expect("a process has the seat");
+        signal("STOP", &daemon);
+        signal("KILL", &worker);
+        let gone = || !PathBuf::from(format!("/proc/{worker}/fd/0")).exists();
+        let begun = Instant::now();
+        while !gone() {
+            assert!(begun.elapsed() < PATIENCE, "it does not die");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        meanwhile(self);
+        signal("CONT", &daemon);
+    }
+
     /// Starts `cairn serve`, and does not wait for what comes of it.
     pub fn begin_serve(&mut self, spec: &str) {
         let mut command = self.serve_command(spec, &[]);
@@ -149,8 +193,7 @@ impl Rig {
 
     /// Asks cairn to stop, and does not wait for it.
     pub fn begin_stop(&self) {
-        let pid = self.cairn.as_ref().expect("it is running").id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        signal("TERM", &self.cairn.as_ref().expect("it is running").id().to_string());
     }
 
     fn cairn_command(&self) -> Command {
@@ -222,9 +265,18 @@ impl Rig {
 
 impl Drop for Rig {
     fn drop(&mut self) {
+        if let Some(cairn) = &mut self.cairn {
+            // A daemon's workers outlive it.
+            let _ = cairn.kill();
+            let worker = self.worker();
+            let _ = worker.map(|pid| Command::new("kill").args(["-KILL", &pid]).status());
+        }
         for child in [Some(&mut self.chaos), self.cairn.as_mut()].into_iter().flatten() {
             let _ = child.kill();
             let _ = child.wait();
+        }
+        if std::thread::panicking() {
+            eprintln!("{}", fs::read_to_string(self.dir.join("log")).unwrap_or_default());
         }
         let _ = fs::remove_dir_all(&self.dir);
     }
@@ -274,4 +326,8 @@ pub fn seed() -> u64 {
     let seed = given.unwrap_or(clock.as_micros() as u64);
     println!("SEED={seed}");
     seed
+}
+
+fn signal(name: &str, pid: &str) {
+    assert!(Command::new("kill").args([&format!("-{name}"), pid]).status().unwrap().success());
 }

@@ -43,6 +43,8 @@ pub struct Connection {
     sending: Cell<Option<Mono>>,
     /// No more answers are wanted.
     closed: Cell<bool>,
+    /// Somebody else is to go on with it.
+    leaving: Cell<bool>,
     /// No more requests come.
     ended: Cell<bool>,
     /// The writer has ended.
@@ -121,6 +123,7 @@ impl Connection {
             in_flight: Cell::new(0),
             sending: Cell::new(None),
             closed: Cell::new(false),
+            leaving: Cell::new(false),
             ended: Cell::new(false),
             written: Cell::new(false),
             cut: Cell::new(false),
@@ -349,6 +352,23 @@ impl Connection {
         self.gate.shut();
         self.socket.shutdown();
         self.wake_writer();
+    }
+
+    /// Begins no more requests; what is begun is answered. If its bytes are all there is to the stream
+    /// somebody else can go on with it then.
+    pub fn leave(&self) {
+        self.leaving.set(self.socket.may_outlive());
+        self.gate.shut();
+    }
+
+    /// Whether somebody else is to go on with it.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.get() && !self.closed.get()
+    }
+
+    /// The socket is somebody else's from now on.
+    pub fn let_go(&self) {
+        self.closed.set(true);
     }
 
     /// Whether it was closed because it read no answers.

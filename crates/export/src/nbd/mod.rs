@@ -9,6 +9,7 @@ mod connection;
 mod gate;
 mod handshake;
 mod log;
+mod pause;
 mod reader;
 mod server;
 mod writer;

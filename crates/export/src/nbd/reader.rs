@@ -5,10 +5,10 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
 
-use block::env::Ticket;
+use block::env::{Outcome, Ticket};
 use block::seeded::{self, Bug};
 use block::{Buf, ByteRange, Error, ErrorKind, Mono, Op, Result};
-use wire::nbd::{Command, CommandFlags, Errno, RequestHeader, check};
+use wire::nbd::{Command, CommandFlags, EXTENDED_REQUEST_BYTES, Errno, RequestHeader, check};
 use wire::stream::{INBOX_BYTES, Inbox};
 
 use super::command::{PIECE_BYTES, PREFETCH_BYTES, op_of, range_of, zeroing};
@@ -17,9 +17,9 @@ use super::connection::{Connection, held_bytes};
 /// Payloads longer than this are received straight into their own buffer.
 const STRAIGHT_BYTES: usize = 64 << 10;
 
-/// Why the reader stops.
+/// Why the reader stops before the client has taken its leave.
 enum End {
-    /// The client has taken its leave, or nobody wants more requests.
+    /// The gate is shut.
     Over,
     /// In words for the log.
     Broken(String),
@@ -33,32 +33,75 @@ impl From<String> for End {
 
 type Step<T = ()> = std::result::Result<T, End>;
 
-/// Reads requests until the client leaves, or the gate is shut.
+/// Reads requests until the client leaves, or the gate is shut: first from `early`, which has arrived
+/// elsewhere. Answers what has arrived and was not begun, if somebody else is to go on with the stream.
 ///
 /// # Errors
 /// Why the connection was closed, for the log.
 pub async fn read(
     connection: &Rc<Connection>,
-    mut inbox: Inbox,
-) -> std::result::Result<(), String> {
+    inbox: Inbox,
+    early: Vec<u8>,
+) -> std::result::Result<Option<Vec<u8>>, String> {
     let in_place = connection.export.info().buf_align == 1;
-    let mut reader = Reader { connection, inbox: &mut inbox, since: None, hearing: None, in_place };
-    let ended = reader.run().await;
-    match ended {
-        Ok(()) | Err(End::Over) => {
-            connection.end_of_requests();
-            Ok(())
-        }
+    let early = Early { bytes: early, taken: 0 };
+    let (head, put_back) = (None, Vec::new());
+    let (since, hearing) = (None, None);
+    let mut reader = Reader { connection, inbox, early, head, put_back, since, hearing, in_place };
+    let mut ended = reader.run().await;
+    if matches!(ended, Err(End::Over)) && connection.is_leaving() {
+        ended = reader.hear_the_last().await;
+    }
+    let left = match ended {
+        Ok(()) => Ok(None),
+        Err(End::Over) => Ok(connection.is_leaving().then(|| reader.unread())),
         Err(End::Broken(why)) => {
             connection.close();
-            Err(why)
+            return Err(why);
         }
+    };
+    connection.end_of_requests();
+    left
+}
+
+/// What has arrived before this reader was there.
+struct Early {
+    bytes: Vec<u8>,
+    taken: usize,
+}
+
+impl Early {
+    fn rest(&self) -> &[u8] {
+        &self.bytes[self.taken..]
     }
+
+    /// As a receive would.
+    fn recv(&mut self, into: Buf) -> Ticket {
+        let n = self.rest().len().min(into.len());
+        into.slice(0..n).write().copy_from_slice(&self.rest()[..n]);
+        self.taken += n;
+        if self.rest().is_empty() {
+            *self = Self { bytes: Vec::new(), taken: 0 };
+        }
+        Ticket::ready(Outcome { result: Ok(n), buf: Some(into), parts: Vec::new() })
+    }
+}
+
+/// A request as it came, without its payload.
+#[derive(Clone, Copy)]
+struct Head {
+    bytes: [u8; EXTENDED_REQUEST_BYTES],
+    len: usize,
 }
 
 struct Reader<'a> {
     connection: &'a Rc<Connection>,
-    inbox: &'a mut Inbox,
+    inbox: Inbox,
+    early: Early,
+    /// Of the request that is taken off the stream and not begun.
+    head: Option<Head>,
+    /// What of its payload was taken off, should it not begin any more.
+    put_back: Vec<u8>,
     /// When the first byte of an unfinished request was there.
     since: Option<Mono>,
     /// A receive into the inbox that was begun while a request waited at the fence.
@@ -69,19 +112,20 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
+    /// Until the client leaves.
     async fn run(&mut self) -> Step {
         let style = self.connection.session.style;
         while !self.connection.gate.is_shut() {
             let parsed = RequestHeader::parse(&self.inbox.bytes(), style);
             match parsed.map_err(|error| error.to_string())? {
-                Some((header, _)) if header.command == Command::Disconnect => break,
+                Some((header, _)) if header.command == Command::Disconnect => return Ok(()),
                 Some((header, used)) => {
                     let payload = header.payload_bytes(style) as usize;
                     if payload <= STRAIGHT_BYTES && self.inbox.len() < used + payload {
                         self.receive().await?;
                         continue;
                     }
-                    self.inbox.take(used);
+                    self.take_head(used);
                     self.request(header, payload).await?;
                     self.since = None;
                     if self.connection.has_batch() {
@@ -90,12 +134,42 @@ impl Reader<'_> {
                 }
                 None => {
                     if !self.receive().await? {
-                        break;
+                        return Ok(());
                     }
                 }
             }
         }
-        Ok(())
+        Err(End::Over)
+    }
+
+    fn take_head(&mut self, len: usize) {
+        let mut bytes = [0; EXTENDED_REQUEST_BYTES];
+        bytes[..len].copy_from_slice(&self.inbox.bytes()[..len]);
+        self.head = Some(Head { bytes, len });
+        self.inbox.take(len);
+    }
+
+    /// Calls off the receive that is still on its way.
+    async fn hear_the_last(&mut self) -> Step {
+        if let Some(ticket) = self.hearing.take() {
+            match self.called_off(ticket).await? {
+                0 => return Ok(()),
+                n => self.inbox.arrived(n),
+            }
+        }
+        Err(End::Over)
+    }
+
+    /// The stream from the first byte that belongs to no request that was begun.
+    fn unread(&mut self) -> Vec<u8> {
+        let mut unread = Vec::new();
+        if let Some(head) = self.head.take() {
+            unread.extend_from_slice(&head.bytes[..head.len]);
+        }
+        unread.append(&mut self.put_back);
+        unread.extend_from_slice(&self.inbox.bytes());
+        unread.extend_from_slice(self.early.rest());
+        unread
     }
 
     /// Receives what there is; `false` at the end of the stream between two requests.
@@ -121,24 +195,52 @@ impl Reader<'_> {
     async fn begin_hearing(&mut self) -> Step<Ticket> {
         let pool = self.connection.export.env.pool();
         self.inbox.renew(pool).await.map_err(|error| error.to_string())?;
-        Ok(self.connection.socket.recv(self.inbox.room()))
+        let room = self.inbox.room();
+        self.recv(room)
+    }
+
+    /// Begins to receive, if more is wanted.
+    fn recv(&mut self, into: Buf) -> Step<Ticket> {
+        if self.connection.gate.is_shut() {
+            return Err(End::Over);
+        }
+        if !self.early.rest().is_empty() {
+            return Ok(self.early.recv(into));
+        }
+        Ok(self.connection.socket.recv(into))
     }
 
     /// One receive; inside a request it is over at the request's deadline.
-    async fn received(&mut self, ticket: Ticket, begun: bool) -> Step<usize> {
+    async fn received(&mut self, mut ticket: Ticket, begun: bool) -> Step<usize> {
         let env = &self.connection.export.env;
-        let outcome = if begun {
+        let waited = if begun {
             let limit = self.connection.limits.request;
             let since = *self.since.get_or_insert(env.now());
             let left = limit.saturating_sub(env.now().since(since));
-            let outcome = self.unless_shut(env.within(left, ticket)).await?;
-            outcome.ok_or_else(|| {
-                format!("a request was not complete {limit:?} after its first byte")
-            })?
+            match self.connection.gate.unless(env.within(left, &mut ticket)).await {
+                Some(None) => {
+                    let late = format!("a request was not complete {limit:?} after its first byte");
+                    return Err(late.into());
+                }
+                waited => waited.flatten(),
+            }
         } else {
-            self.unless_shut(ticket).await?
+            self.connection.gate.unless(&mut ticket).await
         };
-        Ok(outcome.result.map_err(|error| error.to_string())?)
+        match waited {
+            Some(outcome) => Ok(outcome.result.map_err(|error| error.to_string())?),
+            None => self.called_off(ticket).await,
+        }
+    }
+
+    /// The gate is shut: if somebody else is to go on with the stream, what has arrived all the same is
+    /// not lost.
+    async fn called_off(&self, ticket: Ticket) -> Step<usize> {
+        if !self.connection.is_leaving() {
+            return Err(End::Over);
+        }
+        self.connection.socket.call_off();
+        ticket.await.result.map_err(|_| End::Over)
     }
 
     /// Waits, unless no more requests are to begin.
@@ -151,6 +253,7 @@ impl Reader<'_> {
         if let Err(refusal) = check(&header, &self.connection.session) {
             self.room(0).await?;
             self.skip(payload).await?;
+            self.head = None;
             let kind = kind_of(refusal.errno);
             self.connection.refuse(header, Error::new(kind, refusal.reason));
             return Ok(());
@@ -163,9 +266,15 @@ impl Reader<'_> {
             _ => None,
         };
         let touched = (header.command != Command::Flush).then(|| range_of(&header));
-        if self.connection.export.is_fenced(touched) {
-            self.unfenced(touched).await?;
+        if self.connection.export.is_fenced(touched)
+            && let Err(end) = self.unfenced(touched).await
+        {
+            if header.command == Command::Write {
+                self.put_back = buf.map(|buf| buf.read().to_vec()).unwrap_or_default();
+            }
+            return Err(end);
         }
+        self.head = None;
         let token = self.connection.begin(header, held);
         self.begin(header, token, buf).await;
         self.in_place &= !self.inbox.is_held();
@@ -242,33 +351,45 @@ impl Reader<'_> {
     async fn fill(&mut self, buf: &Buf) -> Step {
         let mut have = self.inbox.take_into(buf);
         while have < buf.len() {
-            let rest = buf.slice(have..buf.len());
-            let n = if self.hearing.is_some() {
-                self.more(true).await?.min(self.inbox.take_into(&rest))
-            } else {
-                let ticket = self.connection.socket.recv(rest);
-                self.received(ticket, true).await?
-            };
-            match n {
-                0 if seeded::on(Bug::PartialPayload) => return Ok(()),
-                0 => return Err("the connection ended inside a payload".to_owned().into()),
-                n => have += n,
+            match self.fill_more(buf.slice(have..buf.len())).await {
+                Ok(0) if seeded::on(Bug::PartialPayload) => return Ok(()),
+                Ok(0) => return Err("the connection ended inside a payload".to_owned().into()),
+                Ok(n) => have += n,
+                Err(end) => {
+                    self.put_back = buf.read()[..have].to_vec();
+                    return Err(end);
+                }
             }
         }
         Ok(())
     }
 
+    async fn fill_more(&mut self, rest: Buf) -> Step<usize> {
+        if self.hearing.is_some() {
+            return Ok(self.more(true).await?.min(self.inbox.take_into(&rest)));
+        }
+        let ticket = self.recv(rest)?;
+        self.received(ticket, true).await
+    }
+
     /// Takes the payload of a refused request off the stream.
-    async fn skip(&mut self, mut payload: usize) -> Step {
+    async fn skip(&mut self, payload: usize) -> Step {
+        let mut skipped = 0;
         loop {
-            let have = self.inbox.len().min(payload);
+            let have = self.inbox.len().min(payload - skipped);
             self.inbox.take(have);
-            payload -= have;
-            if payload == 0 {
+            skipped += have;
+            if skipped == payload {
                 return Ok(());
             }
-            if self.more(true).await? == 0 {
-                return Err("the connection ended inside a payload".to_owned().into());
+            match self.more(true).await {
+                Ok(0) => return Err("the connection ended inside a payload".to_owned().into()),
+                Ok(_) => {}
+                Err(end) => {
+                    // Whoever goes on refuses it too: nobody looks at these.
+                    self.put_back = vec![0; skipped];
+                    return Err(end);
+                }
             }
         }
     }

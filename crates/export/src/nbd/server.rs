@@ -28,20 +28,34 @@ const FAREWELL: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub struct Server(Rc<Inner>);
 
-struct Inner {
-    env: Env,
+pub(super) struct Inner {
+    pub(super) env: Env,
     exports: RefCell<Vec<Rc<Export>>>,
     limits: Limits,
     log: Log,
-    listeners: RefCell<Vec<Rc<dyn Listener>>>,
+    pub(super) listeners: RefCell<Vec<Rc<dyn Listener>>>,
     /// Of every connection, in its handshake or after it.
-    gates: RefCell<Vec<Weak<Gate>>>,
-    peers: Rc<Peers>,
+    pub(super) gates: RefCell<Vec<Weak<Gate>>>,
+    pub(super) peers: Rc<Peers>,
     /// Connections, in their handshake or after it.
     connections: Cell<usize>,
     served: Cell<u64>,
-    waiting: Waiters,
+    /// Of them those in their handshake.
+    pub(super) shaking: Cell<usize>,
+    pub(super) waiting: Waiters,
     stopping: Cell<bool>,
+    /// Nobody is let in and no request begins, until it goes on.
+    pub(super) pausing: Cell<bool>,
+    pub(super) paused: RefCell<Vec<Paused>>,
+}
+
+/// A connection between two requests.
+pub(super) struct Paused {
+    pub(super) export: Rc<Export>,
+    pub(super) socket: Rc<dyn Socket>,
+    pub(super) session: Session,
+    /// What has arrived and is not begun.
+    pub(super) unread: Vec<u8>,
 }
 
 impl Server {
@@ -63,9 +77,16 @@ impl Server {
             peers: Rc::default(),
             connections: Cell::new(0),
             served: Cell::new(0),
+            shaking: Cell::new(0),
             waiting: Waiters::default(),
             stopping: Cell::new(false),
+            pausing: Cell::new(false),
+            paused: RefCell::default(),
         }))
+    }
+
+    pub(super) fn inner(&self) -> &Inner {
+        &self.0
     }
 
     /// Serves whoever connects to `listener`.
@@ -86,6 +107,10 @@ impl Server {
                 match listener.accept().await {
                     Ok(socket) => server.admit(socket, tls.clone()),
                     Err(_) if server.0.stopping.get() => return,
+                    Err(_) if server.0.pausing.get() => {
+                        let inner = &server.0;
+                        inner.waiting.until(|| !inner.pausing.get()).await;
+                    }
                     Err(error) => {
                         server.0.log.line(&format!("{}: {error}", listener.address()));
                         server.0.env.sleep(REST).await;
@@ -167,35 +192,63 @@ impl Server {
             return socket.shutdown();
         }
         let full = inner.connections.get() >= inner.limits.connections;
+        let gate = self.count();
+        inner.shaking.set(inner.shaking.get() + 1);
+        let server = self.clone();
+        inner.env.spawn("an NBD connection", async move {
+            let peer = socket.peer();
+            let ended = server.shake_and_serve(&mut socket, gate, full, tls.as_deref()).await;
+            server.ended(&*socket, &peer, ended);
+        });
+    }
+
+    /// One connection more; its gate.
+    pub(super) fn count(&self) -> Rc<Gate> {
+        let inner = &self.0;
         inner.connections.set(inner.connections.get() + 1);
         let gate = Rc::new(Gate::default());
         inner.gates.borrow_mut().retain(|gate| gate.strong_count() > 0);
         inner.gates.borrow_mut().push(Rc::downgrade(&gate));
-        let server = self.clone();
-        inner.env.spawn("an NBD connection", async move {
-            let peer = socket.peer();
-            if let Err(why) = server.connection(&mut socket, gate, full, tls.as_deref()).await {
-                server.0.log.line(&format!("connection of {peer} closed: {why}"));
-            }
-            socket.shutdown();
-            let inner = &server.0;
-            inner.connections.set(inner.connections.get() - 1);
-            inner.waiting.wake();
-        });
+        gate
     }
 
-    async fn connection(
+    /// One connection less, or one that waits for somebody to go on with it.
+    pub(super) fn ended(
+        &self,
+        socket: &dyn Socket,
+        peer: &str,
+        ended: Result<Option<Paused>, String>,
+    ) {
+        let inner = &self.0;
+        match ended {
+            Ok(Some(paused)) => inner.paused.borrow_mut().push(paused),
+            Ok(None) => socket.shutdown(),
+            Err(why) => {
+                inner.log.line(&format!("connection of {peer} closed: {why}"));
+                socket.shutdown();
+            }
+        }
+        inner.connections.set(inner.connections.get() - 1);
+        inner.waiting.wake();
+        if !inner.pausing.get() {
+            self.go_on();
+        }
+    }
+
+    async fn shake_and_serve(
         &self,
         socket: &mut Rc<dyn Socket>,
         gate: Rc<Gate>,
         full: bool,
         tls: Option<&tls::Server>,
-    ) -> Result<(), String> {
+    ) -> Result<Option<Paused>, String> {
         let inner = &self.0;
         let exports = inner.exports.borrow().clone();
-        let shaken = self.handshake(socket, &exports, &gate, full, tls).await?;
-        let Some((session, inbox)) = shaken else {
-            return Ok(());
+        let shaken = self.handshake(socket, &exports, &gate, full, tls).await;
+        inner.shaking.set(inner.shaking.get() - 1);
+        inner.waiting.wake();
+        let Some((session, inbox)) = shaken? else {
+            return Ok(None);
         };
         let socket = socket.clone();
         let found = exports.iter().find(|export| export.name == session.facts.name);
@@ -203,20 +256,44 @@ impl Server {
         if !inner.exports.borrow().iter().any(|offered| Rc::ptr_eq(offered, &export)) {
             return Err(format!("{} is not offered any more", export.name));
         }
+        let paused = Paused { export, socket, session, unread: Vec::new() };
+        self.transmit(paused, inbox, gate).await
+    }
+
+    /// Serves requests, until the client leaves or somebody else is to go on.
+    pub(super) async fn transmit(
+        &self,
+        begin: Paused,
+        inbox: Inbox,
+        gate: Rc<Gate>,
+    ) -> Result<Option<Paused>, String> {
+        let Paused { export, socket, session, unread } = begin;
+        let inner = &self.0;
         let (limits, peers) = (inner.limits, inner.peers.clone());
         let connection = Connection::new(export.clone(), socket, session, limits, gate, peers)
             .map_err(|error| error.to_string())?;
         inner.served.set(inner.served.get() + 1);
         inner.peers.add(&connection);
+        if inner.pausing.get() {
+            connection.leave();
+        }
         inner.env.spawn("an NBD writer", write(connection.clone()));
-        let ended = read(&connection, inbox).await;
+        let mut ended = read(&connection, inbox, unread).await;
         if connection.has_requests() {
             let orphan: Rc<dyn Orphan> = connection.clone();
             export.orphaned(Rc::downgrade(&orphan));
         }
         connection.quiet().await;
         // Whoever has left may still read its last answers, but not for ever.
-        let _ = inner.env.within(limits.request, connection.written()).await;
+        let written = inner.env.within(limits.request, connection.written()).await.is_some();
+        if let Ok(Some(unread)) = ended {
+            if written && connection.is_leaving() {
+                connection.let_go();
+                let (socket, session) = (connection.socket.clone(), connection.session.clone());
+                return Ok(Some(Paused { export, socket, session, unread }));
+            }
+            ended = Ok(None);
+        }
         connection.close();
         if connection.was_cut() {
             return Err(format!(
@@ -224,7 +301,7 @@ impl Server {
                 limits.request
             ));
         }
-        ended
+        ended.map(|_| None)
     }
 
     /// The handshake; `None` if the client left, or the server ends.

@@ -8,5 +8,6 @@ mod ends;
 mod handshake;
 mod limits;
 mod orphans;
+mod pause;
 mod requests;
 mod world;

@@ -12,6 +12,7 @@ use graph::Graph;
 use graph::engine::Engine;
 use graph::spec::Spec;
 use runtime::{Config, Core};
+use wire::nbd::handed;
 
 /// One mebibyte of memory, as the export `vol`.
 pub const MEMORY: &str = "[disk]\nm = { memory = \"1MiB\" }\n[export]\nvol = { on = \"m\" }\n";
@@ -29,12 +30,25 @@ pub const SHORT: Limits = Limits {
 pub struct World {
     pub path: PathBuf,
     shared: Arc<Shared>,
-    stop: mpsc::Sender<Duration>,
+    ask: mpsc::Sender<Asked>,
     thread: Option<JoinHandle<(usize, bool)>>,
 }
 
+/// What the thread of the server is asked.
+enum Asked {
+    Stop(Duration),
+    /// To have all connections left to another server that has this number.
+    Next(u64),
+    /// To pause for so long at most, and to go on; tells whether all was answered.
+    Pause(Duration, mpsc::Sender<bool>),
+}
+
+/// The number of the first server.
+pub const IDENTITY: u64 = 7;
+
 #[derive(Default)]
 struct Shared {
+    servers: AtomicUsize,
     log: Mutex<Vec<String>>,
     most_bytes: AtomicUsize,
     connections: AtomicUsize,
@@ -50,12 +64,12 @@ impl World {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let n = COUNT.fetch_add(1, Relaxed);
         let path = std::env::temp_dir().join(format!("cairn-nbd-{}-{n}", std::process::id()));
-        let (stop, asked) = mpsc::channel();
+        let (ask, asked) = mpsc::channel();
         let shared = Arc::<Shared>::default();
         let (spec, at, ours) = (spec.to_owned(), path.clone(), shared.clone());
         let config = Config { pool_limit_bytes, ..Config::default() };
         let thread = std::thread::spawn(move || run(&spec, limits, config, at, &asked, &ours));
-        let world = Self { path, shared, stop, thread: Some(thread) };
+        let world = Self { path, shared, ask, thread: Some(thread) };
         until("the server listens", || world.shared.ready.load(Relaxed) || world.is_over());
         world
     }
@@ -82,9 +96,23 @@ impl World {
         self.shared.connections.load(Relaxed)
     }
 
+    /// Has another server go on with all connections.
+    pub fn next(&self, identity: u64) {
+        let before = self.shared.servers.load(Relaxed);
+        self.ask.send(Asked::Next(identity)).unwrap();
+        until("another server goes on", || self.shared.servers.load(Relaxed) > before);
+    }
+
+    /// Has it pause, and go on; whether it was quiet in time.
+    pub fn pause(&self, limit: Duration) -> bool {
+        let (tell, told) = mpsc::channel();
+        self.ask.send(Asked::Pause(limit, tell)).unwrap();
+        told.recv().unwrap()
+    }
+
     /// Asks for the end, without waiting for it.
     pub fn begin_stop(&self, limit: Duration) {
-        self.stop.send(limit).unwrap();
+        self.ask.send(Asked::Stop(limit)).unwrap();
     }
 
     /// How many connections were closed, and whether all was answered.
@@ -100,7 +128,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        let _ = self.stop.send(Duration::ZERO);
+        let _ = self.ask.send(Asked::Stop(Duration::ZERO));
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -112,7 +140,7 @@ fn run(
     limits: Limits,
     config: Config,
     path: PathBuf,
-    asked: &mpsc::Receiver<Duration>,
+    asked: &mpsc::Receiver<Asked>,
     shared: &Arc<Shared>,
 ) -> (usize, bool) {
     let core = Core::new(config).unwrap();
@@ -125,17 +153,41 @@ fn run(
     let exports = graph.exports().iter();
     let exports =
         exports.map(|export| Export::new(&env, &engine, export.node, &export.name, "a test"));
-    let ours = shared.clone();
-    let log = move |line: &str| ours.log.lock().unwrap().push(line.to_owned());
-    let server = Server::new(&env, exports.collect(), limits, log);
-    server.serve(env.listen(&Address::Unix(path)).unwrap());
+    let exports: Vec<_> = exports.collect();
+    let listener = env.listen(&Address::Unix(path)).unwrap();
+    let begin = || {
+        let ours = shared.clone();
+        let log = move |line: &str| ours.log.lock().unwrap().push(line.to_owned());
+        let server = Server::new(&env, exports.clone(), limits, log);
+        server.serve(listener.clone());
+        server
+    };
+    let mut server = begin();
+    let mut is = IDENTITY;
     shared.ready.store(true, Relaxed);
     let ended = core.block_on(async {
         let limit = loop {
             shared.most_bytes.fetch_max(env.pool().used_bytes(), Relaxed);
             shared.connections.store(server.connections(), Relaxed);
             match asked.try_recv() {
-                Ok(limit) => break limit,
+                Ok(Asked::Stop(limit)) => break limit,
+                Ok(Asked::Next(identity)) => {
+                    assert!(server.pause(Duration::from_secs(10)).await);
+                    let (states, sockets): (Vec<_>, Vec<_>) =
+                        server.hand_over(is).into_iter().unzip();
+                    let states = handed::decode(&handed::encode(&states)).unwrap();
+                    (server, is) = (begin(), identity);
+                    for (state, socket) in states.into_iter().zip(sockets) {
+                        if let Err(why) = server.take_over(state, socket, identity) {
+                            shared.log.lock().unwrap().push(why);
+                        }
+                    }
+                    shared.servers.fetch_add(1, Relaxed);
+                }
+                Ok(Asked::Pause(limit, tell)) => {
+                    tell.send(server.pause(limit).await).unwrap();
+                    server.go_on();
+                }
                 Err(_) => env.sleep(Duration::from_millis(2)).await,
             }
         };

@@ -43,6 +43,17 @@ pub struct Record {
     pub layout: Layout,
 }
 
+/// What a record says, in words.
+///
+/// # Errors
+/// Why it is none.
+pub fn tell(bytes: &[u8]) -> Result<String, String> {
+    let Record { vault, layout, .. } = Record::decode(bytes)?;
+    let Layout { block_bytes, blocks, places, .. } = layout;
+    let made = if vault.is_some() { "" } else { ", being made" };
+    Ok(format!("{blocks} blocks of {block_bytes} bytes, {places} places{made}"))
+}
+
 impl Record {
     /// The bytes.
     pub fn encode(&self) -> Vec<u8> {

@@ -15,12 +15,14 @@ use std::rc::{Rc, Weak};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use block::env::{Address, Mono};
+use block::env::{Address, Mono, Remains};
 use block::seeded::{self, Bug};
 use block::{ByteRange, Deadline, Env, Error, ErrorKind, FlushFault, Memory, Result, Standing};
+use crc_fast::{CrcAlgorithm, checksum};
 use wire::nbd::{ClientConfig, ExportFacts};
 
 use super::client::{CONNECTION_BYTES, Client};
+use super::ring::{self, Found, Ring};
 use super::unflushed::{Change, Unflushed};
 
 /// The rest between two attempts: from the first, doubled up to the longest, each drawn between its
@@ -40,9 +42,14 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// Changes that are replayed at once.
 const REPLAY_WINDOW: usize = 16;
 
+/// What the memory of a log is held as, before the name of the disk.
+const RING: &str = "unflushed/";
+
 /// How to reach the export, and how long to try.
 pub(super) struct Reach {
     pub name: String,
+    /// Which export it is.
+    pub uri: String,
     /// TLS, and nothing without it.
     pub tls: Option<tls::Client>,
     pub address: Address,
@@ -105,8 +112,39 @@ impl From<Error> for Refusal {
     }
 }
 
+impl Refusal {
+    fn told(self) -> Error {
+        match self {
+            Self::Now(error) => error,
+            Self::Ever(words) => Error::new(ErrorKind::Io, words),
+        }
+    }
+}
+
+/// The log of a disk: where somebody outlives this process it does, too. What a process before this one
+/// has left in it, and why that is not all, if it is not.
+fn log_of(
+    env: &Env,
+    target: &Reach,
+    log_bytes: u64,
+) -> Result<(Rc<Unflushed>, Option<&'static str>)> {
+    if log_bytes == 0 || !env.is_kept() {
+        return Ok((Unflushed::new(log_bytes, env.pool()), None));
+    }
+    let name = format!("{RING}{}", target.name);
+    let identity = checksum(CrcAlgorithm::Crc64Nvme, target.uri.as_bytes());
+    let Remains { memory, left } = env.remains(&name, ring::memory_bytes(log_bytes))?;
+    if !left {
+        // Whoever had it in this process has flushed.
+        let ring = Ring::new(memory, identity)?;
+        return Ok((Unflushed::lasting(log_bytes, env.pool(), ring, Vec::new()), None));
+    }
+    let (ring, Found { changes, lost }) = Ring::open(memory, identity, |len| env.buf(len))?;
+    Ok((Unflushed::lasting(log_bytes, env.pool(), ring, changes), lost))
+}
+
 impl Link {
-    /// Connects for the first time.
+    /// Connects for the first time, and sends again what a process before this one has left.
     ///
     /// # Errors
     /// What connecting and `log_bytes` say, which makes of the facts how much may be kept; `Limit` if
@@ -124,6 +162,8 @@ impl Link {
         let bytes = target.connections * (CONNECTION_BYTES + tls_bytes);
         let bytes = if target.hold.is_zero() { 0 } else { bytes };
         let reserve = env.pool().standing(bytes).map_err(|error| error.at(&target.name))?;
+        let (log, lost) =
+            log_of(env, &target, log_bytes).map_err(|error| error.at(&target.name))?;
         let link = Rc::new_cyclic(|me| Self {
             me: me.clone(),
             env: env.clone(),
@@ -138,12 +178,19 @@ impl Link {
             waiting: RefCell::default(),
             _reserve: reserve,
             deadline: Deadline::new(env, target.timeout),
-            log: Unflushed::new(log_bytes, env.pool()),
+            log,
             flush_fault: FlushFault::default(),
             reconnects: Cell::new(0),
             replayed: Cell::new(0),
             target,
         });
+        if link.log.oldest().is_some() {
+            let replayed = link.replay(&clients.0).await;
+            replayed.map_err(|refusal| refusal.told().at(&link.target.name))?;
+        }
+        if let Some(why) = lost {
+            link.flush_failed(&Error::new(ErrorKind::Io, format!("before this process, {why}")));
+        }
         let clients = clients.keep();
         link.watch(&clients);
         *link.state.borrow_mut() = State::Up(clients);

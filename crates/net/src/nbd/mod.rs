@@ -7,11 +7,13 @@
 //! | `client.rs` | one connection |
 //! | `link.rs` | the connections of a disk, made again when they are gone |
 //! | `unflushed.rs` | what the server may still forget |
+//! | `ring.rs` | the same, for the next process |
 //! | `remote.rs` | the disk |
 
 mod client;
 mod link;
 mod remote;
+mod ring;
 mod target;
 mod unflushed;
 
@@ -28,6 +30,8 @@ use link::{Link, Reach};
 use remote::Remote;
 
 pub use client::{Client, HANDSHAKE};
+#[doc(hidden)]
+pub use ring::try_any_ring;
 pub use target::{PEM_MAX_BYTES, Target, TlsFiles, secure};
 
 /// `nbd`
@@ -126,6 +130,7 @@ fn reach(given: &Given, env: &Env) -> Result<Reach> {
     let tls = target.client(env).map_err(|error| error.at(&target.address))?;
     Ok(Reach {
         name: given.name.clone(),
+        uri: given.text("nbd").unwrap_or_default().to_owned(),
         tls,
         address: target.address,
         export: target.export,
@@ -144,7 +149,8 @@ fn log_bytes(given: &Given, facts: &ExportFacts) -> u64 {
     }
 }
 
-fn info_of(given: &Given, facts: &ExportFacts) -> Result<Info> {
+fn info_of(given: &Given, env: &Env, facts: &ExportFacts) -> Result<Info> {
+    let keeps = log_bytes(given, facts) > 0;
     let has = |flag| facts.flags.has(flag);
     let block_size = facts.blocks.min().max(512);
     let size = facts.size_bytes - facts.size_bytes % u64::from(block_size);
@@ -167,9 +173,9 @@ fn info_of(given: &Given, facts: &ExportFacts) -> Result<Info> {
         preferred_io: facts.blocks.preferred().max(4096),
         max_transfer,
         // A payload that is kept has a buffer of its own; any other may lie where it arrived.
-        buf_align: if log_bytes(given, facts) > 0 { 512 } else { 1 },
-        // What the server does when it dies is not known.
-        survives_process: false,
+        buf_align: if keeps { 512 } else { 1 },
+        // What the server has not flushed when both die is with whoever outlives this process.
+        survives_process: env.is_kept() && (keeps || has(TransmissionFlags::READ_ONLY)),
         fenced: !over_tcp || given.switch("unsafe_replica"),
         ..Info::disk(size, block_size)
     })
@@ -196,7 +202,7 @@ async fn plan(given: Given, env: Env) -> Plan<DiskPlan> {
     client.close();
     let facts = &client.session().facts;
     check_connections(&given, facts).map_err(|error| fault("connections", error))?;
-    let info = info_of(&given, facts).map_err(|error| fault("nbd", error))?;
+    let info = info_of(&given, &env, facts).map_err(|error| fault("nbd", error))?;
     let uri = given.text("nbd").unwrap_or_default().to_owned();
     Ok(DiskPlan { info, creates: false, identity: uri, words: "over NBD".to_owned() })
 }
@@ -207,6 +213,6 @@ async fn make(given: Given, env: Env) -> Result<Rc<dyn AnyDevice>> {
         Ok(log_bytes(&given, facts))
     });
     let link = link.await?;
-    let info = info_of(&given, link.facts())?;
+    let info = info_of(&given, &env, link.facts())?;
     Ok(Rc::new(Remote::new(&env, info, link)))
 }

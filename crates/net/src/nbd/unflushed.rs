@@ -12,8 +12,13 @@ use std::task::{Context, Poll, Waker};
 use block::{BUF_ALIGN, Buf, BufPool, ByteRange};
 use wire::nbd::{Command, CommandFlags};
 
+use super::ring::{RECORD_BYTES, Ring};
+
 /// What an entry counts for beside its payload, so that payloads of nothing are bounded too.
 const ENTRY_BYTES: u64 = 256;
+
+const _: () =
+    assert!(RECORD_BYTES as u64 <= ENTRY_BYTES, "a ring of the log's limit holds the log");
 
 /// While the pool has less than this part of its bytes free, the log is emptied early.
 const POOL_SHORT: usize = 4;
@@ -46,6 +51,8 @@ pub(super) struct Unflushed {
     used_bytes: Cell<u64>,
     kept_bytes: Cell<u64>,
     entries: RefCell<VecDeque<(u64, Change)>>,
+    /// The entries once more, for the next process.
+    ring: RefCell<Option<Ring>>,
     /// The number of the next answer.
     next: Cell<u64>,
     /// The number of the last change that makes the log incomplete, and that no flush has covered: it
@@ -66,12 +73,25 @@ impl Unflushed {
             used_bytes: Cell::new(0),
             kept_bytes: Cell::new(0),
             entries: RefCell::default(),
+            ring: RefCell::default(),
             next: Cell::new(1),
             forgotten: Cell::new(None),
             given_up: Cell::new(false),
             waiting: RefCell::default(),
             flusher: RefCell::default(),
         })
+    }
+
+    /// The same with a ring, and with what a process before this one has left in it.
+    pub fn lasting(limit_bytes: u64, pool: &BufPool, ring: Ring, left: Vec<Change>) -> Rc<Self> {
+        let log = Self::new(limit_bytes.min(ring.capacity()), pool);
+        let bytes = left.iter().map(Change::cost).sum();
+        log.used_bytes.set(bytes);
+        log.kept_bytes.set(bytes);
+        log.next.set(1 + left.len() as u64);
+        *log.entries.borrow_mut() = (1..).zip(left).collect();
+        *log.ring.borrow_mut() = Some(ring);
+        log
     }
 
     /// Whether it keeps anything.
@@ -111,16 +131,36 @@ impl Unflushed {
     /// A flush that was submitted at `stamp` is done.
     pub fn flushed(&self, stamp: u64) {
         let mut entries = self.entries.borrow_mut();
+        let mut count = 0;
         while entries.front().is_some_and(|(number, _)| *number < stamp) {
             let (_, change) = entries.pop_front().expect("looked at above");
             self.kept_bytes.set(self.kept_bytes.get() - change.cost());
             self.used_bytes.set(self.used_bytes.get() - change.cost());
+            count += 1;
         }
+        let was_whole = self.forgotten.get().is_none();
         if self.forgotten.get().is_some_and(|number| number < stamp) {
             self.forgotten.set(None);
         }
         drop(entries);
+        let is_whole = self.forgotten.get().is_none();
+        if count > 0 || is_whole != was_whole {
+            self.record(|ring| ring.trim(count, is_whole));
+        }
         self.wake();
+    }
+
+    /// Changes the ring, if there is one. One that cannot be changed keeps what it has, which is at worst
+    /// sent once more than it need be.
+    fn record(&self, change: impl FnOnce(&mut Ring) -> block::Result<()>) -> bool {
+        self.ring.borrow_mut().as_mut().is_none_or(|ring| change(ring).is_ok())
+    }
+
+    /// The server was told something that is not kept, and a flush is due.
+    fn forget(&self) {
+        self.forgotten.set(Some(self.next.replace(self.next.get() + 1)));
+        // That takes no memory which was not there before.
+        self.record(Ring::lacks);
     }
 
     /// Whether the server was told something that is not kept here, and may forget it.
@@ -136,6 +176,7 @@ impl Unflushed {
         }
         self.kept_bytes.set(0);
         self.forgotten.set(None);
+        self.record(Ring::give_up);
         self.wake();
     }
 
@@ -206,14 +247,14 @@ impl Room {
         if log.given_up.get() || durable && !log.overlaps(change.range) {
             return;
         }
-        let number = log.next.replace(log.next.get() + 1);
-        if self.kept {
+        if self.kept && log.record(|ring| ring.append(&change)) {
+            let number = log.next.replace(log.next.get() + 1);
             log.kept_bytes.set(log.kept_bytes.get() + self.cost);
             log.entries.borrow_mut().push_back((number, change));
             self.cost = 0;
             log.press();
         } else {
-            log.forgotten.set(Some(number));
+            log.forget();
         }
     }
 }
@@ -225,7 +266,7 @@ impl Room {
     pub fn refused(self, range: ByteRange) {
         let log = &self.log;
         if log.overlaps(range) {
-            log.forgotten.set(Some(log.next.replace(log.next.get() + 1)));
+            log.forget();
             log.press();
         }
     }

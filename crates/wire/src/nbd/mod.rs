@@ -21,6 +21,7 @@ mod client;
 mod constants;
 mod error;
 mod export;
+pub mod handed;
 mod option;
 mod reply;
 mod reply_parse;

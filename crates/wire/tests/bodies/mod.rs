@@ -5,6 +5,7 @@
 //! which is not a wait makes progress, and that the result does not depend on how the bytes were cut.
 
 use wire::fuse;
+use wire::nbd::handed;
 use wire::nbd::uri::NbdUri;
 use wire::nbd::{
     BlockSizes, Body, ClientConfig, ClientHandshake, ClientProgress, Command, CommandFlags,
@@ -160,6 +161,23 @@ pub fn reply(data: &[u8]) {
             _ => 0,
         };
         data = data[taken..].get(follows..).unwrap_or_default();
+    }
+}
+
+/// What was read is what would be written; with the checksum put right, or nothing but it would be tried.
+pub fn handed(data: &[u8]) {
+    let mut state = data.to_vec();
+    if let Some((header, body)) = state.split_at_mut_checked(24) {
+        header[16..20].copy_from_slice(&(body.len() as u32).to_be_bytes());
+        let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+        digest.update(&header[..20]);
+        digest.update(body);
+        header[20..].copy_from_slice(&(digest.finalize() as u32).to_be_bytes());
+    }
+    for bytes in [data, &state] {
+        let Ok(all) = handed::decode(bytes) else { continue };
+        assert!(all.iter().all(|one| one.session.facts.size_bytes <= one.shown.size_bytes));
+        assert_eq!(handed::encode(&all), bytes);
     }
 }
 

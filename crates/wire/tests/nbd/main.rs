@@ -2,6 +2,7 @@
 
 mod client;
 mod golden;
+mod handed;
 mod limits;
 mod pair;
 mod server;

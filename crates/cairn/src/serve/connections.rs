@@ -1,0 +1,84 @@
+//! Connections that another process goes on with: `docs/formats/keeper.md` says how they get there.
+
+use std::rc::Rc;
+
+use block::env::Socket;
+use wire::nbd::handed::{self, HANDED_MAX_BYTES, Handed};
+
+use super::Serving;
+use crate::exit::{Failure, Result};
+use crate::out;
+
+/// What the state of all of them is held as.
+const STATE: &str = "connections";
+
+/// What their sockets are held as, before the place in the state.
+const SOCKET: &str = "connection/";
+
+impl Serving {
+    /// Which devices stand behind the exports, as a number.
+    fn identity(&self) -> u64 {
+        handed::identity(&self.live.now().planned.name, &self.spec.borrow().to_text())
+    }
+
+    /// Leaves all connections that wait to the next process. Those that nobody holds end with this one.
+    pub(super) fn leave_connections(&self) {
+        let all = self.server.hand_over(self.identity());
+        if all.is_empty() {
+            return;
+        }
+        if let Err(failure) = self.entrust_connections(&all) {
+            out::note(&format!("warning: connections end with this process: {}", failure.message));
+            all.iter().for_each(|(_, socket)| socket.shutdown());
+        }
+    }
+
+    /// The state last: without it sockets mean nothing.
+    fn entrust_connections(&self, all: &[(Handed, Rc<dyn Socket>)]) -> Result<()> {
+        for (place, (_, socket)) in all.iter().enumerate() {
+            socket.entrust(&format!("{SOCKET}{place}"))?;
+        }
+        let states: Vec<Handed> = all.iter().map(|(state, _)| state.clone()).collect();
+        self.env.leave(STATE, &handed::encode(&states))?;
+        Ok(())
+    }
+
+    /// Goes on with the connections that the process before this one has left. Whatever is not as it was
+    /// is closed: its client connects again, and asks.
+    pub(super) fn take_connections(&self) {
+        let left = self.env.left();
+        let is_one = |name: &&String| **name == STATE || name.starts_with(SOCKET);
+        if !left.iter().any(|name| is_one(&name)) {
+            return;
+        }
+        let closed = match self.states() {
+            Ok(states) => {
+                let taken = states.into_iter().enumerate();
+                taken
+                    .filter_map(|(place, state)| self.take_connection(place, state).err())
+                    .collect()
+            }
+            Err(failure) => vec![failure.message],
+        };
+        for why in closed {
+            out::note(&format!("a connection of the process before is closed: {why}"));
+        }
+        for name in self.env.left().iter().filter(is_one) {
+            if let Err(error) = self.env.forsake(name) {
+                out::note(&format!("warning: {error}"));
+            }
+        }
+    }
+
+    fn states(&self) -> Result<Vec<Handed>> {
+        let bytes = self.env.take_bytes(STATE, HANDED_MAX_BYTES)?;
+        handed::decode(&bytes)
+            .map_err(|bad| Failure::new(crate::exit::Exit::Other, bad.to_string()))
+    }
+
+    fn take_connection(&self, place: usize, state: Handed) -> Result<(), String> {
+        let socket = self.env.take_socket(&format!("{SOCKET}{place}"));
+        let socket = socket.map_err(|error| error.to_string())?;
+        self.server.take_over(state, socket, self.identity())
+    }
+}

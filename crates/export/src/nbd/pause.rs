@@ -1,0 +1,126 @@
+//! A server that pauses: it begins nothing, answers what is begun, and leaves every connection between
+//! two requests, for itself or another process to go on with.
+
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use block::env::Socket;
+use wire::nbd::handed::{HANDED_MAX, HANDED_MAX_BYTES, Handed, Shown, encoded_bytes};
+use wire::stream::Inbox;
+
+use super::server::{Paused, Server};
+
+/// For handshakes that are under way to come to an end.
+const HANDSHAKES: Duration = Duration::from_millis(200);
+
+/// For clients to take their last answers.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// What a state has beside its connections.
+const STATE_BYTES: usize = 64;
+
+impl Server {
+    /// Lets nobody in and begins no request any more, and waits up to `limit` until every begun one is
+    /// answered; whether they are. Who has no turn to be handed on, as whoever speaks TLS, is closed in
+    /// order; so is who does not take its answers.
+    pub async fn pause(&self, limit: Duration) -> bool {
+        let inner = self.inner();
+        inner.pausing.set(true);
+        inner.listeners.borrow().iter().for_each(|listener| listener.call_off());
+        let open = inner.peers.all();
+        open.iter().for_each(|connection| connection.leave());
+        let quiet = async {
+            for connection in &open {
+                connection.quiet().await;
+            }
+        };
+        if inner.env.within(limit, quiet).await.is_none() {
+            return false;
+        }
+        // Who comes through the handshake now begins nothing.
+        let shaken = inner.waiting.until(|| inner.shaking.get() == 0);
+        if inner.env.within(HANDSHAKES, shaken).await.is_none() {
+            let gates = inner.gates.borrow().clone();
+            gates.iter().filter_map(Weak::upgrade).for_each(|gate| gate.shut());
+        }
+        if inner.env.within(FAREWELL, self.all_closed()).await.is_none() {
+            inner.peers.all().iter().for_each(|connection| connection.close());
+            return inner.env.within(FAREWELL, self.all_closed()).await.is_some();
+        }
+        true
+    }
+
+    /// The connections that wait, for another process, with their sockets; as many as it takes. The rest
+    /// is closed.
+    pub fn hand_over(&self, identity: u64) -> Vec<(Handed, Rc<dyn Socket>)> {
+        let (mut all, mut bytes) = (Vec::new(), STATE_BYTES);
+        for Paused { export, socket, session, unread } in self.inner().paused.take() {
+            let shown = Shown::of(&export.facts());
+            let one = Handed { identity, session, shown, unread };
+            bytes += encoded_bytes(&one);
+            if all.len() == HANDED_MAX || bytes > HANDED_MAX_BYTES {
+                socket.shutdown();
+                continue;
+            }
+            all.push((one, socket));
+        }
+        all
+    }
+
+    /// Goes on with a connection of a process before this one.
+    ///
+    /// # Errors
+    /// In words, why it cannot: the export is not there, or shows something else. It is closed then.
+    pub fn take_over(
+        &self,
+        one: Handed,
+        socket: Rc<dyn Socket>,
+        identity: u64,
+    ) -> Result<(), String> {
+        let name = one.session.facts.name.clone();
+        let exports = self.exports();
+        let export = exports.into_iter().find(|export| export.name() == name);
+        let shows = |facts| Shown::of(&facts) == one.shown && one.identity == identity;
+        let taken = match export {
+            None => Err(format!("{name} is not offered any more")),
+            Some(export) if !export.is_for_all() => Err(format!("{name} is not for everybody now")),
+            Some(export) if !shows(export.facts()) => Err(format!("{name} is not what it was")),
+            Some(export) => Ok(export),
+        };
+        match taken {
+            Ok(export) => {
+                let Handed { session, unread, .. } = one;
+                self.resume(Paused { export, socket, session, unread });
+                Ok(())
+            }
+            Err(why) => {
+                socket.shutdown();
+                Err(why)
+            }
+        }
+    }
+
+    /// Lets clients in again, and goes on with all connections that wait.
+    pub fn go_on(&self) {
+        let inner = self.inner();
+        inner.pausing.set(false);
+        inner.waiting.wake();
+        for paused in inner.paused.take() {
+            self.resume(paused);
+        }
+    }
+
+    fn resume(&self, paused: Paused) {
+        let gate = self.count();
+        let server = self.clone();
+        self.inner().env.spawn("an NBD connection", async move {
+            let socket = paused.socket.clone();
+            let inbox = Inbox::new(server.inner().env.pool()).await;
+            let ended = match inbox {
+                Ok(inbox) => server.transmit(paused, inbox, gate).await,
+                Err(error) => Err(error.to_string()),
+            };
+            server.ended(&*socket, &socket.peer(), ended);
+        });
+    }
+}

@@ -1,0 +1,172 @@
+//! Connections that another server goes on with, wherever in the stream it happens.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use super::client::*;
+use super::world::{IDENTITY, MEMORY, SHORT, World};
+
+const PATIENT: export::nbd::Limits =
+    export::nbd::Limits { request: Duration::from_secs(20), ..SHORT };
+
+const LONG: u32 = 200 << 10;
+
+fn pattern(len: u32) -> Vec<u8> {
+    (0..len).map(|n| (n % 251) as u8).collect()
+}
+
+/// Writes short and long, one that is refused with all of its payload, a flush, and a read.
+fn stream() -> Vec<u8> {
+    [
+        header(WRITE, 0, 0, LONG),
+        pattern(LONG),
+        header(WRITE, 0, 512 << 10, 4096),
+        pattern(4096),
+        header(WRITE, 0, 1 << 40, LONG),
+        vec![9; LONG as usize],
+        header(FLUSH, 0, 0, 0),
+        header(READ, 0, 0, LONG),
+        header(READ, 0, 512 << 10, 4096),
+    ]
+    .concat()
+}
+
+/// All answers to that: memory answers in the order in which it is asked.
+fn hear_all(client: &mut Client) {
+    for refused in [false, false, true, false] {
+        assert_eq!(client.reply().0 != 0, refused);
+    }
+    for len in [LONG, 4096] {
+        assert_eq!(client.reply().0, 0);
+        assert!(client.bytes(len as usize) == pattern(len), "bytes are not where they belong");
+    }
+}
+
+#[test]
+fn a_stream_goes_on_from_every_place() {
+    let world = World::new(MEMORY, PATIENT);
+    let stream = stream();
+    let second = 28 + LONG as usize;
+    let third = second + 28 + 4096;
+    let fourth = third + 28 + LONG as usize;
+    let mut client = Client::new(&world);
+    let within = [0, 1, 27, 28, 29, 28 + 70_000, second - 1, second, second + 10, second + 28 + 9];
+    let behind = [third, third + 28, third + 5000, fourth - 1, fourth, fourth + 27, fourth + 56];
+    for cut in within.into_iter().chain(behind) {
+        client.send(&stream[..cut]);
+        // So that the reader is where it waits for more.
+        std::thread::sleep(Duration::from_millis(4));
+        world.next(IDENTITY);
+        world.next(IDENTITY);
+        client.send(&stream[cut..]);
+        hear_all(&mut client);
+    }
+    assert_eq!(world.log(), [""; 0]);
+    assert_eq!(world.stop(Duration::from_secs(10)), (1, true));
+}
+
+#[test]
+fn what_is_under_way_at_any_time_is_answered_once() {
+    const ROUNDS: usize = 200;
+    let world = World::new(MEMORY, PATIENT);
+    let mut client = Client::new(&world);
+    let mut writer = client.0.try_clone().unwrap();
+    let busy = std::thread::spawn(move || {
+        let stream = stream();
+        (0..ROUNDS).for_each(|_| writer.write_all(&stream).unwrap());
+    });
+    let reader = std::thread::spawn(move || {
+        (0..ROUNDS).for_each(|_| hear_all(&mut client));
+        client
+    });
+    let mut times = 0;
+    while !reader.is_finished() {
+        world.next(IDENTITY);
+        times += 1;
+    }
+    busy.join().unwrap();
+    let mut client = reader.join().unwrap();
+    assert!(times > 10, "only {times} servers");
+    assert_eq!(client.read(512 << 10, 4096), pattern(4096));
+    assert_eq!(world.log(), [""; 0]);
+}
+
+#[test]
+fn every_style_of_replies_goes_on() {
+    let world = World::new(MEMORY, PATIENT);
+    let mut structured = Client::structured(&world);
+    let mut extended_one = Client::shake(&world);
+    assert_eq!(extended_one.option(OPT_EXTENDED, &[])[0].0, ACK);
+    assert_eq!(extended_one.go("vol").last().unwrap().0, ACK);
+    world.next(IDENTITY);
+    structured.request(BLOCK_STATUS, 0, 0, 4096, &[]);
+    let (flags, kind, data) = structured.chunk();
+    assert_eq!((flags, kind), (1, 5));
+    assert!(data.len() >= 12, "the context is still the one that was agreed on");
+    // An extended write that does not announce its payload has none: it is refused alone.
+    let mut half = extended(WRITE, 0, 0, 4096);
+    let rest = half.split_off(20);
+    extended_one.send(&half);
+    std::thread::sleep(Duration::from_millis(4));
+    world.next(IDENTITY);
+    extended_one.send(&rest);
+    assert_eq!(extended_one.extended_chunk(0).1 >> 15, 1, "an error");
+    extended_one.send(&extended(READ, 0, 0, 4096));
+    assert_eq!(extended_one.extended_chunk(0).1 >> 15, 0);
+    assert_eq!(world.log(), [""; 0]);
+}
+
+#[test]
+fn what_is_not_the_same_device_is_closed() {
+    let world = World::new(MEMORY, PATIENT);
+    let mut client = Client::new(&world);
+    assert_eq!(client.ask(WRITE, 0, 0, 512, &[1; 512]), 0);
+    world.next(IDENTITY + 1);
+    assert!(client.is_closed());
+    assert_eq!(world.log(), ["vol is not what it was"]);
+    assert_eq!(Client::new(&world).read(0, 512), [1; 512]);
+}
+
+#[test]
+fn who_reads_no_answers_holds_up_nobody_for_long() {
+    let world = World::new(MEMORY, PATIENT);
+    let mut hog = Client::new(&world);
+    let mut client = Client::new(&world);
+    hog.send(&header(READ, 0, 0, 1 << 20).repeat(8));
+    std::thread::sleep(Duration::from_millis(50));
+    let begun = Instant::now();
+    world.next(IDENTITY);
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert!(hog.is_closed());
+    assert_eq!(client.ask(WRITE, 0, 0, 512, &[1; 512]), 0);
+}
+
+#[test]
+fn a_pause_that_comes_to_nothing_is_not_seen() {
+    let slow = "[disk]\nm = { memory = \"1MiB\" }\n\
+                [device]\nslow = { kind = \"delay\", on = \"m\", time = \"100ms\" }\n\
+                [export]\nvol = { on = \"slow\" }\n";
+    let world = World::new(slow, PATIENT);
+    let mut client = Client::new(&world);
+    let shaking = Client::shake(&world);
+    let begin = |client: &mut Client| {
+        (0..8).for_each(|n| client.request(WRITE, 0, n * 4096, 4096, &[n as u8; 4096]));
+        client.send(&header(READ, 0, 0, 4096)[..9]);
+    };
+    let hear = |client: &mut Client| {
+        (0..8).for_each(|_| assert_eq!(client.reply().0, 0));
+        client.send(&header(READ, 0, 0, 4096)[9..]);
+        assert_eq!(client.reply().0, 0);
+        assert_eq!(client.bytes(4096), [0; 4096]);
+    };
+    begin(&mut client);
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(!world.pause(Duration::from_millis(10)));
+    hear(&mut client);
+    begin(&mut client);
+    assert!(world.pause(Duration::from_secs(10)));
+    hear(&mut client);
+    drop(shaking);
+    // It lets clients in as before.
+    assert_eq!(Client::new(&world).ask(FLUSH, 0, 0, 0, &[]), 0);
+}

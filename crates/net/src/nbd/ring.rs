@@ -1,0 +1,546 @@
+//! What a server has answered and may still forget, in memory that outlives this process: a ring of
+//! records with checksums. `docs/formats/ring.md` is the document.
+//!
+//! A record is in the ring, and counted in its head, before the change is answered. Only whole records
+//! are counted, so what is not whole was never answered; what is counted and not whole is damage, and
+//! is told.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use block::env::Lasting;
+use block::seeded::{self, Bug};
+use block::{Buf, ByteRange, Error, ErrorKind, Result};
+use crc_fast::{CrcAlgorithm, Digest, checksum};
+use wire::nbd::{Command, CommandFlags};
+
+use super::unflushed::Change;
+
+const HEAD_MAGIC: &[u8; 8] = b"CairnRng";
+const RECORD_MAGIC: u32 = 0x4361_5265;
+const VERSION: u16 = 1;
+
+/// Two heads, by turns.
+const HEAD_BYTES: usize = 64;
+const HEADS_BYTES: u64 = 2 * HEAD_BYTES as u64;
+
+/// A record without its payload.
+pub(super) const RECORD_BYTES: usize = 48;
+
+/// The longest payload of a record.
+const PAYLOAD_MAX_BYTES: u32 = wire::nbd::MAX_PAYLOAD_BYTES;
+
+/// Copied at once, out of a buffer that may be anybody's.
+const COPY_BYTES: usize = 64 << 10;
+
+/// Something that was answered is not in the ring, and no flush has covered it.
+const INCOMPLETE: u16 = 1;
+
+/// A flush has failed, or the disk is out of service: nothing is kept any more.
+const GIVEN_UP: u16 = 2;
+
+/// The place of the next record, and of the oldest: how many bytes from the beginning of time, and how
+/// many records.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Place {
+    bytes: u64,
+    records: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Head {
+    generation: u64,
+    identity: u64,
+    flags: u16,
+    tail: Place,
+    next: Place,
+}
+
+/// The ring of one disk.
+pub(super) struct Ring {
+    memory: Rc<dyn Lasting>,
+    capacity: u64,
+    head: Head,
+    /// Of the records from the oldest on.
+    lengths: VecDeque<u64>,
+}
+
+/// What a process before this one has left in a ring.
+#[derive(Default)]
+pub(super) struct Found {
+    /// In the order of their answers.
+    pub changes: Vec<Change>,
+    /// Why the next flush cannot succeed, if it cannot.
+    pub lost: Option<&'static str>,
+}
+
+/// How large the memory has to be to hold records of so many bytes.
+pub(super) fn memory_bytes(capacity: u64) -> u64 {
+    HEADS_BYTES + capacity
+}
+
+impl Ring {
+    /// An empty one of the export with that number.
+    ///
+    /// # Errors
+    /// `Invalid` if there is no room for a record; what the memory says.
+    pub fn new(memory: Rc<dyn Lasting>, identity: u64) -> Result<Self> {
+        let capacity = memory.len().saturating_sub(HEADS_BYTES);
+        if capacity < RECORD_BYTES as u64 {
+            let words = format!("a ring in {} bytes of memory", memory.len());
+            return Err(Error::new(ErrorKind::Invalid, words));
+        }
+        let before = newest(&*memory)?.map_or(0, |head| head.generation);
+        let head = Head { identity, generation: before, ..Head::default() };
+        let mut ring = Self { memory, capacity, head, lengths: VecDeque::new() };
+        // Both, so that nothing of what was there is taken for a head of this one.
+        ring.write_head()?;
+        ring.write_head()?;
+        Ok(ring)
+    }
+
+    /// One that a process before this one has left. Payloads are put into buffers of `buf`.
+    ///
+    /// # Errors
+    /// `InUse` if it is of another export and holds something; what the memory and `buf` say.
+    pub fn open(
+        memory: Rc<dyn Lasting>,
+        identity: u64,
+        mut buf: impl FnMut(usize) -> Result<Buf>,
+    ) -> Result<(Self, Found)> {
+        let Some(head) = newest(&*memory)? else {
+            let found = Found { lost: Some("what it kept is damaged"), ..Found::default() };
+            return Ok((Self::new(memory, identity)?, found));
+        };
+        let is_empty = head.tail == head.next && head.flags == 0;
+        if head.identity != identity {
+            if is_empty {
+                return Ok((Self::new(memory, identity)?, Found::default()));
+            }
+            let words = "what the process before had not flushed is of another export. Next: bring \
+                         the old spec up once more and stop it; or stop the graph, which gives it up";
+            return Err(Error::new(ErrorKind::InUse, words));
+        }
+        let capacity = memory.len().saturating_sub(HEADS_BYTES);
+        let mut ring = Self { memory, capacity, head, lengths: VecDeque::new() };
+        let mut found = Found {
+            lost: match head.flags {
+                flags if flags & GIVEN_UP != 0 => Some("a flush had failed before"),
+                flags if flags & INCOMPLETE != 0 => Some("it had more unflushed than it keeps"),
+                _ => None,
+            },
+            ..Found::default()
+        };
+        if head.flags & GIVEN_UP == 0 && !ring.read_all(&mut found.changes, &mut buf)? {
+            found.lost = Some("what it kept is damaged");
+        }
+        Ok((ring, found))
+    }
+
+    /// Bytes of records that it can hold.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// Puts a change behind all others; it may be answered from then on.
+    ///
+    /// # Errors
+    /// What the memory says.
+    ///
+    /// # Panics
+    /// If there is no room, which the log sees to.
+    pub fn append(&mut self, change: &Change) -> Result<()> {
+        let payload = change.data.as_ref().map_or(0, Buf::len);
+        let len = (RECORD_BYTES + payload) as u64;
+        let used = self.head.next.bytes - self.head.tail.bytes;
+        assert!(used + len <= self.capacity, "{used} and {len} bytes of {}", self.capacity);
+        let header = record_header(self.head.next.records, change);
+        let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+        digest.update(&header);
+        let mut at = self.head.next.bytes + RECORD_BYTES as u64;
+        if let Some(data) = &change.data {
+            for piece in data.read().chunks(COPY_BYTES) {
+                digest.update(piece);
+                self.put(at, piece)?;
+                at += piece.len() as u64;
+            }
+        }
+        let sum = (digest.finalize() as u32).to_be_bytes();
+        self.put(self.head.next.bytes, &[&header[..], &sum].concat())?;
+        self.head.next = Place { bytes: at, records: self.head.next.records + 1 };
+        self.lengths.push_back(len);
+        if seeded::on(Bug::AnsweredUnrecorded) {
+            return Ok(());
+        }
+        self.write_head()
+    }
+
+    /// The oldest `count` are not needed any more, and what it lacked is flushed, if `is_whole`.
+    ///
+    /// # Errors
+    /// What the memory says.
+    pub fn trim(&mut self, count: usize, is_whole: bool) -> Result<()> {
+        let bytes: u64 = self.lengths.drain(..count).sum();
+        let Place { bytes: was, records } = self.head.tail;
+        self.head.tail = Place { bytes: was + bytes, records: records + count as u64 };
+        if self.lengths.is_empty() {
+            // Over the same memory again: what is not needed is not touched.
+            let next = self.head.next;
+            let bytes = next.bytes.next_multiple_of(self.capacity);
+            self.head.next = Place { bytes, ..next };
+            self.head.tail = self.head.next;
+        }
+        if is_whole {
+            self.head.flags &= !INCOMPLETE;
+        }
+        self.write_head()
+    }
+
+    /// Something is about to be answered that is not in it.
+    ///
+    /// # Errors
+    /// What the memory says.
+    pub fn lacks(&mut self) -> Result<()> {
+        self.head.flags |= INCOMPLETE;
+        self.write_head()
+    }
+
+    /// Nothing in it is of use any more, and no flush will succeed.
+    ///
+    /// # Errors
+    /// What the memory says.
+    pub fn give_up(&mut self) -> Result<()> {
+        self.head.flags |= GIVEN_UP;
+        self.trim(self.lengths.len(), false)
+    }
+
+    fn write_head(&mut self) -> Result<()> {
+        self.head.generation += 1;
+        let at = self.head.generation % 2 * HEAD_BYTES as u64;
+        self.memory.write(at, &head_bytes(&self.head))
+    }
+
+    /// Every record that is counted; whether all are whole.
+    fn read_all(
+        &mut self,
+        changes: &mut Vec<Change>,
+        buf: &mut impl FnMut(usize) -> Result<Buf>,
+    ) -> Result<bool> {
+        let Place { mut bytes, mut records } = self.head.tail;
+        let end = self.head.next;
+        while records < end.records {
+            let Some((change, len)) = self.read_record(bytes, records, end.bytes, buf)? else {
+                return Ok(false);
+            };
+            changes.push(change);
+            self.lengths.push_back(len);
+            (bytes, records) = (bytes + len, records + 1);
+        }
+        Ok(bytes == end.bytes)
+    }
+
+    fn read_record(
+        &self,
+        at: u64,
+        number: u64,
+        end: u64,
+        buf: &mut impl FnMut(usize) -> Result<Buf>,
+    ) -> Result<Option<(Change, u64)>> {
+        let mut header = [0; RECORD_BYTES];
+        if end.saturating_sub(at) < RECORD_BYTES as u64 {
+            return Ok(None);
+        }
+        self.get(at, &mut header)?;
+        let Some((mut change, payload, sum)) = parse_record(&header, number) else {
+            return Ok(None);
+        };
+        let len = RECORD_BYTES as u64 + u64::from(payload);
+        if end - at < len {
+            return Ok(None);
+        }
+        let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+        digest.update(&header[..RECORD_BYTES - 4]);
+        if payload > 0 {
+            let data = buf(payload as usize)?;
+            let mut at = at + RECORD_BYTES as u64;
+            for piece in data.write().chunks_mut(COPY_BYTES) {
+                self.get(at, piece)?;
+                digest.update(piece);
+                at += piece.len() as u64;
+            }
+            change.data = Some(data);
+        }
+        Ok((digest.finalize() as u32 == sum).then_some((change, len)))
+    }
+
+    /// Where those bytes are: up to the end of the memory, and from its start.
+    fn split(&self, at: u64, len: usize) -> (u64, usize) {
+        let at = at % self.capacity;
+        (HEADS_BYTES + at, len.min((self.capacity - at) as usize))
+    }
+
+    fn put(&self, at: u64, bytes: &[u8]) -> Result<()> {
+        let (at, first) = self.split(at, bytes.len());
+        self.memory.write(at, &bytes[..first])?;
+        self.memory.write(HEADS_BYTES, &bytes[first..])
+    }
+
+    fn get(&self, at: u64, into: &mut [u8]) -> Result<()> {
+        let (at, first) = self.split(at, into.len());
+        let (one, other) = into.split_at_mut(first);
+        self.memory.read(at, one)?;
+        self.memory.read(HEADS_BYTES, other)
+    }
+}
+
+/// The head that counts.
+fn newest(memory: &dyn Lasting) -> Result<Option<Head>> {
+    let mut both = [0; 2 * HEAD_BYTES];
+    if memory.len() < HEADS_BYTES + RECORD_BYTES as u64 {
+        return Ok(None);
+    }
+    memory.read(0, &mut both)?;
+    let capacity = memory.len() - HEADS_BYTES;
+    let heads = both.chunks_exact(HEAD_BYTES).filter_map(|bytes| parse_head(bytes, capacity));
+    Ok(heads.max_by_key(|head| head.generation))
+}
+
+fn head_bytes(head: &Head) -> [u8; HEAD_BYTES] {
+    let mut out = [0; HEAD_BYTES];
+    out[..8].copy_from_slice(HEAD_MAGIC);
+    out[8..10].copy_from_slice(&VERSION.to_be_bytes());
+    out[10..12].copy_from_slice(&head.flags.to_be_bytes());
+    let Head { generation, identity, tail, next, .. } = *head;
+    let words = [generation, identity, tail.bytes, tail.records, next.bytes];
+    for (word, to) in words.iter().zip(out[12..52].chunks_exact_mut(8)) {
+        to.copy_from_slice(&word.to_be_bytes());
+    }
+    out[52..60].copy_from_slice(&next.records.to_be_bytes());
+    let sum = checksum(CrcAlgorithm::Crc32Iscsi, &out[..60]) as u32;
+    out[60..].copy_from_slice(&sum.to_be_bytes());
+    out
+}
+
+fn parse_head(bytes: &[u8], capacity: u64) -> Option<Head> {
+    let word = |at: usize| u64::from_be_bytes(*bytes[at..].first_chunk().expect("64 bytes"));
+    let short = |at: usize| u16::from_be_bytes(*bytes[at..].first_chunk().expect("64 bytes"));
+    let sum = u32::from_be_bytes(*bytes[60..].first_chunk().expect("64 bytes"));
+    let good = bytes[..8] == *HEAD_MAGIC
+        && short(8) == VERSION
+        && sum == checksum(CrcAlgorithm::Crc32Iscsi, &bytes[..60]) as u32;
+    let tail = Place { bytes: word(28), records: word(36) };
+    let next = Place { bytes: word(44), records: word(52) };
+    let fits = next.bytes.checked_sub(tail.bytes).is_some_and(|used| used <= capacity)
+        && next.records.checked_sub(tail.records).is_some_and(|count| count <= capacity);
+    let head = Head { generation: word(12), identity: word(20), flags: short(10), tail, next };
+    (good && fits).then_some(head)
+}
+
+/// All of a record but its checksum and its payload.
+fn record_header(number: u64, change: &Change) -> [u8; RECORD_BYTES - 4] {
+    let mut out = [0; RECORD_BYTES - 4];
+    out[..4].copy_from_slice(&RECORD_MAGIC.to_be_bytes());
+    out[4..6].copy_from_slice(&change.command.to_wire().to_be_bytes());
+    out[6..8].copy_from_slice(&change.flags.0.to_be_bytes());
+    out[8..16].copy_from_slice(&number.to_be_bytes());
+    out[16..24].copy_from_slice(&change.range.start().to_be_bytes());
+    out[24..32].copy_from_slice(&change.range.len().to_be_bytes());
+    let payload = change.data.as_ref().map_or(0, Buf::len) as u32;
+    out[32..36].copy_from_slice(&payload.to_be_bytes());
+    out
+}
+
+/// The change of a record, the length of its payload, and its checksum.
+fn parse_record(bytes: &[u8; RECORD_BYTES], number: u64) -> Option<(Change, u32, u32)> {
+    let word = |at: usize| u64::from_be_bytes(*bytes[at..].first_chunk().expect("48 bytes"));
+    let int = |at: usize| u32::from_be_bytes(*bytes[at..].first_chunk().expect("48 bytes"));
+    let short = |at: usize| u16::from_be_bytes(*bytes[at..].first_chunk().expect("48 bytes"));
+    if int(0) != RECORD_MAGIC || word(8) != number || bytes[36..44] != [0; 8] {
+        return None;
+    }
+    let command = Command::from_wire(short(4));
+    let range = ByteRange::new(word(16), word(24))?;
+    let payload = int(32);
+    let agrees = match command {
+        Command::Write => u64::from(payload) == range.len() && payload <= PAYLOAD_MAX_BYTES,
+        Command::WriteZeroes | Command::Trim => payload == 0,
+        _ => false,
+    };
+    let flags = CommandFlags(short(6));
+    agrees.then_some((Change { command, flags, range, data: None }, payload, int(44)))
+}
+
+/// What is left in a ring of these bytes, and again after a change to it; for tests that try any bytes.
+#[doc(hidden)]
+pub fn try_any_ring(bytes: &[u8]) -> usize {
+    let Some(identity) = bytes.get(20..28).and_then(|bytes| bytes.first_chunk()) else { return 0 };
+    let identity = u64::from_be_bytes(*identity);
+    let memory = Rc::new(Plain(bytes.to_vec().into()));
+    let pool = block::BufPool::new(1 << 20, 0);
+    let Ok((mut ring, found)) = Ring::open(memory.clone(), identity, |len| pool.take(len)) else {
+        return 0;
+    };
+    let count = ring.lengths.len();
+    assert!(found.changes.len() == count || found.lost.is_some());
+    ring.trim(count, true).expect("the memory is as large as it was");
+    let (_, found) =
+        Ring::open(memory, identity, |len| pool.take(len)).expect("it was just written");
+    assert!(found.lost.is_some() || found.changes.is_empty());
+    count
+}
+
+/// Memory of this process alone.
+struct Plain(std::cell::RefCell<Vec<u8>>);
+
+impl Lasting for Plain {
+    fn len(&self) -> u64 {
+        self.0.borrow().len() as u64
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<()> {
+        let at = at as usize;
+        into.copy_from_slice(&self.0.borrow()[at..at + into.len()]);
+        Ok(())
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
+        let at = at as usize;
+        self.0.borrow_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use block::BufPool;
+
+    use super::*;
+
+    const CAPACITY: u64 = 1000;
+    const EXPORT: u64 = 0x0102_0304_0506_0708;
+
+    fn memory() -> Rc<Plain> {
+        Rc::new(Plain(vec![0; memory_bytes(CAPACITY) as usize].into()))
+    }
+
+    fn write(pool: &BufPool, start: u64, bytes: &[u8]) -> Change {
+        let data = pool.take(bytes.len()).unwrap();
+        data.write().copy_from_slice(bytes);
+        let range = ByteRange::new(start, bytes.len() as u64).unwrap();
+        Change { command: Command::Write, flags: CommandFlags::NONE, range, data: Some(data) }
+    }
+
+    fn zeros(start: u64, len: u64) -> Change {
+        let range = ByteRange::new(start, len).unwrap();
+        Change { command: Command::WriteZeroes, flags: CommandFlags::NO_HOLE, range, data: None }
+    }
+
+    /// What the next process finds.
+    fn found(memory: &Rc<Plain>, pool: &BufPool) -> (Vec<(u64, Vec<u8>)>, Option<&'static str>) {
+        let memory: Rc<dyn Lasting> = Rc::new(Plain(memory.0.clone()));
+        let (_, found) = Ring::open(memory, EXPORT, |len| pool.take(len)).unwrap();
+        let bytes =
+            |change: &Change| change.data.as_ref().map_or(vec![], |data| data.read().to_vec());
+        let changes = found.changes.iter().map(|change| (change.range.start(), bytes(change)));
+        (changes.collect(), found.lost)
+    }
+
+    #[test]
+    fn it_is_what_the_document_says() {
+        let (memory, pool) = (memory(), BufPool::new(1 << 20, 0));
+        let mut ring = Ring::new(memory.clone(), EXPORT).unwrap();
+        ring.append(&write(&pool, 0x200, b"abcd")).unwrap();
+        ring.lacks().unwrap();
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let bytes = memory.0.borrow();
+        let head = "436169726e526e67 0001 0001 0000000000000004 0102030405060708
+            0000000000000000 0000000000000000 0000000000000034 0000000000000001 ca5a836e";
+        assert_eq!(hex(&bytes[..64]), head.split_whitespace().collect::<String>());
+        assert_eq!(hex(&bytes[64..84]), "436169726e526e67000100000000000000000003");
+        let record = "43615265 0001 0000 0000000000000000 0000000000000200 0000000000000004
+            00000004 0000000000000000 8a09a71e 61626364";
+        assert_eq!(hex(&bytes[128..][..52]), record.split_whitespace().collect::<String>());
+    }
+
+    #[test]
+    fn the_next_process_finds_what_was_not_flushed() {
+        let (memory, pool) = (memory(), BufPool::new(1 << 20, 0));
+        let mut ring = Ring::new(memory.clone(), EXPORT).unwrap();
+        assert_eq!(found(&memory, &pool), (vec![], None));
+        // Often enough that records go over the end of the memory.
+        for round in 0..50_u64 {
+            let bytes = [round as u8; 300];
+            ring.append(&write(&pool, round * 512, &bytes)).unwrap();
+            ring.append(&zeros(round, 7)).unwrap();
+            let all = vec![(round * 512, bytes.to_vec()), (round, vec![])];
+            assert_eq!(found(&memory, &pool), (all.clone(), None));
+            ring.trim(1, true).unwrap();
+            assert_eq!(found(&memory, &pool), (all[1..].to_vec(), None));
+            ring.append(&write(&pool, 9, &[9; 400])).unwrap();
+            assert_eq!(found(&memory, &pool).0.len(), 2);
+            ring.trim(if round % 3 == 0 { 2 } else { 1 }, true).unwrap();
+            let left = ring.lengths.len();
+            ring.trim(left, true).unwrap();
+            assert_eq!(found(&memory, &pool), (vec![], None));
+        }
+    }
+
+    #[test]
+    fn what_is_not_all_there_is_told() {
+        let (memory, pool) = (memory(), BufPool::new(1 << 20, 0));
+        let mut ring = Ring::new(memory.clone(), EXPORT).unwrap();
+        ring.append(&write(&pool, 0, &[1; 100])).unwrap();
+        ring.append(&write(&pool, 512, &[2; 100])).unwrap();
+        let whole = memory.0.borrow().clone();
+        for at in 128..128 + 2 * 148 {
+            memory.0.borrow_mut()[at] ^= 1;
+            let (changes, lost) = found(&memory, &pool);
+            assert!(lost.is_some() && changes.len() < 2, "byte {at}");
+            *memory.0.borrow_mut() = whole.clone();
+        }
+        // Half of a record that no head counts was not answered.
+        memory.0.borrow_mut()[128 + 2 * 148..][..20].fill(0xff);
+        assert_eq!(found(&memory, &pool).1, None);
+        ring.lacks().unwrap();
+        assert!(found(&memory, &pool).1.unwrap().contains("more unflushed"));
+        ring.trim(2, true).unwrap();
+        assert_eq!(found(&memory, &pool), (vec![], None));
+        ring.append(&zeros(0, 512)).unwrap();
+        ring.give_up().unwrap();
+        assert!(found(&memory, &pool).1.unwrap().contains("flush had failed"));
+    }
+
+    #[test]
+    fn it_is_of_one_export() {
+        let (memory, pool) = (memory(), BufPool::new(1 << 20, 0));
+        let mut ring = Ring::new(memory.clone(), EXPORT).unwrap();
+        let other = || {
+            let copy = Rc::new(Plain(memory.0.clone()));
+            Ring::open(copy, EXPORT + 1, |len| pool.take(len)).map(|_| ())
+        };
+        other().unwrap();
+        ring.append(&zeros(0, 512)).unwrap();
+        let error = other().unwrap_err();
+        assert!(error.kind() == ErrorKind::InUse && error.to_string().contains("Next:"), "{error}");
+        let small = Rc::new(Plain(vec![0; 100].into()));
+        assert!(Ring::new(small, EXPORT).is_err());
+    }
+
+    #[test]
+    fn any_bytes_are_read_without_harm() {
+        let (memory, pool) = (memory(), BufPool::new(1 << 20, 0));
+        let mut ring = Ring::new(memory.clone(), EXPORT).unwrap();
+        ring.append(&write(&pool, 0, &[1; 100])).unwrap();
+        ring.append(&zeros(512, 100)).unwrap();
+        let bytes = memory.0.borrow().clone();
+        assert_eq!(try_any_ring(&bytes), 2);
+        for at in 0..bytes.len() {
+            for bit in [1, 0x80] {
+                let mut damaged = bytes.clone();
+                damaged[at] ^= bit;
+                try_any_ring(&damaged);
+                try_any_ring(&damaged[..at]);
+            }
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Bytes that outlive this process: in memory that whoever holds descriptors holds as well.
+
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::os::fd::AsFd;
+
+use block::{Error, ErrorKind, Result};
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use crate::store;
+
+/// Has these bytes held under that name; whether there is somebody who could.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn leave(name: &str, bytes: &[u8]) -> Result<bool> {
+    let failed = |error| Error::io(&error, format_args!("{name}: {} bytes to leave", bytes.len()));
+    let memory = memfd_create("cairn", MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL);
+    // Kernels before 6.3 do not know the second flag, and have nothing to be told.
+    let memory = memory.or_else(|_| memfd_create("cairn", MemfdFlags::CLOEXEC));
+    let mut file = File::from(memory.map_err(|error| failed(error.into()))?);
+    file.write_all(bytes).map_err(failed)?;
+    store::entrust(name, file.as_fd())
+}
+
+/// Takes the bytes that were left under that name. They are gone from the memory before anybody acts on
+/// them: who holds it still, and gives it to yet another process, gives nothing.
+///
+/// # Errors
+/// `NotFound`; `Limit` if there are more than `most`; what the system says.
+pub(crate) fn take(name: &str, most: usize) -> Result<Vec<u8>> {
+    let failed = |error| Error::io(&error, format_args!("{name}: taking what was left"));
+    let left = store::take(|left| left.name == name).ok_or_else(|| {
+        Error::new(ErrorKind::NotFound, format!("{name}: nobody has left it to this process"))
+    })?;
+    let mut file = File::from(left.file);
+    let mut bytes = Vec::new();
+    file.rewind().map_err(failed)?;
+    let read = Read::by_ref(&mut file).take(most as u64 + 1).read_to_end(&mut bytes);
+    file.set_len(0).map_err(failed)?;
+    store::withdraw(name)?;
+    read.map_err(failed)?;
+    if bytes.len() > most {
+        let words = format!("{name}: more than {most} bytes were left; they are not used");
+        return Err(Error::new(ErrorKind::Limit, words));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn left(name: &str, bytes: &[u8]) -> File {
+        let mut file = File::from(memfd_create("test", MemfdFlags::CLOEXEC).unwrap());
+        file.write_all(bytes).unwrap();
+        store::leave([(name.to_owned(), file.try_clone().unwrap().into())]);
+        file
+    }
+
+    #[test]
+    fn what_is_left_is_taken_once() {
+        let mut held = left("papers-once", b"state");
+        assert_eq!(take("papers-once", 5).unwrap(), b"state");
+        let mut again = Vec::new();
+        held.rewind().unwrap();
+        held.read_to_end(&mut again).unwrap();
+        assert!(again.is_empty(), "whoever holds it holds nothing: {again:?}");
+        assert_eq!(take("papers-once", 5).unwrap_err().kind(), ErrorKind::NotFound);
+        let held = left("papers-long", b"states");
+        assert_eq!(take("papers-long", 5).unwrap_err().kind(), ErrorKind::Limit);
+        assert_eq!(held.metadata().unwrap().len(), 0);
+    }
+}

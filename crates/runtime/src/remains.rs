@@ -1,0 +1,134 @@
+//! Memory that outlives this process: files in memory that whoever holds descriptors holds as well.
+//!
+//! They are written by plain calls: a microsecond each, and no mapping that somebody could cut short.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::rc::Rc;
+
+use block::env::{Lasting, Remains};
+use block::{Error, ErrorKind, Result};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+
+use crate::store;
+
+/// All of one process, by name.
+#[derive(Default)]
+pub(crate) struct AllRemains(RefCell<BTreeMap<String, Rc<Memory>>>);
+
+struct Memory {
+    name: String,
+    file: File,
+    len: u64,
+}
+
+impl AllRemains {
+    /// What was left under that name, or so many bytes of zeros.
+    pub(crate) fn get(&self, name: &str, bytes: u64) -> Result<Remains> {
+        if let Some(known) = self.0.borrow().get(name) {
+            return Ok(Remains { memory: known.clone(), left: false });
+        }
+        let left = store::take(|left| left.name == name).map(|left| File::from(left.file));
+        let was_left = left.is_some();
+        let file = match left {
+            Some(file) => file,
+            None => make(name, bytes)?,
+        };
+        let len = file.metadata().map_err(|error| Error::io(&error, name))?.len();
+        let memory = Rc::new(Memory { name: name.to_owned(), file, len });
+        self.0.borrow_mut().insert(name.to_owned(), memory.clone());
+        Ok(Remains { memory, left: was_left })
+    }
+
+    /// All of it is held once more.
+    pub(crate) fn entrust_again(&self) -> Result<()> {
+        let all = self.0.borrow();
+        all.iter()
+            .try_for_each(|(name, memory)| store::entrust(name, memory.file.as_fd()).map(drop))
+    }
+
+    /// None of it is held any more.
+    pub(crate) fn forsake(&self) -> Result<()> {
+        self.0.take().keys().try_for_each(|name| store::withdraw(name))
+    }
+}
+
+/// Of a size that nobody changes any more.
+fn make(name: &str, bytes: u64) -> Result<File> {
+    let failed = |error: std::io::Error| Error::io(&error, format_args!("{name}: {bytes} bytes"));
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = File::from(memfd_create("cairn", flags).map_err(|error| failed(error.into()))?);
+    file.set_len(bytes).map_err(failed)?;
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+        .map_err(|error| failed(error.into()))?;
+    if !store::entrust(name, file.as_fd())? {
+        let words = format!("{name}: nobody outlives this process");
+        return Err(Error::new(ErrorKind::Unsupported, words));
+    }
+    Ok(file)
+}
+
+impl Memory {
+    fn check(&self, at: u64, len: usize) -> Result<()> {
+        match at.checked_add(len as u64) {
+            Some(end) if end <= self.len => Ok(()),
+            _ => {
+                let words = format!("{}: {len} bytes at {at} of {}", self.name, self.len);
+                Err(Error::new(ErrorKind::Invalid, words))
+            }
+        }
+    }
+}
+
+impl Lasting for Memory {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<()> {
+        self.check(at, into.len())?;
+        self.file.read_exact_at(into, at).map_err(|error| Error::io(&error, &self.name))
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
+        self.check(at, bytes.len())?;
+        self.file.write_all_at(bytes, at).map_err(|error| Error::io(&error, &self.name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_is_found_again_and_has_its_size() {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = File::from(memfd_create("test", flags).unwrap());
+        file.set_len(4096).unwrap();
+        file.write_all_at(b"left", 4092).unwrap();
+        store::leave([("remains-test".to_owned(), file.into())]);
+        let all = AllRemains::default();
+        let Remains { memory, left } = all.get("remains-test", 1 << 20).unwrap();
+        assert_eq!((memory.len(), left), (4096, true), "whatever is asked for");
+        let mut bytes = [0; 4];
+        memory.read(4092, &mut bytes).unwrap();
+        assert_eq!(bytes, *b"left");
+        for past in [4093, u64::MAX] {
+            assert_eq!(memory.write(past, b"past").unwrap_err().kind(), ErrorKind::Invalid);
+        }
+        let again = all.get("remains-test", 4096).unwrap();
+        again.memory.write(0, b"here").unwrap();
+        memory.read(0, &mut bytes).unwrap();
+        assert_eq!((bytes, again.left), (*b"here", false), "one memory within a process");
+    }
+
+    #[test]
+    fn where_nobody_holds_anything_there_is_none() {
+        // No test of this crate runs under a service manager.
+        let all = AllRemains::default();
+        assert_eq!(all.get("nothing", 4096).err().unwrap().kind(), ErrorKind::Unsupported);
+    }
+}

@@ -1,0 +1,212 @@
+//! Connections on their way from one process to the next: what the next one has to know of each, beside
+//! its socket. `docs/formats/keeper.md` is the document.
+
+use std::fmt;
+
+use crc_fast::CrcAlgorithm;
+
+use super::bytes::{Reader, text};
+use super::constants::{MAX_PAYLOAD_BYTES, MAX_STRING_BYTES, TransmissionFlags};
+use super::export::{BlockSizes, Context, ExportFacts, ReplyStyle, Session};
+
+const MAGIC: &[u8; 8] = b"CairnNBD";
+const VERSION: u16 = 1;
+const HEADER_BYTES: usize = 24;
+
+/// Connections in one state. A process is left 512 descriptors, and listeners and mounts are among them.
+pub const HANDED_MAX: usize = 384;
+
+/// The longest state: what clients have sent of requests that are not whole yet is most of it.
+pub const HANDED_MAX_BYTES: usize = 64 << 20;
+
+/// Bytes of one connection that nobody has looked at yet: a whole request, and what one receive takes.
+pub const UNREAD_MAX_BYTES: usize = MAX_PAYLOAD_BYTES as usize + (512 << 10);
+
+/// Metadata contexts of one connection.
+const CONTEXTS_MAX: usize = 64;
+
+/// What an export shows, whoever asks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shown {
+    /// Bytes.
+    pub size_bytes: u64,
+    /// What it can do.
+    pub flags: TransmissionFlags,
+    /// Its block sizes.
+    pub blocks: BlockSizes,
+}
+
+impl Shown {
+    /// What those facts show.
+    pub fn of(facts: &ExportFacts) -> Self {
+        Self { size_bytes: facts.size_bytes, flags: facts.flags, blocks: facts.blocks }
+    }
+}
+
+/// A connection between two requests, without its socket.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Handed {
+    /// Which device stands behind the export: see [`identity`].
+    pub identity: u64,
+    /// What its handshake agreed on. Of the facts: name, size, flags and block sizes, as they were told.
+    pub session: Session,
+    /// What the export shows now.
+    pub shown: Shown,
+    /// What has arrived and is not answered: no whole request, or whole ones that were not begun.
+    pub unread: Vec<u8>,
+}
+
+/// Why a state cannot be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BadState(&'static str);
+
+impl fmt::Display for BadState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the state of the connections cannot be used: {}", self.0)
+    }
+}
+
+/// A number for what stands behind the exports of a graph: its name, and the spec it is made from.
+pub fn identity(graph: &str, spec: &str) -> u64 {
+    crc_fast::checksum(CrcAlgorithm::Crc64Nvme, format!("{graph}\n{spec}").as_bytes())
+}
+
+/// The state of these connections, in their order.
+///
+/// # Panics
+/// If there are more than [`HANDED_MAX`], or they have more than [`HANDED_MAX_BYTES`]: [`encoded_bytes`]
+/// tells beforehand.
+pub fn encode(all: &[Handed]) -> Vec<u8> {
+    assert!(all.len() <= HANDED_MAX, "{} connections", all.len());
+    let mut body = Vec::new();
+    all.iter().for_each(|one| put(one, &mut body));
+    let mut out = Vec::with_capacity(HEADER_BYTES + body.len());
+    out.extend_from_slice(MAGIC);
+    out.extend_from_slice(&VERSION.to_be_bytes());
+    out.extend_from_slice(&[0; 2]);
+    out.extend_from_slice(&(all.len() as u32).to_be_bytes());
+    out.extend_from_slice(&(body.len() as u32).to_be_bytes());
+    out.extend_from_slice(&checksum(&out, &body).to_be_bytes());
+    out.extend_from_slice(&body);
+    assert!(out.len() <= HANDED_MAX_BYTES, "{} bytes", out.len());
+    out
+}
+
+/// How many bytes one of them takes in a state, at most.
+pub fn encoded_bytes(one: &Handed) -> usize {
+    let mut out = Vec::new();
+    let unread = one.unread.len();
+    put(&Handed { unread: Vec::new(), ..one.clone() }, &mut out);
+    out.len() + unread
+}
+
+/// The connections of a state.
+///
+/// # Errors
+/// What is wrong with it; none of it is used then.
+pub fn decode(bytes: &[u8]) -> Result<Vec<Handed>, BadState> {
+    const CUT: BadState = BadState("it is cut short");
+    if bytes.len() > HANDED_MAX_BYTES {
+        return Err(BadState("it is too long"));
+    }
+    let mut reader = Reader::new(bytes);
+    if reader.bytes(MAGIC.len()).ok_or(CUT)? != MAGIC {
+        return Err(BadState("it begins with other bytes"));
+    }
+    if reader.u16().ok_or(CUT)? != VERSION || reader.u16().ok_or(CUT)? != 0 {
+        return Err(BadState("it is of another version"));
+    }
+    let (count, len) = (reader.u32().ok_or(CUT)?, reader.u32().ok_or(CUT)?);
+    let sum = reader.u32().ok_or(CUT)?;
+    if reader.rest().len() != len as usize || count as usize > HANDED_MAX {
+        return Err(BadState("its lengths are wrong"));
+    }
+    if sum != checksum(&bytes[..HEADER_BYTES - 4], reader.rest()) {
+        return Err(BadState("its checksum is wrong"));
+    }
+    let all: Option<Vec<_>> = (0..count).map(|_| take(&mut reader)).collect();
+    match all {
+        Some(all) if reader.is_empty() => Ok(all),
+        _ => Err(BadState("a connection in it breaks a rule")),
+    }
+}
+
+fn checksum(header: &[u8], body: &[u8]) -> u32 {
+    let mut digest = crc_fast::Digest::new(CrcAlgorithm::Crc32Iscsi);
+    digest.update(header);
+    digest.update(body);
+    digest.finalize() as u32
+}
+
+fn put(one: &Handed, out: &mut Vec<u8>) {
+    let Handed { identity, session, shown, unread } = one;
+    out.extend_from_slice(&identity.to_be_bytes());
+    let style = match session.style {
+        ReplyStyle::Simple => 0_u16,
+        ReplyStyle::Structured => 1,
+        ReplyStyle::Extended => 2,
+    };
+    out.extend_from_slice(&style.to_be_bytes());
+    out.extend_from_slice(&(session.contexts.len() as u16).to_be_bytes());
+    for shown in [&Shown::of(&session.facts), shown] {
+        out.extend_from_slice(&shown.size_bytes.to_be_bytes());
+        out.extend_from_slice(&shown.flags.0.to_be_bytes());
+        for size in [shown.blocks.min(), shown.blocks.preferred(), shown.blocks.max()] {
+            out.extend_from_slice(&size.to_be_bytes());
+        }
+    }
+    put_text(&session.facts.name, out);
+    for Context { id, name } in &session.contexts {
+        out.extend_from_slice(&id.to_be_bytes());
+        put_text(name, out);
+    }
+    out.extend_from_slice(&(unread.len() as u32).to_be_bytes());
+    out.extend_from_slice(unread);
+}
+
+fn put_text(text: &str, out: &mut Vec<u8>) {
+    assert!(text.len() <= MAX_STRING_BYTES, "a handshake agrees on no longer name");
+    out.extend_from_slice(&(text.len() as u16).to_be_bytes());
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn take(reader: &mut Reader<'_>) -> Option<Handed> {
+    let identity = reader.u64()?;
+    let style = match reader.u16()? {
+        0 => ReplyStyle::Simple,
+        1 => ReplyStyle::Structured,
+        2 => ReplyStyle::Extended,
+        _ => return None,
+    };
+    let contexts = usize::from(reader.u16()?);
+    let (told, shown) = (take_shown(reader)?, take_shown(reader)?);
+    let name = take_text(reader)?;
+    if contexts > CONTEXTS_MAX || contexts > 0 && style == ReplyStyle::Simple {
+        return None;
+    }
+    let context = |reader: &mut Reader<'_>| {
+        let id = reader.u32()?;
+        Some(Context { id, name: take_text(reader)? })
+    };
+    let contexts = (0..contexts).map(|_| context(reader)).collect::<Option<Vec<_>>>()?;
+    let unread = reader.u32()? as usize;
+    // An export never shrinks below what its clients were told.
+    if unread > UNREAD_MAX_BYTES || told.size_bytes > shown.size_bytes {
+        return None;
+    }
+    let unread = reader.bytes(unread)?.to_vec();
+    let Shown { size_bytes, flags, blocks } = told;
+    let facts = ExportFacts { name, size_bytes, flags, blocks, ..ExportFacts::default() };
+    Some(Handed { identity, session: Session { style, contexts, facts }, shown, unread })
+}
+
+fn take_shown(reader: &mut Reader<'_>) -> Option<Shown> {
+    let (size_bytes, flags) = (reader.u64()?, TransmissionFlags(reader.u16()?));
+    let blocks = BlockSizes::new(reader.u32()?, reader.u32()?, reader.u32()?)?;
+    Some(Shown { size_bytes, flags, blocks })
+}
+
+fn take_text(reader: &mut Reader<'_>) -> Option<String> {
+    let len = reader.u16()?;
+    text(reader.bytes(usize::from(len))?).map(str::to_owned)
+}

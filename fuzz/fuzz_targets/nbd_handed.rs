@@ -1,0 +1,8 @@
+//! Connections on their way to the next process. The body is shared with the tests of the crate.
+#![no_main]
+
+#[allow(dead_code, reason = "the other targets run the other bodies")]
+#[path = "../../crates/wire/tests/bodies/mod.rs"]
+mod bodies;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| bodies::handed(data));
