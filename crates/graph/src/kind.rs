@@ -398,6 +398,9 @@ pub fn at_once<T: 'static>(answer: T) -> LocalFuture<T> {
     Box::pin(std::future::ready(answer))
 }
 
+/// Options of a disk that matter only when it is made.
+pub const OF_MAKING: [&str; 2] = ["create", "size"];
+
 /// What is known of a disk before it is opened.
 pub struct DiskPlan {
     /// The facts that it will have.

@@ -15,7 +15,7 @@ use super::survey::{OpenDisk, Survey, place_of};
 use super::text::{self, Remembered};
 use super::{Opening, Refusal, Why};
 use crate::engine::{AnyDevice, NodeId};
-use crate::kind::Bytes;
+use crate::kind::{Bytes, OF_MAKING};
 use crate::spec::{LabelledDisk, Planned, PlannedNode, Role, Spec};
 
 /// The labelled disks of a graph that is open.
@@ -461,7 +461,7 @@ impl Labels {
         let is_it = |disk: &&Disk| {
             disk.disk.as_ref().is_some_and(|known| {
                 known.kind.name == wanted.kind.name
-                    && known.given.has_options_of(&wanted.given, &["create"])
+                    && known.given.has_options_of(&wanted.given, &OF_MAKING)
             })
         };
         let disk = self.disks.values().find(is_it)?;

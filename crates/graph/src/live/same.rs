@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::spec::{Planned, PlannedNode};
+use crate::kind::OF_MAKING;
+use crate::spec::{Planned, PlannedNode, Role};
 
 /// For each node of `new`: the node of `old` that it is, if nothing about it changes.
 pub fn stays(old: &Planned, new: &Planned) -> Vec<Option<usize>> {
@@ -30,5 +31,5 @@ fn is_same(old: &PlannedNode, new: &PlannedNode) -> bool {
         // A disk that was not there may be back.
         && old.words == new.words
         // A disk that was made by the start is there by now.
-        && old.given.has_options_of(&new.given, &["create"])
+        && old.given.has_options_of(&new.given, if new.role == Role::Disk { &OF_MAKING } else { &[] })
 }

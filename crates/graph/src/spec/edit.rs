@@ -5,9 +5,7 @@ use std::path::{Path, PathBuf};
 use super::fault::Position;
 use super::parse::{Entry, Section, Spec};
 use super::tree::{Field, Item, Raw, Word};
-
-/// Options of a disk that are about the place where it was, and not about the one where it is.
-const OF_THE_PLACE: [&str; 2] = ["create", "size"];
+use crate::kind::OF_MAKING;
 
 /// Keys of a disk that say what it is.
 const PLACES: [&str; 2] = ["file", "path"];
@@ -31,7 +29,7 @@ impl Spec {
         let disk = self.find(Section::Disk, name)?;
         let moved = |field: &Field| {
             let key = field.key.text.as_str();
-            !PLACES.contains(&key) && !OF_THE_PLACE.contains(&key)
+            !PLACES.contains(&key) && !OF_MAKING.contains(&key)
         };
         disk.fields.retain(moved);
         disk.fields.insert(0, text_field(kind, &place.to_string_lossy()));
