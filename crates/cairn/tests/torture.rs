@@ -390,6 +390,17 @@ impl Trial<'_> {
     }
 }
 
+impl Drop for Trial<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.daemon.log();
+            let last: Vec<&str> = log.lines().rev().take(40).collect();
+            eprintln!("the daemon's last words:");
+            last.iter().rev().for_each(|line| eprintln!("  {line}"));
+        }
+    }
+}
+
 #[test]
 fn no_answer_is_lost_and_no_client_sees_an_error() {
     if !is_root() {

@@ -8,6 +8,7 @@ mod shape;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -105,18 +106,33 @@ impl Rig {
 
     /// Starts `cairn daemon`, which keeps nothing yet, and has it serve a spec.
     pub fn keep(&mut self, spec: &str) {
+        self.start_daemon();
+        self.apply(&format!("[nbd]\nlisten = \"unix:vol.sock\"\n{spec}"));
+    }
+
+    /// Starts `cairn daemon` with what it keeps.
+    pub fn start_daemon(&mut self) {
         assert!(self.cairn.is_none(), "it is running");
         let log = fs::File::create(self.dir.join("log")).unwrap();
         let mut command = self.cairn_command();
         command.args(["daemon", "--state", "state"]).stdin(Stdio::null()).stdout(Stdio::null());
         self.cairn = Some(command.stderr(log).spawn().unwrap());
-        let socket = self.dir.join("run/cairn/daemon.sock");
-        let begun = Instant::now();
-        while !socket.exists() {
-            assert!(begun.elapsed() < PATIENCE, "the daemon does not come up");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        self.apply(&format!("[nbd]\nlisten = \"unix:vol.sock\"\n{spec}"));
+        let client = || UnixStream::connect(self.dir.join("run/cairn/daemon.sock"));
+        until("the daemon comes up", || client().is_ok());
+    }
+
+    /// The power of a whole machine goes, at one instant: of the daemon, of the process of its graph, and of the
+    /// disks.
+    pub fn machine_cut(&mut self, policy: &str) {
+        let worker = self.worker().expect("a process has the seat");
+        let daemon = self.cairn.as_ref().expect("it is running").id().to_string();
+        [&worker, &daemon].iter().for_each(|pid| signal("STOP", pid));
+        self.ctl(&format!("powercut {policy}"));
+        signal("KILL", &worker);
+        self.kill();
+        until("it is gone", || !PathBuf::from(format!("/proc/{worker}/fd/0")).exists());
+        // No connection of it is left that could be taken for one of the next.
+        until("the disks know", || self.counts()["connections"] == 0);
     }
 
     /// The process of the graph that a daemon keeps.
@@ -127,7 +143,10 @@ impl Rig {
 
     /// Waits until it serves, after a kill.
     pub fn is_up_again(&self) {
-        until("another process serves", || self.ask(&["status"])[0]["devices"].is_array());
+        until("another process serves", || {
+            self.ask(&["status"])[0]["devices"].is_array()
+                && UnixStream::connect(self.socket()).is_ok()
+        });
     }
 
     /// Kills the process of the graph that a daemon keeps. What `meanwhile` does is done before there is

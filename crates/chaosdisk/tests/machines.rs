@@ -1,0 +1,117 @@
+//! The power of a whole machine goes under load: of clients, of the daemon, of the process that serves, and of
+//! what the disks had in their caches. Every flushed write is there afterwards; each sector is judged by the
+//! simulator's model of a volume. `make torture` does it with `CUTS=100`.
+
+mod common;
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use common::{Rig, Volume, seed};
+use sim::Model;
+use sim::draw::Stream;
+use sim::workload::{Mix, Tally};
+
+/// What `make test` has time for.
+const CUTS_DEFAULT: u64 = 3;
+
+/// Connections, and clients that work at once on each: 16 requests in flight.
+const CONNECTIONS: u64 = 2;
+const CLIENTS: u64 = 8;
+
+/// Requests of each: more than it comes to before the latest cut.
+const REQUESTS: u64 = 2000;
+
+const POLICIES: [&str; 8] =
+    ["drop-all", "keep-all", "prefix", "reverse", "omit-one", "keep-one", "random", "torn"];
+
+/// Encryption offers no discards: whether a block is in use would be seen below.
+const MIX: Mix = Mix { abandon: 0, pause: 0, discard: 0, ..Mix::ALL };
+
+/// Encryption over a labelled mirror, and what `SABOTAGE=liar` takes instead: disks that lie about flushes.
+const SPEC: &str = "[disk]\na = { nbd = \"@a\", label = true }\nb = { nbd = \"@b\", label = true }\n\
+    [device]\npair = { kind = \"mirror\", on = [\"a\", \"b\"] }\n\
+    safe = { kind = \"crypt\", on = \"pair\", key = \"file:key\", kdf_memory = \"1MiB\", kdf_passes = 1 }\n\
+    [export]\nvol = { on = \"safe\" }\n";
+
+struct Machine {
+    rig: Rig,
+    seed: u64,
+    model: Rc<Model>,
+    draw: Stream,
+}
+
+impl Machine {
+    fn new(seed: u64) -> Self {
+        let lies = std::env::var("SABOTAGE").is_ok_and(|what| what == "liar");
+        let profile = if lies { "liar" } else { "512n" };
+        let mut rig = Rig::new(seed, &["a", "b"].map(|disk| format!("{disk}=3MiB,{profile}")));
+        rig.put("key", "a passphrase of some length");
+        rig.keep(SPEC);
+        // Nobody knows what encryption shows where nothing was written.
+        let volume = rig.volume();
+        volume.zero(&rig.core, 0, volume.size(), false);
+        volume.flush(&rig.core);
+        let model = Rc::new(Model::new(seed, volume.size()));
+        Self { rig, seed, model, draw: Stream::new(seed, "machine", 0) }
+    }
+
+    fn judge(&self, tally: &Tally, when: &str) {
+        let wrong = tally.wrong.borrow();
+        let words = wrong.as_ref().map(ToString::to_string).unwrap_or_default();
+        assert!(wrong.is_none(), "{when}: {words}. SEED={}", self.seed);
+    }
+
+    fn no_error(&self, tally: &Tally, when: &str) {
+        let error = tally.error.borrow();
+        assert!(error.is_none(), "{when}: {error:?}. SEED={}", self.seed);
+    }
+
+    /// All that is there is read, and some cycles begin before the members are in sync.
+    fn look(&mut self, cycle: u64) -> Vec<Volume> {
+        let volumes: Vec<_> = (0..CONNECTIONS).map(|_| self.rig.volume()).collect();
+        let tally = Rc::new(Tally::default());
+        let draw = Stream::new(self.seed, "verify", cycle);
+        let reader = volumes[0].worker(&self.model, &tally, draw, MIX);
+        self.rig.core.block_on(reader.verify());
+        self.judge(&tally, "after the power was back");
+        self.no_error(&tally, "after the power was back");
+        if self.draw.within(0, 3) > 0 {
+            self.rig.in_sync();
+        }
+        volumes
+    }
+
+    /// How many requests were answered before the power went.
+    fn cycle(&mut self, cycle: u64) -> u64 {
+        let volumes = self.look(cycle);
+        let tally = Rc::new(Tally::default());
+        for n in 0..CLIENTS * CONNECTIONS {
+            let volume = &volumes[(n % CONNECTIONS) as usize];
+            let draw = Stream::new(self.seed, "client", cycle << 8 | n);
+            volume.worker(&self.model, &tally, draw, MIX).start(REQUESTS);
+        }
+        let time = Duration::from_micros(self.draw.within(500, 400_000));
+        self.rig.core.block_on(self.rig.core.env().sleep(time));
+        self.no_error(&tally, "at work");
+        let policy = self.draw.pick(&POLICIES);
+        self.rig.machine_cut(policy);
+        // Answers that were on their way arrive; the rest learns that the server is gone.
+        self.rig.core.block_on(tally.idle());
+        self.judge(&tally, "at work");
+        self.model.power_cut();
+        self.rig.start_daemon();
+        self.rig.is_up_again();
+        tally.done.get()
+    }
+}
+
+#[test]
+fn after_the_power_of_a_machine_was_cut_every_flushed_write_is_there() {
+    let cuts = std::env::var("CUTS").map_or(CUTS_DEFAULT, |cuts| cuts.parse().expect("a number"));
+    let mut machine = Machine::new(seed());
+    let answered: u64 = (0..cuts).map(|cycle| machine.cycle(cycle)).sum();
+    machine.look(cuts);
+    println!("{cuts} cuts: {answered} requests were answered before them");
+    assert!(answered > 10 * cuts, "{answered} requests");
+}
