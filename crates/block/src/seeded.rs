@@ -59,11 +59,21 @@ pub enum Bug {
     RegionUnflushed,
     /// 72 the map of a member that comes back is ignored
     MapIgnored,
+    /// 12 a member that is being copied is read
+    ResyncReadsTarget,
+    /// 14 what a crash left different on members in sync is not made alike
+    CrashUnreconciled,
+    /// 43 a change forgets a request that waits for its end
+    ChangeDropsHeld,
+    /// 45 a flush joins one that was submitted before
+    FlushJoinedLate,
+    /// 51 a disk is served before its lock is had
+    ServedUnlocked,
 }
 
 impl Bug {
     /// All of them, by their numbers.
-    pub const ALL: [(&str, Self); 26] = [
+    pub const ALL: [(&str, Self); 31] = [
         ("02a", Self::FlushFirstChild),
         ("02b", Self::FlushFirstMember),
         ("04", Self::FlushRetried),
@@ -90,6 +100,11 @@ impl Bug {
         ("70", Self::RegionMarkedLate),
         ("71", Self::RegionUnflushed),
         ("72", Self::MapIgnored),
+        ("12", Self::ResyncReadsTarget),
+        ("14", Self::CrashUnreconciled),
+        ("43", Self::ChangeDropsHeld),
+        ("45", Self::FlushJoinedLate),
+        ("51", Self::ServedUnlocked),
     ];
 }
 
@@ -112,6 +127,10 @@ mod switch {
     pub const fn noted(_: usize) -> bool {
         false
     }
+
+    /// Forgets what was noted.
+    #[inline(always)]
+    pub const fn forget(_: usize) {}
 }
 
 #[cfg(feature = "seeded-bugs")]
@@ -151,6 +170,11 @@ mod switch {
     pub fn noted(thing: usize) -> bool {
         NOTED.with_borrow(|noted| noted.contains(&thing))
     }
+
+    /// Forgets what was noted.
+    pub fn forget(thing: usize) {
+        NOTED.with_borrow_mut(|noted| noted.remove(&thing));
+    }
 }
 
-pub use switch::{note, noted, on};
+pub use switch::{forget, note, noted, on};

@@ -302,7 +302,7 @@ impl Members<'_> {
             let states = in_sync.iter().filter_map(|n| records[*n].as_ref()).chain([newest]);
             states.for_each(|it| map.unite(&it.active.over(&it.regions, &self.regions)));
         }
-        if map.is_empty() || in_sync.len() < 2 {
+        if map.is_empty() || in_sync.len() < 2 || seeded::on(Bug::CrashUnreconciled) {
             return;
         }
         let has_newest = |n: &usize| records[*n].as_ref() == Some(newest);
