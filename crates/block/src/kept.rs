@@ -60,6 +60,8 @@ pub struct Found {
     /// Whether every disk beneath that is there has that state, and no older one: a disk that was away
     /// when it was written, or was labelled since, has not.
     pub everywhere: bool,
+    /// The oldest state that one of the disks beneath has that are there; `None` if one of them has none.
+    pub oldest: Option<KeptState>,
 }
 
 /// A state that a device once wrote.

@@ -65,11 +65,21 @@ pub enum Bug {
     DataUnverified,
     /// 74 data that a vault's last record names are changed in place all the same
     DataNotLetGo,
+    /// 12 a member that is being copied is read
+    ResyncReadsTarget,
+    /// 14 what a crash left different on members in sync is not made alike
+    CrashUnreconciled,
+    /// 43 a change forgets a request that waits for its end
+    ChangeDropsHeld,
+    /// 45 a flush joins one that was submitted before
+    FlushJoinedLate,
+    /// 52 a disk is served before its lock is had
+    ServedUnlocked,
 }
 
 impl Bug {
     /// All of them, by their numbers.
-    pub const ALL: [(&str, Self); 29] = [
+    pub const ALL: [(&str, Self); 34] = [
         ("02a", Self::FlushFirstChild),
         ("02b", Self::FlushFirstMember),
         ("04", Self::FlushRetried),
@@ -99,6 +109,11 @@ impl Bug {
         ("72", Self::MapIgnored),
         ("73", Self::DataUnverified),
         ("74", Self::DataNotLetGo),
+        ("12", Self::ResyncReadsTarget),
+        ("14", Self::CrashUnreconciled),
+        ("43", Self::ChangeDropsHeld),
+        ("45", Self::FlushJoinedLate),
+        ("52", Self::ServedUnlocked),
     ];
 }
 
@@ -121,6 +136,10 @@ mod switch {
     pub const fn noted(_: usize) -> bool {
         false
     }
+
+    /// Forgets what was noted.
+    #[inline(always)]
+    pub const fn forget(_: usize) {}
 }
 
 #[cfg(feature = "seeded-bugs")]
@@ -160,6 +179,11 @@ mod switch {
     pub fn noted(thing: usize) -> bool {
         NOTED.with_borrow(|noted| noted.contains(&thing))
     }
+
+    /// Forgets what was noted.
+    pub fn forget(thing: usize) {
+        NOTED.with_borrow_mut(|noted| noted.remove(&thing));
+    }
 }
 
-pub use switch::{note, noted, on};
+pub use switch::{forget, note, noted, on};

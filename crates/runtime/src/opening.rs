@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use block::env::{CacheMode, Open, StorageFacts};
+use block::seeded::{self, Bug};
 use block::{BUF_ALIGN, Error, ErrorKind, Result};
 
 use crate::sys;
@@ -296,6 +297,9 @@ const LOCK_TRIES: u32 = 200;
 const LOCK_REST: Duration = Duration::from_millis(10);
 
 fn lock(open: &Open, fd: RawFd, stat: &libc::stat) -> Result<(), Failure> {
+    if seeded::on(Bug::ServedUnlocked) {
+        return Ok(());
+    }
     for _ in 0..LOCK_TRIES {
         match sys::lock(fd, !open.read_only) {
             Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {}

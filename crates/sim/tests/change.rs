@@ -100,3 +100,26 @@ fn a_disk_is_let_go_after_an_export_that_came_to_nothing() {
     // It is opened anew: nobody else has it open.
     change(&all, vec!["d2".to_owned()]).unwrap();
 }
+
+/// What was held back for a disk is lost on it: the mirror hears of that, though nobody writes.
+#[test]
+fn a_disk_that_cannot_be_told_of_an_undoing_is_out() {
+    let rig = Rig::new(3);
+    let before = text(&[0, 1, 2], false);
+    let live = rig.open(&before);
+    rig.pass(LIMIT);
+    rig.disks[2].set_faults(Faults { write_error: 1_000_000, ..Faults::default() });
+    let after = before.replace("kind = \"mirror\"", "kind = \"mirror\", timeout = \"7s\"");
+    let changing = async {
+        let (turn, now) = (live.turn().await, live.now());
+        let (planned, survey) = rig.look(&after, opening(true), now.labels.as_ref()).await?;
+        live.change(&turn, planned, Some(survey), LIMIT).await
+    };
+    let changed = rig.world.block_on(changing).unwrap();
+    assert!(matches!(changed, Err(Unchanged::Failed(_))), "{changed:?}");
+    rig.pass(Duration::from_secs(1));
+    let now = live.now();
+    let report = now.graph.control(now.graph.member("m").unwrap(), &Control::Report).unwrap();
+    let states: Vec<_> = report.members.iter().map(|member| member.state).collect();
+    assert_eq!(states, ["in sync", "in sync", "failed"], "{report:?}");
+}

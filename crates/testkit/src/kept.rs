@@ -104,12 +104,15 @@ impl Shelf {
         let state = |disk| disks.get(disk)?.get(device).filter(|cell| cell.sequence > 0).cloned();
         let states: Vec<Option<KeptState>> = beneath.iter().map(state).collect();
         let newest = states.iter().flatten().max_by_key(|state| state.sequence).cloned();
+        let all: Option<Vec<_>> = states.iter().map(Option::as_ref).collect();
+        let oldest = all.and_then(|all| all.into_iter().min_by_key(|state| state.sequence));
         Found {
             labelled: true,
             present: true,
             fresh,
             clean: self.clean.get(),
             everywhere: newest.is_some() && states.iter().all(|state| *state == newest),
+            oldest: oldest.cloned(),
             state: newest,
         }
     }

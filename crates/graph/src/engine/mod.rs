@@ -629,6 +629,9 @@ impl Drop for Held {
     fn drop(&mut self) {
         let Inner { slots_left, waiting, .. } = &*self.0.0;
         slots_left.set(slots_left.get() + held_slots());
+        if seeded::on(Bug::ChangeDropsHeld) {
+            waiting.borrow_mut().pop();
+        }
         waiting.take().into_iter().for_each(Waker::wake);
     }
 }

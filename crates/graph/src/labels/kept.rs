@@ -50,7 +50,7 @@ impl LabelKept {
         let newest = ports.iter().filter_map(|port| port.found.state.as_ref());
         let newest = newest.map(|state| state.sequence).max().unwrap_or(0);
         for Port { found, .. } in ports.iter_mut().filter(|_| is_new) {
-            (found.state, found.everywhere) = (None, false);
+            (found.state, found.oldest, found.everywhere) = (None, None, false);
         }
         Self {
             device: device.to_owned(),
@@ -68,6 +68,8 @@ fn port(device: &str, disks: &[DiskLabel]) -> Port {
     let states: Vec<_> =
         slots.iter().map(|slot| slot.as_ref().and_then(|slot| slot.state(device))).collect();
     let newest = states.iter().flatten().max_by_key(|state| state.sequence).cloned();
+    let all: Option<Vec<_>> = states.iter().map(Option::as_ref).collect();
+    let oldest = all.and_then(|all| all.into_iter().min_by_key(|state| state.sequence)).cloned();
     // The same bytes of an earlier write are the same state: a write that came to some disks only
     // leaves such behind, and nothing has to be written again for it.
     let is_newest = |state: &Option<KeptState>| {
@@ -80,6 +82,7 @@ fn port(device: &str, disks: &[DiskLabel]) -> Port {
         clean: disks.iter().all(|disk| disk.clean),
         everywhere: newest.is_some() && states.iter().all(is_newest),
         state: newest,
+        oldest,
     };
     Port { found, slots }
 }
@@ -117,11 +120,12 @@ impl Kept for LabelKept {
     }
 
     fn stays(&self) -> LocalFuture<()> {
-        let slots = self.ports.iter().flat_map(|port| port.slots.iter().flatten().cloned());
-        let slots: Vec<_> = slots.collect();
+        // Who waits for a change that comes to nothing holds no disk of it.
+        let slots = self.ports.iter().flat_map(|port| port.slots.iter().flatten());
+        let slots: Vec<_> = slots.map(|slot| slot.released()).collect();
         Box::pin(async move {
-            for slot in slots {
-                slot.released().await;
+            for released in slots {
+                released.await;
             }
         })
     }

@@ -1,14 +1,14 @@
 //! The label of one disk, as an open graph writes it: what has become of the graph, and what devices keep.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use block::{KeptState, Result, Waiters};
-use meta::{Cell, Label, Machine, Past, Store};
+use meta::{Cell as KeptCell, Label, Machine, Past, Store};
 
 /// What devices keep, by their names.
-type Cells = BTreeMap<String, Cell>;
+type Cells = BTreeMap<String, KeptCell>;
 
 /// What a label is to say of its disk and its graph from now on.
 pub struct News {
@@ -28,39 +28,60 @@ pub struct News {
 /// held back: it gets into the label together with the news of the change, or not at all.
 pub struct Slot {
     pub store: Rc<Store>,
-    /// What devices found there, if the label says something else since.
-    shown: Option<Cells>,
+    /// What devices had there, if the label says something else since, of a change that has failed. Those
+    /// that went on meanwhile are not among them.
+    undone: BTreeMap<String, Option<KeptCell>>,
     /// What is held back; `None`: devices write at once.
     held: RefCell<Option<Cells>>,
-    /// Wakes those who wait for the end of that.
-    waiting: Waiters,
+    release: Rc<Release>,
     /// What the label had when the news of a change were put into it.
     before: RefCell<Option<Cells>>,
     /// What could not be told yet: it goes with whatever is written next.
     news: RefCell<Option<Rc<News>>>,
 }
 
+/// The end of holding back.
+#[derive(Default)]
+struct Release {
+    done: Cell<bool>,
+    /// Wakes those who wait for it.
+    waiting: Waiters,
+}
+
 impl Slot {
     /// A label that devices write at once.
     pub fn new(store: Rc<Store>) -> Self {
-        let (held, waiting, before, news) = Default::default();
-        Self { store, shown: None, held, waiting, before, news }
+        let (undone, held, before, news) = Default::default();
+        let release = Rc::new(Release { done: Cell::new(true), waiting: Waiters::default() });
+        Self { store, undone, held, release, before, news }
     }
 
     /// A label that devices write from [`Slot::release`] on.
     pub fn held(store: Rc<Store>) -> Self {
-        Self { held: RefCell::new(Some(Cells::new())), ..Self::new(store) }
+        Self { held: RefCell::new(Some(Cells::new())), release: Rc::default(), ..Self::new(store) }
     }
 
     /// The same label for the graph that comes back when a change has failed: it is to have what it had before.
     pub fn again(&self) -> Self {
-        Self { shown: self.before.borrow().clone(), ..Self::held(self.store.clone()) }
+        let (before, held, label) = (self.before.borrow(), self.held.borrow(), self.store.label());
+        let is_held = |device: &String| held.as_ref().is_some_and(|held| held.contains_key(device));
+        let before = before.as_ref();
+        let had = |device: &String| before.and_then(|cells| cells.get(device)).cloned();
+        let devices = before.into_iter().chain(held.as_ref()).flat_map(Cells::keys);
+        let changed = devices
+            .filter(|device| is_held(device) || !label.cells.contains_key(*device))
+            .filter(|_| before.is_some());
+        let undone = changed.map(|device| (device.clone(), had(device))).collect();
+        Self { undone, ..Self::held(self.store.clone()) }
     }
 
     /// What a device left there.
     pub fn state(&self, device: &str) -> Option<KeptState> {
         let label = self.store.label();
-        let cell = self.shown.as_ref().unwrap_or(&label.cells).get(device)?;
+        let cell = match self.undone.get(device) {
+            Some(before) => before.as_ref()?,
+            None => label.cells.get(device)?,
+        };
         Some(KeptState { sequence: cell.sequence, bytes: cell.bytes.clone() })
     }
 
@@ -80,6 +101,8 @@ impl Slot {
     pub async fn update(&self, change: impl FnOnce(&mut Label)) -> Result<()> {
         let told = RefCell::new(None);
         let written = self.store.update(|label| {
+            // What a later change has told there since counts for more.
+            self.news.borrow_mut().take_if(|news| news.epoch < label.epoch);
             *told.borrow_mut() = self.news.borrow().clone();
             if let Some(news) = &*told.borrow() {
                 self.put(news, label);
@@ -101,8 +124,11 @@ impl Slot {
         if self.held.borrow().is_some() {
             self.before.borrow_mut().get_or_insert_with(|| label.cells.clone());
         }
-        if let Some(shown) = &self.shown {
-            label.cells.clone_from(shown);
+        for (device, before) in &self.undone {
+            match before {
+                Some(cell) => drop(label.cells.insert(device.clone(), cell.clone())),
+                None => drop(label.cells.remove(device)),
+            }
         }
         label.cells.retain(|device, _| news.keepers.contains(device));
         label.holder = Some(news.holder.clone());
@@ -116,7 +142,7 @@ impl Slot {
     ///
     /// # Errors
     /// What the disk says.
-    pub async fn keep(&self, device: String, cell: Cell) -> Result<()> {
+    pub async fn keep(&self, device: String, cell: KeptCell) -> Result<()> {
         if let Some(held) = &mut *self.held.borrow_mut() {
             held.insert(device, cell);
             return Ok(());
@@ -138,17 +164,19 @@ impl Slot {
     /// From now on devices write at once: they are sure to stay.
     pub fn release(&self) {
         *self.held.borrow_mut() = None;
-        self.waiting.wake();
+        self.release.done.set(true);
+        self.release.waiting.wake();
     }
 
     /// Whether what devices keep is held back.
     pub fn is_held(&self) -> bool {
-        self.held.borrow().is_some()
+        !self.release.done.get()
     }
 
-    /// Until it is not.
-    pub async fn released(&self) {
-        self.waiting.until(|| !self.is_held()).await;
+    /// Until it is not; for ever if the label is let go before. It holds nothing.
+    pub fn released(&self) -> impl Future<Output = ()> + use<> {
+        let release = self.release.clone();
+        async move { release.waiting.until(|| release.done.get()).await }
     }
 
     fn is_behind(&self) -> bool {
@@ -157,6 +185,6 @@ impl Slot {
     }
 }
 
-fn owned((device, cell): (&String, &Cell)) -> (String, Cell) {
+fn owned((device, cell): (&String, &KeptCell)) -> (String, KeptCell) {
     (device.clone(), cell.clone())
 }

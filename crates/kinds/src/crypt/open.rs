@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use block::{Env, Error, ErrorKind, Kept, KeySource, Result, Secret, Wanted};
+use block::{Env, Error, ErrorKind, Event, Kept, KeySource, Result, Secret, Wanted, What};
 
 use super::slots::{Cost, KeySlots, Slot};
 use super::wrap::{self, NewSlot};
@@ -47,7 +47,8 @@ impl Lock {
     ///
     /// # Errors
     /// `Denied` if no slot opens; `NotFound` if there are no slots and the disks are not new;
-    /// `Corrupt` if what is kept are no slots; what writing them says.
+    /// `Corrupt` if what is kept are no slots; what writing new ones says. That a disk lacks those there are, and
+    /// cannot take them, is told, and keeps nobody out.
     pub async fn open(
         &self,
         kept: &dyn Kept,
@@ -68,8 +69,12 @@ impl Lock {
                         (volume, Rc::new(key))
                     }
                 };
-                if may_write && !found.everywhere {
-                    keep(kept, &opened.0).await?;
+                if may_write
+                    && !found.everywhere
+                    && let Err(error) = keep(kept, &opened.0).await
+                {
+                    // Others have them. Who does without an ill disk below finds out itself.
+                    self.tell(format!("the key slots are not on every disk: {error}"));
                 }
                 Ok(opened)
             }
@@ -88,6 +93,11 @@ impl Lock {
                  (--wipe) if all on them may go",
             )),
         }
+    }
+
+    fn tell(&self, words: String) {
+        let device = self.who.rsplit('/').next().unwrap_or_default().to_owned();
+        self.env.tell(Event { what: What::LabelUnwritable, device, member: None, words });
     }
 
     async fn unlock(&self, volume: KeySlots) -> Result<(KeySlots, Secret)> {

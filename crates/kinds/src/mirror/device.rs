@@ -152,7 +152,7 @@ impl Inner {
         let count = self.members.len();
         let best = (0..count)
             .map(|n| (n + turn) % count)
-            .filter(|n| self.members[*n].state() == State::InSync && !tried.has(*n))
+            .filter(|n| self.may_be_read(*n) && !tried.has(*n))
             .min_by_key(|n| (avoid.has(*n), self.members[*n].cost()))?;
         for (n, member) in self.members.iter().enumerate() {
             if n != best {
@@ -160,6 +160,14 @@ impl Inner {
             }
         }
         Some(best)
+    }
+
+    fn may_be_read(&self, index: usize) -> bool {
+        match self.members[index].state() {
+            State::InSync => true,
+            State::Copying => seeded::on(Bug::ResyncReadsTarget),
+            State::Stale | State::Failed | State::Spare => false,
+        }
     }
 
     /// Waits for the writes that were there before.
@@ -216,7 +224,7 @@ impl Inner {
         };
         match done.into_buf() {
             // Taken out meanwhile: who has failed at one thing may have forgotten another.
-            Ok(buf) if member.state() != State::InSync => {
+            Ok(buf) if !self.may_be_read(index) => {
                 *into = buf;
                 Err(self.nobody())
             }

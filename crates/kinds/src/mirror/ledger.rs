@@ -20,9 +20,7 @@ use super::scrub::Scrubbed;
 /// The state that a mirror keeps in its members' labels.
 pub struct Ledger {
     kept: Rc<dyn Kept>,
-    /// Drawn by this opening.
-    opening: u64,
-    change: Cell<u64>,
+    lineage: Rc<Lineage>,
     /// Of each member: what is known to be on it, and what was last sent there.
     known: RefCell<Vec<(Point, Point)>>,
     pub intent: Intent,
@@ -31,14 +29,29 @@ pub struct Ledger {
     flush_failed: Cell<bool>,
     /// States that were written.
     states: Cell<u64>,
-    /// How many changes of members and flags are durable.
-    durable: Cell<Option<u64>>,
+    durable: Cell<Option<Durable>>,
     /// One state is written after the other.
     turn: RangeLock,
 }
 
-/// The highest change of a mirror that was closed. What its successor writes is newer, whatever that one found.
-struct Reached(u64);
+/// What states are durable.
+#[derive(Clone, Copy)]
+struct Durable {
+    /// How many changes of members and flags they tell of.
+    version: u64,
+    /// Whether the mirror was sure to stay when they were written. Otherwise they were held back: what has become
+    /// of them nobody says, so they are written once more.
+    is_sure: bool,
+}
+
+/// The numbers of states, of one mirror after the other in a process: what a successor writes is newer, whatever it
+/// found, and what its predecessor has written comes before that, wherever it is.
+struct Lineage {
+    /// Drawn by the first opening.
+    opening: u64,
+    /// The highest change.
+    change: Cell<u64>,
+}
 
 impl Ledger {
     pub fn new(
@@ -48,12 +61,13 @@ impl Ledger {
         regions: Regions,
         delay: Duration,
     ) -> Self {
-        let before = kept.handed_over().and_then(|left| left.downcast::<Reached>().ok());
-        let reached = before.map_or(0, |before| before.0);
+        let before = kept.handed_over().and_then(|left| left.downcast::<Lineage>().ok());
+        let lineage =
+            before.unwrap_or_else(|| Rc::new(Lineage { opening, change: Cell::default() }));
+        lineage.change.set(lineage.change.get().max(decision.change));
         Self {
             kept,
-            opening,
-            change: Cell::new(decision.change.max(reached)),
+            lineage,
             known: RefCell::new(decision.known.clone()),
             intent: Intent::new(regions),
             delay,
@@ -71,7 +85,7 @@ impl Ledger {
 
     /// What it leaves to its successor.
     pub fn leave(&self) -> Rc<dyn Any> {
-        Rc::new(Reached(self.change.get()))
+        self.lineage.clone()
     }
 
     /// What was answered may be lost.
@@ -85,13 +99,17 @@ impl Ledger {
     }
 
     fn is_durable(&self, members: &[Member]) -> bool {
-        self.durable.get() == Some(self.version(members))
+        self.durable.get().is_some_and(|durable| {
+            let is_held = || !self.kept.is_sure();
+            durable.version == self.version(members) && (durable.is_sure || is_held())
+        })
     }
 
     /// The next state, sent to `ports`.
     fn next(&self, members: &[Member], ports: &[usize], scrubbed: Scrubbed) -> Record {
-        self.change.set(self.change.get() + 1);
-        let point = Point { opening: self.opening, change: self.change.get() };
+        let Lineage { opening, change } = &*self.lineage;
+        change.set(change.get() + 1);
+        let point = Point { opening: *opening, change: change.get() };
         let mut all = self.known.borrow_mut();
         ports.iter().for_each(|port| all[*port].1 = point);
         let member = |(member, (known, sent)): (&Member, &(Point, Point))| Known {
@@ -162,9 +180,23 @@ impl Inner {
         if !kept {
             return result.and(Err(self.nobody()));
         }
-        ledger.durable.set(Some(version));
+        ledger.durable.set(Some(Durable { version, is_sure }));
         ledger.intent.made_durable(record.active);
         Ok(())
+    }
+
+    /// What was held back until the mirror is sure to stay is written once more: who could not take it is out.
+    pub fn remember_when_sure(&self) {
+        let Some(ledger) = self.ledger.as_ref().filter(|ledger| !ledger.kept.is_sure()) else {
+            return;
+        };
+        let (me, sure) = (self.me.clone(), ledger.kept.stays());
+        self.env.spawn("a mirror's beginning", async move {
+            sure.await;
+            if let Some(mirror) = me.upgrade() {
+                mirror.remember_soon();
+            }
+        });
     }
 
     /// Writes the next state although nobody waits for it: what it says anew costs a copy less.

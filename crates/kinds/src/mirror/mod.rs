@@ -232,6 +232,7 @@ async fn open(
     let mirror = Mirror::new(info, making);
     let inner = &mirror.inner;
     inner.remember().await?;
+    inner.remember_when_sure();
     for (port, member) in inner.members.iter().enumerate() {
         match member.state() {
             State::Copying => inner.begin_resync(port),

@@ -140,8 +140,14 @@ impl Members<'_> {
         if known.standing != Standing::InSync || !self.found[n].present {
             return known.standing;
         }
-        let has_it = own.is_some_and(|own| *own == *newest || known.should_have(own.point));
-        if has_it { Standing::InSync } else { Standing::Stale }
+        let has_it = |own: &Record| *own == *newest || known.should_have(own.point);
+        // Of several disks beneath one member each has to: one of them may be an older image.
+        let oldest = self.found[n].oldest.as_ref();
+        let oldest = oldest.and_then(|state| Record::decode(&state.bytes).ok());
+        match own.is_some_and(has_it) && oldest.as_ref().is_some_and(has_it) {
+            true => Standing::InSync,
+            false => Standing::Stale,
+        }
     }
 
     /// What a member has to be given to be in sync again, unless somebody says whom to trust.
@@ -296,7 +302,7 @@ impl Members<'_> {
             let states = in_sync.iter().filter_map(|n| records[*n].as_ref()).chain([newest]);
             states.for_each(|it| map.unite(&it.active.over(&it.regions, &self.regions)));
         }
-        if map.is_empty() || in_sync.len() < 2 {
+        if map.is_empty() || in_sync.len() < 2 || seeded::on(Bug::CrashUnreconciled) {
             return;
         }
         let has_newest = |n: &usize| records[*n].as_ref() == Some(newest);

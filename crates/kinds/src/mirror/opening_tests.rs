@@ -36,15 +36,20 @@ fn record(at: Point, active: bool, members: &[(&str, Standing, Point, Point)]) -
 }
 
 fn found(record: Option<&Record>) -> Found {
+    let state = record.map(kept);
     Found {
         labelled: true,
         present: true,
         fresh: false,
         clean: true,
         everywhere: record.is_some(),
-        state: record
-            .map(|record| KeptState { sequence: record.point.change, bytes: record.encode() }),
+        oldest: state.clone(),
+        state,
     }
+}
+
+fn kept(record: &Record) -> KeptState {
+    KeptState { sequence: record.point.change, bytes: record.encode() }
 }
 
 const IN: Standing = Standing::InSync;
@@ -349,4 +354,22 @@ fn nobody_knows_what_is_where_a_mirror_has_grown() {
     assert_eq!(case.missing()[1].iter().collect::<Vec<_>>(), [10]);
     case.regions = Regions::new(30 << 10, 8 << 10).unwrap();
     assert_eq!(case.decide(), Ok(vec![IN, IN]));
+}
+
+#[test]
+fn each_disk_beneath_a_member_has_what_the_member_should_have() {
+    let (known, sent) = (point(1, 4), point(1, 5));
+    let members = [("a", IN, known, sent), ("b", IN, known, sent)];
+    let [before, last, now] = [point(1, 3), known, sent].map(|at| record(at, false, &members));
+    let mut case = Case::new(vec![found(Some(&now)), found(Some(&now))]);
+    let oldest = |record| Found { everywhere: false, oldest: record, ..found(Some(&now)) };
+    // The last state came to some of them only.
+    case.found[1] = oldest(Some(kept(&last)));
+    assert_eq!(case.decide().unwrap(), [IN, IN]);
+    // One of them is an older image, or was labelled since.
+    for older in [Some(kept(&before)), None] {
+        case.found[1] = oldest(older);
+        assert_eq!(case.decide().unwrap(), [IN, STALE]);
+        assert_eq!(case.missing()[1], Map::all(10));
+    }
 }

@@ -27,8 +27,10 @@ pub struct Mirrors {
     world: SimWorld,
     disks: Vec<Rc<SimDisk>>,
     all: Rc<Vec<Mirror>>,
-    /// Mirrors whose victim has more to suffer than commands: nobody would trust it.
+    /// Mirrors whose victim has more to suffer than commands: nobody would trust it, as long as there is another.
     troubled: BTreeSet<PartId>,
+    /// Whether the others may be taken out for their errors, too.
+    may_fail: bool,
 }
 
 /// A broken promise, in words.
@@ -36,11 +38,13 @@ type Wrong = String;
 
 impl Mirrors {
     /// Those of a graph over `disks`. `trouble`: what goes wrong with the member of each that may
-    /// fail, by whether it is one disk; `None` if anything may go wrong anywhere.
+    /// fail, by whether it is one disk; none if the disks have their troubles already. `may_fail`: whether members
+    /// may be taken out for these.
     pub fn new(
         world: &SimWorld,
         disks: &[Rc<SimDisk>],
         all: Vec<Mirror>,
+        may_fail: bool,
         trouble: impl Fn(bool) -> Option<Faults>,
     ) -> Self {
         let mut troubled = BTreeSet::new();
@@ -48,7 +52,7 @@ impl Mirrors {
             let Some(victim) = mirror.victim.map(|victim| &mirror.members[victim]) else {
                 continue;
             };
-            let Some(faults) = trouble(victim.is_disk) else { continue };
+            let faults = trouble(victim.is_disk).unwrap_or_default();
             if faults != Faults::default() {
                 victim.disks.iter().for_each(|disk| disks[*disk].set_faults(faults));
             }
@@ -56,7 +60,8 @@ impl Mirrors {
                 troubled.insert(mirror.part);
             }
         }
-        Self { world: world.clone(), disks: disks.to_vec(), all: Rc::new(all), troubled }
+        let (world, disks, all) = (world.clone(), disks.to_vec(), Rc::new(all));
+        Self { world, disks, all, troubled, may_fail }
     }
 
     /// Takes members out and brings them back, now and then, while requests are on their way.
@@ -95,16 +100,22 @@ impl Mirrors {
         for mirror in self.all.iter() {
             let report = report(graph, mirror)?;
             self.note(&report);
-            let of: Vec<_> = (0..mirror.members.len())
-                .filter(|n| report.members[*n].state == IN_SYNC)
-                .filter(|n| mirror.victim != Some(*n) || !self.troubled.contains(&mirror.part))
-                .collect();
+            let in_sync = (0..mirror.members.len()).filter(|n| report.members[*n].state == IN_SYNC);
+            let mut of: Vec<_> =
+                in_sync.clone().filter(|n| !self.is_troubled(mirror, *n)).collect();
+            if of.is_empty() && self.may_fail {
+                of = in_sync.collect();
+            }
             if of.is_empty() {
                 return Err(format!("somebody that works is in sync: {report:?}"));
             }
             trusted.push((mirror.part, report.members[draw.pick(&of)].name.clone()));
         }
         Ok(trusted)
+    }
+
+    fn is_troubled(&self, mirror: &Mirror, member: usize) -> bool {
+        mirror.victim == Some(member) && self.troubled.contains(&mirror.part)
     }
 
     fn note(&self, report: &Report) {

@@ -152,7 +152,7 @@ impl Trial {
         let drawn = shapes::draw(&mut graph, &draw, steps, block, depth, patience, within_budget)
             .map_err(|error| Failure(format!("a graph can be built: {error}")))?;
         let troubles = Stream::new(seed, "troubles", 0);
-        let mirrors = Mirrors::new(&world, &disks, drawn.mirrors, |is_disk| {
+        let mirrors = Mirrors::new(&world, &disks, drawn.mirrors, plan.may_fail, |is_disk| {
             plan.within_budget.then(|| plan::trouble(&troubles, is_disk))
         });
         let running = Running::new(graph, drawn.top, plan.connections, 0)?;
@@ -306,8 +306,8 @@ impl Trial {
         if let Some(wrong) = &*self.tally.wrong.borrow() {
             return Err(Failure(wrong.to_string()));
         }
-        // The other member may be out, where more goes wrong than a mirror survives.
-        if self.tally.injected.get() > 0 && !self.may_fail && self.plan.within_budget {
+        // Where disks fail, the other member may be out.
+        if self.tally.injected.get() > 0 && !self.may_fail && !self.plan.may_fail {
             return Err(Failure("a mirror makes good what its spare member says".to_owned()));
         }
         match &*self.tally.error.borrow() {
