@@ -38,7 +38,7 @@ pub use types::{
     Applied, ApplyRequest, AttachRequest, Attached, ChangeLine, Counts, DetachRequest,
     DeviceStatus, DiskChange, DiskRequest, EventLine, ExportView, GraphView, Health, Job,
     JobCommand, JobRequest, JobState, KeyChange, KeyRequest, KeySlot, KeySlots, Means,
-    MemberRequest, MemberStatus, NodeView, Place, Power, Problem, Progress, ResizeRequest,
+    MemberRequest, MemberStatus, NodeView, Place, Power, Problem, Progress, ResizeRequest, Room,
     ScrubRequest, ScrubStatus, SpecText, Status, Top, TopRow,
 };
 

@@ -56,6 +56,9 @@ const LABEL_BYTES: u64 = 2 * meta::AREA_BYTES;
 /// Bytes that clients see.
 const VOLUME_BYTES: u64 = 64 << 10;
 
+/// In virtual time: longer than devices go on by themselves when nobody asks for anything.
+const QUIET: Duration = Duration::from_secs(10);
+
 const IN_SYNC: &str = "in sync";
 
 const HERE: [u8; 16] = [1; 16];
@@ -605,6 +608,10 @@ impl Trial {
         let report = self.report()?;
         if report.members.iter().any(|one| one.state != IN_SYNC && one.detail != "not there") {
             return Err(wrong(format!("redundancy is restored: {report:?}")));
+        }
+        if self.shape.remap {
+            // It moves blocks, and closes its log, by itself.
+            self.world.run(self.world.env().now().after(QUIET))?;
         }
         self.alike()?;
         let worker = self.worker(self.starts << 48 | 1);
