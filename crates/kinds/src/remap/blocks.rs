@@ -268,20 +268,32 @@ impl Inner {
         map: &Map,
         looked: &Looked,
     ) -> Result<(Transaction, Vec<(u64, Places)>)> {
-        let begun = self.env.now();
+        let (begun, mut turn) = (self.env.now(), None);
         loop {
-            let (frees, mut transaction) = (self.frees.get(), map.vault.begin());
+            let (mut frees, mut transaction) = (self.frees.get(), map.vault.begin());
             match self.try_places(map, looked, &mut transaction).await {
                 Ok(runs) => return Ok((transaction, runs)),
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
                     drop(transaction);
+                    if turn.take().is_none() {
+                        // What it had for a moment may be enough for somebody else.
+                        self.tell_of_room();
+                        frees += 1;
+                    }
                     if !self.waits_for_room(begun, frees).await {
                         return Err(self.full(map));
                     }
+                    // One at a time: two that have a part each would never have all.
+                    turn = Some(self.placing.turn().await);
                 }
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    fn tell_of_room(&self) {
+        self.frees.set(self.frees.get() + 1);
+        self.freed.wake();
     }
 
     async fn try_places(
@@ -446,8 +458,7 @@ impl Inner {
     fn have_freed(&self, count: u64) {
         if count > 0 {
             self.taken.set(self.taken.get() - count);
-            self.frees.set(self.frees.get() + 1);
-            self.freed.wake();
+            self.tell_of_room();
         }
     }
 }

@@ -45,12 +45,14 @@ pub struct Inner {
     opened: Waiters,
     /// Places that are taken.
     pub taken: Cell<u64>,
-    /// How often places were given back.
+    /// How often there was room that had not been there before.
     pub frees: Cell<u64>,
     /// Wakes those who wait for a place.
     pub freed: Waiters,
     /// How many do.
     pub held: Cell<u32>,
+    /// Those who have waited look one after the other.
+    pub placing: RangeLock,
     pub packing: Option<Packing>,
     pub pace: Pace,
     pub underway: Underway,
@@ -95,6 +97,7 @@ impl Remap {
             frees: Cell::new(0),
             freed: Waiters::default(),
             held: Cell::new(0),
+            placing: RangeLock::new(),
             packing: pack.then(|| Packing::new(paused)),
             pace: Pace::new(&env, speed),
             env,

@@ -310,6 +310,27 @@ fn a_full_device_holds_first_writes_and_then_refuses_them() {
     assert_eq!(bench.read(&life, 5 * BLOCK, BLOCK).unwrap(), [0; BLOCK as usize]);
 }
 
+/// Each would take a part of what is left, and wait for the rest.
+#[test]
+fn two_that_are_short_of_room_do_not_keep_it_from_each_other() {
+    let mut bench = Bench::new(1, 1, 1000);
+    let life = bench.start();
+    let (_, places) = life.places();
+    for block in 0..places - 5 {
+        bench.write(&life, block * BLOCK, BLOCK, 0x11).unwrap();
+    }
+    // Holes of two, two and one.
+    bench.discard(&life, 10 * BLOCK, 2 * BLOCK);
+    bench.discard(&life, 20 * BLOCK, 2 * BLOCK);
+    let write = |at: u64, count| life.client.send(bench.write_of(at * BLOCK, count * BLOCK, 0x22));
+    let calls = [write(900, 7), write(920, 9), write(940, 5)];
+    let mut refused = 0;
+    for call in calls {
+        refused += u32::from(bench.world.block_on(call).unwrap().result.is_err());
+    }
+    assert_eq!(refused, 2, "nine places are enough for one of them");
+}
+
 #[test]
 fn a_map_that_is_gone_is_damage_and_no_new_device() {
     let mut bench = Bench::new(1, 2, 40);
