@@ -310,6 +310,29 @@ fn a_full_device_holds_first_writes_and_then_refuses_them() {
     assert_eq!(bench.read(&life, 5 * BLOCK, BLOCK).unwrap(), [0; BLOCK as usize]);
 }
 
+#[test]
+fn what_is_given_back_is_discarded_below() {
+    let mut bench = Bench::new(1, 1, 40);
+    let life = bench.start();
+    let discards = || {
+        let disk = life.graph.node(0);
+        let look = |counters: &graph::engine::Counters| {
+            (counters.ops(Verb::Discard), counters.bytes(Verb::Discard))
+        };
+        life.graph.engine.counters(disk, look)
+    };
+    bench.write(&life, 0, 8 * BLOCK, 0x11).unwrap();
+    bench.discard(&life, 512, 8 * BLOCK - 512);
+    assert_eq!(discards(), (1, 7 * BLOCK), "the first block is not whole");
+    assert_eq!(bench.read(&life, 0, 512).unwrap(), [0x11; 512]);
+    let zeros = Op::WriteZeroes { range: range(512, 8 * BLOCK - 512), unmap: false, fua: true };
+    bench.send(&life, zeros).unwrap();
+    let bytes = bench.read(&life, 0, 2 * BLOCK).unwrap();
+    assert!(
+        bytes[..512].iter().all(|byte| *byte == 0x11) && bytes[512..].iter().all(|byte| *byte == 0)
+    );
+}
+
 /// Each would take a part of what is left, and wait for the rest.
 #[test]
 fn two_that_are_short_of_room_do_not_keep_it_from_each_other() {
