@@ -39,8 +39,8 @@ pub use types::{
     CheckedDisk, Counts, DetachRequest, DeviceStatus, DiskChange, DiskRequest, EventLine,
     ExportView, Finding, ForgottenDisk, GraphView, Health, History, Job, JobCommand, JobRequest,
     JobState, KeyChange, KeyRequest, KeySlot, KeySlots, Means, MemberRequest, MemberStatus,
-    NodeView, PastSpec, Place, Power, Problem, Progress, ResizeRequest, ScrubRequest, ScrubStatus,
-    Soundness, SpecText, Status, Top, TopRow, UndoRequest,
+    NodeView, PastSpec, Place, Power, Problem, Progress, ResizeRequest, Room, ScrubRequest,
+    ScrubStatus, Soundness, SpecText, Status, Top, TopRow, UndoRequest,
 };
 
 /// What takes time, on the core of whoever is asked.

@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write as _};
 
-use crate::{DaemonView, GraphView, Health, Phase, Status, Top};
+use crate::{DaemonView, GraphView, Health, Phase, Room, Status, Top};
 
 /// What the text is, for whoever asks by HTTP.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -84,6 +84,7 @@ fn health(page: &mut Page, samples: &[Sample]) {
             page.states(&labels, device.health);
         }
     }
+    room(page, samples);
     page.family("cairn_device_events_total", "counter", "What a device counts besides requests.");
     for Sample { status, .. } in samples {
         for device in &status.devices {
@@ -95,6 +96,28 @@ fn health(page: &mut Page, samples: &[Sample]) {
                     ("event", event),
                 ];
                 page.line(&labels, n);
+            }
+        }
+    }
+}
+
+/// Of those that find places for blocks by themselves.
+fn room(page: &mut Page, samples: &[Sample]) {
+    type Pick = fn(&Room) -> u64;
+    let families: [(_, _, Pick); 2] = [
+        ("cairn_device_room_taken_bytes", "Bytes of a device's room that are taken.", |room| {
+            room.taken_bytes
+        }),
+        ("cairn_device_room_bytes", "Bytes of a device's room.", |room| room.of_bytes),
+    ];
+    for (name, help, pick) in families {
+        page.family(name, "gauge", help);
+        for Sample { status, .. } in samples {
+            for device in &status.devices {
+                let Some(room) = &device.room else { continue };
+                let labels =
+                    [("graph", &*status.graph), ("device", &*device.name), ("kind", &*device.kind)];
+                page.line(&labels, pick(room));
             }
         }
     }
@@ -231,6 +254,7 @@ mod tests {
             counters: BTreeMap::from([("repaired".to_owned(), 2)]),
             next: None,
             scrub: None,
+            room: Some(Room { taken_bytes: 5, of_bytes: 9 }),
         };
         let status = Status {
             graph: name.to_owned(),

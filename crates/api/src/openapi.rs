@@ -154,6 +154,7 @@ fn examples() -> Vec<(&'static str, Value)> {
         mismatches: 1,
         unreadable: 1,
     };
+    let room = Room { taken_bytes: 1, of_bytes: 1 };
     let member = MemberStatus {
         name: text(),
         state: text(),
@@ -171,6 +172,7 @@ fn examples() -> Vec<(&'static str, Value)> {
         counters: BTreeMap::from([(text(), 1)]),
         next: Some(text()),
         scrub: Some(scrub.clone()),
+        room: Some(room),
     };
     let job = Job {
         number: 1,
@@ -355,6 +357,7 @@ fn examples() -> Vec<(&'static str, Value)> {
         of("Means", &Means::Nbd),
         of("Phase", &Phase::Up),
         of("ScrubStatus", &scrub),
+        of("Room", &room),
         of("ScrubRequest", &ScrubRequest { of: text(), stop: true, dry_run: true }),
         of("DiskRequest", &disk),
         of("DiskChange", &insert),

@@ -180,8 +180,20 @@ pub struct DeviceStatus {
     /// Its scrubs, if it has copies.
     #[serde(default)]
     pub scrub: Option<ScrubStatus>,
+    /// How much of its room is taken, if it finds places for blocks by itself.
+    #[serde(default)]
+    pub room: Option<Room>,
     /// What to type next, if something should be done.
     pub next: Option<String>,
+}
+
+/// Room for blocks that are placed when they are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Room {
+    /// Bytes that are taken.
+    pub taken_bytes: u64,
+    /// Bytes that there are.
+    pub of_bytes: u64,
 }
 
 /// A member of a redundant device.

@@ -124,6 +124,17 @@ pub struct Report {
     pub whole: Vec<String>,
     /// What it does for long in the background.
     pub jobs: Vec<Job>,
+    /// How much of its room is taken, if it finds places by itself.
+    pub room: Option<Room>,
+}
+
+/// Room for blocks that are placed when they are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Room {
+    /// Bytes that are taken.
+    pub taken: u64,
+    /// Bytes that there are.
+    pub of: u64,
 }
 
 /// Something that takes long, done in the background.

@@ -29,7 +29,7 @@ pub use buf::{BUF_ALIGN, BUF_MAX_BYTES, Buf, BufPool, Memory, Ref, RefMut, Stand
 pub use check::check;
 pub use control::{
     Control, Handled, Health, Job, JobCommand, JobState, KeyCommand, KeySlot, Member, Progress,
-    Report, Scrub,
+    Report, Room, Scrub,
 };
 pub use deadline::{Deadline, Guard};
 pub use device::{Below, Device, Handover, Hooks, Push};

@@ -77,8 +77,9 @@ pub struct Allocator {
 /// Places that are promised to transactions on their way, by the first: how many.
 type Promised = Rc<RefCell<BTreeMap<u64, u64>>>;
 
-/// Places that nobody else gets, until the transaction is over and says so itself.
-struct Promise {
+/// Places that nobody gets for as long as this is kept.
+#[must_use = "the places are anybody's when this is dropped"]
+pub struct Promise {
     all: Promised,
     first: u64,
 }
@@ -253,8 +254,7 @@ impl Allocator {
 
     fn promise(&self, transaction: &mut Transaction, places: Places) -> Result<()> {
         let Places { first, count } = places;
-        self.promised.borrow_mut().insert(first, count);
-        transaction.keep(Promise { all: self.promised.clone(), first });
+        transaction.keep(self.hold(places));
         self.taken.put(transaction, first, count, true)
     }
 
@@ -265,6 +265,12 @@ impl Allocator {
     pub fn free(&self, transaction: &mut Transaction, places: Places) -> Result<()> {
         self.full_before.set(self.full_before.get().min(places.first));
         self.taken.put(transaction, places.first, places.count, false)
+    }
+
+    /// Keeps places that are about to be given back from everybody, for as long as the answer is kept.
+    pub fn hold(&self, places: Places) -> Promise {
+        self.promised.borrow_mut().insert(places.first, places.count);
+        Promise { all: self.promised.clone(), first: places.first }
     }
 
     /// How many places there are.

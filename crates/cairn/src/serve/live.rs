@@ -5,7 +5,7 @@ use std::rc::Rc;
 use api::{
     Applied, ApplyRequest, AttachRequest, Attached, Checked, Counts, DetachRequest, DeviceStatus,
     DiskRequest, EventLine, GraphView, Health, History, Job, JobRequest, KeyRequest, KeySlots,
-    Live, MemberRequest, MemberStatus, Place, Power, Problem, Progress, ResizeRequest,
+    Live, MemberRequest, MemberStatus, Place, Power, Problem, Progress, ResizeRequest, Room,
     ScrubRequest, ScrubStatus, SpecText, Status, Top, TopRow, UndoRequest,
 };
 use block::env::LocalFuture;
@@ -289,6 +289,7 @@ fn device(member: &Member, report: Report) -> DeviceStatus {
         members: report.members.into_iter().map(one).collect(),
         counters: report.counters.into_iter().map(|(name, n)| (name.to_owned(), n)).collect(),
         scrub: report.scrub.map(scrub),
+        room: report.room.map(|room| Room { taken_bytes: room.taken, of_bytes: room.of }),
         next: report.next,
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use api::{Attached, DeviceStatus, Health, KeptGraph, MemberStatus, Phase, Progress, Status};
+use api::{Attached, DeviceStatus, Health, KeptGraph, MemberStatus, Phase, Progress, Room, Status};
 use clap::Args;
 use graph::spec::units::{format_duration, format_size};
 
@@ -116,6 +116,11 @@ fn text(status: &Status) -> String {
         let Some(progress) = scrub.progress else { continue };
         let words = how_far(progress, since_now(scrub.since_unix_s)).join(", ");
         let _ = writeln!(text, "  {}: scrub, {words}", device.name);
+    }
+    for device in &status.devices {
+        let Some(Room { taken_bytes, of_bytes }) = device.room else { continue };
+        let (taken, of) = (format_size(taken_bytes), format_size(of_bytes));
+        let _ = writeln!(text, "  {}: {taken} of {of} taken", device.name);
     }
     for Attached { path, export, device, .. } in &status.attached {
         let device = device.as_deref().unwrap_or_default();

@@ -268,20 +268,32 @@ impl Inner {
         map: &Map,
         looked: &Looked,
     ) -> Result<(Transaction, Vec<(u64, Places)>)> {
-        let begun = self.env.now();
+        let (begun, mut turn) = (self.env.now(), None);
         loop {
-            let (frees, mut transaction) = (self.frees.get(), map.vault.begin());
+            let (mut frees, mut transaction) = (self.frees.get(), map.vault.begin());
             match self.try_places(map, looked, &mut transaction).await {
                 Ok(runs) => return Ok((transaction, runs)),
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
                     drop(transaction);
+                    if turn.take().is_none() {
+                        // What it had for a moment may be enough for somebody else.
+                        self.tell_of_room();
+                        frees += 1;
+                    }
                     if !self.waits_for_room(begun, frees).await {
                         return Err(self.full(map));
                     }
+                    // One at a time: two that have a part each would never have all.
+                    turn = Some(self.placing.turn().await);
                 }
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    fn tell_of_room(&self) {
+        self.frees.set(self.frees.get() + 1);
+        self.freed.wake();
     }
 
     async fn try_places(
@@ -395,8 +407,12 @@ impl Inner {
             let looked = self.look(map, batch).await?;
             let mut transaction = map.vault.begin();
             let freed = self.give_back_whole(map, &looked, &mut transaction)?;
+            // Below they are discarded when it is durable that they are free, and before they are used again.
+            let held: Vec<_> = freed.iter().map(|places| map.blocks.hold(*places)).collect();
             map.vault.commit(transaction).await?;
-            self.have_freed(freed);
+            self.discard_below(&freed).await;
+            drop(held);
+            self.have_freed(freed.iter().map(|places| places.count).sum());
             if zero {
                 self.zero_parts(map, &looked, fua).await?;
             }
@@ -405,20 +421,33 @@ impl Inner {
         Ok(())
     }
 
-    /// Gives back the places of whole blocks; how many.
+    /// Says below that nobody needs these places. It does no harm if nobody hears it.
+    async fn discard_below(&self, freed: &[Places]) {
+        let mut window = Window::default();
+        for Places { first, count } in freed.iter().filter(|_| self.data.info().discard) {
+            let range = self.layout.places(*first, *count);
+            window.push(self.data.start(Op::Discard { range, fua: false }), None).await;
+        }
+        let _ = window.drain().await;
+    }
+
+    /// Gives back the places of whole blocks: those that follow each other together.
     fn give_back_whole(
         &self,
         map: &Map,
         looked: &Looked,
         transaction: &mut Transaction,
-    ) -> Result<u64> {
-        let mut freed = 0;
+    ) -> Result<Vec<Places>> {
+        let mut freed: Vec<Places> = Vec::new();
         for (block, spot, part) in looked.blocks(self) {
             let (Spot::At(place) | Spot::Lost(place)) = spot else { continue };
             if part.len() == self.layout.block_bytes {
                 map.blocks.put(transaction, block, None)?;
                 map.blocks.free(transaction, Places { first: place, count: 1 })?;
-                freed += 1;
+                match freed.last_mut() {
+                    Some(last) if last.first + last.count == place => last.count += 1,
+                    _ => freed.push(Places { first: place, count: 1 }),
+                }
             }
         }
         Ok(freed)
@@ -446,8 +475,7 @@ impl Inner {
     fn have_freed(&self, count: u64) {
         if count > 0 {
             self.taken.set(self.taken.get() - count);
-            self.frees.set(self.frees.get() + 1);
-            self.freed.wake();
+            self.tell_of_room();
         }
     }
 }

@@ -7,7 +7,7 @@ use block::env::LocalFuture;
 use block::{
     Below, Buf, ByteRange, Control, Device, EXTENTS_MAX, Env, Error, ErrorKind, Handled, Handover,
     Health, Info, JobCommand, Lower, Needs, Op, OrElse, Pace, RangeLock, Report, Request, Result,
-    State, Underway, Waiters, push_extent,
+    Room, State, Underway, Waiters, push_extent,
 };
 use meta::alloc::Spot;
 
@@ -45,12 +45,14 @@ pub struct Inner {
     opened: Waiters,
     /// Places that are taken.
     pub taken: Cell<u64>,
-    /// How often places were given back.
+    /// How often there was room that had not been there before.
     pub frees: Cell<u64>,
     /// Wakes those who wait for a place.
     pub freed: Waiters,
     /// How many do.
     pub held: Cell<u32>,
+    /// Those who have waited look one after the other.
+    pub placing: RangeLock,
     pub packing: Option<Packing>,
     pub pace: Pace,
     pub underway: Underway,
@@ -95,6 +97,7 @@ impl Remap {
             frees: Cell::new(0),
             freed: Waiters::default(),
             held: Cell::new(0),
+            placing: RangeLock::new(),
             packing: pack.then(|| Packing::new(paused)),
             pace: Pace::new(&env, speed),
             env,
@@ -192,11 +195,11 @@ impl Inner {
 
     fn report(&self) -> Report {
         let (places, taken) = (self.layout.places, self.taken.get());
-        let mut counters = vec![("places", places), ("taken", taken), ("free", places - taken)];
-        let mut report = Report { jobs: self.job().into_iter().collect(), ..Report::default() };
-        if let Some(packing) = &self.packing {
-            counters.push(("failed", packing.failed.get()));
-        }
+        let bytes = self.layout.block_bytes;
+        let room = Some(Room { taken: taken * bytes, of: places * bytes });
+        let failed = self.packing.iter().map(|packing| ("failed", packing.failed.get()));
+        let (counters, jobs) = (failed.collect(), self.job().into_iter().collect());
+        let mut report = Report { counters, jobs, room, ..Report::default() };
         let failure = self.map.get().and_then(|map| map.vault.failure());
         if let Some(error) = failure.or_else(|| self.broken.borrow().clone()) {
             report.health = Health::Failed;
@@ -206,7 +209,7 @@ impl Inner {
             report.summary = "no place is free: first writes wait, and fail".to_owned();
             report.next = Some("discard what is not needed".to_owned());
         }
-        Report { counters, ..report }
+        report
     }
 
     /// Brings the part of the map with that block into memory, for who asks again.

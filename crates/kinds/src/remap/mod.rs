@@ -259,7 +259,10 @@ async fn open(given: &Given, env: &Env, lowers: &[Lower], kept: Rc<dyn Kept>) ->
         read_only: info.read_only,
     };
     let record = match opening.found(&layout)? {
-        Some(record) => record,
+        Some(record) => {
+            opening.keep_everywhere(&record).await?;
+            record
+        }
         None => {
             let record = Record { vault: None, paused: false, layout };
             opening.keep(&record).await?;
@@ -267,13 +270,14 @@ async fn open(given: &Given, env: &Env, lowers: &[Lower], kept: Rc<dyn Kept>) ->
         }
     };
     opening.kept_paused.set(record.paused);
+    let read_only = info.read_only;
     let making = Making {
         name: given.name.clone(),
         info,
         layout: record.layout,
         data_port: ports.data,
         opening,
-        pack: given.switch("pack"),
+        pack: given.switch("pack") && !read_only,
         speed: given.size("speed"),
     };
     let device = Remap::new(making, record.paused)?;

@@ -74,8 +74,21 @@ impl Opening {
         };
         let wrong = |why| Error::new(ErrorKind::Corrupt, format!("what it kept is damaged: {why}"));
         let record = Record::decode(&state.bytes).map_err(wrong)?;
-        check(&record.layout, wanted)?;
+        check(&record.layout, wanted, self.data.info().size)?;
         Ok(Some(record))
+    }
+
+    /// Writes `record` to the labels, if one of the disks there lacks it: one that was away, or was labelled
+    /// since.
+    ///
+    /// # Errors
+    /// As [`Self::keep`].
+    pub async fn keep_everywhere(&self, record: &Record) -> Result<()> {
+        let is_everywhere = |port: &usize| self.kept.found(*port).everywhere;
+        if self.read_only || self.ports.iter().all(is_everywhere) {
+            return Ok(());
+        }
+        self.keep(record).await
     }
 
     /// Writes `record` to the labels.
@@ -135,8 +148,9 @@ impl Opening {
     }
 }
 
-/// Whether the spec still says what the device was made with.
-fn check(made: &Layout, wanted: &Layout) -> Result<()> {
+/// Whether the spec still says what the device was made with, and all of it is there. What it stands on may
+/// have grown.
+fn check(made: &Layout, wanted: &Layout, data_bytes: u64) -> Result<()> {
     let differs = |option: &str, was: u64, is: u64| {
         let was = write_size(was);
         let words = format!(
@@ -151,16 +165,40 @@ fn check(made: &Layout, wanted: &Layout) -> Result<()> {
     if made.blocks != wanted.blocks {
         return differs("size", made.size(), wanted.size());
     }
-    let end = |layout: &Layout| layout.start + layout.places * layout.block_bytes;
-    if made.start != wanted.start || end(made) > end(wanted) {
-        let words = format!(
-            "its blocks lie from byte {} to {} below, and what it stands on has room from {} to {}",
-            made.start,
-            end(made),
-            wanted.start,
-            end(wanted)
-        );
+    if (made.start == 0) != (wanted.start == 0) {
+        let (was, next) = match made.start {
+            0 => ("on a device of its own", "name that one in \"meta\""),
+            _ => ("before the blocks", "leave \"meta\" away"),
+        };
+        let words = format!("it was made with the map {was}. Next: {next}");
+        return Err(Error::new(ErrorKind::Invalid, words));
+    }
+    let end = made.places(made.places - 1, 1).end();
+    if end > data_bytes {
+        let words = format!("its places end at byte {end}, and what it stands on has {data_bytes}");
         return Err(Error::new(ErrorKind::Invalid, words));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use block::Info;
+
+    use super::*;
+
+    #[test]
+    fn a_disk_that_has_grown_is_as_good_and_one_that_has_shrunk_is_not() {
+        let disk = |bytes: u64| Info::disk(bytes, 512);
+        let (made, _) = Layout::new(4096, 100, &disk(1 << 30), false);
+        let (wanted, _) = Layout::new(4096, 100, &disk(1 << 40), false);
+        assert_ne!(made.start, wanted.start, "its map would have been a larger one");
+        check(&made, &wanted, 1 << 40).unwrap();
+        check(&made, &made, 1 << 30).unwrap();
+        let error = check(&made, &made, (1 << 30) - 4096).unwrap_err();
+        assert!(error.to_string().contains("what it stands on has"), "{error}");
+        let (apart, _) = Layout::new(4096, 100, &disk(1 << 30), true);
+        let error = check(&made, &apart, 1 << 30).unwrap_err();
+        assert!(error.to_string().ends_with("leave \"meta\" away"), "{error}");
+    }
 }

@@ -137,9 +137,10 @@ impl Life {
         self.graph.control(self.part, &Control::Report).unwrap()
     }
 
-    fn counter(&self, name: &str) -> u64 {
-        let counters = self.report().counters;
-        counters.into_iter().find(|(known, _)| *known == name).unwrap().1
+    /// Places that are taken, and all of them.
+    fn places(&self) -> (u64, u64) {
+        let room = self.report().room.unwrap();
+        (room.taken / BLOCK, room.of / BLOCK)
     }
 
     fn job(&self, command: JobCommand) -> Result<Report> {
@@ -221,7 +222,7 @@ fn a_first_write_of_a_part_makes_zeros_of_the_rest() {
     bench.write(&life, 0, 8 * BLOCK, 0xaa).unwrap();
     let places: Vec<_> = (0..8).map(|n| life.place(n * BLOCK).unwrap()).collect();
     bench.discard(&life, 0, 8 * BLOCK);
-    assert_eq!(life.counter("taken"), 0);
+    assert_eq!(life.places().0, 0);
     // A part of the first one, all of the second, a part of the third.
     let (start, len) = (20 * BLOCK + 1024, 2 * BLOCK - 512);
     bench.write(&life, start, len, 0xbb).unwrap();
@@ -275,12 +276,12 @@ fn a_power_cut_in_a_first_write_shows_zeros_or_what_was_written() {
 fn a_full_device_holds_first_writes_and_then_refuses_them() {
     let mut bench = Bench::new(1, 1, 1000);
     let life = bench.start();
-    let places = life.counter("places");
+    let (_, places) = life.places();
     assert!((50..120).contains(&places), "{places}");
     for block in 0..places {
         bench.write(&life, block * BLOCK, BLOCK, 0x11).unwrap();
     }
-    assert_eq!((life.counter("free"), life.report().next.is_some()), (0, true));
+    assert_eq!((life.places(), life.report().next.is_some()), ((places, places), true));
     let begun = bench.world.env().now();
     let error = bench.write(&life, 900 * BLOCK, BLOCK, 0x22).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
@@ -303,10 +304,54 @@ fn a_full_device_holds_first_writes_and_then_refuses_them() {
     for call in waiting {
         bench.world.block_on(call).unwrap().result.unwrap();
     }
-    assert_eq!(life.counter("free"), 0);
+    assert_eq!(life.places(), (places, places));
     assert!(bench.world.env().now().since(begun) < Duration::from_secs(1));
     assert_eq!(bench.read(&life, 905 * BLOCK, BLOCK).unwrap(), [0x33; BLOCK as usize]);
     assert_eq!(bench.read(&life, 5 * BLOCK, BLOCK).unwrap(), [0; BLOCK as usize]);
+}
+
+#[test]
+fn what_is_given_back_is_discarded_below() {
+    let mut bench = Bench::new(1, 1, 40);
+    let life = bench.start();
+    let discards = || {
+        let disk = life.graph.node(0);
+        let look = |counters: &graph::engine::Counters| {
+            (counters.ops(Verb::Discard), counters.bytes(Verb::Discard))
+        };
+        life.graph.engine.counters(disk, look)
+    };
+    bench.write(&life, 0, 8 * BLOCK, 0x11).unwrap();
+    bench.discard(&life, 512, 8 * BLOCK - 512);
+    assert_eq!(discards(), (1, 7 * BLOCK), "the first block is not whole");
+    assert_eq!(bench.read(&life, 0, 512).unwrap(), [0x11; 512]);
+    let zeros = Op::WriteZeroes { range: range(512, 8 * BLOCK - 512), unmap: false, fua: true };
+    bench.send(&life, zeros).unwrap();
+    let bytes = bench.read(&life, 0, 2 * BLOCK).unwrap();
+    assert!(
+        bytes[..512].iter().all(|byte| *byte == 0x11) && bytes[512..].iter().all(|byte| *byte == 0)
+    );
+}
+
+/// Each would take a part of what is left, and wait for the rest.
+#[test]
+fn two_that_are_short_of_room_do_not_keep_it_from_each_other() {
+    let mut bench = Bench::new(1, 1, 1000);
+    let life = bench.start();
+    let (_, places) = life.places();
+    for block in 0..places - 5 {
+        bench.write(&life, block * BLOCK, BLOCK, 0x11).unwrap();
+    }
+    // Holes of two, two and one.
+    bench.discard(&life, 10 * BLOCK, 2 * BLOCK);
+    bench.discard(&life, 20 * BLOCK, 2 * BLOCK);
+    let write = |at: u64, count| life.client.send(bench.write_of(at * BLOCK, count * BLOCK, 0x22));
+    let calls = [write(900, 7), write(920, 9), write(940, 5)];
+    let mut refused = 0;
+    for call in calls {
+        refused += u32::from(bench.world.block_on(call).unwrap().result.is_err());
+    }
+    assert_eq!(refused, 2, "nine places are enough for one of them");
 }
 
 #[test]
@@ -414,7 +459,7 @@ fn packing_leaves_what_is_free_behind_what_is_taken() {
     let wait = life.graph.control_later(life.part, &Control::Job(JobCommand::Wait)).unwrap();
     let report = bench.world.block_on(wait).unwrap().unwrap();
     assert_eq!(report.jobs[0].state, JobState::Done);
-    assert_eq!(life.counter("taken"), 15);
+    assert_eq!(life.places().0, 15);
     for block in 0..60 {
         let kept = block % 4 == 3;
         let expected = if kept { block as u8 + 1 } else { 0 };

@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use block::{ChildId, Core, Done, Env, Info, Lower, Op, Started};
+use meta::alloc::{Allocator, Policy};
 use meta::vault::{Array, Options, Shape, Spec, Vault};
 use sim::SimWorld;
 use sim::draw::Stream;
@@ -155,4 +156,54 @@ fn the_map_of_a_tebibyte_runs_in_64_mib() {
         anywhere.1.as_secs_f64() * 1e6 / 20_000.0,
     );
     assert!(restart < most, "{restart:?}; at most {most:?}");
+}
+
+/// Placing blocks all over a map, and the places for it.
+#[test]
+fn places_for_a_tebibyte_are_found_in_64_mib() {
+    let (world, random) = (SimWorld::new(1), Stream::new(1, "blocks", 0));
+    let env = world.env();
+    let info = Info::disk(DISK_BYTES, 4096);
+    let lower = Lower::new(Rc::<Sparse>::default(), 0, info, "large".into());
+    let (vault, all) = block_on(&world, async {
+        Vault::format(&env, std::slice::from_ref(&lower), Shape::default()).await.unwrap();
+        let vault = open(&env, &lower).await;
+        let mut transaction = vault.begin();
+        Allocator::create(&mut transaction, "a", 0, BLOCKS, BLOCKS).unwrap();
+        vault.commit(transaction).await.unwrap();
+        let all = Allocator::open(&vault, "a", 0, Policy::FirstFree).unwrap();
+        // The front is full: nobody looks through it twice.
+        for _ in 0..100 {
+            let mut transaction = vault.begin();
+            all.take(&mut transaction, BLOCKS / 200).await.unwrap();
+            vault.commit(transaction).await.unwrap();
+        }
+        (vault, all)
+    });
+    let (placed, took) = timed(|| {
+        block_on(&world, async {
+            let mut placed = 0;
+            for _ in 0..1000 {
+                let mut transaction = vault.begin();
+                let places = all.take(&mut transaction, 32).await.unwrap();
+                for place in places.first..places.first + places.count {
+                    all.put(&mut transaction, random.below(BLOCKS), Some(place)).unwrap();
+                }
+                vault.commit(transaction).await.unwrap();
+                placed += places.count;
+            }
+            placed
+        })
+    });
+    let counters = vault.counters();
+    let memory = counters.pages_peak * PAGE as usize;
+    println!(
+        "{placed} blocks placed at random in a map of {BLOCKS}, half of whose places are taken: {:.2} us \
+         for each, {} MiB at most",
+        took.as_secs_f64() * 1e6 / placed as f64,
+        memory >> 20
+    );
+    assert!(memory <= CACHE_BYTES && placed == 32_000, "{memory} bytes, {placed} blocks");
+    // A search through half of the bitmap for each would take minutes.
+    assert!(took < Duration::from_secs(60), "{took:?}");
 }

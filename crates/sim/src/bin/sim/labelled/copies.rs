@@ -6,7 +6,7 @@ use std::time::Duration;
 use block::Control;
 use sim::Count;
 
-use super::{DATA_BYTES, Trial};
+use super::Trial;
 use crate::trial::Failure;
 
 impl Trial {
@@ -16,8 +16,11 @@ impl Trial {
             let Some(progress) = member.progress.filter(|_| member.state == "copying") else {
                 continue;
             };
-            let part =
-                if progress.all < DATA_BYTES { Count::CopiedPart } else { Count::CopiedWhole };
+            let part = if progress.all < self.shape.data_bytes() {
+                Count::CopiedPart
+            } else {
+                Count::CopiedWhole
+            };
             self.world.counters().add(part);
         }
         Ok(())

@@ -8,7 +8,7 @@ use sim::Count;
 use std::time::Duration;
 
 use super::steps::What;
-use super::{Ask, DATA_BYTES, LIMIT, Load, Start, Trial, path, wrong};
+use super::{Ask, LIMIT, Load, Start, Trial, path, wrong};
 use crate::trial::Failure;
 
 /// What a mirror says of which nobody in sync is there: so its labels must say, whatever the process before
@@ -126,7 +126,7 @@ impl Trial {
     fn rot(&mut self) {
         self.put_all_back();
         let any = self.any_member();
-        let area = self.draw.pick(&[Area::Front, Area::Back(DATA_BYTES)]);
+        let area = self.draw.pick(&[Area::Front, Area::Back(self.shape.data_bytes())]);
         let copy = self.draw.pick(&COPIES);
         if self.disks[any].rot(area.range().start() + copy + self.draw.below(COPY_BYTES)) {
             self.world.counters().add(Count::LabelRot);

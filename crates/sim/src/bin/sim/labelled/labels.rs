@@ -4,7 +4,7 @@ use block::Result;
 use kinds::mirror::record::{Record, Standing};
 use meta::{Area, Label};
 
-use super::{DATA_BYTES, Trial, wrong};
+use super::{Trial, wrong};
 use crate::trial::Failure;
 
 impl Trial {
@@ -14,7 +14,7 @@ impl Trial {
         let disks = disks.filter(|n| self.shape.members.contains(n));
         let label = |n: &usize| {
             let area = |area: Area| self.disks[*n].peek(area.range());
-            let areas = [area(Area::Front), area(Area::Back(DATA_BYTES))];
+            let areas = [area(Area::Front), area(Area::Back(self.shape.data_bytes()))];
             let newest = meta::newest(areas.iter().map(Vec::as_slice));
             let newest =
                 newest.map_err(|why| wrong(format!("the label of d{n} is whole: {why}")))?;

@@ -5,13 +5,16 @@ use std::fmt::Write as _;
 use sim::draw::Stream;
 
 /// All kinds that stand in such graphs.
-pub const KINDS: [&str; 5] = ["mirror", "pass", "crypt", "delay", "limit"];
+pub const KINDS: [&str; 6] = ["mirror", "remap", "pass", "crypt", "delay", "limit"];
 
 /// Kinds that show the bytes of what they stand on: they come and go on top of all else.
 pub const CLEAR: [&str; 3] = ["pass", "delay", "limit"];
 
 /// Key slots cost next to nothing here.
 const CRYPT: &str = "key = \"credential:safe\", kdf_memory = \"64KiB\", kdf_passes = 1";
+
+/// A map takes so much, and leaves some places more than there are blocks.
+const MAP_BYTES: u64 = 192 << 10;
 
 /// What stands where.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,7 +29,9 @@ pub struct Shape {
     pub spare: bool,
     /// Whether a device stands between each disk and the mirror.
     pub below: bool,
-    /// Whether there is an encryption on the mirror.
+    /// Whether the blocks on the mirror are placed when they are written.
+    pub remap: bool,
+    /// Whether there is an encryption on that.
     pub crypt: bool,
     /// Whether a table leaves the first block of that away.
     pub shifted: bool,
@@ -55,7 +60,13 @@ impl Shape {
             clear: CLEAR[..clear].to_vec(),
             second: false,
             raw_timeout_s: (draw.below(4) == 0).then_some(20),
+            remap: draw.below(4) == 0,
         }
+    }
+
+    /// Bytes of a disk without its label.
+    pub fn data_bytes(&self) -> u64 {
+        super::VOLUME_BYTES + if self.remap { MAP_BYTES } else { 0 }
     }
 
     /// The name of a member of the mirror.
@@ -67,7 +78,14 @@ impl Shape {
     pub fn kinds(&self) -> Vec<&'static str> {
         let below = self.below.then_some("pass");
         let crypt = self.crypt.then_some("crypt");
-        ["mirror"].into_iter().chain(below).chain(crypt).chain(self.clear.iter().copied()).collect()
+        let remap = self.remap.then_some("remap");
+        ["mirror"]
+            .into_iter()
+            .chain(remap)
+            .chain(below)
+            .chain(crypt)
+            .chain(self.clear.iter().copied())
+            .collect()
     }
 
     /// Its spec; `trust`: whose bytes count.
@@ -122,6 +140,12 @@ impl Shape {
     /// What stands on the mirror. Answers what is on top.
     fn above(&self, text: &mut String) -> &'static str {
         let mut top = "m";
+        if self.remap {
+            let size = super::VOLUME_BYTES;
+            let options = format!("size = {size}, block = \"4KiB\", pack = true, policy = \"log\"");
+            line(text, "map", &format!("kind = \"remap\", on = \"{top}\", {options}"));
+            top = "map";
+        }
         if self.crypt {
             device(text, "safe", "crypt", top, CRYPT);
             top = "safe";
