@@ -135,7 +135,8 @@ fn who_follows_is_told_as_it_happens() {
     let mut command = dir.command(&["-o", "json", "events", "--follow"]);
     let mut follow = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(follow.stdout.take().unwrap()).lines();
-    let mut next = || -> EventLine { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
+    let mut next =
+        || -> EventLine { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
     // Begins with what was there before.
     while next().event != "resync-ended" {}
     for _ in 0..3 {
@@ -163,8 +164,7 @@ fn those_who_follow_are_counted() {
         (stream, line.contains(" 200 "))
     };
     for _ in 0..3 {
-        let (all, well): (Vec<_>, Vec<_>) =
-            (0..api::FOLLOWERS_MAX).map(|_| follow()).unzip();
+        let (all, well): (Vec<_>, Vec<_>) = (0..api::FOLLOWERS_MAX).map(|_| follow()).unzip();
         assert!(well.iter().all(|well| *well));
         assert!(!follow().1, "one more is refused");
         drop(all);

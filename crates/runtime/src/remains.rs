@@ -46,9 +46,8 @@ impl AllRemains {
     /// All of it is held once more.
     pub(crate) fn entrust_again(&self) -> Result<()> {
         let all = self.0.borrow();
-        all.iter().try_for_each(|(name, memory)| {
-            store::entrust(name, memory.file.as_fd()).map(drop)
-        })
+        all.iter()
+            .try_for_each(|(name, memory)| store::entrust(name, memory.file.as_fd()).map(drop))
     }
 
     /// None of it is held any more.

@@ -302,7 +302,8 @@ impl Pair {
 
     fn call_off(&self, side: usize) {
         let end = self.ends[side].borrow();
-        let is_receive = |(id, one): (&u64, &Transfer)| matches!(one.io, Io::Recv(_)).then_some(*id);
+        let is_receive =
+            |(id, one): (&u64, &Transfer)| matches!(one.io, Io::Recv(_)).then_some(*id);
         let receives: Vec<u64> = end.open.iter().filter_map(is_receive).collect();
         drop(end);
         for id in receives {

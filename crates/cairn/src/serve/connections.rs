@@ -54,7 +54,9 @@ impl Serving {
         let closed = match self.states() {
             Ok(states) => {
                 let taken = states.into_iter().enumerate();
-                taken.filter_map(|(place, state)| self.take_connection(place, state).err()).collect()
+                taken
+                    .filter_map(|(place, state)| self.take_connection(place, state).err())
+                    .collect()
             }
             Err(failure) => vec![failure.message],
         };
@@ -70,7 +72,8 @@ impl Serving {
 
     fn states(&self) -> Result<Vec<Handed>> {
         let bytes = self.env.take_bytes(STATE, HANDED_MAX_BYTES)?;
-        handed::decode(&bytes).map_err(|bad| Failure::new(crate::exit::Exit::Other, bad.to_string()))
+        handed::decode(&bytes)
+            .map_err(|bad| Failure::new(crate::exit::Exit::Other, bad.to_string()))
     }
 
     fn take_connection(&self, place: usize, state: Handed) -> Result<(), String> {

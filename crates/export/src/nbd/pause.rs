@@ -71,7 +71,12 @@ impl Server {
     ///
     /// # Errors
     /// In words, why it cannot: the export is not there, or shows something else. It is closed then.
-    pub fn take_over(&self, one: Handed, socket: Rc<dyn Socket>, identity: u64) -> Result<(), String> {
+    pub fn take_over(
+        &self,
+        one: Handed,
+        socket: Rc<dyn Socket>,
+        identity: u64,
+    ) -> Result<(), String> {
         let name = one.session.facts.name.clone();
         let exports = self.exports();
         let export = exports.into_iter().find(|export| export.name() == name);

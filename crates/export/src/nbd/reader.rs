@@ -8,9 +8,7 @@ use std::task::Poll;
 use block::env::{Outcome, Ticket};
 use block::seeded::{self, Bug};
 use block::{Buf, ByteRange, Error, ErrorKind, Mono, Op, Result};
-use wire::nbd::{
-    Command, CommandFlags, EXTENDED_REQUEST_BYTES, Errno, RequestHeader, check,
-};
+use wire::nbd::{Command, CommandFlags, EXTENDED_REQUEST_BYTES, Errno, RequestHeader, check};
 use wire::stream::{INBOX_BYTES, Inbox};
 
 use super::command::{PIECE_BYTES, PREFETCH_BYTES, op_of, range_of, zeroing};
@@ -49,8 +47,7 @@ pub async fn read(
     let early = Early { bytes: early, taken: 0 };
     let (head, put_back) = (None, Vec::new());
     let (since, hearing) = (None, None);
-    let mut reader =
-        Reader { connection, inbox, early, head, put_back, since, hearing, in_place };
+    let mut reader = Reader { connection, inbox, early, head, put_back, since, hearing, in_place };
     let mut ended = reader.run().await;
     if matches!(ended, Err(End::Over)) && connection.is_leaving() {
         ended = reader.hear_the_last().await;

@@ -162,7 +162,8 @@ impl Link {
         let bytes = target.connections * (CONNECTION_BYTES + tls_bytes);
         let bytes = if target.hold.is_zero() { 0 } else { bytes };
         let reserve = env.pool().standing(bytes).map_err(|error| error.at(&target.name))?;
-        let (log, lost) = log_of(env, &target, log_bytes).map_err(|error| error.at(&target.name))?;
+        let (log, lost) =
+            log_of(env, &target, log_bytes).map_err(|error| error.at(&target.name))?;
         let link = Rc::new_cyclic(|me| Self {
             me: me.clone(),
             env: env.clone(),

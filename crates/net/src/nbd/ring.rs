@@ -383,7 +383,8 @@ pub fn try_any_ring(bytes: &[u8]) -> usize {
     let count = ring.lengths.len();
     assert!(found.changes.len() == count || found.lost.is_some());
     ring.trim(count, true).expect("the memory is as large as it was");
-    let (_, found) = Ring::open(memory, identity, |len| pool.take(len)).expect("it was just written");
+    let (_, found) =
+        Ring::open(memory, identity, |len| pool.take(len)).expect("it was just written");
     assert!(found.lost.is_some() || found.changes.is_empty());
     count
 }
@@ -438,7 +439,8 @@ mod tests {
     fn found(memory: &Rc<Plain>, pool: &BufPool) -> (Vec<(u64, Vec<u8>)>, Option<&'static str>) {
         let memory: Rc<dyn Lasting> = Rc::new(Plain(memory.0.clone()));
         let (_, found) = Ring::open(memory, EXPORT, |len| pool.take(len)).unwrap();
-        let bytes = |change: &Change| change.data.as_ref().map_or(vec![], |data| data.read().to_vec());
+        let bytes =
+            |change: &Change| change.data.as_ref().map_or(vec![], |data| data.read().to_vec());
         let changes = found.changes.iter().map(|change| (change.range.start(), bytes(change)));
         (changes.collect(), found.lost)
     }

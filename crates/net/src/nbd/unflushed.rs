@@ -17,7 +17,8 @@ use super::ring::{RECORD_BYTES, Ring};
 /// What an entry counts for beside its payload, so that payloads of nothing are bounded too.
 const ENTRY_BYTES: u64 = 256;
 
-const _: () = assert!(RECORD_BYTES as u64 <= ENTRY_BYTES, "a ring of the log's limit holds the log");
+const _: () =
+    assert!(RECORD_BYTES as u64 <= ENTRY_BYTES, "a ring of the log's limit holds the log");
 
 /// While the pool has less than this part of its bytes free, the log is emptied early.
 const POOL_SHORT: usize = 4;
