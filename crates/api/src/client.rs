@@ -1,7 +1,7 @@
 //! The other side of the socket: one question, one connection.
 
 use std::fmt::Write as _;
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,6 +18,9 @@ use crate::{
 
 /// The longest answer that is read: a graph of the most devices fits several times.
 pub const ANSWER_MAX_BYTES: u64 = 64 << 20;
+
+/// The longest line of an answer that goes on, and the longest head of one.
+const LINE_MAX_BYTES: u64 = 1 << 20;
 
 /// A server that does not answer for so long does not answer at all: none of these answers waits.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -171,6 +174,48 @@ impl Client {
         self.get(&format!("/v1/events?after={after}"))
     }
 
+    /// What has happened to devices after the event of that number, and what happens from now on, as it
+    /// does; until the server ends, or `each` wants no more.
+    ///
+    /// # Errors
+    /// As all.
+    pub fn follow(&self, after: u64, mut each: impl FnMut(EventLine) -> bool) -> Answer<()> {
+        // Of the older version the end of the answer is the end of the connection, and nothing else.
+        let request = format!("GET /v1/events/follow?after={after} HTTP/1.0\r\n\r\n");
+        let asked = self.connect().and_then(|mut stream| {
+            stream.write_all(request.as_bytes())?;
+            let mut reader = BufReader::new(stream);
+            let head = head(&mut reader)?;
+            // It may be long until something happens.
+            reader.get_ref().set_read_timeout(None)?;
+            Ok((head, reader))
+        });
+        let (head, mut reader) = asked.map_err(|error| self.lost(&error))?;
+        if head.split(' ').nth(1) != Some("200") {
+            let mut answer = head.into_bytes();
+            let read = reader.take(ANSWER_MAX_BYTES).read_to_end(&mut answer);
+            read.map_err(|error| self.lost(&error))?;
+            return self.parse(&answer);
+        }
+        loop {
+            let mut line = String::new();
+            match reader.by_ref().take(LINE_MAX_BYTES).read_line(&mut line) {
+                Ok(0) => return Ok(()),
+                Ok(_) => match serde_json::from_str::<EventLine>(&line) {
+                    Ok(event) => {
+                        if !each(event) {
+                            return Ok(());
+                        }
+                    }
+                    Err(error) => return Err(self.strange(&error.to_string())),
+                },
+                // It was killed.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
+                Err(error) => return Err(self.lost(&error)),
+            }
+        }
+    }
+
     /// Lists or changes the key slots of a device.
     ///
     /// # Errors
@@ -309,15 +354,16 @@ impl Client {
         let text = String::from_utf8_lossy(answer);
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
         let status = head.split(' ').nth(1).unwrap_or_default();
-        let strange = |why: &str| {
-            let shown = self.path.display();
-            Problem { exit: 8, message: format!("{shown} gave a strange answer: {why}") }
-        };
         if status == "200" {
-            return serde_json::from_str(body).map_err(|error| strange(&error.to_string()));
+            return serde_json::from_str(body).map_err(|error| self.strange(&error.to_string()));
         }
         let told = serde_json::from_str(body);
-        Err(told.unwrap_or_else(|_| strange(head.lines().next().unwrap_or("nothing"))))
+        Err(told.unwrap_or_else(|_| self.strange(head.lines().next().unwrap_or("nothing"))))
+    }
+
+    fn strange(&self, why: &str) -> Problem {
+        let shown = self.path.display();
+        Problem { exit: 8, message: format!("{shown} gave a strange answer: {why}") }
     }
 
     fn lost(&self, error: &io::Error) -> Problem {
@@ -333,6 +379,18 @@ impl Client {
             _ => Problem { exit: 8, message: format!("{shown}: {error}") },
         }
     }
+}
+
+/// The head of an answer, with the empty line behind it.
+fn head(reader: &mut impl BufRead) -> io::Result<String> {
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        let room = LINE_MAX_BYTES.saturating_sub(head.len() as u64);
+        if reader.by_ref().take(room).read_line(&mut head)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok(head)
 }
 
 /// Everything but letters and digits as `%XX`.

@@ -93,6 +93,10 @@ pub struct UpRequest {
     /// Open disks that another machine had open and did not close; this time only.
     #[serde(default)]
     pub take: bool,
+    /// Files where keys lie that nobody can read a second time, by device; this time only. The graph's
+    /// process keeps them for the one after it, until the graph is stopped.
+    #[serde(default)]
+    pub keys: BTreeMap<String, PathBuf>,
 }
 
 /// What a graph is made from.

@@ -6,6 +6,7 @@
 //! | `bridge.rs` | from the thread that speaks HTTP to the core that owns the graph, and back |
 //! | `server.rs` | the routes |
 //! | `daemon.rs` | the same of a daemon that keeps many graphs |
+//! | `follow.rs` | events as they happen |
 //! | `metrics.rs` | figures for Prometheus |
 //! | `client.rs` | the other side |
 //!
@@ -21,6 +22,7 @@ use std::pin::Pin;
 mod bridge;
 mod client;
 mod daemon;
+mod follow;
 pub mod metrics;
 #[cfg(test)]
 mod openapi;
@@ -33,6 +35,7 @@ pub use daemon::{
     Answering, DaemonSocket, DaemonView, GraphSource, Keeps, KeptGraph, KeptName, MetricsPort,
     Phase, UpRequest,
 };
+pub use follow::FOLLOWERS_MAX;
 pub use server::Server;
 pub use types::{
     Applied, ApplyRequest, AttachRequest, Attached, ChangeLine, Checked, CheckedDevice,
@@ -78,6 +81,8 @@ pub trait Live {
     fn scrub(&self, request: &ScrubRequest) -> Result<DeviceStatus, Problem>;
     /// What has happened to devices lately, after the event of that number.
     fn events(&self, after: u64) -> Vec<EventLine>;
+    /// The same, once there is one.
+    fn next_events(&self, after: u64) -> Later<Vec<EventLine>>;
     /// Lists or changes key slots, which takes time: for deriving keys, and for writing them.
     fn keys(&self, request: &KeyRequest) -> Later<Result<KeySlots, Problem>>;
     /// Makes an export a device of this machine.

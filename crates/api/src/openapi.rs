@@ -279,6 +279,7 @@ fn examples() -> Vec<(&'static str, Value)> {
         insecure: true,
         wipe: names(),
         take: true,
+        keys: BTreeMap::from([(text(), PathBuf::from("/"))]),
     };
     let apply = ApplyRequest {
         file: text(),

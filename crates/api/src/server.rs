@@ -15,6 +15,7 @@ use rustix::fs::Mode;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
+use crate::follow::follow;
 use crate::metrics;
 use crate::{
     ApplyRequest, AttachRequest, Bridge, DetachRequest, DiskRequest, JobRequest, KeyRequest, Live,
@@ -110,6 +111,7 @@ pub(crate) fn table() -> Vec<(&'static str, MethodRouter<Bridge>)> {
         ("/v1/device/disk", post(disk)),
         ("/v1/device/resize", post(resize)),
         ("/v1/events", get(events)),
+        ("/v1/events/follow", get(follow_events)),
         ("/v1/jobs", get(|State(bridge)| ask(bridge, |live| Ok(live.jobs())))),
         ("/v1/job", post(job)),
         ("/v1/keys", post(keys)),
@@ -181,6 +183,10 @@ struct After {
 
 async fn events(State(bridge): State<Bridge>, Query(from): Query<After>) -> Response {
     ask(bridge, move |live| Ok(live.events(from.after))).await
+}
+
+async fn follow_events(State(bridge): State<Bridge>, Query(from): Query<After>) -> Response {
+    follow(bridge, from.after)
 }
 
 async fn keys(State(bridge): State<Bridge>, Json(request): Json<KeyRequest>) -> Response {

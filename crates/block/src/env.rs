@@ -149,14 +149,15 @@ pub trait World {
         let words = format!("{name}: nobody outlives this process");
         Err(Error::new(ErrorKind::Unsupported, words))
     }
-    /// Has all such memory held once more, by whoever does so now.
+    /// Has all such memory held once more, by whoever does so now; and keys that were given by hand.
     ///
     /// # Errors
     /// What the system says.
     fn entrust_remains(&self) -> Result<()> {
         Ok(())
     }
-    /// Nothing of such memory is of use any more: it goes with this process.
+    /// Nothing of such memory is of use any more, nor are keys that were given by hand: they go with this
+    /// process.
     ///
     /// # Errors
     /// What the system says.

@@ -193,6 +193,8 @@ pub struct Wanted {
     pub prompt: String,
     /// Whether a person types it twice: it is new.
     pub twice: bool,
+    /// Whose it is: `home/safe`.
+    pub who: String,
 }
 
 #[cfg(test)]

@@ -4,7 +4,9 @@
 mod common;
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::process::Stdio;
 
 use api::{Applied, DeviceStatus, EventLine, Status};
 use common::machine::{noise, run};
@@ -121,5 +123,53 @@ fn what_happens_is_told() {
     let told = || fs::read_to_string(dir.path("told.log")).unwrap_or_default();
     until("the program was told", || told().ends_with("resync-ended pair b home/pair/b\n"));
     assert!(told().contains("member-failed pair b home/pair/b\n"), "{}", told());
+    serve.stop();
+}
+
+#[test]
+fn who_follows_is_told_as_it_happens() {
+    let (dir, serve, _) = served();
+    in_sync(&dir);
+    dir.text(&["device", "fail", "home/b", "--yes"]);
+    dir.text(&["device", "resync", "home/b", "--wait"]);
+    let mut command = dir.command(&["-o", "json", "events", "--follow"]);
+    let mut follow = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(follow.stdout.take().unwrap()).lines();
+    let mut next =
+        || -> EventLine { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
+    // Begins with what was there before.
+    while next().event != "resync-ended" {}
+    for _ in 0..3 {
+        dir.text(&["device", "fail", "home/b", "--yes"]);
+        assert_eq!(next().event, "member-failed");
+        dir.text(&["device", "resync", "home/b", "--wait"]);
+        assert_eq!([next().event, next().event], ["resync-begun", "resync-ended"]);
+    }
+    serve.stop();
+    assert!(lines.next().is_none(), "the end of the server is the end of it");
+    assert_eq!(follow.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn those_who_follow_are_counted() {
+    let (dir, serve, _) = served();
+    in_sync(&dir);
+    let run = dir.path("run/cairn");
+    let socket = fs::read_dir(run.join("control")).unwrap().next().unwrap().unwrap().path();
+    let follow = || {
+        let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+        stream.write_all(b"GET /v1/events/follow?after=1000000 HTTP/1.0\r\n\r\n").unwrap();
+        let mut line = String::new();
+        BufReader::new(stream.try_clone().unwrap()).read_line(&mut line).unwrap();
+        (stream, line.contains(" 200 "))
+    };
+    for _ in 0..3 {
+        let (all, well): (Vec<_>, Vec<_>) = (0..api::FOLLOWERS_MAX).map(|_| follow()).unzip();
+        assert!(well.iter().all(|well| *well));
+        assert!(!follow().1, "one more is refused");
+        drop(all);
+        // Who has left is noticed although nothing happens.
+        until("there is room again", || follow().1);
+    }
     serve.stop();
 }

@@ -11,7 +11,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use authority::{Authority, Valid};
-use common::{Dir, Ran, Serve, tool, until};
+use common::keeper::Daemon;
+use common::{Dir, Ran, Serve, send, tool, until};
 
 /// `ours`: everything that is right. The others: what is wrong with one thing.
 fn certificates(dir: &Dir) {
@@ -419,4 +420,53 @@ fn the_lines_of_the_manual_work() {
         .collect();
     works(&dir, "sh", &["-c", &format!("qemu-img {}", tried[0])]);
     assert_eq!(serve.stop().code, 0);
+}
+
+#[test]
+fn at_a_planned_restart_sessions_are_closed_in_order() {
+    let dir = Dir::new();
+    certificates(&dir);
+    let on_file = "d = { file = \"d.img\", size = \"64MiB\", create = true }";
+    let rest = SPEC.split("e = {").next().unwrap();
+    dir.write(
+        "t.toml",
+        &format!(
+            "{}\n[export]\nvol = {{ on = \"d\" }}\n",
+            rest.replace("d = { memory = \"64MiB\" }", on_file)
+        ),
+    );
+    let mut daemon = Daemon::start(&dir);
+    dir.text(&["apply", "t.toml"]);
+    dir.write(
+        "far.toml",
+        "[nbd]\nlisten = \"unix:far.sock\"\n[disk]\nfar = { nbd = \"nbds+unix:///vol?socket=tls.sock\", tls = \
+         { ca = \"ours/ca-cert.pem\", cert = \"ours/client-cert.pem\", key = \"ours/client-key.pem\", \
+         hostname = \"127.0.0.1\" } }\n[export]\nnear = { on = \"far\" }\n",
+    );
+    let far = dir.serve(&["far.toml"]);
+    let mut fio = Command::new("fio");
+    fio.args(["--name=load", "--ioengine=nbd", &format!("--uri={}", far.uri()), "--rw=randrw"]);
+    fio.args(["--bsrange=4k-64k", "--size=24M", "--iodepth=8", "--verify=crc32c"]);
+    fio.args(["--verify_fatal=1", "--time_based", "--runtime=6", "--verify_state_save=0"]);
+    let fio =
+        fio.current_dir(&dir.0).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    for _ in 0..4 {
+        std::thread::sleep(Duration::from_millis(900));
+        let old = daemon.worker("t");
+        send(old, "USR2");
+        until("another process is up", || {
+            let graph = daemon.graph("t");
+            graph.phase == api::Phase::Up && graph.pid != Some(old)
+        });
+    }
+    let ran = Ran::of(&fio.wait_with_output().unwrap());
+    assert!(ran.code == 0 && !ran.out.contains("error"), "{ran:?}");
+    let counted = dir.text(&["-o", "json", "status", "--at", "far"]);
+    let counted: serde_json::Value = serde_json::from_str(&counted).unwrap();
+    let counters = &counted[0]["devices"][0]["counters"];
+    assert!(counters["reconnects"].as_u64() >= Some(4), "{counted}");
+    // Every session ended with an alert, between two records: the server has nothing to say of it.
+    assert!(!daemon.log().contains("closed: TLS"), "{}", daemon.log());
+    assert_eq!(far.stop().code, 0);
+    assert_eq!(daemon.stop(), 0, "{}", daemon.log());
 }

@@ -65,6 +65,15 @@ impl Held {
         runtime::withdraw(&self.far(name))
     }
 
+    /// Closes all.
+    ///
+    /// # Errors
+    /// What the service manager's socket says; here they are closed.
+    pub fn clear(&mut self) -> Result<()> {
+        let all = std::mem::take(&mut self.all);
+        all.iter().try_for_each(|(name, _)| runtime::withdraw(&self.far(name)))
+    }
+
     /// Each with its name.
     pub fn all(&self) -> impl Iterator<Item = (&str, BorrowedFd<'_>)> {
         self.all.iter().map(|(name, file)| (name.as_str(), file.as_fd()))

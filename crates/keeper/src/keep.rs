@@ -221,6 +221,8 @@ enum Next {
     Rest(Option<Instant>),
     /// It is somebody else's.
     Leave,
+    /// Nobody keeps it any more.
+    Forget,
 }
 
 impl Keep {
@@ -234,6 +236,7 @@ impl Keep {
                 Next::Life(words, starters) => self.live(&words, starters).await,
                 Next::Rest(until) => self.rest(until).await,
                 Next::Leave => return,
+                Next::Forget => return self.forget(),
             };
         }
     }
@@ -279,8 +282,15 @@ impl Keep {
                     answer([tell], Ok(()));
                     Next::Leave
                 }
-                None => Next::Leave,
+                None => Next::Forget,
             },
+        }
+    }
+
+    /// What is held for it is of no use to anybody: keys least of all.
+    fn forget(mut self) {
+        if let Err(error) = self.held.clear() {
+            self.note(&format!("warning: {error}"));
         }
     }
 
@@ -311,7 +321,7 @@ impl Keep {
                         return Next::Leave;
                     }
                     Some(order) => self.carry_out(order, &worker, &mut life),
-                    None => return Next::Leave,
+                    None => return Next::Forget,
                 },
                 () = sleep_until(life.until) => {
                     self.note(&format!("process {} says nothing any more, and is killed", worker.pid()));

@@ -14,6 +14,7 @@ mod channel;
 mod disk;
 mod engine;
 mod executor;
+mod given;
 mod opening;
 mod papers;
 mod remains;
@@ -42,6 +43,7 @@ use crate::side::Side;
 
 pub use crate::bequest::{BEQUEST_MAX, bequeath, inherit_from};
 pub use crate::engine::Engine;
+pub use crate::given::give_key;
 pub use crate::signals::{Signals, let_signals_through};
 pub use crate::store::{
     INHERITED_MAX, NAME_MAX_BYTES, beat, entrust, inherit, take_all, tell_manager, withdraw,
@@ -66,6 +68,9 @@ pub struct Config {
     pub drain: Duration,
     /// Where warnings go that a person should see.
     pub note: fn(&str),
+    /// Whether a key may be asked for at the terminal, or read from a descriptor that this process was
+    /// started with.
+    pub by_hand: bool,
 }
 
 impl Default for Config {
@@ -78,6 +83,7 @@ impl Default for Config {
             work_threads: 0,
             drain: Duration::from_secs(30),
             note: |line| eprintln!("{line}"),
+            by_hand: true,
         }
     }
 }
@@ -109,7 +115,7 @@ impl Core {
             threads => threads,
         };
         let pool = BufPool::new(config.pool_limit_bytes, config.pool_keep_bytes);
-        let side = Side::new(engine, queue, bell_end, pool, threads, spin, config.note);
+        let side = Side::new(engine, queue, bell_end, pool, threads, spin, &config);
         let env = Env::new(side.clone());
         Ok(Self { side, env, words, drain: config.drain })
     }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use block::{Error, ErrorKind, KeySource, Result, SECRET_BYTES_MAX, Secret, Wanted};
 
-use crate::sys;
+use crate::{given, sys};
 
 /// Whoever writes a key to a descriptor has this long from one byte to the next.
 const WRITER_WAIT: Duration = Duration::from_secs(60);
@@ -28,11 +28,27 @@ const TWICE_TRIES: usize = 3;
 /// Where a credential is looked for, and where warnings go.
 pub(crate) struct Keys {
     pub credentials: Option<OsString>,
+    /// Whether a person, or a descriptor of this process, may be asked.
+    pub by_hand: bool,
     pub note: fn(&str),
 }
 
 impl Keys {
     pub(crate) fn get(&self, wanted: &Wanted) -> Result<Secret> {
+        if matches!(wanted.source, KeySource::Ask | KeySource::Fd(_)) {
+            if let Some(given) = given::key_of(&wanted.who)? {
+                return Ok(given);
+            }
+            if !self.by_hand {
+                let why = format!(
+                    "the key of {} was to be given by hand ({}), and nobody is there to give it. Next: \
+                     cairn stop and cairn apply, which asks for it; or a source that can be read at each \
+                     start, file:PATH or credential:NAME",
+                    wanted.who, wanted.source
+                );
+                return Err(denied(why));
+            }
+        }
         let secret = match &wanted.source {
             KeySource::File(path) => self.file(path, &wanted.source),
             KeySource::Fd(number) => descriptor(*number),
@@ -49,7 +65,7 @@ impl Keys {
         Ok(secret)
     }
 
-    fn file(&self, path: &Path, source: &KeySource) -> Result<Secret> {
+    pub(crate) fn file(&self, path: &Path, source: &KeySource) -> Result<Secret> {
         let refuse = |error: io::Error| {
             let next = match error.kind() {
                 io::ErrorKind::NotFound => "make it, or name another",
@@ -92,7 +108,7 @@ impl Keys {
             );
             return Err(denied(why));
         };
-        let keys = Keys { credentials: None, note: |_| {} };
+        let keys = Keys { credentials: None, by_hand: false, note: |_| {} };
         keys.file(&PathBuf::from(directory).join(name), &source)
     }
 }

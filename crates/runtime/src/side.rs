@@ -20,6 +20,7 @@ use block::env::{
 };
 use block::{Buf, BufPool, Error, ErrorKind, Event, Events, Mono, Result, Secret, Wanted};
 
+use crate::Config;
 use crate::engine::{Answer, Running, Wait};
 use crate::executor::{MAIN, Queue, Tasks};
 use crate::remains::AllRemains;
@@ -28,7 +29,7 @@ use crate::slab::{Held, Op, Polled, Slab, Slot};
 use crate::sys::{self, Call};
 use crate::timers::Timers;
 use crate::workers::{Home, Job, Workers};
-use crate::{channel, disk, opening, papers, socket, store};
+use crate::{channel, disk, given, opening, papers, socket, store};
 
 // So often the queue is run through before the kernel is asked again.
 const ROUNDS: usize = 8;
@@ -51,6 +52,7 @@ pub(crate) struct Side {
     nonblocking: bool,
     spin: Duration,
     note: fn(&str),
+    by_hand: bool,
     events: Rc<Events>,
     remains: AllRemains,
     // Running means of how long a turn waits for its first answer: from clients, and from disks.
@@ -73,7 +75,7 @@ impl Side {
         pool: BufPool,
         threads: usize,
         spin: Duration,
-        note: fn(&str),
+        config: &Config,
     ) -> Rc<Self> {
         let nonblocking = engine.nonblocking();
         let side = Rc::new_cyclic(|me| Self {
@@ -90,7 +92,8 @@ impl Side {
             random: RefCell::default(),
             nonblocking,
             spin,
-            note,
+            note: config.note,
+            by_hand: config.by_hand,
             events: Rc::default(),
             remains: AllRemains::default(),
             waits: [const { Cell::new(Duration::MAX) }; 2],
@@ -471,7 +474,7 @@ impl World for Side {
 
     fn secret(&self, wanted: &Wanted) -> LocalFuture<Result<Secret>> {
         let credentials = std::env::var_os("CREDENTIALS_DIRECTORY");
-        let keys = Keys { credentials, note: self.note };
+        let keys = Keys { credentials, by_hand: self.by_hand, note: self.note };
         Box::pin(std::future::ready(keys.get(wanted)))
     }
 
@@ -543,11 +546,13 @@ impl World for Side {
     }
 
     fn entrust_remains(&self) -> Result<()> {
-        self.remains.entrust_again()
+        self.remains.entrust_again()?;
+        given::entrust_again()
     }
 
     fn forsake_remains(&self) -> Result<()> {
-        self.remains.forsake()
+        self.remains.forsake()?;
+        given::forsake()
     }
 
     fn take_over(&self, name: &str, at: &Path, counts: &Path) -> Result<Rc<dyn Channel>> {

@@ -78,6 +78,23 @@ pub fn take_all() -> Vec<(String, OwnedFd)> {
     left().drain(..).map(|left| (left.name, left.file)).collect()
 }
 
+/// Another descriptor of what was left under that name, which stays.
+pub(crate) fn copy_of(name: &str) -> Result<Option<OwnedFd>> {
+    let left = left();
+    let found = left.iter().find(|one| one.name == name).map(|one| one.file.try_clone());
+    found.transpose().map_err(|error| Error::io(&error, name))
+}
+
+/// Does something with all that was left under names that begin so, and stays.
+pub(crate) fn each_left(
+    prefix: &str,
+    mut each: impl FnMut(&str, BorrowedFd<'_>) -> Result<()>,
+) -> Result<()> {
+    let left = left();
+    let mut found = left.iter().filter(|one| one.name.starts_with(prefix));
+    found.try_for_each(|one| each(&one.name, one.file.as_fd()))
+}
+
 /// The names of what was left to this process and is not taken yet.
 pub(crate) fn names() -> Vec<String> {
     left().iter().map(|one| one.name.clone()).collect()

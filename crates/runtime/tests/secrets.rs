@@ -13,7 +13,8 @@ use runtime::{Config, Core};
 
 fn wanted(source: &str, twice: bool) -> Wanted {
     let source = source.parse::<KeySource>().unwrap();
-    Wanted { source, prompt: "passphrase for home/safe".to_owned(), twice }
+    let who = "home/safe".to_owned();
+    Wanted { source, prompt: "passphrase for home/safe".to_owned(), twice, who }
 }
 
 fn get(core: &Core, source: &str) -> Result<Vec<u8>, Error> {

@@ -1,5 +1,6 @@
 //! What the control socket of a daemon is told.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use api::metrics::Sample;
@@ -73,8 +74,8 @@ fn gone() -> Problem {
 
 /// What is kept of a request, and the words for its first start alone.
 fn record(request: UpRequest) -> (Record, Vec<String>) {
-    let UpRequest { name, directory, source, read_only, degraded, listen, insecure, wipe, take } =
-        request;
+    let UpRequest { name, directory, source, read_only, degraded, .. } = request;
+    let UpRequest { listen, insecure, wipe, take, keys, .. } = request;
     let source = match source {
         GraphSource::Spec { file, text, variables } => Source::Spec { file, text, variables },
         GraphSource::Labels { text, disks, keys } => Source::Labels { text, disks, keys },
@@ -82,5 +83,9 @@ fn record(request: UpRequest) -> (Record, Vec<String>) {
     let options = Options { read_only, degraded, insecure, listen };
     let mut words: Vec<_> = wipe.into_iter().flat_map(|disk| ["--wipe".to_owned(), disk]).collect();
     words.extend(take.then(|| "--take".to_owned()));
+    let key = |(device, file): (String, PathBuf)| {
+        ["--key".to_owned(), format!("{name}/{device}={}", file.display())]
+    };
+    words.extend(keys.into_iter().flat_map(key));
     (Record { name, directory, source, next: None, options }, words)
 }

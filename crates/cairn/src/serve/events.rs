@@ -24,6 +24,15 @@ pub fn lines(env: &Env, graph: &str, after: u64) -> Vec<EventLine> {
     told.into_iter().map(|told| line(graph, told)).collect()
 }
 
+/// The same, once there is one. Where none are kept there never is.
+pub async fn next_lines(env: &Env, graph: &str, after: u64) -> Vec<EventLine> {
+    let told = match env.events() {
+        Some(events) => events.next_after(after).await,
+        None => std::future::pending().await,
+    };
+    told.into_iter().map(|told| line(graph, told)).collect()
+}
+
 fn line(graph: &str, told: Told) -> EventLine {
     EventLine {
         number: told.number,

@@ -103,6 +103,14 @@ impl Live for Running {
         events::lines(&self.0.env, &self.now().planned.name, after)
     }
 
+    fn next_events(&self, after: u64) -> LocalFuture<Vec<EventLine>> {
+        let serving = self.0.clone();
+        Box::pin(async move {
+            let name = serving.live.now().planned.name.clone();
+            events::next_lines(&serving.env, &name, after).await
+        })
+    }
+
     fn disk(&self, request: DiskRequest) -> LocalFuture<Result<Applied, Problem>> {
         let serving = self.0.clone();
         Box::pin(async move { serving.disk(&request).await.map_err(Problem::from) })

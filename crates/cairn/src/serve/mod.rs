@@ -36,7 +36,7 @@ mod stop;
 pub mod worker;
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -321,7 +321,19 @@ impl ServeOptions {
     pub fn up(&self, name: String, directory: PathBuf, source: GraphSource) -> UpRequest {
         let Self { read_only, degraded, take, insecure, .. } = *self;
         let (listen, wipe) = (self.listen.clone(), Vec::new());
-        UpRequest { name, directory, source, read_only, degraded, listen, insecure, wipe, take }
+        let keys = BTreeMap::new();
+        UpRequest {
+            name,
+            directory,
+            source,
+            read_only,
+            degraded,
+            listen,
+            insecure,
+            wipe,
+            take,
+            keys,
+        }
     }
 
     /// Serves what the source says, until a signal comes or the command of `--run` ends.

@@ -48,6 +48,9 @@ struct WorkerArgs {
     /// Open disks that another machine had open and did not close
     #[arg(long)]
     take: bool,
+    /// A key that is there only once: GRAPH/DEVICE=FILE
+    #[arg(long)]
+    key: Vec<String>,
     /// How lines of the log are written
     #[arg(long, value_enum, default_value_t)]
     log: LogForm,
@@ -80,11 +83,15 @@ impl WorkerArgs {
         // A terminal's Ctrl-C is for the daemon, which ends workers in order; and nobody is asked there.
         rustix::process::setsid().map_err(|error| Failure::io(&error.into(), "a new session"))?;
         runtime::inherit_from(std::io::stdin())?;
-        let core = Core::new(Config { note: out::note, ..Config::default() })?;
+        let core = Core::new(Config { note: out::note, by_hand: false, ..Config::default() })?;
         // From here on what the daemon says waits until it is heard.
         let signals = core.signals_of_keeper()?;
         process::watch(&core.env());
         let _seat = Seat::take(&self.seat)?;
+        for key in &self.key {
+            let (who, path) = key.split_once('=').unwrap_or((key, ""));
+            runtime::give_key(who, Path::new(path))?;
+        }
         let file = OnFile::read(self.file)?;
         let record = file.record();
         let options = ServeOptions { take: self.take, ..options(&record.options) };

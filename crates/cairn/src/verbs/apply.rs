@@ -6,10 +6,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use api::{Applied, ApplyRequest, Client, GraphSource, Health, UpRequest};
+use block::KeySource;
 use clap::Args;
 use graph::spec::Spec;
 use graph::spec::units::parse_size;
 
+use super::key::Lent;
 use crate::exit::{Exit, Failure, Result};
 use crate::out::{self, Form};
 use crate::running::{self, At};
@@ -84,7 +86,10 @@ impl ApplyArgs {
         if dry_run {
             return ServeOptions::dry(degraded, take).serve(Source::Spec(path), &wipe, form);
         }
-        let up = written.up(wipe, degraded, take);
+        // They wait in pipes of this command until it has its answer.
+        let lent = written.lend_keys()?;
+        let mut up = written.up(wipe, degraded, take);
+        up.keys = paths(&lent);
         bring_up(form, &daemon.expect("it is there"), &up)
     }
 }
@@ -158,13 +163,44 @@ impl Written {
         Ok((client, applied))
     }
 
+    /// Keys that are there only once: the daemon's process of the graph asks nobody, and has no descriptors
+    /// of this command. Typed twice, for a device may be new.
+    fn lend_keys(&self) -> Result<BTreeMap<String, Lent>> {
+        let spec = Spec::parse(&self.text, &self.file, &|name| self.variables.get(name).cloned());
+        let mut lent = BTreeMap::new();
+        for (device, source) in spec.keys() {
+            // What is no source is the daemon's to complain of.
+            let Ok(source @ (KeySource::Ask | KeySource::Fd(_))) = source.parse() else { continue };
+            let prompt = format!("passphrase for {}/{device}", self.name);
+            lent.insert(device.to_owned(), Lent::of(&source, prompt, true)?);
+        }
+        Ok(lent)
+    }
+
     /// Asks a daemon to bring it up.
     fn up(self, wipe: Vec<String>, degraded: bool, take: bool) -> UpRequest {
         let Self { name, file, text, variables, directory } = self;
         let source = GraphSource::Spec { file, text, variables };
         let (read_only, insecure, listen) = (false, false, Vec::new());
-        UpRequest { name, directory, source, read_only, degraded, listen, insecure, wipe, take }
+        let keys = BTreeMap::new();
+        UpRequest {
+            name,
+            directory,
+            source,
+            read_only,
+            degraded,
+            listen,
+            insecure,
+            wipe,
+            take,
+            keys,
+        }
     }
+}
+
+/// Where the daemon finds them.
+pub(super) fn paths(lent: &BTreeMap<String, Lent>) -> BTreeMap<String, PathBuf> {
+    lent.iter().map(|(device, key)| (device.clone(), key.path().into())).collect()
 }
 
 /// Has a daemon bring a graph up, and says where clients reach it.

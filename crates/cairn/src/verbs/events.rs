@@ -10,9 +10,6 @@ use crate::exit::{Exit, Result};
 use crate::out::{self, Form};
 use crate::running::At;
 
-/// How often a server is asked for more.
-const LOOK: Duration = Duration::from_millis(500);
-
 /// What `events` takes.
 #[derive(Args)]
 pub struct EventsArgs {
@@ -27,22 +24,26 @@ impl EventsArgs {
     /// Prints a line for each event.
     pub fn run(self, form: Form) -> Result {
         let client = self.at.one()?;
-        let mut last = 0;
-        loop {
-            let events = client.events(last)?;
-            for event in &events {
-                // One value a line, so that programs need not wait for the last one.
-                match form {
-                    Form::Json => out::print(&format!("{}\n", json(event)))?,
-                    Form::Text => out::print(&text(event))?,
-                }
-            }
-            last = events.last().map_or(last, |event| event.number);
-            if !self.follow {
-                return Ok(Exit::Ok);
-            }
-            std::thread::sleep(LOOK);
+        if !self.follow {
+            client.events(0)?.iter().try_for_each(|event| print(event, form))?;
+            return Ok(Exit::Ok);
         }
+        let mut printed = Ok(());
+        client.follow(0, |event| {
+            if printed.is_ok() {
+                printed = print(&event, form);
+            }
+            printed.is_ok()
+        })?;
+        printed.map(|()| Exit::Ok)
+    }
+}
+
+/// One value a line, so that programs need not wait for the last one.
+fn print(event: &EventLine, form: Form) -> Result<()> {
+    match form {
+        Form::Json => out::print(&format!("{}\n", json(event))),
+        Form::Text => out::print(&text(event)),
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use api::{Client, GraphSource};
+use block::KeySource;
 use clap::Args;
 use graph::labels::{Remembered, disks};
 use graph::spec::units::format_duration;
@@ -11,6 +12,7 @@ use graph::spec::{Local, Spec};
 use meta::Uuid;
 use serde::Serialize;
 
+use super::key::Lent;
 use super::{apply, core};
 use crate::exit::{Exit, Failure, Result};
 use crate::labels::machine;
@@ -112,19 +114,23 @@ impl ImportArgs {
 
     /// Has a daemon serve it, and keep it.
     fn bring_up(&self, form: Form, daemon: &Client, graph: &FoundGraph, local: Local) -> Result {
-        if let Some(device) = graph.keys.iter().find(|name| !local.keys.contains_key(*name)) {
-            let why = format!(
-                "{device} of {} is opened with a key, and a daemon asks nobody. Next: --key \
-                 {device}=file:PATH or credential:NAME, which are read at each start",
-                graph.name
-            );
-            return Err(Failure::new(Exit::Usage, why));
+        let by_hand = |source: Option<&String>| match source.map(|source| source.parse()) {
+            None => Some(KeySource::Ask),
+            Some(Ok(source @ (KeySource::Ask | KeySource::Fd(_)))) => Some(source),
+            Some(_) => None,
+        };
+        let mut lent = BTreeMap::new();
+        for device in &graph.keys {
+            let Some(source) = by_hand(local.keys.get(device)) else { continue };
+            let prompt = format!("passphrase for {}/{device}", graph.name);
+            lent.insert(device.clone(), Lent::of(&source, prompt, false)?);
         }
         let Local { disks, keys } = local;
         let source = GraphSource::Labels { text: graph.text.clone(), disks, keys };
         let directory = std::env::current_dir()
             .map_err(|error| Failure::io(&error, "the directory of this command"))?;
-        let up = self.options.up(graph.name.clone(), directory, source);
+        let mut up = self.options.up(graph.name.clone(), directory, source);
+        up.keys = apply::paths(&lent);
         apply::bring_up(form, daemon, &up)
     }
 

@@ -223,12 +223,16 @@ impl RmArgs {
 }
 
 /// A passphrase that waits in a pipe for the server to fetch it.
-struct Lent(PipeReader);
+pub(super) struct Lent(PipeReader);
 
 impl Lent {
-    fn of(source: &KeySource, prompt: String, twice: bool) -> Result<Self> {
+    /// Reads it where it comes from, or asks for it.
+    ///
+    /// # Errors
+    /// `Denied`, with what to do.
+    pub(super) fn of(source: &KeySource, prompt: String, twice: bool) -> Result<Self> {
         let core = core()?;
-        let wanted = Wanted { source: source.clone(), prompt, twice };
+        let wanted = Wanted { source: source.clone(), prompt, twice, who: String::new() };
         let env = core.env();
         let secret = core.block_on(env.secret(&wanted))?;
         let failed = |error: std::io::Error| Failure::io(&error, "handing the key over");
@@ -240,7 +244,12 @@ impl Lent {
 
     /// What the server finds it under.
     fn source(&self) -> String {
-        format!("file:/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
+        format!("file:{}", self.path())
+    }
+
+    /// The same as a path.
+    pub(super) fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }
 }
 

@@ -40,6 +40,16 @@ impl Spec {
         keyed.map(|entry| entry.name.text.as_str()).collect()
     }
 
+    /// The devices with a key, and where it says that it comes from.
+    pub fn keys(&self) -> Vec<(&str, &str)> {
+        let devices = self.entries.iter().filter(|entry| entry.section == Section::Device);
+        let key = |entry| match Entry::field(entry, KEY).map(|item| &item.raw) {
+            Some(Raw::Text(source)) => Some((entry.name.text.as_str(), source.as_str())),
+            _ => None,
+        };
+        devices.filter_map(key).collect()
+    }
+
     /// The disks that stand in it without a label: nothing tells where they are.
     pub fn unlabelled(&self) -> Vec<&str> {
         let disks = self.entries.iter().filter(|entry| entry.section == Section::Disk);

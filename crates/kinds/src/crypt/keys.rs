@@ -160,7 +160,7 @@ impl Keys {
             return Err(Error::new(ErrorKind::Invalid, why));
         }
         let prompt = format!("passphrase for {}", self.who);
-        passphrase(&self.env, source, prompt, false).await
+        passphrase(&self.env, source, &self.who, prompt, false).await
     }
 
     async fn put(&self, number: usize, key: Secret, new: &KeySource, label: String) -> Result<()> {

@@ -29,7 +29,10 @@ impl Lock {
     /// `Denied` if it has another length.
     pub async fn raw(&self) -> Result<Secret> {
         let (source, prompt) = (self.source.clone(), format!("key for {}", self.who));
-        let key = self.env.secret(&Wanted { source, prompt, twice: false }).await?;
+        let key = self
+            .env
+            .secret(&Wanted { source, prompt, twice: false, who: self.who.clone() })
+            .await?;
         match key.bytes().len() {
             KEY_BYTES => Ok(key),
             other => Err(denied(format!(
@@ -104,7 +107,7 @@ impl Lock {
         let tries = if self.source == KeySource::Ask { TRIES } else { 1 };
         let mut prompt = format!("passphrase for {}", self.who);
         for _ in 0..tries {
-            let passphrase = passphrase(&self.env, &self.source, prompt, false).await?;
+            let passphrase = passphrase(&self.env, &self.source, &self.who, prompt, false).await?;
             if let Some((key, _)) = unwrap(&self.env, &volume, passphrase).await? {
                 return Ok((volume, key));
             }
@@ -115,7 +118,7 @@ impl Lock {
 
     async fn make(&self, kept: &dyn Kept, unit: u32) -> Result<(KeySlots, Secret)> {
         let prompt = format!("new passphrase for {}", self.who);
-        let passphrase = passphrase(&self.env, &self.source, prompt, true).await?;
+        let passphrase = passphrase(&self.env, &self.source, &self.who, prompt, true).await?;
         let mut key = Secret::zeroed(KEY_BYTES)?;
         self.env.random_secret(key.bytes_mut());
         let mut volume_id = [0; 16];
@@ -164,10 +167,11 @@ pub async fn keep(kept: &dyn Kept, volume: &KeySlots) -> Result<()> {
 pub async fn passphrase(
     env: &Env,
     source: &KeySource,
+    who: &str,
     prompt: String,
     twice: bool,
 ) -> Result<Secret> {
-    let wanted = Wanted { source: source.clone(), prompt, twice };
+    let wanted = Wanted { source: source.clone(), prompt, twice, who: who.to_owned() };
     let secret = env.secret(&wanted).await?.without_newline();
     if secret.bytes().is_empty() {
         let why =

@@ -1,0 +1,101 @@
+//! Keys that are given once, by hand, and outlive the process that was given them.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
+
+mod common;
+
+use std::fs;
+use std::io::Read;
+
+use common::keeper::Daemon;
+use common::memory::{holds, memory};
+use common::{Dir, tool, until};
+
+/// A labelled crypt device whose key is there only once.
+fn keyed(source: &str) -> Dir {
+    let dir = Dir::new();
+    dir.write(
+        "home.toml",
+        &format!(
+            "name = \"home\"\n[disk]\n\
+             a = {{ file = \"a.img\", size = \"16MiB\", create = true, label = true }}\n\
+             [device]\nsafe = {{ kind = \"crypt\", on = \"a\", key = \"{source}\", \
+             kdf_memory = \"8MiB\", kdf_passes = 1 }}\n[export]\nvol = {{ on = \"safe\" }}\n"
+        ),
+    );
+    dir
+}
+
+#[test]
+fn a_key_that_is_given_once_is_there_for_the_next_process() {
+    let dir = keyed("fd:5");
+    let mut key = [0; 48];
+    fs::File::open("/dev/urandom").unwrap().read_exact(&mut key).unwrap();
+    // No newline at its end, which would not count.
+    key[47] |= 1;
+    fs::write(dir.path("key"), key).unwrap();
+    let mut daemon = Daemon::start(&dir);
+    let apply = |with: &str| {
+        let line = format!("exec {} apply home.toml {with}", env!("CARGO_BIN_EXE_cairn"));
+        let mut bash = std::process::Command::new("bash");
+        bash.args(["-c", &line]).current_dir(&dir.0);
+        bash.env("XDG_RUNTIME_DIR", dir.path("run")).stdin(std::process::Stdio::null());
+        common::Ran::of(&bash.output().unwrap())
+    };
+    let ran = apply("5<key");
+    assert_eq!(ran.code, 0, "{ran:?}");
+    fs::remove_file(dir.path("key")).unwrap();
+    let uri = format!("nbd+unix:///vol?socket={}", dir.path("run/cairn/home.sock").display());
+    let io = |what: &str| {
+        let ran = tool(&dir, "qemu-io", &["-f", "raw", &uri, "-c", what]);
+        assert!(ran.code == 0 && !ran.out.contains("failed"), "{ran:?}");
+    };
+    io("write -P 7 0 64k");
+    assert_eq!(daemon.graph("home").held, 2, "a listener, and the key");
+    let nowhere = |pid: u32, what: &str| {
+        for (n, piece) in key.chunks(16).enumerate() {
+            let found = memory(pid).iter().any(|(_, bytes)| holds(bytes, piece));
+            assert!(!found, "piece {n} of the passphrase is in the memory of {what}");
+        }
+    };
+    nowhere(daemon.pid(), "the daemon");
+    nowhere(daemon.worker("home"), "the first process");
+    daemon.kill_worker("home");
+    io("read -P 7 0 64k");
+    nowhere(daemon.worker("home"), "the second process");
+    // Nor does it go with the daemon.
+    daemon.kill();
+    daemon.start_again(&[]);
+    assert_eq!(daemon.graph("home").held, 2, "{}", daemon.log());
+    daemon.kill_worker("home");
+    io("read -P 7 0 64k");
+    // A stop gives it up: it is asked for again, and a wrong one is none.
+    dir.text(&["stop", "home"]);
+    fs::write(dir.path("wrong"), "hunter2").unwrap();
+    let ran = apply("5<wrong");
+    assert!(ran.code == 7 && ran.err.contains("no key slot opens"), "{ran:?}");
+    let ran = apply("");
+    assert!(ran.code == 7 && ran.err.contains("fd:5"), "{ran:?}");
+    fs::write(dir.path("key"), key).unwrap();
+    assert_eq!(apply("5<key").code, 0);
+    io("read -P 7 0 64k");
+    assert_eq!(daemon.stop(), 0);
+    // The next daemon has the graph, and nobody who gives the key.
+    daemon.start_again(&[]);
+    until("it says so", || daemon.log().contains("nobody is there to give it"));
+    let ran = dir.cairn(&["status"]);
+    assert!(ran.code == 11 && ran.out.contains("cairn apply"), "{ran:?}");
+    dir.text(&["stop", "home"]);
+    assert_eq!(apply("5<key").code, 0);
+    io("read -P 7 0 64k");
+    assert_eq!(daemon.stop(), 0, "{}", daemon.log());
+}
+
+#[test]
+fn where_nobody_can_be_asked_the_command_says_so() {
+    let dir = keyed("ask");
+    let mut daemon = Daemon::start(&dir);
+    let ran = dir.cairn(&["apply", "home.toml"]);
+    assert!(ran.code == 7 && ran.err.contains("no terminal to ask at"), "{ran:?}");
+    assert!(daemon.view().unwrap().graphs.is_empty());
+    assert_eq!(daemon.stop(), 0);
+}

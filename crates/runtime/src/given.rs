@@ -1,0 +1,170 @@
+//! Keys that somebody has given this process by hand, for itself and for the next one: in memory that
+//! even the kernel does not look into (`memfd_secret`), held by whoever outlives this process.
+//!
+//! One of the named places of unsafe code: that call, and mappings for as long as a key is copied.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::ptr::NonNull;
+
+use block::{Error, ErrorKind, KeySource, Result, SECRET_BYTES_MAX, Secret};
+
+use crate::secrets::Keys;
+use crate::store;
+
+/// What they are held as, before whose they are.
+const PREFIX: &str = "key/";
+
+/// Of each: the length, and the longest key.
+const MAPPED_BYTES: usize = 2 * 4096;
+const LENGTH_BYTES: usize = 4;
+
+const _: () = assert!(LENGTH_BYTES + SECRET_BYTES_MAX <= MAPPED_BYTES, "any key fits");
+
+/// Takes a key out of a file, for whoever is called `who`, such as `home/safe`: it is asked for by that name
+/// from now on, in this process and in the next.
+///
+/// # Errors
+/// `Unsupported` where the kernel has no such memory; what the file says.
+pub fn give_key(who: &str, file: &Path) -> Result<()> {
+    let keys = Keys { credentials: None, by_hand: false, note: |_| {} };
+    let source = KeySource::File(file.to_owned());
+    let key = keys.file(file, &source)?;
+    let memory = secret_memory(who)?;
+    let mut mapping = Mapping::of(memory.as_fd())?;
+    let bytes = mapping.bytes_mut();
+    bytes[..LENGTH_BYTES].copy_from_slice(&(key.bytes().len() as u32).to_be_bytes());
+    bytes[LENGTH_BYTES..][..key.bytes().len()].copy_from_slice(key.bytes());
+    let name = format!("{PREFIX}{who}");
+    store::entrust(&name, memory.as_fd())?;
+    store::leave([(name, memory)]);
+    Ok(())
+}
+
+/// The key that was given for `who`, if one was.
+///
+/// # Errors
+/// `Corrupt` if it is no key; what the system says.
+pub(crate) fn key_of(who: &str) -> Result<Option<Secret>> {
+    let Some(memory) = store::copy_of(&format!("{PREFIX}{who}"))? else { return Ok(None) };
+    let mut mapping = Mapping::of(memory.as_fd())?;
+    let bytes = mapping.bytes_mut();
+    let (len, bytes) = bytes.split_first_chunk::<LENGTH_BYTES>().expect("it is longer");
+    let len = u32::from_be_bytes(*len) as usize;
+    if len > SECRET_BYTES_MAX {
+        return Err(Error::new(ErrorKind::Corrupt, format!("the key given for {who} is none")));
+    }
+    Secret::copy_of(&bytes[..len]).map(Some)
+}
+
+/// They are held once more, by whoever does so now.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn entrust_again() -> Result<()> {
+    store::each_left(PREFIX, |name, memory| store::entrust(name, memory).map(drop))
+}
+
+/// Nobody needs them any more: they are wiped, and nobody holds them.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn forsake() -> Result<()> {
+    store::each_left(PREFIX, |name, memory| {
+        Mapping::of(memory)?.bytes_mut().fill(0);
+        store::withdraw(name)
+    })?;
+    while store::take(|left| left.name.starts_with(PREFIX)).is_some() {}
+    Ok(())
+}
+
+/// Memory that is never swapped, in no dump, and in nobody else's reach, the kernel's included.
+fn secret_memory(who: &str) -> Result<OwnedFd> {
+    // SAFETY: no memory is passed; the answer is a descriptor, or below zero.
+    let fd = unsafe { libc::syscall(libc::SYS_memfd_secret, libc::O_CLOEXEC) };
+    if fd < 0 {
+        let error = io::Error::last_os_error();
+        let words = format!(
+            "the key of {who} cannot be kept for the process after this one: {error} \
+             (memfd_secret). Next: start the kernel with secretmem.enable=1; or a source that can be \
+             read again, file:PATH or credential:NAME"
+        );
+        return Err(Error::new(ErrorKind::Unsupported, words));
+    }
+    // SAFETY: it was opened just now, and is nobody else's.
+    let memory = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+    // SAFETY: no memory is passed.
+    match unsafe { libc::ftruncate(memory.as_raw_fd(), MAPPED_BYTES as i64) } {
+        0 => Ok(memory),
+        _ => Err(failed()),
+    }
+}
+
+fn failed() -> Error {
+    Error::io(&io::Error::last_os_error(), "memory for a key that was given")
+}
+
+/// Such memory, for a moment among our own.
+struct Mapping(NonNull<u8>);
+
+impl Mapping {
+    fn of(memory: BorrowedFd<'_>) -> Result<Self> {
+        let (protection, fd) = (libc::PROT_READ | libc::PROT_WRITE, memory.as_raw_fd());
+        let len = rustix::fs::fstat(memory).map_err(|error| Error::io(&error.into(), PREFIX))?;
+        if len.st_size < MAPPED_BYTES as i64 {
+            let words = format!("memory for a key with {} bytes", len.st_size);
+            return Err(Error::new(ErrorKind::Corrupt, words));
+        }
+        // SAFETY: a new mapping, at a place that the kernel chooses.
+        let at = unsafe {
+            libc::mmap(std::ptr::null_mut(), MAPPED_BYTES, protection, libc::MAP_SHARED, fd, 0)
+        };
+        if at == libc::MAP_FAILED {
+            return Err(failed());
+        }
+        Ok(Self(NonNull::new(at.cast()).expect("the kernel maps nothing at zero")))
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: mapped with this length, which a file of such memory keeps for good, and `&mut self`
+        // makes this the only slice of this process; nobody else writes while one of us lives.
+        unsafe { std::slice::from_raw_parts_mut(self.0.as_ptr(), MAPPED_BYTES) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `of` with this length, and no slice of it is left.
+        let unmapped = unsafe { libc::munmap(self.0.as_ptr().cast(), MAPPED_BYTES) };
+        debug_assert_eq!(unmapped, 0, "a mapping of ours can be given back");
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "the test looks at this process from outside")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_was_given_is_found_by_its_name_and_gone_afterwards() {
+        let path = std::env::temp_dir().join(format!("cairn-given-{}", std::process::id()));
+        std::fs::write(&path, b"hunter2").unwrap();
+        give_key("home/safe", &path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        for _ in 0..2 {
+            let key = key_of("home/safe").unwrap().expect("it was given");
+            assert_eq!(key.bytes(), b"hunter2");
+        }
+        assert!(key_of("home/other").unwrap().is_none());
+        let copy = store::copy_of("key/home/safe").unwrap().unwrap();
+        // Not even by a read of the file itself.
+        let mut bytes = [0; 8];
+        assert!(rustix::io::pread(&copy, &mut bytes, 0).is_err());
+        forsake().unwrap();
+        assert!(key_of("home/safe").unwrap().is_none());
+        let wiped = Mapping::of(copy.as_fd()).unwrap().bytes_mut().iter().all(|byte| *byte == 0);
+        assert!(wiped, "whoever holds it still holds nothing");
+    }
+}
