@@ -53,6 +53,11 @@ pub trait Device: 'static {
         Handled::Pass
     }
 
+    /// What another device on the same disk can be opened with, while this one goes on; of most kinds nothing.
+    fn share(&self) -> Handover {
+        None
+    }
+
     /// Another device is about to take its place, while clients wait: ends what it does by itself, and
     /// is done when nothing of it is on its way below. No request comes after this. What it answers
     /// is given to its successor, if that has its name and its kind ([`crate::Kept::handed_over`]).

@@ -302,3 +302,47 @@ fn clients_that_need_no_alignment_are_not_given_a_disk_that_does() {
     assert_eq!(tool(&dir, "qemu-io", &read).code, 0);
     assert_eq!(serve.stop().code, 0);
 }
+
+#[test]
+fn labelled_members_that_have_grown_make_a_larger_volume_under_load() {
+    let (dir, serve) = served();
+    let uri = serve.uri().to_owned();
+    let size = || -> u64 {
+        tool(&dir, "nbdinfo", &["--size", &uri]).out.trim().parse().expect("a number")
+    };
+    std::fs::write(dir.path("image"), noise(62 << 20, 3)).unwrap();
+    assert_eq!(tool(&dir, "nbdcopy", &["image", &uri]).code, 0);
+    assert_eq!(size(), 62 << 20);
+    let ran = dir.cairn(&["device", "resize", "a", "64M"]);
+    assert!(ran.code == 2 && ran.err.contains("it grows by a MiB at least"), "{ran:?}");
+
+    let mut load = Command::new("fio");
+    load.args(["--name=load", "--ioengine=nbd", "--rw=randwrite", "--bs=4k-64k", "--iodepth=8"]);
+    load.args(["--verify=crc32c", "--verify_backlog=64", "--verify_fatal=1", "--offset=32M"]);
+    load.args(["--size=16M", "--time_based", "--runtime=6", &format!("--uri={uri}")]);
+    let mut load = load.current_dir(dir.path(".")).stdout(Stdio::null()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    let would: Applied = dir.json(0, &["device", "resize", "a", "96M", "--dry-run"]);
+    assert!(would.notes.iter().any(|note| note.contains("would have")), "{would:?}");
+    dir.text(&["device", "resize", "a", "96M"]);
+    assert_eq!(size(), 62 << 20, "a mirror is as large as its smallest member");
+    dir.text(&["device", "resize", "b", "96M"]);
+    assert_eq!(size(), 94 << 20);
+    assert!(load.wait().unwrap().success(), "fio has seen an error or a wrong byte");
+    in_sync(&dir);
+    let write = ["-f", "raw", &uri, "-c", "write -P 7 80M 1M", "-c", "flush"];
+    assert_eq!(tool(&dir, "qemu-io", &write).code, 0);
+    dir.text(&["check"]);
+    serve.signal("KILL");
+    serve.end();
+
+    // The disks know it: also the larger one whose other has forgotten.
+    let serve = dir.import(&["home", "--key", "safe=file:key"]);
+    let uri = serve.uri().to_owned();
+    assert_eq!(tool(&dir, "nbdinfo", &["--size", &uri]).out.trim(), (94 << 20).to_string());
+    assert_eq!(tool(&dir, "qemu-io", &["-f", "raw", &uri, "-c", "read -P 7 80M 1M"]).code, 0);
+    assert_eq!(tool(&dir, "nbdcopy", &[&uri, "read"]).code, 0);
+    let read = std::fs::read(dir.path("read")).unwrap();
+    assert!(read[..32 << 20] == noise(62 << 20, 3)[..32 << 20], "what was there is there");
+    assert_eq!(serve.stop().code, 0);
+}

@@ -1,6 +1,7 @@
 //! One disk's label: reading it, and writing it one update at a time.
 
 use std::cell::{Cell, Ref, RefCell};
+use std::rc::Rc;
 
 use block::{ByteRange, Env, Lower, RangeLock, Result, Standing};
 
@@ -26,6 +27,11 @@ pub enum Seen {
 pub struct Store {
     env: Env,
     lower: Lower,
+    on_disk: Rc<OnDisk>,
+}
+
+/// What is known of the label, through whichever lower it is written.
+struct OnDisk {
     /// One update after the other.
     turn: RangeLock,
     label: RefCell<Label>,
@@ -71,21 +77,31 @@ impl Store {
     /// `Limit` if the pool has no room for a copy that others leave alone.
     pub fn new(env: &Env, lower: &Lower, label: Label, number: Option<usize>) -> Result<Self> {
         let tried = number.map_or(0, |_| label.sequence);
-        Ok(Self {
-            env: env.clone(),
-            lower: lower.clone(),
+        let on_disk = OnDisk {
             turn: RangeLock::new(),
             label: RefCell::new(label),
             active: Cell::new(number),
             tried: Cell::new(tried),
             settled: Cell::new(false),
             _reserve: env.pool().standing(COPY_BYTES_MAX)?,
-        })
+        };
+        Ok(Self { env: env.clone(), lower: lower.clone(), on_disk: Rc::new(on_disk) })
+    }
+
+    /// The same label of the same disk, through another lower: one that shows more of it.
+    #[must_use]
+    pub fn through(&self, lower: &Lower) -> Self {
+        Self { env: self.env.clone(), lower: lower.clone(), on_disk: self.on_disk.clone() }
+    }
+
+    /// Whether both keep one label.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.on_disk, &other.on_disk)
     }
 
     /// What the label says, as it was last written.
     pub fn label(&self) -> Ref<'_, Label> {
-        self.label.borrow()
+        self.on_disk.label.borrow()
     }
 
     /// Changes the label, durably. Updates take turns.
@@ -93,19 +109,19 @@ impl Store {
     /// # Errors
     /// What the disk says; then the label on it is either of the two. `Limit` if it does not fit.
     pub async fn update(&self, change: impl FnOnce(&mut Label)) -> Result<()> {
-        let _alone = self.turn.turn().await;
-        let mut next = self.label.borrow().clone();
+        let _alone = self.on_disk.turn.turn().await;
+        let mut next = self.on_disk.label.borrow().clone();
         change(&mut next);
-        next.sequence = self.tried.get() + 1;
+        next.sequence = self.on_disk.tried.get() + 1;
         next.written_unix_s = self.env.wall().as_secs();
         let copy = next.encode()?;
-        self.tried.set(next.sequence);
-        if !self.settled.get() {
+        self.on_disk.tried.set(next.sequence);
+        if !self.on_disk.settled.get() {
             self.lower.flush().await?;
-            self.settled.set(true);
+            self.on_disk.settled.set(true);
         }
-        let number = self.active.get().map_or(0, place::next_copy);
-        if self.active.get().is_none() {
+        let number = self.on_disk.active.get().map_or(0, place::next_copy);
+        if self.on_disk.active.get().is_none() {
             // What is left of a first label has its magic, whatever else: it is not taken for bytes of others.
             let head = copy.len().min(self.lower.info().block_size as usize);
             self.write(&copy[..head], number, next.data_bytes).await?;
@@ -113,8 +129,8 @@ impl Store {
         }
         self.write(&copy, number, next.data_bytes).await?;
         self.lower.flush().await?;
-        self.active.set(Some(number));
-        *self.label.borrow_mut() = next;
+        self.on_disk.active.set(Some(number));
+        *self.on_disk.label.borrow_mut() = next;
         Ok(())
     }
 
@@ -123,7 +139,7 @@ impl Store {
     /// # Errors
     /// What the disk says.
     pub async fn inspect(&self) -> Result<Inspection> {
-        let _alone = self.turn.turn().await;
+        let _alone = self.on_disk.turn.turn().await;
         inspect(&self.env, &self.lower).await
     }
 
@@ -152,6 +168,17 @@ impl Store {
         }
         all_of(begun).await
     }
+}
+
+/// Makes zeros of what was the back area when the disk had `data_bytes` of data: since it has grown, that is data.
+///
+/// # Errors
+/// What the disk says.
+pub async fn wipe_back(env: &Env, lower: &Lower, data_bytes: u64) -> Result<()> {
+    let zeros = env.pool().wait_for(AREA_BYTES as usize).await?;
+    zeros.write().fill(0);
+    all_of(write_all(lower, Area::Back(data_bytes).range().start(), &zeros)).await?;
+    lower.flush().await
 }
 
 /// Makes both areas of a disk zeros: labels, and whatever else began or ended it.

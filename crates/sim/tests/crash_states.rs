@@ -7,8 +7,9 @@ mod common;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use block::{Control, JobCommand};
-use common::{LIMIT, NS_MAX, Rig, moments, opening, text};
+use block::{ByteRange, Control, JobCommand, Op};
+use common::{DATA_BYTES, LIMIT, NS_MAX, PIECE, Rig, moments, opening, text};
+use graph::labels::Opening;
 use graph::live::{Live, Unchanged};
 use sim::Image;
 
@@ -201,4 +202,61 @@ fn a_volume_is_encrypted_in_place() {
         format!("name = \"g\"\n{disk}{devices}[export]\nvol = {{ on = \"{on}\" }}\n")
     };
     every_crash_between([spec("", "d0"), spec(devices, "move")]);
+}
+
+/// So much more that the old areas at the end of the disks are data, and the new ones do not touch them.
+const GROWN_BYTES: u64 = DATA_BYTES + (2 << 20);
+
+/// What comes up has what was flushed, and is as large as before, or as it is to be. All that is new is zeros.
+fn comes_up_whole(state: &[Image], text: &str) -> u64 {
+    let rig = Rig::of_larger(state, GROWN_BYTES);
+    let live = rig.open(text);
+    let client = rig.client(&live);
+    assert!(rig.holds(&client, FLUSHED), "what was flushed is there");
+    let size = client.info().size;
+    assert!([DATA_BYTES, GROWN_BYTES].contains(&size), "{size}");
+    size
+}
+
+#[test]
+fn members_grow() {
+    let text = text(&[0, 1], false);
+    let small: Vec<Image> = {
+        let rig = Rig::new(2);
+        let live = rig.open(&text);
+        rig.pass(LIMIT);
+        rig.fill(&rig.client(&live), FLUSHED);
+        rig.disks.iter().map(|disk| disk.image_in_flight()).collect()
+    };
+    let rig = Rc::new(Rig::of_larger(&small, GROWN_BYTES));
+    let live = Rc::new(rig.open(&text));
+    assert_eq!(rig.client(&live).info().size, DATA_BYTES, "nobody has said that it is to grow");
+    rig.pass(LIMIT);
+    let (own, its, wanted) = (rig.clone(), live.clone(), text.clone());
+    let change = async move {
+        let (turn, now) = (its.turn().await, its.now());
+        let grow = vec!["d0".to_owned(), "d1".to_owned()];
+        let opening = Opening { grow, ..opening(true) };
+        let (planned, survey) = own.look(&wanted, opening, now.labels.as_ref()).await?;
+        its.change(&turn, planned, Some(survey), LIMIT).await
+    };
+    let (mut seen, mut sizes) = (Seen::default(), BTreeSet::new());
+    let done = moments(&rig, change, |images| {
+        for state in seen.new_of(&images) {
+            sizes.insert(comes_up_whole(&state, &text));
+        }
+    });
+    done.unwrap_or_else(|unchanged| panic!("{unchanged:?}"));
+    println!("{} states", seen.0.len());
+    assert_eq!(sizes, BTreeSet::from([DATA_BYTES, GROWN_BYTES]), "both sides are seen");
+    let client = rig.client(&live);
+    assert_eq!(client.info().size, GROWN_BYTES);
+    for at in (DATA_BYTES..GROWN_BYTES).step_by(PIECE) {
+        let into = rig.world.env().buf(PIECE).unwrap();
+        let range = ByteRange::new(at, PIECE as u64).unwrap();
+        let Op::Read { into, .. } = rig.call(&client, Op::read(range, into)) else {
+            panic!("a read is answered as one")
+        };
+        assert!(into.read().iter().all(|byte| *byte == 0), "what is new is zeros: {at}");
+    }
 }

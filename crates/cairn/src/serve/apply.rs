@@ -22,6 +22,22 @@ use crate::source::faulty;
 /// Until what clients have begun is answered and flushed, and what is replaced has ended.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Disks of which a change says more than the spec.
+#[derive(Clone, Default)]
+pub(super) struct Anew {
+    /// Those that are labelled whatever is on them.
+    pub wipe: Vec<String>,
+    /// Those with a label that have grown, and are used as a whole.
+    pub grow: Vec<String>,
+}
+
+impl Anew {
+    /// Disks that are labelled whatever is on them.
+    pub fn wipe(wipe: Vec<String>) -> Self {
+        Self { wipe, ..Self::default() }
+    }
+}
+
 /// A spec that could become true, and its labelled disks, looked at.
 pub(super) struct Wanted {
     planned: Planned,
@@ -54,10 +70,10 @@ impl Serving {
     ) -> Result<Applied> {
         let mut notes = Vec::new();
         if let Some(speed) = moving {
-            let wanted = self.wanted(&spec, wipe.clone(), true).await?;
+            let wanted = self.wanted(&spec, Anew::wipe(wipe.clone()), true).await?;
             (spec, notes) = self.with_moves(&spec, &wanted.planned, speed)?;
         }
-        let mut applied = self.become_spec(turn, spec, wipe, dry_run).await?;
+        let mut applied = self.become_spec(turn, spec, Anew::wipe(wipe), dry_run).await?;
         applied.notes.extend(notes);
         if !dry_run {
             self.follow_moves();
@@ -72,9 +88,18 @@ impl Serving {
     pub async fn resize(&self, request: &ResizeRequest) -> Result<Applied> {
         let turn = self.live.turn().await;
         let grown = grow(&self.live.now().planned, request)?;
-        let spec = self.spec.borrow().clone();
-        let mut applied = self.become_spec(&turn, spec, Vec::new(), request.dry_run).await?;
+        let ResizeRequest { disk, dry_run, .. } = request;
+        let mut spec = self.spec.borrow().clone();
+        let said = spec.forget_making(disk).map_err(|why| Failure::new(Exit::NotFound, why))?;
+        let anew = Anew { grow: vec![disk.clone()], ..Anew::default() };
+        let mut applied = self.become_spec(&turn, spec, anew, *dry_run).await?;
         applied.notes.extend(grown);
+        if said && !dry_run && self.record.is_none() && !applied.changes.is_empty() {
+            applied.notes.push(format!(
+                "note: the next start reads the spec that you have. Next: take size and create of {disk} \
+                 out of it"
+            ));
+        }
         Ok(applied)
     }
 
@@ -82,10 +107,10 @@ impl Serving {
         &self,
         turn: &Turn,
         spec: Spec,
-        wipe: Vec<String>,
+        anew: Anew,
         dry_run: bool,
     ) -> Result<Applied> {
-        let Wanted { planned, survey, mut notes } = self.wanted(&spec, wipe, dry_run).await?;
+        let Wanted { planned, survey, mut notes } = self.wanted(&spec, anew, dry_run).await?;
         self.reachable_as_before(&planned)?;
         self.nobody_uses_what_goes(&planned)?;
         let known = self.known();
@@ -120,12 +145,7 @@ impl Serving {
         changed.map_err(told)
     }
 
-    pub(super) async fn wanted(
-        &self,
-        spec: &Spec,
-        wipe: Vec<String>,
-        dry_run: bool,
-    ) -> Result<Wanted> {
+    pub(super) async fn wanted(&self, spec: &Spec, anew: Anew, dry_run: bool) -> Result<Wanted> {
         let now = self.live.now();
         let (is, would) = (&now.planned.name, spec.name());
         if is != would {
@@ -133,7 +153,8 @@ impl Serving {
             return Err(Failure::new(Exit::Usage, why));
         }
         // What is missing now was missing before: somebody has said that this is right.
-        let opening = Opening { wipe, degraded: true, changes: true, ..labels::opening() };
+        let Anew { wipe, grow } = anew;
+        let opening = Opening { wipe, grow, degraded: true, changes: true, ..labels::opening() };
         let running = now.labels.as_ref();
         let look = labels::survey(spec, &self.env, &self.engine, opening, dry_run, running);
         let survey = look.await;
@@ -215,13 +236,6 @@ fn grow(planned: &Planned, request: &ResizeRequest) -> Result<Option<String>> {
         let why = format!("no disk {name:?} in {}; it has {}", planned.name, names.join(", "));
         return Err(Failure::new(Exit::NotFound, why));
     };
-    if disk.labelled {
-        let why = format!(
-            "{name} has a label, which says how large it is. Next: a larger disk in its place: \
-             another member of the mirror, and remove this one"
-        );
-        return Err(Failure::new(Exit::Unsupported, why));
-    }
     let Some(wanted) = request.size_bytes else { return Ok(None) };
     let Some(path) = disk.given.text("file") else {
         let why = format!(
@@ -230,8 +244,14 @@ fn grow(planned: &Planned, request: &ResizeRequest) -> Result<Option<String>> {
         );
         return Err(Failure::new(Exit::Unsupported, why));
     };
-    let (is, would) = (format_exact(disk.info.size), format_exact(wanted));
-    if wanted < disk.info.size {
+    let around = if disk.labelled { 2 * meta::AREA_BYTES } else { 0 };
+    let is_bytes = disk.info.size + around;
+    let (is, would) = (format_exact(is_bytes), format_exact(wanted));
+    if disk.labelled && wanted < is_bytes + meta::AREA_BYTES {
+        let why = format!("{name} has a label, and {is} with it: it grows by a MiB at least");
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    if wanted < is_bytes {
         let why = format!("{name} would shrink from {is} to {would}, and lose what is at its end");
         return Err(Failure::new(Exit::Unsupported, why));
     }

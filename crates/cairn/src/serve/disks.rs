@@ -6,7 +6,7 @@ use api::{Applied, DiskChange, DiskRequest};
 use block::Control;
 
 use super::Serving;
-use super::apply::here;
+use super::apply::{Anew, here};
 use crate::exit::{Exit, Failure, Result};
 
 impl Serving {
@@ -38,9 +38,9 @@ impl Serving {
         edited.map_err(|why| Failure::new(Exit::Usage, why))?;
         if matches!(change, DiskChange::Replace(_)) && !request.wipe {
             // Not for what is there already.
-            self.wanted(&spec, Vec::new(), true).await?;
+            self.wanted(&spec, Anew::default(), true).await?;
         }
-        let mut applied = self.become_spec(&turn, spec, wipe, request.dry_run).await?;
+        let mut applied = self.become_spec(&turn, spec, Anew::wipe(wipe), request.dry_run).await?;
         // A daemon keeps what was changed.
         if !request.dry_run && self.record.is_none() {
             applied.notes.push(note(&device, request));

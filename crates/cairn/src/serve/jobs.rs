@@ -8,6 +8,7 @@ use graph::live::Turn;
 use graph::spec::{Move, Planned, Spec};
 use graph::{Graph, Member};
 
+use super::apply::Anew;
 use super::{Serving, live};
 use crate::exit::{Exit, Failure, Result};
 use crate::out;
@@ -122,7 +123,7 @@ impl Serving {
 
     async fn leave(&self, turn: &Turn, moving: &Move, stays: &str) -> Result<()> {
         let spec = self.spec.borrow().without_move(moving, stays);
-        self.become_spec(turn, spec, Vec::new(), false).await.map(drop)
+        self.become_spec(turn, spec, Anew::default(), false).await.map(drop)
     }
 
     /// The spec with what moves bytes in it, so that each export shows what it shows now; and what is worth

@@ -36,6 +36,8 @@ pub trait AnyDevice {
     fn resolve(&self, range: ByteRange) -> Result<Vec<Below>>;
     /// See [`Device::control`].
     fn control(&self, control: &Control) -> Handled;
+    /// See [`Device::share`].
+    fn share(&self) -> Handover;
     /// See [`Device::close`].
     fn close(&self) -> LocalFuture<Handover>;
     /// The room that a future of [`Device::submit`] takes.
@@ -131,6 +133,10 @@ impl<D: Device> AnyDevice for D {
 
     fn control(&self, control: &Control) -> Handled {
         Device::control(self, control)
+    }
+
+    fn share(&self) -> Handover {
+        Device::share(self)
     }
 
     fn close(&self) -> LocalFuture<Handover> {

@@ -41,6 +41,8 @@ pub struct Opening {
     pub degraded: bool,
     /// Disks that are labelled whatever is on them.
     pub wipe: Vec<String>,
+    /// Disks of which all is used from now on, where they have grown since they were labelled.
+    pub grow: Vec<String>,
     /// Whether disks are taken that another machine has open.
     pub take: bool,
     /// Whether the spec may leave away disks and devices that labels name: somebody has changed it.

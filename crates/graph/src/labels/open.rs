@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use block::env::LocalFuture;
-use block::{Error, ErrorKind, Kept, Result};
+use block::{Env, Error, ErrorKind, Kept, Result};
 use meta::{Inspection, Label, PAST_MAX, Past, Store, Uuid};
 
 use super::absent::Absent;
@@ -20,6 +20,7 @@ use crate::spec::{LabelledDisk, Planned, PlannedNode, Role, Spec};
 
 /// The labelled disks of a graph that is open.
 pub struct Labels {
+    env: Env,
     opening: Opening,
     disks: BTreeMap<String, Disk>,
     epoch: u64,
@@ -41,6 +42,8 @@ struct Disk {
     open: Option<OpenDisk>,
     slot: Option<Rc<Slot>>,
     data_bytes: u64,
+    /// Bytes of data that it had before, if it has grown.
+    grown_from: Option<u64>,
     fresh: bool,
     clean: bool,
 }
@@ -62,6 +65,7 @@ impl Survey {
     pub async fn begin(self, planned: &Planned) -> Result<Labels, Vec<Refusal>> {
         let labels = self.labelled(planned, false).await?;
         labels.tell(|disk| disk.fresh).await.into_iter().collect::<Result<()>>().map_err(failed)?;
+        labels.clear_grown().await;
         Ok(labels)
     }
 
@@ -124,7 +128,17 @@ impl Survey {
         let keepers: BTreeSet<_> = keepers.map(|node| node.name.clone()).collect();
         let before = self.spec_before();
         let known = keepers.iter().filter(|name| before.has(name)).cloned().collect();
-        Ok(Labels { opening: self.opening, disks, epoch, spec, past, keepers, known, again: false })
+        Ok(Labels {
+            env: self.env,
+            opening: self.opening,
+            disks,
+            epoch,
+            spec,
+            past,
+            keepers,
+            known,
+            again: false,
+        })
     }
 
     /// What cannot be served for want of disks, or only if somebody says so.
@@ -235,7 +249,7 @@ impl Survey {
                 Bound::Absent(known) => *known,
                 Bound::Labelled(n) => {
                     let label = label(*n).expect("it was bound by its label");
-                    let (data_bytes, block_size) = (label.data_bytes, label.block_size);
+                    let (data_bytes, block_size) = (self.data_bytes(*n), label.block_size);
                     Remembered { disk: label.disk, data_bytes, block_size }
                 }
                 Bound::Fresh(_) => {
@@ -254,16 +268,18 @@ impl Survey {
         let look = &self.looks[n];
         let (label, number) = look.label.clone().expect("it was bound by its label");
         let open = look.open.clone().expect("its label was read");
-        let (clean, data_bytes) = (label.holder.is_none(), label.data_bytes);
+        let (clean, data_bytes) = (label.holder.is_none(), self.data_bytes(n));
+        let grown_from = self.grown.get(&n).map(|_| label.data_bytes);
         let fresh = label.forming;
         let (store, clean) = match &look.store {
             // All that was answered is flushed when a graph is changed.
-            Some(store) => (store.clone(), true),
+            Some(store) if grown_from.is_none() => (store.clone(), true),
+            Some(store) => (Rc::new(store.through(&open.lower)), true),
             None => (Rc::new(Store::new(&self.env, &open.lower, label, Some(number))?), clean),
         };
         let slot = Some(Rc::new(if held { Slot::held(store) } else { Slot::new(store) }));
         let (disk, open) = (Some(look.disk.clone()), Some(open));
-        Ok(Disk { disk, open, slot, data_bytes, fresh, clean })
+        Ok(Disk { disk, open, slot, data_bytes, grown_from, fresh, clean })
     }
 
     /// Opens a disk that is still to be made, empties one that is to be wiped, and labels it.
@@ -281,14 +297,16 @@ impl Survey {
         store.update(|_| {}).await?;
         let slot = Some(Rc::new(if held { Slot::held(store) } else { Slot::new(store) }));
         let (disk, open) = (Some(look.disk.clone()), Some(open));
-        Ok(Disk { disk, open, slot, data_bytes, fresh: true, clean: true })
+        let grown_from = None;
+        Ok(Disk { disk, open, slot, data_bytes, grown_from, fresh: true, clean: true })
     }
 }
 
 impl Disk {
     fn absent(known: &Remembered) -> Self {
         let data_bytes = known.data_bytes;
-        Self { disk: None, open: None, slot: None, data_bytes, fresh: false, clean: false }
+        let (disk, open, slot, grown_from) = Default::default();
+        Self { disk, open, slot, data_bytes, grown_from, fresh: false, clean: false }
     }
 
     /// Its label, if that may be written.
@@ -305,9 +323,13 @@ impl Disk {
     fn again(&self, failed: Option<&Labels>) -> Self {
         let slot = self.slot.as_ref().map(|slot| {
             let told = failed.and_then(|failed| failed.slot(&slot.store));
-            Rc::new(told.map_or_else(|| Slot::held(slot.store.clone()), |told| told.again()))
+            let store = slot.store.clone();
+            Rc::new(match told {
+                Some(told) => told.again(store),
+                None => Slot::held(store),
+            })
         });
-        Self { slot, fresh: false, clean: true, ..self.clone() }
+        Self { slot, grown_from: None, fresh: false, clean: true, ..self.clone() }
     }
 
     fn label(&self) -> DiskLabel {
@@ -340,6 +362,7 @@ impl Labels {
         }
         written.try_for_each(|written| written)?;
         self.catch_up().await?;
+        self.clear_grown().await;
         self.release();
         let gone = before.into_iter().flat_map(|before| before.disks.values());
         let gone = gone.filter_map(Disk::writable).filter(|slot| self.slot(&slot.store).is_none());
@@ -362,6 +385,7 @@ impl Labels {
             let news = News {
                 holder: self.opening.machine.clone(),
                 name: name.clone(),
+                data_bytes: disk.data_bytes,
                 epoch: self.epoch,
                 spec: self.spec.clone(),
                 past: self.past.clone(),
@@ -383,6 +407,16 @@ impl Labels {
         all(behind.collect()).await.into_iter().collect()
     }
 
+    /// Where labels were at the end of a disk, there are data by now: zeros, as in the rest of what it has more. If
+    /// that fails they are other bytes that nobody has written.
+    async fn clear_grown(&self) {
+        for disk in self.disks.values() {
+            if let (Some(before), Some(open)) = (disk.grown_from, &disk.open) {
+                let _ = meta::wipe_back(&self.env, &open.lower, before).await;
+            }
+        }
+    }
+
     /// Lets devices write at once: from here on they stay.
     fn release(&self) {
         self.disks.values().filter_map(|disk| disk.slot.as_ref()).for_each(|slot| slot.release());
@@ -400,7 +434,7 @@ impl Labels {
 
     fn slot(&self, store: &Rc<Store>) -> Option<&Rc<Slot>> {
         let mut slots = self.disks.values().filter_map(|disk| disk.slot.as_ref());
-        slots.find(|slot| Rc::ptr_eq(&slot.store, store))
+        slots.find(|slot| slot.store.is_same(store))
     }
 
     /// What the graph was before a change that has failed, to be written with an epoch above that of
@@ -408,6 +442,7 @@ impl Labels {
     pub fn again(&self, failed: Option<&Self>) -> Self {
         let disks = self.disks.iter().map(|(name, disk)| (name.clone(), disk.again(failed)));
         Self {
+            env: self.env.clone(),
             opening: Opening { degraded: true, ..self.opening.clone() },
             disks: disks.collect(),
             epoch: failed.map_or(self.epoch, |failed| failed.epoch) + 1,

@@ -14,6 +14,7 @@ type Cells = BTreeMap<String, KeptCell>;
 pub struct News {
     pub holder: Machine,
     pub name: String,
+    pub data_bytes: u64,
     pub epoch: u64,
     pub spec: String,
     /// The specs before it, the newest first.
@@ -61,8 +62,9 @@ impl Slot {
         Self { held: RefCell::new(Some(Cells::new())), release: Rc::default(), ..Self::new(store) }
     }
 
-    /// The same label for the graph that comes back when a change has failed: it is to have what it had before.
-    pub fn again(&self) -> Self {
+    /// The same label for the graph that comes back when a change has failed: it is to have what it had before, and
+    /// to be written through what is open then.
+    pub fn again(&self, store: Rc<Store>) -> Self {
         let (before, held, label) = (self.before.borrow(), self.held.borrow(), self.store.label());
         let is_held = |device: &String| held.as_ref().is_some_and(|held| held.contains_key(device));
         let before = before.as_ref();
@@ -72,7 +74,7 @@ impl Slot {
             .filter(|device| is_held(device) || !label.cells.contains_key(*device))
             .filter(|_| before.is_some());
         let undone = changed.map(|device| (device.clone(), had(device))).collect();
-        Self { undone, ..Self::held(self.store.clone()) }
+        Self { undone, ..Self::held(store) }
     }
 
     /// What a device left there.
@@ -133,6 +135,7 @@ impl Slot {
         label.cells.retain(|device, _| news.keepers.contains(device));
         label.holder = Some(news.holder.clone());
         label.disk_name.clone_from(&news.name);
+        label.data_bytes = news.data_bytes;
         label.spec.clone_from(&news.spec);
         label.past = news.past.to_vec();
         (label.epoch, label.forming) = (news.epoch, news.forming);

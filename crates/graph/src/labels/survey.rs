@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use block::{Env, Error, ErrorKind, Info, Lower};
-use meta::{Area, Label, Seen, Sought, Store};
+use meta::{AREA_BYTES, Area, Label, Seen, Sought, Store};
 
 use super::bind::{self, Binding, Bound, Sight, Sighting};
-use super::{Labels, Opening, Refusal, Why};
+use super::{Labels, Opening, Refusal, Why, text};
 use crate::engine::{AnyDevice, Engine, NodeId};
 use crate::kind::{DiskPlan, Given, Maker, Registry, Value};
 use crate::spec::{LabelledDisk, Spec, Surveyed};
@@ -20,6 +20,8 @@ pub struct Survey {
     pub(super) looks: Vec<Look>,
     pub(super) binding: Binding,
     pub(super) refusals: Vec<Refusal>,
+    /// Bytes of data of disks that are to have more of them, by their numbers.
+    pub(super) grown: BTreeMap<usize, u64>,
 }
 
 /// What was found where a spec says that a disk is.
@@ -96,6 +98,7 @@ impl Survey {
             looks: Vec::new(),
             binding: Binding::default(),
             refusals: Vec::new(),
+            grown: BTreeMap::new(),
         };
         let mut sightings = Vec::new();
         let mut identities: BTreeMap<String, String> = BTreeMap::new();
@@ -108,11 +111,39 @@ impl Survey {
         }
         if survey.refusals.is_empty() {
             match bind::bind(spec.name(), &sightings, &survey.opening) {
-                Ok(binding) => survey.binding = binding,
+                Ok(binding) => {
+                    survey.binding = binding;
+                    survey.grown = survey.growing();
+                }
                 Err(refusals) => survey.refusals = refusals,
             }
         }
         survey
+    }
+
+    /// Which disks are to have more data: those of which somebody says so, and those of which the labels of the
+    /// others say it already.
+    fn growing(&self) -> BTreeMap<usize, u64> {
+        let remembered = text::disks(&self.binding.spec).unwrap_or_default();
+        let grown = self.binding.disks.iter().filter_map(|(name, bound)| {
+            let Bound::Labelled(n) = bound else { return None };
+            let look = &self.looks[*n];
+            let (has, (label, _)) = (look.facts.as_ref()?.info.size, look.label.as_ref()?);
+            let wanted = match self.opening.grow.contains(name) {
+                true => meta::data_bytes(has).ok()?,
+                false => remembered.get(name)?.data_bytes,
+            };
+            let fits = Area::Back(wanted).range().end() <= has;
+            // The new area at its end must not touch the one that counts until then.
+            (fits && wanted >= label.data_bytes + AREA_BYTES).then_some((*n, wanted))
+        });
+        grown.collect()
+    }
+
+    /// Bytes of data of a disk with a label.
+    pub(super) fn data_bytes(&self, n: usize) -> u64 {
+        let (label, _) = self.looks[n].label.as_ref().expect("it was bound by its label");
+        self.grown.get(&n).copied().unwrap_or(label.data_bytes)
     }
 
     /// Everything that keeps the graph from being opened.
@@ -158,6 +189,10 @@ impl Survey {
                         return Err(Refusal::of(&name, Why::Elsewhere, words));
                     }
                     let label = store.label().clone();
+                    let open = match self.opening.grow.contains(&name) {
+                        true => self.open_anew(&look.disk, &open).await.map_err(fail)?,
+                        false => open,
+                    };
                     (look.open, look.store) = (Some(open), Some(store));
                     // In which copies it is, its store knows.
                     look.label = Some((label.clone(), 0));
@@ -192,7 +227,26 @@ impl Survey {
         if read_only && disk.kind.options.iter().any(|option| option.name == "read_only") {
             given.options.push(("read_only", Value::Switch(true)));
         }
-        let device = make(&given, &self.env, None).await?;
+        self.node(disk, make(&given, &self.env, None).await?)
+    }
+
+    /// The same disk, as large as it is by now, beside what has it open.
+    async fn open_anew(&self, disk: &LabelledDisk, open: &OpenDisk) -> Result<OpenDisk, Error> {
+        let Maker::Disk { make, .. } = disk.kind.maker else {
+            unreachable!("only disks have labels: the draft checked that")
+        };
+        let shared = open.device.share().ok_or_else(|| {
+            let words = format!(
+                "a disk of kind {} stays as large as it is while it is used. Next: stop, and start \
+                 again; then resize it",
+                disk.kind.name
+            );
+            Error::new(ErrorKind::Unsupported, words)
+        })?;
+        self.node(disk, make(&disk.given, &self.env, Some(shared)).await?)
+    }
+
+    fn node(&self, disk: &LabelledDisk, device: Rc<dyn AnyDevice>) -> Result<OpenDisk, Error> {
         let id = self.engine.add_device(&disk.given.name, device.clone(), &[])?;
         let node = Rc::new(OwnNode { engine: self.engine.clone(), id });
         Ok(OpenDisk { device, node, lower: self.engine.lower(id) })
@@ -206,11 +260,7 @@ impl Survey {
 
     fn surveyed(&self, bound: &Bound) -> Surveyed {
         match bound {
-            Bound::Labelled(n) => {
-                let look = &self.looks[*n];
-                let (label, _) = look.label.as_ref().expect("it was bound by its label");
-                look.surveyed(label.data_bytes)
-            }
+            Bound::Labelled(n) => self.looks[*n].surveyed(self.data_bytes(*n)),
             Bound::Fresh(n) => {
                 let look = &self.looks[*n];
                 let size = look.facts.as_ref().map_or(0, |facts| facts.info.size);

@@ -36,6 +36,17 @@ impl Spec {
         Ok(())
     }
 
+    /// How a disk was made does not count any more: it is larger by now. Whether anything was said of that.
+    ///
+    /// # Errors
+    /// If there is none of that name.
+    pub fn forget_making(&mut self, name: &str) -> Result<bool, String> {
+        let disk = self.find(Section::Disk, name)?;
+        let said = disk.fields.len();
+        disk.fields.retain(|field| !OF_MAKING.contains(&field.key.text.as_str()));
+        Ok(disk.fields.len() < said)
+    }
+
     /// A device stands on one more disk, which is new and gets a label.
     ///
     /// # Errors

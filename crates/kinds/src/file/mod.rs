@@ -165,6 +165,8 @@ struct Opened {
     open: Open,
     storage: Rc<dyn Storage>,
     flush_fault: FlushFault,
+    /// Operations that nobody waits for any more and that the kernel still works on.
+    late: Rc<Cell<u32>>,
 }
 
 /// Opens the disk; or, where a disk before it has the same one open, looks how large that is by now.
@@ -180,7 +182,8 @@ fn make(given: &Given, env: &Env, before: Handover) -> Result<Rc<dyn AnyDevice>>
         None => {
             let storage = env.open(&open_of(given))?;
             let info = info_of(storage.facts(), open.read_only);
-            (Rc::new(Opened { open, storage, flush_fault: FlushFault::default() }), info)
+            let (flush_fault, late) = Default::default();
+            (Rc::new(Opened { open, storage, flush_fault, late }), info)
         }
     };
     let timeout = given.duration("timeout").unwrap_or(TIMEOUT_DEFAULT);
@@ -189,7 +192,6 @@ fn make(given: &Given, env: &Env, before: Handover) -> Result<Rc<dyn AnyDevice>>
         name: given.name.clone(),
         opened,
         deadline: Deadline::new(env, timeout),
-        late: Rc::default(),
         underway: Underway::default(),
         errors: Cell::new(0),
         env: env.clone(),
@@ -201,8 +203,6 @@ struct Disk {
     name: String,
     opened: Rc<Opened>,
     deadline: Deadline,
-    /// Operations that nobody waits for any more and that the kernel still works on.
-    late: Rc<Cell<u32>>,
     underway: Underway,
     errors: Cell<u64>,
     env: Env,
@@ -212,7 +212,7 @@ impl Disk {
     /// Carries out one operation. Past the deadline the disk is out of service until the kernel has
     /// answered: a late write might land on top of a newer one.
     async fn carry_out(&self, io: DiskIo) -> Result<Option<Buf>> {
-        if self.late.get() > 0 {
+        if self.opened.late.get() > 0 {
             return Err(self.overdue());
         }
         let mut guard = self.deadline.guard(self.opened.storage.start(io));
@@ -231,8 +231,8 @@ impl Disk {
 
     fn wait_for_late(&self, ticket: Ticket) {
         self.errors.set(self.errors.get() + 1);
-        self.late.set(self.late.get() + 1);
-        let (late, one) = (self.late.clone(), self.underway.begin());
+        self.opened.late.set(self.opened.late.get() + 1);
+        let (late, one) = (self.opened.late.clone(), self.underway.begin());
         self.env.spawn("late disk operation", async move {
             let _one = one;
             let _ = ticket.await;
@@ -331,12 +331,17 @@ impl Device for Disk {
         let Control::Report = control else { return Handled::Pass };
         let summary = match self.opened.flush_fault.error() {
             Some(error) => error.words().to_owned(),
-            None if self.late.get() > 0 => self.overdue().words().to_owned(),
+            None if self.opened.late.get() > 0 => self.overdue().words().to_owned(),
             None => String::new(),
         };
         let health = if summary.is_empty() { Health::Ok } else { Health::Failed };
-        let counters = vec![("errors", self.errors.get()), ("late", u64::from(self.late.get()))];
+        let counters =
+            vec![("errors", self.errors.get()), ("late", u64::from(self.opened.late.get()))];
         Handled::Done(Ok(Report { health, summary, counters, ..Report::default() }))
+    }
+
+    fn share(&self) -> Handover {
+        Some(self.opened.clone())
     }
 
     fn close(&self) -> LocalFuture<Handover> {

@@ -48,6 +48,7 @@ pub fn opening(changes: bool) -> Opening {
         machine: Machine::new("host", [1; 16]),
         degraded: changes,
         wipe: Vec::new(),
+        grow: Vec::new(),
         take: false,
         changes,
     }
@@ -75,8 +76,19 @@ impl Rig {
 
     /// With disks whose slowest answers take so long.
     pub fn of_speeds(most_ns: &[u64]) -> Self {
+        Self::made(most_ns, DATA_BYTES)
+    }
+
+    /// Disks that hold this, and have room for so many bytes of data.
+    pub fn of_larger(images: &[Image], data_bytes: u64) -> Self {
+        let rig = Self::made(&vec![NS_MAX; images.len()], data_bytes);
+        rig.disks.iter().zip(images).for_each(|(disk, image)| disk.put_back(image));
+        rig
+    }
+
+    fn made(most_ns: &[u64], data_bytes: u64) -> Self {
         let world = SimWorld::with_pool(1, POOL_BYTES);
-        let size = DATA_BYTES + 2 * meta::AREA_BYTES;
+        let size = data_bytes + 2 * meta::AREA_BYTES;
         let disk = |(n, most_ns): (usize, &u64)| {
             let config = DiskConfig::new(size, Profile::Native512);
             let config = DiskConfig { most_ns: *most_ns, ..config };
@@ -92,9 +104,7 @@ impl Rig {
 
     /// A new process in a new world, with disks that hold this.
     pub fn of(images: &[Image]) -> Self {
-        let rig = Self::new(images.len());
-        rig.disks.iter().zip(images).for_each(|(disk, image)| disk.put_back(image));
-        rig
+        Self::of_larger(images, DATA_BYTES)
     }
 
     pub async fn look(

@@ -157,6 +157,7 @@ impl Trial {
             // What is missing was missing before.
             degraded: true,
             wipe: wish.wipe.clone(),
+            grow: Vec::new(),
             take: false,
             changes: true,
         };

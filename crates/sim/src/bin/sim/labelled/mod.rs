@@ -288,6 +288,7 @@ impl Trial {
                 machine: Machine::new("host", id),
                 degraded: ask.degraded,
                 wipe: Vec::new(),
+                grow: Vec::new(),
                 take: false,
                 changes: false,
             };
