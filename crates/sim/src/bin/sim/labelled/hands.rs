@@ -100,7 +100,7 @@ impl Trial {
         Ok(())
     }
 
-    fn plug(&mut self, place: usize, disk: Option<usize>) {
+    pub(super) fn plug(&mut self, place: usize, disk: Option<usize>) {
         self.plugged[place] = disk;
         match disk {
             Some(n) => self.world.plug(path(place), &self.disks[n]),
