@@ -1,5 +1,7 @@
 //! Small state of a device that outlives the process: kept in the labels of the disks beneath it.
 
+use std::rc::Rc;
+
 use crate::env::LocalFuture;
 use crate::{Error, ErrorKind, Handover, Result};
 
@@ -30,6 +32,10 @@ pub trait Kept {
     /// Whether that is sure already. Before it is, what is written gets onto the disks only with the news of
     /// the change: nobody may count on it.
     fn is_sure(&self) -> bool;
+
+    /// From now on `told` hears at once which port a write has failed beneath, and why: the answer comes only when
+    /// all ports have one. A disk whose flush has failed may show older bytes already.
+    fn on_failure(&self, told: Rc<dyn Fn(usize, &Error)>);
 
     /// Writes `state` into the label of every disk beneath `ports` that is there, and flushes it: with
     /// `Ok` for a port, each of them has it durably, and will show it as newer than all that was there
@@ -105,6 +111,8 @@ impl Kept for NothingKept {
     fn is_sure(&self) -> bool {
         true
     }
+
+    fn on_failure(&self, _: Rc<dyn Fn(usize, &Error)>) {}
 
     fn write(&self, ports: &[usize], _: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>> {
         let unlabelled = || Error::new(ErrorKind::Unsupported, "its disks have no label");

@@ -174,6 +174,10 @@ impl Kept for Inherited {
         self.kept.is_sure()
     }
 
+    fn on_failure(&self, told: Rc<dyn Fn(usize, &Error)>) {
+        self.kept.on_failure(told);
+    }
+
     fn write(&self, ports: &[usize], state: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>> {
         self.kept.write(ports, state)
     }

@@ -92,6 +92,11 @@ counts! {
     ChangeCrashed "crashes in the middle of a change",
     ChangeTold "crashes in a change after which labels told of the new graph alone",
     ChangeNotTold "crashes in a change after which labels told of the old graph alone",
+    DoubtTears "labelled graphs over disks that tear beyond their sectors",
+    DoubtFlushes "labelled graphs with a disk that ignores flushes",
+    DoubtLost "labelled graphs with a disk that loses writes",
+    DoubtMisdirected "labelled graphs with a disk that puts writes elsewhere",
+    DoubtRefused "starts refused for what such a disk had done, and done without it",
     Work "jobs for other threads",
 }
 

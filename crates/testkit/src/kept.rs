@@ -159,7 +159,8 @@ impl Labels for Shelf {
         let newest = found.iter().filter_map(|found| Some(found.state.as_ref()?.sequence)).max();
         let sequence = Rc::new(Cell::new(newest.unwrap_or(0)));
         let (device, beneath) = (device.to_owned(), beneath.to_vec());
-        Rc::new(Look { shelf: self, device, beneath, found, sequence, turn: RangeLock::new() })
+        let (turn, on_failure) = (RangeLock::new(), RefCell::default());
+        Rc::new(Look { shelf: self, device, beneath, found, sequence, turn, on_failure })
     }
 }
 
@@ -171,6 +172,7 @@ struct Look {
     found: Vec<Found>,
     sequence: Rc<Cell<u64>>,
     turn: RangeLock,
+    on_failure: RefCell<Option<Rc<dyn Fn(usize, &Error)>>>,
 }
 
 impl Kept for Look {
@@ -194,10 +196,15 @@ impl Kept for Look {
         true
     }
 
+    fn on_failure(&self, told: Rc<dyn Fn(usize, &Error)>) {
+        *self.on_failure.borrow_mut() = Some(told);
+    }
+
     fn write(&self, ports: &[usize], bytes: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>> {
         assert!(bytes.len() <= KEPT_BYTES_MAX, "{} bytes are too many", bytes.len());
         let (shelf, device) = (self.shelf.clone(), self.device.clone());
         let (turn, sequence) = (self.turn.clone(), self.sequence.clone());
+        let told = self.on_failure.borrow().clone();
         let ports: Vec<_> = ports.iter().map(|port| (*port, self.beneath[*port].clone())).collect();
         Box::pin(async move {
             let _alone = turn.turn().await;
@@ -208,7 +215,12 @@ impl Kept for Look {
             let disks = ports.iter().flat_map(|(_, disks)| disks.iter().copied()).collect();
             let mut answers = BTreeMap::new();
             for disk in shelf.order(disks) {
-                answers.insert(disk, shelf.write(disk, &device, &state).await);
+                let written = shelf.write(disk, &device, &state).await;
+                if let (Err(error), Some(told)) = (&written, &told) {
+                    let beneath = ports.iter().filter(|(_, disks)| disks.contains(&disk));
+                    beneath.for_each(|(port, _)| told(*port, error));
+                }
+                answers.insert(disk, written);
             }
             let answer =
                 |disks: &BTreeSet<PartId>| disks.iter().try_for_each(|disk| answers[disk].clone());

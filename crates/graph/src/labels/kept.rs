@@ -40,7 +40,11 @@ pub struct LabelKept {
     ports: Vec<Port>,
     turn: RangeLock,
     sequence: Rc<Cell<u64>>,
+    on_failure: RefCell<Option<Told>>,
 }
+
+/// Who hears at once of what has failed.
+type Told = Rc<dyn Fn(usize, &Error)>;
 
 impl LabelKept {
     /// What `device` keeps on the disks beneath its ports. If it is new, nothing: what stands there under
@@ -58,6 +62,7 @@ impl LabelKept {
             ports,
             turn: RangeLock::new(),
             sequence: Rc::new(Cell::new(newest)),
+            on_failure: RefCell::default(),
         }
     }
 }
@@ -135,12 +140,17 @@ impl Kept for LabelKept {
         !slots.any(|slot| slot.is_held())
     }
 
+    fn on_failure(&self, told: Told) {
+        *self.on_failure.borrow_mut() = Some(told);
+    }
+
     fn write(&self, ports: &[usize], state: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>> {
         assert!(state.len() <= KEPT_BYTES_MAX, "{}: a state is too long", self.device);
         let beneath: Vec<_> =
             ports.iter().map(|port| (*port, self.ports[*port].slots.clone())).collect();
         let (device, turn, sequence) =
             (self.device.clone(), self.turn.clone(), self.sequence.clone());
+        let told = self.on_failure.borrow().clone();
         Box::pin(async move {
             let _alone = turn.turn().await;
             sequence.set(sequence.get() + 1);
@@ -159,7 +169,15 @@ impl Kept for LabelKept {
             };
             let ports: Vec<_> =
                 beneath.iter().map(|(port, slots)| (*port, numbers(slots))).collect();
-            let writes = asked.take().into_iter().map(|slot| put(slot, &device, &cell));
+            let ports_of = |disk: usize| -> Vec<usize> {
+                let beneath = ports.iter().filter(|(_, disks)| disks.contains(&Some(disk)));
+                beneath.map(|(port, _)| *port).collect()
+            };
+            let writes = asked.take().into_iter().enumerate().map(|(disk, slot)| {
+                let (write, ports, told) =
+                    (put(slot, &device, &cell), ports_of(disk), told.clone());
+                tell_of(write, ports, told)
+            });
             let answers = all(writes.collect()).await;
             let answer = |disks: &[Option<usize>]| {
                 if disks.is_empty() {
@@ -173,6 +191,21 @@ impl Kept for LabelKept {
             ports.iter().map(|(port, disks)| (*port, answer(disks))).collect()
         })
     }
+}
+
+/// The answer of a write, and who hears of it at once if it has failed.
+fn tell_of(
+    write: LocalFuture<Result<()>>,
+    ports: Vec<usize>,
+    told: Option<Told>,
+) -> LocalFuture<Result<()>> {
+    Box::pin(async move {
+        let written = write.await;
+        if let (Err(error), Some(told)) = (&written, told) {
+            ports.into_iter().for_each(|port| told(port, error));
+        }
+        written
+    })
 }
 
 fn put(slot: Rc<Slot>, device: &str, cell: &meta::Cell) -> LocalFuture<Result<()>> {

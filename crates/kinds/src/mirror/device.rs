@@ -201,9 +201,13 @@ impl Inner {
         self.after_writes(op.range().expect("status has a range")).await;
         let mut failed = Err(self.nobody());
         for index in self.in_sync() {
-            failed = self.members[index].lower.forward(op).await;
-            if failed.is_ok() {
-                break;
+            match self.members[index].lower.forward(op).await {
+                // Taken out meanwhile: as with a read.
+                Ok(()) if self.members[index].state() != State::InSync => {
+                    failed = Err(self.nobody())
+                }
+                Ok(()) => return Ok(()),
+                Err(error) => failed = Err(error),
             }
         }
         failed

@@ -185,6 +185,17 @@ impl Inner {
         Ok(())
     }
 
+    /// Who cannot take a state is out at once, whoever else is awaited still.
+    pub fn hear_of_failures(&self) {
+        let Some(ledger) = &self.ledger else { return };
+        let me = self.me.clone();
+        ledger.kept.on_failure(Rc::new(move |port, error| {
+            if let Some(mirror) = me.upgrade() {
+                mirror.retire(port, Member::words_of("its label", error));
+            }
+        }));
+    }
+
     /// What was held back until the mirror is sure to stay is written once more: who could not take it is out.
     pub fn remember_when_sure(&self) {
         let Some(ledger) = self.ledger.as_ref().filter(|ledger| !ledger.kept.is_sure()) else {

@@ -231,6 +231,7 @@ async fn open(
     let making = Making { name, env, timeout, regions, speed, scrubbing, members, ledger };
     let mirror = Mirror::new(info, making);
     let inner = &mirror.inner;
+    inner.hear_of_failures();
     inner.remember().await?;
     inner.remember_when_sure();
     for (port, member) in inner.members.iter().enumerate() {

@@ -30,6 +30,8 @@ struct Wish {
     /// Disks that are taken whatever their labels say.
     wipe: Vec<String>,
     due: Due,
+    /// Whether a member with every write stays; one may come to that meanwhile.
+    keeps_bytes: bool,
 }
 
 /// What has to come of it.
@@ -193,7 +195,7 @@ impl Trial {
             (Unchanged::Failed(_), Due::Done) if words.contains(OTHER_BYTES) => {
                 counters.add(Count::ChangeRefused);
                 // Nobody who stays has all of them.
-                !self.in_sync_now()?.iter().any(|n| wish.shape.members.contains(n))
+                !wish.keeps_bytes || !self.keeps_bytes(&wish.shape)?
             }
             (Unchanged::Failed(_), Due::Done) if words.contains(OTHER_BLOCKS) => {
                 counters.add(Count::ChangeRefused);
@@ -281,7 +283,8 @@ impl Trial {
 
     /// What the graph is to become; `None` if what was drawn cannot be asked for now.
     fn wish(&mut self) -> Result<Option<Wish>, Failure> {
-        let mut wish = Wish { shape: self.shape.clone(), wipe: Vec::new(), due: Due::Done };
+        let (shape, wipe) = (self.shape.clone(), Vec::new());
+        let mut wish = Wish { shape, wipe, due: Due::Done, keeps_bytes: false };
         let shape = &mut wish.shape;
         let spare = (0..self.disks.len())
             .find(|n| !shape.members.contains(n) && self.plugged[*n] == Some(*n));
@@ -338,7 +341,12 @@ impl Trial {
                 }
             },
         }
+        wish.keeps_bytes = self.keeps_bytes(&wish.shape)?;
         Ok(Some(wish))
+    }
+
+    fn keeps_bytes(&self, shape: &Shape) -> Result<bool, Failure> {
+        Ok(self.in_sync_now()?.iter().any(|n| shape.members.contains(n)))
     }
 
     /// Whether a member that stays, and is not ill, has every write; or none that stays has them, and

@@ -27,6 +27,29 @@ impl Trial {
     /// Whether a member is there that has every write for certain: the newest state that is left of the
     /// mirror says so, and the member has this state itself.
     pub(super) fn somebody(&self) -> Result<bool, Failure> {
+        let records = self.records()?;
+        let newest = records.iter().map(|(_, record)| record.point.change).max();
+        Ok(records.iter().any(|(n, record)| {
+            let own = record.member(&self.shape.member(*n));
+            Some(record.point.change) == newest
+                && own.is_some_and(|own| own.standing == Standing::InSync)
+        }))
+    }
+
+    /// Whether the label of a member alone says that no other one has every write.
+    pub(super) fn knows_more(&self, disk: usize) -> Result<bool, Failure> {
+        let name = self.shape.member(disk);
+        let alone = |record: &Record| {
+            let others = record.members.iter().filter(|member| member.name != name);
+            others.map(|member| member.standing).all(|standing| standing != Standing::InSync)
+        };
+        let (own, others): (Vec<_>, Vec<_>) =
+            self.records()?.into_iter().partition(|(n, _)| *n == disk);
+        Ok(own.iter().all(|(_, record)| alone(record)) && !others.iter().any(|(_, it)| alone(it)))
+    }
+
+    /// What the labels say of the mirror, by the numbers of the disks.
+    fn records(&self) -> Result<Vec<(usize, Record)>, Failure> {
         let record = |(n, label): (usize, Label)| {
             let cell = label.cells.get("m")?;
             Some((n, Record::decode(&cell.bytes)))
@@ -35,12 +58,7 @@ impl Trial {
         for (n, record) in self.labels()?.into_iter().filter_map(record) {
             records.push((n, record.map_err(|why| wrong(format!("the record on d{n}: {why}")))?));
         }
-        let newest = records.iter().map(|(_, record)| record.point.change).max();
-        Ok(records.iter().any(|(n, record)| {
-            let own = record.member(&self.shape.member(*n));
-            Some(record.point.change) == newest
-                && own.is_some_and(|own| own.standing == Standing::InSync)
-        }))
+        Ok(records)
     }
 
     /// The graph was closed, or so it says: then all labels say so. If not, one member at least is out,

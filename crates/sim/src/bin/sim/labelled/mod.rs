@@ -9,6 +9,7 @@
 //! | `copies.rs` | what a mirror copies |
 //! | `changes.rs` | the graph becomes another one under load |
 //! | `hands.rs` | what becomes of disks between two lives |
+//! | `doubt.rs` | disks that do not keep what they promise |
 //! | `steps.rs` | what is done, step by step, and what can be left away |
 //! | `labels.rs` | what labels say, read from outside |
 
@@ -33,11 +34,13 @@ use crate::trial::{Failure, Report};
 
 mod changes;
 mod copies;
+mod doubt;
 mod hands;
 mod labels;
 mod shape;
 mod steps;
 
+use doubt::Doubt;
 pub use shape::KINDS;
 use shape::Shape;
 use steps::What;
@@ -148,6 +151,8 @@ struct Trial {
     used: BTreeSet<usize>,
     /// Whether some labels may tell of another graph than others: until it comes up again, all of them are needed.
     torn: bool,
+    /// What is wrong with the disks from the beginning, if anything is.
+    doubt: Option<Doubt>,
     /// The lives so far, and those within hands.
     life: u64,
     history: History,
@@ -166,13 +171,10 @@ struct Running {
 /// The first promise that is broken.
 pub fn run(seed: u64, history: &History) -> Result<Report, Failure> {
     let mut trial = Trial::new(seed, history)?;
-    let lives = Stream::new(seed, "lives", 0).within(2, 6);
-    for n in 0..lives {
-        trial.enters(n << 4);
-        trial.life(Load::Changing)?;
-        trial.between()?;
+    match trial.doubt {
+        Some(doubt) => trial.in_doubt(doubt)?,
+        None => trial.all_lives()?,
     }
-    trial.all_back()?;
     let counters = Counters::default();
     counters.absorb(trial.world.counters());
     Ok(Report {
@@ -202,13 +204,28 @@ impl Drop for Trial {
 }
 
 impl Trial {
+    /// Life after life, and what hands do between.
+    fn all_lives(&mut self) -> Result<(), Failure> {
+        let lives = Stream::new(self.seed, "lives", 0).within(2, 6);
+        for n in 0..lives {
+            self.enters(n << 4);
+            self.life(Load::Changing)?;
+            self.between()?;
+        }
+        self.all_back()
+    }
+
     fn new(seed: u64, history: &History) -> Result<Self, Failure> {
         let world = SimWorld::new(seed);
         let draw = Stream::new(seed, "labelled", 0);
         let count = draw.within(2, 3) as usize;
-        let shape = Shape::draw(&draw, count);
+        let mut shape = Shape::draw(&draw, count);
+        let doubt = Doubt::draw(seed, count);
+        // Of damage an encryption makes junk, of which nobody knows what it was.
+        shape.crypt &= doubt.is_none();
         let disk = |n: usize| {
             let profile = draw.pick(&[Profile::Native512, Profile::Native512, Profile::Native4k]);
+            let profile = doubt.map_or(profile, |doubt| doubt.profile(n, profile));
             let config = DiskConfig {
                 most_ns: draw.within(10_000, 1_000_000),
                 discard_zeroes: draw.below(2) == 0,
@@ -237,6 +254,7 @@ impl Trial {
             ill: None,
             used: (0..count).collect(),
             torn: false,
+            doubt,
             life: 0,
             history: history.clone(),
         };
