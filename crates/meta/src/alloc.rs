@@ -152,11 +152,6 @@ impl Allocator {
         Ok(())
     }
 
-    /// Where a block is, if that is in memory.
-    pub fn spot_in_memory(&self, block: u64) -> Option<Spot> {
-        self.map.in_memory(block).map(Spot::from)
-    }
-
     /// Where a block is; `None` if it is nowhere.
     ///
     /// # Errors

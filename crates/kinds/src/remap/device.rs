@@ -1,7 +1,9 @@
 //! Requests, and what a person may ask.
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::future::Future;
 use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 
 use block::env::LocalFuture;
 use block::{
@@ -212,15 +214,19 @@ impl Inner {
         report
     }
 
-    /// Brings the part of the map with that block into memory, for who asks again.
-    fn fetch(self: &Rc<Self>, block: u64) {
+    /// Where a block is, for who cannot wait. What is not in memory is brought there, for who asks again.
+    fn spot_at_once(self: &Rc<Self>, block: u64) -> Result<Spot> {
         let inner = self.clone();
+        let mut look = Box::pin(async move { inner.map().await?.blocks.spot(block).await });
+        if let Poll::Ready(spot) = look.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return spot;
+        }
         self.env.spawn("a part of a map", async move {
-            if let Ok(map) = inner.map().await {
-                // Whoever asks next is told what is wrong with it.
-                let _ = map.blocks.spot(block).await;
-            }
+            // Whoever asks next is told what is wrong with it.
+            let _ = look.await;
         });
+        let words = format!("where block {block} is has to be read from the disk: ask again");
+        Err(Error::new(ErrorKind::InUse, words).at(&self.name))
     }
 }
 
@@ -255,12 +261,7 @@ impl Device for Remap {
         let mut all = Vec::new();
         let blocks = inner.layout.block_of(range.start())..=inner.layout.block_of(range.end() - 1);
         for block in blocks.take(EXTENTS_MAX) {
-            let spot = inner.map.get().and_then(|map| map.blocks.spot_in_memory(block));
-            let Some(spot) = spot else {
-                inner.fetch(block);
-                let words = format!("where block {block} is has to be read first: ask again");
-                return Err(Error::new(ErrorKind::Unsupported, words).at(&inner.name));
-            };
+            let spot = inner.spot_at_once(block)?;
             let (Spot::At(place) | Spot::Lost(place)) = spot else { continue };
             let whole = inner.layout.range(block, 1);
             let part = whole.intersect(range).expect("the block is one of the range");

@@ -71,17 +71,6 @@ impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
         self.vault.0.look(&entry, index / Self::PER_PAGE, read).await
     }
 
-    /// One record, if its page is in memory.
-    pub fn in_memory(&self, index: u64) -> Option<T> {
-        let entry = Self::check(self.vault.object(self.id).ok()?, index).ok()?;
-        let within = (index % Self::PER_PAGE) as usize * size_of::<T>();
-        let number = entry.page(index / Self::PER_PAGE)?;
-        let cache = self.vault.0.tree.cache.borrow();
-        // A page of another object is blank to this one.
-        let page = cache.is_of(number, entry.number).then(|| cache.peek(number)).flatten()?;
-        T::read_from_bytes(&page.content()[within..][..size_of::<T>()]).ok()
-    }
-
     /// Records from `first` on, into all of `into`.
     ///
     /// # Errors

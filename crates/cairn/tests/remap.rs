@@ -1,0 +1,129 @@
+//! Blocks that are placed when they are first written, in the real binary: killed, changed while it is used,
+//! full, and packed.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
+
+mod common;
+
+use api::{DeviceStatus, Health, Job, JobState, Place, Status};
+use common::{Dir, tool, until};
+
+const DISK: &str =
+    "[disk]\na = { file = \"a.img\", size = \"16MiB\", create = true, label = true }\n";
+
+fn spec(options: &str) -> String {
+    let device = format!("thin = {{ kind = \"remap\", on = \"a\", size = \"1GiB\"{options} }}");
+    format!("name = \"g\"\n{DISK}[device]\n{device}\n[export]\nvol = {{ on = \"thin\" }}\n")
+}
+
+/// Runs commands of qemu-io, all of which succeed.
+fn io(dir: &Dir, uri: &str, commands: &[&str]) {
+    let mut args = vec!["-f", "raw", uri];
+    commands.iter().for_each(|command| args.extend(["-c", command]));
+    let ran = tool(dir, "qemu-io", &args);
+    assert!(ran.code == 0 && !ran.out.contains("failed"), "{commands:?}: {ran:?}");
+}
+
+fn thin(dir: &Dir) -> DeviceStatus {
+    let all: Vec<Status> = dir.json(0, &["status"]);
+    let devices = all.into_iter().flat_map(|status| status.devices);
+    devices.into_iter().find(|device| device.name == "thin").unwrap()
+}
+
+fn taken(dir: &Dir) -> u64 {
+    thin(dir).room.unwrap().taken_bytes
+}
+
+/// Where a byte of the volume is on the disk; `None` if it is nowhere.
+fn place(dir: &Dir, offset: &str) -> Option<u64> {
+    let place: Place = dir.json(0, &["locate", "vol", offset]);
+    place.below.first().map(|disk| disk.offset_bytes)
+}
+
+#[test]
+fn a_volume_larger_than_its_disk_is_there_after_a_kill() {
+    let dir = Dir::new();
+    dir.write("g.toml", &spec(""));
+    let serve = dir.serve(&["g.toml"]);
+    io(&dir, serve.uri(), &["write -P 0x11 1M 200k", "write -P 0x22 900M 4k", "flush"]);
+    io(&dir, serve.uri(), &["write -P 0x33 901M 4k", "discard 1M 64k"]);
+    serve.signal("KILL");
+    drop(serve);
+    let serve = dir.serve(&["g.toml"]);
+    let reads = ["read -P 0 1M 64k", "read -P 0x11 1088k 136k", "read -P 0x22 900M 4k"];
+    io(&dir, serve.uri(), &reads);
+    io(&dir, serve.uri(), &["read -P 0x33 901M 4k", "read -P 0 921604k 60k"]);
+    assert_eq!(taken(&dir), 5 * (64 << 10));
+    assert!(place(&dir, "900MiB").is_some());
+    assert!(place(&dir, "1MiB").is_none() && place(&dir, "500MiB").is_none());
+    let said = dir.text(&["status"]);
+    assert!(said.contains("thin: 320 KiB of"), "{said}");
+    let map = tool(&dir, "nbdinfo", &["--map", serve.uri()]);
+    assert!(map.out.contains("hole,zero"), "{map:?}");
+    assert_eq!(serve.stop().code, 0);
+}
+
+#[test]
+fn it_comes_into_a_graph_in_use_and_is_packed_there() {
+    let dir = Dir::new();
+    let other = "[disk]\nb = { memory = \"1MiB\" }\n[export]\nother = { on = \"b\" }\n";
+    dir.write("before.toml", &format!("name = \"g\"\n{other}"));
+    let with = |options| {
+        spec(options).replace("[disk]\n", "[disk]\nb = { memory = \"1MiB\" }\n")
+            + "other = { on = \"b\" }\n"
+    };
+    dir.write("log.toml", &with(", policy = \"log\""));
+    dir.write("pack.toml", &with(", policy = \"log\", pack = true"));
+    let serve = dir.serve(&["before.toml"]);
+    let uri = serve.uri().replace("///other", "///vol");
+    dir.text(&["apply", "log.toml"]);
+    for block in 0..40 {
+        let byte = block + 1;
+        io(&dir, &uri, &[&format!("write -P {byte} {block}M 64k")]);
+    }
+    io(&dir, &uri, &["discard 0 30M"]);
+    let (behind, first) = (place(&dir, "39MiB").unwrap(), place(&dir, "30MiB").unwrap());
+    assert_eq!((behind - first, taken(&dir)), (9 * (64 << 10), 10 * (64 << 10)));
+    dir.text(&["apply", "pack.toml"]);
+    let done = || {
+        let jobs: Vec<Job> = dir.json(0, &["job", "ls"]);
+        jobs.iter().any(|job| job.device == "thin" && job.state == JobState::Done)
+    };
+    until("it is packed", done);
+    for block in 30..40 {
+        let byte = block + 1;
+        io(&dir, &uri, &[&format!("read -P {byte} {block}M 64k")]);
+        assert!(place(&dir, &format!("{block}MiB")).unwrap() < first, "block {block} is in front");
+    }
+    assert_eq!(serve.stop().code, 0);
+}
+
+#[test]
+fn a_full_one_says_so_and_discards_help() {
+    let dir = Dir::new();
+    dir.write("g.toml", &spec(""));
+    let serve = dir.serve(&["g.toml"]);
+    let ran = tool(&dir, "qemu-io", &["-f", "raw", serve.uri(), "-c", "write -P 1 0 32M"]);
+    assert!(ran.out.contains("No space left") || ran.err.contains("No space left"), "{ran:?}");
+    let status = thin(&dir);
+    assert_eq!(status.health, Health::Ok);
+    io(&dir, serve.uri(), &["discard 0 8M", "write -P 2 100M 4M", "read -P 2 100M 4M", "flush"]);
+    assert_eq!(serve.stop().code, 0);
+}
+
+#[test]
+fn what_cannot_be_is_said_before_anything_is_done() {
+    let dir = Dir::new();
+    let cases = [
+        (DISK.replace(", label = true", ""), "", "put label = true on the disks"),
+        (DISK.to_owned(), ", block = \"6KiB\"", "block 6144 is not a power of two; 4096 is"),
+        (DISK.to_owned(), ", block = \"4KiB\"", ""),
+        (DISK.to_owned(), ", meta = \"a\"", "is the only device"),
+        (DISK.replace("16MiB", "8MiB"), ", block = \"4KiB\"", "the map takes"),
+    ];
+    for (disk, options, words) in cases {
+        dir.write("g.toml", &spec(options).replace(DISK, &disk));
+        let ran = dir.cairn(&["validate", "g.toml"]);
+        assert_eq!(ran.code, if words.is_empty() { 0 } else { 3 }, "{options}: {ran:?}");
+        assert!((ran.out + &ran.err).contains(words), "{options}: {words}");
+    }
+}
