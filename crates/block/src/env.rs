@@ -71,6 +71,21 @@ pub trait World {
         let why = format!("{}: there are no secrets in this world", wanted.prompt);
         Box::pin(std::future::ready(Err(Error::new(ErrorKind::Unsupported, why))))
     }
+    /// Has the key of an open device held for the next process, which cannot get it where this one did:
+    /// nobody types it again. Nobody is there to hold it, or it can be had again: nothing happens.
+    ///
+    /// # Errors
+    /// `Unsupported` where there is no memory for it; what the system says.
+    fn keep_secret(&self, _who: &str, _key: &Secret) -> Result<()> {
+        Ok(())
+    }
+    /// The key that a process before this one has had held for `who`.
+    ///
+    /// # Errors
+    /// `Corrupt` if it is no key; what the system says.
+    fn kept_secret(&self, _who: &str) -> Result<Option<Secret>> {
+        Ok(None)
+    }
     /// The buffers of this core.
     fn pool(&self) -> &BufPool;
     /// The facts that [`World::open`] would find; changes nothing and takes no lock.
@@ -149,14 +164,14 @@ pub trait World {
         let words = format!("{name}: nobody outlives this process");
         Err(Error::new(ErrorKind::Unsupported, words))
     }
-    /// Has all such memory held once more, by whoever does so now; and keys that were given by hand.
+    /// Has all such memory held once more, by whoever does so now; and keys of open devices.
     ///
     /// # Errors
     /// What the system says.
     fn entrust_remains(&self) -> Result<()> {
         Ok(())
     }
-    /// Nothing of such memory is of use any more, nor are keys that were given by hand: they go with this
+    /// Nothing of such memory is of use any more, nor are keys of open devices: they go with this
     /// process.
     ///
     /// # Errors
@@ -266,6 +281,22 @@ impl Env {
     /// As there.
     pub async fn secret(&self, wanted: &Wanted) -> Result<Secret> {
         self.0.secret(wanted).await
+    }
+
+    /// See [`World::keep_secret`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn keep_secret(&self, who: &str, key: &Secret) -> Result<()> {
+        self.0.keep_secret(who, key)
+    }
+
+    /// See [`World::kept_secret`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn kept_secret(&self, who: &str) -> Result<Option<Secret>> {
+        self.0.kept_secret(who)
     }
 
     /// A buffer of `len` bytes from this core's pool.

@@ -448,7 +448,8 @@ fn at_a_planned_restart_sessions_are_closed_in_order() {
     fio.args(["--name=load", "--ioengine=nbd", &format!("--uri={}", far.uri()), "--rw=randrw"]);
     fio.args(["--bsrange=4k-64k", "--size=24M", "--iodepth=8", "--verify=crc32c"]);
     fio.args(["--verify_fatal=1", "--time_based", "--runtime=6", "--verify_state_save=0"]);
-    let fio = fio.current_dir(&dir.0).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let fio =
+        fio.current_dir(&dir.0).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     for _ in 0..4 {
         std::thread::sleep(Duration::from_millis(900));
         let old = daemon.worker("t");
