@@ -1,7 +1,6 @@
 //! The doors to the world: disks, network, clock and timers, randomness. Nothing else of Cairn may
 //! touch time, threads, files or sockets. `runtime` is the real side, `sim` the seeded one.
 
-use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -13,6 +12,10 @@ use std::time::Duration;
 use crate::{
     Buf, BufPool, ByteRange, Error, ErrorKind, Event, Events, Extent, Result, Secret, Wanted,
 };
+
+mod ticket;
+
+pub use ticket::{Outcome, Ticket, Tickets};
 
 /// A future of one core, boxed; for what happens once, not once per request.
 pub type LocalFuture<T> = Pin<Box<dyn Future<Output = T>>>;
@@ -70,6 +73,21 @@ pub trait World {
     fn secret(&self, wanted: &Wanted) -> LocalFuture<Result<Secret>> {
         let why = format!("{}: there are no secrets in this world", wanted.prompt);
         Box::pin(std::future::ready(Err(Error::new(ErrorKind::Unsupported, why))))
+    }
+    /// Has the key of an open device held for the next process, which cannot get it where this one did:
+    /// nobody types it again. Nobody is there to hold it, or it can be had again: nothing happens.
+    ///
+    /// # Errors
+    /// `Unsupported` where there is no memory for it; what the system says.
+    fn keep_secret(&self, _who: &str, _key: &Secret) -> Result<()> {
+        Ok(())
+    }
+    /// The key that a process before this one has had held for `who`.
+    ///
+    /// # Errors
+    /// `Corrupt` if it is no key; what the system says.
+    fn kept_secret(&self, _who: &str) -> Result<Option<Secret>> {
+        Ok(None)
     }
     /// The buffers of this core.
     fn pool(&self) -> &BufPool;
@@ -149,14 +167,14 @@ pub trait World {
         let words = format!("{name}: nobody outlives this process");
         Err(Error::new(ErrorKind::Unsupported, words))
     }
-    /// Has all such memory held once more, by whoever does so now; and keys that were given by hand.
+    /// Has all such memory held once more, by whoever does so now; and keys of open devices.
     ///
     /// # Errors
     /// What the system says.
     fn entrust_remains(&self) -> Result<()> {
         Ok(())
     }
-    /// Nothing of such memory is of use any more, nor are keys that were given by hand: they go with this
+    /// Nothing of such memory is of use any more, nor are keys of open devices: they go with this
     /// process.
     ///
     /// # Errors
@@ -266,6 +284,22 @@ impl Env {
     /// As there.
     pub async fn secret(&self, wanted: &Wanted) -> Result<Secret> {
         self.0.secret(wanted).await
+    }
+
+    /// See [`World::keep_secret`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn keep_secret(&self, who: &str, key: &Secret) -> Result<()> {
+        self.0.keep_secret(who, key)
+    }
+
+    /// See [`World::kept_secret`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn kept_secret(&self, who: &str) -> Result<Option<Secret>> {
+        self.0.kept_secret(who)
     }
 
     /// A buffer of `len` bytes from this core's pool.
@@ -709,82 +743,6 @@ pub trait Channel {
     /// What the file says that keeps the counts.
     fn came_again(&self, _number: u64) -> Result<u64> {
         Ok(1)
-    }
-}
-
-/// Somebody who owns operations in flight.
-pub trait Tickets {
-    /// The outcome, once.
-    fn poll(&self, id: u64, cx: &mut Context<'_>) -> Poll<Outcome>;
-    /// Nobody waits any more; the operation keeps its buffers until the kernel has answered.
-    fn abandon(&self, id: u64);
-}
-
-/// What became of an operation. The buffers come back with it.
-#[derive(Debug)]
-pub struct Outcome {
-    /// Bytes moved, or why not.
-    pub result: Result<usize>,
-    /// The buffer of a disk operation or a receive.
-    pub buf: Option<Buf>,
-    /// The buffers of a send, emptied of nothing: the same vector, to be used again.
-    pub parts: Vec<Buf>,
-}
-
-impl Outcome {
-    /// An outcome without buffers.
-    pub fn bare(result: Result<usize>) -> Self {
-        Self { result, buf: None, parts: Vec::new() }
-    }
-}
-
-/// An operation in flight. Await it; drop it and only the waiting ends.
-#[must_use = "the outcome tells whether it worked"]
-pub struct Ticket {
-    owner: Option<Rc<dyn Tickets>>,
-    id: u64,
-}
-
-impl Ticket {
-    /// The operation `id` of `owner`.
-    pub fn new(owner: Rc<dyn Tickets>, id: u64) -> Self {
-        Self { owner: Some(owner), id }
-    }
-
-    /// An operation that has ended before it was begun.
-    pub fn ready(outcome: Outcome) -> Self {
-        Self::new(Rc::new(Ready(Cell::new(Some(outcome)))), 0)
-    }
-}
-
-struct Ready(Cell<Option<Outcome>>);
-
-impl Tickets for Ready {
-    fn poll(&self, _: u64, _: &mut Context<'_>) -> Poll<Outcome> {
-        Poll::Ready(self.0.take().expect("a ticket is not polled after its outcome"))
-    }
-
-    fn abandon(&self, _: u64) {}
-}
-
-impl Future for Ticket {
-    type Output = Outcome;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
-        let owner = self.owner.as_ref().expect("a ticket is not polled after its outcome");
-        let polled = owner.poll(self.id, cx);
-        if polled.is_ready() {
-            self.owner = None;
-        }
-        polled
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        if let Some(owner) = self.owner.take() {
-            owner.abandon(self.id);
-        }
     }
 }
 

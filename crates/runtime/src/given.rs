@@ -1,13 +1,16 @@
-//! Keys that somebody has given this process by hand, for itself and for the next one: in memory that
-//! even the kernel does not look into (`memfd_secret`), held by whoever outlives this process.
+//! Keys that nobody can read a second time: what was given to this process by hand, and, once a device is
+//! open with it, the device's own key for the next process, in memory that even the kernel does not look
+//! into (`memfd_secret`), held by whoever outlives this process.
 //!
 //! One of the named places of unsafe code: that call, and mappings for as long as a key is copied.
 #![allow(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use block::{Error, ErrorKind, KeySource, Result, SECRET_BYTES_MAX, Secret};
 
@@ -23,15 +26,35 @@ const LENGTH_BYTES: usize = 4;
 
 const _: () = assert!(LENGTH_BYTES + SECRET_BYTES_MAX <= MAPPED_BYTES, "any key fits");
 
-/// Takes a key out of a file, for whoever is called `who`, such as `home/safe`: it is asked for by that name
-/// from now on, in this process and in the next.
+/// What was given to this process, by whose it is.
+static GIVEN: Mutex<BTreeMap<String, Secret>> = Mutex::new(BTreeMap::new());
+
+fn all_given() -> MutexGuard<'static, BTreeMap<String, Secret>> {
+    GIVEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes a key or a passphrase out of a file, for whoever is called `who`, such as `home/safe`: it is what
+/// that device is given when it asks for one that nobody is there to type, until it is open.
 ///
 /// # Errors
-/// `Unsupported` where the kernel has no such memory; what the file says.
+/// What the file says.
 pub fn give_key(who: &str, file: &Path) -> Result<()> {
     let keys = Keys { credentials: None, by_hand: false, note: |_| {} };
-    let source = KeySource::File(file.to_owned());
-    let key = keys.file(file, &source)?;
+    let key = keys.file(file, &KeySource::File(file.to_owned()))?;
+    all_given().insert(who.to_owned(), key);
+    Ok(())
+}
+
+/// What was given for `who`, if something was.
+pub(crate) fn given(who: &str) -> Result<Option<Secret>> {
+    all_given().get(who).map(|given| Secret::copy_of(given.bytes())).transpose()
+}
+
+/// Has the key of an open device held for the next process. What was given to open it is not needed again.
+///
+/// # Errors
+/// `Unsupported` where the kernel has no such memory; what the system says.
+pub(crate) fn keep(who: &str, key: &Secret) -> Result<()> {
     let memory = secret_memory(who)?;
     let mut mapping = Mapping::of(memory.as_fd())?;
     let bytes = mapping.bytes_mut();
@@ -39,22 +62,24 @@ pub fn give_key(who: &str, file: &Path) -> Result<()> {
     bytes[LENGTH_BYTES..][..key.bytes().len()].copy_from_slice(key.bytes());
     let name = format!("{PREFIX}{who}");
     store::entrust(&name, memory.as_fd())?;
+    while store::take(|left| left.name == name).is_some() {}
     store::leave([(name, memory)]);
+    all_given().remove(who);
     Ok(())
 }
 
-/// The key that was given for `who`, if one was.
+/// The key that is held for `who`, if one is.
 ///
 /// # Errors
 /// `Corrupt` if it is no key; what the system says.
-pub(crate) fn key_of(who: &str) -> Result<Option<Secret>> {
+pub(crate) fn kept(who: &str) -> Result<Option<Secret>> {
     let Some(memory) = store::copy_of(&format!("{PREFIX}{who}"))? else { return Ok(None) };
     let mut mapping = Mapping::of(memory.as_fd())?;
     let bytes = mapping.bytes_mut();
     let (len, bytes) = bytes.split_first_chunk::<LENGTH_BYTES>().expect("it is longer");
     let len = u32::from_be_bytes(*len) as usize;
     if len > SECRET_BYTES_MAX {
-        return Err(Error::new(ErrorKind::Corrupt, format!("the key given for {who} is none")));
+        return Err(Error::new(ErrorKind::Corrupt, format!("the key held for {who} is none")));
     }
     Secret::copy_of(&bytes[..len]).map(Some)
 }
@@ -103,7 +128,7 @@ fn secret_memory(who: &str) -> Result<OwnedFd> {
 }
 
 fn failed() -> Error {
-    Error::io(&io::Error::last_os_error(), "memory for a key that was given")
+    Error::io(&io::Error::last_os_error(), "memory for a key")
 }
 
 /// Such memory, for a moment among our own.
@@ -154,16 +179,22 @@ mod tests {
         give_key("home/safe", &path).unwrap();
         std::fs::remove_file(&path).unwrap();
         for _ in 0..2 {
-            let key = key_of("home/safe").unwrap().expect("it was given");
-            assert_eq!(key.bytes(), b"hunter2");
+            let given = given("home/safe").unwrap().expect("it was given");
+            assert_eq!(given.bytes(), b"hunter2");
         }
-        assert!(key_of("home/other").unwrap().is_none());
+        assert!(given("home/other").unwrap().is_none() && kept("home/safe").unwrap().is_none());
+        for volume_key in [b"once", b"more"] {
+            keep("home/safe", &Secret::copy_of(volume_key).unwrap()).unwrap();
+            assert!(given("home/safe").unwrap().is_none(), "it is not needed again");
+            let kept = kept("home/safe").unwrap().expect("it is held");
+            assert_eq!(kept.bytes(), volume_key);
+        }
         let copy = store::copy_of("key/home/safe").unwrap().unwrap();
         // Not even by a read of the file itself.
         let mut bytes = [0; 8];
         assert!(rustix::io::pread(&copy, &mut bytes, 0).is_err());
         forsake().unwrap();
-        assert!(key_of("home/safe").unwrap().is_none());
+        assert!(kept("home/safe").unwrap().is_none());
         let wiped = Mapping::of(copy.as_fd()).unwrap().bytes_mut().iter().all(|byte| *byte == 0);
         assert!(wiped, "whoever holds it still holds nothing");
     }

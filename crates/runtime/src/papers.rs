@@ -38,7 +38,7 @@ pub(crate) fn take(name: &str, most: usize) -> Result<Vec<u8>> {
     file.rewind().map_err(failed)?;
     let read = Read::by_ref(&mut file).take(most as u64 + 1).read_to_end(&mut bytes);
     file.set_len(0).map_err(failed)?;
-    store::withdraw(name)?;
+    store::take_from_manager(name)?;
     read.map_err(failed)?;
     if bytes.len() > most {
         let words = format!("{name}: more than {most} bytes were left; they are not used");

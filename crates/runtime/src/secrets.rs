@@ -36,7 +36,7 @@ pub(crate) struct Keys {
 impl Keys {
     pub(crate) fn get(&self, wanted: &Wanted) -> Result<Secret> {
         if matches!(wanted.source, KeySource::Ask | KeySource::Fd(_)) {
-            if let Some(given) = given::key_of(&wanted.who)? {
+            if let Some(given) = given::given(&wanted.who)? {
                 return Ok(given);
             }
             if !self.by_hand {

@@ -478,6 +478,14 @@ impl World for Side {
         Box::pin(std::future::ready(keys.get(wanted)))
     }
 
+    fn keep_secret(&self, who: &str, key: &Secret) -> Result<()> {
+        if self.by_hand { Ok(()) } else { given::keep(who, key) }
+    }
+
+    fn kept_secret(&self, who: &str) -> Result<Option<Secret>> {
+        given::kept(who)
+    }
+
     fn pool(&self) -> &BufPool {
         &self.pool
     }
@@ -551,8 +559,8 @@ impl World for Side {
     }
 
     fn forsake_remains(&self) -> Result<()> {
-        self.remains.forsake()?;
-        given::forsake()
+        let remains = self.remains.forsake();
+        given::forsake().and(remains)
     }
 
     fn take_over(&self, name: &str, at: &Path, counts: &Path) -> Result<Rc<dyn Channel>> {

@@ -80,7 +80,7 @@ pub(crate) fn take(side: Rc<Side>, name: &str) -> Result<Rc<dyn Socket>> {
     let left = store::take(|left| left.name == name).ok_or_else(|| {
         Error::new(ErrorKind::NotFound, format!("{name}: nobody has left it to this process"))
     })?;
-    store::withdraw(name)?;
+    store::take_from_manager(name)?;
     sys::set_nonblocking(left.file.as_raw_fd(), side.nonblocking())
         .map_err(|error| Error::io(&error, format_args!("{name}: O_NONBLOCK")))?;
     let name = describe(&left.file).into();

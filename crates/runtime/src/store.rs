@@ -132,6 +132,21 @@ pub fn withdraw(name: &str) -> Result<()> {
         .map_err(|error| Error::io(&error, format_args!("${MANAGER}: giving up {name}")))
 }
 
+/// The same of something that this process takes for itself. Who does not listen any more, a keeper that is
+/// just being replaced, holds nothing for long either.
+///
+/// # Errors
+/// What the system says otherwise.
+pub(crate) fn take_from_manager(name: &str) -> Result<()> {
+    use io::ErrorKind::{ConnectionRefused, NotFound};
+    match tell(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), None) {
+        Err(error) if ![ConnectionRefused, NotFound].contains(&error.kind()) => {
+            Err(Error::io(&error, format_args!("${MANAGER}: taking {name}")))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Tells whoever has started this process a line, such as `READY=1`, if somebody wants to know.
 ///
 /// # Errors

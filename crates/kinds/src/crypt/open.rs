@@ -28,13 +28,17 @@ impl Lock {
     /// # Errors
     /// `Denied` if it has another length.
     pub async fn raw(&self) -> Result<Secret> {
+        if let Some(key) = self.left()?.filter(|key| key.bytes().len() == KEY_BYTES) {
+            return Ok(key);
+        }
         let (source, prompt) = (self.source.clone(), format!("key for {}", self.who));
-        let key = self
-            .env
-            .secret(&Wanted { source, prompt, twice: false, who: self.who.clone() })
-            .await?;
+        let wanted = Wanted { source, prompt, twice: false, who: self.who.clone() };
+        let key = self.env.secret(&wanted).await?;
         match key.bytes().len() {
-            KEY_BYTES => Ok(key),
+            KEY_BYTES => {
+                self.leave(&key)?;
+                Ok(key)
+            }
             other => Err(denied(format!(
                 "key {}: {other} bytes, and plain = true takes {KEY_BYTES}, as they are. Next: head \
                  -c {KEY_BYTES} /dev/urandom makes some",
@@ -65,13 +69,18 @@ impl Lock {
                 let volume = KeySlots::parse(&state.bytes).map_err(|error| {
                     Error::new(ErrorKind::Corrupt, format!("its key slots are damaged: {error}"))
                 })?;
-                let opened = match handed_over(kept).filter(|key| wrap::is_key(&volume, key)) {
+                let known = match handed_over(kept) {
+                    Some(key) => Some(key),
+                    None => self.left()?.map(Rc::new),
+                };
+                let opened = match known.filter(|key| wrap::is_key(&volume, key)) {
                     Some(key) => (volume, key),
                     None => {
                         let (volume, key) = self.unlock(volume).await?;
                         (volume, Rc::new(key))
                     }
                 };
+                self.leave(&opened.1)?;
                 if may_write
                     && !found.everywhere
                     && let Err(error) = keep(kept, &opened.0).await
@@ -87,6 +96,7 @@ impl Lock {
             }
             None if found.fresh => {
                 let (volume, key) = self.make(kept, unit).await?;
+                self.leave(&key)?;
                 Ok((volume, Rc::new(key)))
             }
             None => Err(Error::new(
@@ -101,6 +111,21 @@ impl Lock {
     fn tell(&self, words: String) {
         let device = self.who.rsplit('/').next().unwrap_or_default().to_owned();
         self.env.tell(Event { what: What::LabelUnwritable, device, member: None, words });
+    }
+
+    /// Whether nobody can get it from its source a second time.
+    fn is_by_hand(&self) -> bool {
+        matches!(self.source, KeySource::Ask | KeySource::Fd(_))
+    }
+
+    /// The key that the process before this one has left.
+    fn left(&self) -> Result<Option<Secret>> {
+        if self.is_by_hand() { self.env.kept_secret(&self.who) } else { Ok(None) }
+    }
+
+    /// Leaves the key to the next process.
+    fn leave(&self, key: &Secret) -> Result<()> {
+        if self.is_by_hand() { self.env.keep_secret(&self.who, key) } else { Ok(()) }
     }
 
     async fn unlock(&self, volume: KeySlots) -> Result<(KeySlots, Secret)> {

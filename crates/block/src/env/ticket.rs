@@ -1,0 +1,85 @@
+//! Operations in flight, and what becomes of them.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use crate::{Buf, Result};
+
+/// Somebody who owns operations in flight.
+pub trait Tickets {
+    /// The outcome, once.
+    fn poll(&self, id: u64, cx: &mut Context<'_>) -> Poll<Outcome>;
+    /// Nobody waits any more; the operation keeps its buffers until the kernel has answered.
+    fn abandon(&self, id: u64);
+}
+
+/// What became of an operation. The buffers come back with it.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Bytes moved, or why not.
+    pub result: Result<usize>,
+    /// The buffer of a disk operation or a receive.
+    pub buf: Option<Buf>,
+    /// The buffers of a send, emptied of nothing: the same vector, to be used again.
+    pub parts: Vec<Buf>,
+}
+
+impl Outcome {
+    /// An outcome without buffers.
+    pub fn bare(result: Result<usize>) -> Self {
+        Self { result, buf: None, parts: Vec::new() }
+    }
+}
+
+/// An operation in flight. Await it; drop it and only the waiting ends.
+#[must_use = "the outcome tells whether it worked"]
+pub struct Ticket {
+    owner: Option<Rc<dyn Tickets>>,
+    id: u64,
+}
+
+impl Ticket {
+    /// The operation `id` of `owner`.
+    pub fn new(owner: Rc<dyn Tickets>, id: u64) -> Self {
+        Self { owner: Some(owner), id }
+    }
+
+    /// An operation that has ended before it was begun.
+    pub fn ready(outcome: Outcome) -> Self {
+        Self::new(Rc::new(Ready(Cell::new(Some(outcome)))), 0)
+    }
+}
+
+struct Ready(Cell<Option<Outcome>>);
+
+impl Tickets for Ready {
+    fn poll(&self, _: u64, _: &mut Context<'_>) -> Poll<Outcome> {
+        Poll::Ready(self.0.take().expect("a ticket is not polled after its outcome"))
+    }
+
+    fn abandon(&self, _: u64) {}
+}
+
+impl Future for Ticket {
+    type Output = Outcome;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+        let owner = self.owner.as_ref().expect("a ticket is not polled after its outcome");
+        let polled = owner.poll(self.id, cx);
+        if polled.is_ready() {
+            self.owner = None;
+        }
+        polled
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if let Some(owner) = self.owner.take() {
+            owner.abandon(self.id);
+        }
+    }
+}
