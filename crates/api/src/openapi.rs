@@ -122,6 +122,7 @@ fn examples() -> Vec<(&'static str, Value)> {
     let finding = Finding { soundness: sound, name: Some(text()), words: text(), next: text() };
     let checked = Checked {
         graph: text(),
+        uuid: text(),
         change: 1,
         soundness: sound,
         disks: vec![checked_disk.clone()],

@@ -559,6 +559,8 @@ pub struct ResizeRequest {
 pub struct Checked {
     /// The graph.
     pub graph: String,
+    /// Its uuid, as labels have it.
+    pub uuid: String,
     /// The change that its newest label tells of.
     pub change: u64,
     /// The worst that was found.

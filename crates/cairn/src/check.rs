@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use api::{Checked, CheckedDevice, CheckedDisk, Finding, Soundness};
 use block::{Env, Info};
-use graph::kind::Maker;
+use graph::kind::{Maker, Told};
 use graph::labels::{Remembered, disks};
 use graph::spec::{Local, Planned, Severity, Spec, Surveyed};
 use meta::{Area, Inspection, Label};
@@ -54,6 +54,7 @@ pub async fn check(env: &Env, seen: &[Seen<'_>]) -> Option<Checked> {
     disks.sort_by(|a, b| a.name.cmp(&b.name));
     Some(Checked {
         graph: newest.graph_name.clone(),
+        uuid: newest.graph.to_string(),
         change: newest.epoch,
         soundness: soundness.unwrap_or(Soundness::Sound),
         disks,
@@ -228,12 +229,12 @@ impl Checking<'_> {
         let mut all = Vec::new();
         for node in &planned.nodes {
             let Maker::Keeper { tell, .. } = node.kind.maker else { continue };
-            let mut newest: Option<(u64, String)> = None;
+            let mut newest: Option<(u64, Told)> = None;
             for Seen { place, label, .. } in self.seen {
                 let Some(cell) = label.cells.get(&node.name) else { continue };
                 match tell(&cell.bytes) {
-                    Ok(words) if newest.as_ref().is_none_or(|(at, _)| *at < cell.sequence) => {
-                        newest = Some((cell.sequence, words));
+                    Ok(told) if newest.as_ref().is_none_or(|(at, _)| *at < cell.sequence) => {
+                        newest = Some((cell.sequence, told));
                     }
                     Ok(_) => {}
                     Err(why) => {
@@ -243,8 +244,16 @@ impl Checking<'_> {
                     }
                 }
             }
-            let (name, kind) = (node.name.clone(), node.kind.name.to_owned());
-            all.extend(newest.map(|(_, words)| CheckedDevice { name, kind, words }));
+            let Some((_, Told { words, lacks })) = newest else { continue };
+            if !lacks.is_empty() {
+                let next = "serve it: that is copied";
+                self.find(Soundness::Repairable, &node.name, lacks, next);
+            }
+            all.push(CheckedDevice {
+                name: node.name.clone(),
+                kind: node.kind.name.to_owned(),
+                words,
+            });
         }
         all
     }

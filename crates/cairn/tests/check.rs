@@ -84,6 +84,11 @@ fn a_graph_that_runs_is_checked_and_repaired_too() {
     let dir = made("mirror");
     let serve = dir.serve(&["home.toml"]);
     dir.text(&["check"]);
+    // What has left says nothing of it.
+    dir.text(&["create", "c.img", "16M"]);
+    dir.text(&["device", "insert", "home/c", "c.img"]);
+    dir.text(&["device", "remove", "home/c"]);
+    assert!(!dir.text(&["check"]).contains("damaged"));
     for (from, words) in [(0, "front"), (15 * MIB, "back")] {
         damage(&dir, "a.img", from, MIB);
         let checked = dir.cairn(&["check"]);

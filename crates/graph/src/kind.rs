@@ -354,7 +354,7 @@ pub enum Maker {
         /// Makes it from what it kept, or newly.
         make: MakeKeeper,
         /// What it kept, in words; or why that cannot be used.
-        tell: fn(&[u8]) -> std::result::Result<String, String>,
+        tell: fn(&[u8]) -> std::result::Result<Told, String>,
     },
     /// The device is a disk.
     Disk {
@@ -363,6 +363,22 @@ pub enum Maker {
         /// Opens it, and makes it where that was asked for.
         make: MakeDisk,
     },
+}
+
+/// What a device keeps, in words.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Told {
+    /// All of it.
+    pub words: String,
+    /// What it lacks, and the device can do without; empty if that is nothing.
+    pub lacks: String,
+}
+
+impl Told {
+    /// It lacks nothing.
+    pub fn whole(words: String) -> Self {
+        Self { words, lacks: String::new() }
+    }
 }
 
 impl Maker {

@@ -7,7 +7,7 @@ use api::{Checked, CheckedDisk, Client, Finding, Soundness};
 use block::Env;
 use clap::Args;
 use graph::engine::Engine;
-use meta::{Inspection, Label, Store, Wrong};
+use meta::{Inspection, Label, Store, Uuid, Wrong};
 use serde::Serialize;
 
 use super::{confirm, core, undo, wipe};
@@ -192,7 +192,12 @@ impl Found {
                 Err(wrong) => self.unread.push(unread(place, inspection, wrong)),
             }
         }
-        for seen in graphs.values() {
+        for ((_, uuid), seen) in &graphs {
+            // What has left a graph that runs says nothing of it.
+            let uuid = Uuid(*uuid).to_string();
+            if self.graphs.iter().any(|graph| graph.uuid == uuid) {
+                continue;
+            }
             let checked = core.block_on(check(&env, seen));
             self.graphs.extend(checked.filter(&is_wanted));
         }
@@ -238,7 +243,7 @@ fn unread(place: &str, inspection: &Inspection, wrong: &Wrong) -> Finding {
 
 /// `home  change 3, 2 disks: sound`, and what is worth knowing.
 fn graph(checked: &Checked) -> String {
-    let Checked { graph, change, soundness, disks, kept, findings } = checked;
+    let Checked { graph, change, soundness, disks, kept, findings, .. } = checked;
     let many = count(disks.len() as u64, "disk");
     let mut text = format!("{graph}  change {change}, {many}: {}\n", word(*soundness));
     let names = disks.iter().map(|disk| &disk.name).chain(kept.iter().map(|device| &device.name));

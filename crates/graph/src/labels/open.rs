@@ -194,7 +194,7 @@ impl Survey {
     fn past(&self, spec: &str) -> Vec<Past> {
         let Binding { epoch, spec: before, past, .. } = &self.binding;
         let mut past = past.clone();
-        let is_over = !before.is_empty() && before != spec;
+        let is_over = !before.is_empty() && without_sizes(before) != without_sizes(spec);
         // While bytes move there is no place to go back to.
         if is_over && self.spec_before().moves().is_empty() {
             let until_unix_s = self.env.wall().as_secs();
@@ -581,6 +581,16 @@ fn disks_of(planned: &Planned, index: usize) -> BTreeSet<usize> {
         Role::Disk => BTreeSet::from([index]),
         Role::Device => node.lowers.iter().flat_map(|lower| disks_of(planned, *lower)).collect(),
     }
+}
+
+/// A spec of labels, without how large its disks are: they do not shrink again.
+fn without_sizes(text: &str) -> String {
+    let mut spec = Spec::parse(text, "label", &|_| None);
+    for name in text::disks(text).unwrap_or_default().into_keys() {
+        // It has just been read there.
+        let _ = spec.forget_making(&name);
+    }
+    spec.to_text()
 }
 
 fn failed(error: Error) -> Vec<Refusal> {

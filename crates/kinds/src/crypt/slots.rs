@@ -1,5 +1,6 @@
 //! The key slots as bytes: `docs/formats/keyslots.md`. No I/O, no cryptography.
 
+use graph::kind::Told;
 use std::fmt;
 
 /// The length of a state.
@@ -57,10 +58,10 @@ pub struct KeySlots {
 ///
 /// # Errors
 /// Why it is none.
-pub fn tell(bytes: &[u8]) -> Result<String, String> {
+pub fn tell(bytes: &[u8]) -> Result<Told, String> {
     let kept = KeySlots::parse(bytes).map_err(|error| error.to_string())?;
     let used = kept.slots.iter().flatten().count();
-    Ok(format!("{used} of {SLOTS} key slots"))
+    Ok(Told::whole(format!("{used} of {SLOTS} key slots")))
 }
 
 /// The volume key under one passphrase.

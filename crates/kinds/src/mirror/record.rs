@@ -1,5 +1,6 @@
 //! What a mirror keeps in the labels beneath it: `docs/formats/mirror.md`.
 
+use graph::kind::Told;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -99,7 +100,7 @@ pub struct Record {
 ///
 /// # Errors
 /// Why it is none.
-pub fn tell(bytes: &[u8]) -> Result<String, String> {
+pub fn tell(bytes: &[u8]) -> Result<Told, String> {
     let record = Record::decode(bytes)?;
     let regions = |map: &Map| format!("{} of {} regions", map.len(), record.regions.count());
     let one = |member: &Known| match member.standing {
@@ -107,9 +108,13 @@ pub fn tell(bytes: &[u8]) -> Result<String, String> {
         Standing::Stale => format!("{} misses {}", member.name, regions(&member.missing)),
         Standing::Failed => format!("{} failed, misses {}", member.name, regions(&member.missing)),
     };
-    let members: Vec<_> = record.members.iter().map(one).collect();
+    let join = |members: Vec<String>| members.join(", ");
+    let behind = record.members.iter().filter(|member| member.standing != Standing::InSync);
+    let lacks = join(behind.map(one).collect());
+    let members = join(record.members.iter().map(one).collect());
     let flush = if record.flush_failed { "; a flush has failed" } else { "" };
-    Ok(format!("{}; {} may differ{flush}", members.join(", "), regions(&record.active)))
+    let words = format!("{members}; {} may differ{flush}", regions(&record.active));
+    Ok(Told { words, lacks })
 }
 
 /// Names one state: who wrote it, and how many came before.
