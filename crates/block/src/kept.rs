@@ -8,6 +8,9 @@ use crate::{Error, ErrorKind, Handover, Result};
 /// The most bytes that one device keeps.
 pub const KEPT_BYTES_MAX: usize = 4096;
 
+/// Who hears which port a write has failed beneath, and why.
+pub type OnFailure = Rc<dyn Fn(usize, &Error)>;
+
 /// What a device keeps on the labelled disks beneath it, seen from the device. Its ports are the
 /// device's lowers, in order. The framework knows which labels lie beneath which port, numbers what
 /// is written, and gives back the newest.
@@ -35,7 +38,7 @@ pub trait Kept {
 
     /// From now on `told` hears at once which port a write has failed beneath, and why: the answer comes only when
     /// all ports have one. A disk whose flush has failed may show older bytes already.
-    fn on_failure(&self, told: Rc<dyn Fn(usize, &Error)>);
+    fn on_failure(&self, told: OnFailure);
 
     /// Writes `state` into the label of every disk beneath `ports` that is there, and flushes it: with
     /// `Ok` for a port, each of them has it durably, and will show it as newer than all that was there
@@ -112,7 +115,7 @@ impl Kept for NothingKept {
         true
     }
 
-    fn on_failure(&self, _: Rc<dyn Fn(usize, &Error)>) {}
+    fn on_failure(&self, _: OnFailure) {}
 
     fn write(&self, ports: &[usize], _: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>> {
         let unlabelled = || Error::new(ErrorKind::Unsupported, "its disks have no label");

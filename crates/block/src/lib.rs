@@ -39,7 +39,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use event::{EVENTS_MAX, Event, Events, Told, What};
 pub use flush_fault::FlushFault;
 pub use info::{Info, Needs};
-pub use kept::{Found, KEPT_BYTES_MAX, Kept, KeptState, NothingKept};
+pub use kept::{Found, KEPT_BYTES_MAX, Kept, KeptState, NothingKept, OnFailure};
 pub use lower::{Child, ChildId, Core, Done, Lower, Started};
 pub use pace::{BUSY_SHARE, LEAST_BYTES_PER_S, Pace, STEP_BYTES_MAX, STEP_BYTES_MIN, Step};
 pub use range::ByteRange;

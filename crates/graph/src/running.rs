@@ -8,7 +8,7 @@ use std::rc::Rc;
 use block::env::LocalFuture;
 use block::{
     Below, ByteRange, Control, Emulate, Env, Error, ErrorKind, Found, Handled, Handover, Hooks,
-    Info, Kept, NothingKept, OrElse, Port, Report, Result, Table, TableId,
+    Info, Kept, NothingKept, OnFailure, OrElse, Port, Report, Result, Table, TableId,
 };
 
 use crate::carried::Carried;
@@ -174,7 +174,7 @@ impl Kept for Inherited {
         self.kept.is_sure()
     }
 
-    fn on_failure(&self, told: Rc<dyn Fn(usize, &Error)>) {
+    fn on_failure(&self, told: OnFailure) {
         self.kept.on_failure(told);
     }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use block::env::LocalFuture;
 use block::{
-    Env, Error, ErrorKind, Found, Handover, KEPT_BYTES_MAX, Kept, KeptState, RangeLock, Result,
-    Waiters,
+    Env, Error, ErrorKind, Found, Handover, KEPT_BYTES_MAX, Kept, KeptState, OnFailure, RangeLock,
+    Result, Waiters,
 };
 use sim::draw::Stream;
 use sim::{Labels, PartId};
@@ -172,7 +172,7 @@ struct Look {
     found: Vec<Found>,
     sequence: Rc<Cell<u64>>,
     turn: RangeLock,
-    on_failure: RefCell<Option<Rc<dyn Fn(usize, &Error)>>>,
+    on_failure: RefCell<Option<OnFailure>>,
 }
 
 impl Kept for Look {
@@ -196,7 +196,7 @@ impl Kept for Look {
         true
     }
 
-    fn on_failure(&self, told: Rc<dyn Fn(usize, &Error)>) {
+    fn on_failure(&self, told: OnFailure) {
         *self.on_failure.borrow_mut() = Some(told);
     }
 

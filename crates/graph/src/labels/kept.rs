@@ -7,7 +7,8 @@ use std::task::Poll;
 
 use block::env::LocalFuture;
 use block::{
-    Error, ErrorKind, Found, Handover, KEPT_BYTES_MAX, Kept, KeptState, RangeLock, Result,
+    Error, ErrorKind, Found, Handover, KEPT_BYTES_MAX, Kept, KeptState, OnFailure, RangeLock,
+    Result,
 };
 
 use super::slot::Slot;
@@ -40,11 +41,8 @@ pub struct LabelKept {
     ports: Vec<Port>,
     turn: RangeLock,
     sequence: Rc<Cell<u64>>,
-    on_failure: RefCell<Option<Told>>,
+    on_failure: RefCell<Option<OnFailure>>,
 }
-
-/// Who hears at once of what has failed.
-type Told = Rc<dyn Fn(usize, &Error)>;
 
 impl LabelKept {
     /// What `device` keeps on the disks beneath its ports. If it is new, nothing: what stands there under
@@ -140,7 +138,7 @@ impl Kept for LabelKept {
         !slots.any(|slot| slot.is_held())
     }
 
-    fn on_failure(&self, told: Told) {
+    fn on_failure(&self, told: OnFailure) {
         *self.on_failure.borrow_mut() = Some(told);
     }
 
@@ -197,7 +195,7 @@ impl Kept for LabelKept {
 fn tell_of(
     write: LocalFuture<Result<()>>,
     ports: Vec<usize>,
-    told: Option<Told>,
+    told: Option<OnFailure>,
 ) -> LocalFuture<Result<()>> {
     Box::pin(async move {
         let written = write.await;
