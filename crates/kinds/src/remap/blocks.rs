@@ -421,14 +421,16 @@ impl Inner {
         Ok(())
     }
 
-    /// Says below that nobody needs these places. It does no harm if nobody hears it.
+    /// Says below that nobody needs these places. It does no harm if nobody hears it, but is counted.
     async fn discard_below(&self, freed: &[Places]) {
         let mut window = Window::default();
         for Places { first, count } in freed.iter().filter(|_| self.data.info().discard) {
             let range = self.layout.places(*first, *count);
             window.push(self.data.start(Op::Discard { range, fua: false }), None).await;
         }
-        let _ = window.drain().await;
+        if window.drain().await.is_err() {
+            self.undiscarded.set(self.undiscarded.get() + 1);
+        }
     }
 
     /// Gives back the places of whole blocks: those that follow each other together.

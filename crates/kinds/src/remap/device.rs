@@ -49,6 +49,8 @@ pub struct Inner {
     pub taken: Cell<u64>,
     /// How often there was room that had not been there before.
     pub frees: Cell<u64>,
+    /// Discards that failed below.
+    pub undiscarded: Cell<u64>,
     /// Wakes those who wait for a place.
     pub freed: Waiters,
     /// How many do.
@@ -98,6 +100,7 @@ impl Remap {
             taken: Cell::new(0),
             frees: Cell::new(0),
             freed: Waiters::default(),
+            undiscarded: Cell::new(0),
             held: Cell::new(0),
             placing: RangeLock::new(),
             packing: pack.then(|| Packing::new(paused)),
@@ -199,8 +202,9 @@ impl Inner {
         let (places, taken) = (self.layout.places, self.taken.get());
         let bytes = self.layout.block_bytes;
         let room = Some(Room { taken: taken * bytes, of: places * bytes });
-        let failed = self.packing.iter().map(|packing| ("failed", packing.failed.get()));
-        let (counters, jobs) = (failed.collect(), self.job().into_iter().collect());
+        let packing = self.packing.as_ref().map_or(0, |packing| packing.failed.get());
+        let counters = vec![("failed", packing + self.undiscarded.get())];
+        let jobs = self.job().into_iter().collect();
         let mut report = Report { counters, jobs, room, ..Report::default() };
         let failure = self.map.get().and_then(|map| map.vault.failure());
         if let Some(error) = failure.or_else(|| self.broken.borrow().clone()) {
