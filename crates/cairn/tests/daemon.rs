@@ -446,7 +446,7 @@ fn a_key_is_read_at_each_start_and_kept_by_nobody() {
     daemon.kill_worker("home");
     dir.text(&["stop", "home"]);
     let ran = dir.cairn(&["import", "home"]);
-    assert!(ran.code == 2 && ran.err.contains("--key s=file:PATH"), "{ran:?}");
+    assert!(ran.code == 7 && ran.err.contains("--key s=file:PATH"), "{ran:?}");
     dir.text(&["import", "home", "--key", "s=file:key"]);
     daemon.kill_worker("home");
     io(&dir, "home", "read -P 5 0 1M");

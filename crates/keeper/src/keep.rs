@@ -424,7 +424,11 @@ impl Keep {
         let ended = Ended { code, why };
         self.tell.send_modify(|standing| standing.pid = None);
         if life.stopping {
-            let told = if life.exit == Some(0) { Ok(()) } else { Err(ended.clone()) };
+            // One that has not come up has served nobody.
+            let came_to_nothing =
+                life.ready.is_none() && life.exit.is_some_and(|code| code != UNFLUSHED);
+            let is_well = life.exit == Some(0) || came_to_nothing;
+            let told = if is_well { Ok(()) } else { Err(ended.clone()) };
             let failure = told.clone().err();
             self.is_at(Phase::Ended, |standing| standing.failure = failure);
             answer(life.stoppers, told);

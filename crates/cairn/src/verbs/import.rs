@@ -123,7 +123,13 @@ impl ImportArgs {
         for device in &graph.keys {
             let Some(source) = by_hand(local.keys.get(device)) else { continue };
             let prompt = format!("passphrase for {}/{device}", graph.name);
-            lent.insert(device.clone(), Lent::of(&source, prompt, false)?);
+            let key = Lent::of(&source, prompt, false).map_err(|failure| {
+                let why = failure.message;
+                let why =
+                    format!("{why}. Or --key {device}=file:PATH, which is read at each start");
+                Failure { message: why, ..failure }
+            })?;
+            lent.insert(device.clone(), key);
         }
         let Local { disks, keys } = local;
         let source = GraphSource::Labels { text: graph.text.clone(), disks, keys };
