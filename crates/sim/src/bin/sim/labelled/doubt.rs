@@ -88,6 +88,16 @@ impl Doubt {
     }
 }
 
+/// What became of a start.
+enum Came {
+    /// It came up.
+    Whole,
+    /// It did once the liar was taken away.
+    WithoutLiar,
+    /// It did not.
+    Never,
+}
+
 impl Trial {
     /// Some lives over such disks, each ended by a crash.
     pub(super) fn in_doubt(&mut self, doubt: Doubt) -> Result<(), Failure> {
@@ -102,9 +112,11 @@ impl Trial {
             self.doubtful_life()?;
             self.calm();
             self.settle()?;
-            if !self.doubtful_start(doubt)? {
+            match self.doubtful_start(doubt)? {
+                Came::Whole => {}
                 // It was taken away, and the others have gone on: that is all they can do.
-                return self.check();
+                Came::WithoutLiar => return self.check(),
+                Came::Never => return Ok(()),
             }
         }
         self.finish()?;
@@ -125,10 +137,10 @@ impl Trial {
         }
     }
 
-    /// Starts it again; `false`: without the disk that lies.
-    fn doubtful_start(&mut self, doubt: Doubt) -> Result<bool, Failure> {
+    /// Starts it again.
+    fn doubtful_start(&mut self, doubt: Doubt) -> Result<Came, Failure> {
         let words = match self.start(Ask::default(), LIMIT)? {
-            Start::Up => return self.check().map(|()| true),
+            Start::Up => return self.check().map(|()| Came::Whole),
             Start::Refused(_, words) => words,
             Start::Unfinished => return Err(wrong("it comes up in time, or says why not")),
         };
@@ -140,7 +152,9 @@ impl Trial {
         let trust = self.shape.members.iter().copied().find(|n| *n != liar);
         let ask = Ask { degraded: true, trust, ..Ask::default() };
         match self.start(ask, LIMIT)? {
-            Start::Up => Ok(false),
+            Start::Up => Ok(Came::WithoutLiar),
+            // After a crash its mirror may have copied from the liar; the vault above has checksums, and says so.
+            Start::Refused(..) if self.shape.remap => Ok(Came::Never),
             other => {
                 let without = other.words();
                 Err(wrong(format!("it comes up without a liar: {without}; with it: {words}")))
