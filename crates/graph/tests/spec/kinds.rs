@@ -73,6 +73,12 @@ pub const REGISTRY: Registry = Registry(&[
         plan_same,
     ),
     device("mirror", Lowers::Many(2, 8), &[option("trust", ValueType::Member, false)], plan_mirror),
+    device(
+        "remap",
+        Lowers::One,
+        &[option("size", SIZE, true), option("pack", ValueType::Switch, false)],
+        plan_same,
+    ),
 ]);
 
 const FILE: Kind = disk(

@@ -45,7 +45,7 @@ fn plain(path: &str) -> Listen {
 #[test]
 fn every_example_exports_vol_on_the_socket() {
     let all = examples();
-    assert_eq!(all.len(), 10);
+    assert_eq!(all.len(), 11);
     // The demo's has two exports, and is run as a whole.
     for (name, text) in all.into_iter().filter(|(name, _)| name != "voila") {
         let planned = planned(&text);
