@@ -11,7 +11,7 @@ test:
 bench:
 	@YES=1 tools/setup bench && tools/bench
 
-# A file system and fsx on everything together, then kills and power cuts; TIME=60s for a short one. Needs root.
+# A file system and fsx on everything together, then kills and power cuts; docs/testing.md has a short one. Needs root.
 torture:
 	@tools/setup torture && tools/torture
 

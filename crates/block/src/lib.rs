@@ -50,4 +50,4 @@ pub use table::{
     Fused, Origin, ParseError, ParseProblem, Place, Port, PortPath, Run, Runs, Segment, Stripe,
     StripeTable, Table, TableError, TableId,
 };
-pub use waiters::{OneUnderway, OrElse, Underway, Waiters};
+pub use waiters::{OneUnderway, OrElse, Underway, Waiters, first};

@@ -2,8 +2,19 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
+
+/// What the first of the two comes to, if it ends before the other or with it; the rest is dropped.
+pub async fn first<T>(one: impl Future<Output = T>, other: impl Future<Output = ()>) -> Option<T> {
+    let (mut one, mut other) = (pin!(one), pin!(other));
+    poll_fn(|cx| match one.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending => other.as_mut().poll(cx).map(|()| None),
+    })
+    .await
+}
 
 /// Whoever waits. All are woken at once, and look for themselves.
 #[derive(Default)]

@@ -1,6 +1,6 @@
 //! Whether the labels of a graph are sound. What was found in them goes in, what to say of it comes out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use api::{Checked, CheckedDevice, CheckedDisk, Finding, Soundness};
 use block::{Env, Info};
@@ -122,11 +122,11 @@ impl Checking<'_> {
     /// What a disk is to its graph, if that is worth a word.
     fn standing(&mut self, name: &str, place: &str, label: &Label, named: &Named) {
         if named.values().all(|known| known.disk != label.disk) {
-            let (words, next) = match label.forming {
-                true => (format!("{place} was to become a disk of this graph, and did not"), ""),
-                false => (format!("{place} is a disk of this graph no more"), ""),
+            let is = match label.forming {
+                true => "was to become a disk of this graph, and did not",
+                false => "is a disk of this graph no more",
             };
-            return self.find(Soundness::Sound, name, words, next);
+            return self.find(Soundness::Sound, name, format!("{place} {is}"), "");
         }
         let (is, newest) = (label.epoch, self.newest.epoch);
         if is < newest {
@@ -195,19 +195,11 @@ impl Checking<'_> {
     fn missing(&mut self, planned: Option<&Planned>, named: &Named) {
         let is_here =
             |known: &Remembered| self.seen.iter().any(|seen| seen.label.disk == known.disk);
-        let missing: Vec<_> = named
-            .iter()
-            .filter(|(_, known)| !is_here(known))
-            .map(|(name, _)| name.clone())
-            .collect();
-        let (Some(planned), false) = (planned, missing.is_empty()) else { return };
-        let nodes = planned.nodes.iter().enumerate();
-        let absent: BTreeSet<usize> = nodes
-            .filter(|(_, node)| missing.contains(&node.name))
-            .map(|(index, _)| index)
-            .collect();
-        let lost = planned.lost_without(&absent).join(", ");
-        for name in &missing {
+        let missing = named.iter().filter(|(_, known)| !is_here(known));
+        let missing: Vec<_> = missing.map(|(name, _)| name.as_str()).collect();
+        let Some(planned) = planned else { return };
+        let lost = planned.lost_without(&missing).join(", ");
+        for name in missing {
             let (soundness, words, next) = match lost.is_empty() {
                 true => (
                     Soundness::Repairable,

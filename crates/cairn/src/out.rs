@@ -1,6 +1,7 @@
 //! What the command prints: text for people, JSON for programs.
 
 use std::io::{ErrorKind, Write};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -43,6 +44,12 @@ pub fn print(text: &str) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// How long ago that was, in whole seconds; nothing if it is yet to come.
+pub fn since(unix_s: u64) -> Duration {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Duration::from_secs(now.as_secs().saturating_sub(unix_s))
 }
 
 /// So many of something: `1 error`, `2 errors`.

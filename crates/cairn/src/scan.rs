@@ -120,6 +120,11 @@ fn is_readable_device(path: &Path) -> bool {
     meta::data_bytes(sectors.saturating_mul(512)).is_ok() && std::fs::File::open(path).is_ok()
 }
 
+/// How a spec names what somebody has said: an NBD URI, or a path.
+pub fn said_place(at: &str) -> (String, String) {
+    if at.contains("://") { ("nbd".to_owned(), at.to_owned()) } else { place(Path::new(at)) }
+}
+
 /// How a spec names what is at a path.
 pub fn place(path: &Path) -> (String, String) {
     use std::os::unix::fs::FileTypeExt;

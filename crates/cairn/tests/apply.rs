@@ -339,7 +339,7 @@ fn labelled_members_that_have_grown_make_a_larger_volume_under_load() {
     serve.signal("KILL");
     serve.end();
 
-    // The disks know it: also the larger one whose other has forgotten.
+    // The disks know it.
     let serve = dir.import(&["home", "--key", "safe=file:key"]);
     let uri = serve.uri().to_owned();
     assert_eq!(tool(&dir, "nbdinfo", &["--size", &uri]).out.trim(), (94 << 20).to_string());

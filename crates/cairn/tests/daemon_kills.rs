@@ -52,6 +52,16 @@ fn graphs() -> Dir {
     dir
 }
 
+/// A graph on the export of the plain one.
+fn write_above(dir: &Dir) {
+    let socket = dir.path("run/cairn/plain.sock").display().to_string();
+    let above = format!(
+        "name = \"above\"\n[disk]\nn = {{ nbd = \"nbd+unix:///vol?socket={socket}\" }}\n\
+         [export]\nvol = {{ on = \"n\" }}\n"
+    );
+    dir.write("above.toml", &above);
+}
+
 /// fio on a block device, which checks what it reads; it goes on until it is told.
 struct Load<'d> {
     dir: &'d Dir,
@@ -354,12 +364,7 @@ fn what_stands_on_an_nbd_disk_pauses() {
     let dir = graphs();
     let mut daemon = Daemon::start(&dir);
     dir.text(&["apply", "plain.toml"]);
-    let socket = dir.path("run/cairn/plain.sock").display().to_string();
-    let above = format!(
-        "name = \"above\"\n[disk]\nn = {{ nbd = \"nbd+unix:///vol?socket={socket}\" }}\n\
-         [export]\nvol = {{ on = \"n\" }}\n"
-    );
-    dir.write("above.toml", &above);
+    write_above(&dir);
     let serve = dir.serve(&["above.toml"]);
     for (what, limit) in [("KILL", PAUSE_AFTER_KILL), ("USR2", PAUSE_OF_NBD)] {
         let load = Load::of_nbd(&dir, serve.uri());
@@ -389,12 +394,7 @@ fn a_device_above_an_nbd_disk_outlives_its_process_and_the_server() {
     let dir = graphs();
     let mut daemon = Daemon::start(&dir);
     dir.text(&["apply", "plain.toml"]);
-    let socket = dir.path("run/cairn/plain.sock").display().to_string();
-    let above = format!(
-        "name = \"above\"\n[disk]\nn = {{ nbd = \"nbd+unix:///vol?socket={socket}\" }}\n\
-         [export]\nvol = {{ on = \"n\" }}\n"
-    );
-    dir.write("above.toml", &above);
+    write_above(&dir);
     dir.text(&["apply", "above.toml"]);
     let name = Name::new(&dir);
     dir.text(&["attach", "vol", "--name", &name.name, "--at", "above"]);

@@ -270,7 +270,7 @@ impl Label {
             forming: state & FORMING != 0,
             spec: spec.to_owned(),
             cells,
-            past,
+            past: past.into(),
             unknown_read_only: header.read_only_compatible.get(),
         })
     }

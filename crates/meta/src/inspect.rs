@@ -28,7 +28,7 @@ pub struct Inspection {
     pub copies: Vec<CopyFound>,
     /// The label that counts, and in which copies it is; or why none does.
     pub label: Result<Option<(Label, usize)>, Wrong>,
-    /// What there is if there is no copy at all.
+    /// What there is if none counts.
     pub other: Sought,
 }
 
@@ -45,20 +45,22 @@ pub async fn inspect(env: &Env, lower: &Lower) -> Result<Inspection> {
     let front = read_area(env, lower, Area::Front).await?;
     let at = place::back_of(&front, data, size);
     let back = read_area(env, lower, at).await?;
-    let last = read_area(env, lower, Area::Last(size)).await?;
     let found = [(Area::Front, &front), (at, &back)].into_iter().flat_map(|(area, bytes)| {
         let copies = place::copies(bytes).into_iter().enumerate();
         copies.map(move |(number, found)| CopyFound { area, number, found })
     });
-    let copies = found.collect();
-    let newest = place::newest([&front[..], &back[..]]);
-    let label = match newest {
-        Err(Wrong::Damaged(_)) if place::is_first_torn([&front[..], &back[..]]) => Ok(None),
-        newest => newest.map(|newest| newest.map(|(number, label)| (label, number))),
-    };
-    let other = match &label {
-        Ok(None) => signature::find(&front, &last),
-        _ => Sought::Unknown,
+    let copies: Vec<CopyFound> = found.collect();
+    let chosen = place::choose(copies.iter().map(|copy| (copy.number, copy.found.clone())));
+    let (label, other) = match chosen {
+        Ok(Some((number, label))) => (Ok(Some((label, number))), Sought::Unknown),
+        Err(Wrong::Damaged(_)) if place::is_first_torn([&front[..], &back[..]]) => {
+            (Ok(None), Sought::Blank)
+        }
+        Err(wrong) => (Err(wrong), Sought::Unknown),
+        Ok(None) => {
+            let last = read_area(env, lower, Area::Last(size)).await?;
+            (Ok(None), signature::find(&front, &last))
+        }
     };
     Ok(Inspection { size, copies, label, other })
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::rc::Rc;
 
 use crate::Uuid;
 
@@ -38,7 +39,7 @@ pub struct Label {
     /// What devices keep, by their names.
     pub cells: BTreeMap<String, Cell>,
     /// The specs before this one, the newest first. For people: nothing depends on it.
-    pub past: Vec<Past>,
+    pub past: Rc<[Past]>,
     /// Feature bits that this version does not know and need not know to read.
     pub unknown_read_only: u64,
 }

@@ -9,7 +9,7 @@ use crate::codec::{COPY_BYTES_MAX, Wrong};
 use crate::inspect::{Inspection, inspect};
 use crate::io::{all_of, step, write_all};
 use crate::place::{self, AREA_BYTES, Area, DATA_START};
-use crate::signature::{self, Sought};
+use crate::signature::Sought;
 use crate::{Label, data_bytes};
 
 /// What was found where a label would be.
@@ -51,23 +51,12 @@ impl Store {
     /// # Errors
     /// What the disk says.
     pub async fn look(env: &Env, lower: &Lower) -> Result<Seen> {
-        let size = lower.info().size;
-        let Ok(data) = data_bytes(size) else {
-            return Ok(Seen::Other(Sought::TooSmall(size)));
-        };
-        let front = read_area(env, lower, Area::Front).await?;
-        let back = read_area(env, lower, place::back_of(&front, data, size)).await?;
-        match place::newest([&front[..], &back[..]]) {
-            Ok(Some((number, label))) => Ok(Seen::Label(Box::new(label), number)),
-            Err(Wrong::Damaged(_)) if place::is_first_torn([&front[..], &back[..]]) => {
-                Ok(Seen::Other(Sought::Blank))
-            }
-            Err(wrong) => Ok(Seen::Wrong(wrong)),
-            Ok(None) => {
-                let last = read_area(env, lower, Area::Last(size)).await?;
-                Ok(Seen::Other(signature::find(&front, &last)))
-            }
-        }
+        let Inspection { label, other, .. } = inspect(env, lower).await?;
+        Ok(match label {
+            Ok(Some((label, number))) => Seen::Label(Box::new(label), number),
+            Ok(None) => Seen::Other(other),
+            Err(wrong) => Seen::Wrong(wrong),
+        })
     }
 
     /// The store of a disk whose label was found in the copies `number`, or that has none yet: then the

@@ -26,7 +26,7 @@ fn whole() -> Vec<u8> {
         forming: false,
         spec: "name = \"home\"\n".to_owned(),
         cells: BTreeMap::from([cell(1), cell(2)]),
-        past: vec![Past { epoch: 3, until_unix_s: 4, spec: "name = \"home\"\n".to_owned() }],
+        past: [Past { epoch: 3, until_unix_s: 4, spec: "name = \"home\"\n".to_owned() }].into(),
         unknown_read_only: 0,
     };
     label.encode().unwrap()

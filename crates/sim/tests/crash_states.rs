@@ -207,7 +207,7 @@ fn a_volume_is_encrypted_in_place() {
 /// So much more that the old areas at the end of the disks are data, and the new ones do not touch them.
 const GROWN_BYTES: u64 = DATA_BYTES + (2 << 20);
 
-/// What comes up has what was flushed, and is as large as before, or as it is to be. All that is new is zeros.
+/// What comes up has what was flushed, and is as large as before, or as it is to be.
 fn comes_up_whole(state: &[Image], text: &str) -> u64 {
     let rig = Rig::of_larger(state, GROWN_BYTES);
     let live = rig.open(text);

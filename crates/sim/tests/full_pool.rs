@@ -20,7 +20,7 @@ fn label() -> Label {
         holder: None,
         spec: String::new(),
         cells: Default::default(),
-        past: Vec::new(),
+        past: Default::default(),
         unknown_read_only: 0,
     }
 }

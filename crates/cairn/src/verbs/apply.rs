@@ -26,16 +26,8 @@ pub struct ApplyArgs {
     /// Label a disk whatever is on it: what it holds is lost
     #[arg(long, value_name = "DISK")]
     wipe: Vec<String>,
-    /// Where an export would show other bytes, let its own move there, as a job: encrypt it in place, or
-    /// bring it to another disk
-    #[arg(long = "move")]
-    move_bytes: bool,
-    /// With --move: bytes per second at most, as 100MiB; as many as clients leave if not given
-    #[arg(long, requires = "move_bytes", value_name = "BYTES", value_parser = parse_size)]
-    speed: Option<u64>,
-    /// With --move: watch until the bytes are there; Ctrl-C leaves them moving
-    #[arg(long, requires = "move_bytes")]
-    wait: bool,
+    #[command(flatten)]
+    moving: Moving,
     /// Of one that a daemon is to bring up: without labelled disks that are missing, where all data are on
     /// the others, now and at each start
     #[arg(long)]
@@ -48,6 +40,21 @@ pub struct ApplyArgs {
     dry_run: bool,
     #[command(flatten)]
     at: At,
+}
+
+/// Whether bytes move.
+#[derive(Args)]
+pub struct Moving {
+    /// Where an export would show other bytes, let its own move there, as a job: encrypt it in place, or
+    /// bring it to another disk
+    #[arg(long = "move")]
+    pub move_bytes: bool,
+    /// With --move: bytes per second at most, as 100MiB; as many as clients leave if not given
+    #[arg(long, requires = "move_bytes", value_name = "BYTES", value_parser = parse_size)]
+    pub speed: Option<u64>,
+    /// With --move: watch until the bytes are there; Ctrl-C leaves them moving
+    #[arg(long, requires = "move_bytes")]
+    pub wait: bool,
 }
 
 /// What `diff` takes.
@@ -74,14 +81,14 @@ struct Change {
 impl ApplyArgs {
     /// Asks the running graph of that name; if there is none, the daemon to bring it up.
     pub fn run(self, form: Form) -> Result {
-        let Self { spec: path, wipe, move_bytes, speed, wait, degraded, take, dry_run, at } = self;
+        let Self { spec: path, wipe, moving, degraded, take, dry_run, at } = self;
         let written = Written::read(&path)?;
         let daemon = running::daemon().filter(|_| at.is_any());
         if daemon.is_none() || at.named(&written.name)?.is_some() {
+            let Moving { move_bytes, speed, .. } = moving;
             let change = Change { wipe, move_bytes, speed, dry_run };
             let (client, applied) = written.ask(change, &at)?;
-            print(form, &applied, dry_run)?;
-            return if wait && !dry_run { watch(&client, &applied, form) } else { Ok(Exit::Ok) };
+            return moving.done(&client, &applied, dry_run, form);
         }
         if dry_run {
             return ServeOptions::dry(degraded, take).serve(Source::Spec(path), &wipe, form);
@@ -104,17 +111,23 @@ impl DiffArgs {
     }
 }
 
-/// Watches the bytes that move since this change.
-///
-/// # Errors
-/// As `job watch`.
-pub fn watch(client: &Client, applied: &Applied, form: Form) -> Result {
-    let is_new = |job: &&api::Job| {
-        applied.changes.iter().any(|line| line.verb == "add" && line.name == job.device)
-    };
-    match client.jobs()?.iter().find(is_new) {
-        Some(job) => super::job::watch(client, &job.device, form),
-        None => Ok(Exit::Ok),
+impl Moving {
+    /// Prints what was done, or would be; and watches the bytes that move since, if that is wanted.
+    ///
+    /// # Errors
+    /// As `job watch`.
+    pub fn done(self, client: &Client, applied: &Applied, dry_run: bool, form: Form) -> Result {
+        print(form, applied, dry_run)?;
+        if !self.wait || dry_run {
+            return Ok(Exit::Ok);
+        }
+        let is_new = |job: &&api::Job| {
+            applied.changes.iter().any(|line| line.verb == "add" && line.name == job.device)
+        };
+        match client.jobs()?.iter().find(is_new) {
+            Some(job) => super::job::watch(client, &job.device, form),
+            None => Ok(Exit::Ok),
+        }
     }
 }
 

@@ -51,6 +51,7 @@ struct Found {
     unread: Vec<Finding>,
     /// What somebody else has open, or cannot be read, and why.
     skipped: Vec<Skipped>,
+    /// Who serves the first of the graphs, in that order; the others do not run.
     #[serde(skip)]
     running: Vec<Client>,
 }

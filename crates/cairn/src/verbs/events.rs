@@ -1,7 +1,5 @@
 //! `cairn events`: what has happened to devices.
 
-use std::time::Duration;
-
 use api::EventLine;
 use clap::Args;
 use graph::spec::units::format_duration;
@@ -53,10 +51,7 @@ fn json(event: &EventLine) -> String {
 
 fn text(event: &EventLine) -> String {
     let EventLine { event, device, member, words, at_unix_s, .. } = event;
-    let now =
-        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let past = now.as_secs().saturating_sub(*at_unix_s);
-    let past = format!("{} ago", format_duration(Duration::from_secs(past)));
+    let past = format!("{} ago", format_duration(out::since(*at_unix_s)));
     let place = match member {
         Some(member) => format!("{device}/{member}"),
         None => device.clone(),

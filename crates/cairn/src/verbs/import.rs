@@ -1,7 +1,7 @@
 //! `cairn import`: graphs that are found on disks, without any file that describes them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use api::{Client, GraphSource};
 use block::KeySource;
@@ -19,7 +19,7 @@ use crate::labels::machine;
 use crate::out::{self, Form};
 use crate::registry::REGISTRY;
 use crate::running;
-use crate::scan::{self, Sight, Skipped, place};
+use crate::scan::{self, Sight, Skipped, place, said_place};
 use crate::serve::ServeOptions;
 use crate::source::Source;
 
@@ -100,7 +100,7 @@ impl ImportArgs {
             Found { graphs: graphs(sights), skipped }
         };
         let Some(wanted) = &self.graph else {
-            form.print(&found, || found.text(now()))?;
+            form.print(&found, || found.text())?;
             return Ok(Exit::Ok);
         };
         let graph = found.choose(wanted)?;
@@ -168,11 +168,7 @@ impl ImportArgs {
             if !is_there {
                 return usage(format!("--disk {name}: {} has no such disk", graph.name));
             }
-            let said = match at.contains("://") {
-                true => ("nbd".to_owned(), at.clone()),
-                false => place(Path::new(at)),
-            };
-            disks.insert(name.clone(), said);
+            disks.insert(name.clone(), said_place(at));
         }
         if let Some(name) = graph.unlabelled.iter().find(|name| !disks.contains_key(*name)) {
             return usage(format!(
@@ -190,11 +186,6 @@ impl ImportArgs {
         }
         Ok(Local { disks, keys: self.key.iter().cloned().collect() })
     }
-}
-
-fn now() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
 }
 
 /// The graphs that the labels tell of: each by its newest.
@@ -280,8 +271,8 @@ impl Found {
         }
     }
 
-    fn text(&self, now: u64) -> String {
-        let mut text: String = self.graphs.iter().map(|graph| graph.line(now)).collect();
+    fn text(&self) -> String {
+        let mut text: String = self.graphs.iter().map(FoundGraph::line).collect();
         for Skipped { why, .. } in &self.skipped {
             text.push_str(&format!("skipped: {why}\n"));
         }
@@ -294,7 +285,7 @@ impl Found {
 
 impl FoundGraph {
     /// `home  2 disks, 1 here (sdc = a, change 41), missing b   open on host "old" since 2 h`
-    fn line(&self, now: u64) -> String {
+    fn line(&self) -> String {
         let names: BTreeSet<&String> = self.disks.iter().map(|disk| &disk.name).collect();
         let all = names.len() + self.missing.len();
         let one = |disk: &FoundDisk| {
@@ -312,8 +303,7 @@ impl FoundGraph {
             text.push_str(&format!(", missing {}", self.missing.join(", ")));
         }
         if let Some(host) = &self.open_on {
-            let since = now.saturating_sub(self.written_unix_s);
-            let since = format_duration(std::time::Duration::from_secs(since));
+            let since = format_duration(out::since(self.written_unix_s));
             text.push_str(&format!("   open on host {host:?} since {since}"));
         }
         text.push_str(&format!("\n  {}\n", self.prospect()));

@@ -1,14 +1,14 @@
 //! `cairn status`: how everything is, and what to type next.
 
 use std::fmt::Write as _;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use api::{Attached, DeviceStatus, Health, KeptGraph, MemberStatus, Phase, Progress, Room, Status};
 use clap::Args;
 use graph::spec::units::{format_duration, format_size};
 
 use crate::exit::{Exit, Result};
-use crate::out::{Form, count};
+use crate::out::{self, Form, count};
 use crate::running::{self, At};
 
 /// What `status` takes.
@@ -114,7 +114,7 @@ fn text(status: &Status) -> String {
     for device in &status.devices {
         let Some(scrub) = &device.scrub else { continue };
         let Some(progress) = scrub.progress else { continue };
-        let words = how_far(progress, since_now(scrub.since_unix_s)).join(", ");
+        let words = how_far(progress, scrub.since_unix_s.map(out::since)).join(", ");
         let _ = writeln!(text, "  {}: scrub, {words}", device.name);
     }
     for device in &status.devices {
@@ -140,7 +140,7 @@ fn text(status: &Status) -> String {
 fn words(member: &MemberStatus) -> String {
     let mut words = Vec::new();
     if let Some(progress) = member.progress {
-        words.extend(how_far(progress, since_now(member.since_unix_s)));
+        words.extend(how_far(progress, member.since_unix_s.map(out::since)));
     }
     if !member.detail.is_empty() {
         words.push(member.detail.clone());
@@ -148,7 +148,7 @@ fn words(member: &MemberStatus) -> String {
     if member.errors > 0 {
         words.push(count(member.errors, "error"));
     }
-    if let Some(past) = since_now(member.since_unix_s) {
+    if let Some(past) = member.since_unix_s.map(out::since) {
         words.push(format!("for {}", format_duration(past)));
     }
     words.join(", ")
@@ -167,13 +167,6 @@ fn how_far(progress: Progress, past: Option<Duration>) -> Vec<String> {
         words.push(format!("{} left", format_duration(left)));
     }
     words
-}
-
-/// How long ago that was, in whole seconds.
-fn since_now(since_unix_s: Option<u64>) -> Option<Duration> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let past = now.saturating_sub(Duration::from_secs(since_unix_s?));
-    Some(Duration::from_secs(past.as_secs()))
 }
 
 #[cfg(test)]

@@ -2,19 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use api::{Client, History, PastSpec, UndoRequest};
+use api::{History, PastSpec, UndoRequest};
 use clap::Args;
-use graph::spec::units::{format_duration, parse_size};
+use graph::spec::units::format_duration;
 use meta::Uuid;
 
+use super::apply::Moving;
+use super::core;
 use super::import::pair;
-use super::{apply, core};
 use crate::exit::{Exit, Failure, Result};
-use crate::out::Form;
+use crate::out::{self, Form};
 use crate::running::At;
-use crate::scan::{self, place};
+use crate::scan::{self, place, said_place};
 use crate::source::read_spec;
 
 /// What `undo` takes.
@@ -41,15 +41,8 @@ pub struct UndoArgs {
     /// Label a disk whatever is on it: what it holds is lost
     #[arg(long, value_name = "DISK")]
     wipe: Vec<String>,
-    /// Where an export would show other bytes, let its own move there, as a job
-    #[arg(long = "move")]
-    move_bytes: bool,
-    /// With --move: bytes per second at most, as 100MiB; as many as clients leave if not given
-    #[arg(long, requires = "move_bytes", value_name = "BYTES", value_parser = parse_size)]
-    speed: Option<u64>,
-    /// With --move: watch until the bytes are there; Ctrl-C leaves them moving
-    #[arg(long, requires = "move_bytes")]
-    wait: bool,
+    #[command(flatten)]
+    moving: Moving,
     /// Say what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
@@ -76,29 +69,17 @@ impl UndoArgs {
             directory: std::env::current_dir()
                 .map_err(|error| Failure::io(&error, "the directory of this command"))?,
             wipe: self.wipe.clone(),
-            move_bytes: self.move_bytes,
-            speed_bytes: self.speed,
+            move_bytes: self.moving.move_bytes,
+            speed_bytes: self.moving.speed,
             dry_run: self.dry_run,
         };
-        self.ask(&client, &request, form)
-    }
-
-    fn ask(&self, client: &Client, request: &UndoRequest, form: Form) -> Result {
-        let undone = client.undo(request)?;
-        apply::print(form, &undone, self.dry_run)?;
-        if self.wait && !self.dry_run {
-            return apply::watch(client, &undone, form);
-        }
-        Ok(Exit::Ok)
+        let undone = client.undo(&request)?;
+        self.moving.done(&client, &undone, self.dry_run, form)
     }
 
     /// Where disks are of which the server does not know it: where the user says, or where their labels are.
     fn disks(&self, history: &History) -> Result<BTreeMap<String, (String, String)>> {
-        let said = self.disk.iter().map(|(name, at)| {
-            let is_uri = at.contains("://");
-            let at = if is_uri { ("nbd".to_owned(), at.clone()) } else { place(Path::new(at)) };
-            (name.clone(), at)
-        });
+        let said = self.disk.iter().map(|(name, at)| (name.clone(), said_place(at)));
         let mut disks: BTreeMap<_, _> = said.collect();
         let is_it = |past: &&PastSpec| self.to.is_none_or(|change| past.change == change);
         let forgotten =
@@ -134,12 +115,10 @@ pub fn name(graph: &Path) -> Result<PathBuf> {
 /// A line for each spec that is kept.
 fn text(history: &History) -> String {
     let History { graph, change, past } = history;
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let now = now.map_or(0, |since| since.as_secs());
     let mut text = format!("{graph}  change {change}, now\n");
     let width = change.to_string().len();
     for PastSpec { change, until_unix_s, then, .. } in past {
-        let since = format_duration(Duration::from_secs(now.saturating_sub(*until_unix_s)));
+        let since = format_duration(out::since(*until_unix_s));
         let then = if then.is_empty() { "options changed".to_owned() } else { then.join(", ") };
         text.push_str(&format!("  {change:width$}  until {since} ago; then {then}\n"));
     }

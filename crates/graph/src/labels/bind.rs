@@ -2,6 +2,7 @@
 //! goes in, what to do comes out, or everything that keeps the graph from being opened.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use meta::{Label, Machine, Past, Uuid, Wrong};
 
@@ -57,7 +58,7 @@ pub struct Binding {
     /// See `epoch`.
     pub spec: String,
     /// The specs before it, the newest first.
-    pub past: Vec<Past>,
+    pub past: Rc<[Past]>,
     /// What is worth knowing.
     pub notices: Vec<String>,
 }

@@ -32,7 +32,7 @@ fn label(n: u8, forming: bool, epoch: u64, disks: &[u8]) -> Sight {
         forming,
         spec: spec(disks),
         cells: BTreeMap::new(),
-        past: Vec::new(),
+        past: Default::default(),
         unknown_read_only: 0,
     }))
 }

@@ -109,7 +109,7 @@ impl Survey {
             forming: true,
             spec: spec.clone(),
             cells: BTreeMap::new(),
-            past: past.to_vec(),
+            past: past.clone(),
             unknown_read_only: 0,
         };
         let mut disks = BTreeMap::new();
@@ -149,13 +149,8 @@ impl Survey {
         if missing.is_empty() {
             return Vec::new();
         }
-        let nodes = planned.nodes.iter().enumerate();
-        let absent: BTreeSet<usize> = nodes
-            .filter(|(_, node)| missing.contains(&node.name.as_str()))
-            .map(|(index, _)| index)
-            .collect();
+        let lost = planned.lost_without(&missing);
         let missing = missing.join(", ");
-        let lost = planned.lost_without(&absent);
         let (why, words) = match (&lost[..], self.opening.degraded) {
             ([], true) => return Vec::new(),
             ([], false) => (
@@ -193,7 +188,7 @@ impl Survey {
     /// The specs before `spec`, which the labels are to keep from now on.
     fn past(&self, spec: &str) -> Vec<Past> {
         let Binding { epoch, spec: before, past, .. } = &self.binding;
-        let mut past = past.clone();
+        let mut past = past.to_vec();
         let is_over = !before.is_empty() && without_sizes(before) != without_sizes(spec);
         // While bytes move there is no place to go back to.
         if is_over && self.spec_before().moves().is_empty() {

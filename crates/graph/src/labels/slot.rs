@@ -137,7 +137,7 @@ impl Slot {
         label.disk_name.clone_from(&news.name);
         label.data_bytes = news.data_bytes;
         label.spec.clone_from(&news.spec);
-        label.past = news.past.to_vec();
+        label.past = news.past.clone();
         (label.epoch, label.forming) = (news.epoch, news.forming);
     }
 

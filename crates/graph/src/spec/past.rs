@@ -65,23 +65,19 @@ impl Spec {
     /// How it differs from the spec before it, name by name: `added`, `gone` or `changed`.
     pub fn since(&self, before: &Self) -> Vec<(String, &'static str)> {
         let (old, new) = (before.by_name(), self.by_name());
-        let names: BTreeSet<&String> = old.keys().chain(new.keys()).map(|(_, name)| name).collect();
-        let of =
-            |entries: &BTreeMap<(&'static str, String), &Entry>, name: &String| -> Vec<String> {
-                let entries = entries.iter().filter(|((_, is), _)| is == name);
-                entries.map(|(_, entry)| table(&entry.fields)).collect()
-            };
-        let word = |name: &&String| match (&of(&old, name)[..], &of(&new, name)[..]) {
-            ([], _) => Some("added"),
-            (_, []) => Some("gone"),
-            (old, new) => (old != new).then_some("changed"),
+        let names: BTreeSet<&str> = old.keys().chain(new.keys()).copied().collect();
+        let word = |name: &str| match (old.get(name), new.get(name)) {
+            (None, _) => Some("added"),
+            (_, None) => Some("gone"),
+            (Some(old), Some(new)) => (old != new).then_some("changed"),
         };
-        names.into_iter().filter_map(|name| Some((name.clone(), word(&name)?))).collect()
+        names.into_iter().filter_map(|name| Some((name.to_owned(), word(name)?))).collect()
     }
 
-    fn by_name(&self) -> BTreeMap<(&'static str, String), &Entry> {
+    /// What it says of each. Disks, devices and exports have one name space.
+    fn by_name(&self) -> BTreeMap<&str, String> {
         let all = self.entries.iter().chain(&self.exports);
-        all.map(|entry| ((entry.section.word(), entry.name.text.clone()), entry)).collect()
+        all.map(|entry| (entry.name.text.as_str(), table(&entry.fields))).collect()
     }
 }
 

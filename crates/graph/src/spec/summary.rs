@@ -47,13 +47,13 @@ impl Planned {
         all
     }
 
-    /// The exports that cannot be served without these disks: indices into [`Planned::nodes`].
-    pub fn lost_without(&self, absent: &BTreeSet<usize>) -> Vec<&str> {
+    /// The exports that cannot be served without these disks.
+    pub fn lost_without(&self, disks: &[&str]) -> Vec<&str> {
         let mut lost: Vec<bool> = Vec::new();
-        for (index, node) in self.nodes.iter().enumerate() {
+        for node in &self.nodes {
             let mut below = node.lowers.iter().map(|lower| lost[*lower]);
             let is_lost = match node.role {
-                Role::Disk => absent.contains(&index),
+                Role::Disk => disks.contains(&node.name.as_str()),
                 Role::Device if COPIES.contains(&node.kind.name) => below.all(|lost| lost),
                 Role::Device => below.any(|lost| lost),
             };

@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
-use block::{Buf, ByteRange, Error, ErrorKind, Info, Locked, Locking, Lower, Mode, Result, Step};
+use block::{
+    Buf, ByteRange, Error, ErrorKind, Info, Locked, Locking, Lower, Mode, Result, Step, first,
+};
 
 use super::device::{Inner, State, Torn};
 use super::record::{Record, SECTOR_BYTES, WINDOW_MAX_BYTES, Window, sums};
@@ -283,14 +285,4 @@ impl Inner {
         }
         Ok(new)
     }
-}
-
-/// What the first of the two comes to, if it is the first.
-async fn first<T>(one: impl Future<Output = T>, other: impl Future<Output = ()>) -> Option<T> {
-    let (mut one, mut other) = (pin!(one), pin!(other));
-    poll_fn(|cx| match one.as_mut().poll(cx) {
-        Poll::Ready(done) => Poll::Ready(Some(done)),
-        Poll::Pending => other.as_mut().poll(cx).map(|()| None),
-    })
-    .await
 }

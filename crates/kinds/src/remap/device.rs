@@ -9,7 +9,7 @@ use block::env::LocalFuture;
 use block::{
     Below, Buf, ByteRange, Control, Device, EXTENTS_MAX, Env, Error, ErrorKind, Handled, Handover,
     Health, Info, JobCommand, Lower, Needs, Op, OrElse, Pace, RangeLock, Report, Request, Result,
-    Room, State, Underway, Waiters, push_extent,
+    Room, State, Underway, Waiters, first, push_extent,
 };
 use meta::alloc::Spot;
 
@@ -167,7 +167,7 @@ impl Inner {
         self.env.spawn("a new map of blocks", async move {
             let _one = one;
             let gone = inner.changed.until(|| inner.closing.get());
-            if super::packer::first(inner.opening.kept.stays(), gone).await.is_some() {
+            if first(inner.opening.kept.stays(), gone).await.is_some() {
                 // Whoever asks for something is told.
                 let _ = inner.open(record).await;
             }

@@ -4,12 +4,11 @@
 //! is a transaction: the block is written, its checksum named, the map changed, the old place given back.
 
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
 
-use block::{ByteRange, Error, ErrorKind, Job, JobCommand, JobState, Mode, Progress, Result};
+use block::{
+    ByteRange, Error, ErrorKind, Job, JobCommand, JobState, Mode, Progress, Result, first,
+};
 use meta::alloc::{Places, Spot};
 use meta::vault::Data;
 
@@ -233,14 +232,4 @@ impl Inner {
         self.changed.wake();
         Ok(())
     }
-}
-
-/// What the first of the two comes to, if it is the first.
-pub async fn first<T>(one: impl Future<Output = T>, other: impl Future<Output = ()>) -> Option<T> {
-    let (mut one, mut other) = (pin!(one), pin!(other));
-    poll_fn(|cx| match one.as_mut().poll(cx) {
-        Poll::Ready(done) => Poll::Ready(Some(done)),
-        Poll::Pending => other.as_mut().poll(cx).map(|()| None),
-    })
-    .await
 }

@@ -19,7 +19,7 @@ fn sample() -> Label {
         forming: true,
         spec: "name = \"home\"\n".to_owned(),
         cells: BTreeMap::from([("pair".to_owned(), cell)]),
-        past: Vec::new(),
+        past: Default::default(),
         unknown_read_only: 0,
     }
 }
@@ -61,7 +61,7 @@ fn past(epoch: u64, spec: &str) -> Past {
 
 #[test]
 fn golden_bytes_of_the_past() {
-    let label = Label { past: vec![past(2, "two"), past(1, "one")], ..sample() };
+    let label = Label { past: [past(2, "two"), past(1, "one")].into(), ..sample() };
     let copy = label.encode().unwrap();
     let without = sample().encode().unwrap().len();
     assert_eq!(copy[24..32], [1, 0, 0, 0, 0, 0, 0, 0]);
@@ -85,10 +85,10 @@ fn of_the_past_there_is_what_fits() {
     let label = Label { past: many, ..sample() };
     assert_eq!(epochs(&label), (5..=20).rev().collect::<Vec<_>>());
     let long = "x".repeat(PAST_BYTES_MAX / 2);
-    let label = Label { past: vec![past(3, "a"), past(2, &long), past(1, &long)], ..sample() };
+    let label = Label { past: [past(3, "a"), past(2, &long), past(1, &long)].into(), ..sample() };
     assert_eq!(epochs(&label), [3, 2]);
     // Cells come first.
-    let mut label = Label { past: vec![past(2, "a"), past(1, &long)], ..sample() };
+    let mut label = Label { past: [past(2, "a"), past(1, &long)].into(), ..sample() };
     for n in 0..62 {
         let cell = Cell { sequence: 1, bytes: vec![0; KEPT_BYTES_MAX] };
         label.cells.insert(format!("device{n}"), cell);
@@ -99,7 +99,7 @@ fn of_the_past_there_is_what_fits() {
 #[test]
 fn an_absurd_past_is_refused() {
     let start = sample().encode().unwrap().len();
-    let label = Label { past: vec![past(2, "two"), past(1, "one")], ..sample() };
+    let label = Label { past: [past(2, "two"), past(1, "one")].into(), ..sample() };
     for (at, value) in [
         (0, 0),
         (0, 3),
@@ -121,7 +121,7 @@ fn an_absurd_past_is_refused() {
 
 #[test]
 fn parts_of_unknown_compatible_features_are_passed_over() {
-    let label = Label { past: vec![past(2, "two")], ..sample() };
+    let label = Label { past: [past(2, "two")].into(), ..sample() };
     for (feature, known) in [(3, true), (1, false)] {
         let mut copy = label.encode().unwrap();
         copy.extend_from_slice(b"something later");

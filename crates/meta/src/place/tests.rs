@@ -25,7 +25,7 @@ fn label(sequence: u64, spec_bytes: usize) -> Label {
         // All of it changes with each generation, so that every sector of a mix would show.
         spec: char::from(b'a' + (sequence % 26) as u8).to_string().repeat(spec_bytes),
         cells: BTreeMap::from([cell(1), cell(2)]),
-        past: Vec::new(),
+        past: Default::default(),
         unknown_read_only: 0,
     }
 }
