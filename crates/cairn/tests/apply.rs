@@ -7,8 +7,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use api::{Applied, GraphView};
+use common::load::Load;
 use common::machine::{Name, is_root, noise, run};
-use common::{Dir, Serve, send, tool, until};
+use common::{Dir, Serve, tool, until};
 
 /// Two encrypted copies, and room for what tests put in.
 fn spec(disks: &str, devices: &str, exports: &str) -> String {
@@ -42,16 +43,11 @@ fn in_sync(dir: &Dir) {
 fn clients_go_on_through_every_change() {
     let (dir, serve) = served();
     let uri = serve.uri().to_owned();
-    let mut load = Command::new("fio")
-        .args(["--name=load", "--ioengine=nbd", "--rw=randwrite", "--bs=4k-64k", "--iodepth=16"])
-        .args(["--verify=crc32c", "--verify_backlog=64", "--verify_fatal=1", "--size=48M"])
-        .args(["--time_based", "--runtime=600", "--verify_state_save=0"])
-        .args(["--output-format=json", "--output=fio.json"])
-        .arg(format!("--uri={uri}"))
-        .current_dir(dir.path("."))
-        .stdin(Stdio::null())
-        .spawn()
-        .unwrap();
+    let load = Load::of_nbd_with(
+        &dir,
+        &uri,
+        &["--rw=randwrite", "--iodepth=16", "--verify_backlog=64", "--size=48M"],
+    );
     let slow = "slow = { kind = \"delay\", on = \"safe\", time = \"1ms\" }";
     let three = "pair = { kind = \"mirror\", on = [\"a\", \"b\", \"c\"] }";
     let moved = "pair = { kind = \"mirror\", on = [\"b\", \"c\"] }";
@@ -71,14 +67,8 @@ fn clients_go_on_through_every_change() {
         std::thread::sleep(Duration::from_millis(300));
     }
     in_sync(&dir);
-    assert!(load.try_wait().unwrap().is_none(), "the load has ended before the last change");
-    send(load.id(), "INT");
-    load.wait().unwrap();
-    let said = std::fs::read_to_string(dir.path("fio.json")).unwrap();
-    let said: serde_json::Value = serde_json::from_str(&said[said.find('{').unwrap()..]).unwrap();
-    assert_eq!(said["jobs"][0]["error"], 0, "a client saw an error, or other bytes");
-    let longest = said["jobs"][0]["write"]["clat_ns"]["max"].as_u64().unwrap();
-    assert!(longest < 5_000_000_000, "a client waited for {longest} ns");
+    let longest = load.end();
+    assert!(longest < Duration::from_secs(5), "a client waited for {longest:?}");
 
     // What is there now opens again from its labels, and needs nothing of what has left.
     assert_eq!(serve.stop().code, 0);
@@ -319,11 +309,11 @@ fn labelled_members_that_have_grown_make_a_larger_volume_under_load() {
     let ran = dir.cairn(&["device", "resize", "a", "64M"]);
     assert!(ran.code == 2 && ran.err.contains("it grows by a MiB at least"), "{ran:?}");
 
-    let mut load = Command::new("fio");
-    load.args(["--name=load", "--ioengine=nbd", "--rw=randwrite", "--bs=4k-64k", "--iodepth=8"]);
-    load.args(["--verify=crc32c", "--verify_backlog=64", "--verify_fatal=1", "--offset=32M"]);
-    load.args(["--size=16M", "--time_based", "--runtime=6", &format!("--uri={uri}")]);
-    let mut load = load.current_dir(dir.path(".")).stdout(Stdio::null()).spawn().unwrap();
+    let load = Load::of_nbd_with(
+        &dir,
+        &uri,
+        &["--rw=randwrite", "--verify_backlog=64", "--offset=32M", "--size=16M"],
+    );
     std::thread::sleep(Duration::from_millis(500));
     let would: Applied = dir.json(0, &["device", "resize", "a", "96M", "--dry-run"]);
     assert!(would.notes.iter().any(|note| note.contains("would have")), "{would:?}");
@@ -331,7 +321,7 @@ fn labelled_members_that_have_grown_make_a_larger_volume_under_load() {
     assert_eq!(size(), 62 << 20, "a mirror is as large as its smallest member");
     dir.text(&["device", "resize", "b", "96M"]);
     assert_eq!(size(), 94 << 20);
-    assert!(load.wait().unwrap().success(), "fio has seen an error or a wrong byte");
+    load.end();
     in_sync(&dir);
     let write = ["-f", "raw", &uri, "-c", "write -P 7 80M 1M", "-c", "flush"];
     assert_eq!(tool(&dir, "qemu-io", &write).code, 0);

@@ -5,11 +5,12 @@ mod common;
 
 use std::fs;
 use std::io::Write;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::keeper::Daemon;
+use common::load::Load;
 use common::machine::{Name, is_root, noise, run};
 use common::manager::Manager;
 use common::{Dir, send, tool, until};
@@ -60,60 +61,6 @@ fn write_above(dir: &Dir) {
          [export]\nvol = {{ on = \"n\" }}\n"
     );
     dir.write("above.toml", &above);
-}
-
-/// fio on a block device, which checks what it reads; it goes on until it is told.
-struct Load<'d> {
-    dir: &'d Dir,
-    fio: Child,
-}
-
-impl<'d> Load<'d> {
-    fn start(dir: &'d Dir, device: &str) -> Self {
-        let file = format!("--filename={device}");
-        Self::with(dir, &["--ioengine=libaio", "--direct=1", "--size=96M", &file])
-    }
-
-    /// The same on an NBD export.
-    fn of_nbd(dir: &'d Dir, uri: &str) -> Self {
-        Self::with(dir, &["--ioengine=nbd", "--size=24M", &format!("--uri={uri}")])
-    }
-
-    fn with(dir: &'d Dir, args: &[&str]) -> Self {
-        let mut fio = Command::new("fio");
-        fio.args(["--name=load", "--rw=randrw", "--bsrange=4k-64k"]).args(args);
-        fio.args(["--iodepth=8", "--fsync=64", "--verify=crc32c"]);
-        fio.args(["--verify_fatal=1", "--time_based", "--runtime=600", "--verify_state_save=0"]);
-        fio.args(["--output-format=json", "--output=fio.json"]);
-        fio.current_dir(&dir.0).stdout(Stdio::null()).stderr(Stdio::null());
-        Self { dir, fio: fio.spawn().unwrap() }
-    }
-
-    /// The longest that one request took; no request has failed, and no byte was wrong.
-    fn end(mut self) -> Duration {
-        assert!(self.fio.try_wait().unwrap().is_none(), "fio has ended before it was told");
-        send(self.fio.id(), "INT");
-        self.fio.wait().unwrap();
-        let said = fs::read_to_string(self.dir.path("fio.json")).unwrap();
-        let said: serde_json::Value =
-            serde_json::from_str(&said[said.find('{').unwrap()..]).unwrap();
-        let job = &said["jobs"][0];
-        assert_eq!(job["error"], 0, "{said}");
-        assert!(job["write"]["total_ios"].as_u64().unwrap() > 100, "{said}");
-        let longest = ["read", "write", "sync"].map(|what| {
-            let ns = &job[what][if what == "sync" { "lat_ns" } else { "clat_ns" }]["max"];
-            Duration::from_nanos(ns.as_u64().unwrap())
-        });
-        println!("read, write, sync: {longest:?} at most");
-        longest.into_iter().max().unwrap()
-    }
-}
-
-impl Drop for Load<'_> {
-    fn drop(&mut self) {
-        let _ = self.fio.kill();
-        let _ = self.fio.wait();
-    }
 }
 
 /// One of the three ways to have the process of a graph replaced, and until it is.
@@ -317,8 +264,9 @@ fn nbd_clients_that_reconnect_go_on() {
     );
     dir.write("above.toml", &above);
     let serve = dir.serve(&["above.toml"]);
-    let image =
-        format!("driver=nbd,server.type=unix,server.path={socket},export=vol,reconnect-delay=30");
+    let image = format!(
+        "driver=nbd,server.type=unix,server.path={socket},export=vol,reconnect-delay=30,open-timeout=30"
+    );
     let client = |args: &[&str]| {
         let mut qemu = Command::new("qemu-io");
         qemu.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -3,10 +3,10 @@
 
 mod common;
 
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use api::{Applied, GraphView, Job, JobState};
+use common::load::Load;
 use common::{Dir, Serve, tool, until};
 
 /// What a labelled disk of 64 MiB has.
@@ -84,28 +84,6 @@ fn until_moved(dir: &Dir) {
     until("the bytes have moved", || jobs(dir).is_empty());
 }
 
-/// Random writes that are read back and compared, for so long.
-fn load(dir: &Dir, uri: &str, seconds: u32) -> Child {
-    Command::new("fio")
-        .args(["--name=load", "--ioengine=nbd", "--rw=randrw", "--bs=4k-64k", "--iodepth=16"])
-        .args(["--verify=crc32c", "--verify_backlog=64", "--verify_fatal=1", "--size=48M"])
-        .args(["--time_based", "--output-format=json", "--output=fio.json"])
-        .args([format!("--runtime={seconds}"), format!("--uri={uri}")])
-        .current_dir(dir.path("."))
-        .stdin(Stdio::null())
-        .spawn()
-        .unwrap()
-}
-
-/// The longest wait of any request of the load, once it has ended well.
-fn longest(dir: &Dir, mut load: Child) -> Duration {
-    assert!(load.wait().unwrap().success(), "a client saw an error, or other bytes");
-    let said = std::fs::read_to_string(dir.path("fio.json")).unwrap();
-    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
-    let max = |way: &str| said["jobs"][0][way]["clat_ns"]["max"].as_u64().unwrap();
-    Duration::from_nanos(max("read").max(max("write")))
-}
-
 #[test]
 fn a_volume_in_use_is_encrypted_in_place_and_decrypted_again() {
     let dir = dir();
@@ -121,14 +99,15 @@ fn a_volume_in_use_is_encrypted_in_place_and_decrypted_again() {
     assert!(would.notes.iter().any(|note| note.contains("safe-move")), "{would:?}");
     assert_eq!(dir.json::<GraphView>(0, &["graph"]), before);
 
-    let load = load(&dir, &uri, 6);
+    let load =
+        Load::of_nbd_with(&dir, &uri, &["--iodepth=16", "--verify_backlog=64", "--size=48M"]);
     std::thread::sleep(Duration::from_millis(500));
     dir.text(&["apply", "safe.toml", "--move", "--speed", "24MiB"]);
     // One thing after the other.
     let ran = dir.cairn(&["apply", "plain.toml", "--move"]);
     assert!(ran.code == 5 && ran.err.contains("on their way already"), "{ran:?}");
     until_moved(&dir);
-    let longest = longest(&dir, load);
+    let longest = load.end();
     assert!(longest < Duration::from_secs(2), "a client waited for {longest:?}");
     // What fio has left alone is what it was, and is nowhere on the disk.
     let tail = Known(known.0[..].to_vec());

@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use common::load::Load;
 use common::machine::{Background, Name, is_root, noise, run};
 use common::manager::Manager;
 use common::{Dir, until};
@@ -19,6 +20,9 @@ const KILLS: usize = 20;
 
 /// What a client may have to wait.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// The same where the server hands over.
+const PLANNED_MAX: Duration = Duration::from_secs(2);
 
 /// Programs that one test starts would have the descriptors of another's servers.
 fn alone() -> MutexGuard<'static, ()> {
@@ -40,7 +44,7 @@ vol = { on = "safe" }
 "#;
 
 fn safe() -> Dir {
-    let dir = Dir::new();
+    let dir = Dir::in_memory();
     fs::write(dir.path("key"), noise(64, 7)).unwrap();
     fs::set_permissions(dir.path("key"), fs::Permissions::from_mode(0o600)).unwrap();
     dir.write("home.toml", SAFE);
@@ -76,14 +80,11 @@ fn a_killed_server_is_a_pause() {
     let [over, bytes] = ["over", "bytes"].map(|name| dir.path(name).display().to_string());
     let mut writer =
         Background::start(Command::new("bash").args(["-c", WRITER, "bash", &over, &bytes, &at]));
-    let mut fio = Command::new("fio");
-    fio.args(["--name=load", "--filename_format=load", "--size=96M", "--rw=randrw"]);
-    fio.args(["--bsrange=4k-128k", "--direct=1", "--ioengine=libaio", "--iodepth=8", "--fsync=64"]);
-    fio.args(["--verify=crc32c", "--verify_fatal=1", "--time_based", "--runtime=40"]);
-    fio.args(["--output-format=json", "--output"]).arg(dir.path("fio.json"));
-    fio.arg("--verify_state_save=0").current_dir(&dir.0);
-    fio.arg("--directory").arg(&at).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut fio = fio.spawn().unwrap();
+    let file = format!("--filename={at}/load");
+    let load = Load::with(
+        &dir,
+        &["--ioengine=libaio", "--direct=1", "--size=96M", "--bsrange=4k-128k", &file],
+    );
 
     let seed = u64::from(std::process::id());
     println!("seed {seed}");
@@ -97,24 +98,10 @@ fn a_killed_server_is_a_pause() {
         manager.start(&["home.toml"]);
         longest_start = longest_start.max(begun.elapsed());
     }
-    let ended = fio.wait().unwrap();
+    let pause = load.end();
     fs::write(&over, "").unwrap();
     assert_eq!(writer.end(), Some(0), "the writer saw an error: {}", manager.log());
-    let said = fs::read_to_string(dir.path("fio.json")).unwrap();
-    assert!(ended.success(), "fio saw an error: {said}");
-    let said: serde_json::Value = serde_json::from_str(&said[said.find('{').unwrap()..]).unwrap();
-    let job = &said["jobs"][0];
-    assert_eq!(job["error"], 0);
-    let longest = ["read", "write", "sync"].map(|what| {
-        let nanoseconds = &job[what][if what == "sync" { "lat_ns" } else { "clat_ns" }]["max"];
-        Duration::from_nanos(nanoseconds.as_u64().unwrap())
-    });
-    let pause = longest.into_iter().max().unwrap();
-    println!(
-        "{KILLS} kills: longest pause {pause:?} (read, write, sync: {longest:?}); longest start \
-         {longest_start:?}; {} reads, {} writes",
-        job["read"]["total_ios"], job["write"]["total_ios"]
-    );
+    println!("{KILLS} kills: longest start {longest_start:?}");
     assert!(pause < PAUSE_MAX, "{pause:?}");
     assert_eq!(manager.log().matches("goes on").count(), KILLS, "{}", manager.log());
 
@@ -178,6 +165,45 @@ fn clients_connect_at_once_to_the_same_socket() {
     assert_eq!(manager.stop(), 0);
     assert_eq!(manager.names(), [""; 0]);
     assert!(!dir.path("vol.sock").exists());
+}
+
+/// fio's client of NBD does not connect a second time.
+#[test]
+fn a_planned_restart_keeps_connections() {
+    let _alone = alone();
+    let dir = Dir::new();
+    dir.text(&["create", "disk.img", "64M"]);
+    let mut manager = Manager::new(&dir);
+    let serve = ["disk.img", "--listen", "unix:vol.sock"];
+    manager.start(&serve);
+    let load = Load::of_nbd(&dir, "nbd+unix:///vol?socket=vol.sock");
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(700));
+        assert_eq!(manager.replace(), 0, "{}", manager.log());
+        assert_eq!(manager.names(), ["listener", "connection/0", "connections"]);
+        manager.start(&serve);
+        manager.listen();
+        assert_eq!(manager.names(), ["listener"], "what it has taken is its own");
+    }
+    let longest = load.end();
+    assert!(longest < PLANNED_MAX, "{longest:?}");
+    assert_eq!(manager.stop(), 0);
+    assert_eq!(manager.names(), [""; 0]);
+}
+
+#[test]
+fn what_cannot_be_handed_over_ends_in_order() {
+    let _alone = alone();
+    let dir = Dir::new();
+    dir.write(
+        "home.toml",
+        "name = \"home\"\n[disk]\nm = { memory = \"64MiB\" }\n[export]\nvol = { on = \"m\" }\n",
+    );
+    let mut manager = Manager::new(&dir);
+    manager.start(&["home.toml"]);
+    assert_eq!(manager.replace(), 0);
+    assert!(manager.log().contains("kept in the memory of this process"), "{}", manager.log());
+    assert_eq!(manager.names(), [""; 0]);
 }
 
 #[test]

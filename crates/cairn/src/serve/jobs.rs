@@ -136,11 +136,14 @@ impl Serving {
     ) -> Result<(Spec, Vec<String>)> {
         let before = self.spec.borrow();
         let (mut spec, mut notes) = (spec.clone(), Vec::new());
-        for (from, to) in self.live.to_move(planned) {
-            if !before.moves().is_empty() {
-                let why = "bytes are on their way already. Next: cairn job ls";
-                return Err(Failure::new(Exit::InUse, why));
-            }
+        let to_move = self.live.to_move(planned);
+        // One that has just begun could still go as if it had not, and might have moved something by then.
+        let goes = |moving: &Move| !spec.has(&moving.name) && self.is_done(&moving.name).is_none();
+        if before.moves().iter().any(|moving| !to_move.is_empty() || goes(moving)) {
+            let why = "bytes are on their way already. Next: cairn job ls";
+            return Err(Failure::new(Exit::InUse, why));
+        }
+        for (from, to) in to_move {
             let name = spec.name_for_move(&to);
             notes.push(format!(
                 "note: the bytes of {from} move to {to}: cairn job watch {name}; when they are there, \

@@ -369,6 +369,7 @@ impl ServeOptions {
         // Before any thread is started: threads inherit what is blocked.
         let (signals, record) = match kept {
             Some((signals, record)) => (signals, Some(record)),
+            None if env.is_kept() && self.run.is_none() => (core.signals_of_keeper()?, None),
             None => (core.signals()?, None),
         };
         let serving = core.block_on(Serving::open(&env, &engine, spec, &planned, survey))?;

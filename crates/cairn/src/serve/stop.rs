@@ -60,6 +60,10 @@ impl Serving {
                     if let Some(ended) = self.hand_over().await {
                         return ended;
                     }
+                    // A daemon lets it go on. A service manager starts the next one when this one has ended.
+                    if self.record.is_none() {
+                        return self.end(signals, limit, None, 0).await;
+                    }
                 }
                 _ => return self.end(signals, limit, None, 0).await,
             }

@@ -250,7 +250,7 @@ impl Serving {
         match self.left_in_order().await {
             Ok(()) => Some(Ended::HandedOver),
             Err(why) => {
-                out::note(&format!("goes on, for it cannot hand over: {why}"));
+                out::note(&format!("it is not handed over: {why}"));
                 let why = serde_json::to_string(&why).expect("a string is JSON");
                 process::tell_manager(&format!("{}={why}", keeper::FAILURE));
                 None

@@ -12,16 +12,17 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 
 use super::{Dir, PATIENCE, Ran};
 
-/// Passes its standard input as descriptor 3 and its standard error as 4, as far as they are meant, and
-/// becomes the server.
+/// Passes its standard input as descriptor 3, its standard error as 4 and its standard output as 5, as far
+/// as they are meant, and becomes the server.
 const PASS: &str = "test $LISTEN_FDS -lt 1 || exec 3<&0
     test $LISTEN_FDS -lt 2 || exec 4<&2
-    exec </dev/null 2>>server.log
+    test $LISTEN_FDS -lt 3 || exec 5<&1
+    exec </dev/null >/dev/null 2>>server.log
     export LISTEN_PID=$$
     exec \"$@\"";
 
 /// As many as can be passed like that.
-const MOST: usize = 2;
+const MOST: usize = 3;
 
 pub struct Manager<'d> {
     dir: &'d Dir,
@@ -62,6 +63,9 @@ impl<'d> Manager<'d> {
         if let Some(file) = files.next() {
             command.stderr(file);
         }
+        if let Some(file) = files.next() {
+            command.stdout(file);
+        }
         self.server = Some(command.spawn().unwrap());
         // It has what is passed open as well.
         drop(command);
@@ -83,7 +87,16 @@ impl<'d> Manager<'d> {
 
     /// Ends it in order; its code.
     pub fn stop(&mut self) -> i32 {
-        super::send(self.server.as_ref().unwrap().id(), "TERM");
+        self.end("TERM")
+    }
+
+    /// Has it hand over, as `RestartKillSignal=` does; its code.
+    pub fn replace(&mut self) -> i32 {
+        self.end("USR2")
+    }
+
+    fn end(&mut self, signal: &str) -> i32 {
+        super::send(self.server.as_ref().unwrap().id(), signal);
         let output = self.server.take().unwrap().wait_with_output().unwrap();
         self.listen();
         Ran::of(&output).code

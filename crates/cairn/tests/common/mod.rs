@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "every test file uses its own part of it")]
 
 pub mod keeper;
+pub mod load;
 pub mod machine;
 pub mod manager;
 pub mod memory;
@@ -23,9 +24,20 @@ pub struct Dir(pub PathBuf);
 
 impl Dir {
     pub fn new() -> Self {
+        Self::within(&std::env::temp_dir())
+    }
+
+    /// In memory, where there is such a place: what is timed there are not the flushes of others on a disk
+    /// that all share.
+    pub fn in_memory() -> Self {
+        let memory = Path::new("/dev/shm");
+        if memory.is_dir() { Self::within(memory) } else { Self::new() }
+    }
+
+    fn within(place: &Path) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("cairn-cli-{}-{n}", std::process::id()));
+        let path = place.join(format!("cairn-cli-{}-{n}", std::process::id()));
         fs::create_dir(&path).unwrap();
         fs::create_dir(path.join("run")).unwrap();
         Self(path)

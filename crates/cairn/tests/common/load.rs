@@ -1,0 +1,73 @@
+//! fio, which reads and writes, and checks what it reads.
+
+use std::fs;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use super::{Dir, send};
+
+/// Goes on until it is told.
+pub struct Load<'d> {
+    dir: &'d Dir,
+    fio: Child,
+}
+
+impl<'d> Load<'d> {
+    /// On a block device.
+    pub fn start(dir: &'d Dir, device: &str) -> Self {
+        let file = format!("--filename={device}");
+        Self::with(dir, &["--ioengine=libaio", "--direct=1", "--size=96M", &file])
+    }
+
+    /// On an NBD export. Its client does not connect a second time.
+    pub fn of_nbd(dir: &'d Dir, uri: &str) -> Self {
+        Self::of_nbd_with(dir, uri, &["--size=24M"])
+    }
+
+    /// The same with other options.
+    pub fn of_nbd_with(dir: &'d Dir, uri: &str, args: &[&str]) -> Self {
+        Self::with(dir, &[&["--ioengine=nbd", &format!("--uri={uri}")], args].concat())
+    }
+
+    /// Of two options of one name the last one counts.
+    pub fn with(dir: &'d Dir, args: &[&str]) -> Self {
+        let mut fio = Command::new("fio");
+        fio.args(["--name=load", "--rw=randrw", "--bsrange=4k-64k"]);
+        fio.args(["--iodepth=8", "--fsync=64", "--verify=crc32c"]);
+        fio.args(["--verify_fatal=1", "--time_based", "--runtime=600", "--verify_state_save=0"]);
+        fio.args(["--output-format=json", "--output=fio.json"]).args(args);
+        fio.current_dir(&dir.0).stdout(Stdio::null()).stderr(Stdio::null());
+        Self { dir, fio: fio.spawn().unwrap() }
+    }
+
+    /// The longest that one request took; no request has failed, and no byte was wrong.
+    pub fn end(mut self) -> Duration {
+        let said = || fs::read_to_string(self.dir.path("fio.json")).unwrap_or_default();
+        let ended = self.fio.try_wait().unwrap();
+        assert!(ended.is_none(), "fio has ended before it was told: {}", said());
+        send(self.fio.id(), "INT");
+        self.fio.wait().unwrap();
+        let said = said();
+        let said: serde_json::Value =
+            serde_json::from_str(&said[said.find('{').unwrap()..]).unwrap();
+        let job = &said["jobs"][0];
+        assert_eq!(job["error"], 0, "{said}");
+        assert!(job["write"]["total_ios"].as_u64().unwrap() > 100, "{said}");
+        let longest = ["read", "write", "sync"].map(|what| {
+            let ns = &job[what][if what == "sync" { "lat_ns" } else { "clat_ns" }]["max"];
+            Duration::from_nanos(ns.as_u64().unwrap_or_default())
+        });
+        println!(
+            "read, write, sync: {longest:?} at most; {} reads, {} writes",
+            job["read"]["total_ios"], job["write"]["total_ios"]
+        );
+        longest.into_iter().max().unwrap()
+    }
+}
+
+impl Drop for Load<'_> {
+    fn drop(&mut self) {
+        let _ = self.fio.kill();
+        let _ = self.fio.wait();
+    }
+}
