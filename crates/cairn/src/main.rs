@@ -18,6 +18,7 @@ mod out;
 mod place;
 mod race;
 mod registry;
+mod remake;
 mod remote;
 mod running;
 mod scan;
