@@ -1,6 +1,7 @@
-//! Whether the labels of a graph are sound. What was found in them goes in, what to say of it comes out.
+//! Whether the labels of a graph, and what it keeps beside them, are sound. What was found in them goes in, what to say of it comes out.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use api::{Checked, CheckedDevice, CheckedDisk, Finding, Soundness};
 use block::{Env, Info};
@@ -10,6 +11,7 @@ use graph::spec::{Local, Planned, PlannedNode, Severity, Spec, Surveyed};
 use meta::{Area, Inspection, Label};
 
 use crate::registry::REGISTRY;
+use crate::vaults;
 
 /// A disk with a label that can be read, looked at.
 #[derive(Clone, Copy)]
@@ -45,8 +47,9 @@ pub fn apart<'s>(newest: &Label, seen: &[Seen<'s>]) -> Option<&'s Label> {
     others.find(|label| label.epoch == newest.epoch && label.spec != newest.spec)
 }
 
-/// Checks the disks of one graph. `None` if all of them are still being made.
-pub async fn check(env: &Env, seen: &[Seen<'_>]) -> Option<Checked> {
+/// Checks the labels of one graph, and if it is `stopped` what its disks hold beside them that is Cairn's. `None` if
+/// all of them are still being made.
+pub async fn check(env: &Env, seen: &[Seen<'_>], stopped: bool) -> Option<Checked> {
     let newest = newest(seen)?;
     let mut checking = Checking { newest, seen, found: Vec::new() };
     let named = checking.named();
@@ -54,7 +57,10 @@ pub async fn check(env: &Env, seen: &[Seen<'_>]) -> Option<Checked> {
     checking.apart();
     let planned = checking.plan(env, &named).await;
     checking.missing(planned.as_ref(), &named);
-    let kept = planned.map(|planned| checking.kept(&planned, &named)).unwrap_or_default();
+    let kept = planned.as_ref().map(|planned| checking.kept(planned, &named)).unwrap_or_default();
+    if let Some(planned) = planned.filter(|_| stopped) {
+        checking.found.extend(vaults::check(env, newest, &planned, &places(&named, seen)).await);
+    }
     let soundness = checking.found.iter().map(|finding| finding.soundness).max();
     let disk = |seen: &Seen<'_>| CheckedDisk {
         name: name_in(&named, seen.label),
@@ -87,6 +93,14 @@ fn name_in(named: &Named, label: &Label) -> String {
     known.map_or_else(|| label.disk_name.clone(), |(name, _)| name.clone())
 }
 
+/// The disks without a label, as what can be planned: where they are, nobody can tell, and nothing stands on what
+/// they are.
+pub fn raw_nowhere(newest: &Label) -> BTreeMap<String, (String, String)> {
+    let spec = Spec::parse(&newest.spec, &newest.graph_name, &|_| None);
+    let nowhere = |name: &str| (name.to_owned(), ("null".to_owned(), UNKNOWN_BYTES.to_owned()));
+    spec.unlabelled().into_iter().map(nowhere).collect()
+}
+
 /// The graph that a label tells of as it would be with all of its disks, whether or not they are here; `None` if
 /// disks without a label matter.
 ///
@@ -100,12 +114,9 @@ pub async fn plan(env: &Env, newest: &Label, named: &Named) -> Result<Option<Pla
     };
     let surveyed = named.iter().map(|(name, known)| (name.clone(), surveyed(known))).collect();
     let Label { spec, graph_name, .. } = newest;
-    let raw = Spec::parse(spec, graph_name, &|_| None);
-    let raw: Vec<_> = raw.unlabelled().into_iter().map(str::to_owned).collect();
-    // Where they are, nobody can tell, and nothing stands on what they are.
+    let raw = raw_nowhere(newest);
     let has_raw = !raw.is_empty();
-    let nowhere = |name: String| (name, ("null".to_owned(), UNKNOWN_BYTES.to_owned()));
-    let local = Local { disks: raw.into_iter().map(nowhere).collect(), ..Local::default() };
+    let local = Local { disks: raw, ..Local::default() };
     let spec = Spec::of_label(spec, graph_name, REGISTRY, &local);
     match spec.plan_over(REGISTRY, env, &surveyed).await {
         Ok(planned) => Ok(Some(planned)),
@@ -116,6 +127,15 @@ pub async fn plan(env: &Env, newest: &Label, named: &Named) -> Result<Option<Pla
             Err(first.map(|fault| fault.message().to_owned()).unwrap_or_default())
         }
     }
+}
+
+/// Where the disks of a graph are, by their names in it.
+fn places(named: &Named, seen: &[Seen<'_>]) -> BTreeMap<String, PathBuf> {
+    let place = |(name, known): (&String, &Remembered)| {
+        let seen = seen.iter().find(|seen| seen.label.disk == known.disk)?;
+        Some((name.clone(), PathBuf::from(seen.place)))
+    };
+    named.iter().filter_map(place).collect()
 }
 
 struct Checking<'c> {

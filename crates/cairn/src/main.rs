@@ -24,6 +24,7 @@ mod running;
 mod scan;
 mod serve;
 mod source;
+mod vaults;
 mod verbs;
 mod view;
 

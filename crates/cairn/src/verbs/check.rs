@@ -109,7 +109,7 @@ impl Found {
             if self.graphs.iter().any(|graph| graph.uuid == uuid) {
                 continue;
             }
-            let checked = core.block_on(check(&env, seen));
+            let checked = core.block_on(check(&env, seen, true));
             self.graphs.extend(checked.filter(&is_wanted));
         }
         Ok(())

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::plan::{Planned, PlannedExport, Role};
+use super::plan::{Planned, PlannedExport, PlannedNode, Role};
 use super::units::format_exact;
 
 /// Kinds each lower of which holds all the data.
@@ -78,6 +78,25 @@ impl Planned {
             lost.push(is_lost);
         }
         lost
+    }
+
+    /// What a device stands on, and itself, as a graph without exports.
+    #[must_use]
+    pub fn down_from(&self, device: &str) -> Self {
+        let mut wanted: Vec<bool> = self.nodes.iter().map(|node| node.name == device).collect();
+        for (index, node) in self.nodes.iter().enumerate().rev() {
+            if wanted[index] {
+                node.lowers.iter().for_each(|lower| wanted[*lower] = true);
+            }
+        }
+        let number = |index: usize| wanted[..index].iter().filter(|wanted| **wanted).count();
+        let nodes = self.nodes.iter().zip(&wanted).filter(|(_, wanted)| **wanted);
+        let moved = |node: &PlannedNode| {
+            let lowers = node.lowers.iter().map(|lower| number(*lower)).collect();
+            PlannedNode { lowers, ..node.clone() }
+        };
+        let nodes = nodes.map(|(node, _)| moved(node)).collect();
+        Self { nodes, exports: Vec::new(), ..self.clone() }
     }
 
     /// The disks that a device stands on, by their names.
