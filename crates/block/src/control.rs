@@ -28,6 +28,8 @@ pub enum Control {
         /// End that instead, if it is under way.
         stop: bool,
     },
+    /// Look at all that the device keeps below beside data, and change nothing.
+    Check,
     /// List or change the key slots of an encrypted device. Keys come from their sources: none is
     /// ever part of a request.
     Keys {
@@ -126,6 +128,9 @@ pub struct Report {
     pub jobs: Vec<Job>,
     /// How much of its room is taken, if it finds places by itself.
     pub room: Option<Room>,
+    /// What is wrong with what it keeps below beside data, in words, if it was asked about that: its health is
+    /// `Degraded` if all of it is in another place too, `Failed` if something is lost.
+    pub wrong: Vec<String>,
 }
 
 /// Room for blocks that are placed when they are written.

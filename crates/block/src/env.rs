@@ -547,6 +547,15 @@ pub trait Storage {
     fn has_grown(&self, size: u64) {
         let _ = size;
     }
+    /// From here on operations go past the kernel's page cache, or through it, as these facts say: what a look at
+    /// the same disk has found that was told to. Nothing is under way.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn set_cache(&self, facts: &StorageFacts) -> Result<()> {
+        let _ = facts;
+        Ok(())
+    }
     /// Begins one operation, aligned as the facts say.
     fn start(&self, io: DiskIo) -> Ticket;
     /// What is allocated in `range`: at most `max` extents from its start.

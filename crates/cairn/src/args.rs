@@ -9,7 +9,7 @@ use crate::serve::ServeArgs;
 use crate::verbs::apply::{ApplyArgs, DiffArgs};
 use crate::verbs::attach::{AttachArgs, DetachArgs};
 use crate::verbs::bench::BenchArgs;
-use crate::verbs::check::{CheckArgs, RepairArgs};
+use crate::verbs::check::CheckArgs;
 use crate::verbs::completions::{CompletionsArgs, ManArgs};
 use crate::verbs::create::CreateArgs;
 use crate::verbs::device::DeviceArgs;
@@ -22,6 +22,7 @@ use crate::verbs::key::KeyArgs;
 use crate::verbs::kinds::KindsArgs;
 use crate::verbs::locate::LocateArgs;
 use crate::verbs::ls::LsArgs;
+use crate::verbs::repair::RepairArgs;
 use crate::verbs::show::ShowArgs;
 use crate::verbs::status::StatusArgs;
 use crate::verbs::stop::StopArgs;
@@ -89,7 +90,7 @@ enum Verb {
     Key(KeyArgs),
     /// Tell whether labels are sound, of what runs and of what is found on disks
     Check(CheckArgs),
-    /// Write labels anew of which one copy is sound
+    /// Write labels anew: of which one copy is sound, or that other disks know of
     Repair(RepairArgs),
     /// Remove the label of a disk
     Wipe(WipeArgs),

@@ -1,17 +1,20 @@
-//! Whether the labels of a graph are sound. What was found in them goes in, what to say of it comes out.
+//! Whether the labels of a graph, and what it keeps beside them, are sound. What was found in them goes in, what to say of it comes out.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use api::{Checked, CheckedDevice, CheckedDisk, Finding, Soundness};
 use block::{Env, Info};
-use graph::kind::{Maker, Told};
+use graph::kind::{Bytes, Maker, Told};
 use graph::labels::{Remembered, disks};
-use graph::spec::{Local, Planned, Severity, Spec, Surveyed};
+use graph::spec::{Local, Planned, PlannedNode, Severity, Spec, Surveyed};
 use meta::{Area, Inspection, Label};
 
 use crate::registry::REGISTRY;
+use crate::vaults;
 
 /// A disk with a label that can be read, looked at.
+#[derive(Clone, Copy)]
 pub struct Seen<'s> {
     /// Where it is.
     pub place: &'s str,
@@ -32,17 +35,32 @@ impl Seen<'_> {
     }
 }
 
-/// Checks the disks of one graph. `None` if all of them are still being made.
-pub async fn check(env: &Env, seen: &[Seen<'_>]) -> Option<Checked> {
+/// The label that counts among those of one graph; `None` if all of its disks are still being made.
+pub fn newest<'s>(seen: &[Seen<'s>]) -> Option<&'s Label> {
     let counting = seen.iter().filter(|seen| !seen.label.forming);
-    let newest = counting.max_by_key(|seen| (seen.label.epoch, seen.label.sequence))?.label;
+    Some(counting.max_by_key(|seen| (seen.label.epoch, seen.label.sequence))?.label)
+}
+
+/// A label that says something else of the graph than the one that counts, at the same change.
+pub fn apart<'s>(newest: &Label, seen: &[Seen<'s>]) -> Option<&'s Label> {
+    let mut others = seen.iter().map(|seen| seen.label).filter(|label| !label.forming);
+    others.find(|label| label.epoch == newest.epoch && label.spec != newest.spec)
+}
+
+/// Checks the labels of one graph, and if it is `stopped` what its disks hold beside them that is Cairn's. `None` if
+/// all of them are still being made.
+pub async fn check(env: &Env, seen: &[Seen<'_>], stopped: bool) -> Option<Checked> {
+    let newest = newest(seen)?;
     let mut checking = Checking { newest, seen, found: Vec::new() };
     let named = checking.named();
     checking.disks(&named);
     checking.apart();
     let planned = checking.plan(env, &named).await;
     checking.missing(planned.as_ref(), &named);
-    let kept = planned.map(|planned| checking.kept(&planned)).unwrap_or_default();
+    let kept = planned.as_ref().map(|planned| checking.kept(planned, &named)).unwrap_or_default();
+    if let Some(planned) = planned.filter(|_| stopped) {
+        checking.found.extend(vaults::check(env, newest, &planned, &places(&named, seen)).await);
+    }
     let soundness = checking.found.iter().map(|finding| finding.soundness).max();
     let disk = |seen: &Seen<'_>| CheckedDisk {
         name: name_in(&named, seen.label),
@@ -66,12 +84,58 @@ pub async fn check(env: &Env, seen: &[Seen<'_>]) -> Option<Checked> {
 /// The size of a disk without a label: nobody knows it.
 const UNKNOWN_BYTES: &str = "1048576GiB";
 
-type Named = BTreeMap<String, Remembered>;
+/// The labelled disks of a graph, by their names in it.
+pub type Named = BTreeMap<String, Remembered>;
 
 /// What the graph calls a disk.
 fn name_in(named: &Named, label: &Label) -> String {
     let known = named.iter().find(|(_, known)| known.disk == label.disk);
     known.map_or_else(|| label.disk_name.clone(), |(name, _)| name.clone())
+}
+
+/// The disks without a label, as what can be planned: where they are, nobody can tell, and nothing stands on what
+/// they are.
+pub fn raw_nowhere(newest: &Label) -> BTreeMap<String, (String, String)> {
+    let spec = Spec::parse(&newest.spec, &newest.graph_name, &|_| None);
+    let nowhere = |name: &str| (name.to_owned(), ("null".to_owned(), UNKNOWN_BYTES.to_owned()));
+    spec.unlabelled().into_iter().map(nowhere).collect()
+}
+
+/// The graph that a label tells of as it would be with all of its disks, whether or not they are here; `None` if
+/// disks without a label matter.
+///
+/// # Errors
+/// What is wrong with the spec in the label.
+pub async fn plan(env: &Env, newest: &Label, named: &Named) -> Result<Option<Planned>, String> {
+    let surveyed = |known: &Remembered| Surveyed {
+        info: Info::disk(known.data_bytes, known.block_size),
+        created: false,
+        words: String::new(),
+    };
+    let surveyed = named.iter().map(|(name, known)| (name.clone(), surveyed(known))).collect();
+    let Label { spec, graph_name, .. } = newest;
+    let raw = raw_nowhere(newest);
+    let has_raw = !raw.is_empty();
+    let local = Local { disks: raw, ..Local::default() };
+    let spec = Spec::of_label(spec, graph_name, REGISTRY, &local);
+    match spec.plan_over(REGISTRY, env, &surveyed).await {
+        Ok(planned) => Ok(Some(planned)),
+        // How large they are may matter.
+        Err(_) if has_raw => Ok(None),
+        Err(faults) => {
+            let first = faults.iter().find(|fault| fault.severity() == Severity::Error);
+            Err(first.map(|fault| fault.message().to_owned()).unwrap_or_default())
+        }
+    }
+}
+
+/// Where the disks of a graph are, by their names in it.
+fn places(named: &Named, seen: &[Seen<'_>]) -> BTreeMap<String, PathBuf> {
+    let place = |(name, known): (&String, &Remembered)| {
+        let seen = seen.iter().find(|seen| seen.label.disk == known.disk)?;
+        Some((name.clone(), PathBuf::from(seen.place)))
+    };
+    named.iter().filter_map(place).collect()
 }
 
 struct Checking<'c> {
@@ -144,12 +208,7 @@ impl Checking<'_> {
     /// Two halves that went different ways.
     fn apart(&mut self) {
         let newest = self.newest;
-        let other = self.seen.iter().find(|seen| {
-            seen.label.epoch == newest.epoch
-                && seen.label.spec != newest.spec
-                && !seen.label.forming
-        });
-        if let Some(Seen { label, .. }) = other {
+        if let Some(label) = apart(newest, self.seen) {
             let words = format!(
                 "{} and {} were opened apart, and each says something else of the graph since",
                 newest.disk_name, label.disk_name
@@ -159,36 +218,14 @@ impl Checking<'_> {
         }
     }
 
-    /// The graph as it would be with all of its disks, whether or not they are here.
+    /// The graph as it would be with all of its disks.
     async fn plan(&mut self, env: &Env, named: &Named) -> Option<Planned> {
-        let surveyed = |known: &Remembered| Surveyed {
-            info: Info::disk(known.data_bytes, known.block_size),
-            created: false,
-            words: String::new(),
-        };
-        let surveyed = named.iter().map(|(name, known)| (name.clone(), surveyed(known))).collect();
-        let Label { spec, graph_name, .. } = self.newest;
-        let raw = Spec::parse(spec, graph_name, &|_| None);
-        let raw: Vec<_> = raw.unlabelled().into_iter().map(str::to_owned).collect();
-        // Where they are, nobody can tell, and nothing stands on what they are.
-        let has_raw = !raw.is_empty();
-        let nowhere = |name: String| (name, ("null".to_owned(), UNKNOWN_BYTES.to_owned()));
-        let local = Local { disks: raw.into_iter().map(nowhere).collect(), ..Local::default() };
-        let spec = Spec::of_label(spec, graph_name, REGISTRY, &local);
-        match spec.plan_over(REGISTRY, env, &surveyed).await {
-            Ok(planned) => Some(planned),
-            // How large they are may matter.
-            Err(_) if has_raw => None,
-            Err(faults) => {
-                let graph = graph_name.clone();
-                let first = faults.iter().find(|fault| fault.severity() == Severity::Error);
-                let why = first.map(|fault| fault.message().to_owned()).unwrap_or_default();
-                let words = format!("the spec in its labels cannot be planned: {why}");
-                let next = "use the version that wrote it, or a newer one";
-                self.find(Soundness::Damaged, &graph, words, next);
-                None
-            }
-        }
+        plan(env, self.newest, named).await.unwrap_or_else(|why| {
+            let words = format!("the spec in its labels cannot be planned: {why}");
+            let next = "use the version that wrote it, or a newer one";
+            self.find(Soundness::Damaged, &self.newest.graph_name, words, next);
+            None
+        })
     }
 
     /// What cannot be served for want of disks.
@@ -217,7 +254,7 @@ impl Checking<'_> {
     }
 
     /// What devices keep: the newest state of each, and which of them cannot be read.
-    fn kept(&mut self, planned: &Planned) -> Vec<CheckedDevice> {
+    fn kept(&mut self, planned: &Planned, named: &Named) -> Vec<CheckedDevice> {
         let mut all = Vec::new();
         for node in &planned.nodes {
             let Maker::Keeper { tell, .. } = node.kind.maker else { continue };
@@ -237,6 +274,7 @@ impl Checking<'_> {
                 }
             }
             let Some((_, Told { words, lacks })) = newest else { continue };
+            self.without_a_state(planned, named, node);
             if !lacks.is_empty() {
                 let next = "serve it: that is copied";
                 self.find(Soundness::Repairable, &node.name, lacks, next);
@@ -248,5 +286,22 @@ impl Checking<'_> {
             });
         }
         all
+    }
+    /// Members of a mirror that have nothing of what it keeps: they have missed everything.
+    fn without_a_state(&mut self, planned: &Planned, named: &Named, node: &PlannedNode) {
+        if node.kind.maker.bytes() != Bytes::OfEach {
+            return;
+        }
+        let beneath: Vec<String> = planned.beneath(&node.name);
+        let lacks = |seen: &&Seen<'_>| {
+            let (label, name) = (seen.label, name_in(named, seen.label));
+            let is_named = named.values().any(|known| known.disk == label.disk);
+            is_named && beneath.contains(&name) && !label.cells.contains_key(&node.name)
+        };
+        for Seen { place, label, .. } in self.seen.iter().filter(lacks) {
+            let words = format!("{place} has nothing of what {} keeps on the others", node.name);
+            let next = "serve it: all of it is copied there";
+            self.find(Soundness::Repairable, &name_in(named, label), words, next);
+        }
     }
 }

@@ -18,11 +18,13 @@ mod out;
 mod place;
 mod race;
 mod registry;
+mod remake;
 mod remote;
 mod running;
 mod scan;
 mod serve;
 mod source;
+mod vaults;
 mod verbs;
 mod view;
 

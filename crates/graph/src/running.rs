@@ -505,6 +505,10 @@ impl Graph {
                 ErrorKind::Unsupported,
                 format!("{} is a {} and has no key slots", member.name, member.kind.name),
             )),
+            (Handled::Pass, Control::Check) => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("{} is a {} and keeps nothing to look at", member.name, member.kind.name),
+            )),
             (Handled::Pass, Control::Job(_)) => Err(Error::new(
                 ErrorKind::Unsupported,
                 format!("{} is a {} and has no job", member.name, member.kind.name),

@@ -22,6 +22,9 @@ pub(crate) struct Disk {
     facts: StorageFacts,
     /// Bytes by now: a disk may have grown since it was opened.
     size: Cell<u64>,
+    /// Whether O_DIRECT is in force by now, and what it asks for.
+    direct: Cell<bool>,
+    block_size: Cell<u32>,
     read_only: bool,
     inline: bool,
     /// Served by another process, which may be slow or stopped.
@@ -52,6 +55,8 @@ pub(crate) fn open(side: Rc<Side>, open: &Open) -> Result<OpenDisk> {
     let disk = Disk {
         path: open.path.display().to_string(),
         size: Cell::new(facts.size),
+        direct: Cell::new(facts.direct),
+        block_size: Cell::new(facts.block_size),
         facts,
         read_only: open.read_only,
         inline,
@@ -77,6 +82,18 @@ impl Storage for OpenDisk {
 
     fn has_grown(&self, size: u64) {
         self.disk.size.set(size.max(self.disk.size.get()));
+    }
+
+    fn set_cache(&self, facts: &StorageFacts) -> Result<()> {
+        let disk = &self.disk;
+        if disk.direct.get() != facts.direct {
+            // Of this very description: its lock stays, and with it whoever waits for its last request.
+            sys::set_flags(self.file.as_raw_fd(), libc::O_DIRECT, facts.direct)
+                .map_err(|error| Error::io(&error, format_args!("{}: O_DIRECT", disk.path)))?;
+        }
+        disk.direct.set(facts.direct);
+        disk.block_size.set(facts.block_size);
+        Ok(())
     }
 
     fn start(&self, io: DiskIo) -> Ticket {
@@ -201,14 +218,14 @@ impl Disk {
         if range.end() > self.size.get() {
             return Err(self.outside(op.name(), range));
         }
-        if !range.is_aligned(self.facts.block_size) {
+        if !range.is_aligned(self.block_size.get()) {
             let words = format!(
                 "{}: {} of {} bytes at {} is not in multiples of {}",
                 self.path,
                 op.name(),
                 range.len(),
                 range.start(),
-                self.facts.block_size
+                self.block_size.get()
             );
             return Err(Error::new(ErrorKind::Invalid, words));
         }
@@ -285,7 +302,7 @@ impl Disk {
             Op::Flush => true,
             // A tmpfs writes nothing later: what it refuses is refused at once.
             Op::Write { fua: true, .. } => {
-                !(self.facts.direct || self.inline) || error.kind() == ErrorKind::Io
+                !(self.direct.get() || self.inline) || error.kind() == ErrorKind::Io
             }
             _ => false,
         };

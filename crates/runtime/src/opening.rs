@@ -198,7 +198,7 @@ fn open_or_create(open: &Open) -> Result<(OwnedFd, bool), Failure> {
 }
 
 fn set_direct(fd: RawFd, kind: i64) -> Result<(), Failure> {
-    match sys::add_flags(fd, libc::O_DIRECT) {
+    match sys::set_flags(fd, libc::O_DIRECT, true) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
             let words =
                 format!("{} has no O_DIRECT; choose cache = \"buffered\"", kind_words(kind));

@@ -631,22 +631,18 @@ impl Peer {
 /// The longest path of a unix socket.
 pub(crate) const UNIX_PATH_MAX: usize = 107;
 
-/// Adds status flags to an open file.
-pub(crate) fn add_flags(fd: RawFd, flags: c_int) -> io::Result<()> {
+/// Sets status flags of an open file, or takes them away.
+pub(crate) fn set_flags(fd: RawFd, flags: c_int, on: bool) -> io::Result<()> {
     // SAFETY: no memory is passed.
     let now = check(unsafe { libc::fcntl(fd, libc::F_GETFL) })?;
+    let wanted = if on { now | flags } else { now & !flags };
     // SAFETY: no memory is passed.
-    check(unsafe { libc::fcntl(fd, libc::F_SETFL, now | flags) }).map(drop)
+    check(unsafe { libc::fcntl(fd, libc::F_SETFL, wanted) }).map(drop)
 }
 
 /// Lets calls on an open file wait, or not.
 pub(crate) fn set_nonblocking(fd: RawFd, nonblocking: bool) -> io::Result<()> {
-    // SAFETY: no memory is passed.
-    let now = check(unsafe { libc::fcntl(fd, libc::F_GETFL) })?;
-    let bit = libc::O_NONBLOCK;
-    let wanted = if nonblocking { now | bit } else { now & !bit };
-    // SAFETY: no memory is passed.
-    check(unsafe { libc::fcntl(fd, libc::F_SETFL, wanted) }).map(drop)
+    set_flags(fd, libc::O_NONBLOCK, nonblocking)
 }
 
 /// Takes a descriptor that was passed to this process by the one that started it. The programs that this

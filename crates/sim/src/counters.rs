@@ -87,6 +87,7 @@ counts! {
     ChangeDone "changes of a graph under load",
     ChangeGrew "members that a change added",
     ChangeShrank "members that a change removed",
+    ChangeReopened "changes that opened disks in use otherwise",
     ChangeRefused "changes that were refused",
     ChangeUndone "changes that failed and were undone",
     ChangeCrashed "crashes in the middle of a change",

@@ -204,6 +204,17 @@ fn a_volume_is_encrypted_in_place() {
     every_crash_between([spec("", "d0"), spec(devices, "move")]);
 }
 
+/// Their labels say nothing of how disks are opened: what is there is told to them through disks that were opened
+/// otherwise, beside those that served until then.
+#[test]
+fn members_are_opened_otherwise() {
+    let before = text(&[0, 1], true);
+    let after =
+        before.replace("label = true", "label = true, cache = \"buffered\", timeout = \"9s\"");
+    assert_ne!(before, after);
+    every_crash_between([before, after]);
+}
+
 /// So much more that the old areas at the end of the disks are data, and the new ones do not touch them.
 const GROWN_BYTES: u64 = DATA_BYTES + (2 << 20);
 

@@ -1,16 +1,14 @@
-//! `cairn check` and `cairn repair`: whether the labels of graphs are sound, and what can be written anew.
+//! `cairn check`: whether the labels of graphs are sound.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use api::{Checked, CheckedDisk, Client, Finding, Soundness};
-use block::Env;
 use clap::Args;
-use graph::engine::Engine;
-use meta::{Inspection, Label, Store, Uuid, Wrong};
+use meta::{Inspection, Label, Uuid, Wrong};
 use serde::Serialize;
 
-use super::{confirm, core, undo, wipe};
+use super::{core, undo};
 use crate::check::{Seen, check};
 use crate::exit::{Exit, Failure, Result};
 use crate::out::{Form, count};
@@ -27,33 +25,17 @@ pub struct CheckArgs {
     directory: PathBuf,
 }
 
-/// What `repair` takes.
-#[derive(Args)]
-pub struct RepairArgs {
-    /// A graph, by its name or its spec; all that run, and all that are found, if left out
-    graph: Option<PathBuf>,
-    /// Look at the files of this directory, besides block devices
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    directory: PathBuf,
-    /// Say what would be done, and change nothing
-    #[arg(long, visible_alias = "dry-run")]
-    plan: bool,
-    /// Do not ask
-    #[arg(long)]
-    yes: bool,
-}
-
 /// What was looked at.
 #[derive(Serialize)]
-struct Found {
-    graphs: Vec<Checked>,
+pub struct Found {
+    pub graphs: Vec<Checked>,
     /// What is on disks whose labels cannot be read.
     unread: Vec<Finding>,
     /// What somebody else has open, or cannot be read, and why.
     skipped: Vec<Skipped>,
     /// Who serves the first of the graphs, in that order; the others do not run.
     #[serde(skip)]
-    running: Vec<Client>,
+    pub running: Vec<Client>,
 }
 
 impl CheckArgs {
@@ -65,77 +47,11 @@ impl CheckArgs {
     }
 }
 
-impl RepairArgs {
-    /// Writes labels anew of which one copy is sound.
-    pub fn run(self, form: Form) -> Result {
-        let found = look(self.graph.as_deref(), &self.directory)?;
-        let ill = |disk: &&CheckedDisk| disk.to_renew;
-        let disks = found.graphs.iter().flat_map(|graph| graph.disks.iter().filter(ill));
-        let places: Vec<String> = disks.map(|disk| disk.place.clone()).collect();
-        if self.plan || places.is_empty() {
-            form.print(&found, || format!("{}{}", found.text(), plan(&places)))?;
-            return Ok(found.exit());
-        }
-        if !self.yes {
-            confirm(&format!("write the labels on {} anew?", places.join(", ")))?;
-        }
-        self.renew(&found)?;
-        let found = look(self.graph.as_deref(), &self.directory)?;
-        form.print(&found, || format!("{}wrote {} anew\n", found.text(), places.join(", ")))?;
-        Ok(found.exit())
-    }
-
-    fn renew(&self, found: &Found) -> Result<()> {
-        let is_ill = |graph: &&Checked| graph.disks.iter().any(|disk| disk.to_renew);
-        let core = core()?;
-        let env = core.env();
-        for (n, graph) in found.graphs.iter().enumerate().filter(|(_, graph)| is_ill(graph)) {
-            if let Some(client) = found.running.get(n) {
-                client.repair()?;
-                continue;
-            }
-            for disk in graph.disks.iter().filter(|disk| disk.to_renew) {
-                core.block_on(renew(&env, Path::new(&disk.place)))?;
-            }
-        }
-        Ok(())
-    }
-}
-
-fn plan(places: &[String]) -> String {
-    match places {
-        [] => "nothing that a repair could write anew\n".to_owned(),
-        places => {
-            places.iter().map(|place| format!("would write the label on {place} anew\n")).collect()
-        }
-    }
-}
-
-/// Writes all copies of a label of which one is whole.
-async fn renew(env: &Env, path: &Path) -> Result<()> {
-    let engine = Engine::new(env.pool());
-    env.spawn("engine", engine.clone().drive());
-    let node = wipe::open(path, false, env, &engine).await?;
-    let lower = engine.lower(node);
-    let inspection = meta::inspect(env, &lower).await?;
-    let Ok(Some((label, number))) = inspection.label else {
-        let why = format!("{} has no label any more that can be read", path.display());
-        return Err(Failure::new(Exit::Damaged, why));
-    };
-    if label.unknown_read_only != 0 {
-        let why = format!(
-            "{} has a label that this version of Cairn must not write. Next: use a newer version",
-            path.display()
-        );
-        return Err(Failure::new(Exit::Unsupported, why));
-    }
-    Store::new(env, &lower, label, Some(number))?.renew().await?;
-    engine.forget(node);
-    Ok(())
-}
-
 /// What runs, and then what is found on disks.
-fn look(graph: Option<&Path>, directory: &Path) -> Result<Found> {
+///
+/// # Errors
+/// `NotFound` if a graph is named and nothing is of it; what asking servers and looking at disks says.
+pub fn look(graph: Option<&Path>, directory: &Path) -> Result<Found> {
     let wanted = graph.map(undo::name).transpose()?;
     let is_wanted = |checked: &Checked| {
         wanted.as_ref().is_none_or(|wanted| wanted.as_os_str() == checked.graph.as_str())
@@ -182,30 +98,25 @@ impl Found {
         self.skipped = skipped.into_iter().filter(|skipped| !own(&skipped.path)).collect();
         let places = disks.iter().map(|(path, _)| path.display().to_string());
         let places: Vec<_> = places.collect();
-        let mut graphs: BTreeMap<(String, [u8; 16]), Vec<Seen<'_>>> = BTreeMap::new();
         for (place, (_, inspection)) in places.iter().zip(&disks) {
-            match &inspection.label {
-                Ok(Some((label, _))) => {
-                    let of = (label.graph_name.clone(), label.graph.0);
-                    graphs.entry(of).or_default().push(Seen { place, inspection, label });
-                }
-                Ok(None) => {}
-                Err(wrong) => self.unread.push(unread(place, inspection, wrong)),
+            if let Err(wrong) = &inspection.label {
+                self.unread.push(unread(place, inspection, wrong));
             }
         }
-        for ((_, uuid), seen) in &graphs {
+        for ((_, uuid), seen) in &by_graph(&places, &disks) {
             // What has left a graph that runs says nothing of it.
             let uuid = Uuid(*uuid).to_string();
             if self.graphs.iter().any(|graph| graph.uuid == uuid) {
                 continue;
             }
-            let checked = core.block_on(check(&env, seen));
+            let checked = core.block_on(check(&env, seen, true));
             self.graphs.extend(checked.filter(&is_wanted));
         }
         Ok(())
     }
 
-    fn exit(&self) -> Exit {
+    /// As what was found is.
+    pub fn exit(&self) -> Exit {
         let graphs = self.graphs.iter().map(|graph| graph.soundness);
         match graphs.chain(self.unread.iter().map(|finding| finding.soundness)).max() {
             Some(Soundness::Damaged) => Exit::Damaged,
@@ -214,7 +125,8 @@ impl Found {
         }
     }
 
-    fn text(&self) -> String {
+    /// What was found, in words.
+    pub fn text(&self) -> String {
         let mut text: String = self.graphs.iter().map(graph).collect();
         text.extend(self.unread.iter().map(|finding| line("", finding)));
         text.extend(self.skipped.iter().map(|Skipped { why, .. }| format!("skipped: {why}\n")));
@@ -225,6 +137,21 @@ impl Found {
     }
 }
 
+/// The disks of each graph, by its name and its number.
+pub fn by_graph<'s>(
+    places: &'s [String],
+    disks: &'s [(PathBuf, Inspection)],
+) -> BTreeMap<(String, [u8; 16]), Vec<Seen<'s>>> {
+    let mut graphs: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for (place, (_, inspection)) in places.iter().zip(disks) {
+        if let Ok(Some((label, _))) = &inspection.label {
+            let of = (label.graph_name.clone(), label.graph.0);
+            graphs.entry(of).or_default().push(Seen { place, inspection, label });
+        }
+    }
+    graphs
+}
+
 /// A disk of which nobody knows whose it is.
 fn unread(place: &str, inspection: &Inspection, wrong: &Wrong) -> Finding {
     let (soundness, next) = match wrong {
@@ -233,7 +160,9 @@ fn unread(place: &str, inspection: &Inspection, wrong: &Wrong) -> Finding {
         }
         Wrong::NoMagic | Wrong::Damaged(_) => (
             Soundness::Damaged,
-            "if its graph can do without, take it in anew: cairn serve SPEC --wipe DISK".to_owned(),
+            format!(
+                "cairn repair GRAPH --plan --disk NAME={place} tells whether its graph knows enough to give it back"
+            ),
         ),
     };
     let whole = |found: &Result<Label, Wrong>| found.is_ok();

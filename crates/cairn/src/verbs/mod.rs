@@ -17,6 +17,7 @@ pub mod kinds;
 pub mod locate;
 pub mod ls;
 mod progress;
+pub mod repair;
 pub mod show;
 pub mod status;
 pub mod stop;

@@ -130,8 +130,9 @@ impl<'b> Binder<'b> {
                 }
                 Sight::Wrong(wrong) => {
                     let words = format!(
-                        "{place} has {wrong}. Next: if another disk has what this one had, or it \
-                         never served, label it anew with --wipe {name}"
+                        "{place} has {wrong}. Next: cairn repair {} --disk {name}={place} --plan; or if another \
+                         disk has what this one had, or it never served, label it anew with --wipe {name}",
+                        self.graph
                     );
                     self.refuse_disk(name, Why::Damaged, words);
                 }
@@ -320,7 +321,9 @@ impl<'b> Binder<'b> {
                 (Some(_), _) if blank && !self.opening.degraded => {
                     let words = format!(
                         "{place} is blank, and {name} of this graph has a label. Next: find that \
-                         disk; or take this one in its place with --wipe {name}"
+                         disk; if this is it, cairn repair {} --disk {name}={place} --plan; or take it \
+                         in its place with --wipe {name}",
+                        self.graph
                     );
                     self.refuse_disk(name, Why::Missing, words);
                     continue;

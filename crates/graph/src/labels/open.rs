@@ -11,11 +11,11 @@ use super::absent::Absent;
 use super::bind::{Binding, Bound};
 use super::kept::{DiskLabel, LabelKept, all};
 use super::slot::{News, Slot};
-use super::survey::{OpenDisk, Survey, place_of};
+use super::survey::{InUse, OpenDisk, Survey, place_of};
 use super::text::{self, Remembered};
 use super::{Opening, Refusal, Why};
 use crate::engine::{AnyDevice, NodeId};
-use crate::kind::{Bytes, OF_MAKING};
+use crate::kind::{Bytes, Kind};
 use crate::spec::{LabelledDisk, Planned, PlannedNode, Role, Spec};
 
 /// The labelled disks of a graph that is open.
@@ -39,6 +39,8 @@ pub struct Labels {
 struct Disk {
     /// What opened it.
     disk: Option<LabelledDisk>,
+    /// Which one it is, by whatever name it was opened; empty if it is not there.
+    identity: String,
     open: Option<OpenDisk>,
     slot: Option<Rc<Slot>>,
     data_bytes: u64,
@@ -268,13 +270,12 @@ impl Survey {
         let fresh = label.forming;
         let (store, clean) = match &look.store {
             // All that was answered is flushed when a graph is changed.
-            Some(store) if grown_from.is_none() => (store.clone(), true),
             Some(store) => (Rc::new(store.through(&open.lower)), true),
             None => (Rc::new(Store::new(&self.env, &open.lower, label, Some(number))?), clean),
         };
         let slot = Some(Rc::new(if held { Slot::held(store) } else { Slot::new(store) }));
-        let (disk, open) = (Some(look.disk.clone()), Some(open));
-        Ok(Disk { disk, open, slot, data_bytes, grown_from, fresh, clean })
+        let (disk, identity, open) = (Some(look.disk.clone()), look.identity.clone(), Some(open));
+        Ok(Disk { disk, identity, open, slot, data_bytes, grown_from, fresh, clean })
     }
 
     /// Opens a disk that is still to be made, empties one that is to be wiped, and labels it.
@@ -291,17 +292,17 @@ impl Survey {
         let store = Rc::new(Store::new(&self.env, &open.lower, label, None)?);
         store.update(|_| {}).await?;
         let slot = Some(Rc::new(if held { Slot::held(store) } else { Slot::new(store) }));
-        let (disk, open) = (Some(look.disk.clone()), Some(open));
+        let (disk, identity, open) = (Some(look.disk.clone()), look.identity.clone(), Some(open));
         let grown_from = None;
-        Ok(Disk { disk, open, slot, data_bytes, grown_from, fresh: true, clean: true })
+        Ok(Disk { disk, identity, open, slot, data_bytes, grown_from, fresh: true, clean: true })
     }
 }
 
 impl Disk {
     fn absent(known: &Remembered) -> Self {
         let data_bytes = known.data_bytes;
-        let (disk, open, slot, grown_from) = Default::default();
-        Self { disk, open, slot, data_bytes, grown_from, fresh: false, clean: false }
+        let (disk, identity, open, slot, grown_from) = Default::default();
+        Self { disk, identity, open, slot, data_bytes, grown_from, fresh: false, clean: false }
     }
 
     /// Its label, if that may be written.
@@ -486,16 +487,14 @@ impl Labels {
         Ok(())
     }
 
-    /// The raw disk that was opened for these options, and its label.
-    pub(super) fn open_disk(&self, wanted: &LabelledDisk) -> Option<(OpenDisk, Rc<Store>)> {
-        let is_it = |disk: &&Disk| {
-            disk.disk.as_ref().is_some_and(|known| {
-                known.kind.name == wanted.kind.name
-                    && known.given.has_options_of(&wanted.given, &OF_MAKING)
-            })
-        };
-        let disk = self.disks.values().find(is_it)?;
-        Some((disk.open.clone()?, disk.store()?.clone()))
+    /// The disk of that kind that is open, if this is one.
+    pub(super) fn in_use(&self, kind: &Kind, identity: &str) -> Option<InUse> {
+        let mut disks = self.disks.values().filter(|disk| disk.identity == identity);
+        disks.find_map(|disk| {
+            let known = disk.disk.as_ref().filter(|known| known.kind.name == kind.name)?;
+            let (open, store) = (disk.open.clone()?, disk.store()?.clone());
+            Some(InUse { disk: known.clone(), open, store })
+        })
     }
 
     /// Marks the disks as closed in order. Everything that was answered has been flushed.

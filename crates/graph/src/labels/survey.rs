@@ -9,7 +9,8 @@ use meta::{AREA_BYTES, Area, Label, Seen, Sought, Store};
 use super::bind::{self, Binding, Bound, Sight, Sighting};
 use super::{Labels, Opening, Refusal, Why, text};
 use crate::engine::{AnyDevice, Engine, NodeId};
-use crate::kind::{DiskPlan, Given, Maker, Registry, Value};
+use crate::kind::{DiskPlan, Given, Maker, OF_MAKING, Registry, Value};
+use crate::spec::units::{format_exact, write_size};
 use crate::spec::{LabelledDisk, Spec, Surveyed};
 
 /// The labelled disks of a spec, looked at. Those that are there are open.
@@ -28,6 +29,8 @@ pub struct Survey {
 pub(super) struct Look {
     pub disk: LabelledDisk,
     pub place: String,
+    /// What is there or can be made, by whatever name; empty if nothing can.
+    pub identity: String,
     /// The facts about all of it, and words; of what is there or can be made.
     pub facts: Option<Facts>,
     /// What is open.
@@ -43,6 +46,14 @@ pub(super) struct Facts {
     pub words: String,
     /// Whether it is still to be made.
     pub creates: bool,
+}
+
+/// A disk that the running graph has open.
+pub(super) struct InUse {
+    /// How it was opened.
+    pub disk: LabelledDisk,
+    pub open: OpenDisk,
+    pub store: Rc<Store>,
 }
 
 /// A raw disk that is open.
@@ -103,8 +114,7 @@ impl Survey {
         let mut sightings = Vec::new();
         let mut identities: BTreeMap<String, String> = BTreeMap::new();
         for disk in spec.labelled(registry) {
-            let known = running.and_then(|running| running.open_disk(&disk));
-            match survey.look(disk, &mut identities, read_only, known).await {
+            match survey.look(disk, &mut identities, read_only, running).await {
                 Ok(sighting) => sightings.push(sighting),
                 Err(refusal) => survey.refusals.push(refusal),
             }
@@ -157,7 +167,7 @@ impl Survey {
         disk: LabelledDisk,
         identities: &mut BTreeMap<String, String>,
         read_only: bool,
-        known: Option<(OpenDisk, Rc<Store>)>,
+        running: Option<&Labels>,
     ) -> Result<Sighting, Refusal> {
         let name = disk.given.name.clone();
         let place = place_of(&disk).to_owned();
@@ -166,37 +176,23 @@ impl Survey {
             let words = words.strip_prefix(&format!("{name}: ")).unwrap_or(&words).to_owned();
             Refusal::of(&name, Why::Failed(error.kind()), words)
         };
-        let mut look = Look { disk, place, facts: None, open: None, label: None, store: None };
-        let sight = match probe(&look.disk, &self.env).await {
+        let mut look = Look::at(disk, place);
+        let sight = match in_use_or_not(&look.disk, &self.env, running).await {
             Err(error) if is_missing(&error) => Sight::Missing(error.to_string()),
             Err(error) => return Err(fail(error)),
-            Ok(plan) => {
+            Ok((plan, in_use)) => {
                 if let Some(first) = identities.insert(plan.identity.clone(), name.clone()) {
                     let at = plan.identity;
                     let words = format!("{first:?} is on {at}, too; a disk is used once");
                     return Err(Refusal::of(&name, Why::Usage, words));
                 }
-                let DiskPlan { info, creates, words, .. } = plan;
+                let DiskPlan { info, creates, words, identity } = plan;
                 let size = info.size;
                 meta::data_bytes(size).map_err(fail)?;
+                look.identity = identity;
                 look.facts = Some(Facts { info, words, creates });
-                if let Some((open, store)) = known {
-                    if self.opening.wipe.contains(&name) {
-                        let words = format!(
-                            "{} is in use by this graph. Next: leave --wipe {name} away",
-                            look.place
-                        );
-                        return Err(Refusal::of(&name, Why::Elsewhere, words));
-                    }
-                    let label = store.label().clone();
-                    let open = match self.opening.grow.contains(&name) {
-                        true => self.open_anew(&look.disk, &open).await.map_err(fail)?,
-                        false => open,
-                    };
-                    (look.open, look.store) = (Some(open), Some(store));
-                    // In which copies it is, its store knows.
-                    look.label = Some((label.clone(), 0));
-                    Sight::Label(Box::new(label))
+                if let Some(in_use) = in_use {
+                    self.look_at_used(&mut look, in_use).await?
                 } else if creates {
                     Sight::ToBeMade
                 } else {
@@ -212,6 +208,33 @@ impl Survey {
         let place = look.place.clone();
         self.looks.push(look);
         Ok(Sighting { name, place, sight })
+    }
+
+    /// Looks at a disk that the running graph has open: its label is what that one says.
+    async fn look_at_used(&self, look: &mut Look, in_use: InUse) -> Result<Sight, Refusal> {
+        let InUse { disk: before, open, store } = in_use;
+        let name = &look.disk.given.name;
+        if self.opening.wipe.contains(name) {
+            let words =
+                format!("{} is in use by this graph. Next: leave --wipe {name} away", look.place);
+            return Err(Refusal::of(name, Why::Elsewhere, words));
+        }
+        let has = look.facts.as_ref().map_or(0, |facts| facts.info.size);
+        said_of_size(look, has)?;
+        let others = changed(&before, &look.disk);
+        let grows = self.opening.grow.contains(name);
+        let open = match grows || !others.is_empty() {
+            true => self
+                .open_anew(&look.disk, &open, &others)
+                .await
+                .map_err(|error| Refusal::of(name, Why::Failed(error.kind()), error.to_string()))?,
+            false => open,
+        };
+        let label = store.label().clone();
+        (look.open, look.store) = (Some(open), Some(store));
+        // In which copies it is, its store knows.
+        look.label = Some((label.clone(), 0));
+        Ok(Sight::Label(Box::new(label)))
     }
 
     /// Opens a raw disk.
@@ -230,17 +253,30 @@ impl Survey {
         self.node(disk, make(&given, &self.env, None).await?)
     }
 
-    /// The same disk, as large as it is by now, beside what has it open.
-    async fn open_anew(&self, disk: &LabelledDisk, open: &OpenDisk) -> Result<OpenDisk, Error> {
+    /// The same disk beside what has it open, as large as it is by now, and as its options say: of these, `others`
+    /// are not as before.
+    async fn open_anew(
+        &self,
+        disk: &LabelledDisk,
+        open: &OpenDisk,
+        others: &[&str],
+    ) -> Result<OpenDisk, Error> {
         let Maker::Disk { make, .. } = disk.kind.maker else {
             unreachable!("only disks have labels: the draft checked that")
         };
         let shared = open.device.share().ok_or_else(|| {
-            let words = format!(
-                "a disk of kind {} stays as large as it is while it is used. Next: stop, and start \
-                 again; then resize it",
-                disk.kind.name
-            );
+            let kind = disk.kind.name;
+            let words = match others {
+                [] => format!(
+                    "a disk of kind {kind} stays as large as it is while it is used. Next: stop, and start again; \
+                     then resize it"
+                ),
+                others => format!(
+                    "{} of a labelled disk of kind {kind} cannot change while it is used: what it has not \
+                     flushed is with its connection. Next: stop, and start again with the new spec",
+                    others.join(", ")
+                ),
+            };
             Error::new(ErrorKind::Unsupported, words)
         })?;
         self.node(disk, make(&disk.given, &self.env, Some(shared)).await?)
@@ -310,6 +346,12 @@ impl Survey {
 }
 
 impl Look {
+    /// Nothing was seen yet.
+    fn at(disk: LabelledDisk, place: String) -> Self {
+        let (identity, facts, open, label, store) = Default::default();
+        Self { disk, place, identity, facts, open, label, store }
+    }
+
     fn surveyed(&self, data_bytes: u64) -> Surveyed {
         let facts = self.facts.as_ref().expect("what is bound was there");
         Surveyed {
@@ -318,6 +360,38 @@ impl Look {
             words: facts.words.clone(),
         }
     }
+}
+
+/// The options of a disk that are not as before, how it was made aside.
+fn changed<'d>(before: &'d LabelledDisk, after: &'d LabelledDisk) -> Vec<&'d str> {
+    let value = |disk: &'d LabelledDisk, name: &str| {
+        disk.given.options.iter().find(|(key, _)| *key == name).map(|(_, value)| value)
+    };
+    let names = [before, after].into_iter().flat_map(|disk| &disk.given.options);
+    let mut names: Vec<&str> = names.map(|(name, _)| *name).collect();
+    names.retain(|name| !OF_MAKING.contains(name) && value(before, name) != value(after, name));
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// A disk that is in use has `has` bytes; whether a spec that says how many agrees.
+fn said_of_size(look: &Look, has: u64) -> Result<(), Refusal> {
+    let given = &look.disk.given;
+    let Some(said) = given.size("size").filter(|said| *said != has) else { return Ok(()) };
+    let (name, place) = (&given.name, &look.place);
+    let (is, would, size) = (format_exact(has), format_exact(said), write_size(said));
+    let words = match said > has {
+        true => format!(
+            "size {would}, but {place} has {is} and is in use. Next: cairn device resize {name} {size}; or leave \
+             size away"
+        ),
+        false => format!(
+            "size {would}, but {place} has {is}, and a disk with a label does not shrink. Next: leave size away; or \
+             put what is on {name} onto a smaller disk of another name, and apply that with --move"
+        ),
+    };
+    Err(Refusal::of(name, Why::Failed(ErrorKind::Unsupported), words))
 }
 
 /// A disk that has lost its end since it was labelled.
@@ -346,6 +420,23 @@ fn sight_of(seen: Seen, found: &mut Option<(Label, usize)>) -> Sight {
         Seen::Other(Sought::Holds(what)) => Sight::Holds(what.to_string()),
         Seen::Other(Sought::Unknown) => Sight::Holds("bytes of something unknown".to_owned()),
     }
+}
+
+/// What the kind says of the disk, and whether the running graph has it open, by whatever name and options: of
+/// such a one it counts for nothing how it would have been made.
+async fn in_use_or_not(
+    disk: &LabelledDisk,
+    env: &Env,
+    running: Option<&Labels>,
+) -> Result<(DiskPlan, Option<InUse>), Error> {
+    let Some(running) = running else { return Ok((probe(disk, env).await?, None)) };
+    let mut there = disk.clone();
+    there.given.options.retain(|(name, _)| !OF_MAKING.contains(name));
+    let probed = probe(&there, env).await;
+    let in_use = probed.as_ref().ok().and_then(|plan| running.in_use(disk.kind, &plan.identity));
+    let says_more = there.given.options.len() < disk.given.options.len();
+    let probed = if in_use.is_none() && says_more { probe(disk, env).await } else { probed };
+    Ok((probed?, in_use))
 }
 
 /// What the kind says of the disk. If it finds faults, what the system says of it counts for more:

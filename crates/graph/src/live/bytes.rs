@@ -67,7 +67,12 @@ impl Compared<'_> {
         if !same || old.lowers.len() > new.lowers.len() || old.info.size > new.info.size {
             return differs();
         }
-        old.lowers.iter().zip(&new.lowers).try_for_each(|(o, n)| self.shows(*o, *n))
+        let mut lowers = old.lowers.iter().zip(&new.lowers);
+        lowers.try_for_each(|(o, n)| self.shows(*o, *n)).map_err(|below| {
+            // All of what is below would not fit there; what is shown of it may.
+            let fits = self.old.nodes[below.old].info.size <= self.new.nodes[below.new].info.size;
+            if fits { below } else { Differs { old: o, new: n } }
+        })
     }
 
     /// Where all lowers have the same bytes, one that stays is enough: the others are copied from it.

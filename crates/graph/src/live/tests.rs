@@ -200,6 +200,14 @@ fn a_table_may_grow_and_not_move() {
 }
 
 #[test]
+fn what_does_not_fit_below_differs_above() {
+    let part = |name: &str, size| Draft::new().add(&FILE, name, &[], size).part("p", name, 0, 4096);
+    let differs = |size| shows(&part("a", MIB), &part("b", size), &[]);
+    assert_eq!(differs(2 * MIB), Err("b".to_owned()));
+    assert_eq!(differs(MIB / 2), Err("p".to_owned()));
+}
+
+#[test]
 fn one_member_in_sync_that_stays_is_enough() {
     let all: &[&str] = &["a", "b"];
     let old = pair(all);

@@ -80,6 +80,15 @@ impl Planned {
             export.info.read_only = true;
         }
     }
+
+    /// Lets every device refuse writes, too, as on disks that are opened to be read only.
+    pub fn refuse_all_writes(&mut self) {
+        self.refuse_writes();
+        for node in &mut self.nodes {
+            node.info.read_only = true;
+            node.given.lowers.iter_mut().for_each(|lower| lower.info.read_only = true);
+        }
+    }
 }
 
 impl PlannedNode {

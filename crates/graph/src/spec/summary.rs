@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::plan::{Planned, PlannedExport, Role};
+use super::plan::{Planned, PlannedExport, PlannedNode, Role};
 use super::units::format_exact;
 
 /// Kinds each lower of which holds all the data.
@@ -49,6 +49,24 @@ impl Planned {
 
     /// The exports that cannot be served without these disks.
     pub fn lost_without(&self, disks: &[&str]) -> Vec<&str> {
+        let lost = self.lost(disks);
+        let exports = self.exports.iter().filter(|export| lost[export.node]);
+        exports.map(|export| export.name.as_str()).collect()
+    }
+
+    /// What shows bytes of this disk that are nowhere else: exports, and devices that nothing stands on.
+    pub fn only_on(&self, disk: &str) -> Vec<&str> {
+        let lost = self.lost(&[disk]);
+        let stands_on = |node: usize| self.nodes.iter().any(|above| above.lowers.contains(&node));
+        let tops = (0..self.nodes.len()).filter(|node| lost[*node] && !stands_on(*node));
+        let tops = tops.map(|node| self.nodes[node].name.as_str());
+        let is_shown =
+            |top: &&str| !self.exports.iter().any(|export| self.nodes[export.node].name == *top);
+        self.lost_without(&[disk]).into_iter().chain(tops.filter(is_shown)).collect()
+    }
+
+    /// Of each node, whether it is gone without these disks.
+    fn lost(&self, disks: &[&str]) -> Vec<bool> {
         let mut lost: Vec<bool> = Vec::new();
         for node in &self.nodes {
             let mut below = node.lowers.iter().map(|lower| lost[*lower]);
@@ -59,8 +77,34 @@ impl Planned {
             };
             lost.push(is_lost);
         }
-        let exports = self.exports.iter().filter(|export| lost[export.node]);
-        exports.map(|export| export.name.as_str()).collect()
+        lost
+    }
+
+    /// What a device stands on, and itself, as a graph without exports.
+    #[must_use]
+    pub fn down_from(&self, device: &str) -> Self {
+        let mut wanted: Vec<bool> = self.nodes.iter().map(|node| node.name == device).collect();
+        for (index, node) in self.nodes.iter().enumerate().rev() {
+            if wanted[index] {
+                node.lowers.iter().for_each(|lower| wanted[*lower] = true);
+            }
+        }
+        let number = |index: usize| wanted[..index].iter().filter(|wanted| **wanted).count();
+        let nodes = self.nodes.iter().zip(&wanted).filter(|(_, wanted)| **wanted);
+        let moved = |node: &PlannedNode| {
+            let lowers = node.lowers.iter().map(|lower| number(*lower)).collect();
+            PlannedNode { lowers, ..node.clone() }
+        };
+        let nodes = nodes.map(|(node, _)| moved(node)).collect();
+        Self { nodes, exports: Vec::new(), ..self.clone() }
+    }
+
+    /// The disks that a device stands on, by their names.
+    pub fn beneath(&self, device: &str) -> Vec<String> {
+        let redundancies = self.redundancies();
+        let index = self.nodes.iter().position(|node| node.name == device);
+        let disks = index.into_iter().flat_map(|index| &redundancies[index].disks);
+        disks.map(|disk| self.nodes[*disk].name.clone()).collect()
     }
 
     /// What the user gets: a line for each export, and one for each device that leaves bytes unused.

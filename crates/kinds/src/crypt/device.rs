@@ -168,6 +168,7 @@ impl Device for Crypt {
                 | Control::Fail { .. }
                 | Control::Resync { .. }
                 | Control::Job(_)
+                | Control::Check
                 | Control::Scrub { .. },
                 _,
             ) => Handled::Pass,

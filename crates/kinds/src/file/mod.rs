@@ -162,33 +162,69 @@ fn plan(given: &Given, env: &Env) -> Plan<DiskPlan> {
 
 /// What is open, and what goes with it wherever it goes.
 struct Opened {
+    /// How it was opened first.
     open: Open,
     storage: Rc<dyn Storage>,
+    /// Whether operations go past the page cache: as the disk says that began the last one. Two may have it, while one
+    /// takes the place of the other.
+    direct: Cell<bool>,
     flush_fault: FlushFault,
     /// Operations that nobody waits for any more and that the kernel still works on.
     late: Rc<Cell<u32>>,
 }
 
-/// Opens the disk; or, where a disk before it has the same one open, looks how large that is by now.
+impl Opened {
+    fn new(env: &Env, open: Open) -> Result<Self> {
+        let storage = env.open(&open)?;
+        let direct = Cell::new(storage.facts().direct);
+        let (flush_fault, late) = Default::default();
+        Ok(Self { open, storage, direct, flush_fault, late })
+    }
+
+    /// Whether this is what would be opened.
+    fn is_at(&self, env: &Env, open: &Open) -> bool {
+        let has_identity = |facts: StorageFacts| facts.identity == self.storage.facts().identity;
+        self.open.path == open.path || env.probe(open).is_ok_and(has_identity)
+    }
+
+    /// What is known of it by now, opened so.
+    fn again(&self, env: &Env, open: &Open) -> Result<StorageFacts> {
+        if self.open.read_only != open.read_only {
+            let words = format!(
+                "{}: read_only stays as it is while the disk is in use: its lock depends on it. Next: stop, and \
+                 start again with the new spec",
+                open.path.display()
+            );
+            return Err(Error::new(ErrorKind::Unsupported, words));
+        }
+        let facts = env.probe(open)?;
+        self.storage.has_grown(facts.size);
+        Ok(facts)
+    }
+}
+
+/// Opens the disk; or, where a disk before it has the same one open, goes on with that, as it is by now and as the
+/// options say.
 fn make(given: &Given, env: &Env, before: Handover) -> Result<Rc<dyn AnyDevice>> {
-    let open = Open { create: None, ..open_of(given) };
+    let open = open_of(given);
+    let there = Open { create: None, ..open.clone() };
+    let read_only = open.read_only;
     let before = before.and_then(|before| before.downcast::<Opened>().ok());
-    let (opened, info) = match before.filter(|before| before.open == open) {
+    let (opened, facts) = match before.filter(|before| before.is_at(env, &there)) {
         Some(opened) => {
-            let facts = env.probe(&open)?;
-            opened.storage.has_grown(facts.size);
-            (opened, info_of(&facts, open.read_only))
+            let facts = opened.again(env, &there)?;
+            (opened, facts)
         }
         None => {
-            let storage = env.open(&open_of(given))?;
-            let info = info_of(storage.facts(), open.read_only);
-            let (flush_fault, late) = Default::default();
-            (Rc::new(Opened { open, storage, flush_fault, late }), info)
+            let opened = Opened::new(env, open)?;
+            let facts = opened.storage.facts().clone();
+            (Rc::new(opened), facts)
         }
     };
     let timeout = given.duration("timeout").unwrap_or(TIMEOUT_DEFAULT);
     Ok(Rc::new(Disk {
-        info,
+        info: info_of(&facts, read_only),
+        facts,
         name: given.name.clone(),
         opened,
         deadline: Deadline::new(env, timeout),
@@ -200,6 +236,7 @@ fn make(given: &Given, env: &Env, before: Handover) -> Result<Rc<dyn AnyDevice>>
 
 struct Disk {
     info: Info,
+    facts: StorageFacts,
     name: String,
     opened: Rc<Opened>,
     deadline: Deadline,
@@ -215,7 +252,7 @@ impl Disk {
         if self.opened.late.get() > 0 {
             return Err(self.overdue());
         }
-        let mut guard = self.deadline.guard(self.opened.storage.start(io));
+        let mut guard = self.deadline.guard(self.start(io)?);
         let Some(outcome) = (&mut guard).await else {
             self.wait_for_late(guard.into_inner());
             return Err(self.overdue());
@@ -227,6 +264,15 @@ impl Disk {
                 Err(error.at(&self.name))
             }
         }
+    }
+
+    fn start(&self, io: DiskIo) -> Result<Ticket> {
+        let Opened { storage, direct, .. } = &*self.opened;
+        if direct.get() != self.facts.direct {
+            storage.set_cache(&self.facts).map_err(|error| error.at(&self.name))?;
+            direct.set(self.facts.direct);
+        }
+        Ok(storage.start(io))
     }
 
     fn wait_for_late(&self, ticket: Ticket) {

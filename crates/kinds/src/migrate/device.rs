@@ -311,6 +311,7 @@ impl Device for Migrate {
             Control::Fail { .. }
             | Control::Resync { .. }
             | Control::Scrub { .. }
+            | Control::Check
             | Control::Keys { .. } => Handled::Pass,
         }
     }

@@ -514,7 +514,7 @@ impl Device for Mirror {
             Control::Scrub { stop: false } => {
                 Handled::Done(self.inner.scrub().map(|()| self.inner.report()))
             }
-            Control::Keys { .. } | Control::Job(_) => Handled::Pass,
+            Control::Keys { .. } | Control::Job(_) | Control::Check => Handled::Pass,
         }
     }
 

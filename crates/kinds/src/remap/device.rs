@@ -280,6 +280,7 @@ impl Device for Remap {
         match control {
             Control::Report => Handled::Done(Ok(self.inner.report())),
             Control::Job(command) if self.inner.packing.is_some() => self.job_control(*command),
+            Control::Check => self.check(),
             Control::Job(_)
             | Control::Fail { .. }
             | Control::Resync { .. }
@@ -311,6 +312,21 @@ impl Device for Remap {
 }
 
 impl Remap {
+    /// Looks at the vault. Blocks are not looked at: nothing tells what they should be.
+    fn check(&self) -> Handled {
+        let inner = self.inner.clone();
+        Handled::Later(Box::pin(async move {
+            let findings = inner.map().await?.vault.check().await?;
+            let health = match (findings.count, findings.repairable) {
+                (0, _) => Health::Ok,
+                (_, true) => Health::Degraded,
+                (_, false) => Health::Failed,
+            };
+            let summary = format!("{} pages of its map", findings.pages);
+            Ok(Report { health, summary, wrong: findings.wrong, ..Report::default() })
+        }))
+    }
+
     fn job_control(&self, command: JobCommand) -> Handled {
         let inner = &self.inner;
         if command == JobCommand::Wait {

@@ -34,8 +34,8 @@ impl Findings {
 }
 
 impl Vault {
-    /// Looks at every page that the map names, on every current copy, and at what the directory says
-    /// of each. The log was looked at when the vault was opened. Nothing is changed by this; but what one
+    /// Looks at both superblocks, and at every page that the map names, on every current copy, and at what the
+    /// directory says of each. The log was looked at when the vault was opened. Nothing is changed by this; but what one
     /// copy has wrong and another has right, the next checkpoint of a vault that may be written writes
     /// again.
     ///
@@ -44,6 +44,9 @@ impl Vault {
     pub async fn check(&self) -> Result<Findings> {
         let mut findings = Findings { repairable: true, ..Findings::default() };
         let inner = &self.0;
+        for damaged in inner.primaries.damaged_superblocks().await? {
+            findings.note(format!("superblock on {damaged}; the other one counts"));
+        }
         let end = inner.primaries.geometry.all_pages();
         let mut number = 0;
         while number < end {

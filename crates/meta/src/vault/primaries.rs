@@ -7,7 +7,7 @@ use block::{Buf, ByteRange, Child, Env, Error, ErrorKind, Lower, Op, RangeLock, 
 
 use super::geometry::{Geometry, LOG_START, PageNumber, SUPERBLOCKS};
 use super::page::{PAGE_BYTES, Page, Pointer};
-use super::superblock::{COPIES_MAX, Epoch, Position, Superblock};
+use super::superblock::{COPIES_MAX, Epoch, Position, Superblock, Wrong};
 use crate::Uuid;
 use crate::io::{all_of, write_all};
 
@@ -140,6 +140,26 @@ impl Primaries {
     pub fn current(&self) -> Vec<usize> {
         let current = |n: &usize| self.standing(*n) == Standing::Current;
         (0..self.members.len()).filter(current).collect()
+    }
+
+    /// The superblocks of current copies that are damaged, in words: the other one there counts.
+    ///
+    /// # Errors
+    /// What a disk says that does not answer.
+    pub async fn damaged_superblocks(&self) -> Result<Vec<String>> {
+        // None is half written meanwhile.
+        let _alone = self.turn.turn().await;
+        let mut damaged = Vec::new();
+        for copy in self.current() {
+            let lower = self.lower(copy).expect("who is current is there");
+            for at in SUPERBLOCKS {
+                let bytes = self.read(lower, at, PAGE_BYTES).await?;
+                if let Err(Wrong::Damaged(why)) = Superblock::decode(&bytes.read()) {
+                    damaged.push(format!("{} at {at}: {why}", lower.name()));
+                }
+            }
+        }
+        Ok(damaged)
     }
 
     /// Takes a copy out. The others must hear of it before anything is answered: [`Self::settle`].

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use block::env::{DiskIo, Open, Storage, StorageFacts, Ticket};
+use block::env::{CacheMode, DiskIo, Open, Storage, StorageFacts, Ticket};
 use block::seeded::{self, Bug};
 use block::{ByteRange, Error, ErrorKind, Extent, Result};
 
@@ -65,7 +65,7 @@ impl SimDisk {
         StorageFacts {
             size: self.config.size,
             block_size: self.config.profile.block_size(),
-            direct: open.device,
+            direct: open.device && open.cache == CacheMode::Direct,
             zeroes: self.config.zeroes,
             discard: self.config.discard,
             discard_zeroes: self.config.discard_zeroes,

@@ -239,6 +239,9 @@ impl Trial {
                 _ => {}
             }
         }
+        if self.shape.disk_timeout_s != before.disk_timeout_s {
+            counters.add(Count::ChangeReopened);
+        }
         if self.shape.second && !before.second {
             self.check_second()?;
         }
@@ -320,7 +323,10 @@ impl Trial {
                     }
                 }
             }
-            6 => shape.timeout_s = Some(shape.timeout_s.unwrap_or(20) + 1),
+            6 => match self.draw.below(2) {
+                0 => shape.timeout_s = Some(shape.timeout_s.unwrap_or(20) + 1),
+                _ => shape.disk_timeout_s = Some(shape.disk_timeout_s.unwrap_or(30) + 1),
+            },
             7 => shape.second = !shape.second,
             8 => {
                 wish.due = Due::Refused(OTHER_BYTES);

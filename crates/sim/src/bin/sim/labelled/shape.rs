@@ -23,6 +23,9 @@ pub struct Shape {
     pub members: Vec<usize>,
     /// How long the mirror waits for a member, in seconds, if that is said.
     pub timeout_s: Option<u64>,
+    /// How long its labelled disks wait for an answer, in seconds, if that is said; every other such time they are
+    /// opened through the page cache.
+    pub disk_timeout_s: Option<u64>,
     /// Whether its map has several regions, which leave it soon.
     pub regions: bool,
     /// Whether one of three members or more is a spare.
@@ -52,6 +55,7 @@ impl Shape {
         Self {
             members: (0..disks).collect(),
             timeout_s: None,
+            disk_timeout_s: None,
             regions: draw.below(4) > 0,
             spare: draw.below(3) == 0,
             below,
@@ -93,7 +97,8 @@ impl Shape {
         let mut text = "name = \"g\"\n[disk]\n".to_owned();
         for n in &self.members {
             let (name, path) = (name(*n), super::path(*n));
-            line(&mut text, &name, &format!("path = \"{path}\", label = true"));
+            let how = self.opened();
+            line(&mut text, &name, &format!("path = \"{path}\", label = true{how}"));
         }
         if self.raw_timeout_s.is_some() {
             text += "r0 = { memory = \"64KiB\" }\nr1 = { memory = \"64KiB\" }\n";
@@ -117,6 +122,13 @@ impl Shape {
             line(&mut text, "scratch", "on = \"raw\"");
         }
         text
+    }
+
+    /// How its labelled disks are opened.
+    fn opened(&self) -> String {
+        let Some(timeout) = self.disk_timeout_s else { return String::new() };
+        let cache = if timeout % 2 == 0 { ", cache = \"buffered\"" } else { "" };
+        format!(", timeout = \"{timeout}s\"{cache}")
     }
 
     fn mirror(&self, text: &mut String, trust: Option<usize>) {

@@ -1,0 +1,258 @@
+//! A label that is gone from a disk, made again of what the other disks of its graph know. What was seen goes in, a
+//! label comes out, or why there can be none.
+//!
+//! What its own label knew is lost: what devices kept in it, and whether it had what the others have not. So it comes
+//! back as a disk that has missed everything. Where its bytes are copied from others that is all; where they are
+//! nowhere else, somebody must say that they are these.
+
+use std::collections::BTreeMap;
+
+use graph::kind::Maker;
+use graph::labels::Remembered;
+use graph::spec::Planned;
+use graph::spec::units::format_exact;
+use meta::{Area, Inspection, Label, Machine, Sought, Wrong};
+use serde::Serialize;
+
+use crate::check::{Named, Seen, apart};
+use crate::exit::{Exit, Failure, Result};
+
+/// A graph without the label of one of its disks.
+pub struct Graph<'g> {
+    /// The label that counts.
+    pub newest: &'g Label,
+    /// The disks that it names.
+    pub named: &'g Named,
+    /// The graph as it would be with all of them.
+    pub planned: &'g Planned,
+    /// All labels of it that there are.
+    pub seen: &'g [Seen<'g>],
+    /// The disks that have lost theirs, as somebody says: nobody else may know more than those that are here.
+    pub lost: Vec<&'g str>,
+}
+
+/// What somebody says to be a disk.
+pub struct Said<'s> {
+    /// Which one.
+    pub name: &'s str,
+    /// Where it is.
+    pub place: &'s str,
+    /// Whether it was named for this; else a spec says that it is there.
+    pub by_hand: bool,
+    /// Whether its bytes count as they are.
+    pub trusted: bool,
+}
+
+/// What is there.
+pub struct There<'t> {
+    /// Where a label would be.
+    pub inspection: &'t Inspection,
+    /// Its block size.
+    pub block_size: u32,
+}
+
+/// A label that can be made again.
+#[derive(Serialize)]
+pub struct Remake {
+    graph: String,
+    name: String,
+    /// Where the disk is.
+    pub place: String,
+    /// What is known of it, in words.
+    words: String,
+    #[serde(skip)]
+    pub label: Label,
+}
+
+impl Remake {
+    /// What would be done, in a line.
+    pub fn text(&self) -> String {
+        let Self { graph, name, place, words, label } = self;
+        let change = label.epoch;
+        format!(
+            "would give {place} its label back as {name} of {graph}, change {change}: {words}\n"
+        )
+    }
+}
+
+impl Graph<'_> {
+    /// The label that the disk `said` gets back on this machine.
+    ///
+    /// # Errors
+    /// Why it gets none, and what to do.
+    pub fn remake(&self, said: &Said<'_>, there: &There<'_>, here: &Machine) -> Result<Remake> {
+        let known = self.known(said)?;
+        self.may_be_written(here)?;
+        is_free(said, there)?;
+        is_as_large(said, known, there)?;
+        self.keeps_elsewhere(said.name)?;
+        let words = self.whose_bytes_count(said)?;
+        let newest = self.newest;
+        let label = Label {
+            sequence: 0,
+            disk: known.disk,
+            disk_name: said.name.to_owned(),
+            data_bytes: known.data_bytes,
+            block_size: known.block_size,
+            cells: BTreeMap::new(),
+            ..newest.clone()
+        };
+        let (graph, name) = (newest.graph_name.clone(), said.name.to_owned());
+        Ok(Remake { graph, name, place: said.place.to_owned(), words, label })
+    }
+
+    fn known(&self, said: &Said<'_>) -> Result<Remembered> {
+        let Self { newest, named, seen, .. } = self;
+        let name = said.name;
+        let Some(known) = named.get(name) else {
+            let names: Vec<_> = named.keys().map(String::as_str).collect();
+            let (graph, names) = (&newest.graph_name, names.join(", "));
+            let why = format!("{graph} has no labelled disk {name:?}; it has {names}");
+            return Err(Failure::new(Exit::NotFound, why));
+        };
+        match seen.iter().find(|seen| seen.label.disk == known.disk) {
+            None => Ok(*known),
+            Some(Seen { place, .. }) => {
+                let why = format!("{name} of {} has its label, on {place}", newest.graph_name);
+                Err(Failure::new(Exit::Usage, why))
+            }
+        }
+    }
+
+    /// Whether what the others say counts, and may be written here.
+    fn may_be_written(&self, here: &Machine) -> Result<()> {
+        let Self { newest, seen, .. } = self;
+        if let Some(other) = apart(newest, seen) {
+            let why = format!(
+                "{} and {} were opened apart, and each says something else of the graph since. Next: leave one \
+                 of them away",
+                newest.disk_name, other.disk_name
+            );
+            return Err(Failure::new(Exit::Degraded, why));
+        }
+        let is_away = |(name, known): &(&String, &Remembered)| {
+            seen.iter().all(|seen| seen.label.disk != known.disk)
+                && !self.lost.contains(&name.as_str())
+        };
+        if let Some((away, _)) = self.named.iter().find(is_away) {
+            let why = format!(
+                "{away} of {} is not here either, and may know more than those that are. Next: bring it back; or \
+                 say where it is, if it has lost its label too: --disk {away}=PATH",
+                newest.graph_name
+            );
+            return Err(Failure::new(Exit::Degraded, why));
+        }
+        let bits = seen.iter().fold(0, |bits, seen| bits | seen.label.unknown_read_only);
+        if bits != 0 {
+            let why = format!(
+                "the labels have features that this version must not write: {bits:#x}. Next: use a newer version"
+            );
+            return Err(Failure::new(Exit::Unsupported, why));
+        }
+        let holders = seen.iter().filter_map(|seen| seen.label.holder.as_ref());
+        if let Some(other) = holders.into_iter().find(|holder| holder.id != here.id) {
+            let why = format!(
+                "{} is open on the machine {other}. Next: stop it there, and repair it there",
+                newest.graph_name
+            );
+            return Err(Failure::new(Exit::InUse, why));
+        }
+        Ok(())
+    }
+
+    /// Whether all that devices kept on the disk is on another one too.
+    fn keeps_elsewhere(&self, name: &str) -> Result<()> {
+        let is_elsewhere =
+            |device: &str| self.seen.iter().any(|seen| seen.label.cells.contains_key(device));
+        let mut keepers = self.planned.nodes.iter().filter(|node| {
+            let keeps = matches!(node.kind.maker, Maker::Keeper { .. });
+            keeps && self.planned.beneath(&node.name).iter().any(|disk| disk == name)
+        });
+        let Some(node) = keepers.find(|node| !is_elsewhere(&node.name)) else {
+            return Ok(());
+        };
+        let why = format!(
+            "what {0} ({1}) kept was in the label of {name} alone, and {0} does not open without. Next: if \
+             {name} is copied from others, take it in anew: cairn serve SPEC --wipe {name}",
+            node.name, node.kind.name
+        );
+        Err(Failure::new(Exit::Damaged, why))
+    }
+
+    /// Its bytes are copied from others, or are nowhere else and somebody says that these are they.
+    fn whose_bytes_count(&self, said: &Said<'_>) -> Result<String> {
+        let Said { name, place, trusted, .. } = said;
+        let only = self.planned.only_on(name).join(", ");
+        match (only.is_empty(), trusted) {
+            (true, false) => Ok("all of it is copied there from the others at the next start; \
+                                 what it alone had, if they were away, is lost"
+                .to_owned()),
+            (true, true) => {
+                let why =
+                    format!("{name} is copied from the others. Next: leave --trust {name} away");
+                Err(Failure::new(Exit::Usage, why))
+            }
+            (false, true) => Ok(format!("{only} shows its bytes as they are")),
+            (false, false) => {
+                let why = format!(
+                    "{only} has bytes that are on {name} alone, and nothing tells whether {place} has them. Next: if \
+                     it has, --trust {name}"
+                );
+                Err(Failure::new(Exit::Degraded, why))
+            }
+        }
+    }
+}
+
+/// Whether there is nothing of others, and no label.
+fn is_free(said: &Said<'_>, there: &There<'_>) -> Result<()> {
+    let Said { name, place, by_hand, .. } = said;
+    let refuse = |exit, why: String| Err(Failure::new(exit, why));
+    match (&there.inspection.label, &there.inspection.other) {
+        (Ok(Some((label, _))), _) => {
+            let (disk, graph) = (&label.disk_name, &label.graph_name);
+            refuse(
+                Exit::InUse,
+                format!("{place} has a label: it is {disk:?} of {graph:?}. Next: name another"),
+            )
+        }
+        (Err(wrong @ (Wrong::Version(_) | Wrong::Features(_))), _) => refuse(
+            Exit::Unsupported,
+            format!("{place} has {wrong}. Next: use a newer version of Cairn"),
+        ),
+        (Err(Wrong::NoMagic | Wrong::Damaged(_)), _) | (Ok(None), Sought::Blank) => Ok(()),
+        (Ok(None), Sought::Unknown) if *by_hand => Ok(()),
+        (Ok(None), Sought::Unknown) => refuse(
+            Exit::InUse,
+            format!(
+                "{place} has bytes of something unknown where its label was. Next: if it is {name} all the same, \
+                 --disk {name}={place}"
+            ),
+        ),
+        (Ok(None), Sought::Holds(what)) => {
+            let why = format!("{place} HOLDS {what}, so it is {name} no more. Next: name another");
+            refuse(Exit::InUse, why)
+        }
+        (Ok(None), Sought::TooSmall(bytes)) => refuse(
+            Exit::Usage,
+            format!("{place} has {bytes} bytes, too few for a label. Next: name another"),
+        ),
+    }
+}
+
+/// Whether all that the others know of it is there.
+fn is_as_large(said: &Said<'_>, known: Remembered, there: &There<'_>) -> Result<()> {
+    let Said { name, place, .. } = said;
+    let (has, needs) = (there.inspection.size, Area::Back(known.data_bytes).range().end());
+    if has < needs {
+        let (has, needs) = (format_exact(has), format_exact(needs));
+        let why = format!("{place} has {has}, and {name} had {needs}. Next: find that disk");
+        return Err(Failure::new(Exit::NoSpace, why));
+    }
+    if there.block_size > known.block_size {
+        let (has, had) = (there.block_size, known.block_size);
+        let why = format!("{place} has blocks of {has} bytes, and {name} had {had}");
+        return Err(Failure::new(Exit::Unsupported, why));
+    }
+    Ok(())
+}

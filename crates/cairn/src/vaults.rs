@@ -1,0 +1,151 @@
+//! Whether what devices of a stopped graph keep on its disks, beside data, is sound: the devices are made on disks that
+//! are opened to be read only, and asked.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use api::{Finding, Soundness};
+use block::{Control, Env, ErrorKind, Health, Report};
+use graph::Graph;
+use graph::engine::Engine;
+use graph::labels::{Labels, Opening, Refusal, Survey};
+use graph::spec::{Local, Planned, Spec};
+use meta::Label;
+
+use crate::check::raw_nowhere;
+use crate::labels::opening;
+use crate::registry::REGISTRY;
+use crate::scan::place;
+
+/// Kinds that keep something on their disks that can be looked at.
+const KEEPS: [&str; 1] = ["remap"];
+
+/// Of what is wrong with one device, so much is told.
+const TOLD_MAX: usize = 16;
+
+/// Of a device that was made, and asked.
+type Answer = block::Result<Report>;
+
+/// The disks of a graph, opened to be read only.
+struct Opened {
+    planned: Planned,
+    labels: Labels,
+}
+
+/// Looks at what devices of the graph keep, and changes nothing. `places`: where its disks are.
+pub async fn check(
+    env: &Env,
+    newest: &Label,
+    planned: &Planned,
+    places: &BTreeMap<String, PathBuf>,
+) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let spec = Spec::parse(&newest.spec, &newest.graph_name, &|_| None);
+    let keyed = spec.keyed(REGISTRY);
+    for node in planned.nodes.iter().filter(|node| KEEPS.contains(&node.kind.name)) {
+        let beneath = planned.down_from(&node.name);
+        if let Some(locked) = beneath.nodes.iter().find(|node| keyed.contains(&node.name.as_str()))
+        {
+            let words =
+                format!("what it keeps is on {}, and was not looked at without a key", locked.name);
+            found.push(finding(&node.name, Soundness::Sound, words));
+            continue;
+        }
+        let engine = Engine::new(env.pool());
+        env.spawn("engine", engine.clone().drive());
+        let asked = ask(env, &engine, newest, &node.name, places).await;
+        engine.abandon();
+        found.extend(told(&node.name, asked));
+    }
+    found
+}
+
+/// What a device says of what it keeps, or why it did not open.
+///
+/// # Errors
+/// What keeps it from being asked, and says nothing of what it keeps.
+async fn ask(
+    env: &Env,
+    engine: &Engine,
+    newest: &Label,
+    device: &str,
+    places: &BTreeMap<String, PathBuf>,
+) -> Result<Answer, String> {
+    let Opened { planned, labels } = open(env, engine, newest, device, places).await?;
+    let graph = match Graph::build_on(&planned, Some(&labels), engine, env).await {
+        Ok(graph) => graph,
+        Err(error) => return Ok(Err(error)),
+    };
+    let member = graph.member(device).expect("it is the last one that was planned");
+    Ok(graph.control_later(member, &Control::Check).await)
+}
+
+/// Opens the disks, all of them to be read only: so nothing that is made over them writes.
+async fn open(
+    env: &Env,
+    engine: &Engine,
+    newest: &Label,
+    device: &str,
+    places: &BTreeMap<String, PathBuf>,
+) -> Result<Opened, String> {
+    let here = places.iter().map(|(name, path)| (name.clone(), place(path)));
+    let disks = raw_nowhere(newest).into_iter().chain(here).collect();
+    let local = Local { disks, ..Local::default() };
+    let spec = Spec::of_label(&newest.spec, &newest.graph_name, REGISTRY, &local);
+    let opening = Opening { degraded: true, take: true, changes: true, ..opening() };
+    let survey = Survey::take(&spec, REGISTRY, env, engine, opening, true, None).await;
+    if !survey.refusals().is_empty() {
+        return Err(said(survey.refusals()));
+    }
+    let planned = spec.plan_over(REGISTRY, env, &survey.facts()).await;
+    let mut planned = planned.map_err(|faults| faults.to_string())?.down_from(device);
+    planned.refuse_all_writes();
+    let labels = survey.begin(&planned).await.map_err(|refusals| said(&refusals))?;
+    Ok(Opened { planned, labels })
+}
+
+fn said(refusals: &[Refusal]) -> String {
+    refusals.iter().map(Refusal::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// What is to be said of what a device keeps.
+fn told(device: &str, asked: Result<Answer, String>) -> Vec<Finding> {
+    let unseen = |why: String| {
+        let words = format!("what it keeps was not looked at: {why}");
+        vec![finding(device, Soundness::Sound, words)]
+    };
+    match asked {
+        Err(why) => unseen(why),
+        // Nothing was ever stored.
+        Ok(Err(error)) if error.kind() == ErrorKind::ReadOnly => Vec::new(),
+        // What is not there is told of already.
+        Ok(Err(error)) if error.kind() == ErrorKind::Degraded => unseen(error.to_string()),
+        Ok(Err(error)) => {
+            let words = format!("what it keeps cannot be opened: {error}");
+            vec![finding(device, Soundness::Damaged, words)]
+        }
+        Ok(Ok(report)) => wrong(device, &report),
+    }
+}
+
+/// The first things that are wrong, and how many more there are.
+fn wrong(device: &str, report: &Report) -> Vec<Finding> {
+    let soundness = match report.health {
+        Health::Ok => return Vec::new(),
+        Health::Degraded => Soundness::Repairable,
+        Health::Failed => Soundness::Damaged,
+    };
+    let told = report.wrong.iter().take(TOLD_MAX).cloned();
+    let more = report.wrong.len().saturating_sub(TOLD_MAX);
+    let more = (more > 0).then(|| format!("and {more} more of {}", report.summary));
+    told.chain(more).map(|words| finding(device, soundness, words)).collect()
+}
+
+fn finding(device: &str, soundness: Soundness, words: String) -> Finding {
+    let next = match soundness {
+        Soundness::Sound => "",
+        Soundness::Repairable => "serve it: the next writes put it right",
+        Soundness::Damaged => "restore its disks from a copy",
+    };
+    Finding { soundness, name: Some(device.to_owned()), words, next: next.to_owned() }
+}

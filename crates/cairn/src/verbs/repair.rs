@@ -1,0 +1,295 @@
+//! `cairn repair`: labels are written anew, of which one copy is sound, or that the other disks of a graph know of.
+
+use std::path::{Path, PathBuf};
+
+use api::{Checked, CheckedDisk};
+use block::Env;
+use clap::Args;
+use graph::engine::Engine;
+use graph::labels::disks;
+use meta::{Inspection, Store};
+use serde::Serialize;
+
+use super::check::{Found, by_graph, look};
+use super::import::pair;
+use super::{confirm, core, wipe};
+use crate::check::{Named, Seen, newest, plan};
+use crate::exit::{Exit, Failure, Result};
+use crate::labels::machine;
+use crate::out::Form;
+use crate::registry::REGISTRY;
+use crate::remake::{Graph, Remake, Said, There};
+use crate::scan;
+use crate::source::read_spec;
+
+/// What `repair` takes.
+#[derive(Args)]
+pub struct RepairArgs {
+    /// A graph, by its name or its spec; all that run, and all that are found, if left out
+    graph: Option<PathBuf>,
+    /// Look at the files of this directory, besides block devices
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    directory: PathBuf,
+    /// Where a disk is that has lost its label; a disk that a spec names is found by itself
+    #[arg(long, value_name = "NAME=PATH", value_parser = pair)]
+    disk: Vec<(String, String)>,
+    /// The bytes of this disk count as they are, though nothing tells whether they are all there
+    #[arg(long, value_name = "DISK")]
+    trust: Vec<String>,
+    /// Say what would be done, and change nothing
+    #[arg(long, visible_alias = "dry-run")]
+    plan: bool,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+}
+
+/// What would be done.
+#[derive(Default, Serialize)]
+struct Plan {
+    /// Disks of which a copy of the label is written anew from another copy.
+    renew: Vec<String>,
+    /// Disks that get their label back from what others know.
+    remake: Vec<Remake>,
+    /// Disks that a spec names and that do not get it, and why.
+    not: Vec<String>,
+}
+
+/// What was looked at, and what would be done.
+#[derive(Serialize)]
+struct Planned<'f> {
+    #[serde(flatten)]
+    found: &'f Found,
+    plan: &'f Plan,
+}
+
+impl RepairArgs {
+    /// Says what would be done, or does it.
+    pub fn run(self, form: Form) -> Result {
+        let found = look(self.graph.as_deref(), &self.directory)?;
+        let plan = self.planned(&found)?;
+        if self.plan || plan.is_empty() {
+            let planned = Planned { found: &found, plan: &plan };
+            form.print(&planned, || format!("{}{}", found.text(), plan.text()))?;
+            return Ok(found.exit());
+        }
+        let places = plan.places().join(", ");
+        if !self.yes {
+            confirm(&format!("{}write the labels on {places} anew?", plan.text()))?;
+        }
+        renew_all(&found)?;
+        let core = core()?;
+        for remake in &plan.remake {
+            core.block_on(remake_label(&core.env(), remake))?;
+        }
+        let found = look(self.graph.as_deref(), &self.directory)?;
+        let planned = Planned { found: &found, plan: &plan };
+        form.print(&planned, || format!("{}wrote {places} anew\n", found.text()))?;
+        Ok(found.exit())
+    }
+
+    fn planned(&self, found: &Found) -> Result<Plan> {
+        let ill = |disk: &&CheckedDisk| disk.to_renew;
+        let disks = found.graphs.iter().flat_map(|graph| graph.disks.iter().filter(ill));
+        let mut plan =
+            Plan { renew: disks.map(|disk| disk.place.clone()).collect(), ..Plan::default() };
+        let said = self.said()?;
+        if !said.is_empty() {
+            self.remakes(found, &said, &mut plan)?;
+        }
+        Ok(plan)
+    }
+
+    /// Where disks are that may have lost their labels: what the user says, and what the spec says of others.
+    fn said(&self) -> Result<Vec<(String, String, bool)>> {
+        let by_hand = self.disk.iter().map(|(name, place)| (name.clone(), place.clone(), true));
+        let mut said: Vec<_> = by_hand.collect();
+        let spec =
+            self.graph.as_ref().filter(|graph| graph.extension().is_some_and(|is| is == "toml"));
+        if let Some(spec) = spec {
+            for disk in read_spec(spec)?.labelled(REGISTRY) {
+                let place = disk.given.text("file").or_else(|| disk.given.text("path"));
+                let is_said = said.iter().any(|(name, ..)| *name == disk.given.name);
+                if let Some(place) = place.filter(|place| !is_said && Path::new(place).exists()) {
+                    said.push((disk.given.name.clone(), place.to_owned(), false));
+                }
+            }
+        }
+        if let Some(name) =
+            self.trust.iter().find(|name| said.iter().all(|(said, ..)| said != *name))
+        {
+            let why = format!(
+                "--trust {name}, and nothing says where {name} is. Next: --disk {name}=PATH, or repair a spec"
+            );
+            return Err(Failure::new(Exit::Usage, why));
+        }
+        Ok(said)
+    }
+
+    /// The labels that can be made again of what others know.
+    fn remakes(
+        &self,
+        found: &Found,
+        said: &[(String, String, bool)],
+        plan: &mut Plan,
+    ) -> Result<()> {
+        if self.disk.is_empty() && (found.graphs.len() != 1 || !found.running.is_empty()) {
+            return Ok(());
+        }
+        if found.graphs.len() != 1 {
+            let why = format!(
+                "--disk is for the disks of one graph, and {} are here. Next: cairn repair GRAPH --disk NAME=PATH",
+                found.graphs.len()
+            );
+            return Err(Failure::new(Exit::Usage, why));
+        }
+        if !found.running.is_empty() {
+            let graph = &found.graphs[0].graph;
+            let why = format!(
+                "{graph} runs, and knows its disks itself. Next: cairn device replace {graph}/NAME PATH; or stop it"
+            );
+            return Err(Failure::new(Exit::InUse, why));
+        }
+        let core = core()?;
+        let env = core.env();
+        let (disks, _) = core.block_on(scan::copies(&env, &self.directory))?;
+        let places: Vec<_> = disks.iter().map(|(path, _)| path.display().to_string()).collect();
+        let graphs = by_graph(&places, &disks);
+        let uuid = &found.graphs[0].uuid;
+        let of_it = graphs.iter().find(|((_, of), _)| meta::Uuid(*of).to_string() == *uuid);
+        let seen = of_it.map(|(_, seen)| &seen[..]).unwrap_or_default();
+        core.block_on(self.remakes_of(&env, seen, said, plan))
+    }
+
+    async fn remakes_of(
+        &self,
+        env: &Env,
+        seen: &[Seen<'_>],
+        said: &[(String, String, bool)],
+        to_do: &mut Plan,
+    ) -> Result<()> {
+        let Some(newest) = newest(seen) else { return Ok(()) };
+        let named: Named = disks(&newest.spec)?;
+        let is_named = |seen: &&Seen<'_>| named.values().any(|known| known.disk == seen.label.disk);
+        let seen: Vec<Seen<'_>> = seen.iter().filter(is_named).copied().collect();
+        let planned = plan(env, newest, &named).await.map_err(|why| {
+            let graph = &newest.graph_name;
+            Failure::new(
+                Exit::Damaged,
+                format!("{graph}: the spec in its labels cannot be planned: {why}"),
+            )
+        })?;
+        let Some(planned) = planned else {
+            let graph = &newest.graph_name;
+            let why = format!("{graph} has disks without a label, and what they are like matters");
+            return Err(Failure::new(Exit::Unsupported, why));
+        };
+        let lost = said.iter().map(|(name, ..)| name.as_str()).collect();
+        let graph = Graph { newest, named: &named, planned: &planned, seen: &seen, lost };
+        for (name, place, by_hand) in said {
+            let has_label = |known: &graph::labels::Remembered| {
+                seen.iter().any(|seen| seen.label.disk == known.disk)
+            };
+            if !by_hand && named.get(name).is_none_or(has_label) {
+                continue;
+            }
+            let trusted = self.trust.contains(name);
+            let said = Said { name, place, by_hand: *by_hand, trusted };
+            match remake(env, &graph, &said).await {
+                Ok(remake) => to_do.remake.push(remake),
+                Err(failure) if *by_hand || trusted => return Err(failure),
+                Err(failure) => to_do.not.push(failure.message),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Looks at the disk, changing nothing.
+async fn remake(env: &Env, graph: &Graph<'_>, said: &Said<'_>) -> Result<Remake> {
+    let engine = Engine::new(env.pool());
+    env.spawn("engine", engine.clone().drive());
+    let node = wipe::open(Path::new(said.place), true, env, &engine).await?;
+    let lower = engine.lower(node);
+    let inspection = meta::inspect(env, &lower).await?;
+    let there = There { inspection: &inspection, block_size: lower.info().block_size };
+    graph.remake(said, &there, &machine())
+}
+
+/// Writes a label where there is none.
+async fn remake_label(env: &Env, remake: &Remake) -> Result<()> {
+    let engine = Engine::new(env.pool());
+    env.spawn("engine", engine.clone().drive());
+    let node = wipe::open(Path::new(&remake.place), false, env, &engine).await?;
+    let lower = engine.lower(node);
+    if let Inspection { label: Ok(Some(_)), .. } = meta::inspect(env, &lower).await? {
+        let why = format!("{} has a label by now. Next: look again", remake.place);
+        return Err(Failure::new(Exit::InUse, why));
+    }
+    Store::new(env, &lower, remake.label.clone(), None)?.renew().await?;
+    engine.forget(node);
+    Ok(())
+}
+
+/// Labels of which a copy is sound.
+fn renew_all(found: &Found) -> Result<()> {
+    let is_ill = |graph: &&Checked| graph.disks.iter().any(|disk| disk.to_renew);
+    let core = core()?;
+    let env = core.env();
+    for (n, graph) in found.graphs.iter().enumerate().filter(|(_, graph)| is_ill(graph)) {
+        if let Some(client) = found.running.get(n) {
+            client.repair()?;
+            continue;
+        }
+        for disk in graph.disks.iter().filter(|disk| disk.to_renew) {
+            core.block_on(renew(&env, Path::new(&disk.place)))?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes all copies of a label of which one is whole.
+async fn renew(env: &Env, path: &Path) -> Result<()> {
+    let engine = Engine::new(env.pool());
+    env.spawn("engine", engine.clone().drive());
+    let node = wipe::open(path, false, env, &engine).await?;
+    let lower = engine.lower(node);
+    let inspection = meta::inspect(env, &lower).await?;
+    let Ok(Some((label, number))) = inspection.label else {
+        let why = format!("{} has no label any more that can be read", path.display());
+        return Err(Failure::new(Exit::Damaged, why));
+    };
+    if label.unknown_read_only != 0 {
+        let why = format!(
+            "{} has a label that this version of Cairn must not write. Next: use a newer version",
+            path.display()
+        );
+        return Err(Failure::new(Exit::Unsupported, why));
+    }
+    Store::new(env, &lower, label, Some(number))?.renew().await?;
+    engine.forget(node);
+    Ok(())
+}
+
+impl Plan {
+    fn is_empty(&self) -> bool {
+        self.renew.is_empty() && self.remake.is_empty()
+    }
+
+    fn places(&self) -> Vec<&str> {
+        let remade = self.remake.iter().map(|remake| remake.place.as_str());
+        self.renew.iter().map(String::as_str).chain(remade).collect()
+    }
+
+    fn text(&self) -> String {
+        let renew =
+            self.renew.iter().map(|place| format!("would write the label on {place} anew\n"));
+        let remake = self.remake.iter().map(Remake::text);
+        let not = self.not.iter().map(|why| format!("not repaired: {why}\n"));
+        let text: String = renew.chain(remake).chain(not).collect();
+        match text.is_empty() {
+            true => "nothing that a repair could write anew\n".to_owned(),
+            false => text,
+        }
+    }
+}

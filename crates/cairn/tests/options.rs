@@ -1,0 +1,221 @@
+//! Disks that are opened otherwise while clients use them.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
+
+mod common;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use api::{Applied, GraphView};
+use common::machine::noise;
+use common::{Dir, Serve, send, tool, until};
+use rustix::fs::OFlags;
+
+/// Two copies, the disks of which are opened so; what is on `part` of them is exported too, if there is one.
+fn spec(a: &str, b: &str) -> String {
+    format!(
+        "name = \"home\"\n[disk]\n\
+         a = {{ file = \"a.img\", size = \"64MiB\", create = true, label = true{a} }}\n\
+         b = {{ file = \"b.img\", size = \"64MiB\", create = true, label = true{b} }}\n\
+         [device]\npair = {{ kind = \"mirror\", on = [\"a\", \"b\"] }}\n[export]\n\
+         vol = {{ on = \"pair\" }}\n"
+    )
+}
+
+fn served() -> (Dir, Serve) {
+    let dir = Dir::new();
+    dir.write("home.toml", &spec("", ""));
+    let serve = dir.serve(&["home.toml"]);
+    (dir, serve)
+}
+
+fn in_sync(dir: &Dir) {
+    until("all members are in sync", || dir.cairn(&["status"]).code == 0);
+}
+
+/// Whether a process writes that file past the page cache.
+fn is_direct(pid: u32, file: &Path) -> bool {
+    let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let flags = fds.flatten().filter_map(|fd| {
+        let is_it = std::fs::read_link(fd.path()).is_ok_and(|at| at == file);
+        let info = format!("/proc/{pid}/fdinfo/{}", fd.file_name().to_string_lossy());
+        let info = std::fs::read_to_string(info).ok().filter(|_| is_it)?;
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?.trim().to_owned();
+        Some(OFlags::from_bits_retain(u32::from_str_radix(&flags, 8).ok()?))
+    });
+    // The other descriptor is for looking at extents.
+    let writes: Vec<OFlags> = flags.filter(|flags| flags.contains(OFlags::RDWR)).collect();
+    assert_eq!(writes.len(), 1, "{file:?} is open to be written once");
+    writes[0].contains(OFlags::DIRECT)
+}
+
+#[test]
+fn labelled_disks_are_opened_otherwise_under_load() {
+    let (dir, serve) = served();
+    let (uri, pid) = (serve.uri().to_owned(), serve.pid());
+    let disk = dir.path("a.img").canonicalize().unwrap();
+    assert!(is_direct(pid, &disk), "the directory for temporary files has O_DIRECT");
+    std::fs::write(dir.path("image"), noise(32 << 20, 3)).unwrap();
+    assert_eq!(tool(&dir, "nbdcopy", &["image", &uri]).code, 0);
+
+    let mut load = Command::new("fio");
+    load.args(["--name=load", "--ioengine=nbd", "--rw=randwrite", "--bs=4k-64k", "--iodepth=8"]);
+    load.args(["--verify=crc32c", "--verify_backlog=64", "--verify_fatal=1", "--offset=32M"]);
+    load.args(["--size=16M", "--time_based", "--runtime=600", "--verify_state_save=0"]);
+    load.args(["--output-format=json", "--output=fio.json", &format!("--uri={uri}")]);
+    let mut load = load.current_dir(dir.path(".")).stdin(Stdio::null()).spawn().unwrap();
+    std::fs::create_dir(dir.path("sub")).unwrap();
+    for round in 0..6 {
+        let (a, b) = match round % 3 {
+            0 => (", cache = \"buffered\"", ""),
+            // By another name.
+            1 => (", timeout = \"9s\", cache = \"buffered\"", ", timeout = \"8s\""),
+            _ => ("", ", cache = \"buffered\", timeout = \"7s\""),
+        };
+        in_sync(&dir);
+        let text = spec(a, b);
+        dir.write("next.toml", &text.replace("a.img", ["a.img", "sub/../a.img"][round % 2]));
+        let would: Applied = dir.json(0, &["apply", "next.toml", "--dry-run"]);
+        let was = is_direct(pid, &disk);
+        let applied: Applied = dir.json(0, &["apply", "next.toml"]);
+        assert_eq!(would.changes.len(), applied.changes.len());
+        assert!(applied.changes.iter().any(|line| line.verb == "change" && line.name == "a"));
+        assert_eq!(is_direct(pid, &disk), !a.contains("buffered"), "{round}, before {was}");
+        assert!(dir.text(&["diff", "next.toml"]).contains("nothing to do"));
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    in_sync(&dir);
+    dir.text(&["check"]);
+    assert!(load.try_wait().unwrap().is_none(), "the load has ended before the last change");
+    send(load.id(), "INT");
+    load.wait().unwrap();
+    let said = std::fs::read_to_string(dir.path("fio.json")).unwrap();
+    let said: serde_json::Value = serde_json::from_str(&said[said.find('{').unwrap()..]).unwrap();
+    assert_eq!(said["jobs"][0]["error"], 0, "a client saw an error, or other bytes");
+
+    assert_eq!(serve.stop().code, 0);
+    let read = |name: &str| std::fs::read(dir.path(name)).unwrap()[1 << 20..63 << 20].to_vec();
+    assert!(read("a.img") == read("b.img"), "the copies differ");
+    assert!(read("a.img")[..32 << 20] == noise(32 << 20, 3)[..], "what was there is there");
+    dir.text(&["check"]);
+    let serve = dir.serve(&["next.toml"]);
+    assert_eq!(dir.cairn(&["status"]).code, 0);
+    assert_eq!(serve.stop().code, 0);
+}
+
+#[test]
+fn what_stays_as_it_is_says_why() {
+    let (dir, serve) = served();
+    let before: GraphView = dir.json(0, &["graph"]);
+    let larger = spec("", "").replace("a.img\", size = \"64MiB\"", "a.img\", size = \"96MiB\"");
+    let smaller = larger.replace("96MiB", "32MiB");
+    let cases = [
+        (spec(", read_only = true", ""), "read_only stays as it is while the disk is in use"),
+        (larger.clone(), "Next: cairn device resize a 96MiB"),
+        (
+            smaller,
+            "a disk with a label does not shrink. Next: leave size away; or put what is on a",
+        ),
+    ];
+    for (text, words) in &cases {
+        dir.write("next.toml", text);
+        for dry_run in [&["--dry-run"][..], &[]] {
+            let ran = dir.cairn(&[&["apply", "next.toml"], dry_run].concat());
+            assert!(ran.code == 9 && ran.err.contains(words), "{words}: {ran:?}");
+            assert!(!ran.err.contains("in use by process"), "{ran:?}");
+        }
+    }
+    assert_eq!(dir.json::<GraphView>(0, &["graph"]), before);
+
+    // What was said to do works: the disk grows, and then the spec is true.
+    dir.text(&["device", "resize", "a", "96MiB"]);
+    dir.write("next.toml", &larger);
+    assert_eq!(dir.text(&["apply", "next.toml"]), "home is so already; nothing to do.\n");
+    in_sync(&dir);
+    assert_eq!(serve.stop().code, 0);
+}
+
+#[test]
+fn what_is_on_a_labelled_disk_goes_to_a_smaller_one() {
+    let dir = Dir::new();
+    let on = |disk: &str, name: &str, size: &str| {
+        format!(
+            "name = \"home\"\n[disk]\n{disk}\n[device]\n\
+             p-{name} = {{ kind = \"partition\", on = \"{name}\", size = \"16MiB\" }}\n[export]\n\
+             vol = {{ on = \"p-{name}\" }}\n"
+        )
+        .replace("SIZE", size)
+    };
+    let disk = |name: &str| {
+        format!(
+            "{name} = {{ file = \"{name}.img\", size = \"SIZE\", create = true, label = true }}"
+        )
+    };
+    dir.write("home.toml", &on(&disk("a"), "a", "64MiB"));
+    let serve = dir.serve(&["home.toml"]);
+    let wrote = ["-f", "raw", serve.uri(), "-c", "write -P 9 0 16M", "-c", "flush"];
+    assert_eq!(tool(&dir, "qemu-io", &wrote).code, 0);
+    dir.write("next.toml", &on(&disk("b"), "b", "32MiB"));
+    dir.text(&["apply", "next.toml", "--move"]);
+    until("all has moved", || !dir.text(&["graph"]).contains("migrate"));
+    let read = ["-f", "raw", serve.uri(), "-c", "read -P 9 0 16M"];
+    assert_eq!(tool(&dir, "qemu-io", &read).code, 0);
+    assert!(dir.json::<GraphView>(0, &["graph"]).nodes.iter().all(|node| node.name != "a"));
+    assert_eq!(serve.stop().code, 0);
+}
+
+/// Labels say nothing of how a disk is opened, so either spec starts; and nothing is lost.
+#[test]
+fn a_kill_on_the_way_loses_nothing() {
+    let (dir, serve) = served();
+    let wrote = ["-f", "raw", serve.uri(), "-c", "write -P 9 0 4M", "-c", "flush"];
+    assert_eq!(tool(&dir, "qemu-io", &wrote).code, 0);
+    dir.write("other.toml", &spec(", cache = \"buffered\"", ", cache = \"buffered\""));
+    let mut running = serve;
+    for round in 0..12_u64 {
+        in_sync(&dir);
+        let (now, next) =
+            if round % 2 == 0 { ("home.toml", "other.toml") } else { ("other.toml", "home.toml") };
+        let mut change = dir.command(&["apply", next]).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_micros(round * 1500));
+        running.signal("KILL");
+        drop(running);
+        change.wait().unwrap();
+        dir.text(&["check"]);
+        running = dir.serve(&[if round % 4 < 2 { now } else { next }]);
+        let uri = running.uri().to_owned();
+        let read = ["-f", "raw", &uri, "-c", "read -P 9 0 4M", "-c", "write -P 9 0 1M"];
+        assert_eq!(tool(&dir, "qemu-io", &read).code, 0, "{round}");
+        dir.text(&["apply", next]);
+    }
+    assert_eq!(running.stop().code, 0);
+}
+
+#[test]
+fn a_disk_without_a_label_is_opened_otherwise_too() {
+    let dir = Dir::new();
+    let spec = |how: &str| {
+        format!(
+            "name = \"raw\"\n[disk]\na = {{ file = \"a.img\", size = \"16MiB\", create = true{how} }}\n\
+             [export]\nvol = {{ on = \"a\" }}\n"
+        )
+    };
+    dir.write("raw.toml", &spec(""));
+    dir.write("next.toml", &spec(", cache = \"buffered\", timeout = \"5s\""));
+    let serve = dir.serve(&["raw.toml"]);
+    let disk = dir.path("a.img").canonicalize().unwrap();
+    let wrote = ["-f", "raw", serve.uri(), "-c", "write -P 9 0 4M", "-c", "flush"];
+    assert_eq!(tool(&dir, "qemu-io", &wrote).code, 0);
+    for (next, direct) in [("next.toml", false), ("raw.toml", true)] {
+        dir.text(&["apply", next]);
+        let read = ["-f", "raw", serve.uri(), "-c", "read -P 9 0 4M", "-c", "write -P 9 0 4M"];
+        assert_eq!(tool(&dir, "qemu-io", &read).code, 0);
+        assert_eq!(is_direct(serve.pid(), &disk), direct);
+    }
+    dir.write("next.toml", &spec(", read_only = true"));
+    let ran = dir.cairn(&["apply", "next.toml"]);
+    assert!(ran.code == 9 && ran.err.contains("read_only stays as it is"), "{ran:?}");
+    assert_eq!(tool(&dir, "qemu-io", &wrote).code, 0);
+    assert_eq!(serve.stop().code, 0);
+}

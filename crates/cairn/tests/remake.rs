@@ -1,0 +1,215 @@
+//! Labels that are gone, made again of what the other disks of a graph know.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
+
+mod common;
+
+use std::os::unix::fs::FileExt;
+
+use common::machine::{noise, run};
+use common::{Dir, Ran, tool, until};
+
+const MIB: u64 = 1 << 20;
+
+fn spec(devices: &str, export: &str) -> String {
+    format!(
+        "name = \"home\"\n[disk]\n\
+         a = {{ file = \"a.img\", size = \"16MiB\", create = true, label = true }}\n\
+         b = {{ file = \"b.img\", size = \"16MiB\", create = true, label = true }}\n\
+         [device]\n{devices}\n[export]\nvol = {{ on = \"{export}\" }}\n"
+    )
+}
+
+const MIRROR: &str = "both = { kind = \"mirror\", on = [\"a\", \"b\"] }";
+const STRIPE: &str = "both = { kind = \"stripe\", on = [\"a\", \"b\"], chunk = \"64KiB\" }";
+
+/// A graph that was served once, full of noise.
+fn made(devices: &str, export: &str) -> Dir {
+    let dir = Dir::new();
+    dir.write("key", "correct horse battery staple");
+    dir.write("home.toml", &spec(devices, export));
+    let serve = dir.serve(&["home.toml"]);
+    std::fs::write(dir.path("image"), noise(13 << 20, 5)).unwrap();
+    assert_eq!(tool(&dir, "nbdcopy", &["image", serve.uri()]).code, 0);
+    serve.stop().ok();
+    dir
+}
+
+fn write(dir: &Dir, disk: &str, at: u64, bytes: &[u8]) {
+    let file = std::fs::File::options().write(true).open(dir.path(disk)).unwrap();
+    file.write_all_at(bytes, at).unwrap();
+}
+
+/// All copies of its label are gone.
+fn wipe(dir: &Dir, disk: &str) {
+    for at in [0, 15 * MIB] {
+        write(dir, disk, at, &vec![0; MIB as usize]);
+    }
+}
+
+fn bytes(dir: &Dir) -> [Vec<u8>; 2] {
+    ["a.img", "b.img"].map(|disk| std::fs::read(dir.path(disk)).unwrap())
+}
+
+/// The graph comes up without a word, and shows what it showed.
+fn shows_what_it_showed(dir: &Dir) {
+    let serve = dir.serve(&["home.toml"]);
+    assert_eq!(tool(dir, "nbdcopy", &[serve.uri(), "read"]).code, 0);
+    let read = std::fs::read(dir.path("read")).unwrap();
+    assert!(read[..13 << 20] == noise(13 << 20, 5)[..], "the bytes of the volume");
+    until("all members are in sync", || dir.cairn(&["status"]).code == 0);
+    serve.stop().ok();
+    dir.text(&["check"]);
+}
+
+fn refused(dir: &Dir, args: &[&str], code: i32, words: &str) {
+    let before = bytes(dir);
+    let ran: Ran = dir.cairn(&[&["repair"], args, &["--yes"]].concat());
+    assert!(
+        ran.code == code && (ran.err.contains(words) || ran.out.contains(words)),
+        "{words}: {ran:?}"
+    );
+    assert!(bytes(dir) == before, "nothing is written: {args:?}");
+}
+
+#[test]
+fn a_member_comes_back_as_one_that_missed_everything() {
+    let dir = made(MIRROR, "both");
+    wipe(&dir, "b.img");
+    // Nobody may see these.
+    write(&dir, "b.img", 4 * MIB, &vec![7; 4 << 20]);
+    let before = bytes(&dir);
+    let checked = dir.cairn(&["check"]);
+    assert!(checked.code == 10 && checked.out.contains("b: is not here"), "{checked:?}");
+    let plan = dir.cairn(&["repair", "home.toml", "--plan"]);
+    let would = "would give b.img its label back as b of home, change 1: all of it is copied there";
+    assert!(plan.code == 10 && plan.out.contains(would), "{plan:?}");
+    assert_eq!(dir.cairn(&["repair", "home.toml"]).code, 2, "nobody is there to be asked");
+    let by_hand = dir.cairn(&["repair", "home", "--disk", "b=b.img", "--plan"]);
+    assert!(by_hand.out.contains(would), "{by_hand:?}");
+    assert!(bytes(&dir) == before);
+
+    let done = dir.cairn(&["repair", "home.toml", "--yes"]);
+    let lacks = "b.img has nothing of what both keeps on the others. Next: serve it";
+    assert!(
+        done.code == 10 && done.out.contains("wrote b.img anew") && done.out.contains(lacks),
+        "{done:?}"
+    );
+    let [a, b] = bytes(&dir);
+    assert!(a == before[0] && b[MIB as usize..15 << 20] == before[1][MIB as usize..15 << 20]);
+    shows_what_it_showed(&dir);
+    let [a, b] = bytes(&dir).map(|bytes| bytes[MIB as usize..15 << 20].to_vec());
+    assert!(a == b, "all of it was copied");
+}
+
+#[test]
+fn a_damaged_label_is_made_again_too() {
+    let dir = made(MIRROR, "both");
+    for at in [64 << 10, 320 << 10, 15 * MIB + (64 << 10), 15 * MIB + (320 << 10)] {
+        write(&dir, "b.img", at + 600, b"damaged");
+    }
+    assert_eq!(dir.cairn(&["check"]).code, 11);
+    assert_eq!(dir.cairn(&["repair", "home.toml", "--yes"]).code, 10);
+    shows_what_it_showed(&dir);
+
+    // Of something that nobody knows only a hand may say that it is this disk.
+    for at in [0, 15 * MIB] {
+        write(&dir, "b.img", at, &noise(MIB as usize, at));
+    }
+    refused(&dir, &["home.toml"], 10, "if it is b all the same, --disk b=b.img");
+    assert_eq!(dir.cairn(&["repair", "home", "--disk", "b=b.img", "--yes"]).code, 10);
+    shows_what_it_showed(&dir);
+}
+
+#[test]
+fn bytes_that_are_nowhere_else_count_if_somebody_says_so() {
+    let dir = made(STRIPE, "both");
+    wipe(&dir, "b.img");
+    let words = "vol has bytes that are on b alone, and nothing tells whether b.img has them. Next: if it has, --trust b";
+    refused(&dir, &["home.toml"], 11, words);
+    refused(&dir, &["home", "--disk", "b=b.img"], 10, words);
+    let plan = dir.cairn(&["repair", "home.toml", "--trust", "b", "--plan"]);
+    assert!(plan.out.contains("vol shows its bytes as they are"), "{plan:?}");
+    dir.text(&["repair", "home.toml", "--trust", "b", "--yes"]);
+    shows_what_it_showed(&dir);
+}
+
+#[test]
+fn keys_that_are_gone_do_not_come_back() {
+    let crypt = |name: &str, on: &str| {
+        format!(
+            "{name} = {{ kind = \"crypt\", on = \"{on}\", key = \"file:key\", kdf_memory = \"1MiB\", kdf_passes = 1 }}\n"
+        )
+    };
+    let below = "both = { kind = \"mirror\", on = [\"sa\", \"sb\"] }";
+    let dir = made(&format!("{}{}{below}", crypt("sa", "a"), crypt("sb", "b")), "both");
+    wipe(&dir, "b.img");
+    refused(
+        &dir,
+        &["home", "--disk", "b=b.img"],
+        11,
+        "what sb (crypt) kept was in the label of b alone",
+    );
+    // Of keys above, the other disk has a copy.
+    let dir = made(&format!("{}{}", MIRROR.to_owned() + "\n", crypt("safe", "both")), "safe");
+    wipe(&dir, "b.img");
+    assert_eq!(dir.cairn(&["repair", "home", "--disk", "b=b.img", "--yes"]).code, 10);
+    shows_what_it_showed(&dir);
+    // And it has them now.
+    wipe(&dir, "a.img");
+    assert_eq!(dir.cairn(&["repair", "home", "--disk", "a=a.img", "--yes"]).code, 10);
+    shows_what_it_showed(&dir);
+}
+
+#[test]
+fn who_is_away_may_know_more() {
+    let dir = made(MIRROR, "both");
+    let three = spec(&MIRROR.replace("\"b\"", "\"b\", \"c\""), "both");
+    let c = "[disk]\nc = { file = \"c.img\", size = \"16MiB\", create = true, label = true }";
+    dir.write("three.toml", &three.replace("[disk]", c));
+    let serve = dir.serve(&["home.toml"]);
+    dir.text(&["apply", "three.toml"]);
+    until("all members are in sync", || dir.cairn(&["status"]).code == 0);
+    serve.stop().ok();
+    wipe(&dir, "b.img");
+    std::fs::create_dir(dir.path("away")).unwrap();
+    std::fs::rename(dir.path("c.img"), dir.path("away/c.img")).unwrap();
+    refused(&dir, &["home", "--disk", "b=b.img"], 10, "c of home is not here either");
+    std::fs::rename(dir.path("away/c.img"), dir.path("c.img")).unwrap();
+    // One label is enough for the others.
+    wipe(&dir, "c.img");
+    assert_eq!(dir.cairn(&["repair", "three.toml", "--yes"]).code, 10);
+    std::fs::rename(dir.path("three.toml"), dir.path("home.toml")).unwrap();
+    shows_what_it_showed(&dir);
+}
+
+#[test]
+fn what_may_be_another_disk_is_refused() {
+    let dir = made(MIRROR, "both");
+    refused(&dir, &["home", "--disk", "b=b.img"], 2, "b of home has its label, on b.img");
+    let serve = dir.serve(&["home.toml"]);
+    let running = dir.cairn(&["repair", "home", "--disk", "b=b.img", "--yes"]);
+    assert!(
+        running.code == 5 && running.err.contains("cairn device replace home/NAME"),
+        "{running:?}"
+    );
+    serve.stop().ok();
+    std::fs::create_dir(dir.path("away")).unwrap();
+    std::fs::rename(dir.path("b.img"), dir.path("away/b.img")).unwrap();
+    std::fs::write(dir.path("b.img"), vec![0; 16 << 20]).unwrap();
+    let cases = [
+        ("b=away/b.img", 5, "away/b.img has a label: it is \"b\" of \"home\""),
+        ("b=a.img", 5, "a.img has a label"),
+        ("b=nowhere", 4, "nowhere"),
+        ("c=b.img", 4, "home has no labelled disk \"c\"; it has a, b"),
+        ("b=small.img", 6, "small.img has 8 MiB (8388608 B), and b had 16 MiB"),
+        ("b=held.img", 5, "HOLDS ext4"),
+    ];
+    std::fs::write(dir.path("small.img"), vec![0; 8 << 20]).unwrap();
+    std::fs::write(dir.path("held.img"), vec![0; 16 << 20]).unwrap();
+    run("mkfs.ext4", &["-q", &dir.path("held.img").display().to_string()]);
+    for (disk, code, words) in cases {
+        refused(&dir, &["home", "--disk", disk], code, words);
+    }
+    refused(&dir, &["home.toml", "--trust", "b"], 2, "leave --trust b away");
+    refused(&dir, &["home", "--trust", "b"], 2, "nothing says where b is");
+}

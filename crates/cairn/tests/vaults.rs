@@ -1,0 +1,161 @@
+//! Whether what devices keep on the disks of a stopped graph is sound, found out without changing a byte.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::FileExt;
+
+use common::{Dir, Ran, tool};
+
+const MIB: usize = 1 << 20;
+const PAGE: usize = 4096;
+
+/// The only byte of data.
+const DATA: u8 = 0x11;
+
+fn spec(device: &str, on: &str) -> String {
+    format!(
+        "name = \"g\"\n[disk]\n\
+         a = {{ file = \"a.img\", size = \"16MiB\", create = true, label = true }}\n\
+         b = {{ file = \"b.img\", size = \"16MiB\", create = true, label = true }}\n\
+         [device]\n{device}\n\
+         thin = {{ kind = \"remap\", on = \"{on}\", size = \"1GiB\", block = \"64KiB\" }}\n\
+         [export]\nvol = {{ on = \"thin\" }}\nrest = {{ on = \"b\" }}\n"
+    )
+}
+
+/// A graph that has stored something, and then was stopped or killed.
+fn made(text: &str, killed: bool) -> Dir {
+    let dir = Dir::new();
+    dir.write("key", "correct horse battery staple");
+    dir.write("g.toml", text);
+    let serve = dir.serve(&["g.toml"]);
+    let uri = serve.uri().replace("///rest?", "///vol?");
+    for (n, at) in ["1M", "200M", "900M", "300M"].iter().enumerate() {
+        let write = format!("write -P {DATA} {at} {}k", 64 * (n + 1));
+        let ran = tool(&dir, "qemu-io", &["-f", "raw", &uri, "-c", &write, "-c", "flush"]);
+        assert_eq!(ran.code, 0, "{ran:?}");
+    }
+    match killed {
+        true => {
+            serve.signal("KILL");
+            serve.end();
+        }
+        false => {
+            serve.stop().ok();
+            // A start brings pages up to what the log says.
+            dir.serve(&["g.toml"]).stop().ok();
+        }
+    }
+    dir
+}
+
+fn bytes(dir: &Dir) -> [Vec<u8>; 2] {
+    ["a.img", "b.img"].map(|disk| std::fs::read(dir.path(disk)).unwrap())
+}
+
+fn put(dir: &Dir, at: usize, byte: u8) {
+    let file = std::fs::File::options().write(true).open(dir.path("a.img")).unwrap();
+    file.write_all_at(&[byte], at as u64).unwrap();
+}
+
+/// Looks, and has changed nothing.
+fn checked(dir: &Dir) -> Ran {
+    let before = bytes(dir);
+    let ran = dir.cairn(&["check"]);
+    assert!(bytes(dir) == before, "a check writes nothing");
+    ran
+}
+
+/// What a check says of a byte turned over in each page between the labels that holds anything but data, how often.
+fn every_page_flipped(dir: &Dir) -> BTreeMap<(i32, &'static str), usize> {
+    let [disk, _] = bytes(dir);
+    let mut said = BTreeMap::new();
+    for page in (MIB..15 * MIB).step_by(PAGE) {
+        let held = &disk[page..page + PAGE];
+        let Some(at) = held.iter().position(|byte| ![0, DATA].contains(byte)) else { continue };
+        // In the midst of what is there.
+        let last = held.iter().rposition(|byte| *byte != 0).unwrap();
+        let at = page + (at + last) / 2;
+        put(dir, at, disk[at] ^ 0x40);
+        let ran = checked(dir);
+        put(dir, at, disk[at]);
+        let words =
+            ["superblock on", "of the log is damaged", "no copy has page", "page ", "sound"];
+        let words = words.into_iter().find(|words| ran.out.contains(words)).unwrap();
+        assert!((ran.code == 0) == (words == "sound"), "{at}: {ran:?}");
+        *said.entry((ran.code, words)).or_default() += 1;
+    }
+    let ran = checked(dir);
+    assert!(ran.code == 0 && ran.out.contains("sound\n"), "{ran:?}");
+    said
+}
+
+#[test]
+fn every_flipped_byte_of_a_map_is_found() {
+    let dir = made(&spec("", "a"), false);
+    let said = every_page_flipped(&dir);
+    println!("{said:?}");
+    assert_eq!(said.get(&(10, "superblock on")), Some(&2), "one of the two is enough: {said:?}");
+    assert!(said.contains_key(&(11, "page ")), "a page of the map: {said:?}");
+    assert!(said.contains_key(&(11, "no copy has page")), "a page of its directory: {said:?}");
+    assert!(!said.contains_key(&(11, "of the log is damaged")), "all of it is applied: {said:?}");
+    // Both superblocks.
+    for at in [MIB, MIB + PAGE] {
+        put(&dir, at + 64, 0xff);
+    }
+    let ran = checked(&dir);
+    assert!(ran.code == 11 && ran.out.contains("thin: what it keeps cannot be opened"), "{ran:?}");
+}
+
+#[test]
+fn a_log_that_was_not_applied_is_looked_at() {
+    let dir = made(&spec("", "a"), true);
+    let said = every_page_flipped(&dir);
+    println!("{said:?}");
+    assert!(
+        said.contains_key(&(11, "of the log is damaged")),
+        "a record before the last: {said:?}"
+    );
+}
+
+#[test]
+fn a_map_is_looked_at_through_what_is_beneath_it() {
+    let tables = "half = { kind = \"partition\", on = \"a\", start = \"1MiB\", size = \"12MiB\" }";
+    let dir = made(&spec(tables, "half"), false);
+    let said = every_page_flipped(&dir);
+    assert!(
+        said.contains_key(&(11, "page ")) && said.contains_key(&(10, "superblock on")),
+        "{said:?}"
+    );
+
+    let pair = spec("pair = { kind = \"mirror\", on = [\"a\", \"b\"] }", "pair");
+    let dir = made(&pair.replace("rest = { on = \"b\" }", ""), false);
+    assert_eq!(checked(&dir).code, 0);
+    // The label of one is repaired, with what looked at it in the same process.
+    put(&dir, (64 << 10) + 700, 0x55);
+    put(&dir, (320 << 10) + 700, 0x55);
+    assert_eq!(checked(&dir).code, 10);
+    dir.text(&["repair", "--yes"]);
+    // One member is away.
+    std::fs::create_dir(dir.path("away")).unwrap();
+    std::fs::rename(dir.path("b.img"), dir.path("away/b.img")).unwrap();
+    let alone = dir.cairn(&["check"]);
+    assert!(alone.code == 10 && !alone.out.contains("thin: "), "{alone:?}");
+    put(&dir, MIB + 64, 0xff);
+    put(&dir, MIB + PAGE + 64, 0xff);
+    let alone = dir.cairn(&["check"]);
+    assert!(
+        alone.code == 11 && alone.out.contains("thin: what it keeps cannot be opened"),
+        "{alone:?}"
+    );
+
+    let safe = "safe = { kind = \"crypt\", on = \"a\", key = \"file:key\", kdf_memory = \"1MiB\", kdf_passes = 1 }";
+    let dir = made(&spec(safe, "safe"), false);
+    let ran = checked(&dir);
+    assert!(
+        ran.code == 0 && ran.out.contains("is on safe, and was not looked at without a key"),
+        "{ran:?}"
+    );
+}
