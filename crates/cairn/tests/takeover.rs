@@ -16,7 +16,7 @@ use common::manager::Manager;
 use common::{Dir, until};
 
 /// Kills of one server under load.
-const KILLS: usize = 20;
+const KILLS: usize = 8;
 
 /// What a client may have to wait.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
