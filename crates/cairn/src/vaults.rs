@@ -9,7 +9,7 @@ use block::{Control, Env, ErrorKind, Health, Report};
 use graph::Graph;
 use graph::engine::Engine;
 use graph::labels::{Labels, Opening, Refusal, Survey};
-use graph::spec::{Local, Planned, Spec};
+use graph::spec::{Local, Planned, Role, Spec};
 use meta::Label;
 
 use crate::check::raw_nowhere;
@@ -44,6 +44,13 @@ pub async fn check(
     let keyed = spec.keyed(REGISTRY);
     for node in planned.nodes.iter().filter(|node| KEEPS.contains(&node.kind.name)) {
         let beneath = planned.down_from(&node.name);
+        let disks = beneath.nodes.iter().filter(|node| node.role == Role::Disk);
+        let missing =
+            disks.map(|disk| disk.name.as_str()).filter(|disk| !places.contains_key(*disk));
+        if planned.is_lost(&node.name, &missing.collect::<Vec<_>>()) {
+            // That is told already.
+            continue;
+        }
         if let Some(locked) = beneath.nodes.iter().find(|node| keyed.contains(&node.name.as_str()))
         {
             let words =
@@ -118,7 +125,7 @@ fn told(device: &str, asked: Result<Answer, String>) -> Vec<Finding> {
         Err(why) => unseen(why),
         // Nothing was ever stored.
         Ok(Err(error)) if error.kind() == ErrorKind::ReadOnly => Vec::new(),
-        // What is not there is told of already.
+        // Nobody has said that it may do without what is not there.
         Ok(Err(error)) if error.kind() == ErrorKind::Degraded => unseen(error.to_string()),
         Ok(Err(error)) => {
             let words = format!("what it keeps cannot be opened: {error}");

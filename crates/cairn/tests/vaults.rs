@@ -101,6 +101,13 @@ fn every_flipped_byte_of_a_map_is_found() {
     assert!(said.contains_key(&(11, "page ")), "a page of the map: {said:?}");
     assert!(said.contains_key(&(11, "no copy has page")), "a page of its directory: {said:?}");
     assert!(!said.contains_key(&(11, "of the log is damaged")), "all of it is applied: {said:?}");
+    // Its disk is away: that is all that is to be said.
+    std::fs::create_dir(dir.path("away")).unwrap();
+    std::fs::rename(dir.path("a.img"), dir.path("away/a.img")).unwrap();
+    let ran = dir.cairn(&["check"]);
+    assert!(ran.code == 11 && ran.out.contains("a: is not here"), "{ran:?}");
+    assert!(!ran.out.contains("what it keeps"), "{ran:?}");
+    std::fs::rename(dir.path("away/a.img"), dir.path("a.img")).unwrap();
     // Both superblocks.
     for at in [MIB, MIB + PAGE] {
         put(&dir, at + 64, 0xff);

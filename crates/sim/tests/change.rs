@@ -123,3 +123,42 @@ fn a_disk_that_cannot_be_told_of_an_undoing_is_out() {
     let states: Vec<_> = report.members.iter().map(|member| member.state).collect();
     assert_eq!(states, ["in sync", "in sync", "failed"], "{report:?}");
 }
+
+/// A disk that is opened otherwise has one label, whoever writes it: what was told there since it was looked at, and by
+/// whatever was made before, stays.
+#[test]
+fn what_a_label_is_told_meanwhile_stays() {
+    let rig = Rig::new(2);
+    let before = text(&[0, 1], false);
+    let live = rig.open(&before);
+    rig.pass(LIMIT);
+    rig.fill(&rig.client(&live), 0x11);
+    let after = before.replace("label = true", "label = true, cache = \"buffered\"");
+    let changing = async {
+        let (turn, now) = (live.turn().await, live.now());
+        let (planned, survey) = rig.look(&after, opening(true), now.labels.as_ref()).await?;
+        // One member misses a write, and the other one says so before that is answered.
+        let (client, data) = (rig.client(&live), rig.world.env().buf(PIECE).unwrap());
+        data.write().fill(0x5a);
+        rig.disks[1].set_faults(Faults { write_error: 1_000_000, ..Faults::default() });
+        client.send(Op::Write { range: piece(), data, fua: true }).await.result.unwrap();
+        rig.disks[1].set_faults(Faults::default());
+        live.change(&turn, planned, Some(survey), LIMIT).await
+    };
+    let changed = rig.world.block_on(changing).unwrap();
+    changed.unwrap_or_else(|unchanged| panic!("{unchanged:?}"));
+    let states = |live: &Live| -> Vec<&'static str> {
+        let now = live.now();
+        let report = now.graph.control(now.graph.member("m").unwrap(), &Control::Report).unwrap();
+        report.members.iter().map(|member| member.state).collect()
+    };
+    assert_eq!(states(&live)[0], "in sync");
+    assert_ne!(states(&live)[1], "in sync");
+
+    // The next process knows it, too.
+    let images: Vec<_> = rig.disks.iter().map(|disk| disk.image()).collect();
+    let next = Rig::of(&images);
+    let live = next.open(&after);
+    assert_ne!(states(&live)[1], "in sync");
+    assert!(next.holds(&next.client(&live), 0x5a));
+}

@@ -54,6 +54,12 @@ impl Planned {
         exports.map(|export| export.name.as_str()).collect()
     }
 
+    /// Whether a device has not all of its bytes without these disks.
+    pub fn is_lost(&self, device: &str, disks: &[&str]) -> bool {
+        let lost = self.lost(disks);
+        self.nodes.iter().zip(lost).any(|(node, lost)| lost && node.name == device)
+    }
+
     /// What shows bytes of this disk that are nowhere else: exports, and devices that nothing stands on.
     pub fn only_on(&self, disk: &str) -> Vec<&str> {
         let lost = self.lost(&[disk]);
