@@ -4,11 +4,11 @@
 #[path = "common/served.rs"]
 mod served;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::{Control, Env, Handled};
+use block::{ByteRange, Control, Env, Handled, Op};
 use graph::engine::{AnyDevice, Engine};
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
@@ -105,11 +105,14 @@ impl Trial {
         env.spawn("a life", live(env.clone(), self.connections, self.up.clone()));
     }
 
+    fn client(&self) -> Client {
+        self.up.borrow().as_ref().expect("it is up").0.clone()
+    }
+
     fn worker(&self, number: u64) -> Worker {
-        let (client, _) = self.up.borrow().clone().expect("it is up");
         Worker {
             env: self.world.env(),
-            client: Door::Graph(client),
+            client: Door::Graph(self.client()),
             model: self.model.clone(),
             tally: self.tally.clone(),
             draw: Stream::new(self.seed, "client", self.process.0 << 32 | number),
@@ -202,8 +205,7 @@ impl Trial {
             self.judge();
         };
         verify();
-        let (client, _) = self.up.borrow().clone().expect("it is up");
-        let flush = client.send(block::Op::Flush);
+        let flush = self.client().send(Op::Flush);
         self.world.block_on(flush).unwrap().result.unwrap();
         self.power_cut();
         verify();
@@ -236,4 +238,38 @@ fn what_was_answered_is_with_the_next_process() {
     assert!(done > 100 * enough);
     assert!(seeds.len() == 1 || inherited > enough && died_writing > enough / 4);
     assert!(seeds.len() == 1 || died_coming_up > enough / 4);
+}
+
+#[test]
+fn what_nobody_was_answered_stays_once_it_was_read() {
+    let mut trial = Trial::new(1);
+    let world = trial.world.clone();
+    trial.start();
+    trial.until_up();
+    let range = ByteRange::new(0, 4096).unwrap();
+    let data = world.env().buf(4096).unwrap();
+    data.write().fill(7);
+    let client = trial.client();
+    let answered = Rc::new(Cell::new(false));
+    let told = answered.clone();
+    world.env().spawn("a write", async move {
+        let _ = client.send(Op::write(range, data)).await;
+        told.set(true);
+    });
+    while trial.medium.peek(range) != [7; 4096] {
+        assert!(world.step(), "it reaches the server");
+    }
+    assert!(!answered.get(), "nobody knows of it yet");
+    world.kill_process(trial.process);
+    trial.start();
+    trial.until_up();
+    let is_there = || {
+        let into = world.env().buf(4096).unwrap();
+        let read = world.block_on(trial.client().send(Op::read(range, into))).unwrap();
+        let Op::Read { into, .. } = read.op else { panic!("it was a read") };
+        *into.read() == [7; 4096]
+    };
+    assert!(is_there(), "it was done");
+    trial.power_cut();
+    assert!(is_there(), "what was seen once does not go");
 }
