@@ -131,9 +131,9 @@ mod switch {
     #[inline(always)]
     pub const fn note(_: usize) {}
 
-    /// Whether something was noted.
+    /// Whether something was noted since this was asked last.
     #[inline(always)]
-    pub const fn noted(_: usize) -> bool {
+    pub const fn take_note(_: usize) -> bool {
         false
     }
 }
@@ -171,10 +171,10 @@ mod switch {
         NOTED.with_borrow_mut(|noted| noted.insert(thing));
     }
 
-    /// Whether something was noted.
-    pub fn noted(thing: usize) -> bool {
-        NOTED.with_borrow(|noted| noted.contains(&thing))
+    /// Whether something was noted since this was asked last.
+    pub fn take_note(thing: usize) -> bool {
+        NOTED.with_borrow_mut(|noted| noted.remove(&thing))
     }
 }
 
-pub use switch::{note, noted, on};
+pub use switch::{note, on, take_note};
