@@ -1,4 +1,5 @@
-//! What a broken connection leaves behind must not land on what came later.
+//! What a broken connection leaves behind: never half a payload, and nothing that lands on what came later. And a
+//! flush is one of all connections.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use export::nbd::{Export, Limits, Server};
 use graph::kind::Value;
 use net::nbd::Client as Connection;
 use sim::draw::Stream;
-use sim::{Assembly, Client, DiskConfig, Faults, ProcessId, Profile, SimDisk, SimWorld};
+use sim::{Assembly, Client, CutPolicy, DiskConfig, Faults, ProcessId, Profile, SimDisk, SimWorld};
 use wire::nbd::{ClientConfig, Command, CommandFlags};
 
 /// A server with one disk.
@@ -41,6 +42,10 @@ impl Rig {
         let env = self.world.env();
         let connecting = Connection::connect(&env, &self.at, ClientConfig::connect("volume"));
         self.world.block_on(connecting).unwrap().unwrap()
+    }
+
+    fn flush(&self, connection: &Connection) -> Ticket {
+        connection.start(Command::Flush, CommandFlags::NONE, 0, 0, None)
     }
 
     fn write(&self, connection: &Connection, start: u64, len: usize, byte: u8) -> Ticket {
@@ -120,4 +125,42 @@ fn what_was_not_begun_is_gone_once_somebody_else_has_come() {
     rig.pass(Duration::from_secs(20));
     assert!(rig.is_filled(0, 512, 4) && rig.is_filled(512, 3584, 1), "in the order of their lives");
     assert!(rig.is_filled(4096, 4096, 3), "what was not begun has not landed");
+}
+
+#[test]
+fn a_flush_covers_what_other_connections_were_answered() {
+    let rig = Rig::new(Limits::default());
+    let (one, other) = (rig.connect(), rig.connect());
+    let answer = |ticket: Ticket| rig.world.block_on(ticket).unwrap().result.unwrap();
+    for round in 0..4 {
+        // Who flushes has written before, and flushed that.
+        answer(rig.write(&other, 8192, 4096, round));
+        answer(rig.flush(&other));
+        answer(rig.write(&one, 0, 4096, 16 | round));
+        answer(rig.flush(&other));
+        rig.disk.power_cut(CutPolicy::DropAll);
+        assert!(rig.is_filled(0, 4096, 16 | round), "round {round}");
+    }
+}
+
+#[test]
+fn a_payload_that_came_in_part_is_not_written() {
+    const LEN: u64 = 128 << 10;
+    let (mut whole, mut none) = (0, 0);
+    for step in 1..30 {
+        let rig = Rig::new(Limits::default());
+        let process = ProcessId(1);
+        rig.world.enter(process);
+        let first = rig.connect();
+        let write = rig.write(&first, 0, LEN as usize, 7);
+        rig.pass(Duration::from_micros(50 * step));
+        drop((write, first));
+        rig.world.kill_process(process);
+        rig.world.enter(ProcessId::default());
+        rig.pass(Duration::from_secs(1));
+        whole += u32::from(rig.is_filled(0, LEN, 7));
+        none += u32::from(rig.is_filled(0, LEN, 0));
+    }
+    assert_eq!(whole + none, 29, "wholly or not at all");
+    assert!(whole > 3 && none > 3, "{whole} and {none}: both are tried");
 }
