@@ -680,6 +680,11 @@ pub trait Socket {
     /// Calls off the receive that is on its way: it answers what has arrived already, or an error, and
     /// no byte of the stream is lost.
     fn call_off(&self);
+    /// Whether the other end is closed for good, though what it has sent may not be received yet. `false` where
+    /// nobody can tell.
+    fn is_gone(&self) -> bool {
+        false
+    }
     /// Whether another process could go on with it: there is nothing to it but its bytes.
     fn may_outlive(&self) -> bool {
         false

@@ -71,7 +71,7 @@ pub enum Bug {
     CrashUnreconciled,
     /// 43 a change forgets a request that waits for its end
     ChangeDropsHeld,
-    /// 45 a flush joins one that was submitted before
+    /// 45 a flush counts for what was answered after it was submitted
     FlushJoinedLate,
     /// 52 a disk is served before its lock is had
     ServedUnlocked,
@@ -131,15 +131,11 @@ mod switch {
     #[inline(always)]
     pub const fn note(_: usize) {}
 
-    /// Whether something was noted.
+    /// Whether something was noted since this was asked last.
     #[inline(always)]
-    pub const fn noted(_: usize) -> bool {
+    pub const fn take_note(_: usize) -> bool {
         false
     }
-
-    /// Forgets what was noted.
-    #[inline(always)]
-    pub const fn forget(_: usize) {}
 }
 
 #[cfg(feature = "seeded-bugs")]
@@ -175,15 +171,10 @@ mod switch {
         NOTED.with_borrow_mut(|noted| noted.insert(thing));
     }
 
-    /// Whether something was noted.
-    pub fn noted(thing: usize) -> bool {
-        NOTED.with_borrow(|noted| noted.contains(&thing))
-    }
-
-    /// Forgets what was noted.
-    pub fn forget(thing: usize) {
-        NOTED.with_borrow_mut(|noted| noted.remove(&thing));
+    /// Whether something was noted since this was asked last.
+    pub fn take_note(thing: usize) -> bool {
+        NOTED.with_borrow_mut(|noted| noted.remove(&thing))
     }
 }
 
-pub use switch::{forget, note, noted, on};
+pub use switch::{note, on, take_note};

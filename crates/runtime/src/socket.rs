@@ -65,6 +65,10 @@ impl Socket for Connection {
         self.side.call_off(|held| held.op == Op::Recv && Rc::ptr_eq(&held.file, &self.file));
     }
 
+    fn is_gone(&self) -> bool {
+        sys::is_hung_up(self.file.as_raw_fd())
+    }
+
     fn may_outlive(&self) -> bool {
         true
     }

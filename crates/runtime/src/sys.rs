@@ -301,6 +301,14 @@ pub(crate) fn readable(fd: RawFd, limit: Duration) -> io::Result<bool> {
     }
 }
 
+/// Whether nothing can be sent to the other end any more, nor be received beyond what has arrived. Over TCP a
+/// peer that has only said that it sends no more is not gone.
+pub(crate) fn is_hung_up(fd: RawFd) -> bool {
+    let mut polls = [libc::pollfd { fd, events: 0, revents: 0 }];
+    let told = poll(&mut polls, Some(Duration::ZERO));
+    told.is_ok_and(|is_ready| is_ready && polls[0].revents & (libc::POLLHUP | libc::POLLERR) != 0)
+}
+
 const STOPS: [c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 /// Whether a signal that ends a program has come and is blocked.

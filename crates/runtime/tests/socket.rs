@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::rc::Rc;
 use std::time::Duration;
@@ -61,6 +62,26 @@ fn unix_echo() {
     each_core(|core| {
         let place = Place::on_disk("echo.sock");
         core.block_on(echo(&core.env(), &Address::Unix(place.path())));
+    });
+}
+
+#[test]
+fn who_is_gone_is_known_before_what_it_sent_is_read() {
+    each_core(|core| {
+        let (env, place) = (core.env(), Place::on_disk("gone.sock"));
+        core.block_on(async {
+            let listener = env.listen(&Address::Unix(place.path())).unwrap();
+            let mut peer = std::os::unix::net::UnixStream::connect(place.path()).unwrap();
+            let socket = listener.accept().await.unwrap();
+            peer.write_all(b"bytes").unwrap();
+            assert!(!socket.is_gone());
+            peer.shutdown(std::net::Shutdown::Write).unwrap();
+            assert!(!socket.is_gone(), "it may still want answers");
+            drop(peer);
+            assert!(socket.is_gone());
+            let outcome = socket.recv(env.buf(64).unwrap()).await;
+            assert_eq!(outcome.result.unwrap(), 5);
+        });
     });
 }
 

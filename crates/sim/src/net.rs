@@ -397,6 +397,10 @@ impl Socket for Held {
         self.pair.call_off(self.side);
     }
 
+    fn is_gone(&self) -> bool {
+        self.pair.reset.get() || self.pair.ends[1 - self.side].borrow().closed
+    }
+
     fn may_outlive(&self) -> bool {
         true
     }

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use block::env::{
-    Address, Listener, LocalFuture, Open, Socket, Storage, StorageFacts, TimerId, World,
+    Address, Listener, LocalFuture, Open, Remains, Socket, Storage, StorageFacts, TimerId, World,
 };
 use block::{BufPool, Env, Mono, Result, Secret, Wanted};
 
@@ -20,6 +20,7 @@ use crate::clock::{Clock, Event};
 use crate::counters::{Count, Counters};
 use crate::disk::{CutPolicy, DiskConfig, Disks, Profile, SimDisk};
 use crate::draw::{Stream, domain, splitmix};
+use crate::memory::{AllMemory, ProcessId};
 use crate::net::Network;
 
 /// Bytes of buffers that a world may have in use: small, so that exhaustion is near.
@@ -50,11 +51,15 @@ struct Inner {
     randoms: RefCell<BTreeMap<&'static str, u64>>,
     disks: Disks,
     network: Network,
+    memory: AllMemory,
+    /// Whose task runs; between tasks, whom a task that is spawned belongs to.
+    process: Cell<ProcessId>,
     running: Cell<bool>,
 }
 
 struct Task {
     name: &'static str,
+    process: ProcessId,
     future: LocalFuture<()>,
     waker: Waker,
 }
@@ -130,6 +135,8 @@ impl SimWorld {
             work: RefCell::new(Stream::new(seed, "work", 0)),
             randoms: RefCell::default(),
             disks: Disks::default(),
+            memory: AllMemory::default(),
+            process: Cell::default(),
             running: Cell::new(false),
         }))
     }
@@ -253,6 +260,33 @@ impl SimWorld {
         self.0.disks.each(SimDisk::process_died);
     }
 
+    /// From now on what is spawned from outside belongs to that process, and what its tasks spawn.
+    pub fn enter(&self, process: ProcessId) {
+        self.0.process.set(process);
+    }
+
+    /// One process dies, and nothing happens to disks: they are not its own.
+    pub fn kill_process(&self, process: ProcessId) {
+        self.0.clock.counters.add(Count::Kill);
+        self.0.end(process);
+    }
+
+    /// Whether that process has a task.
+    pub fn is_alive(&self, process: ProcessId) -> bool {
+        self.0.tasks.borrow().iter().flatten().any(|task| task.process == process)
+    }
+
+    /// From now on somebody holds the memory of processes that die ([`World::remains`]).
+    pub fn keep_memory(&self) {
+        self.0.memory.keep();
+    }
+
+    /// The next process to die does so in the midst of the `writes`-th write from now on to memory that outlives
+    /// it, unless it is killed before: of that write at most so many bytes get there.
+    pub fn kill_at_memory_write(&self, writes: u64, bytes: usize) {
+        self.0.memory.kill_at(writes, bytes);
+    }
+
     /// The power goes, for the files that opens have made: what was not flushed is gone.
     pub fn power_cut_files(&self) {
         self.0.disks.each(|disk| {
@@ -327,6 +361,8 @@ impl Inner {
             return;
         };
         self.clock.record(domain("task"), index as u64);
+        let process = task.process;
+        let outside = self.process.replace(process);
         let polled = task.future.as_mut().poll(&mut Context::from_waker(&task.waker));
         if polled.is_pending() {
             self.tasks.borrow_mut()[index] = Some(task);
@@ -334,6 +370,31 @@ impl Inner {
             drop(task);
             self.free.borrow_mut().push(index);
         }
+        self.process.set(outside);
+        if self.memory.is_death_due() {
+            self.clock.counters.add(Count::Kill);
+            self.end(process);
+        }
+    }
+
+    /// Ends every task of a process, and those that their ends begin.
+    fn end(&self, process: ProcessId) {
+        self.memory.forget_death();
+        let outside = self.process.replace(process);
+        loop {
+            let is_its_own = |task: &mut Task| task.process == process;
+            let mut tasks = self.tasks.borrow_mut();
+            let Some(index) =
+                tasks.iter_mut().position(|task| task.as_mut().is_some_and(is_its_own))
+            else {
+                break;
+            };
+            let task = tasks[index].take();
+            drop(tasks);
+            drop(task);
+            self.free.borrow_mut().push(index);
+        }
+        self.process.set(outside);
     }
 }
 
@@ -391,7 +452,8 @@ impl World for Inner {
         let free = self.free.borrow_mut().pop();
         let mut tasks = self.tasks.borrow_mut();
         let index = free.unwrap_or(tasks.len());
-        let task = Some(Task { name, future, waker: self.waker(index) });
+        let (process, waker) = (self.process.get(), self.waker(index));
+        let task = Some(Task { name, process, future, waker });
         if index == tasks.len() {
             tasks.push(task);
         } else {
@@ -437,6 +499,14 @@ impl World for Inner {
 
     fn listen(&self, at: &Address) -> Result<Rc<dyn Listener>> {
         self.network.listen(at)
+    }
+
+    fn is_kept(&self) -> bool {
+        self.memory.is_kept()
+    }
+
+    fn remains(&self, name: &str, bytes: u64) -> Result<Remains> {
+        self.memory.get(name, bytes, self.process.get())
     }
 
     fn connect(&self, to: &Address) -> LocalFuture<Result<Rc<dyn Socket>>> {

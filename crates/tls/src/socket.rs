@@ -204,6 +204,10 @@ impl Socket for TlsSocket {
     fn call_off(&self) {
         self.0.lower.call_off();
     }
+
+    fn is_gone(&self) -> bool {
+        self.0.lower.is_gone()
+    }
 }
 
 fn closed() -> Error {

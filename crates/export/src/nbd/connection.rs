@@ -72,6 +72,17 @@ impl Peers {
         self.0.borrow().iter().filter_map(Weak::upgrade).collect()
     }
 
+    /// Closes those whose client is gone, whatever of theirs has arrived and was not begun: who connects now
+    /// may know of its end, and counts on nothing landing any more that it does not wait for.
+    pub fn close_gone(&self) {
+        for peer in self.all() {
+            if !peer.is_closed() && peer.socket.is_gone() {
+                peer.close();
+                peer.fence();
+            }
+        }
+    }
+
     /// Closes whoever keeps memory from the others by not reading its answers.
     pub fn close_stuck(&self) {
         for peer in self.all() {
@@ -352,6 +363,14 @@ impl Connection {
         self.gate.shut();
         self.socket.shutdown();
         self.wake_writer();
+    }
+
+    /// What it has begun goes first from now on, wherever requests of others overlap it.
+    pub fn fence(self: &Rc<Self>) {
+        if self.has_requests() {
+            let orphan: Rc<dyn Orphan> = self.clone();
+            self.export.orphaned(Rc::downgrade(&orphan));
+        }
     }
 
     /// Begins no more requests; what is begun is answered. If its bytes are all there is to the stream

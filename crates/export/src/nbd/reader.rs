@@ -403,7 +403,7 @@ impl Reader<'_> {
             seeded::note(writer);
         }
         match header.command {
-            Command::Flush if seeded::on(Bug::FlushPerConnection) && !seeded::noted(writer) => {
+            Command::Flush if seeded::on(Bug::FlushPerConnection) && !seeded::take_note(writer) => {
                 connection.end(token, None, Ok(()));
             }
             Command::WriteZeroes if slow_zeroes => {

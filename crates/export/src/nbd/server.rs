@@ -16,7 +16,7 @@ use super::handshake::{Door, Full, shake};
 use super::log::Log;
 use super::reader::read;
 use super::writer::write;
-use super::{Export, Limits, Orphan};
+use super::{Export, Limits};
 
 /// After an accept that failed, before the next: what fails once would fail at once again.
 const REST: Duration = Duration::from_millis(100);
@@ -256,6 +256,7 @@ impl Server {
         if !inner.exports.borrow().iter().any(|offered| Rc::ptr_eq(offered, &export)) {
             return Err(format!("{} is not offered any more", export.name));
         }
+        inner.peers.close_gone();
         let paused = Paused { export, socket, session, unread: Vec::new() };
         self.transmit(paused, inbox, gate).await
     }
@@ -279,10 +280,7 @@ impl Server {
         }
         inner.env.spawn("an NBD writer", write(connection.clone()));
         let mut ended = read(&connection, inbox, unread).await;
-        if connection.has_requests() {
-            let orphan: Rc<dyn Orphan> = connection.clone();
-            export.orphaned(Rc::downgrade(&orphan));
-        }
+        connection.fence();
         connection.quiet().await;
         // Whoever has left may still read its last answers, but not for ever.
         let written = inner.env.within(limits.request, connection.written()).await.is_some();

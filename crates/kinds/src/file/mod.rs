@@ -299,29 +299,11 @@ impl Disk {
 
     async fn flush(&self) -> Result<()> {
         self.opened.flush_fault.check()?;
-        if seeded::on(Bug::FlushJoinedLate) {
-            return self.join_flush().await;
-        }
         let mut flushed = self.carry_out(DiskIo::Flush).await;
         if flushed.is_err() && seeded::on(Bug::FlushRetried) {
             flushed = self.carry_out(DiskIo::Flush).await;
         }
         flushed.map(drop).inspect_err(|error| self.opened.flush_fault.note(error, &self.name))
-    }
-
-    /// The bug: whoever comes while a flush is under way waits for that one.
-    async fn join_flush(&self) -> Result<()> {
-        let me = std::ptr::from_ref(self).addr();
-        if !seeded::noted(me) {
-            seeded::note(me);
-            let flushed = self.carry_out(DiskIo::Flush).await.map(drop);
-            seeded::forget(me);
-            return flushed.inspect_err(|error| self.opened.flush_fault.note(error, &self.name));
-        }
-        while seeded::noted(me) {
-            self.env.sleep(Duration::from_micros(10)).await;
-        }
-        self.opened.flush_fault.check()
     }
 
     async fn and_flush(&self, fua: bool) -> Result<()> {

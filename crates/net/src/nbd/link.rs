@@ -19,7 +19,7 @@ use block::env::{Address, Mono, Remains};
 use block::seeded::{self, Bug};
 use block::{ByteRange, Deadline, Env, Error, ErrorKind, FlushFault, Memory, Result, Standing};
 use crc_fast::{CrcAlgorithm, checksum};
-use wire::nbd::{ClientConfig, ExportFacts};
+use wire::nbd::{ClientConfig, Command, CommandFlags, ExportFacts, TransmissionFlags};
 
 use super::client::{CONNECTION_BYTES, Client};
 use super::ring::{self, Found, Ring};
@@ -121,13 +121,15 @@ impl Refusal {
     }
 }
 
-/// The log of a disk: where somebody outlives this process it does, too. What a process before this one
-/// has left in it, and why that is not all, if it is not.
-fn log_of(
-    env: &Env,
-    target: &Reach,
-    log_bytes: u64,
-) -> Result<(Rc<Unflushed>, Option<&'static str>)> {
+/// There was a process before this one.
+struct Before {
+    /// Why what it has left is not all that the server may forget, if it is not.
+    lost: Option<&'static str>,
+}
+
+/// The log of a disk: where somebody outlives this process it does, too, with what a process before this one
+/// has left in it.
+fn log_of(env: &Env, target: &Reach, log_bytes: u64) -> Result<(Rc<Unflushed>, Option<Before>)> {
     if log_bytes == 0 || !env.is_kept() {
         return Ok((Unflushed::new(log_bytes, env.pool()), None));
     }
@@ -140,7 +142,7 @@ fn log_of(
         return Ok((Unflushed::lasting(log_bytes, env.pool(), ring, Vec::new()), None));
     }
     let (ring, Found { changes, lost }) = Ring::open(memory, identity, |len| env.buf(len))?;
-    Ok((Unflushed::lasting(log_bytes, env.pool(), ring, changes), lost))
+    Ok((Unflushed::lasting(log_bytes, env.pool(), ring, changes), Some(Before { lost })))
 }
 
 impl Link {
@@ -162,7 +164,7 @@ impl Link {
         let bytes = target.connections * (CONNECTION_BYTES + tls_bytes);
         let bytes = if target.hold.is_zero() { 0 } else { bytes };
         let reserve = env.pool().standing(bytes).map_err(|error| error.at(&target.name))?;
-        let (log, lost) =
+        let (log, before) =
             log_of(env, &target, log_bytes).map_err(|error| error.at(&target.name))?;
         let link = Rc::new_cyclic(|me| Self {
             me: me.clone(),
@@ -184,12 +186,9 @@ impl Link {
             replayed: Cell::new(0),
             target,
         });
-        if link.log.oldest().is_some() {
-            let replayed = link.replay(&clients.0).await;
-            replayed.map_err(|refusal| refusal.told().at(&link.target.name))?;
-        }
-        if let Some(why) = lost {
-            link.flush_failed(&Error::new(ErrorKind::Io, format!("before this process, {why}")));
+        if let Some(before) = before {
+            let gone_on = link.go_on(before, &clients.0).await;
+            gone_on.map_err(|refusal| refusal.told().at(&link.target.name))?;
         }
         let clients = clients.keep();
         link.watch(&clients);
@@ -379,6 +378,30 @@ impl Link {
             drop(state);
             self.wake();
         }
+    }
+
+    /// Goes on where a process before this one was killed. Beside what is sent again the server may have changes
+    /// that were never answered: who reads them now must not see them go with its power, so all is flushed.
+    async fn go_on(&self, before: Before, clients: &[Client]) -> Result<(), Refusal> {
+        self.replay(clients).await?;
+        if let Some(why) = before.lost {
+            self.flush_failed(&Error::new(ErrorKind::Io, format!("before this process, {why}")));
+            return Ok(());
+        }
+        if !self.facts.flags.has(TransmissionFlags::FLUSH) {
+            return Ok(());
+        }
+        let (client, stamp) = (&clients[0], self.log.stamp());
+        let ticket = client.start(Command::Flush, CommandFlags::NONE, 0, 0, None);
+        let Some(outcome) = self.deadline.guard(ticket).await else {
+            return Err(Refusal::Ever(self.overdue()));
+        };
+        match (outcome.result, client.gone()) {
+            (Ok(_), _) => self.log.flushed(stamp),
+            (Err(_), Some(gone)) => return Err(Refusal::Now(gone)),
+            (Err(error), None) => self.flush_failed(&error),
+        }
+        Ok(())
     }
 
     /// Sends again what was answered and not flushed, in an order that keeps overlaps right: those

@@ -5,6 +5,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use block::env::{Outcome, Ticket};
+use block::seeded::{self, Bug};
 use block::{
     Buf, ByteRange, Control, Device, EXTENTS_MAX, Env, Extent, Handled, Health, Info, Mode, Op,
     RangeLock, Report, Request, Result, State, push_extent,
@@ -173,7 +174,8 @@ impl Inner {
             let (session, client) = self.link.client(false).await?;
             let ticket = client.start(Command::Flush, CommandFlags::NONE, 0, 0, None);
             if self.answer(session, &client, ticket).await?.is_some() {
-                self.link.log.flushed(stamp);
+                let is_late = seeded::on(Bug::FlushJoinedLate);
+                self.link.log.flushed(if is_late { self.link.log.stamp() } else { stamp });
                 return Ok(());
             }
         }

@@ -93,7 +93,8 @@ impl Ring {
         let before = newest(&*memory)?.map_or(0, |head| head.generation);
         let head = Head { identity, generation: before, ..Head::default() };
         let mut ring = Self { memory, capacity, head, lengths: VecDeque::new() };
-        // Both, so that nothing of what was there is taken for a head of this one.
+        // Both, so that nothing of what was there is taken for a head of this one. In new memory the one in front
+        // comes last.
         ring.write_head()?;
         ring.write_head()?;
         Ok(ring)
@@ -109,8 +110,8 @@ impl Ring {
         mut buf: impl FnMut(usize) -> Result<Buf>,
     ) -> Result<(Self, Found)> {
         let Some(head) = newest(&*memory)? else {
-            let found = Found { lost: Some("what it kept is damaged"), ..Found::default() };
-            return Ok((Self::new(memory, identity)?, found));
+            let lost = (!is_unmade(&*memory)?).then_some("what it kept is damaged");
+            return Ok((Self::new(memory, identity)?, Found { lost, ..Found::default() }));
         };
         let is_empty = head.tail == head.next && head.flags == 0;
         if head.identity != identity {
@@ -303,6 +304,15 @@ fn newest(memory: &dyn Lasting) -> Result<Option<Head>> {
     let capacity = memory.len() - HEADS_BYTES;
     let heads = both.chunks_exact(HEAD_BYTES).filter_map(|bytes| parse_head(bytes, capacity));
     Ok(heads.max_by_key(|head| head.generation))
+}
+
+/// Whether whoever was to make the ring died before it was done: then nothing was answered.
+fn is_unmade(memory: &dyn Lasting) -> Result<bool> {
+    let mut front = [0xff; HEAD_BYTES];
+    if memory.len() >= HEADS_BYTES {
+        memory.read(0, &mut front)?;
+    }
+    Ok(front.iter().all(|byte| *byte == 0))
 }
 
 fn head_bytes(head: &Head) -> [u8; HEAD_BYTES] {
@@ -508,6 +518,22 @@ mod tests {
         ring.append(&zeros(0, 512)).unwrap();
         ring.give_up().unwrap();
         assert!(found(&memory, &pool).1.unwrap().contains("flush had failed"));
+    }
+
+    #[test]
+    fn who_dies_while_it_is_made_has_answered_nothing() {
+        let (made, pool) = (memory(), BufPool::new(1 << 20, 0));
+        Ring::new(made.clone(), EXPORT).unwrap();
+        // The head in front is written last: a kill leaves of the other one what it has come to.
+        for len in 0..=HEAD_BYTES {
+            let unmade = memory();
+            let second = HEAD_BYTES..HEAD_BYTES + len;
+            unmade.0.borrow_mut()[second.clone()].copy_from_slice(&made.0.borrow()[second]);
+            assert_eq!(found(&unmade, &pool), (vec![], None), "{len} bytes");
+        }
+        made.0.borrow_mut()[0] ^= 1;
+        made.0.borrow_mut()[HEAD_BYTES] ^= 1;
+        assert!(found(&made, &pool).1.unwrap().contains("damaged"), "it was made");
     }
 
     #[test]

@@ -174,7 +174,8 @@ impl Trial {
         self.put_all_back();
         match self.start(Ask::default(), LIMIT)? {
             Start::Up => self.check(),
-            // The process died when it alone knew that the others had failed: it may have gone on without them.
+            // The process died when it alone knew that the others had failed: it may have gone on without them. No
+            // label tells whether it had: that state is durable before anybody is answered on its strength.
             Start::Refused(None, words) if words.contains("written apart") && knows_more => {
                 let trust = self.in_sync.iter().copied().find(|n| *n != any);
                 self.up(Ask { trust, ..Ask::default() })

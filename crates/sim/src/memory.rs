@@ -1,0 +1,132 @@
+//! Memory that outlives a process, and processes that die while they write to it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use block::env::{Lasting, Remains};
+use block::{Error, ErrorKind, Result};
+
+/// A process of a world: one of several that share its clock, its network and its disks.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct ProcessId(pub u64);
+
+/// All such memory of a world, by name.
+#[derive(Default)]
+pub(crate) struct AllMemory {
+    is_kept: Cell<bool>,
+    held: RefCell<BTreeMap<String, Rc<Held>>>,
+    death: Rc<Cell<Death>>,
+}
+
+/// When a process dies in the midst of a write.
+#[derive(Clone, Copy, Default)]
+enum Death {
+    #[default]
+    Never,
+    /// In that write from now on, of which so many bytes get there.
+    At { writes: u64, bytes: usize },
+    /// It is dead, though its task has not come back yet.
+    Now,
+}
+
+struct Held {
+    bytes: Rc<RefCell<Vec<u8>>>,
+    /// Whom it was given to last.
+    owner: Cell<ProcessId>,
+}
+
+impl AllMemory {
+    /// Somebody holds it from now on.
+    pub fn keep(&self) {
+        self.is_kept.set(true);
+    }
+
+    pub fn is_kept(&self) -> bool {
+        self.is_kept.get()
+    }
+
+    pub fn kill_at(&self, writes: u64, bytes: usize) {
+        self.death.set(Death::At { writes, bytes });
+    }
+
+    /// Whether the process whose task has just run has died in it.
+    pub fn is_death_due(&self) -> bool {
+        matches!(self.death.get(), Death::Now)
+    }
+
+    /// Nobody dies in the midst of a write any more.
+    pub fn forget_death(&self) {
+        self.death.set(Death::Never);
+    }
+
+    /// What was left under that name, or so many bytes of zeros.
+    ///
+    /// # Errors
+    /// `Unsupported` if nobody holds anything.
+    pub fn get(&self, name: &str, bytes: u64, process: ProcessId) -> Result<Remains> {
+        if !self.is_kept() {
+            let words = format!("{name}: nobody outlives a process of this world");
+            return Err(Error::new(ErrorKind::Unsupported, words));
+        }
+        let mut all = self.held.borrow_mut();
+        let known = all.contains_key(name);
+        let held = all.entry(name.to_owned()).or_insert_with(|| {
+            let bytes = Rc::new(RefCell::new(vec![0; bytes as usize]));
+            Rc::new(Held { bytes, owner: Cell::new(process) })
+        });
+        let left = known && held.owner.replace(process) != process;
+        let memory = Rc::new(Memory { bytes: held.bytes.clone(), death: self.death.clone() });
+        Ok(Remains { memory, left })
+    }
+}
+
+/// The memory, as a process has it.
+struct Memory {
+    bytes: Rc<RefCell<Vec<u8>>>,
+    death: Rc<Cell<Death>>,
+}
+
+impl Memory {
+    /// How much of a write gets there.
+    fn reach(&self, len: usize) -> usize {
+        match self.death.get() {
+            Death::Never => len,
+            Death::At { writes: 0 | 1, bytes } => {
+                self.death.set(Death::Now);
+                bytes.min(len)
+            }
+            Death::At { writes, bytes } => {
+                self.death.set(Death::At { writes: writes - 1, bytes });
+                len
+            }
+            Death::Now => 0,
+        }
+    }
+}
+
+impl Lasting for Memory {
+    fn len(&self) -> u64 {
+        self.bytes.borrow().len() as u64
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<()> {
+        let bytes = self.bytes.borrow();
+        let found = bytes.get(at as usize..).and_then(|bytes| bytes.get(..into.len()));
+        into.copy_from_slice(found.ok_or_else(|| past_end(at, into.len()))?);
+        Ok(())
+    }
+
+    fn write(&self, at: u64, from: &[u8]) -> Result<()> {
+        let mut bytes = self.bytes.borrow_mut();
+        let into = bytes.get_mut(at as usize..).and_then(|bytes| bytes.get_mut(..from.len()));
+        let into = into.ok_or_else(|| past_end(at, from.len()))?;
+        let reach = self.reach(from.len());
+        into[..reach].copy_from_slice(&from[..reach]);
+        Ok(())
+    }
+}
+
+fn past_end(at: u64, len: usize) -> Error {
+    Error::new(ErrorKind::Invalid, format!("{len} bytes at {at} are not all in the memory"))
+}

@@ -1,0 +1,96 @@
+//! A server with one disk, which loses its power, and the NBD disk on its export.
+
+use std::rc::Rc;
+
+use block::env::{Address, CacheMode, DiskIo, Open, Storage};
+use block::{Device, EXTENTS_MAX, Env, Info, Op, Request, Result};
+use export::nbd::{Export, Limits, Server};
+use graph::engine::{AnyDevice, Engine};
+use graph::kind::{Given, Maker, Value};
+use sim::{DiskConfig, Profile, SimDisk, SimWorld};
+
+/// Bytes of the disk.
+pub const BYTES: u64 = 256 << 10;
+
+/// The disk of the server, which knows nothing of power: a device of kind `path` would remember the
+/// flush that failed with it, and a server that is started anew does not.
+struct Served {
+    info: Info,
+    storage: Rc<dyn Storage>,
+}
+
+impl Served {
+    fn new(world: &SimWorld) -> Self {
+        let (path, cache) = ("/disk".into(), CacheMode::Direct);
+        let open = Open { path, device: true, read_only: false, create: None, cache };
+        let storage = world.env().open(&open).unwrap();
+        let facts = storage.facts();
+        let info = Info { ..Info::disk(facts.size, facts.block_size) };
+        Self { info, storage }
+    }
+
+    async fn io(&self, io: DiskIo) -> Result<()> {
+        self.storage.start(io).await.result.map(drop)
+    }
+}
+
+impl Device for Served {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    async fn submit(&self, request: &mut Request) -> Result<()> {
+        match &mut request.op {
+            Op::Read { range, into, .. } => {
+                self.io(DiskIo::Read { offset: range.start(), into: into.clone() }).await
+            }
+            Op::Write { range, data, fua } => {
+                let (offset, data) = (range.start(), data.clone());
+                self.io(DiskIo::Write { offset, data, fua: *fua }).await
+            }
+            Op::WriteZeroes { range, unmap, fua } => {
+                let (range, fua) = (*range, *fua);
+                self.io(DiskIo::Zero { range, unmap: *unmap }).await?;
+                if fua { self.io(DiskIo::Flush).await } else { Ok(()) }
+            }
+            Op::Discard { range, fua } => {
+                let (range, fua) = (*range, *fua);
+                self.io(DiskIo::Discard { range }).await?;
+                if fua { self.io(DiskIo::Flush).await } else { Ok(()) }
+            }
+            Op::Flush => self.io(DiskIo::Flush).await,
+            Op::Status { range, extents } => {
+                *extents = self.storage.extents(*range, EXTENTS_MAX)?;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A server in `world`, for as long as that lasts; its disk.
+pub fn serve(world: &SimWorld) -> Rc<SimDisk> {
+    let env = world.env();
+    let medium = SimDisk::new(world, 0, DiskConfig::new(BYTES, Profile::Native512));
+    world.plug("/disk", &medium);
+    let served = Rc::new(Served::new(world));
+    let engine = Engine::new(env.pool());
+    env.spawn("the server's engine", engine.clone().drive());
+    let node = engine.add_device("disk", served, &[]).unwrap();
+    let export = Export::new(&env, &engine, node, "volume", "");
+    let server = Server::new(&env, vec![export], Limits::default(), |_| {});
+    server.serve(env.listen(&Address::Unix("/socket".into())).unwrap());
+    medium
+}
+
+/// The disk on that export; `replay`: so many bytes are kept to be sent again.
+pub async fn disk(env: &Env, connections: u64, replay: u64) -> Result<Rc<dyn AnyDevice>> {
+    let options = vec![
+        ("nbd", Value::Text("nbd+unix:///volume?socket=/socket".to_owned())),
+        ("connections", Value::Integer(connections)),
+        ("replay", Value::Size(replay)),
+    ];
+    let given =
+        Given { graph: "test".to_owned(), name: "far".to_owned(), options, lowers: Vec::new() };
+    let Maker::Disk { make, .. } = net::nbd::KIND.maker else { panic!("nbd is a disk") };
+    make(&given, env, None).await
+}

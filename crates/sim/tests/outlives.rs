@@ -1,0 +1,275 @@
+//! The process of an NBD disk is killed, at any moment and in the midst of what it writes down, and the server
+//! loses its power: what was answered is with the next process, for its memory outlives it.
+
+#[path = "common/served.rs"]
+mod served;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use block::{ByteRange, Control, Env, Handled, Op};
+use graph::engine::{AnyDevice, Engine};
+use sim::draw::Stream;
+use sim::workload::{Mix, Tally, Worker};
+use sim::{Client, Count, CutPolicy, Door, Model, ProcessId, SimDisk, SimWorld};
+
+const SEEDS: u64 = 100;
+const LIVES: u64 = 6;
+const CLIENTS: u64 = 6;
+const REQUESTS: u64 = 60;
+
+/// Few enough bytes that the ring goes round in a life.
+const REPLAY: u64 = 96 << 10;
+
+/// The longest that coming up takes, or nearly.
+const COMES_UP_US: u64 = 6_000;
+
+const SERVER: ProcessId = ProcessId(1);
+
+/// What one process after the other has come to: none is left if the process is dead.
+type Up = Rc<RefCell<Option<(Client, Rc<dyn AnyDevice>)>>>;
+
+/// A life: it is gone with its process.
+struct Life {
+    engine: Engine,
+    up: Up,
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        self.engine.abandon();
+        drop(self.up.take());
+    }
+}
+
+/// Comes up, and stays up until its process is killed.
+async fn live(env: Env, connections: u64, up: Up) {
+    let disk = served::disk(&env, connections, REPLAY).await;
+    // Connections break while it comes up; whoever starts it starts it again.
+    let Ok(disk) = disk else { return };
+    let engine = Engine::new(env.pool());
+    env.spawn("the client's engine", engine.clone().drive());
+    let node = engine.add_device("far", disk.clone(), &[]).unwrap();
+    *up.borrow_mut() = Some((Client::new(&engine, node), disk));
+    let _life = Life { engine, up };
+    std::future::pending::<()>().await;
+}
+
+#[derive(Default)]
+struct Sum {
+    done: u64,
+    /// Changes that a process has sent again for one that was killed before it.
+    inherited: u64,
+    died_writing: u64,
+    died_coming_up: u64,
+}
+
+struct Trial {
+    seed: u64,
+    world: SimWorld,
+    draw: Stream,
+    medium: Rc<SimDisk>,
+    connections: u64,
+    model: Rc<Model>,
+    tally: Rc<Tally>,
+    up: Up,
+    process: ProcessId,
+    sum: Sum,
+}
+
+impl Trial {
+    fn new(seed: u64) -> Self {
+        let world = SimWorld::new(seed);
+        world.keep_memory();
+        world.enter(SERVER);
+        let medium = served::serve(&world);
+        let draw = Stream::new(seed, "kills", 0);
+        let connections = 1 + draw.below(3);
+        let model = Rc::new(Model::new(seed, served::BYTES));
+        let (tally, up, sum) = Default::default();
+        Self { seed, world, draw, medium, connections, model, tally, up, process: SERVER, sum }
+    }
+
+    fn pass(&self, most_us: u64) {
+        let time = Duration::from_micros(self.draw.within(1, most_us));
+        let until = self.world.env().now().after(time);
+        self.world.run(until).unwrap_or_else(|stuck| panic!("{stuck}. SEED={}", self.seed));
+    }
+
+    /// The next process begins.
+    fn start(&mut self) {
+        self.process = ProcessId(self.process.0 + 1);
+        self.world.enter(self.process);
+        let env = self.world.env();
+        env.spawn("a life", live(env.clone(), self.connections, self.up.clone()));
+    }
+
+    fn client(&self) -> Client {
+        self.up.borrow().as_ref().expect("it is up").0.clone()
+    }
+
+    fn worker(&self, number: u64) -> Worker {
+        Worker {
+            env: self.world.env(),
+            client: Door::Graph(self.client()),
+            model: self.model.clone(),
+            tally: self.tally.clone(),
+            draw: Stream::new(self.seed, "client", self.process.0 << 32 | number),
+            mix: Mix { abandon: 0, ..Mix::ALL },
+        }
+    }
+
+    /// The server's machine loses its power, or only its connections.
+    fn trouble(&self) {
+        match self.draw.below(3) {
+            0 => self.world.reset_connection(self.draw.next()),
+            1 => self.power_cut(),
+            _ => {}
+        }
+    }
+
+    fn power_cut(&self) {
+        (0..self.connections).for_each(|_| self.world.reset_connection(0));
+        self.medium.power_cut(CutPolicy::DropAll);
+    }
+
+    /// Until it is up, or has died before.
+    fn until_up(&self) {
+        while self.up.borrow().is_none() && self.world.is_alive(self.process) {
+            self.pass(100);
+        }
+    }
+
+    /// Under load until it is killed, or dies in the midst of a write to its memory.
+    fn life(&mut self) {
+        let kills = self.world.counters().get(Count::Kill);
+        self.start();
+        let (dies_writing, writes) = (self.draw.below(3) == 0, self.draw.within(1, 60));
+        if dies_writing {
+            self.world.kill_at_memory_write(writes, self.draw.below(600) as usize);
+        }
+        match self.draw.below(4) {
+            0 => self.pass(COMES_UP_US),
+            _ => self.until_up(),
+        }
+        if self.up.borrow().is_some() {
+            self.count_inherited();
+            (0..CLIENTS).for_each(|n| self.worker(n).start(REQUESTS));
+            for _ in 0..self.draw.below(3) {
+                self.pass(10_000);
+                self.trouble();
+            }
+            self.pass(10_000);
+        } else {
+            self.sum.died_coming_up += 1;
+        }
+        self.sum.died_writing += self.world.counters().get(Count::Kill) - kills;
+        self.end();
+    }
+
+    fn count_inherited(&mut self) {
+        let Some((_, disk)) = self.up.borrow().clone() else { return };
+        let Handled::Done(Ok(report)) = disk.control(&Control::Report) else { panic!("a report") };
+        let counted = report.counters.iter().find(|(name, _)| *name == "replayed");
+        self.sum.inherited += counted.expect("it counts").1;
+    }
+
+    fn end(&mut self) {
+        self.world.kill_process(self.process);
+        if self.draw.below(2) == 0 {
+            self.power_cut();
+        }
+        self.tally.killed();
+        self.model.restarted();
+        self.judge();
+    }
+
+    fn judge(&self) {
+        let seed = self.seed;
+        let wrong = self.tally.wrong.borrow();
+        assert!(wrong.is_none(), "{}. SEED={seed}", wrong.as_ref().unwrap());
+        let error = self.tally.error.borrow();
+        assert!(error.is_none(), "{error:?}. SEED={seed}");
+    }
+
+    /// A last process finds everything that was answered, and what it flushes is on the server's disk.
+    fn run(mut self) -> Sum {
+        (0..LIVES).for_each(|_| self.life());
+        while self.up.borrow().is_none() {
+            self.start();
+            self.until_up();
+        }
+        let verify = || {
+            self.world.block_on(self.worker(CLIENTS).verify()).unwrap();
+            self.judge();
+        };
+        verify();
+        let flush = self.client().send(Op::Flush);
+        self.world.block_on(flush).unwrap().result.unwrap();
+        self.power_cut();
+        verify();
+        self.sum.done = self.tally.done.get();
+        self.world.kill_process(self.process);
+        self.sum
+    }
+}
+
+#[test]
+fn what_was_answered_is_with_the_next_process() {
+    let seeds = match std::env::var("SEED") {
+        Ok(seed) => vec![seed.parse().expect("SEED is a number")],
+        Err(_) => (1..=SEEDS).collect(),
+    };
+    let mut sum = Sum::default();
+    for seed in &seeds {
+        let Sum { done, inherited, died_writing, died_coming_up } = Trial::new(*seed).run();
+        sum.done += done;
+        sum.inherited += inherited;
+        sum.died_writing += died_writing;
+        sum.died_coming_up += died_coming_up;
+    }
+    let Sum { done, inherited, died_writing, died_coming_up } = sum;
+    println!(
+        "{done} requests answered; {inherited} changes sent again; {died_writing} died while they wrote, \
+         {died_coming_up} while they came up"
+    );
+    let enough = seeds.len() as u64;
+    assert!(done > 100 * enough);
+    assert!(seeds.len() == 1 || inherited > enough && died_writing > enough / 4);
+    assert!(seeds.len() == 1 || died_coming_up > enough / 4);
+}
+
+#[test]
+fn what_nobody_was_answered_stays_once_it_was_read() {
+    let mut trial = Trial::new(1);
+    let world = trial.world.clone();
+    trial.start();
+    trial.until_up();
+    let range = ByteRange::new(0, 4096).unwrap();
+    let data = world.env().buf(4096).unwrap();
+    data.write().fill(7);
+    let client = trial.client();
+    let answered = Rc::new(Cell::new(false));
+    let told = answered.clone();
+    world.env().spawn("a write", async move {
+        let _ = client.send(Op::write(range, data)).await;
+        told.set(true);
+    });
+    while trial.medium.peek(range) != [7; 4096] {
+        assert!(world.step(), "it reaches the server");
+    }
+    assert!(!answered.get(), "nobody knows of it yet");
+    world.kill_process(trial.process);
+    trial.start();
+    trial.until_up();
+    let is_there = || {
+        let into = world.env().buf(4096).unwrap();
+        let read = world.block_on(trial.client().send(Op::read(range, into))).unwrap();
+        let Op::Read { into, .. } = read.op else { panic!("it was a read") };
+        *into.read() == [7; 4096]
+    };
+    assert!(is_there(), "it was done");
+    trial.power_cut();
+    assert!(is_there(), "what was seen once does not go");
+}
