@@ -159,10 +159,11 @@ pub trait World {
         false
     }
     /// Memory that outlives this process, held under `name`: what was left under that name, whatever size it
-    /// has; else `bytes` of zeros. Within one process a name is always the same memory.
+    /// has; else `bytes` of zeros. Within one process a name is always the same memory, and one has it at a
+    /// time: until it is dropped.
     ///
     /// # Errors
-    /// `Unsupported` where nobody holds anything; what the system says.
+    /// `Unsupported` where nobody holds anything; `InUse` if somebody has it; what the system says.
     fn remains(&self, name: &str, _bytes: u64) -> Result<Remains> {
         let words = format!("{name}: nobody outlives this process");
         Err(Error::new(ErrorKind::Unsupported, words))

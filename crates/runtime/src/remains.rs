@@ -29,6 +29,9 @@ impl AllRemains {
     /// What was left under that name, or so many bytes of zeros.
     pub(crate) fn get(&self, name: &str, bytes: u64) -> Result<Remains> {
         if let Some(known) = self.0.borrow().get(name) {
+            if Rc::strong_count(known) > 1 {
+                return Err(Error::new(ErrorKind::InUse, format!("{name}: one has it at a time")));
+            }
             return Ok(Remains { memory: known.clone(), left: false });
         }
         let left = store::take(|left| left.name == name).map(|left| File::from(left.file));
@@ -119,9 +122,11 @@ mod tests {
         for past in [4093, u64::MAX] {
             assert_eq!(memory.write(past, b"past").unwrap_err().kind(), ErrorKind::Invalid);
         }
+        assert_eq!(all.get("remains-test", 4096).err().unwrap().kind(), ErrorKind::InUse);
+        memory.write(0, b"here").unwrap();
+        drop(memory);
         let again = all.get("remains-test", 4096).unwrap();
-        again.memory.write(0, b"here").unwrap();
-        memory.read(0, &mut bytes).unwrap();
+        again.memory.read(0, &mut bytes).unwrap();
         assert_eq!((bytes, again.left), (*b"here", false), "one memory within a process");
     }
 

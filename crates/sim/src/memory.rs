@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use block::env::{Lasting, Remains};
 use block::{Error, ErrorKind, Result};
@@ -32,8 +32,9 @@ enum Death {
 
 struct Held {
     bytes: Rc<RefCell<Vec<u8>>>,
-    /// Whom it was given to last.
+    /// Whom it was given to last, and what that one has of it.
     owner: Cell<ProcessId>,
+    had: RefCell<Weak<Memory>>,
 }
 
 impl AllMemory {
@@ -73,10 +74,14 @@ impl AllMemory {
         let known = all.contains_key(name);
         let held = all.entry(name.to_owned()).or_insert_with(|| {
             let bytes = Rc::new(RefCell::new(vec![0; bytes as usize]));
-            Rc::new(Held { bytes, owner: Cell::new(process) })
+            Rc::new(Held { bytes, owner: Cell::new(process), had: RefCell::default() })
         });
         let left = known && held.owner.replace(process) != process;
+        if !left && held.had.borrow().strong_count() > 0 {
+            return Err(Error::new(ErrorKind::InUse, format!("{name}: one has it at a time")));
+        }
         let memory = Rc::new(Memory { bytes: held.bytes.clone(), death: self.death.clone() });
+        *held.had.borrow_mut() = Rc::downgrade(&memory);
         Ok(Remains { memory, left })
     }
 }

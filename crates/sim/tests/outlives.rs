@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::{ByteRange, Control, Env, Handled, Op};
+use block::{ByteRange, Control, Env, ErrorKind, Handled, Op};
 use graph::engine::{AnyDevice, Engine};
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
@@ -272,4 +272,23 @@ fn what_nobody_was_answered_stays_once_it_was_read() {
     assert!(is_there(), "it was done");
     trial.power_cut();
     assert!(is_there(), "what was seen once does not go");
+}
+
+#[test]
+fn one_disk_of_a_name_has_the_memory_at_a_time() {
+    let world = SimWorld::new(1);
+    world.keep_memory();
+    world.enter(SERVER);
+    let _medium = served::serve(&world);
+    world.enter(ProcessId(2));
+    let env = world.env();
+    let opened = async {
+        let first = served::disk(&env, 1, REPLAY).await.unwrap();
+        let refused = served::disk(&env, 1, REPLAY).await.err().unwrap();
+        assert_eq!(refused.kind(), ErrorKind::InUse, "{refused}");
+        // A change closes what it makes anew, and has it at hand in case it comes to nothing.
+        assert!(first.close().await.is_none());
+        served::disk(&env, 1, REPLAY).await.unwrap();
+    };
+    world.block_on(opened).unwrap();
 }

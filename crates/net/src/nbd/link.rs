@@ -45,6 +45,9 @@ const REPLAY_WINDOW: usize = 16;
 /// What the memory of a log is held as, before the name of the disk.
 const RING: &str = "unflushed/";
 
+const SAME_NAME: &str = "the running graph has a disk of this name on another server, and what that one has not \
+                         flushed outlives this process. Next: give the new disk another name";
+
 /// How to reach the export, and how long to try.
 pub(super) struct Reach {
     pub name: String,
@@ -135,7 +138,11 @@ fn log_of(env: &Env, target: &Reach, log_bytes: u64) -> Result<(Rc<Unflushed>, O
     }
     let name = format!("{RING}{}", target.name);
     let identity = checksum(CrcAlgorithm::Crc64Nvme, target.uri.as_bytes());
-    let Remains { memory, left } = env.remains(&name, ring::memory_bytes(log_bytes))?;
+    let Remains { memory, left } =
+        env.remains(&name, ring::memory_bytes(log_bytes)).map_err(|error| match error.kind() {
+            ErrorKind::InUse => Error::new(ErrorKind::InUse, SAME_NAME),
+            _ => error,
+        })?;
     if !left {
         // Whoever had it in this process has flushed.
         let ring = Ring::new(memory, identity)?;

@@ -4,11 +4,11 @@ use std::cell::Cell;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use block::env::{Outcome, Ticket};
+use block::env::{LocalFuture, Outcome, Ticket};
 use block::seeded::{self, Bug};
 use block::{
-    Buf, ByteRange, Control, Device, EXTENTS_MAX, Env, Extent, Handled, Health, Info, Mode, Op,
-    RangeLock, Report, Request, Result, State, push_extent,
+    Buf, ByteRange, Control, Device, EXTENTS_MAX, Env, Extent, Handled, Handover, Health, Info,
+    Mode, Op, RangeLock, Report, Request, Result, State, push_extent,
 };
 use wire::nbd::{Command, CommandFlags};
 
@@ -268,6 +268,11 @@ impl Device for Remote {
                 Ok(())
             }
         }
+    }
+
+    fn close(&self) -> LocalFuture<Handover> {
+        self.0.link.log.leave_ring();
+        Box::pin(std::future::ready(None))
     }
 
     fn control(&self, control: &Control) -> Handled {

@@ -180,6 +180,11 @@ impl Unflushed {
         self.wake();
     }
 
+    /// Keeps nothing for the next process any more: all is flushed, and another disk may have that memory.
+    pub fn leave_ring(&self) {
+        *self.ring.borrow_mut() = None;
+    }
+
     /// The `at`-th entry from the oldest on.
     pub fn entry(&self, at: usize) -> Option<Change> {
         self.entries.borrow().get(at).map(|(_, change)| change.clone())
