@@ -2,20 +2,22 @@
 
 use std::time::Duration;
 
-use api::Client;
 use bench::load::{self, Load, Pattern, Verify};
 use serde_json::json;
 
-use crate::beside::{disk, spec};
-use crate::graph::{Bed, said};
+use crate::beside::spec;
+use crate::graph::{Bed, Served, said, until_over};
 use crate::report::Row;
 use crate::window::{Ground, Medium};
 
 /// Writes of labels for each write of data that reaches a member, at most.
 const SHARE: f64 = 0.03;
 
-/// Bytes of the mirror: 4096 regions.
-const SIZE: u64 = 4 << 30;
+/// Bytes of the mirror: 2048 regions.
+const SIZE: u64 = 2 << 30;
+
+/// Copying one member to the other takes no longer.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Writes anywhere.
 struct Slow {
@@ -40,9 +42,9 @@ const LOADS: [Slow; 2] = [
     },
     Slow {
         name: "slow",
-        words: "600 a second",
-        iops: 600,
-        warm_up: Duration::from_secs(11),
+        words: "400 a second",
+        iops: 400,
+        warm_up: Duration::from_secs(16),
         time: Duration::from_secs(30),
     },
 ];
@@ -58,35 +60,44 @@ struct Writes {
 
 /// Labels' writes beside data's.
 pub fn measure(ground: &Ground) -> Result<Vec<Row>, String> {
-    let bed = Bed::new(&Medium::Memory.place(ground), "marks")?;
-    let mut served = None;
+    let place = Medium::Memory.place(ground);
+    let (below, above) = (Bed::new(&place, "below")?, Bed::new(&place, "above")?);
+    let members = below.serve(&format!(
+        "[disk]\n{}{}[export]\nout-a = {{ on = \"a\" }}\nout-b = {{ on = \"b\" }}\n",
+        member("a"),
+        member("b")
+    ))?;
+    let graph = |iops| mirror(&members, iops);
+    let served = above.serve(&graph(LOADS[0].iops))?;
+    // Nobody has said that its members are alike.
+    until_over(&served.control, PATIENCE)?;
+    ground.fill(&served, SIZE)?;
     let mut rows = Vec::new();
     for load in &LOADS {
-        let served = match &served {
-            None => {
-                let first = served.insert(bed.serve(&graph(load.iops))?);
-                ground.fill(first, SIZE)?;
-                first
-            }
-            // The mirror beneath goes on.
-            Some(served) => {
-                served.control.apply(&bed.change_to(&graph(load.iops))).map_err(said)?;
-                served
-            }
-        };
-        let uri = served.uri();
-        write(ground, &uri, load.warm_up)?;
-        let before = writes(&served.control)?;
-        write(ground, &uri, load.time)?;
-        let after = writes(&served.control)?;
-        rows.push(row(load, before, after));
+        // The mirror itself goes on.
+        served.control.apply(&above.change_to(&graph(load.iops))).map_err(said)?;
+        write(ground, &served.uri(), load.warm_up)?;
+        let before = writes(&served, &members)?;
+        write(ground, &served.uri(), load.time)?;
+        rows.push(row(load, before, writes(&served, &members)?));
     }
     Ok(rows)
 }
 
-fn graph(iops: u64) -> String {
+fn member(name: &str) -> String {
+    let size = SIZE + (2 << 20);
+    format!("{name} = {{ file = \"{name}.img\", size = \"{size}\", create = true }}\n")
+}
+
+fn mirror(members: &Served<'_>, iops: u64) -> String {
+    let disk = |name: &str| {
+        format!(
+            "{name} = {{ nbd = \"{}\", label = true }}\n",
+            members.uri_of(&format!("out-{name}"))
+        )
+    };
     spec(
-        &(disk("a", SIZE + (2 << 20)) + &disk("b", SIZE + (2 << 20))),
+        &(disk("a") + &disk("b")),
         &format!(
             "pair = {{ kind = \"mirror\", on = [\"a\", \"b\"] }}\n\
              fair = {{ kind = \"limit\", on = \"pair\", iops = {iops} }}"
@@ -101,7 +112,7 @@ fn row(load: &Slow, before: Writes, after: Writes) -> Row {
     let share = labels as f64 / data as f64;
     Row {
         id: format!("marks-{}", load.name),
-        title: format!("a mirror's map, random writes of 4 KiB over 4 GiB, {}", load.words),
+        title: format!("a mirror's map, random writes of 4 KiB over 2 GiB, {}", load.words),
         aim: format!("at most {:.0} % of the data's writes", SHARE * 1e2),
         figure: format!("{labels} beside {data} on a member: {:.2} %", share * 1e2),
         holds: Some(share <= SHARE),
@@ -126,13 +137,15 @@ fn write(ground: &Ground, uri: &str, time: Duration) -> Result<(), String> {
     outcome.first_error.map_or(Ok(()), |error| Err(error.to_string()))
 }
 
-/// Counted by the engine, where requests begin: labels are written through the same door as data.
-fn writes(control: &Client) -> Result<Writes, String> {
-    let top = control.top().map_err(said)?;
-    let of = |name: &str| {
-        let row = top.rows.iter().find(|row| row.name == name)?;
-        row.counts.as_ref()?.ops.get("write").copied()
-    };
-    let found = of("pair").zip(of("a")).map(|(data, member)| Writes { data, member });
-    found.ok_or_else(|| "the server does not count the writes of pair and a".to_owned())
+/// Counted by the engines: above, what clients wrote to the mirror, and below, what came to a member.
+fn writes(above: &Served<'_>, below: &Served<'_>) -> Result<Writes, String> {
+    Ok(Writes { data: writes_of(above, "pair")?, member: writes_of(below, "a")? })
+}
+
+fn writes_of(served: &Served<'_>, name: &str) -> Result<u64, String> {
+    let top = served.control.top().map_err(said)?;
+    let row = top.rows.iter().find(|row| row.name == name);
+    let counts = row.and_then(|row| row.counts.as_ref());
+    let writes = counts.map(|counts| counts.ops.get("write").copied().unwrap_or(0));
+    writes.ok_or_else(|| format!("the server does not count what {name} does"))
 }

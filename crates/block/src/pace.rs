@@ -85,7 +85,8 @@ impl Pace {
     /// The same, of somebody who takes no step of more than `most` bytes.
     pub async fn step_of(&self, most: u64) -> Step {
         loop {
-            let now = self.0.env.now();
+            // What disks have in memory is there within a turn of the core.
+            let now = self.0.env.clock();
             let mut gait = self.0.gait.get();
             let begun = gait.begin(now, self.0.clients.get(), most);
             self.0.gait.set(gait);
@@ -120,7 +121,7 @@ impl Step {
     /// taken no time.
     pub fn done(self, bytes: u64) {
         let shared = &self.pace.0;
-        let now = shared.env.now();
+        let now = shared.env.clock();
         let mut gait = shared.gait.get();
         gait.end(now, now.since(self.begun), bytes, shared.clients.get() != self.clients);
         shared.gait.set(gait);

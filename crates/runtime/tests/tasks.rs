@@ -44,6 +44,32 @@ fn the_clock_is_right_when_a_core_is_taken_up_again() {
     });
 }
 
+/// What a disk has in memory is there within a turn. Who is to take a tenth of the time beside clients must see
+/// that it took some.
+#[test]
+fn work_within_a_turn_keeps_its_pace() {
+    const WORK: Duration = Duration::from_millis(2);
+    const STEPS: u32 = 10;
+    each_core(|core| {
+        let env = core.env();
+        let pace = block::Pace::new(&env, None);
+        let began = Instant::now();
+        core.block_on(async {
+            for _ in 0..STEPS {
+                pace.client();
+                let step = pace.step_of(block::STEP_BYTES_MIN).await;
+                let (now, clock) = (env.now(), env.clock());
+                while env.clock().since(clock) < WORK {}
+                assert_eq!(env.now(), now, "it is one turn");
+                pace.client();
+                step.done(block::STEP_BYTES_MIN);
+            }
+        });
+        // All but the last are waited for. Half a disk's time is the most that it ever takes.
+        assert!(began.elapsed() >= WORK * (STEPS - 1) * 9, "{:?}", began.elapsed());
+    });
+}
+
 #[test]
 fn ten_thousand_sleeps() {
     each_core(|core| {
