@@ -133,7 +133,8 @@ impl Served<'_> {
 
     fn wait(mut self) -> Result<Self, String> {
         let begun = Instant::now();
-        while UnixStream::connect(self.bed.path("nbd.sock")).is_err() {
+        let accepts = |name| UnixStream::connect(self.bed.path(name)).is_ok();
+        while !accepts("nbd.sock") || !accepts("control.sock") {
             self.is_there()?;
             if begun.elapsed() > PATIENCE {
                 return Err(format!("cairn does not accept within {PATIENCE:?}"));
