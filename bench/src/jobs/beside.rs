@@ -129,7 +129,7 @@ pub fn spec(disks: &str, devices: &str, on: &str) -> String {
 fn size(medium: Medium) -> u64 {
     match medium {
         Medium::Memory => 1 << 30,
-        Medium::Disk => 256 << 20,
+        Medium::Disk => 512 << 20,
     }
 }
 

@@ -125,7 +125,8 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     let (begun, mut rows) = (Instant::now(), Vec::new());
     for (name, measure) in &parts {
         eprintln!("[{} s] {name}", begun.elapsed().as_secs());
-        for row in measure(&ground).map_err(|error| format!("{name}: {error}"))? {
+        // What goes wrong in one says nothing of the others.
+        for row in measure(&ground).unwrap_or_else(|error| vec![Row::failed(name, error)]) {
             eprintln!("  {}", row.line());
             rows.push(row);
         }

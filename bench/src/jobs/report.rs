@@ -22,6 +22,13 @@ pub struct Row {
 }
 
 impl Row {
+    /// One that could not be measured, and why.
+    pub fn failed(name: &str, error: String) -> Self {
+        let (id, title, aim) =
+            (name.to_owned(), name.to_owned(), "that it can be measured".to_owned());
+        Self { id, title, aim, figure: error, holds: Some(false), rounds: Value::Null }
+    }
+
     /// A line for the terminal.
     pub fn line(&self) -> String {
         format!("{}: {} (aim: {}) {}", self.title, self.figure, self.aim, said(self.holds))
