@@ -44,7 +44,7 @@ const LOADS: [Slow; 2] = [
         name: "slow",
         words: "400 a second",
         iops: 400,
-        warm_up: Duration::from_secs(16),
+        warm_up: Duration::from_secs(26),
         time: Duration::from_secs(30),
     },
 ];

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use api::Client;
-use bench::load::{self, Load, Pattern, Verify};
+use bench::load::{self, Load, Outcome, Pattern, Verify};
 use bench::places::Places;
 
 use crate::graph::{Served, progress};
@@ -28,6 +28,9 @@ const QUIET: Duration = Duration::from_millis(70);
 /// A job without clients is looked at for so long, or so many bytes.
 const ALONE: Duration = Duration::from_millis(600);
 const ALONE_BYTES: u64 = 192 << 20;
+
+/// A disk that others keep busy may show nothing for long.
+const ALONE_MAX: Duration = Duration::from_secs(10);
 
 /// What measures, and where.
 pub struct Ground {
@@ -131,7 +134,7 @@ impl Ground {
             }
             Ok(Window {
                 iops: outcome.iops(),
-                p99_us: outcome.latency.percentile(0.99).as_secs_f64() * 1e6,
+                p99_us: p99(&outcome).as_secs_f64() * 1e6,
                 longest_ms: outcome.longest.as_secs_f64() * 1e3,
                 job_bytes_per_s,
             })
@@ -154,6 +157,11 @@ impl Visit<'_> {
             structured: false,
         }
     }
+}
+
+/// If nobody was answered in time, all have waited for the longest.
+fn p99(outcome: &Outcome) -> Duration {
+    if outcome.ops == 0 { outcome.longest } else { outcome.latency.percentile(0.99) }
 }
 
 /// Begins a job if that is wanted, and answers what it gets while clients are counted.
@@ -184,7 +192,11 @@ pub fn alone(control: &Client) -> Result<f64, String> {
     let (from, first) = progress(control)?;
     let first = first.ok_or_else(over)?;
     let (mut until, mut last) = (from, first);
-    while from.elapsed() < ALONE && last.done_bytes < first.done_bytes + ALONE_BYTES {
+    let enough = |moved: u64| match moved {
+        0 => from.elapsed() >= ALONE_MAX,
+        moved => from.elapsed() >= ALONE || moved >= ALONE_BYTES,
+    };
+    while !enough(last.done_bytes - first.done_bytes) {
         std::thread::sleep(Duration::from_millis(2));
         match progress(control)? {
             (at, Some(now)) if now.done_bytes > last.done_bytes => (until, last) = (at, now),
@@ -192,6 +204,8 @@ pub fn alone(control: &Client) -> Result<f64, String> {
             (_, None) => break,
         }
     }
-    let moved = last.done_bytes - first.done_bytes;
-    if moved == 0 { Err(over()) } else { Ok(moved as f64 / (until - from).as_secs_f64()) }
+    match last.done_bytes - first.done_bytes {
+        0 => Err(format!("the job alone did nothing within {ALONE_MAX:?}")),
+        moved => Ok(moved as f64 / (until - from).as_secs_f64()),
+    }
 }
