@@ -75,14 +75,15 @@ fn main() -> ExitCode {
     }
 }
 
+/// Measures something.
+type Measure = Box<dyn Fn(&Ground) -> Result<Vec<Row>, String>>;
+
 /// What is measured as one, by its name.
-type Part = (String, Box<dyn Fn(&Ground) -> Result<Vec<Row>, String>>);
+type Part = (String, Measure);
 
 fn parts() -> Vec<Part> {
     let mut parts: Vec<Part> = Vec::new();
-    let mut add = |name: String, part: Box<dyn Fn(&Ground) -> Result<Vec<Row>, String>>| {
-        parts.push((name, part));
-    };
+    let mut add = |name: String, part: Measure| parts.push((name, part));
     for job in beside::Job::ALL {
         for medium in Medium::ALL {
             let name = format!("{}-{}", job.word(), medium.name());
