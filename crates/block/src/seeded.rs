@@ -75,11 +75,15 @@ pub enum Bug {
     FlushJoinedLate,
     /// 52 a disk is served before its lock is had
     ServedUnlocked,
+    /// 53 what a client had sent that is gone is begun beside its successor's
+    GoneNotClosed,
+    /// 54 a disk is served after a kill before its server is flushed
+    KilledNotFlushed,
 }
 
 impl Bug {
     /// All of them, by their numbers.
-    pub const ALL: [(&str, Self); 34] = [
+    pub const ALL: [(&str, Self); 36] = [
         ("02a", Self::FlushFirstChild),
         ("02b", Self::FlushFirstMember),
         ("04", Self::FlushRetried),
@@ -114,6 +118,8 @@ impl Bug {
         ("43", Self::ChangeDropsHeld),
         ("45", Self::FlushJoinedLate),
         ("52", Self::ServedUnlocked),
+        ("53", Self::GoneNotClosed),
+        ("54", Self::KilledNotFlushed),
     ];
 }
 

@@ -1,4 +1,5 @@
-//! A flush that says yes has kept everything, also on a disk whose flushes fail now and then.
+//! A flush that says yes has kept everything, also on a disk whose flushes fail now and then; and what a disk that
+//! is late says of itself.
 
 use block::{ByteRange, Op};
 use graph::kind::Value;
@@ -44,4 +45,30 @@ fn a_flush_that_failed_is_told_and_never_made_good() {
         let yes: usize = (0..64).map(|seed| rounds(seed, kind)).sum();
         assert!((64..448).contains(&yes), "{yes} of 512: both answers are to be seen");
     }
+}
+
+#[test]
+fn nothing_is_called_zero_where_a_late_write_may_land() {
+    let world = SimWorld::new(1);
+    let env = world.env();
+    let disk = SimDisk::new(&world, 0, DiskConfig::new(64 << 10, Profile::Native512));
+    world.plug("/a", &disk);
+    let mut graph = Assembly::new(&env, REGISTRY, true, Stream::new(1, "order", 0));
+    let part = graph.add("path", &[("path", Value::Text("/a".to_owned()))], &[]).unwrap();
+    let client = Client::new(&graph.engine, graph.node(part));
+    let range = ByteRange::new(0, LEN).unwrap();
+    let is_zero = || {
+        let status = client.send(Op::Status { range, extents: Vec::new() });
+        let Op::Status { extents, .. } = world.block_on(status).unwrap().op else { panic!() };
+        extents.iter().any(|extent| extent.state.is_zero())
+    };
+    assert!(is_zero(), "nobody has written");
+    disk.set_faults(Faults { hang: 1_000_000, ..Faults::default() });
+    let write = client.send(Op::write(range, env.buf(LEN as usize).unwrap()));
+    world.block_on(write).unwrap().result.unwrap_err();
+    assert!(!is_zero(), "the write is late, and not gone");
+    disk.set_faults(Faults::default());
+    disk.release();
+    world.run(env.now().after(std::time::Duration::from_secs(1))).unwrap();
+    assert!(is_zero(), "it is known what has become of it");
 }

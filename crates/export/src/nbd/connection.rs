@@ -7,6 +7,7 @@ use std::rc::{Rc, Weak};
 use std::task::{Poll, Waker};
 
 use block::env::Socket;
+use block::seeded::{self, Bug};
 use block::{Buf, ByteRange, Error, Mono, Op, Request, Result, Waiters};
 use graph::engine::Sink;
 use wire::nbd::{CommandFlags, Reply, ReplyStyle, RequestHeader, Session};
@@ -76,7 +77,8 @@ impl Peers {
     /// may know of its end, and counts on nothing landing any more that it does not wait for.
     pub fn close_gone(&self) {
         for peer in self.all() {
-            if !peer.is_closed() && peer.socket.is_gone() {
+            let is_gone = peer.socket.is_gone() && !seeded::on(Bug::GoneNotClosed);
+            if is_gone && !peer.is_closed() {
                 peer.close();
                 peer.fence();
             }

@@ -310,8 +310,12 @@ impl Disk {
         if fua { self.flush().await } else { Ok(()) }
     }
 
+    /// While something is late it may land anywhere yet: then nothing is called zero.
     fn status(&self, range: ByteRange) -> Vec<Extent> {
-        self.opened.storage.extents(range, EXTENTS_MAX).unwrap_or_else(|_| {
+        let is_late = self.opened.late.get() > 0;
+        let known =
+            if is_late { None } else { self.opened.storage.extents(range, EXTENTS_MAX).ok() };
+        known.unwrap_or_else(|| {
             let mut all = Vec::new();
             push_extent(&mut all, range.len(), State::Data);
             all

@@ -395,7 +395,8 @@ impl Link {
             self.flush_failed(&Error::new(ErrorKind::Io, format!("before this process, {why}")));
             return Ok(());
         }
-        if !self.facts.flags.has(TransmissionFlags::FLUSH) {
+        let is_volatile = self.facts.flags.has(TransmissionFlags::FLUSH);
+        if !is_volatile || seeded::on(Bug::KilledNotFlushed) {
             return Ok(());
         }
         let (client, stamp) = (&clients[0], self.log.stamp());

@@ -33,6 +33,8 @@ pub enum Promise {
     /// What was written may be lost, and older bytes come back; never bytes of another place, and
     /// never a mixture.
     Lossy,
+    /// As lossy; and blocks change their places below, so that older bytes may be those of another block.
+    Displaced,
     /// Nothing about bytes: a disk below lies about them and nobody checks.
     Nothing,
 }
@@ -316,12 +318,13 @@ impl Model {
         let seen = match content {
             Content::Damage if self.promise.get() != Promise::Full => return Ok(()),
             Content::Damage | Content::Mixture(_) | Content::Junk => return wrong(Rule::Whole, ""),
-            Content::Stamp(s) if s.volume != self.volume || s.sector != sector => {
+            Content::Stamp(s) if s.volume != self.volume => return wrong(Rule::Place, ""),
+            Content::Stamp(s) if s.sector != sector && self.promise.get() != Promise::Displaced => {
                 return wrong(Rule::Place, "");
             }
             Content::Stamp(s) if s.write >= self.next.get() => return wrong(Rule::Whole, ""),
             Content::Zero | Content::Stamp(_) | Content::First
-                if self.promise.get() == Promise::Lossy =>
+                if matches!(self.promise.get(), Promise::Lossy | Promise::Displaced) =>
             {
                 Ok(())
             }

@@ -259,3 +259,22 @@ fn what_was_there_at_first_is_a_version_like_any_other() {
     bench.read(&a).unwrap();
     assert_eq!(bench.read(&junk), Err(Rule::Order));
 }
+
+#[test]
+fn bytes_of_another_place_are_taken_where_blocks_change_theirs_and_are_lost() {
+    let bench = Bench(Model::new(1, 1024));
+    let other = ByteRange::new(512, 512).unwrap();
+    let changing = bench.0.begin(other, Change::Write, false);
+    let mut elsewhere = vec![0; 512];
+    bench.0.fill(&changing, &mut elsewhere);
+    bench.0.end(changing, true);
+    for promise in [Promise::Full, Promise::Damage, Promise::Lossy] {
+        bench.0.demand(promise);
+        assert_eq!(bench.read(&elsewhere), Err(Rule::Place));
+    }
+    bench.0.demand(Promise::Displaced);
+    bench.read(&elsewhere).unwrap();
+    assert_eq!(bench.read(&[7; 512]), Err(Rule::Whole), "never bytes that nobody wrote");
+    elsewhere[..256].fill(0);
+    assert_eq!(bench.read(&elsewhere), Err(Rule::Whole), "nor a mixture");
+}

@@ -69,10 +69,12 @@ impl Doubt {
         }
     }
 
-    /// What is left to demand of bytes. Without checksums nobody tells which of two copies is right.
-    fn promise(self) -> Promise {
+    /// What is left to demand of bytes. Without checksums nobody tells which of two copies is right; and where
+    /// a `remap` gives places to others, what was lost there shows what another block had.
+    fn promise(self, remap: bool) -> Promise {
         match self {
             Self::Tears(_) => Promise::Damage,
+            Self::IgnoresFlushes(_) | Self::LosesWrites(_) if remap => Promise::Displaced,
             Self::IgnoresFlushes(_) | Self::LosesWrites(_) => Promise::Lossy,
             Self::Misdirects(_) => Promise::Nothing,
         }
@@ -101,7 +103,7 @@ enum Came {
 impl Trial {
     /// Some lives over such disks, each ended by a crash.
     pub(super) fn in_doubt(&mut self, doubt: Doubt) -> Result<(), Failure> {
-        self.model.demand(doubt.promise());
+        self.model.demand(doubt.promise(self.shape.remap));
         self.world.counters().add(doubt.count());
         for life in 0..self.draw.within(2, 5) {
             self.enters(life << 4);
