@@ -45,6 +45,10 @@ impl Mono {
 pub trait World {
     /// Now, read once per turn of the core.
     fn now(&self) -> Mono;
+    /// Now, read anew: for who measures work, which may be over within a turn.
+    fn clock(&self) -> Mono {
+        self.now()
+    }
     /// The wall clock since 1970: for labels and messages, never for decisions.
     fn wall(&self) -> Duration;
     /// Wakes `waker` at `at` or soon after.
@@ -251,6 +255,11 @@ impl Env {
     /// See [`World::now`].
     pub fn now(&self) -> Mono {
         self.0.now()
+    }
+
+    /// See [`World::clock`].
+    pub fn clock(&self) -> Mono {
+        self.0.clock()
     }
 
     /// See [`World::wall`].

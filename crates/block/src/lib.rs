@@ -41,7 +41,7 @@ pub use flush_fault::FlushFault;
 pub use info::{Info, Needs};
 pub use kept::{Found, KEPT_BYTES_MAX, Kept, KeptState, NothingKept, OnFailure};
 pub use lower::{Child, ChildId, Core, Done, Lower, Started};
-pub use pace::{BUSY_SHARE, LEAST_BYTES_PER_S, Pace, STEP_BYTES_MAX, STEP_BYTES_MIN, Step};
+pub use pace::{Asked, BUSY_SHARE, LEAST_BYTES_PER_S, Pace, STEP_BYTES_MAX, STEP_BYTES_MIN, Step};
 pub use range::ByteRange;
 pub use range_lock::{Locked, Locking, Mode, RangeLock};
 pub use request::{Copies, EXTENTS_MAX, Extent, Op, Request, State, Verb, push_extent};

@@ -421,6 +421,10 @@ impl World for Side {
         self.now.get()
     }
 
+    fn clock(&self) -> Mono {
+        clock()
+    }
+
     fn wall(&self) -> Duration {
         SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()
     }

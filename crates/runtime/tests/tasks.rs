@@ -44,6 +44,65 @@ fn the_clock_is_right_when_a_core_is_taken_up_again() {
     });
 }
 
+/// What a disk has in memory is there within a turn. Who is to take an eighth of the time beside clients must see
+/// that it took some.
+#[test]
+fn work_within_a_turn_keeps_its_pace() {
+    const WORK: Duration = Duration::from_millis(2);
+    const STEPS: u32 = 10;
+    each_core(|core| {
+        let env = core.env();
+        let pace = block::Pace::new(&env, None);
+        let began = Instant::now();
+        core.block_on(async {
+            for _ in 0..STEPS {
+                drop(pace.client());
+                let step = pace.step_of(block::STEP_BYTES_MIN).await;
+                let (now, clock) = (env.now(), env.clock());
+                while env.clock().since(clock) < WORK {}
+                assert_eq!(env.now(), now, "it is one turn");
+                drop(pace.client());
+                step.done(block::STEP_BYTES_MIN);
+            }
+        });
+        // All but the last are waited for. Half a disk's time is the most that it ever takes.
+        assert!(began.elapsed() >= WORK * (STEPS - 1) * 7, "{:?}", began.elapsed());
+    });
+}
+
+/// Whoever waits for a slow disk asks for nothing else meanwhile, and is not gone.
+#[test]
+fn a_client_that_waits_is_there() {
+    const WORK: Duration = Duration::from_millis(5);
+    each_core(|core| {
+        let env = core.env();
+        let pace = block::Pace::new(&env, None);
+        let timed = async || {
+            let began = Instant::now();
+            for _ in 0..4 {
+                let step = pace.step_of(block::STEP_BYTES_MIN).await;
+                env.sleep(WORK).await;
+                step.done(block::STEP_BYTES_MIN);
+            }
+            began.elapsed()
+        };
+        core.block_on(async {
+            let alone = timed().await;
+            let asked = pace.client();
+            // Longer than a client counts as there that has got what it wanted.
+            env.sleep(Duration::from_millis(100)).await;
+            let beside = timed().await;
+            assert!(beside >= WORK * 3 * 7, "{beside:?} beside somebody, {alone:?} alone");
+            drop(asked);
+            // It is noticed with the next step, and holds for a while from there.
+            pace.step_of(block::STEP_BYTES_MIN).await.done(block::STEP_BYTES_MIN);
+            env.sleep(Duration::from_millis(100)).await;
+            let step = pace.step().await;
+            assert_eq!(step.bytes(), block::STEP_BYTES_MAX, "nobody is there any more");
+        });
+    });
+}
+
 #[test]
 fn ten_thousand_sleeps() {
     each_core(|core| {

@@ -289,7 +289,7 @@ impl Device for Migrate {
         if let Some(only) = inner.only() {
             return only.forward(&mut request.op).await;
         }
-        inner.pace.client();
+        let _asked = inner.pace.client();
         let _here = inner.lock.lock(range, Mode::Shared).await;
         inner.carry_out(&mut request.op, range).await
     }

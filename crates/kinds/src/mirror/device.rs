@@ -473,7 +473,7 @@ impl Device for Mirror {
 
     async fn submit(&self, request: &mut Request) -> Result<()> {
         let inner = &self.inner;
-        inner.pace.client();
+        let _asked = inner.pace.client();
         match &mut request.op {
             Op::Read { range, into, avoid } => {
                 let failed = inner.read(*range, into, avoid).await?;

@@ -246,7 +246,7 @@ impl Device for Remap {
     async fn submit(&self, request: &mut Request) -> Result<()> {
         let inner = &self.inner;
         let map = inner.map().await?;
-        inner.pace.client();
+        let _asked = inner.pace.client();
         match &mut request.op {
             Op::Read { .. } => inner.read(map, &mut request.op).await,
             Op::Write { .. } => inner.write(map, &mut request.op).await,
