@@ -10,11 +10,15 @@ use block::ByteRange;
 use super::regions::{Map, Regions};
 
 /// States of labels are written for the map at most once for so many writes of clients, but for the
-/// regions that are new to it.
-pub const WRITES_PER_STATE: u64 = 40;
+/// regions that are new to it. Each is two writes of a label, so these stay below 3 for 100.
+pub const WRITES_PER_STATE: u64 = 80;
 
-/// How many regions may leave the map before there have been writes to pay for it.
-const FREE_REGIONS: u64 = 32;
+/// How many regions may leave the map at once, and before there have been writes to pay for it. What is paid beyond
+/// that is forgotten: clients that have been busy and are not any more would pay for them again one by one.
+const REGIONS_AT_ONCE: u64 = 128;
+
+/// So many writes are remembered.
+const CREDIT_MAX: u64 = WRITES_PER_STATE * (REGIONS_AT_ONCE + 1);
 
 /// After so many looks without any write all regions leave the map, whatever that costs.
 const IDLE_LOOKS: u32 = 6;
@@ -47,7 +51,7 @@ impl Intent {
         Self {
             regions,
             maps: RefCell::new(Maps { wanted: none(), durable: none(), touched: none() }),
-            credit: Cell::new(WRITES_PER_STATE * (FREE_REGIONS + 1)),
+            credit: Cell::new(CREDIT_MAX),
             idle_looks: Cell::new(0),
             is_watched: Cell::new(false),
         }
@@ -74,7 +78,7 @@ impl Intent {
     /// A write of a client is on its way: it pays for a part of a state.
     #[inline]
     pub fn count_write(&self) {
-        self.credit.set(self.credit.get() + 1);
+        self.credit.set((self.credit.get() + 1).min(CREDIT_MAX));
     }
 
     /// Wants the regions of a range in the map: and as many behind them as writes in a row of this length
@@ -192,11 +196,28 @@ mod tests {
                 states += u64::from(intent.leave(&quiet, |_| false));
             }
         }
-        // Each region once, and three in a hundred writes.
-        assert!((1000..=1000 + 600).contains(&states), "{states}");
+        // Each region once, what may leave at the beginning, and one for eighty writes.
+        let paid = REGIONS_AT_ONCE + 1 + 20_000 / WRITES_PER_STATE;
+        assert!((1000..=1000 + paid).contains(&states), "{states}");
         (0..IDLE_LOOKS).for_each(|_| drop(intent.quiet(|_| false)));
         let quiet = intent.quiet(|_| false);
         assert_eq!(quiet.len(), intent.wanted().len(), "all leave when nobody writes at all");
+    }
+
+    #[test]
+    fn what_busy_clients_have_paid_is_not_spent_when_they_are_slow() {
+        let intent = intent();
+        for n in 0..1000 {
+            write(&intent, at(n, 4096));
+        }
+        // All in one place, for long.
+        (0..1_000_000).for_each(|_| {
+            write(&intent, at(0, 4096));
+        });
+        intent.quiet(|_| false);
+        intent.covers(at(0, 4096));
+        let left = intent.quiet(|_| false).len();
+        assert_eq!(left as u64, REGIONS_AT_ONCE);
     }
 
     #[test]
