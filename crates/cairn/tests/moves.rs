@@ -4,7 +4,7 @@
 mod common;
 
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use api::{Applied, GraphView, Job, JobState};
 use common::{Dir, Serve, tool, until};
@@ -124,7 +124,8 @@ fn a_volume_in_use_is_encrypted_in_place_and_decrypted_again() {
     let load = load(&dir, &uri, 6);
     std::thread::sleep(Duration::from_millis(500));
     dir.text(&["apply", "safe.toml", "--move", "--speed", "24MiB"]);
-    // One thing after the other.
+    // One thing after the other. Until something has moved, the way back would be none.
+    until("some has moved", || jobs(&dir)[0].progress.done_bytes > 0);
     let ran = dir.cairn(&["apply", "plain.toml", "--move"]);
     assert!(ran.code == 5 && ran.err.contains("on their way already"), "{ran:?}");
     until_moved(&dir);
@@ -153,6 +154,32 @@ fn a_volume_in_use_is_encrypted_in_place_and_decrypted_again() {
     assert_eq!(serve.stop().code, 0);
     let serve = dir.serve(&["plain.toml"]);
     known.check(&dir, serve.uri());
+    assert_eq!(serve.stop().code, 0);
+}
+
+/// Deriving a key takes a second or more: it is over before clients have to wait for the change.
+#[test]
+fn nobody_waits_for_a_key_that_is_derived() {
+    let dir = dir();
+    let costly = SAFE.replace("\"1MiB\", kdf_passes = 1", "\"256MiB\", kdf_passes = 10");
+    assert_ne!(costly, SAFE);
+    dir.write("costly.toml", &spec(A, &costly, "safe"));
+    let serve = dir.serve(&["plain.toml"]);
+    let uri = serve.uri().to_owned();
+    let known = Known::fill(&dir, &uri);
+    let load = load(&dir, &uri, 8);
+    std::thread::sleep(Duration::from_millis(500));
+    let begun = Instant::now();
+    dir.text(&["apply", "costly.toml", "--move"]);
+    let took = begun.elapsed();
+    let longest = longest(&dir, load);
+    assert!(longest < took / 2, "a client waited for {longest:?}, and the change took {took:?}");
+    until_moved(&dir);
+    assert_eq!(serve.stop().code, 0);
+    // The slots that were made beforehand are those on the disk.
+    let serve = dir.serve(&["costly.toml"]);
+    let read = format!("read -P {} {} {BLOCK}", known.0[SIZE / BLOCK - 1], SIZE - BLOCK);
+    assert_eq!(tool(&dir, "qemu-io", &["-f", "raw", serve.uri(), "-c", &read]).code, 0);
     assert_eq!(serve.stop().code, 0);
 }
 

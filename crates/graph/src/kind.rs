@@ -319,6 +319,10 @@ pub type MakeDevice = fn(&Given, &Env, Vec<Lower>) -> Result<Rc<dyn AnyDevice>>;
 pub type MakeKeeper =
     fn(&Given, &Env, Vec<Lower>, Rc<dyn Kept>) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
 
+/// Does what takes long and changes nothing on any disk, before clients have to wait for a device that a change puts in:
+/// the answer is handed over to it ([`Kept::handed_over`]). A device is made without it as well.
+pub type Prepare = fn(&Given, &Env, Rc<dyn Kept>) -> LocalFuture<Result<Handover>>;
+
 /// Opens a disk, or takes over what the disk of that name and kind has open whose place it takes.
 pub type MakeDisk = fn(&Given, &Env, Handover) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
 
@@ -353,6 +357,8 @@ pub enum Maker {
         plan: fn(&Given) -> Plan<Info>,
         /// Makes it from what it kept, or newly.
         make: MakeKeeper,
+        /// What can be done of that beforehand.
+        prepare: Option<Prepare>,
         /// What it kept, in words; or why that cannot be used.
         tell: fn(&[u8]) -> std::result::Result<Told, String>,
     },

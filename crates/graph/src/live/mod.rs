@@ -26,10 +26,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::seeded::{self, Bug};
-use block::{Env, Error, ErrorKind, Locked, Mono, Op, RangeLock, Result};
+use block::{Env, Error, ErrorKind, Kept, Locked, Mono, NothingKept, Op, RangeLock, Result};
 
 use crate::Graph;
 use crate::engine::Engine;
+use crate::kind::Maker;
 use crate::labels::{Absent, Labels, Refusal, Survey};
 use crate::running::Before;
 use crate::spec::Planned;
@@ -190,12 +191,14 @@ impl Live {
             Some(survey) => Some(survey.prepare(&planned).await.map_err(Unchanged::Refused)?),
             None => None,
         };
+        let handovers =
+            self.prepare(&old, &planned, labels.as_ref()).await.map_err(Unchanged::Failed)?;
         let _held = self.engine.hold();
         let deadline = self.env.now().after(limit);
         self.quiet(&old, deadline).await.map_err(Unchanged::Failed)?;
         let stays = same::stays(&old.planned, &planned);
         let closed = vec![false; old.planned.nodes.len()];
-        let (labels_of, handovers) = (labels.as_ref(), Handovers::new());
+        let labels_of = labels.as_ref();
         let mut change =
             Change { old: &old, planned: &planned, stays, labels: labels_of, closed, handovers };
         match self.replace(&mut change, deadline).await {
@@ -206,6 +209,32 @@ impl Live {
             }
             Err(error) => Err(self.undo(change, error).await),
         }
+    }
+
+    /// What takes long in devices that come in, while clients go on.
+    async fn prepare(
+        &self,
+        old: &Now,
+        planned: &Planned,
+        labels: Option<&Labels>,
+    ) -> Result<Handovers> {
+        let mut prepared = Handovers::new();
+        for (index, node) in planned.nodes.iter().enumerate() {
+            let Maker::Keeper { prepare: Some(prepare), .. } = node.kind.maker else { continue };
+            let before = old.graph.member(&node.name);
+            if before.is_some_and(|member| member.kind.name == node.kind.name) {
+                // That one hands over itself, if it goes at all.
+                continue;
+            }
+            let kept: Rc<dyn Kept> = match labels {
+                Some(labels) => labels.kept(planned, index),
+                None => Rc::new(NothingKept::new(false)),
+            };
+            let done = prepare(&node.given, &self.env, kept).await;
+            let key = (node.name.clone(), node.kind.name);
+            prepared.extend(done.map_err(|error| error.at(&node.name))?.map(|done| (key, done)));
+        }
+        Ok(prepared)
     }
 
     /// Flushes what every export shows, all at once; a failure does not keep the others from it. Answers

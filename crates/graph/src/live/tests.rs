@@ -38,6 +38,7 @@ static PAIR: Kind = kind(
         bytes: Bytes::OfEach,
         plan: |_| unreachable!("{NEVER}"),
         make: |_, _, _, _| unreachable!(),
+        prepare: None,
         tell: |_| unreachable!("{NEVER}"),
     },
 );

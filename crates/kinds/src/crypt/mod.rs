@@ -17,11 +17,12 @@ pub mod slots;
 mod wrap;
 mod xts;
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use block::env::LocalFuture;
-use block::{Env, Info, Kept, KeySource, Lower, Result};
+use block::{Env, Handover, Info, Kept, KeySource, Lower, Result};
 use graph::engine::AnyDevice;
 use graph::kind::{Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
 
@@ -76,7 +77,13 @@ pub const KIND: Kind = Kind {
             help: "passes over that memory, for slots that are made; 4 if not set",
         },
     ],
-    maker: Maker::Keeper { bytes: Bytes::Recoded, plan, make, tell: slots::tell },
+    maker: Maker::Keeper {
+        bytes: Bytes::Recoded,
+        plan,
+        make,
+        prepare: Some(prepare),
+        tell: slots::tell,
+    },
 };
 
 /// About a second on a machine of 2026, with 256 MiB.
@@ -163,15 +170,31 @@ fn make(
     })
 }
 
-async fn open(given: &Given, env: &Env, lowers: Vec<Lower>, kept: Rc<dyn Kept>) -> Result<Crypt> {
-    let lower = lowers.into_iter().next().expect("its one lower was counted when it was planned");
+/// Deriving a key takes about a second.
+fn prepare(given: &Given, env: &Env, kept: Rc<dyn Kept>) -> LocalFuture<Result<Handover>> {
+    let (given, lock) = (given.clone(), lock(given, env));
+    Box::pin(async move {
+        if given.switch("plain") {
+            let key: Rc<dyn Any> = Rc::new(lock.raw().await?);
+            return Ok(Some(key));
+        }
+        lock.prepare(&*kept, unit(&given, &given.lowers[0].info)).await
+    })
+}
+
+fn lock(given: &Given, env: &Env) -> Lock {
     let source = given.text("key").unwrap_or_default().parse();
-    let lock = Lock {
+    Lock {
         env: env.clone(),
         who: format!("{}/{}", given.graph, given.name),
         source: source.expect("the source was parsed when it was planned"),
         cost: cost(given),
-    };
+    }
+}
+
+async fn open(given: &Given, env: &Env, lowers: Vec<Lower>, kept: Rc<dyn Kept>) -> Result<Crypt> {
+    let lower = lowers.into_iter().next().expect("its one lower was counted when it was planned");
+    let lock = lock(given, env);
     let info = info(given, lower.info());
     let mut unit = unit(given, lower.info());
     let (key, keys) = if given.switch("plain") {

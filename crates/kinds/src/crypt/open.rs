@@ -3,7 +3,9 @@
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use block::{Env, Error, ErrorKind, Event, Kept, KeySource, Result, Secret, Wanted, What};
+use block::{
+    Env, Error, ErrorKind, Event, Handover, Kept, KeySource, Result, Secret, Wanted, What,
+};
 
 use super::slots::{Cost, KeySlots, Slot};
 use super::wrap::{self, NewSlot};
@@ -66,20 +68,7 @@ impl Lock {
         match &found.state {
             // What stands on disks that are not there answers for itself: a mirror does without.
             Some(state) => {
-                let volume = KeySlots::parse(&state.bytes).map_err(|error| {
-                    Error::new(ErrorKind::Corrupt, format!("its key slots are damaged: {error}"))
-                })?;
-                let known = match handed_over(kept) {
-                    Some(key) => Some(key),
-                    None => self.left()?.map(Rc::new),
-                };
-                let opened = match known.filter(|key| wrap::is_key(&volume, key)) {
-                    Some(key) => (volume, key),
-                    None => {
-                        let (volume, key) = self.unlock(volume).await?;
-                        (volume, Rc::new(key))
-                    }
-                };
+                let opened = self.opened(&state.bytes, handed_over(kept)).await?;
                 self.leave(&opened.1)?;
                 if may_write
                     && !found.everywhere
@@ -95,9 +84,13 @@ impl Lock {
                 Err(Error::new(ErrorKind::NotFound, why))
             }
             None if found.fresh => {
-                let (volume, key) = self.make(kept, unit).await?;
+                let New { volume, key } = match prepared(kept) {
+                    Some(new) => new,
+                    None => self.new_volume(unit).await?,
+                };
+                keep(kept, &volume).await?;
                 self.leave(&key)?;
-                Ok((volume, Rc::new(key)))
+                Ok((volume, key))
             }
             None => Err(Error::new(
                 ErrorKind::NotFound,
@@ -105,6 +98,45 @@ impl Lock {
                  they hold was not written through this device. Next: label the disks anew \
                  (--wipe) if all on them may go",
             )),
+        }
+    }
+
+    /// What takes long of opening it, and changes nothing: for [`Lock::open`], by way of what is handed over.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn prepare(&self, kept: &dyn Kept, unit: u32) -> Result<Handover> {
+        let found = kept.found(0);
+        match &found.state {
+            Some(state) => {
+                let (_, key) = self.opened(&state.bytes, None).await?;
+                Ok(Some(key))
+            }
+            None if found.fresh && found.present => Ok(Some(Rc::new(self.new_volume(unit).await?))),
+            // Why it does not open is said when it is opened.
+            None => Ok(None),
+        }
+    }
+
+    /// The volume of these slots and its key: the one that is known if it is that, or by a slot.
+    async fn opened(
+        &self,
+        slots: &[u8],
+        known: Option<Rc<Secret>>,
+    ) -> Result<(KeySlots, Rc<Secret>)> {
+        let volume = KeySlots::parse(slots).map_err(|error| {
+            Error::new(ErrorKind::Corrupt, format!("its key slots are damaged: {error}"))
+        })?;
+        let known = match known {
+            Some(key) => Some(key),
+            None => self.left()?.map(Rc::new),
+        };
+        match known.filter(|key| wrap::is_key(&volume, key)) {
+            Some(key) => Ok((volume, key)),
+            None => {
+                let (volume, key) = self.unlock(volume).await?;
+                Ok((volume, Rc::new(key)))
+            }
         }
     }
 
@@ -141,7 +173,8 @@ impl Lock {
         Err(wrong(&volume))
     }
 
-    async fn make(&self, kept: &dyn Kept, unit: u32) -> Result<(KeySlots, Secret)> {
+    /// A volume with a key that is drawn, and one slot.
+    async fn new_volume(&self, unit: u32) -> Result<New> {
         let prompt = format!("new passphrase for {}", self.who);
         let passphrase = passphrase(&self.env, &self.source, &self.who, prompt, true).await?;
         let mut key = Secret::zeroed(KEY_BYTES)?;
@@ -152,9 +185,21 @@ impl Lock {
         let new = new_slot(&self.env, self.cost, String::new());
         let (key, slot) = wrap(&self.env, &volume, key, passphrase, new).await?;
         volume.slots[0] = Some(slot);
-        keep(kept, &volume).await?;
-        Ok((volume, key))
+        Ok(New { volume, key: Rc::new(key) })
     }
+}
+
+/// A volume of which nothing is on any disk yet.
+#[derive(Clone)]
+struct New {
+    volume: KeySlots,
+    key: Rc<Secret>,
+}
+
+/// What [`Lock::prepare`] has made.
+fn prepared(kept: &dyn Kept) -> Option<New> {
+    let new = kept.handed_over()?.downcast::<New>().ok()?;
+    Some((*new).clone())
 }
 
 /// The key of the device whose place this one takes: nobody is asked again, and nothing derived.

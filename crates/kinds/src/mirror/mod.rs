@@ -95,7 +95,7 @@ pub const KIND: Kind = Kind {
                    5s if not set",
         },
     ],
-    maker: Maker::Keeper { bytes: Bytes::OfEach, plan, make, tell: record::tell },
+    maker: Maker::Keeper { bytes: Bytes::OfEach, plan, make, prepare: None, tell: record::tell },
 };
 
 /// Members of one mirror.
