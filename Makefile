@@ -7,7 +7,8 @@ demo:
 test:
 	@tools/test
 
-# Beside the peers: 19 minutes, or 3 with QUICK=1, or ONLY=attach. Needs root. Writes out/bench and the README's table.
+# Beside the peers, and what changes under load promise: 27 minutes, or 3 with QUICK=1, or ONLY=attach, or ONLY=jobs.
+# Needs root. Writes out/bench, the README's table and that of docs/bench.
 bench:
 	@YES=1 tools/setup bench && tools/bench
 

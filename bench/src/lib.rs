@@ -1,8 +1,13 @@
 //! The load generator: one client for every server, so that servers are compared and not clients.
 //!
-//! `cairn bench URI` and the suite that writes the README's table both use [`load::run`].
+//! `cairn bench URI`, the suite that writes the README's table and the figures of jobs all use [`load::run`].
 #![forbid(unsafe_code)]
 
+pub mod awake;
 pub mod histogram;
 pub mod load;
+pub mod machine;
 pub mod pattern;
+pub mod places;
+pub mod quote;
+pub mod stats;

@@ -97,6 +97,8 @@ pub struct Outcome {
     pub first_error: Option<Error>,
     /// From the call to the answer.
     pub latency: Histogram,
+    /// The longest wait that ended after the warm-up: of those too that were answered when the time was over.
+    pub longest: Duration,
 }
 
 impl Outcome {
@@ -115,7 +117,11 @@ struct Run {
     outcome: RefCell<Outcome>,
 }
 
-async fn connect(env: &Env, uri: &str, structured: bool) -> Result<Client> {
+/// A connection to an export.
+///
+/// # Errors
+/// What connecting says.
+pub async fn connect(env: &Env, uri: &str, structured: bool) -> Result<Client> {
     let target = Target::of(uri)?;
     let config = ClientConfig {
         structured,
@@ -280,6 +286,9 @@ fn count(
         outcome.wrong += 1;
     }
     let now = run.env.now();
+    if now >= run.begin {
+        outcome.longest = outcome.longest.max(now.since(began));
+    }
     if now >= run.begin && now < run.end {
         outcome.ops += 1;
         outcome.latency.add(now.since(began));

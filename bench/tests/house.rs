@@ -15,7 +15,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("export", &["block", "graph", "tls", "wire"]),
     ("net", &["block", "graph", "tls", "wire"]),
     ("runtime", &["block"]),
-    ("bench", &["block", "graph", "kinds", "net", "runtime", "wire"]),
+    ("bench", &["api", "block", "graph", "kinds", "net", "runtime", "wire"]),
     ("api", &["block", "graph"]),
     ("attach", &["block", "wire"]),
     ("keeper", &["block", "runtime"]),

@@ -4,25 +4,22 @@
 //! for the table of saved results.
 #![allow(clippy::disallowed_methods, reason = "it starts servers and reads the real clock")]
 
-mod awake;
 mod device;
 mod fio;
 mod group;
 mod measure;
-mod places;
 mod report;
 mod server;
-mod stats;
 mod stream;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use awake::Awake;
+use bench::awake::Awake;
+use bench::places::Places;
 use group::Group;
 use measure::{Measured, measure};
-use places::Places;
 
 /// Rounds, if nothing else is said.
 const ROUNDS: usize = 15;
@@ -113,7 +110,10 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     report::write(&arguments.out, &results)?;
     let table = report::table(&results);
     eprintln!("\n{table}\n{}", arguments.out.join("index.html").display());
-    arguments.readme.as_deref().map_or(Ok(()), |readme| quote(readme, &table))
+    arguments
+        .readme
+        .as_deref()
+        .map_or(Ok(()), |readme| bench::quote::between(readme, (BEGIN, END), &table))
 }
 
 /// Whether everything is there, before anything is measured.
@@ -144,13 +144,4 @@ fn hops() -> Result<serde_json::Value, String> {
         return Err(format!("hops: {}", String::from_utf8_lossy(&output.stderr)));
     }
     serde_json::from_slice(&output.stdout).map_err(|error| format!("hops: {error}"))
-}
-
-/// Puts the table between its marks.
-fn quote(readme: &Path, table: &str) -> Result<(), String> {
-    let text = std::fs::read_to_string(readme).map_err(|e| format!("{}: {e}", readme.display()))?;
-    let (head, rest) = text.split_once(BEGIN).ok_or("the README has no mark for the table")?;
-    let (_, tail) = rest.split_once(END).ok_or("the README has no mark for the table's end")?;
-    std::fs::write(readme, format!("{head}{BEGIN}\n{table}{END}{tail}"))
-        .map_err(|error| format!("{}: {error}", readme.display()))
 }

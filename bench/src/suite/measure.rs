@@ -6,9 +6,9 @@ use bench::load::{self, Load};
 
 use crate::fio;
 use crate::group::{Group, Row, Target};
-use crate::places::Places;
 use crate::server::{At, Server};
 use crate::stream;
+use bench::places::Places;
 
 /// How long crypt's cipher is timed in a round.
 const CIPHER_TIME: Duration = Duration::from_millis(20);
@@ -149,7 +149,7 @@ fn measured(row: &Row, heats: &[Heat]) -> Result<Measured, String> {
 /// What a server would do if each of its requests took as much longer as the cipher takes.
 fn with_cipher(series: &Series, cipher_ns: &[f64]) -> Series {
     let slower = |(iops, ns): (&f64, &f64)| 1e9 / (1e9 / iops + ns);
-    let ns = crate::stats::median(cipher_ns).value;
+    let ns = bench::stats::median(cipher_ns).value;
     Series {
         name: format!("{} + cipher", series.name),
         line: format!("{}; and {ns:.0} ns more for each request", series.line),

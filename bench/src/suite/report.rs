@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use crate::group::Target;
 use crate::measure::{Measured, Series};
-use crate::stats::{Median, median, ratio};
+use bench::machine::machine;
+use bench::stats::{Median, median, ratio};
 
 /// Our figure, what it is held to, and whether it holds.
 struct Verdict {
@@ -115,17 +116,6 @@ pub fn write(out: &Path, results: &Value) -> Result<(), String> {
     save("results.json", &format!("{results:#}\n"))?;
     save("table.md", &table(results))?;
     save("index.html", &page(results))
-}
-
-fn machine() -> Value {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let cpuinfo = read("/proc/cpuinfo");
-    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name\t: "));
-    json!({
-        "processors": std::thread::available_parallelism().map_or(1, usize::from),
-        "model": model,
-        "kernel": read("/proc/sys/kernel/osrelease").trim(),
-    })
 }
 
 fn series_json(series: &Series) -> Value {

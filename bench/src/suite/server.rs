@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::device;
-use crate::places::Places;
 use crate::stream;
+use bench::places::Places;
 
 /// How long a server may take until it accepts.
 const START: Duration = Duration::from_secs(10);

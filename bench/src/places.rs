@@ -1,4 +1,5 @@
 //! Where everything of a run lies: files on disk, files in memory. Gone with the run.
+#![allow(clippy::disallowed_methods, reason = "it lays out files for servers, as a person would")]
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -63,7 +64,7 @@ impl Places {
         let mut file = std::fs::File::create(&path).map_err(failed)?;
         let mut piece = vec![0; 1 << 20];
         for n in 0..size >> 20 {
-            bench::pattern::fill(&mut piece, n << 20);
+            crate::pattern::fill(&mut piece, n << 20);
             file.write_all(&piece).map_err(failed)?;
         }
         file.sync_all().map_err(failed)?;

@@ -1,0 +1,255 @@
+//! A graph in a directory of its own, served by the real binary.
+
+use std::fs::File;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use api::{ApplyRequest, Client, Job, Problem, Progress};
+use bench::load;
+use block::Env;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::known;
+
+/// How long a server may take until it accepts, and until it has ended in order.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How often either is looked for: a start is measured with it.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// What every spec begins with.
+const LISTEN: &str = "[nbd]\nlisten = \"unix:nbd.sock\"\n";
+
+/// The name of a graph.
+const NAME: &str = "bench";
+
+/// A directory for disks, specs and sockets; gone when it is dropped.
+pub struct Bed(PathBuf);
+
+impl Bed {
+    /// An empty one. Its path has to be short, as paths of sockets must be.
+    pub fn new(parent: &Path, name: &str) -> Result<Self, String> {
+        let bed = Self(parent.join(name));
+        let _ = std::fs::remove_dir_all(&bed.0);
+        std::fs::create_dir_all(&bed.0).map_err(|error| bed.failed(&error))?;
+        Ok(bed)
+    }
+
+    /// Where it is.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Writes a file.
+    pub fn write(&self, name: &str, text: &str) -> Result<(), String> {
+        std::fs::write(self.path(name), text).map_err(|error| self.failed(&error))
+    }
+
+    fn failed(&self, error: &std::io::Error) -> String {
+        format!("{}: {error}", self.0.display())
+    }
+
+    /// The binary beside this one, in this directory.
+    pub fn command(&self, words: &[&str]) -> Result<Command, String> {
+        let own = std::env::current_exe().map_err(|error| self.failed(&error))?;
+        let mut command = Command::new(own.with_file_name("cairn"));
+        let log = File::options().create(true).append(true).open(self.path("log"));
+        let log = log.map_err(|error| self.failed(&error))?;
+        command.args(words).current_dir(&self.0).stdin(Stdio::null());
+        command.stdout(Stdio::null()).stderr(log);
+        Ok(command)
+    }
+
+    /// Serves a spec, and waits until clients can connect.
+    pub fn serve(&self, spec: &str) -> Result<Served<'_>, String> {
+        self.serve_as(NAME, spec)
+    }
+
+    /// The same of a graph with another name.
+    pub fn serve_as(&self, name: &str, spec: &str) -> Result<Served<'_>, String> {
+        let file = format!("{name}.toml");
+        self.write(&file, &whole(name, spec))?;
+        self.start(&["serve", &file])?.wait()
+    }
+
+    /// What changes the running graph to `spec`, its bytes moving where they have to.
+    pub fn change_to(&self, spec: &str) -> ApplyRequest {
+        ApplyRequest {
+            file: "bench.toml".to_owned(),
+            text: whole(NAME, spec),
+            variables: Default::default(),
+            directory: self.0.clone(),
+            wipe: Vec::new(),
+            move_bytes: true,
+            speed_bytes: None,
+            dry_run: false,
+        }
+    }
+
+    /// Starts a server, and does not wait.
+    pub fn start(&self, words: &[&str]) -> Result<Served<'_>, String> {
+        let control = self.path("control.sock");
+        // One that was killed has left them.
+        for socket in [&control, &self.path("nbd.sock")] {
+            let _ = std::fs::remove_file(socket);
+        }
+        let mut command = self.command(words)?;
+        command.arg("--at").arg(&control);
+        let child = command.spawn().map_err(|error| self.failed(&error))?;
+        Ok(Served { bed: self, child, control: Client::new(control) })
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn whole(name: &str, spec: &str) -> String {
+    format!("name = \"{name}\"\n{LISTEN}{spec}")
+}
+
+/// A running server, killed when it is dropped.
+pub struct Served<'a> {
+    bed: &'a Bed,
+    child: Child,
+    /// Its control socket.
+    pub control: Client,
+}
+
+impl Served<'_> {
+    /// Where its export `vol` is.
+    pub fn uri(&self) -> String {
+        self.uri_of("vol")
+    }
+
+    /// Where an export is.
+    pub fn uri_of(&self, export: &str) -> String {
+        format!("nbd+unix:///{export}?socket={}", self.bed.path("nbd.sock").display())
+    }
+
+    fn wait(mut self) -> Result<Self, String> {
+        let begun = Instant::now();
+        let accepts = |name| UnixStream::connect(self.bed.path(name)).is_ok();
+        while !accepts("nbd.sock") || !accepts("control.sock") {
+            self.is_there()?;
+            if begun.elapsed() > PATIENCE {
+                return Err(format!("cairn does not accept within {PATIENCE:?}"));
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(self)
+    }
+
+    /// Returns when it has answered a read.
+    pub async fn answers(&mut self, env: &Env) -> Result<(), String> {
+        let (begun, uri) = (Instant::now(), self.uri());
+        loop {
+            match first_read(env, &uri).await {
+                Ok(()) => return Ok(()),
+                Err(error) if begun.elapsed() > PATIENCE => return Err(error.to_string()),
+                Err(_) => self.is_there()?,
+            }
+            env.sleep(LOOK).await;
+        }
+    }
+
+    /// That it has not ended.
+    pub fn is_there(&mut self) -> Result<(), String> {
+        match self.child.try_wait() {
+            Ok(None) => Ok(()),
+            Ok(Some(status)) => {
+                let log = std::fs::read_to_string(self.bed.path("log")).unwrap_or_default();
+                Err(format!("cairn ended with {status}: {}", log.trim()))
+            }
+            Err(error) => Err(format!("cairn: {error}")),
+        }
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it as a crash would, and waits until it has gone.
+    pub fn kill(mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Ends it in order.
+    pub fn stop(mut self) -> Result<(), String> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        if let Some(pid) = pid {
+            kill_process(pid, Signal::TERM).map_err(|error| format!("cairn: {error}"))?;
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE {
+            match self.child.try_wait() {
+                Ok(None) => std::thread::sleep(LOOK),
+                Ok(Some(status)) if status.success() => return Ok(()),
+                Ok(Some(_)) => return self.is_there(),
+                Err(error) => return Err(format!("cairn: {error}")),
+            }
+        }
+        Err(format!("cairn has not ended within {PATIENCE:?}"))
+    }
+}
+
+impl Drop for Served<'_> {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+async fn first_read(env: &Env, uri: &str) -> block::Result<()> {
+    let client = load::connect(env, uri, false).await?;
+    known::read(env, &client, 0, known::BLOCK).await?;
+    client.close();
+    Ok(())
+}
+
+/// Kills a server when it has run for so long.
+pub fn kill_after(pid: u32, time: Duration) -> Result<(), String> {
+    std::thread::sleep(time);
+    kill(pid)
+}
+
+/// Kills a server.
+pub fn kill(pid: u32) -> Result<(), String> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or("the server has no number")?;
+    kill_process(pid, Signal::KILL).map_err(|error| format!("kill: {error}"))
+}
+
+/// What a server has said, in words.
+pub fn said(problem: Problem) -> String {
+    format!("{problem:?}")
+}
+
+/// The one job that is under way, and when that was so; `None` if none is.
+pub fn job(control: &Client) -> Result<(Instant, Option<Job>), String> {
+    let jobs = control.jobs().map_err(said)?;
+    Ok((Instant::now(), jobs.into_iter().next()))
+}
+
+/// How far it is.
+pub fn progress(control: &Client) -> Result<(Instant, Option<Progress>), String> {
+    let (at, job) = job(control)?;
+    Ok((at, job.map(|job| job.progress)))
+}
+
+/// Waits until no job is under way.
+pub fn until_over(control: &Client, patience: Duration) -> Result<(), String> {
+    let begun = Instant::now();
+    while let (_, Some(job)) = job(control)? {
+        if begun.elapsed() > patience {
+            return Err(format!("{} is not done within {patience:?}: {job:?}", job.device));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}

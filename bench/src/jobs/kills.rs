@@ -1,0 +1,104 @@
+//! A volume that is encrypted while clients use it, its server killed again and again: nothing is lost.
+
+use std::time::{Duration, Instant};
+
+use api::{ApplyRequest, Client};
+use serde_json::json;
+
+use crate::beside::{crypt, disk, spec};
+use crate::graph::{Bed, job, kill, said, until_over};
+use crate::known::Known;
+use crate::report::Row;
+use crate::window::{Ground, Medium};
+
+/// How often it is killed, each time when another random byte has moved.
+const KILLS: usize = 50;
+
+/// Bytes that are encrypted.
+const DATA_BYTES: u64 = 1 << 30;
+
+/// Both ends of a labelled disk.
+const LABELS_BYTES: u64 = 2 << 20;
+
+/// Bytes a second at most: while a server starts there are no clients, and it would be over too soon.
+const SPEED_BYTES: u64 = 64 << 20;
+
+/// Clients are there before it begins.
+const BEGIN: Duration = Duration::from_millis(50);
+
+/// It is over after so long, or never.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Kills, and what is there afterwards.
+pub fn measure(ground: &Ground) -> Result<Vec<Row>, String> {
+    let (env, bed) = (ground.core.env(), Bed::new(&Medium::Memory.place(ground), "kills")?);
+    bed.write("key", "correct horse battery staple")?;
+    let disk = disk("a", DATA_BYTES + LABELS_BYTES);
+    let safe = spec(&disk, &crypt("1MiB", 1), "safe");
+    let mut served = bed.serve(&spec(&disk, "", "a"))?;
+    ground.fill(&served, DATA_BYTES)?;
+    let after = ApplyRequest { speed_bytes: Some(SPEED_BYTES), ..bed.change_to(&safe) };
+    let mut known = Known::new(DATA_BYTES, env.random("kills"));
+    let mut points: Vec<u64> = (0..KILLS).map(|_| known.draw(DATA_BYTES)).collect();
+    points.sort_unstable();
+    let mut starts_ms = Vec::new();
+    for (n, point) in points.iter().enumerate() {
+        let (uri, control, pid) = (served.uri(), served.control.clone(), served.pid());
+        let after = Some(&after).filter(|_| n == 0);
+        std::thread::scope(|scope| {
+            let killer = scope.spawn(move || kill_at(&control, pid, after, *point));
+            ground.core.block_on(known.use_until_gone(&env, &uri))?;
+            killer.join().map_err(|_| "the killer panicked")?
+        })?;
+        served.kill();
+        let begun = Instant::now();
+        served = bed.serve(&safe)?;
+        starts_ms.push(begun.elapsed().as_secs_f64() * 1e3);
+        ground.core.block_on(known.settle(&env, &served.uri()))?;
+    }
+    until_over(&served.control, PATIENCE)?;
+    ground.core.block_on(known.check(&env, &served.uri()))?;
+    served.stop()?;
+    // And without whatever was left in its memory.
+    let served = bed.serve(&safe)?;
+    ground.core.block_on(known.check(&env, &served.uri()))?;
+    Ok(vec![Row {
+        id: "kills-memory".to_owned(),
+        title: format!("encrypting 1 GiB in place, {}: kills", Medium::Memory.words()),
+        aim: format!("nothing lost over {KILLS} kills at random bytes"),
+        figure: format!("{KILLS} kills, {} answered writes all there", known.answered),
+        // Anything else is an error, and no figure.
+        holds: Some(true),
+        rounds: json!({ "killed_at_byte": points, "started_again_in_ms": starts_ms }),
+    }])
+}
+
+/// Kills the server when so many bytes have moved.
+fn kill_at(
+    control: &Client,
+    pid: u32,
+    begin: Option<&ApplyRequest>,
+    point: u64,
+) -> Result<(), String> {
+    // Whatever happens here, the clients have to come to their end.
+    let reached = wait_for(control, begin, point);
+    kill(pid)?;
+    reached
+}
+
+fn wait_for(control: &Client, begin: Option<&ApplyRequest>, point: u64) -> Result<(), String> {
+    std::thread::sleep(BEGIN);
+    if let Some(request) = begin {
+        control.apply(request).map_err(said)?;
+    }
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
+        match job(control)?.1 {
+            Some(job) if job.progress.done_bytes < point => {}
+            Some(_) => return Ok(()),
+            None => return Err("all had moved before the last kill".to_owned()),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Err(format!("{point} bytes have not moved within {PATIENCE:?}"))
+}

@@ -1,0 +1,154 @@
+//! What is promised of changes under load, measured: clients beside jobs, starts after kills, and the like.
+//!
+//! `jobs [--rounds N] [--out DIR] [--only PART-OF-ID] [--readme FILE]`, or `jobs --table FILE` for the table of
+//! saved results.
+//!
+//! | file | measures |
+//! | --- | --- |
+//! | `beside.rs` | clients beside a job, and the job beside clients |
+//! | `stall.rs` | the longest wait while a volume is encrypted |
+//! | `kills.rs` | what is left of one whose server is killed meanwhile; `known.rs` has what must be |
+//! | `marks.rs` | what a mirror writes for its map |
+//! | `import.rs` | graphs that are found on disks |
+//! | `starts.rs` | starts after kills |
+//!
+//! `graph.rs` is a graph in a directory, `window.rs` its clients, `report.rs` the rows.
+#![allow(clippy::disallowed_methods, reason = "it starts servers and reads the real clock")]
+
+mod beside;
+mod graph;
+mod import;
+mod kills;
+mod known;
+mod marks;
+mod report;
+mod stall;
+mod starts;
+mod window;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use bench::awake::Awake;
+use bench::places::Places;
+
+use report::Row;
+use window::{Ground, Medium};
+
+/// Rounds, if nothing else is said.
+const ROUNDS: usize = 5;
+
+/// Where the table is in its document.
+const BEGIN: &str = "<!-- jobs: begin -->";
+const END: &str = "<!-- jobs: end -->";
+
+struct Arguments {
+    rounds: usize,
+    out: PathBuf,
+    only: String,
+    readme: Option<PathBuf>,
+    table: Option<PathBuf>,
+}
+
+fn arguments() -> Result<Arguments, String> {
+    let mut found = Arguments {
+        rounds: ROUNDS,
+        out: PathBuf::from("out/bench"),
+        only: String::new(),
+        readme: None,
+        table: None,
+    };
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let mut next = || words.next().ok_or(format!("{word} needs a value"));
+        match word.as_str() {
+            "--rounds" => {
+                found.rounds = next()?.parse().map_err(|_| "--rounds needs a number".to_owned())?;
+            }
+            "--out" => found.out = next()?.into(),
+            "--only" => found.only = next()?,
+            "--readme" => found.readme = Some(next()?.into()),
+            "--table" => found.table = Some(next()?.into()),
+            other => return Err(format!("{other}: not known; see the head of main.rs")),
+        }
+    }
+    Ok(found)
+}
+
+fn main() -> ExitCode {
+    match arguments().and_then(|arguments| run(&arguments)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What is measured as one.
+type Measure = Box<dyn Fn(&Ground) -> Result<Vec<Row>, String>>;
+
+/// By its name.
+type Part = (String, Measure);
+
+fn parts() -> Vec<Part> {
+    let mut parts: Vec<Part> = Vec::new();
+    let mut add = |name: String, measure: Measure| parts.push((name, measure));
+    for job in beside::Job::ALL {
+        for medium in Medium::ALL {
+            let name = format!("{}-{}", job.word(), medium.name());
+            add(name, Box::new(move |ground| beside::measure(ground, job, medium)));
+        }
+    }
+    for medium in Medium::ALL {
+        let name = format!("stall-{}", medium.name());
+        add(name, Box::new(move |ground| stall::measure(ground, medium)));
+    }
+    add("kills-memory".to_owned(), Box::new(kills::measure));
+    add("marks".to_owned(), Box::new(marks::measure));
+    add("import".to_owned(), Box::new(import::measure));
+    for graph in starts::Graph::ALL {
+        let name = format!("start-{}", graph.name());
+        add(name, Box::new(move |ground| starts::measure(ground, graph)));
+    }
+    parts
+}
+
+fn run(arguments: &Arguments) -> Result<(), String> {
+    if let Some(path) = &arguments.table {
+        let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let results =
+            serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))?;
+        print!("{}", report::table(&results));
+        return Ok(());
+    }
+    let parts: Vec<_> =
+        parts().into_iter().filter(|(name, _)| name.contains(&arguments.only)).collect();
+    if parts.is_empty() {
+        return Err(format!("nothing has {:?} in its name; see main.rs", arguments.only));
+    }
+    // The client sleeps when it waits, as clients do.
+    let config = runtime::Config { spin_us: 0, ..runtime::Config::default() };
+    let core = runtime::Core::new(config).map_err(|error| error.to_string())?;
+    let places = Places::new(&arguments.out)?;
+    let ground = Ground { core, places, rounds: arguments.rounds.max(1) };
+    let _awake = Awake::begin()?;
+    let (begun, mut rows) = (Instant::now(), Vec::new());
+    for (name, measure) in &parts {
+        eprintln!("[{} s] {name}", begun.elapsed().as_secs());
+        // What goes wrong in one says nothing of the others.
+        for row in measure(&ground).unwrap_or_else(|error| vec![Row::failed(name, error)]) {
+            eprintln!("  {}", row.line());
+            rows.push(row);
+        }
+    }
+    let results = report::results(&rows, begun.elapsed().as_secs());
+    report::write(&arguments.out, &results)?;
+    let table = report::table(&results);
+    eprintln!("\n{table}");
+    arguments
+        .readme
+        .as_deref()
+        .map_or(Ok(()), |readme| bench::quote::between(readme, (BEGIN, END), &table))
+}

@@ -1,0 +1,151 @@
+//! What a mirror writes beside its data, to know after a crash where its copies may differ.
+
+use std::time::Duration;
+
+use bench::load::{self, Load, Pattern, Verify};
+use serde_json::json;
+
+use crate::beside::spec;
+use crate::graph::{Bed, Served, said, until_over};
+use crate::report::Row;
+use crate::window::{Ground, Medium};
+
+/// Writes of labels for each write of data that reaches a member, at most.
+const SHARE: f64 = 0.03;
+
+/// Bytes of the mirror: 2048 regions.
+const SIZE: u64 = 2 << 30;
+
+/// Copying one member to the other takes no longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Writes anywhere.
+struct Slow {
+    name: &'static str,
+    words: &'static str,
+    /// So many a second at most.
+    iops: u64,
+    /// Before they are counted.
+    warm_up: Duration,
+    time: Duration,
+}
+
+/// Every region was written to before. Fast, all stay in the map; slowly, most are left alone for longer than the
+/// mirror waits.
+const LOADS: [Slow; 2] = [
+    Slow {
+        name: "fast",
+        words: "as many as it takes",
+        iops: 1_000_000,
+        warm_up: Duration::from_secs(2),
+        time: Duration::from_secs(11),
+    },
+    Slow {
+        name: "slow",
+        words: "400 a second",
+        iops: 400,
+        warm_up: Duration::from_secs(26),
+        time: Duration::from_secs(30),
+    },
+];
+
+/// Writes that members got.
+#[derive(Clone, Copy)]
+struct Writes {
+    /// Of the mirror's clients.
+    data: u64,
+    /// All that reached the member.
+    member: u64,
+}
+
+/// Labels' writes beside data's.
+pub fn measure(ground: &Ground) -> Result<Vec<Row>, String> {
+    let place = Medium::Memory.place(ground);
+    let (below, above) = (Bed::new(&place, "below")?, Bed::new(&place, "above")?);
+    let members = below.serve(&format!(
+        "[disk]\n{}{}[export]\nout-a = {{ on = \"a\" }}\nout-b = {{ on = \"b\" }}\n",
+        member("a"),
+        member("b")
+    ))?;
+    let graph = |iops| mirror(&members, iops);
+    let served = above.serve(&graph(LOADS[0].iops))?;
+    // Nobody has said that its members are alike.
+    until_over(&served.control, PATIENCE)?;
+    ground.fill(&served, SIZE)?;
+    let mut rows = Vec::new();
+    for load in &LOADS {
+        // The mirror itself goes on.
+        served.control.apply(&above.change_to(&graph(load.iops))).map_err(said)?;
+        write(ground, &served.uri(), load.warm_up)?;
+        let before = writes(&served, &members)?;
+        write(ground, &served.uri(), load.time)?;
+        rows.push(row(load, before, writes(&served, &members)?));
+    }
+    Ok(rows)
+}
+
+fn member(name: &str) -> String {
+    let size = SIZE + (2 << 20);
+    format!("{name} = {{ file = \"{name}.img\", size = \"{size}\", create = true }}\n")
+}
+
+fn mirror(members: &Served<'_>, iops: u64) -> String {
+    let disk = |name: &str| {
+        format!(
+            "{name} = {{ nbd = \"{}\", label = true }}\n",
+            members.uri_of(&format!("out-{name}"))
+        )
+    };
+    spec(
+        &(disk("a") + &disk("b")),
+        &format!(
+            "pair = {{ kind = \"mirror\", on = [\"a\", \"b\"] }}\n\
+             fair = {{ kind = \"limit\", on = \"pair\", iops = {iops} }}"
+        ),
+        "fair",
+    )
+}
+
+fn row(load: &Slow, before: Writes, after: Writes) -> Row {
+    let data = after.data - before.data;
+    let labels = after.member - before.member - data;
+    let share = labels as f64 / data as f64;
+    Row {
+        id: format!("marks-{}", load.name),
+        title: format!("a mirror's map, random writes of 4 KiB over 2 GiB, {}", load.words),
+        aim: format!("at most {:.0} % of the data's writes", SHARE * 1e2),
+        figure: format!("{labels} beside {data} on a member: {:.2} %", share * 1e2),
+        holds: Some(share <= SHARE),
+        rounds: json!([{ "data_writes": data, "label_writes": labels }]),
+    }
+}
+
+fn write(ground: &Ground, uri: &str, time: Duration) -> Result<(), String> {
+    let load = Load {
+        pattern: Pattern::RandomWrite,
+        connections: 1,
+        depth: 8,
+        block: 4096,
+        warm_up: Duration::ZERO,
+        time,
+        span: Some(SIZE),
+        verify: Verify::Nothing,
+        structured: false,
+    };
+    let outcome = ground.core.block_on(load::run(&ground.core.env(), uri, &load));
+    let outcome = outcome.map_err(|error| error.to_string())?;
+    outcome.first_error.map_or(Ok(()), |error| Err(error.to_string()))
+}
+
+/// Counted by the engines: above, what clients wrote to the mirror, and below, what came to a member.
+fn writes(above: &Served<'_>, below: &Served<'_>) -> Result<Writes, String> {
+    Ok(Writes { data: writes_of(above, "pair")?, member: writes_of(below, "a")? })
+}
+
+fn writes_of(served: &Served<'_>, name: &str) -> Result<u64, String> {
+    let top = served.control.top().map_err(said)?;
+    let row = top.rows.iter().find(|row| row.name == name);
+    let counts = row.and_then(|row| row.counts.as_ref());
+    let writes = counts.map(|counts| counts.ops.get("write").copied().unwrap_or(0));
+    writes.ok_or_else(|| format!("the server does not count what {name} does"))
+}

@@ -1,0 +1,80 @@
+//! The rows: as JSON with every round, and as a table.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+/// What was promised, what was found.
+pub struct Row {
+    /// A short name.
+    pub id: String,
+    /// In words.
+    pub title: String,
+    /// What is promised.
+    pub aim: String,
+    /// What was found.
+    pub figure: String,
+    /// Whether that is as promised; `None` if it is shown beside another row only.
+    pub holds: Option<bool>,
+    /// All that it was made of.
+    pub rounds: Value,
+}
+
+impl Row {
+    /// One that could not be measured, and why.
+    pub fn failed(name: &str, error: String) -> Self {
+        let (id, title, aim) =
+            (name.to_owned(), name.to_owned(), "that it can be measured".to_owned());
+        Self { id, title, aim, figure: error, holds: Some(false), rounds: Value::Null }
+    }
+
+    /// A line for the terminal.
+    pub fn line(&self) -> String {
+        format!("{}: {} (aim: {}) {}", self.title, self.figure, self.aim, said(self.holds))
+    }
+}
+
+fn said(holds: Option<bool>) -> &'static str {
+    match holds {
+        Some(true) => "yes",
+        Some(false) => "**no**",
+        None => "",
+    }
+}
+
+/// All rows, with the machine.
+pub fn results(rows: &[Row], took_s: u64) -> Value {
+    let row = |row: &Row| {
+        json!({
+            "id": row.id, "title": row.title, "aim": row.aim, "figure": row.figure,
+            "holds": row.holds, "rounds": row.rounds,
+        })
+    };
+    json!({
+        "machine": bench::machine::machine(),
+        "took_seconds": took_s,
+        "rows": rows.iter().map(row).collect::<Vec<_>>(),
+    })
+}
+
+/// The table for people.
+pub fn table(results: &Value) -> String {
+    let mut text = "| what | aim | found | holds |\n|---|---|---|---|\n".to_owned();
+    for row in results["rows"].as_array().into_iter().flatten() {
+        let cell = |name: &str| row[name].as_str().unwrap_or("");
+        let (title, aim, figure) = (cell("title"), cell("aim"), cell("figure"));
+        let _ = writeln!(text, "| {title} | {aim} | {figure} | {} |", said(row["holds"].as_bool()));
+    }
+    text
+}
+
+/// Writes `jobs.json` and `jobs.md`.
+pub fn write(out: &Path, results: &Value) -> Result<(), String> {
+    let save = |name: &str, text: &str| {
+        let path = out.join(name);
+        std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
+    };
+    save("jobs.json", &format!("{results:#}\n"))?;
+    save("jobs.md", &table(results))
+}

@@ -1,0 +1,106 @@
+//! A volume that is encrypted while clients use it: the longest that any of them waits.
+
+use std::time::Duration;
+
+use api::{Client, JobCommand, JobRequest, JobState};
+use serde_json::json;
+
+use crate::beside::{crypt, disk, spec, window_json};
+use crate::graph::{Bed, Served, job, said};
+use crate::report::Row;
+use crate::window::{Ground, Medium, Visit, Window};
+
+/// Nobody waits longer than this.
+const LONGEST_MS: f64 = 200.0;
+
+/// With and without the job in turns of so long.
+const TIME: Duration = Duration::from_secs(1);
+
+/// Before each: what the client itself begins with is not counted.
+const WARM_UP: Duration = Duration::from_millis(50);
+
+/// After so many turns a disk that is slow is left as it is.
+const TURNS_MAX: usize = 20;
+
+/// Bytes that are encrypted.
+const DATA_BYTES: u64 = 1 << 30;
+
+/// Both ends of a labelled disk.
+const LABELS_BYTES: u64 = 2 << 20;
+
+struct Turns {
+    with: Vec<Window>,
+    without: Vec<Window>,
+    /// Bytes that were encrypted when it was over.
+    moved: u64,
+}
+
+/// The longest wait, on a medium.
+pub fn measure(ground: &Ground, medium: Medium) -> Result<Vec<Row>, String> {
+    let bed = Bed::new(&medium.place(ground), "stall")?;
+    bed.write("key", "correct horse battery staple")?;
+    let disk = disk("a", DATA_BYTES + LABELS_BYTES);
+    let served = bed.serve(&spec(&disk, "", "a"))?;
+    ground.fill(&served, DATA_BYTES)?;
+    // The key costs what it costs a person who says nothing about that.
+    let after = bed.change_to(&spec(&disk, &crypt("256MiB", 4), "safe"));
+    let first = |control: &Client| control.apply(&after).map(drop).map_err(said);
+    let turns = turns(ground, &served, &first)?;
+    Ok(vec![row(medium, &turns)])
+}
+
+fn turns(
+    ground: &Ground,
+    served: &Served<'_>,
+    first: &(dyn Fn(&Client) -> Result<(), String> + Sync),
+) -> Result<Turns, String> {
+    let visit = Visit { span: DATA_BYTES, warm_up: WARM_UP, time: TIME, job: None, may_end: true };
+    let mut turns = Turns { with: Vec::new(), without: Vec::new(), moved: 0 };
+    while turns.with.len() < TURNS_MAX {
+        turns.without.push(ground.window(served, &visit)?);
+        let begin: &(dyn Fn(&Client) -> Result<(), String> + Sync) =
+            if turns.with.is_empty() { first } else { &resume };
+        turns.with.push(ground.window(served, &Visit { job: Some(begin), ..visit })?);
+        let (_, Some(now)) = job(&served.control)? else {
+            turns.moved = DATA_BYTES;
+            return Ok(turns);
+        };
+        turns.moved = now.progress.done_bytes;
+        tell(&served.control, JobCommand::Pause)?;
+        while matches!(job(&served.control)?.1, Some(job) if job.state == JobState::Running) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    Ok(turns)
+}
+
+fn resume(control: &Client) -> Result<(), String> {
+    tell(control, JobCommand::Resume)
+}
+
+/// What is over meanwhile needs no word.
+fn tell(control: &Client, command: JobCommand) -> Result<(), String> {
+    let request = JobRequest { job: "safe-move".to_owned(), command, dry_run: false };
+    match control.job(&request) {
+        Err(problem) if job(control)?.1.is_some() => Err(said(problem)),
+        _ => Ok(()),
+    }
+}
+
+fn row(medium: Medium, turns: &Turns) -> Row {
+    let longest = |windows: &[Window]| windows.iter().map(|w| w.longest_ms).fold(0.0, f64::max);
+    let (with, without) = (longest(&turns.with), longest(&turns.without));
+    let all = |windows: &[Window]| windows.iter().map(window_json).collect::<Vec<_>>();
+    Row {
+        id: format!("stall-{}", medium.name()),
+        title: format!("encrypting 1 GiB in place, {}: the longest wait", medium.words()),
+        aim: format!("{LONGEST_MS:.0} ms"),
+        figure: format!(
+            "{with:.0} ms, without it {without:.0} ms; {} MiB in {} s",
+            turns.moved >> 20,
+            turns.with.len()
+        ),
+        holds: Some(with <= LONGEST_MS),
+        rounds: json!({ "with": all(&turns.with), "without": all(&turns.without) }),
+    }
+}

@@ -1,0 +1,117 @@
+//! Starts after a kill: from the command to the first answer.
+
+use std::time::{Duration, Instant};
+
+use bench::load::{self, Load, Pattern, Verify};
+use bench::stats::median;
+use serde_json::json;
+
+use crate::beside::{disk, spec};
+use crate::graph::{Bed, kill_after};
+use crate::report::Row;
+use crate::window::{Ground, Medium};
+
+/// Longer than this it does not take, and the log besides, at so many bytes a second.
+const LONGEST: Duration = Duration::from_secs(2);
+const LOG_BYTES_PER_S: u64 = 200_000_000;
+
+/// A vault's log is at most as large.
+const LOG_BYTES: u64 = 16 << 20;
+
+/// What clients do until then: most of it is the first write to a block of a remap.
+const WRITES: Load = Load {
+    pattern: Pattern::RandomWrite,
+    connections: 1,
+    depth: 32,
+    block: 4096,
+    warm_up: Duration::ZERO,
+    time: Duration::ZERO,
+    span: None,
+    verify: Verify::Nothing,
+    structured: false,
+};
+
+/// Who is killed.
+#[derive(Clone, Copy, Debug)]
+pub enum Graph {
+    /// A mirror with regions all over.
+    Mirror,
+    /// A remap with the largest log.
+    Remap,
+}
+
+impl Graph {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Mirror, Self::Remap];
+
+    /// A word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Mirror => "mirror",
+            Self::Remap => "remap",
+        }
+    }
+
+    fn spec(self) -> String {
+        let size = 2 << 30;
+        match self {
+            Self::Mirror => spec(
+                &(disk("a", size) + &disk("b", size)),
+                "pair = { kind = \"mirror\", on = [\"a\", \"b\"] }",
+                "pair",
+            ),
+            Self::Remap => spec(
+                &disk("a", size),
+                "thin = { kind = \"remap\", on = \"a\", size = \"1GiB\", block = \"4KiB\" }",
+                "thin",
+            ),
+        }
+    }
+
+    /// What it is held to.
+    fn longest(self) -> Duration {
+        match self {
+            Self::Mirror => LONGEST,
+            Self::Remap => {
+                LONGEST + Duration::from_secs_f64(LOG_BYTES as f64 / LOG_BYTES_PER_S as f64)
+            }
+        }
+    }
+}
+
+/// Kills under load, each after another time.
+pub fn measure(ground: &Ground, graph: Graph) -> Result<Vec<Row>, String> {
+    let bed = Bed::new(&Medium::Disk.place(ground), "starts")?;
+    let mut served = bed.serve(&graph.spec())?;
+    let mut took_ms = Vec::new();
+    for round in 0..ground.rounds {
+        let (uri, pid) = (served.uri(), served.pid());
+        let time = Duration::from_millis(1500 + 700 * round as u64);
+        std::thread::scope(|scope| {
+            let killer = scope.spawn(move || kill_after(pid, time));
+            let load = Load { time: time * 2, ..WRITES };
+            // It ends with the server, and with an error.
+            let _ = ground.core.block_on(load::run(&ground.core.env(), &uri, &load));
+            killer.join().map_err(|_| "the killer panicked")?
+        })?;
+        served.kill();
+        let begun = Instant::now();
+        served = bed.start(&["serve", "bench.toml"])?;
+        ground.core.block_on(served.answers(&ground.core.env()))?;
+        took_ms.push(begun.elapsed().as_secs_f64() * 1e3);
+    }
+    let worst = took_ms.iter().copied().fold(0.0, f64::max);
+    let longest_ms = graph.longest().as_secs_f64() * 1e3;
+    Ok(vec![Row {
+        id: format!("start-{}", graph.name()),
+        title: format!(
+            "a {} killed under load, {}: start to first answer",
+            graph.name(),
+            Medium::Disk.words()
+        ),
+        aim: format!("{longest_ms:.0} ms"),
+        figure: format!("{worst:.0} ms at most, median {:.0} ms", median(&took_ms).value),
+        holds: Some(worst <= longest_ms),
+        rounds: json!(took_ms),
+    }])
+}
