@@ -2,6 +2,17 @@
 //!
 //! `jobs [--rounds N] [--out DIR] [--only PART-OF-ID] [--readme FILE]`, or `jobs --table FILE` for the table of
 //! saved results.
+//!
+//! | file | measures |
+//! | --- | --- |
+//! | `beside.rs` | clients beside a job, and the job beside clients |
+//! | `stall.rs` | the longest wait while a volume is encrypted |
+//! | `kills.rs` | what is left of one whose server is killed meanwhile; `known.rs` has what must be |
+//! | `marks.rs` | what a mirror writes for its map |
+//! | `import.rs` | graphs that are found on disks |
+//! | `starts.rs` | starts after kills |
+//!
+//! `graph.rs` is a graph in a directory, `window.rs` its clients, `report.rs` the rows.
 #![allow(clippy::disallowed_methods, reason = "it starts servers and reads the real clock")]
 
 mod beside;
@@ -75,15 +86,15 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures something.
+/// What is measured as one.
 type Measure = Box<dyn Fn(&Ground) -> Result<Vec<Row>, String>>;
 
-/// What is measured as one, by its name.
+/// By its name.
 type Part = (String, Measure);
 
 fn parts() -> Vec<Part> {
     let mut parts: Vec<Part> = Vec::new();
-    let mut add = |name: String, part: Measure| parts.push((name, part));
+    let mut add = |name: String, measure: Measure| parts.push((name, measure));
     for job in beside::Job::ALL {
         for medium in Medium::ALL {
             let name = format!("{}-{}", job.word(), medium.name());

@@ -94,6 +94,8 @@ fn a_client_that_waits_is_there() {
             let beside = timed().await;
             assert!(beside >= WORK * 3 * 7, "{beside:?} beside somebody, {alone:?} alone");
             drop(asked);
+            // It is noticed with the next step, and holds for a while from there.
+            pace.step_of(block::STEP_BYTES_MIN).await.done(block::STEP_BYTES_MIN);
             env.sleep(Duration::from_millis(100)).await;
             let step = pace.step().await;
             assert_eq!(step.bytes(), block::STEP_BYTES_MAX, "nobody is there any more");

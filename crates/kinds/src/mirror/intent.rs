@@ -211,9 +211,9 @@ mod tests {
             write(&intent, at(n, 4096));
         }
         // All in one place, for long.
-        for _ in 0..1_000_000 {
+        (0..1_000_000).for_each(|_| {
             write(&intent, at(0, 4096));
-        }
+        });
         intent.quiet(|_| false);
         intent.covers(at(0, 4096));
         let left = intent.quiet(|_| false).len();
