@@ -31,8 +31,8 @@ pub fn machine() -> Machine {
 
 /// How this machine opens disks, if nothing is said.
 pub fn opening() -> Opening {
-    let (degraded, take, changes, wipe, grow) = Default::default();
-    Opening { machine: machine(), degraded, wipe, grow, take, changes }
+    let (degraded, take, changes, wipe, replaced, grow) = Default::default();
+    Opening { machine: machine(), degraded, wipe, replaced, grow, take, changes }
 }
 
 /// Looks at the labelled disks of a spec; `None` if it has none. See [`Survey::take`].

@@ -94,6 +94,7 @@ fn what_cannot_be_done_is_refused_and_changes_nothing() {
     run("mkfs.ext4", &["-q", &dir.path("held.img").display().to_string()]);
     let plain = "plain = { file = \"plain.img\" }";
     std::fs::write(dir.path("plain.img"), vec![0; 1 << 20]).unwrap();
+    dir.text(&["create", "blank.img", "64M"]);
     let part = "p = { kind = \"partition\", on = \"safe\", start = \"1MiB\", size = \"4MiB\" }";
     let cases = [
         // The bytes would be others, or fewer.
@@ -116,6 +117,13 @@ fn what_cannot_be_done_is_refused_and_changes_nothing() {
         // A disk that is not there, or holds something.
         (spec(&C.replace("create = true, ", ""), three, VOL), 4, "c.img"),
         (spec(&C.replace("c.img", "held.img"), three, VOL), 5, "HOLDS ext4"),
+        // A disk in use that would be somewhere else, where nothing of it is.
+        (
+            spec("", PAIR, VOL).replace("b.img", "blank.img"),
+            2,
+            "b of this graph is in use on b.img",
+        ),
+        (spec("", PAIR, VOL).replace("b.img", "none.img"), 2, "b of this graph is in use on b.img"),
     ];
     for (text, code, words) in &cases {
         dir.write("next.toml", text);

@@ -312,6 +312,9 @@ impl Trial<'_> {
             }
             During::Insert => {
                 self.in_sync();
+                if self.third.take().is_some() {
+                    self.dir.text(&["device", "remove", "home/c"]);
+                }
                 let file = self.new_file();
                 self.kill_within(&["device", "insert", "home/c", &file, "--wipe"]);
                 self.third = self.has("c").then_some(file);

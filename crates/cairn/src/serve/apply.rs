@@ -27,6 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(super) struct Anew {
     /// Those that are labelled whatever is on them.
     pub wipe: Vec<String>,
+    /// Those that are other ones from now on.
+    pub replaced: Vec<String>,
     /// Those with a label that have grown, and are used as a whole.
     pub grow: Vec<String>,
 }
@@ -153,8 +155,9 @@ impl Serving {
             return Err(Failure::new(Exit::Usage, why));
         }
         // What is missing now was missing before: somebody has said that this is right.
-        let Anew { wipe, grow } = anew;
-        let opening = Opening { wipe, grow, degraded: true, changes: true, ..labels::opening() };
+        let Anew { wipe, replaced, grow } = anew;
+        let opening =
+            Opening { wipe, replaced, grow, degraded: true, changes: true, ..labels::opening() };
         let running = now.labels.as_ref();
         let look = labels::survey(spec, &self.env, &self.engine, opening, dry_run, running);
         let survey = look.await;

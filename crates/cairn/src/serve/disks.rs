@@ -38,7 +38,8 @@ impl Serving {
         edited.map_err(|why| Failure::new(Exit::Usage, why))?;
         if matches!(change, DiskChange::Replace(_)) && !request.wipe {
             // Not for what is there already.
-            self.wanted(&spec, Anew::default(), true).await?;
+            let anew = Anew { replaced: vec![member.clone()], ..Anew::default() };
+            self.wanted(&spec, anew, true).await?;
         }
         let mut applied = self.become_spec(&turn, spec, Anew::wipe(wipe), request.dry_run).await?;
         // A daemon keeps what was changed.

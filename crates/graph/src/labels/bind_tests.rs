@@ -44,6 +44,7 @@ fn seen(sights: Vec<Sight>) -> Result<BTreeMap<String, Bound>, Vec<Why>> {
         machine: Machine::new("here", [1; 16]),
         degraded: false,
         wipe: Vec::new(),
+        replaced: Vec::new(),
         grow: Vec::new(),
         take: false,
         changes: false,

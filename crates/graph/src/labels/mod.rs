@@ -41,6 +41,8 @@ pub struct Opening {
     pub degraded: bool,
     /// Disks that are labelled whatever is on them.
     pub wipe: Vec<String>,
+    /// Disks that are other ones from now on, as somebody says.
+    pub replaced: Vec<String>,
     /// Disks of which all is used from now on, where they have grown since they were labelled.
     pub grow: Vec<String>,
     /// Whether disks are taken that another machine has open.

@@ -487,6 +487,12 @@ impl Labels {
         Ok(())
     }
 
+    /// Where the disk of that name is, if it is open.
+    pub(super) fn place_in_use(&self, name: &str) -> Option<&str> {
+        let disk = self.disks.get(name).filter(|disk| disk.open.is_some())?;
+        disk.disk.as_ref().map(place_of)
+    }
+
     /// The disk of that kind that is open, if this is one.
     pub(super) fn in_use(&self, kind: &Kind, identity: &str) -> Option<InUse> {
         let mut disks = self.disks.values().filter(|disk| disk.identity == identity);

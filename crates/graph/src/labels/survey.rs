@@ -205,9 +205,32 @@ impl Survey {
                 }
             }
         };
+        self.stays_where_it_is(&look, &sight, running)?;
         let place = look.place.clone();
         self.looks.push(look);
         Ok(Sighting { name, place, sight })
+    }
+
+    /// Nobody loses a disk that is in use because a spec has another place for it, with nothing of it there.
+    fn stays_where_it_is(
+        &self,
+        look: &Look,
+        sight: &Sight,
+        running: Option<&Labels>,
+    ) -> Result<(), Refusal> {
+        let name = &look.disk.given.name;
+        let is_other =
+            matches!(sight, Sight::ToBeMade | Sight::Blank | Sight::Holds(_) | Sight::Wrong(_));
+        let is_meant =
+            [&self.opening.wipe, &self.opening.replaced].iter().any(|all| all.contains(name));
+        let at = running.and_then(|running| running.place_in_use(name));
+        let Some(at) = at.filter(|_| is_other && !is_meant) else { return Ok(()) };
+        let words = format!(
+            "{} has no label of it, and {name} of this graph is in use on {at}. Next: leave it there; or, where other \
+             disks have its data, cairn device replace",
+            look.place
+        );
+        Err(Refusal::of(name, Why::Usage, words))
     }
 
     /// Looks at a disk that the running graph has open: its label is what that one says.

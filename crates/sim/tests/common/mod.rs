@@ -48,6 +48,7 @@ pub fn opening(changes: bool) -> Opening {
         machine: Machine::new("host", [1; 16]),
         degraded: changes,
         wipe: Vec::new(),
+        replaced: Vec::new(),
         grow: Vec::new(),
         take: false,
         changes,

@@ -159,6 +159,7 @@ impl Trial {
             // What is missing was missing before.
             degraded: true,
             wipe: wish.wipe.clone(),
+            replaced: Vec::new(),
             grow: Vec::new(),
             take: false,
             changes: true,

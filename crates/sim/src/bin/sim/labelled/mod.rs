@@ -306,6 +306,7 @@ impl Trial {
                 machine: Machine::new("host", id),
                 degraded: ask.degraded,
                 wipe: Vec::new(),
+                replaced: Vec::new(),
                 grow: Vec::new(),
                 take: false,
                 changes: false,
