@@ -287,6 +287,7 @@ impl Checking<'_> {
         }
         all
     }
+
     /// Members of a mirror that have nothing of what it keeps: they have missed everything.
     fn without_a_state(&mut self, planned: &Planned, named: &Named, node: &PlannedNode) {
         if node.kind.maker.bytes() != Bytes::OfEach {

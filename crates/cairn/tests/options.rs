@@ -4,12 +4,13 @@
 mod common;
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use api::{Applied, GraphView};
+use common::load::Load;
 use common::machine::noise;
-use common::{Dir, Serve, send, tool, until};
+use common::{Dir, Serve, tool, until};
 use rustix::fs::OFlags;
 
 /// Two copies, the disks of which are opened so; what is on `part` of them is exported too, if there is one.
@@ -59,12 +60,11 @@ fn labelled_disks_are_opened_otherwise_under_load() {
     std::fs::write(dir.path("image"), noise(32 << 20, 3)).unwrap();
     assert_eq!(tool(&dir, "nbdcopy", &["image", &uri]).code, 0);
 
-    let mut load = Command::new("fio");
-    load.args(["--name=load", "--ioengine=nbd", "--rw=randwrite", "--bs=4k-64k", "--iodepth=8"]);
-    load.args(["--verify=crc32c", "--verify_backlog=64", "--verify_fatal=1", "--offset=32M"]);
-    load.args(["--size=16M", "--time_based", "--runtime=600", "--verify_state_save=0"]);
-    load.args(["--output-format=json", "--output=fio.json", &format!("--uri={uri}")]);
-    let mut load = load.current_dir(dir.path(".")).stdin(Stdio::null()).spawn().unwrap();
+    let load = Load::of_nbd_with(
+        &dir,
+        &uri,
+        &["--rw=randwrite", "--verify_backlog=64", "--offset=32M", "--size=16M"],
+    );
     std::fs::create_dir(dir.path("sub")).unwrap();
     for round in 0..6 {
         let (a, b) = match round % 3 {
@@ -87,12 +87,7 @@ fn labelled_disks_are_opened_otherwise_under_load() {
     }
     in_sync(&dir);
     dir.text(&["check"]);
-    assert!(load.try_wait().unwrap().is_none(), "the load has ended before the last change");
-    send(load.id(), "INT");
-    load.wait().unwrap();
-    let said = std::fs::read_to_string(dir.path("fio.json")).unwrap();
-    let said: serde_json::Value = serde_json::from_str(&said[said.find('{').unwrap()..]).unwrap();
-    assert_eq!(said["jobs"][0]["error"], 0, "a client saw an error, or other bytes");
+    load.end();
 
     assert_eq!(serve.stop().code, 0);
     let read = |name: &str| std::fs::read(dir.path(name)).unwrap()[1 << 20..63 << 20].to_vec();

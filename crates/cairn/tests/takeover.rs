@@ -51,6 +51,16 @@ fn safe() -> Dir {
     dir
 }
 
+/// Bytes that go with their process.
+fn mortal() -> Dir {
+    let dir = Dir::new();
+    dir.write(
+        "home.toml",
+        "name = \"home\"\n[disk]\nm = { memory = \"64MiB\" }\n[export]\nvol = { on = \"m\" }\n",
+    );
+    dir
+}
+
 /// Files that are written, synced and read back, one after the other, until something is wrong or the
 /// file `over` is there.
 const WRITER: &str = "n=0
@@ -194,11 +204,7 @@ fn a_planned_restart_keeps_connections() {
 #[test]
 fn what_cannot_be_handed_over_ends_in_order() {
     let _alone = alone();
-    let dir = Dir::new();
-    dir.write(
-        "home.toml",
-        "name = \"home\"\n[disk]\nm = { memory = \"64MiB\" }\n[export]\nvol = { on = \"m\" }\n",
-    );
+    let dir = mortal();
     let mut manager = Manager::new(&dir);
     manager.start(&["home.toml"]);
     assert_eq!(manager.replace(), 0);
@@ -256,11 +262,7 @@ fn what_a_kill_would_lose_is_not_held() {
         return;
     }
     let _alone = alone();
-    let dir = Dir::new();
-    dir.write(
-        "home.toml",
-        "name = \"home\"\n[disk]\nm = { memory = \"64MiB\" }\n[export]\nvol = { on = \"m\" }\n",
-    );
+    let dir = mortal();
     let mut manager = Manager::new(&dir);
     manager.start(&["home.toml"]);
     let name = Name::new(&dir);

@@ -45,6 +45,7 @@ const REPLAY_WINDOW: usize = 16;
 /// What the memory of a log is held as, before the name of the disk.
 const RING: &str = "unflushed/";
 
+/// Why another disk of the same name is not opened beside the one in use.
 const SAME_NAME: &str = "the running graph has a disk of this name on another server, and what that one has not \
                          flushed outlives this process. Next: give the new disk another name";
 
