@@ -8,11 +8,11 @@ const LONG_LIFE: Duration = Duration::from_secs(1);
 /// After the first quick death; twice as long after each further one.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The longest pause.
-pub const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// The longest pause: what is attached waits for it and for the start behind it, 5 s together.
+pub const PAUSE_MAX: Duration = Duration::from_secs(3);
 
 /// Quick deaths in a row after which it is not started again by itself: about a minute of trying.
-pub const GIVE_UP_AFTER: u32 = 12;
+pub const GIVE_UP_AFTER: u32 = 24;
 
 /// Counts quick deaths.
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ impl Pace {
         self.quick += 1;
         match self.quick {
             1 => Some(Duration::ZERO),
-            n if n < GIVE_UP_AFTER => Some((PAUSE * 2_u32.pow(n - 2)).min(PAUSE_MAX)),
+            n if n < GIVE_UP_AFTER => Some(PAUSE.saturating_mul(1 << (n - 2)).min(PAUSE_MAX)),
             _ => None,
         }
     }
