@@ -44,8 +44,6 @@ fn made(text: &str, killed: bool) -> Dir {
         }
         false => {
             serve.stop().ok();
-            // A start brings pages up to what the log says.
-            dir.serve(&["g.toml"]).stop().ok();
         }
     }
     dir

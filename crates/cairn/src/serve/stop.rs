@@ -124,10 +124,11 @@ impl Serving {
 
     /// Answers what is begun and flushes. Says how many connections were closed, or what is missing.
     async fn stop(&self, limit: Duration) -> Result<usize, String> {
-        // A change that is under way ends first, one way or the other; there will be no other one.
-        let Some(_turn) = self.env.within(limit, self.live.turn()).await else {
+        let Some(turn) = self.env.within(limit, self.live.turn()).await else {
             return Err(self.overdue(limit));
         };
+        // A change that was under way has ended, one way or the other; there will be no other one.
+        std::mem::forget(turn);
         // Whoever uses a device has as long as what is begun has afterwards.
         let devices = self.attachments.end(limit).await;
         let deadline = self.env.now().after(limit);
@@ -140,7 +141,7 @@ impl Serving {
             Some(Ok(())) => {
                 // Who still uses a device may write behind this flush: then it was not closed in order.
                 devices?;
-                self.close_labels(deadline).await;
+                self.close(deadline).await;
                 Ok(closed)
             }
             Some(Err(failed)) => Err(format!("not everything was flushed: {failed}")),
@@ -148,9 +149,10 @@ impl Serving {
         }
     }
 
-    /// Tells the labels that all is flushed. Where that fails, the next start takes it for a crash,
-    /// and copies what it need not.
-    pub(super) async fn close_labels(&self, deadline: Mono) {
+    /// Closes the devices, and tells the labels that all is flushed. Where that fails, the next start takes it for a
+    /// crash, and does again what it need not.
+    pub(super) async fn close(&self, deadline: Mono) {
+        self.live.close_devices(deadline).await;
         let now = self.live.now();
         let Some(labels) = &now.labels else { return };
         let left = deadline.since(self.env.now());

@@ -293,7 +293,7 @@ impl Serving {
             Some(flushed) => flushed?,
             None => return Err(self.overdue(HAND_OVER)),
         }
-        self.close_labels(deadline).await;
+        self.close(deadline).await;
         std::mem::forget(held);
         Ok(())
     }

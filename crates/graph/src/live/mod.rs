@@ -262,6 +262,19 @@ impl Live {
         waiting.collect()
     }
 
+    /// Ends what devices do by themselves, those above first: the next start finds everything in its place. What does
+    /// not end by then is cut off, as by a kill. For a graph of which nothing more is asked.
+    pub async fn close_devices(&self, deadline: Mono) {
+        let graph = &self.now().graph;
+        // Disks stay: labels have something to say yet.
+        for member in graph.members().iter().rev().filter(|member| !member.lowers.is_empty()) {
+            let left = deadline.since(self.env.now());
+            if self.env.within(left, graph.close(member)).await.is_none() {
+                return;
+            }
+        }
+    }
+
     /// Until every request of clients is answered and all that was answered is flushed.
     async fn quiet(&self, old: &Now, deadline: Mono) -> Result<()> {
         let quiet = async {

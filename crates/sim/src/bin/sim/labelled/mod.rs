@@ -567,6 +567,7 @@ impl Trial {
         // A disk of which an earlier flush has failed is out by now.
         self.in_sync = self.in_sync_now()?;
         let running = self.running.take().expect("it runs");
+        self.world.block_on(running.live.close_devices(self.world.env().now().after(LIMIT)))?;
         let now = running.live.now();
         let labels = now.labels.as_ref().expect("it has labelled disks");
         let closed = self.world.block_on(labels.close())?;
