@@ -154,7 +154,9 @@ impl Inner {
         }
         self.flush_fault.check()?;
         let Some(turn) = self.turn(mover).await? else { return Ok(true) };
-        let Some(range) = self.window(turn.bytes()) else { return Ok(true) };
+        // In place it is flushes that take the time, and not bytes: a short step would be no shorter.
+        let most = if self.in_place { self.step_bytes } else { turn.bytes() };
+        let Some(range) = self.window(most) else { return Ok(true) };
         if mover.moved.as_ref().is_some_and(|(moved, _)| moved.overlaps(range)) {
             // It was told to turn round.
             self.settle(mover).await?;
