@@ -3,6 +3,7 @@
 //! `cairn bench URI`, the suite that writes the README's table and the figures of jobs all use [`load::run`].
 #![forbid(unsafe_code)]
 
+pub mod arguments;
 pub mod awake;
 pub mod histogram;
 pub mod load;

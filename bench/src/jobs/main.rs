@@ -1,8 +1,5 @@
 //! What is promised of changes under load, measured: clients beside jobs, starts after kills, and the like.
 //!
-//! `jobs [--rounds N] [--out DIR] [--only PART-OF-ID] [--readme FILE]`, or `jobs --table FILE` for the table of
-//! saved results.
-//!
 //! | file | measures |
 //! | --- | --- |
 //! | `beside.rs` | clients beside a job, and the job beside clients |
@@ -26,12 +23,14 @@ mod stall;
 mod starts;
 mod window;
 
-use std::path::PathBuf;
+use std::num::NonZeroUsize;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use bench::arguments::{Arguments, saved};
 use bench::awake::Awake;
 use bench::places::Places;
+use clap::Parser;
 
 use report::Row;
 use window::{Ground, Medium};
@@ -43,41 +42,15 @@ const ROUNDS: usize = 5;
 const BEGIN: &str = "<!-- jobs: begin -->";
 const END: &str = "<!-- jobs: end -->";
 
-struct Arguments {
-    rounds: usize,
-    out: PathBuf,
-    only: String,
-    readme: Option<PathBuf>,
-    table: Option<PathBuf>,
-}
-
-fn arguments() -> Result<Arguments, String> {
-    let mut found = Arguments {
-        rounds: ROUNDS,
-        out: PathBuf::from("out/bench"),
-        only: String::new(),
-        readme: None,
-        table: None,
-    };
-    let mut words = std::env::args().skip(1);
-    while let Some(word) = words.next() {
-        let mut next = || words.next().ok_or(format!("{word} needs a value"));
-        match word.as_str() {
-            "--rounds" => {
-                found.rounds = next()?.parse().map_err(|_| "--rounds needs a number".to_owned())?;
-            }
-            "--out" => found.out = next()?.into(),
-            "--only" => found.only = next()?,
-            "--readme" => found.readme = Some(next()?.into()),
-            "--table" => found.table = Some(next()?.into()),
-            other => return Err(format!("{other}: not known; see the head of main.rs")),
-        }
-    }
-    Ok(found)
+/// Measures what is promised of changes under load.
+#[derive(Parser)]
+struct Command {
+    #[command(flatten)]
+    arguments: Arguments,
 }
 
 fn main() -> ExitCode {
-    match arguments().and_then(|arguments| run(&arguments)) {
+    match run(&Command::parse().arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
@@ -117,10 +90,7 @@ fn parts() -> Vec<Part> {
 
 fn run(arguments: &Arguments) -> Result<(), String> {
     if let Some(path) = &arguments.table {
-        let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
-        let results =
-            serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))?;
-        print!("{}", report::table(&results));
+        print!("{}", report::table(&saved(path)?));
         return Ok(());
     }
     let parts: Vec<_> =
@@ -132,7 +102,8 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     let config = runtime::Config { spin_us: 0, ..runtime::Config::default() };
     let core = runtime::Core::new(config).map_err(|error| error.to_string())?;
     let places = Places::new(&arguments.out)?;
-    let ground = Ground { core, places, rounds: arguments.rounds.max(1) };
+    let rounds = arguments.rounds.map_or(ROUNDS, NonZeroUsize::get);
+    let ground = Ground { core, places, rounds };
     let _awake = Awake::begin()?;
     let (begun, mut rows) = (Instant::now(), Vec::new());
     for (name, measure) in &parts {
@@ -147,8 +118,5 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     report::write(&arguments.out, &results)?;
     let table = report::table(&results);
     eprintln!("\n{table}");
-    arguments
-        .readme
-        .as_deref()
-        .map_or(Ok(()), |readme| bench::quote::between(readme, (BEGIN, END), &table))
+    arguments.quote((BEGIN, END), &table)
 }

@@ -1,7 +1,4 @@
 //! Measures Cairn beside its peers, interleaved, and writes down every round.
-//!
-//! `suite [--rounds N] [--millis N] [--out DIR] [--only PART-OF-ID] [--readme FILE]`, or `suite --table FILE`
-//! for the table of saved results.
 #![allow(clippy::disallowed_methods, reason = "it starts servers and reads the real clock")]
 
 mod device;
@@ -12,12 +9,14 @@ mod report;
 mod server;
 mod stream;
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::process::{self, ExitCode};
 use std::time::{Duration, Instant};
 
+use bench::arguments::{Arguments, saved};
 use bench::awake::Awake;
 use bench::places::Places;
+use clap::Parser;
 use group::Group;
 use measure::{Measured, measure};
 
@@ -28,47 +27,18 @@ const ROUNDS: usize = 15;
 const BEGIN: &str = "<!-- bench: begin -->";
 const END: &str = "<!-- bench: end -->";
 
-struct Arguments {
-    rounds: usize,
-    time: Duration,
-    out: PathBuf,
-    only: String,
-    readme: Option<PathBuf>,
-    table: Option<PathBuf>,
-}
-
-fn arguments() -> Result<Arguments, String> {
-    let mut found = Arguments {
-        rounds: ROUNDS,
-        time: group::ROUND,
-        out: PathBuf::from("out/bench"),
-        only: String::new(),
-        readme: None,
-        table: None,
-    };
-    let mut words = std::env::args().skip(1);
-    while let Some(word) = words.next() {
-        let mut next = || words.next().ok_or(format!("{word} needs a value"));
-        match word.as_str() {
-            "--rounds" => {
-                found.rounds = next()?.parse().map_err(|_| "--rounds needs a number".to_owned())?;
-            }
-            "--millis" => {
-                let millis = next()?.parse().map_err(|_| "--millis needs a number".to_owned())?;
-                found.time = Duration::from_millis(millis);
-            }
-            "--out" => found.out = next()?.into(),
-            "--only" => found.only = next()?,
-            "--readme" => found.readme = Some(next()?.into()),
-            "--table" => found.table = Some(next()?.into()),
-            other => return Err(format!("{other}: not known; see the head of main.rs")),
-        }
-    }
-    Ok(found)
+/// Measures Cairn beside its peers.
+#[derive(Parser)]
+struct Command {
+    #[command(flatten)]
+    arguments: Arguments,
+    /// How long a round is
+    #[arg(long)]
+    millis: Option<NonZeroU64>,
 }
 
 fn main() -> ExitCode {
-    match arguments().and_then(|arguments| run(&arguments)) {
+    match run(&Command::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
@@ -77,20 +47,21 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: &Arguments) -> Result<(), String> {
+fn run(Command { arguments, millis }: &Command) -> Result<(), String> {
     if let Some(path) = &arguments.table {
-        print!("{}", report::table(&load(path)?));
+        print!("{}", report::table(&saved(path)?));
         return Ok(());
     }
+    let time = millis.map_or(group::ROUND, |millis| Duration::from_millis(millis.get()));
     let groups: Vec<_> =
-        group::all().into_iter().map(|group| group.only(&arguments.only, arguments.time)).collect();
+        group::all().into_iter().map(|group| group.only(&arguments.only, time)).collect();
     let groups: Vec<_> = groups.into_iter().filter(|group| !group.rows.is_empty()).collect();
     if groups.is_empty() {
         return Err(format!("no row has {:?} in its name; see group.rs", arguments.only));
     }
     check(&groups)?;
     let places = Places::new(&arguments.out)?;
-    let rounds = arguments.rounds.max(1);
+    let rounds = arguments.rounds.map_or(ROUNDS, NonZeroUsize::get);
     let _awake = Awake::begin()?;
     let begun = Instant::now();
     let mut all: Vec<Measured> = Vec::new();
@@ -106,14 +77,11 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     drop(places);
     eprintln!("[{} s] in process", begun.elapsed().as_secs());
     let hops = if arguments.only.is_empty() { hops()? } else { serde_json::json!([]) };
-    let results = report::results(&all, hops, (rounds, arguments.time), begun.elapsed());
+    let results = report::results(&all, hops, (rounds, time), begun.elapsed());
     report::write(&arguments.out, &results)?;
     let table = report::table(&results);
     eprintln!("\n{table}\n{}", arguments.out.join("index.html").display());
-    arguments
-        .readme
-        .as_deref()
-        .map_or(Ok(()), |readme| bench::quote::between(readme, (BEGIN, END), &table))
+    arguments.quote((BEGIN, END), &table)
 }
 
 /// Whether everything is there, before anything is measured.
@@ -129,16 +97,11 @@ fn check(groups: &[Group]) -> Result<(), String> {
     Ok(())
 }
 
-fn load(path: &Path) -> Result<serde_json::Value, String> {
-    let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
-    serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
-}
-
 /// What hops cost in process, from the program beside this one.
 fn hops() -> Result<serde_json::Value, String> {
     let program =
         std::env::current_exe().map_err(|error| error.to_string())?.with_file_name("hops");
-    let output = Command::new(&program).arg("--json").output();
+    let output = process::Command::new(&program).arg("--json").output();
     let output = output.map_err(|error| format!("{}: {error}", program.display()))?;
     if !output.status.success() {
         return Err(format!("hops: {}", String::from_utf8_lossy(&output.stderr)));

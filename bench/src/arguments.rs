@@ -1,0 +1,47 @@
+//! What a program that measures is told, and what becomes of its table.
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+/// What the programs that measure have in common.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Rounds of each row
+    #[arg(long, value_name = "N")]
+    pub rounds: Option<NonZeroUsize>,
+    /// Where the results go
+    #[arg(long, value_name = "DIRECTORY", default_value = "out/bench")]
+    pub out: PathBuf,
+    /// Rows with that in their name, and no others
+    #[arg(long, value_name = "PART", default_value = "")]
+    pub only: String,
+    /// The document that has the table
+    #[arg(long, value_name = "FILE")]
+    pub readme: Option<PathBuf>,
+    /// Measure nothing: print the table of saved results
+    #[arg(long, value_name = "FILE")]
+    pub table: Option<PathBuf>,
+}
+
+impl Arguments {
+    /// Puts a table into its document, between two lines, if there is one.
+    ///
+    /// # Errors
+    /// As [`crate::quote::between`].
+    pub fn quote(&self, marks: (&str, &str), table: &str) -> Result<(), String> {
+        let Some(readme) = &self.readme else { return Ok(()) };
+        crate::quote::between(readme, marks, table)
+    }
+}
+
+/// Saved results.
+///
+/// # Errors
+/// That the file cannot be read, or is not JSON.
+pub fn saved(path: &Path) -> Result<Value, String> {
+    let named = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let text = std::fs::read_to_string(path).map_err(|error| named(&error))?;
+    serde_json::from_str(&text).map_err(|error| named(&error))
+}
