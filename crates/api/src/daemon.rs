@@ -99,6 +99,24 @@ pub struct UpRequest {
     pub keys: BTreeMap<String, PathBuf>,
 }
 
+impl UpRequest {
+    /// As the source says, and nothing else allowed.
+    pub fn new(name: String, directory: PathBuf, source: GraphSource) -> Self {
+        Self {
+            name,
+            directory,
+            source,
+            read_only: false,
+            degraded: false,
+            listen: Vec::new(),
+            insecure: false,
+            wipe: Vec::new(),
+            take: false,
+            keys: BTreeMap::new(),
+        }
+    }
+}
+
 /// What a graph is made from.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -36,7 +36,7 @@ mod stop;
 pub mod worker;
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -320,20 +320,9 @@ impl ServeOptions {
     /// The same of a daemon.
     pub fn up(&self, name: String, directory: PathBuf, source: GraphSource) -> UpRequest {
         let Self { read_only, degraded, take, insecure, .. } = *self;
-        let (listen, wipe) = (self.listen.clone(), Vec::new());
-        let keys = BTreeMap::new();
-        UpRequest {
-            name,
-            directory,
-            source,
-            read_only,
-            degraded,
-            listen,
-            insecure,
-            wipe,
-            take,
-            keys,
-        }
+        let listen = self.listen.clone();
+        let asked = UpRequest::new(name, directory, source);
+        UpRequest { read_only, degraded, take, insecure, listen, ..asked }
     }
 
     /// Serves what the source says, until a signal comes or the command of `--run` ends.

@@ -194,20 +194,7 @@ impl Written {
     fn up(self, wipe: Vec<String>, degraded: bool, take: bool) -> UpRequest {
         let Self { name, file, text, variables, directory } = self;
         let source = GraphSource::Spec { file, text, variables };
-        let (read_only, insecure, listen) = (false, false, Vec::new());
-        let keys = BTreeMap::new();
-        UpRequest {
-            name,
-            directory,
-            source,
-            read_only,
-            degraded,
-            listen,
-            insecure,
-            wipe,
-            take,
-            keys,
-        }
+        UpRequest { wipe, degraded, take, ..UpRequest::new(name, directory, source) }
     }
 }
 
