@@ -113,7 +113,7 @@ pub fn tell(bytes: &[u8]) -> Result<Told, String> {
     let lacks = join(behind.map(one).collect());
     let members = join(record.members.iter().map(one).collect());
     let flush = if record.flush_failed { "; a flush has failed" } else { "" };
-    let words = format!("{members}; {} may differ{flush}", regions(&record.active));
+    let words = format!("{members}; {} in use{flush}", regions(&record.active));
     Ok(Told { words, lacks })
 }
 
