@@ -262,7 +262,7 @@ impl Rig {
             if all[0]["health"] == "ok" {
                 return;
             }
-            assert!(begun.elapsed() < PATIENCE, "never in sync: {all}");
+            assert!(begun.elapsed() < PATIENCE, "never in sync: {all}; disks: {}", self.counts());
             std::thread::sleep(Duration::from_millis(5));
         }
     }
