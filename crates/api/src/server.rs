@@ -1,5 +1,6 @@
 //! The routes, on a thread of their own.
 
+use std::ffi::OsString;
 use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -77,24 +78,36 @@ impl Drop for Server {
     }
 }
 
-/// Binds, in place of a socket whose process is gone. Anything else at that path stays.
+/// Binds, in place of a socket whose process is gone. Anything else at that path stays. What is at the path is heard
+/// from its first moment on: one that is not would be taken for a dead one, and removed by whoever looks.
 pub(crate) fn bind(path: &Path) -> io::Result<UnixListener> {
     if std::fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
         return Err(io::ErrorKind::AlreadyExists.into());
     }
-    match UnixStream::connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path)?;
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error),
+    match UnixStream::connect(path).map_err(|error| error.kind()) {
+        Err(io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => {}
+        Err(kind) => return Err(kind.into()),
         Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),
+    }
+    let early = early(path)?;
+    match std::fs::remove_file(&early) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
     }
     // The mode counts from the first moment on: nobody may connect before a chmod.
     let before = rustix::process::umask(Mode::from_raw_mode(0o177));
-    let bound = UnixListener::bind(path);
+    let bound = UnixListener::bind(&early);
     rustix::process::umask(before);
-    bound
+    let bound = bound?;
+    std::fs::rename(&early, path)?;
+    Ok(bound)
+}
+
+/// Where a socket is until it is heard: nobody looks at names that begin with a dot.
+fn early(path: &Path) -> io::Result<PathBuf> {
+    let mut name = OsString::from(".");
+    name.push(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
+    Ok(path.with_file_name(name))
 }
 
 /// Who answers under a path. All are in `docs/api/openapi.json`.
@@ -249,4 +262,61 @@ pub(crate) fn refuse(problem: Problem) -> Response {
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };
     (status, Json(problem)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    const SOCKETS: usize = 400;
+
+    /// Who looks for sockets that nobody hears any more finds none that nobody hears yet.
+    #[test]
+    fn a_socket_that_is_there_is_heard() {
+        let dir = std::env::temp_dir().join(format!("cairn-bind-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let path = |n: usize| dir.join(format!("{n}.sock"));
+        let (path, met) = (&path, &AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            let looks = scope.spawn(move || {
+                (0..SOCKETS).try_for_each(|n| {
+                    let found = loop {
+                        match UnixStream::connect(path(n)) {
+                            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                            other => break other.map(drop),
+                        }
+                    };
+                    met.store(n + 1, Ordering::Release);
+                    found
+                })
+            });
+            for n in 0..SOCKETS {
+                let _heard = bind(&path(n)).unwrap();
+                while met.load(Ordering::Acquire) <= n && !looks.is_finished() {
+                    std::hint::spin_loop();
+                }
+            }
+            looks.join().unwrap().unwrap();
+        });
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_dead_socket_makes_room_and_nothing_else_does() {
+        let dir = std::env::temp_dir().join(format!("cairn-room-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let path = dir.join("a.sock");
+        drop(bind(&path).unwrap());
+        let heard = bind(&path).unwrap();
+        assert_eq!(bind(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(heard);
+        let file = dir.join("file");
+        std::fs::write(&file, "mine").unwrap();
+        assert_eq!(bind(&file).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(std::fs::read(&file).unwrap(), b"mine");
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 2, "nothing early is left");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
 }

@@ -113,10 +113,13 @@ pub fn running() -> Result<Vec<Client>> {
     place::check(&place::directory())?;
     place::check(&place::control())?;
     let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
-    let is_socket = |path: &PathBuf| {
-        std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
+    // One that nobody hears yet has a name that begins with a dot.
+    let is_heard = |path: &PathBuf| {
+        let is_hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes()[0] == b'.');
+        !is_hidden
+            && std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
     };
-    paths.retain(is_socket);
+    paths.retain(is_heard);
     paths.sort();
     let lives = |path: PathBuf| {
         let client = Client::new(path);
