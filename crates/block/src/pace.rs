@@ -13,6 +13,13 @@ use crate::{Env, Mono};
 /// promised, and beside clients disks never show all that they can.
 pub const BUSY_SHARE: u64 = 8;
 
+/// The share that it keeps where steps take long because clients are busy, before it rests as long as they took. A tenth
+/// is promised.
+const KEPT_SHARE: u64 = 9;
+
+/// It rests for such a part of a step's time at least, whatever becomes of its share.
+const REST_PART: u32 = 4;
+
 /// The least that it gets while clients are busy, in bytes a second, however slow the disk is.
 pub const LEAST_BYTES_PER_S: u64 = 1 << 20;
 
@@ -200,11 +207,16 @@ impl Gait {
         };
         if disturbed || now < self.busy_until {
             self.beside_clients(took_ns);
-            // Where seeks cost more than bytes, a share of the rate may be all of the time.
-            self.next = self.next.max(now.after(took));
+            self.next = self.next.max(now.after(self.rest(took, bytes)));
         } else {
             self.idle_ns = self.recent_ns;
         }
+    }
+
+    /// After a step beside clients. Where seeks cost more than bytes, a share of the rate may be all of the time.
+    fn rest(&self, took: Duration, bytes: u64) -> Duration {
+        let kept = time_of(bytes, (self.idle_rate() / KEPT_SHARE).max(1)).saturating_sub(took);
+        kept.clamp(took / REST_PART, took)
     }
 
     /// It shows no more than what an idle disk takes at most. Steps that had to wait the least for clients show that
@@ -318,6 +330,14 @@ mod tests {
         }
         // Alone it would be a byte each nanosecond.
         assert!((1_000_000_000..=1_350_000_000).contains(&all), "{all} of 10^10 bytes");
+    }
+
+    #[test]
+    fn steps_that_take_seven_times_as_long_beside_clients_come_to_a_tenth_all_the_same() {
+        let mut gait = Gait::new(at(0), None);
+        let (idle, _) = second(&mut gait, at(1), 1_400_000, false);
+        let (busy, _) = second(&mut gait, at(3), 7 * 1_400_000, true);
+        assert!(busy > idle / 10, "{busy} of {idle} bytes");
     }
 
     #[test]
