@@ -4,6 +4,7 @@
 //! the disks gave when they were idle, in steps that are short. It needs no timer but while it waits itself.
 
 use std::cell::Cell;
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -98,16 +99,25 @@ impl Pace {
     /// Waits until the next step may begin, and says how many bytes it should have at most. Others that
     /// share the pace wait for it to have been given its time.
     pub async fn step(&self) -> Step {
-        self.step_of(STEP_BYTES_MAX).await
+        self.begin(0..=STEP_BYTES_MAX).await
     }
 
     /// The same, of somebody who takes no step of more than `most` bytes.
     pub async fn step_of(&self, most: u64) -> Step {
+        self.begin(0..=most).await
+    }
+
+    /// The same, of `bytes` whoever is busy: for who spends more time on each step than on its bytes.
+    pub async fn whole_step(&self, bytes: u64) -> Step {
+        self.begin(bytes..=bytes).await
+    }
+
+    async fn begin(&self, bytes: RangeInclusive<u64>) -> Step {
         loop {
             // What disks have in memory is there within a turn of the core.
             let now = self.0.env.clock();
             let mut gait = self.0.gait.get();
-            let begun = gait.begin(now, self.0.look(), most);
+            let begun = gait.begin(now, self.0.look(), &bytes);
             self.0.gait.set(gait);
             match begun {
                 Ok(bytes) => {
@@ -180,8 +190,8 @@ impl Gait {
         Self { most, idle_ns: 0, recent_ns: 0, fastest_ns: 0, clients: 0, busy_until, next: now }
     }
 
-    /// Begins a step of so many bytes, or says when it may be asked again.
-    fn begin(&mut self, now: Mono, clients: u64, most: u64) -> Result<u64, Mono> {
+    /// Begins a step of so many bytes, out of `of`, or says when it may be asked again.
+    fn begin(&mut self, now: Mono, clients: u64, of: &RangeInclusive<u64>) -> Result<u64, Mono> {
         if clients != self.clients {
             (self.clients, self.busy_until) = (clients, now.after(QUIET));
         }
@@ -190,7 +200,7 @@ impl Gait {
         }
         let busy = now < self.busy_until;
         let bytes = if busy { self.busy_step() } else { STEP_BYTES_MAX };
-        let bytes = bytes.min(most);
+        let bytes = bytes.clamp(*of.start(), *of.end());
         let rate = if busy { self.busy_rate() } else { u64::MAX };
         self.next = now.after(time_of(bytes, rate.min(self.most)));
         Ok(bytes)
@@ -259,6 +269,8 @@ fn time_of(bytes: u64, rate: u64) -> Duration {
 mod tests {
     use super::*;
 
+    const ANY: RangeInclusive<u64> = 0..=STEP_BYTES_MAX;
+
     /// Steps for a second on a disk that takes `ns_per_mib` for a MiB; clients ask all the time, or never.
     /// Answers the bytes, and the longest step's time.
     fn second(gait: &mut Gait, from: Mono, ns_per_mib: u64, busy: bool) -> (u64, Duration) {
@@ -267,7 +279,7 @@ mod tests {
         let mut clients = gait.clients;
         while now < end {
             clients += u64::from(busy);
-            match gait.begin(now, clients, STEP_BYTES_MAX) {
+            match gait.begin(now, clients, &ANY) {
                 Err(at) => now = at,
                 Ok(bytes) => {
                     let took = Duration::from_nanos(bytes * ns_per_mib / MIB);
@@ -317,7 +329,7 @@ mod tests {
             if now >= at(11) {
                 break;
             }
-            match gait.begin(now, step, STEP_BYTES_MAX) {
+            match gait.begin(now, step, &ANY) {
                 Err(at) => now = at,
                 Ok(bytes) => {
                     let slower = if step % 8 == 0 { 11 } else { 40 + 10 * (step % 2) };
@@ -364,11 +376,7 @@ mod tests {
     #[test]
     fn who_shares_it_takes_turns() {
         let mut gait = Gait::new(at(0), Some(MIB));
-        assert!(gait.begin(at(1), 0, STEP_BYTES_MAX).is_ok());
-        assert_eq!(
-            gait.begin(at(1), 0, STEP_BYTES_MAX),
-            Err(at(2)),
-            "the first has not even ended"
-        );
+        assert!(gait.begin(at(1), 0, &ANY).is_ok());
+        assert_eq!(gait.begin(at(1), 0, &ANY), Err(at(2)), "the first has not even ended");
     }
 }

@@ -126,8 +126,8 @@ impl Inner {
     }
 
     /// What is moved next.
-    fn window(&self, most: u64) -> Option<ByteRange> {
-        let (boundary, most) = (self.boundary.get(), most.min(self.step_bytes));
+    fn window(&self) -> Option<ByteRange> {
+        let (boundary, most) = (self.boundary.get(), self.step_bytes);
         match self.back.get() {
             false => ByteRange::between(boundary, self.size.min(boundary + most)),
             true => {
@@ -154,9 +154,7 @@ impl Inner {
         }
         self.flush_fault.check()?;
         let Some(turn) = self.turn(mover).await? else { return Ok(true) };
-        // In place it is flushes that take the time, and not bytes: a short step would be no shorter.
-        let most = if self.in_place { self.step_bytes } else { turn.bytes() };
-        let Some(range) = self.window(most) else { return Ok(true) };
+        let Some(range) = self.window() else { return Ok(true) };
         if mover.moved.as_ref().is_some_and(|(moved, _)| moved.overlaps(range)) {
             // It was told to turn round.
             self.settle(mover).await?;
@@ -214,7 +212,8 @@ impl Inner {
     /// When the next step may begin. Nobody waits for the mover meanwhile. `None` if it is told something
     /// else.
     async fn turn(&self, mover: &mut Mover) -> Result<Option<Step>> {
-        let mut step = pin!(self.pace.step_of(self.step_bytes));
+        // It is flushes that take the time, and not bytes: a short step would be no shorter.
+        let mut step = pin!(self.pace.whole_step(self.step_bytes));
         if let Poll::Ready(step) = poll_fn(|cx| Poll::Ready(step.as_mut().poll(cx))).await {
             return Ok(Some(step));
         }
