@@ -128,7 +128,7 @@ pub fn spec(disks: &str, devices: &str, on: &str) -> String {
 /// Bytes of the disks: a round does not come to their end.
 fn size(medium: Medium) -> u64 {
     match medium {
-        Medium::Memory => 1 << 30,
+        Medium::Memory => 2 << 30,
         Medium::Disk => 512 << 20,
     }
 }
