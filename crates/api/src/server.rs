@@ -103,7 +103,14 @@ pub(crate) fn bind(path: &Path) -> io::Result<UnixListener> {
     Ok(bound)
 }
 
-/// Where a socket is until it is heard: nobody looks at names that begin with a dot.
+/// Whether whoever looks for sockets may take this one for dead if nobody hears it. One that nobody hears yet has a name
+/// that begins with a dot.
+pub fn is_heard(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| !name.as_encoded_bytes().starts_with(b"."))
+        && std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
+}
+
+/// Where a socket is until [`is_heard`] counts it.
 fn early(path: &Path) -> io::Result<PathBuf> {
     let mut name = OsString::from(".");
     name.push(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);

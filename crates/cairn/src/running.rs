@@ -1,6 +1,5 @@
 //! What runs on this machine for this user, and which of it is meant.
 
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use api::{Client, Problem};
@@ -113,13 +112,7 @@ pub fn running() -> Result<Vec<Client>> {
     place::check(&place::directory())?;
     place::check(&place::control())?;
     let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
-    // One that nobody hears yet has a name that begins with a dot.
-    let is_heard = |path: &PathBuf| {
-        let is_hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes()[0] == b'.');
-        !is_hidden
-            && std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
-    };
-    paths.retain(is_heard);
+    paths.retain(|path| api::is_heard(path));
     paths.sort();
     let lives = |path: PathBuf| {
         let client = Client::new(path);

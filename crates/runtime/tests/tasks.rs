@@ -65,7 +65,7 @@ fn work_within_a_turn_keeps_its_pace() {
                 step.done(block::STEP_BYTES_MIN);
             }
         });
-        // All but the last are waited for. Half a disk's time is the most that it ever takes.
+        // All but the last are waited for.
         assert!(began.elapsed() >= WORK * (STEPS - 1) * 5, "{:?}", began.elapsed());
     });
 }
