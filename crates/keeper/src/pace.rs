@@ -46,6 +46,17 @@ impl Pace {
 mod tests {
     use super::*;
 
+    /// What attached devices wait for at most, after a process was killed.
+    const PROMISED: Duration = Duration::from_secs(5);
+
+    /// What a start after a kill takes at most.
+    const START_MAX: Duration = Duration::from_secs(2);
+
+    #[test]
+    fn a_pause_and_a_start_are_no_longer_than_promised() {
+        assert!(PAUSE_MAX + START_MAX <= PROMISED);
+    }
+
     #[test]
     fn pauses_grow_and_end() {
         let mut pace = Pace::default();
