@@ -187,7 +187,7 @@ fn kept(page: &mut Page, daemon: &DaemonView) {
     for graph in &daemon.graphs {
         page.line(&[("graph", &graph.name)], graph.starts);
     }
-    page.family("cairn_daemon_held", "gauge", "Listeners and mounts held for the next process.");
+    page.family("cairn_daemon_held", "gauge", "Descriptors held for the next process.");
     for graph in &daemon.graphs {
         page.line(&[("graph", &graph.name)], graph.held);
     }
