@@ -165,9 +165,20 @@ impl Checking<'_> {
         for seen in self.seen {
             let Seen { place, inspection, label } = seen;
             let name = name_in(named, label);
-            for ill in seen.ills() {
-                let words = format!("{place}: {ill}");
-                self.find(Soundness::Repairable, &name, words, "cairn repair writes it anew");
+            if inspection.has_lost_its_end() {
+                let words = format!(
+                    "{place}: both copies of its label at the back are gone, and data may be"
+                );
+                let next = format!(
+                    "if it was cut short, and other disks have its data, --wipe {name} has it copied anew; \
+                     if not, cairn repair writes the label anew"
+                );
+                self.find(Soundness::Repairable, &name, words, &next);
+            } else {
+                for ill in seen.ills() {
+                    let words = format!("{place}: {ill}");
+                    self.find(Soundness::Repairable, &name, words, "cairn repair writes it anew");
+                }
             }
             let end = Area::Back(label.data_bytes).range().end();
             if end > inspection.size {

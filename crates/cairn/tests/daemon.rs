@@ -39,6 +39,40 @@ fn io(dir: &Dir, graph: &str, command: &str) {
 }
 
 #[test]
+fn of_several_graphs_the_one_is_meant_that_has_it() {
+    let dir = Dir::new();
+    let mut daemon = Daemon::start(&dir);
+    for name in ["one", "two"] {
+        dir.write(&format!("{name}.toml"), &mirror(name, ""));
+        dir.text(&["apply", &format!("{name}.toml")]);
+    }
+    // Both have such a disk and such a device.
+    let ran = dir.cairn(&["device", "scrub", "pair"]);
+    assert!(ran.code == 2 && ran.err.contains("2 graphs could be meant"), "{ran:?}");
+    assert!(dir.text(&["device", "scrub", "two/pair"]).contains("is being scrubbed"));
+    until("that has ended", || !dir.text(&["status", "--at", "two"]).contains("scrubbing"));
+    dir.text(&["device", "resize", "one/a", "32MiB"]);
+    assert_eq!(fs::metadata(dir.path("one-a.img")).unwrap().len(), 32 << 20);
+    dir.text(&["create", "c.img", "16M"]);
+    dir.text(&["device", "insert", "two/c", "c.img", "--wait"]);
+    dir.text(&["device", "fail", "two/c", "--yes"]);
+    for (args, words) in [
+        (&["device", "resize", "d", "1G"][..], "no graph that is running has a disk d"),
+        (&["job", "pause", "two/move"], "no graph that is running has a job two/move"),
+        (&["device", "resync", "three/c"], "no graph that is running is or has three"),
+        (&["attach", "nope"], "no graph that is running has an export nope"),
+        (&["key", "ls", "three/safe"], "no graph that is running is called three"),
+    ] {
+        let ran = dir.cairn(args);
+        assert!(ran.code == 4 && ran.err.contains(words), "{args:?}: {ran:?}");
+    }
+    dir.write("three.toml", &mirror("three", ""));
+    let ran = dir.cairn(&["diff", "three.toml"]);
+    assert!(ran.code == 4 && ran.err.contains("is called three"), "{ran:?}");
+    assert_eq!(daemon.stop(), 0);
+}
+
+#[test]
 fn a_graph_comes_up_changes_and_is_released() {
     let dir = home();
     let mut daemon = Daemon::start(&dir);

@@ -25,6 +25,7 @@ mod command;
 mod connections;
 mod disks;
 mod events;
+mod growth;
 mod jobs;
 mod keys;
 mod listen;

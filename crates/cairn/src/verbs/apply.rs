@@ -160,7 +160,7 @@ impl Written {
     /// Asks the running graph of that name to become this, or what that would do.
     fn ask(self, change: Change, at: &At) -> Result<(Client, Applied)> {
         let is_it = |client: &Client| client.graph().is_ok_and(|graph| graph.name == self.name);
-        let client = at.one_where(is_it)?;
+        let client = at.one_that(&format!("is called {}", self.name), is_it)?;
         let Self { file, text, variables, directory, .. } = self;
         let Change { wipe, move_bytes, speed: speed_bytes, dry_run } = change;
         let applied = client.apply(&ApplyRequest {
