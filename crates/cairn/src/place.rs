@@ -1,5 +1,6 @@
 //! Where sockets lie when nobody says where.
 
+use std::ffi::OsStr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -51,6 +52,32 @@ pub fn state() -> PathBuf {
     base.unwrap_or_else(directory).join("cairn")
 }
 
+/// A path as text, which is what specs, labels and answers are made of: what is none could be named in
+/// none of them.
+///
+/// # Errors
+/// `Usage` if it is not UTF-8.
+pub fn text<P: AsRef<OsStr> + ?Sized>(path: &P) -> Result<&str> {
+    let path = path.as_ref();
+    path.to_str().ok_or_else(|| {
+        let why = format!(
+            "{path:?} is not UTF-8, and specs and labels hold nothing else. Next: rename it"
+        );
+        Failure::new(Exit::Usage, why)
+    })
+}
+
+/// The directory of this command, for whoever is to begin relative paths there.
+///
+/// # Errors
+/// As [`text`]; what the system says.
+pub fn here() -> Result<PathBuf> {
+    let here = std::env::current_dir()
+        .map_err(|error| Failure::io(&error, "the directory of this command"))?;
+    text(&here)?;
+    Ok(here)
+}
+
 /// Makes [`keeper`], and what is above it, for this user alone.
 ///
 /// # Errors
@@ -89,8 +116,9 @@ fn make(path: &Path) -> Result<()> {
 /// Makes sure that nobody else can put something there.
 ///
 /// # Errors
-/// `Denied` if somebody else owns it: in `/tmp` anybody could have made it before us.
+/// `Denied` if somebody else owns it: in `/tmp` anybody could have made it before us; as [`text`].
 pub fn check(path: &Path) -> Result<()> {
+    text(path)?;
     let shown = path.display();
     let found = std::fs::symlink_metadata(path).map_err(|error| Failure::io(&error, &shown))?;
     let user = rustix::process::geteuid().as_raw();

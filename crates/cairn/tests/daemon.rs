@@ -3,8 +3,11 @@
 
 mod common;
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::Duration;
 
 use api::{Applied, GraphView, KeptGraph, Phase, Status};
@@ -185,6 +188,31 @@ fn there_is_one_daemon_and_its_state_is_nobody_elses() {
     assert!(ran.code == 7 && ran.err.contains("755"), "{ran:?}");
     let mode = fs::metadata(daemon.file("home")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn what_no_answer_can_say_is_refused() {
+    let dir = home();
+    let odd = dir.0.join(OsStr::from_bytes(b"di\xffr"));
+    fs::create_dir(&odd).unwrap();
+    let refused = |args: &[&str], runtime: &Path| {
+        let mut command = dir.command(args);
+        command.current_dir(&odd).env("XDG_RUNTIME_DIR", runtime);
+        let ran = common::Ran::of(&command.output().unwrap());
+        let why = ran.err.contains("di\\xFFr") && ran.err.contains("is not UTF-8");
+        assert!(ran.code == 2 && why && ran.err.contains("Next: rename it"), "{args:?}: {ran:?}");
+    };
+    let run = dir.path("run");
+    refused(&["daemon", "--state", "state"], &run);
+    refused(&["daemon"], &odd);
+    let _daemon = Daemon::start(&dir);
+    refused(&["apply", "../home.toml"], &run);
+    dir.text(&["apply", "home.toml"]);
+    refused(&["apply", "../home.toml"], &run);
+    refused(&["device", "insert", "home/pair", "c.img"], &run);
+    refused(&["undo", "home"], &run);
+    dir.text(&["stop", "home"]);
+    refused(&["import", "home", "--directory", ".."], &run);
 }
 
 #[test]

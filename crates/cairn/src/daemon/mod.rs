@@ -78,6 +78,9 @@ impl DaemonArgs {
         process::raise_limits();
         place::make_keeper()?;
         let path = self.state.clone().unwrap_or_else(place::state);
+        let path =
+            std::path::absolute(&path).map_err(|error| Failure::io(&error, path.display()))?;
+        place::text(&path)?;
         if self.replace {
             ask_to_leave(&place::daemon())?;
         }

@@ -12,8 +12,9 @@ use graph::spec::Spec;
 use graph::spec::units::parse_size;
 
 use super::key::Lent;
-use crate::exit::{Exit, Failure, Result};
+use crate::exit::{Exit, Result};
 use crate::out::{self, Form};
+use crate::place;
 use crate::running::{self, At};
 use crate::serve::ServeOptions;
 use crate::source::{Source, read_text};
@@ -152,8 +153,7 @@ impl Written {
             Some(value)
         };
         let name = Spec::parse(&text, &file, &look_up).name().to_owned();
-        let directory = std::env::current_dir()
-            .map_err(|error| Failure::io(&error, "the directory of this command"))?;
+        let directory = place::here()?;
         Ok(Self { name, file, text, variables: variables.into_inner(), directory })
     }
 

@@ -17,9 +17,10 @@ use super::{apply, core};
 use crate::exit::{Exit, Failure, Result};
 use crate::labels::machine;
 use crate::out::{self, Form};
+use crate::place;
 use crate::registry::REGISTRY;
 use crate::running;
-use crate::scan::{self, Sight, Skipped, place, said_place};
+use crate::scan::{self, Sight, Skipped, said_place};
 use crate::serve::ServeOptions;
 use crate::source::Source;
 
@@ -133,8 +134,7 @@ impl ImportArgs {
         }
         let Local { disks, keys } = local;
         let source = GraphSource::Labels { text: graph.text.clone(), disks, keys };
-        let directory = std::env::current_dir()
-            .map_err(|error| Failure::io(&error, "the directory of this command"))?;
+        let directory = place::here()?;
         let mut up = self.options.up(graph.name.clone(), directory, source);
         up.keys = apply::paths(&lent);
         apply::bring_up(form, daemon, &up)
@@ -146,7 +146,7 @@ impl ImportArgs {
         let mut disks: BTreeMap<String, (String, String)> = BTreeMap::new();
         for disk in &graph.disks {
             let said = self.disk.iter().any(|(name, _)| *name == disk.name);
-            let first = disks.insert(disk.name.clone(), place(&disk.path));
+            let first = disks.insert(disk.name.clone(), scan::place(&disk.path));
             if let Some((_, first)) = first.filter(|_| !said) {
                 return Err(Failure::new(
                     Exit::InUse,
