@@ -9,11 +9,16 @@ use crate::exit::{Exit, Failure, Result};
 /// The directory for what runs: `$XDG_RUNTIME_DIR/cairn` if that is this user's own, else
 /// `/run/cairn` for root and `/tmp/cairn-UID` for others.
 pub fn directory() -> PathBuf {
+    directory_of(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from))
+}
+
+/// The same of a process that has this in the place of `$XDG_RUNTIME_DIR`.
+pub fn directory_of(said: Option<PathBuf>) -> PathBuf {
     let user = rustix::process::geteuid().as_raw();
     let own = |path: &PathBuf| {
         path.is_absolute() && std::fs::metadata(path).is_ok_and(|found| found.uid() == user)
     };
-    match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(own) {
+    match said.filter(own) {
         Some(path) => path.join("cairn"),
         None if user == 0 => PathBuf::from("/run/cairn"),
         None => PathBuf::from(format!("/tmp/cairn-{user}")),
@@ -37,7 +42,12 @@ pub fn keeper() -> PathBuf {
 
 /// The control socket of a daemon.
 pub fn daemon() -> PathBuf {
-    directory().join("daemon.sock")
+    daemon_in(&directory())
+}
+
+/// The same of a daemon with another directory for what runs.
+pub fn daemon_in(directory: &Path) -> PathBuf {
+    directory.join("daemon.sock")
 }
 
 /// Where a daemon keeps what is local: `/var/lib/cairn` for root, `$XDG_STATE_HOME/cairn` or

@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use api::{Applied, GraphView, KeptGraph, Phase, Status};
 use common::keeper::Daemon;
@@ -182,6 +182,21 @@ fn there_is_one_daemon_and_its_state_is_nobody_elses() {
     assert!(ran.code == 5 && ran.err.contains(&pid) && ran.err.contains("--replace"), "{ran:?}");
     let ran = dir.cairn(&["daemon", "--state", "other"]);
     assert!(ran.code == 5 && ran.err.contains("a daemon answers there"), "{ran:?}");
+    // One that cannot be asked from here stays, and says where it can.
+    fs::create_dir(dir.path("there")).unwrap();
+    for more in [&[][..], &["--replace"]] {
+        let begun = Instant::now();
+        let mut command = dir.command(&[&["daemon", "--state", "state"], more].concat());
+        let ran =
+            common::Ran::of(&command.env("XDG_RUNTIME_DIR", dir.path("there")).output().unwrap());
+        let run = dir.path("run");
+        let there = format!("answers at {}/cairn, not at ", run.display());
+        let next = format!("Next: XDG_RUNTIME_DIR={}", run.display());
+        let told = ran.err.contains(&there) && ran.err.contains(&next) && ran.err.contains(&pid);
+        assert!(ran.code == 5 && told && !ran.err.contains("--replace"), "{ran:?}");
+        assert!(begun.elapsed() < Duration::from_secs(10), "{more:?} waited");
+    }
+    assert_eq!(daemon.graph("home").phase, Phase::Up);
     assert_eq!(daemon.stop(), 0);
     fs::set_permissions(dir.path("state"), fs::Permissions::from_mode(0o755)).unwrap();
     let ran = again();

@@ -53,15 +53,10 @@ impl State {
         let opened = options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let mut lock = opened.open(&file).map_err(|error| Error::io(&error, file.display()))?;
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            let mut holder = String::new();
-            // What cannot be read names nobody.
-            let _ = Read::by_ref(&mut lock).take(32).read_to_string(&mut holder);
-            let words = format!(
-                "{} is used by process {}, which is a daemon. Next: --replace, to take over from \
-                 it; or another --state",
-                path.display(),
-                holder.trim()
-            );
+            let holder = Self::holder(&path);
+            let holder =
+                holder.map_or_else(|| "another process".into(), |pid| format!("process {pid}"));
+            let words = format!("{} is used by {holder}, which is a daemon", path.display());
             return Err(Error::new(ErrorKind::InUse, words));
         }
         let written = lock.set_len(0).and_then(|()| lock.rewind());
@@ -69,6 +64,14 @@ impl State {
             .and_then(|()| writeln!(lock, "{}", std::process::id()))
             .map_err(|error| Error::io(&error, file.display()))?;
         Ok(Self { path, _lock: lock })
+    }
+
+    /// The process that has the directory at that path, or had it last.
+    pub fn holder(path: &Path) -> Option<u32> {
+        let mut holder = String::new();
+        let lock = File::open(path.join(LOCK)).ok()?;
+        lock.take(32).read_to_string(&mut holder).ok()?;
+        holder.trim().parse().ok()
     }
 
     /// Where it is.
