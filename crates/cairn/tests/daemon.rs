@@ -158,6 +158,10 @@ fn one_that_cannot_come_up_keeps_nobody_away() {
     // It comes back by itself.
     fs::rename(dir.path("away"), dir.path("more-a.img")).unwrap();
     until("more is up", || daemon.graph("more").phase == Phase::Up);
+    // Whoever holds a disk is named by what it is.
+    let ran = dir.cairn(&["info", "home-a.img"]);
+    let holder = format!("process {} (cairn)", daemon.worker("home"));
+    assert!(ran.out.contains(&holder), "{ran:?}");
     // What was put right is seen when the daemon is told to look.
     fs::write(daemon.file("newer"), newer).unwrap();
     send(daemon.pid(), "HUP");
