@@ -55,6 +55,20 @@ pub fn pair(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// Where the keys of devices come from.
+///
+/// # Errors
+/// `Usage` for what is no source: it may be a key that somebody has put there, and is not repeated.
+pub fn keys(pairs: &[(String, String)]) -> Result<BTreeMap<String, String>> {
+    for (device, source) in pairs {
+        if let Err(why) = source.parse::<KeySource>() {
+            let why = format!("--key {device}=...: {why}. Next: --key {device}=file:PATH");
+            return Err(Failure::new(Exit::Usage, why));
+        }
+    }
+    Ok(pairs.iter().cloned().collect())
+}
+
 /// A graph, as the labels that were found tell it.
 #[derive(Serialize)]
 struct FoundGraph {
@@ -94,6 +108,7 @@ struct Found {
 impl ImportArgs {
     /// Lists the graphs, or serves one.
     pub fn run(self, form: Form) -> Result {
+        let keys = keys(&self.key)?;
         let found = {
             let core = core()?;
             let env = core.env();
@@ -105,7 +120,7 @@ impl ImportArgs {
             return Ok(Exit::Ok);
         };
         let graph = found.choose(wanted)?;
-        let local = self.local(graph)?;
+        let local = self.local(graph, keys)?;
         if let Some(daemon) = running::daemon().filter(|_| self.options.suits_daemon()) {
             return self.bring_up(form, &daemon, graph, local);
         }
@@ -141,7 +156,7 @@ impl ImportArgs {
     }
 
     /// What the labels do not say.
-    fn local(&self, graph: &FoundGraph) -> Result<Local> {
+    fn local(&self, graph: &FoundGraph, keys: BTreeMap<String, String>) -> Result<Local> {
         let usage = |why: String| Err(Failure::new(Exit::Usage, why));
         let mut disks: BTreeMap<String, (String, String)> = BTreeMap::new();
         for disk in &graph.disks {
@@ -176,7 +191,7 @@ impl ImportArgs {
                 graph.name
             ));
         }
-        for (name, _) in &self.key {
+        for name in keys.keys() {
             if !graph.keys.contains(name) {
                 return usage(format!(
                     "--key {name}: {} opens no such device with a key",
@@ -184,7 +199,7 @@ impl ImportArgs {
                 ));
             }
         }
-        Ok(Local { disks, keys: self.key.iter().cloned().collect() })
+        Ok(Local { disks, keys })
     }
 }
 

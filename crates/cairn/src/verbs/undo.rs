@@ -10,7 +10,7 @@ use meta::Uuid;
 
 use super::apply::Moving;
 use super::core;
-use super::import::pair;
+use super::import::{keys, pair};
 use crate::exit::{Exit, Result};
 use crate::out::{self, Form};
 use crate::place;
@@ -54,6 +54,7 @@ pub struct UndoArgs {
 impl UndoArgs {
     /// Asks the running graph.
     pub fn run(self, form: Form) -> Result {
+        let keys = keys(&self.key)?;
         let client = match &self.graph {
             Some(graph) => At::of(name(graph)?).one()?,
             None => self.at.one()?,
@@ -66,7 +67,7 @@ impl UndoArgs {
         let request = UndoRequest {
             to: self.to,
             disks: self.disks(&history)?,
-            keys: self.key.iter().cloned().collect(),
+            keys,
             directory: place::here()?,
             wipe: self.wipe.clone(),
             move_bytes: self.moving.move_bytes,
