@@ -77,6 +77,22 @@ pub fn text<P: AsRef<OsStr> + ?Sized>(path: &P) -> Result<&str> {
     })
 }
 
+/// Makes sure that a control socket may lie there, which `next` changes.
+///
+/// # Errors
+/// `Usage` if its path is too long.
+pub fn check_socket(path: &Path, next: &str) -> Result<()> {
+    let (bytes, most) = (path.as_os_str().len(), api::SOCKET_PATH_MAX_BYTES);
+    if bytes <= most {
+        return Ok(());
+    }
+    let why = format!(
+        "the control socket {}: the path has {bytes} bytes; at most {most} are possible. Next: {next}",
+        path.display()
+    );
+    Err(Failure::new(Exit::Usage, why))
+}
+
 /// The directory of this command, for whoever is to begin relative paths there.
 ///
 /// # Errors

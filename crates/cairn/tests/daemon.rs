@@ -224,6 +224,13 @@ fn what_no_answer_can_say_is_refused() {
     let run = dir.path("run");
     refused(&["daemon", "--state", "state"], &run);
     refused(&["daemon"], &odd);
+    let long = dir.path(&"x".repeat(100));
+    fs::create_dir(&long).unwrap();
+    let ran =
+        common::Ran::of(&dir.command(&["daemon"]).env("XDG_RUNTIME_DIR", &long).output().unwrap());
+    let told =
+        ran.err.contains("at most 106") && ran.err.contains("Next: a shorter XDG_RUNTIME_DIR");
+    assert!(ran.code == 2 && told, "{ran:?}");
     let _daemon = Daemon::start(&dir);
     refused(&["apply", "../home.toml"], &run);
     dir.text(&["apply", "home.toml"]);
