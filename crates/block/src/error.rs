@@ -110,6 +110,18 @@ impl Error {
         }
     }
 
+    /// Why a file does not get that size.
+    pub fn size(error: &std::io::Error, file: impl fmt::Display, bytes: u64) -> Self {
+        if error.kind() != std::io::ErrorKind::FileTooLarge {
+            return Self::io(error, format_args!("{file}: making it {bytes} bytes long"));
+        }
+        let words = format!(
+            "{file}: this file system has no files of {bytes} bytes. Next: a smaller size, or a file on \
+             another one"
+        );
+        Self::new(ErrorKind::Unsupported, words)
+    }
+
     /// The same error, with where it happened; the innermost place is kept.
     pub fn at(self, place: impl fmt::Display) -> Self {
         if self.0.place.is_some() {

@@ -266,7 +266,7 @@ fn grow(planned: &Planned, request: &ResizeRequest) -> Result<Option<String>> {
         // Somebody may have made it larger still.
         if file.metadata()?.len() < wanted { file.set_len(wanted) } else { Ok(()) }
     });
-    grown.map_err(|error| Failure::io(&error, path))?;
+    grown.map_err(|error| block::Error::size(&error, path, wanted))?;
     Ok(None)
 }
 
