@@ -85,7 +85,8 @@ impl Error {
             2 | 6 | 19 => ErrorKind::NotFound, // ENOENT, ENXIO, ENODEV
             1 | 13 => ErrorKind::Denied,       // EPERM, EACCES
             11 | 16 => ErrorKind::InUse,       // EAGAIN, EBUSY
-            22 => ErrorKind::Invalid,          // EINVAL
+            // ENOTDIR, EISDIR, EINVAL, ENAMETOOLONG
+            20 | 21 | 22 | 36 => ErrorKind::Invalid,
             28 | 122 => ErrorKind::NoSpace,    // ENOSPC, EDQUOT
             30 => ErrorKind::ReadOnly,         // EROFS
             38 | 95 => ErrorKind::Unsupported, // ENOSYS, EOPNOTSUPP

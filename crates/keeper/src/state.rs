@@ -40,11 +40,15 @@ impl State {
     /// Makes it if there is none, and takes it for this process.
     ///
     /// # Errors
-    /// `Denied` if others may look into it, or it belongs to somebody else; `InUse` with the process
+    /// `Invalid` if it is no directory; `Denied` if others may look into it, or it belongs to somebody else; `InUse` with the process
     /// that has it; what the system says.
     pub fn open(path: &Path) -> Result<Self> {
         let failed = |error: &io::Error| Error::io(error, path.display());
         let path = std::path::absolute(path).map_err(|error| failed(&error))?;
+        if std::fs::metadata(&path).is_ok_and(|found| !found.is_dir()) {
+            let words = format!("{} is no directory. Next: another --state", path.display());
+            return Err(Error::new(ErrorKind::Invalid, words));
+        }
         let mut builder = std::fs::DirBuilder::new();
         builder.recursive(true).mode(0o700).create(&path).map_err(|error| failed(&error))?;
         check(&path)?;
