@@ -8,6 +8,7 @@ use meta::{Inspection, Label, Seen, Store};
 use serde::Serialize;
 
 use crate::exit::{Exit, Failure, Result};
+use crate::place;
 use crate::verbs::wipe;
 
 /// Disks and files that are looked at.
@@ -26,8 +27,8 @@ pub struct Sight {
 /// What somebody has open, or what cannot be read, and why.
 #[derive(Serialize)]
 pub struct Skipped {
-    /// The disk.
-    pub path: PathBuf,
+    /// The disk, as it can be shown.
+    pub path: String,
     /// Why, in words.
     pub why: String,
 }
@@ -72,6 +73,7 @@ async fn each<T>(
     let (mut found, mut skipped) = (Vec::new(), Vec::new());
     for path in candidates(directory)? {
         let looked = async {
+            place::text(&path)?;
             let node = wipe::open(&path, true, env, &engine).await?;
             let looked = look(path.clone(), &engine.lower(node)).await;
             engine.forget(node);
@@ -79,7 +81,10 @@ async fn each<T>(
         };
         match looked.await {
             Ok(looked) => found.extend(looked),
-            Err(failure) => skipped.push(Skipped { path, why: failure.message }),
+            Err(failure) => {
+                let path = path.display().to_string();
+                skipped.push(Skipped { path, why: failure.message });
+            }
         }
     }
     Ok((found, skipped))

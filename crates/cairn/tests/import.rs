@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
 use common::{Dir, Ran, tool};
@@ -108,6 +110,21 @@ fn what_is_meant_has_to_be_said() {
         std::fs::copy(other.path(name), dir.path(&format!("other-{name}"))).unwrap();
     }
     refused(&["import", "home"], 2, "2 graphs are called \"home\"");
+}
+
+#[test]
+fn a_name_that_no_spec_can_say_is_passed_over_and_told() {
+    let dir = moved();
+    std::fs::rename(dir.path("x"), dir.0.join(OsStr::from_bytes(b"\xff.img"))).unwrap();
+    for verb in ["import", "check"] {
+        let text = dir.cairn(&[verb]);
+        let why = "skipped: \"\\xFF.img\" is not UTF-8";
+        assert!(text.out.contains(why) && text.out.contains("Next: rename it"), "{text:?}");
+        // The copy that is missing is no failure of an import.
+        let found: Value = dir.json(text.code, &[verb]);
+        assert_eq!(found["skipped"][0]["path"], "\u{fffd}.img");
+        assert_eq!(found["graphs"][0]["disks"][0]["name"], "b");
+    }
 }
 
 #[test]

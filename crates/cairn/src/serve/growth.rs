@@ -61,7 +61,7 @@ impl Growth {
             true => file.set_len(self.wanted_bytes),
             false => Ok(()),
         });
-        grown.map_err(|error| Failure::io(&error, &self.path))
+        Ok(grown.map_err(|error| block::Error::size(&error, &self.path, self.wanted_bytes))?)
     }
 
     /// What is done, in words.

@@ -15,6 +15,7 @@ use graph::spec::units::parse_size;
 use super::{confirm, progress};
 use crate::exit::{Exit, Failure, Result};
 use crate::out::Form;
+use crate::place;
 use crate::running::At;
 
 /// How often the rebuild is looked at.
@@ -223,8 +224,7 @@ impl RemoveArgs {
 impl Target {
     fn disk_request(&self, change: DiskChange, wipe: bool) -> Result<DiskRequest> {
         let Name { of, member } = self.member.clone();
-        let directory = std::env::current_dir()
-            .map_err(|error| Failure::io(&error, "the directory of this command"))?;
+        let directory = place::here()?;
         Ok(DiskRequest { of, member, change, directory, wipe, dry_run: self.dry_run })
     }
 

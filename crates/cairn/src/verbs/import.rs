@@ -17,9 +17,10 @@ use super::{apply, core};
 use crate::exit::{Exit, Failure, Result};
 use crate::labels::machine;
 use crate::out::{self, Form};
+use crate::place;
 use crate::registry::REGISTRY;
 use crate::running;
-use crate::scan::{self, Sight, Skipped, place, said_place};
+use crate::scan::{self, Sight, Skipped, said_place};
 use crate::serve::ServeOptions;
 use crate::source::Source;
 
@@ -52,6 +53,20 @@ pub fn pair(text: &str) -> Result<(String, String), String> {
         }
         _ => Err("a name and a value are needed, as in safe=file:key".to_owned()),
     }
+}
+
+/// Where the keys of devices come from.
+///
+/// # Errors
+/// `Usage` for what is no source: it may be a key that somebody has put there, and is not repeated.
+pub fn keys(pairs: &[(String, String)]) -> Result<BTreeMap<String, String>> {
+    for (device, source) in pairs {
+        if let Err(why) = source.parse::<KeySource>() {
+            let why = format!("--key {device}=...: {why}. Next: --key {device}=file:PATH");
+            return Err(Failure::new(Exit::Usage, why));
+        }
+    }
+    Ok(pairs.iter().cloned().collect())
 }
 
 /// A graph, as the labels that were found tell it.
@@ -93,6 +108,7 @@ struct Found {
 impl ImportArgs {
     /// Lists the graphs, or serves one.
     pub fn run(self, form: Form) -> Result {
+        let keys = keys(&self.key)?;
         let found = {
             let core = core()?;
             let env = core.env();
@@ -104,7 +120,7 @@ impl ImportArgs {
             return Ok(Exit::Ok);
         };
         let graph = found.choose(wanted)?;
-        let local = self.local(graph)?;
+        let local = self.local(graph, keys)?;
         if let Some(daemon) = running::daemon().filter(|_| self.options.suits_daemon()) {
             return self.bring_up(form, &daemon, graph, local);
         }
@@ -133,20 +149,19 @@ impl ImportArgs {
         }
         let Local { disks, keys } = local;
         let source = GraphSource::Labels { text: graph.text.clone(), disks, keys };
-        let directory = std::env::current_dir()
-            .map_err(|error| Failure::io(&error, "the directory of this command"))?;
+        let directory = place::here()?;
         let mut up = self.options.up(graph.name.clone(), directory, source);
         up.keys = apply::paths(&lent);
         apply::bring_up(form, daemon, &up)
     }
 
     /// What the labels do not say.
-    fn local(&self, graph: &FoundGraph) -> Result<Local> {
+    fn local(&self, graph: &FoundGraph, keys: BTreeMap<String, String>) -> Result<Local> {
         let usage = |why: String| Err(Failure::new(Exit::Usage, why));
         let mut disks: BTreeMap<String, (String, String)> = BTreeMap::new();
         for disk in &graph.disks {
             let said = self.disk.iter().any(|(name, _)| *name == disk.name);
-            let first = disks.insert(disk.name.clone(), place(&disk.path));
+            let first = disks.insert(disk.name.clone(), scan::place(&disk.path));
             if let Some((_, first)) = first.filter(|_| !said) {
                 return Err(Failure::new(
                     Exit::InUse,
@@ -176,7 +191,7 @@ impl ImportArgs {
                 graph.name
             ));
         }
-        for (name, _) in &self.key {
+        for name in keys.keys() {
             if !graph.keys.contains(name) {
                 return usage(format!(
                     "--key {name}: {} opens no such device with a key",
@@ -184,7 +199,7 @@ impl ImportArgs {
                 ));
             }
         }
-        Ok(Local { disks, keys: self.key.iter().cloned().collect() })
+        Ok(Local { disks, keys })
     }
 }
 
