@@ -444,10 +444,18 @@ fn a_second_signal_is_not_waited_for() {
         counts.into_iter().any(|counts| counts.in_flight > 0)
     };
     until("the write is on its way", is_on_its_way);
+    // It comes to both signals late, and they are two.
+    let worker = daemon.worker("slow");
+    send(worker, "STOP");
     send(daemon.pid(), "TERM");
     until("it stops", || daemon.graph("slow").phase == Phase::Stopping);
     let begun = std::time::Instant::now();
+    let goes_on = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(500));
+        send(worker, "CONT");
+    });
     assert_eq!(daemon.stop(), 12, "{}", daemon.log());
+    goes_on.join().unwrap();
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     assert!(daemon.log().contains("second signal"), "{}", daemon.log());
     io.wait().unwrap();

@@ -397,10 +397,12 @@ impl Keep {
             Order::Start(_, tell) => life.starters.push(tell),
             Order::Stop(tell) => {
                 life.stoppers.push(tell);
+                // A second one of the same might come before the first is taken, and be one with it.
+                let signal = if life.stopping { Signal::INT } else { Signal::TERM };
                 life.stopping = true;
                 life.until = Instant::now() + STOP;
                 self.is_at(Phase::Stopping, |_| {});
-                worker.signal(Signal::TERM);
+                worker.signal(signal);
             }
             Order::Renew(tell) if life.ready.is_some() && !life.stopping => {
                 life.renewers.push(tell);

@@ -141,7 +141,7 @@ fn plan(given: &Given, env: &Env) -> Plan<DiskPlan> {
         let next = match wanted > facts.size {
             // Longer, it would have zeros where bytes may have been.
             true => {
-                "; it was cut short, or made by another spec. Next: its other copy; or leave size away"
+                "; it was cut short, or made by another spec. Next: leave size away, if it is right as it is"
             }
             false => ". Next: leave size away",
         };
