@@ -110,6 +110,7 @@ pub async fn plan(env: &Env, newest: &Label, named: &Named) -> Result<Option<Pla
     let surveyed = |known: &Remembered| Surveyed {
         info: Info::disk(known.data_bytes, known.block_size),
         created: false,
+        absent: false,
         words: String::new(),
     };
     let surveyed = named.iter().map(|(name, known)| (name.clone(), surveyed(known))).collect();

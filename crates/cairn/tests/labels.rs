@@ -144,6 +144,48 @@ fn a_dry_run_tells_what_would_become_of_each_disk_and_changes_nothing() {
 }
 
 #[test]
+fn a_dry_run_ends_as_the_start_would() {
+    let stripe = PAIR.replace("\"mirror\"", "\"stripe\", chunk = \"64KiB\"");
+    for (spec, code, words) in
+        [(PAIR, 10, "on the other disks"), (&stripe, 4, "vol cannot be served without")]
+    {
+        let dir = pair();
+        dir.write("home.toml", spec);
+        assert_eq!(io(&dir, &[], "read 0 4k").code, 0);
+        fs::rename(dir.path("b.img"), dir.path("run/away")).unwrap();
+        let start = dir.cairn(&["serve", "home.toml", "--run", "true"]);
+        assert!(start.code == code && start.err.contains(words), "{start:?}");
+        for verb in [["serve", "home.toml"], ["import", "home"]] {
+            let dry = dir.cairn(&[&verb[..], &["--dry-run"]].concat());
+            assert!(dry.code == code && dry.err.contains(words), "{dry:?}");
+            assert!(dry.out.contains("missing      b") && dry.out.contains("without b"), "{dry:?}");
+            assert!(!dry.out.contains("survives") && !dry.out.contains("nowhere"), "{dry:?}");
+        }
+    }
+}
+
+#[test]
+fn a_dry_run_tells_where_each_disk_was_found() {
+    let dir = pair();
+    assert_eq!(io(&dir, &[], "read 0 4k").code, 0);
+    fs::rename(dir.path("a.img"), dir.path("x")).unwrap();
+    fs::rename(dir.path("b.img"), dir.path("a.img")).unwrap();
+    fs::rename(dir.path("x"), dir.path("b.img")).unwrap();
+    let dry = dir.text(&["serve", "home.toml", "--dry-run"]);
+    assert!(
+        dry.contains("labelled     a  b.img") && dry.contains("labelled     b  a.img"),
+        "{dry}"
+    );
+    // Only a is left, where b is said to be.
+    fs::remove_file(dir.path("a.img")).unwrap();
+    dir.write("home.toml", &PAIR.replace("a.img", "nope/a.img"));
+    let dry = dir.cairn(&["serve", "home.toml", "--dry-run"]);
+    assert!(dry.code == 10 && dry.out.contains("labelled     a  b.img"), "{dry:?}");
+    let missing = dry.out.lines().find(|line| line.starts_with("missing"));
+    assert!(missing.is_some_and(|line| line.contains(" b ") && !line.contains("img")), "{dry:?}");
+}
+
+#[test]
 fn a_lost_disk_is_replaced_by_a_blank_one() {
     let dir = pair();
     assert_eq!(io(&dir, &[], "write -P 7 0 1M").code, 0);
