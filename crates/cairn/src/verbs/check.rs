@@ -154,17 +154,11 @@ pub fn by_graph<'s>(
 
 /// A disk of which nobody knows whose it is.
 fn unread(place: &str, inspection: &Inspection, wrong: &Wrong) -> Finding {
-    let (soundness, next) = match wrong {
-        Wrong::Version(_) | Wrong::Features(_) => {
-            (Soundness::Sound, "use a newer version of Cairn".to_owned())
-        }
-        Wrong::NoMagic | Wrong::Damaged(_) => (
-            Soundness::Damaged,
-            format!(
-                "cairn repair GRAPH --plan --disk NAME={place} tells whether its graph knows enough to give it back"
-            ),
-        ),
+    let soundness = match wrong {
+        Wrong::Version(_) | Wrong::Features(_) => Soundness::Sound,
+        Wrong::NoMagic | Wrong::Damaged(_) => Soundness::Damaged,
     };
+    let next = scan::next_for(place, wrong);
     let whole = |found: &Result<Label, Wrong>| found.is_ok();
     let copies = inspection.copies.iter().filter(|copy| whole(&copy.found)).count();
     let words = format!("{place} has {wrong} ({copies} of 4 copies can be read)");
