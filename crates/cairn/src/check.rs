@@ -33,6 +33,12 @@ impl Seen<'_> {
             Err(wrong) => vec![format!("no copy of its label can be read: {wrong}")],
         }
     }
+
+    /// Bytes of the whole disk when it was labelled, if it has lost some since.
+    fn cut_from(&self) -> Option<u64> {
+        let had = Area::Back(self.label.data_bytes).range().end();
+        Some(had).filter(|had| *had > self.inspection.size)
+    }
 }
 
 /// The label that counts among those of one graph; `None` if all of its disks are still being made.
@@ -53,9 +59,9 @@ pub async fn check(env: &Env, seen: &[Seen<'_>], stopped: bool) -> Option<Checke
     let newest = newest(seen)?;
     let mut checking = Checking { newest, seen, found: Vec::new() };
     let named = checking.named();
-    checking.disks(&named);
-    checking.apart();
     let planned = checking.plan(env, &named).await;
+    checking.disks(&named, planned.as_ref());
+    checking.apart();
     checking.missing(planned.as_ref(), &named);
     let kept = planned.as_ref().map(|planned| checking.kept(planned, &named)).unwrap_or_default();
     if let Some(planned) = planned.filter(|_| stopped) {
@@ -66,7 +72,7 @@ pub async fn check(env: &Env, seen: &[Seen<'_>], stopped: bool) -> Option<Checke
         name: name_in(&named, seen.label),
         place: seen.place.to_owned(),
         change: seen.label.epoch,
-        to_renew: !seen.ills().is_empty(),
+        to_renew: seen.cut_from().is_none() && !seen.ills().is_empty(),
     };
     let mut disks: Vec<_> = seen.iter().map(disk).collect();
     disks.sort_by(|a, b| a.name.cmp(&b.name));
@@ -91,6 +97,17 @@ pub type Named = BTreeMap<String, Remembered>;
 fn name_in(named: &Named, label: &Label) -> String {
     let known = named.iter().find(|(_, known)| known.disk == label.disk);
     known.map_or_else(|| label.disk_name.clone(), |(name, _)| name.clone())
+}
+
+/// What to do about a disk that was cut short: zeros in the place of what it had are not what it had.
+fn after_a_cut(name: &str, planned: Option<&Planned>) -> String {
+    match planned.is_some_and(|planned| planned.only_on(name).is_empty()) {
+        true => format!(
+            "make it that large again, and take it in anew with --wipe {name}: all of it is copied from the other \
+             disks"
+        ),
+        false => "bring back the disk as it was, or a backup of it".to_owned(),
+    }
 }
 
 /// The disks without a label, as what can be planned: where they are, nobody can tell, and nothing stands on what
@@ -161,20 +178,22 @@ impl Checking<'_> {
     }
 
     /// Each disk by itself.
-    fn disks(&mut self, named: &Named) {
+    fn disks(&mut self, named: &Named, planned: Option<&Planned>) {
         let mut first: BTreeMap<[u8; 16], &str> = BTreeMap::new();
         for seen in self.seen {
             let Seen { place, inspection, label } = seen;
             let name = name_in(named, label);
-            for ill in seen.ills() {
-                let words = format!("{place}: {ill}");
-                self.find(Soundness::Repairable, &name, words, "cairn repair writes it anew");
-            }
-            let end = Area::Back(label.data_bytes).range().end();
-            if end > inspection.size {
+            if let Some(had) = seen.cut_from() {
                 let has = inspection.size;
-                let words = format!("{place} has {has} bytes, and had {end} when it was labelled");
-                self.find(Soundness::Damaged, &name, words, "make it that large again");
+                let words = format!(
+                    "{place} has {has} bytes, and had {had} when it was labelled: what was cut off is lost"
+                );
+                self.find(Soundness::Damaged, &name, words, &after_a_cut(&name, planned));
+            } else {
+                for ill in seen.ills() {
+                    let words = format!("{place}: {ill}");
+                    self.find(Soundness::Repairable, &name, words, "cairn repair writes it anew");
+                }
             }
             if let Some(other) = first.insert(label.disk.0, place) {
                 let words = format!("{other} and {place} are both this disk: one is a copy");

@@ -141,3 +141,32 @@ fn what_is_lost_is_told() {
     let checked = dir.cairn(&["check"]);
     assert!(checked.out.contains("make it that large again"), "{checked:?}");
 }
+
+#[test]
+fn a_disk_that_was_cut_short_is_damaged_and_no_repair_is_planned() {
+    for (kind, next) in
+        [("mirror", "with --wipe a: all of it is copied"), ("stripe", "a backup of it")]
+    {
+        let dir = made(kind);
+        let disk = std::fs::File::options().write(true).open(dir.path("a.img")).unwrap();
+        disk.set_len(9 * MIB).unwrap();
+        let before = bytes(&dir);
+        for verb in [&["check"][..], &["repair", "--plan"], &["repair", "home.toml", "--yes"]] {
+            let ran = dir.cairn(verb);
+            assert!(ran.code == 11 && ran.out.contains("damaged: a: a.img has 9437184"), "{ran:?}");
+            assert!(ran.out.contains(next) && !ran.out.contains("repairable"), "{ran:?}");
+            assert!(!ran.out.contains("would write") && !ran.out.contains("wrote"), "{ran:?}");
+        }
+        assert!(bytes(&dir) == before);
+    }
+    // What is said to be done about it works.
+    let dir = made("mirror");
+    for len in [9, 16] {
+        let disk = std::fs::File::options().write(true).open(dir.path("a.img")).unwrap();
+        disk.set_len(len * MIB).unwrap();
+    }
+    let serve = dir.serve(&["home.toml", "--wipe", "a"]);
+    common::until("a is in sync", || dir.cairn(&["status"]).code == 0);
+    serve.stop().ok();
+    assert!(dir.text(&["check"]).contains("2 disks: sound"));
+}

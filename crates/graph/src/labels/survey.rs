@@ -443,8 +443,9 @@ fn cut_short(look: &Look, size: u64) -> Result<(), Refusal> {
     }
     let (name, place) = (&look.disk.given.name, &look.place);
     let words = format!(
-        "{place} has {size} bytes, and had {needed} when it was labelled. Next: make it that large \
-         again"
+        "{place} has {size} bytes, and had {needed} when it was labelled: what was cut off is lost. Next: if other \
+         disks have all of it, make it that large again, and take it in anew with --wipe {name}; if not, bring back \
+         the disk as it was, or a backup of it"
     );
     Err(Refusal::of(name, Why::Damaged, words))
 }
