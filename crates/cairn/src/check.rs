@@ -10,6 +10,7 @@ use graph::labels::{Remembered, disks};
 use graph::spec::{Local, Planned, PlannedNode, Severity, Spec, Surveyed};
 use meta::{Area, Inspection, Label};
 
+use crate::labels::machine;
 use crate::registry::REGISTRY;
 use crate::vaults;
 
@@ -22,6 +23,15 @@ pub struct Seen<'s> {
     pub inspection: &'s Inspection,
     /// The label that counts. That of an open disk is known whatever is there.
     pub label: &'s Label,
+}
+
+/// A disk that somebody else has open.
+#[derive(Clone, Copy)]
+pub struct Held<'h> {
+    /// Who, in words, and what to do.
+    pub why: &'h str,
+    /// What its label says.
+    pub label: &'h Label,
 }
 
 impl Seen<'_> {
@@ -43,8 +53,12 @@ impl Seen<'_> {
 
 /// The label that counts among those of one graph; `None` if all of its disks are still being made.
 pub fn newest<'s>(seen: &[Seen<'s>]) -> Option<&'s Label> {
-    let counting = seen.iter().filter(|seen| !seen.label.forming);
-    Some(counting.max_by_key(|seen| (seen.label.epoch, seen.label.sequence))?.label)
+    newest_of(seen.iter().map(|seen| seen.label))
+}
+
+fn newest_of<'l>(labels: impl Iterator<Item = &'l Label>) -> Option<&'l Label> {
+    let counting = labels.filter(|label| !label.forming);
+    counting.max_by_key(|label| (label.epoch, label.sequence))
 }
 
 /// A label that says something else of the graph than the one that counts, at the same change.
@@ -53,18 +67,29 @@ pub fn apart<'s>(newest: &Label, seen: &[Seen<'s>]) -> Option<&'s Label> {
     others.find(|label| label.epoch == newest.epoch && label.spec != newest.spec)
 }
 
-/// Checks the labels of one graph, and if it is `stopped` what its disks hold beside them that is Cairn's. `None` if
-/// all of them are still being made.
-pub async fn check(env: &Env, seen: &[Seen<'_>], stopped: bool) -> Option<Checked> {
-    let newest = newest(seen)?;
-    let mut checking = Checking { newest, seen, found: Vec::new() };
+/// Checks the labels of one graph that does not run for this user, and what its disks hold beside them that is
+/// Cairn's. `held`: those of its disks that nobody else may open now. `None` if all of them are still being made.
+pub async fn check_stopped(env: &Env, seen: &[Seen<'_>], held: &[Held<'_>]) -> Option<Checked> {
+    check(env, seen, held, true).await
+}
+
+/// Checks the labels of one graph that runs here. `None` if all of them are still being made.
+pub async fn check_running(env: &Env, seen: &[Seen<'_>]) -> Option<Checked> {
+    check(env, seen, &[], false).await
+}
+
+async fn check(env: &Env, seen: &[Seen<'_>], held: &[Held<'_>], stopped: bool) -> Option<Checked> {
+    let all = seen.iter().map(|seen| seen.label).chain(held.iter().map(|held| held.label));
+    let newest = newest_of(all)?;
+    let mut checking = Checking { newest, seen, held, found: Vec::new() };
     let named = checking.named();
     let planned = checking.plan(env, &named).await;
     checking.disks(&named, planned.as_ref());
     checking.apart();
     checking.missing(planned.as_ref(), &named);
     let kept = planned.as_ref().map(|planned| checking.kept(planned, &named)).unwrap_or_default();
-    if let Some(planned) = planned.filter(|_| stopped) {
+    checking.in_use(&named);
+    if let Some(planned) = planned.filter(|_| stopped && held.is_empty()) {
         checking.found.extend(vaults::check(env, newest, &planned, &places(&named, seen)).await);
     }
     let soundness = checking.found.iter().map(|finding| finding.soundness).max();
@@ -159,6 +184,7 @@ fn places(named: &Named, seen: &[Seen<'_>]) -> BTreeMap<String, PathBuf> {
 struct Checking<'c> {
     newest: &'c Label,
     seen: &'c [Seen<'c>],
+    held: &'c [Held<'c>],
     found: Vec<Finding>,
 }
 
@@ -248,10 +274,30 @@ impl Checking<'_> {
         })
     }
 
+    /// Who has disks of it open, here or elsewhere: it cannot be served meanwhile.
+    fn in_use(&mut self, named: &Named) {
+        let is_named = |label: &Label| named.values().any(|known| known.disk == label.disk);
+        for Held { why, label } in self.held.iter().filter(|held| is_named(held.label)) {
+            let (words, next) = why.split_once(". Next: ").unwrap_or((why, ""));
+            self.find(Soundness::InUse, &name_in(named, label), words.to_owned(), next);
+        }
+        let here = machine().id;
+        for Seen { place, label, .. } in self.seen.iter().filter(|seen| is_named(seen.label)) {
+            let Some(other) = label.holder.as_ref().filter(|holder| holder.id != here) else {
+                continue;
+            };
+            let words = format!("{place} is open on the machine {other}");
+            let next = "stop it there; if that machine is gone for good, serve it with --take";
+            self.find(Soundness::InUse, &name_in(named, label), words, next);
+        }
+    }
+
     /// What cannot be served for want of disks.
     fn missing(&mut self, planned: Option<&Planned>, named: &Named) {
-        let is_here =
-            |known: &Remembered| self.seen.iter().any(|seen| seen.label.disk == known.disk);
+        let is_here = |known: &Remembered| {
+            self.seen.iter().any(|seen| seen.label.disk == known.disk)
+                || self.held.iter().any(|held| held.label.disk == known.disk)
+        };
         let missing = named.iter().filter(|(_, known)| !is_here(known));
         let missing: Vec<_> = missing.map(|(name, _)| name.as_str()).collect();
         let Some(planned) = planned else { return };

@@ -6,7 +6,7 @@ mod common;
 use std::os::unix::fs::FileExt;
 
 use common::Dir;
-use common::machine::noise;
+use common::machine::{noise, relabel};
 
 const MIB: u64 = 1 << 20;
 
@@ -168,5 +168,55 @@ fn a_disk_that_was_cut_short_is_damaged_and_no_repair_is_planned() {
     let serve = dir.serve(&["home.toml", "--wipe", "a"]);
     common::until("a is in sync", || dir.cairn(&["status"]).code == 0);
     serve.stop().ok();
+    assert!(dir.text(&["check"]).contains("2 disks: sound"));
+}
+
+/// A directory with the same disks, whose processes look elsewhere for what runs.
+fn elsewhere(dir: &Dir) -> Dir {
+    let other = Dir::new();
+    for name in ["a.img", "b.img"] {
+        std::fs::hard_link(dir.path(name), other.path(name)).unwrap();
+    }
+    other
+}
+
+#[test]
+fn disks_that_somebody_has_open_are_not_damaged() {
+    let dir = made("mirror");
+    let other = elsewhere(&dir);
+    let serve = dir.serve(&["home.toml"]);
+    for verb in [&["check"][..], &["check", "home"]] {
+        let checked = other.cairn(verb);
+        let words = format!("in use: a: a.img: is in use by process {}", serve.pid());
+        assert!(checked.code == 5 && checked.out.contains(&words), "{checked:?}");
+        assert!(
+            !checked.out.contains("damaged") && !checked.out.contains("is not here"),
+            "{checked:?}"
+        );
+    }
+    serve.stop().ok();
+    assert!(other.text(&["check"]).contains("sound"));
+    // One of them.
+    std::fs::remove_file(dir.path("a.img")).unwrap();
+    let serve = dir.serve(&["home.toml", "--degraded"]);
+    let checked = other.cairn(&["check"]);
+    assert!(checked.code == 5 && checked.out.contains("in use: b: b.img"), "{checked:?}");
+    assert!(!checked.out.contains("is not here"), "{checked:?}");
+    serve.stop().ok();
+}
+
+#[test]
+fn disks_that_another_machine_has_open_are_told() {
+    let dir = made("mirror");
+    relabel(&dir, "b.img", 15 * MIB, |copy| {
+        copy[120] = 1;
+        copy[136..152].fill(0x5a);
+        copy[280..287].copy_from_slice(b"another");
+    });
+    let checked = dir.cairn(&["check"]);
+    let words = "in use: b: b.img is open on the machine \"another\"";
+    assert!(checked.code == 5 && checked.out.contains(words), "{checked:?}");
+    assert!(checked.out.contains("--take"), "{checked:?}");
+    dir.serve(&["home.toml", "--take"]).stop().ok();
     assert!(dir.text(&["check"]).contains("2 disks: sound"));
 }

@@ -102,9 +102,9 @@ fn what_is_meant_has_to_be_said() {
     refused(&["import", "home", "--key", "safe=file:key"], 5, "one is a copy of the other");
     let serve = dir.import(&["home", "--key", "safe=file:key", "--disk", "a=y"]);
     reads(&dir, serve.uri());
-    // What is in use is not looked at, and says so.
+    // What is in use says so.
     let list = dir.text(&["import"]);
-    assert!(list.contains("skipped: a.img: is in use by process"), "{list}");
+    assert!(list.contains("refused: a.img: is in use by process"), "{list}");
     assert_eq!(serve.stop().code, 0);
     // Another graph of that name.
     let other = Dir::new();
