@@ -220,3 +220,26 @@ fn disks_that_another_machine_has_open_are_told() {
     dir.serve(&["home.toml", "--take"]).stop().ok();
     assert!(dir.text(&["check"]).contains("2 disks: sound"));
 }
+
+#[test]
+fn two_graphs_of_one_name_are_told_apart() {
+    let (dir, other) = (made("mirror"), made("mirror"));
+    std::fs::copy(other.path("b.img"), dir.path("b.img")).unwrap();
+    let ran = dir.cairn(&["serve", "home.toml", "--run", "true"]);
+    assert!(ran.code == 5 && ran.err.contains("a.img of "), "{ran:?}");
+    assert!(ran.err.contains("--wipe b for ") && !ran.err.contains("apart"), "{ran:?}");
+    let of = |name: &str| {
+        let facts: serde_json::Value = dir.json(0, &["info", name]);
+        facts["label"]["graph_uuid"].as_str().unwrap().to_owned()
+    };
+    assert!(ran.err.contains(&format!("--wipe b for {}", &of("a.img")[..8])), "{ran:?}");
+    let (checked, list) = (dir.cairn(&["check"]).out, dir.text(&["import"]));
+    for name in ["a.img", "b.img"] {
+        let title = format!("home ({})  ", &of(name)[..8]);
+        assert!(checked.contains(&title) && list.contains(&title), "{checked} {list}");
+    }
+    let serve = dir.serve(&["home.toml", "--wipe", "b"]);
+    common::until("b is in sync", || dir.cairn(&["status"]).code == 0);
+    serve.stop().ok();
+    assert!(dir.text(&["check"]).starts_with("home  change"));
+}
