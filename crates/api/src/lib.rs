@@ -36,7 +36,7 @@ pub use daemon::{
     Phase, UpRequest,
 };
 pub use follow::FOLLOWERS_MAX;
-pub use server::{Server, is_heard};
+pub use server::{SOCKET_PATH_MAX_BYTES, Server, is_heard};
 pub use types::{
     Applied, ApplyRequest, AttachRequest, Attached, ChangeLine, Checked, CheckedDevice,
     CheckedDisk, Counts, DetachRequest, DeviceStatus, DiskChange, DiskRequest, EventLine,

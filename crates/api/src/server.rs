@@ -78,6 +78,9 @@ impl Drop for Server {
     }
 }
 
+/// The longest path of a control socket: a socket's has at most 107, and a dot before its name at first.
+pub const SOCKET_PATH_MAX_BYTES: usize = 106;
+
 /// Binds, in place of a socket whose process is gone. Anything else at that path stays. What is at the path is heard
 /// from its first moment on: one that is not would be taken for a dead one, and removed by whoever looks.
 pub(crate) fn bind(path: &Path) -> io::Result<UnixListener> {

@@ -85,7 +85,8 @@ impl Error {
             2 | 6 | 19 => ErrorKind::NotFound, // ENOENT, ENXIO, ENODEV
             1 | 13 => ErrorKind::Denied,       // EPERM, EACCES
             11 | 16 => ErrorKind::InUse,       // EAGAIN, EBUSY
-            22 => ErrorKind::Invalid,          // EINVAL
+            // ENOTDIR, EISDIR, EINVAL, ENAMETOOLONG
+            20 | 21 | 22 | 36 => ErrorKind::Invalid,
             28 | 122 => ErrorKind::NoSpace,    // ENOSPC, EDQUOT
             30 => ErrorKind::ReadOnly,         // EROFS
             38 | 95 => ErrorKind::Unsupported, // ENOSYS, EOPNOTSUPP
@@ -108,6 +109,18 @@ impl Error {
             Some(errno) => Self::os(errno, tried),
             None => Self::new(ErrorKind::Io, format!("{tried}: {error}")),
         }
+    }
+
+    /// Why a file does not get that size.
+    pub fn size(error: &std::io::Error, file: impl fmt::Display, bytes: u64) -> Self {
+        if error.kind() != std::io::ErrorKind::FileTooLarge {
+            return Self::io(error, format_args!("{file}: making it {bytes} bytes long"));
+        }
+        let words = format!(
+            "{file}: this file system has no files of {bytes} bytes. Next: a smaller size, or a file on \
+             another one"
+        );
+        Self::new(ErrorKind::Unsupported, words)
     }
 
     /// The same error, with where it happened; the innermost place is kept.

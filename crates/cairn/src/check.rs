@@ -215,6 +215,15 @@ impl Checking<'_> {
                     "{place} has {has} bytes, and had {had} when it was labelled: what was cut off is lost"
                 );
                 self.find(Soundness::Damaged, &name, words, &after_a_cut(&name, planned));
+            } else if inspection.has_lost_its_end() {
+                let words = format!(
+                    "{place}: both copies of its label at the back are gone, and data may be"
+                );
+                let next = format!(
+                    "if it was cut short, and other disks have its data, --wipe {name} has it copied anew; \
+                     if not, cairn repair writes the label anew"
+                );
+                self.find(Soundness::Repairable, &name, words, &next);
             } else {
                 for ill in seen.ills() {
                     let words = format!("{place}: {ill}");

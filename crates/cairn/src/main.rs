@@ -33,6 +33,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::Args;
+use exit::Result;
 
 fn main() -> ExitCode {
     if std::env::args_os().next().is_some_and(|name| name == attach::hands::NAME) {
@@ -42,7 +43,7 @@ fn main() -> ExitCode {
         return serve::worker::main();
     }
     runtime::inherit();
-    match Args::parse().run() {
+    match said().and_then(|()| Args::parse().run()) {
         Ok(exit) => ExitCode::from(exit.code()),
         Err(failure) => {
             if !failure.message.is_empty() {
@@ -51,4 +52,9 @@ fn main() -> ExitCode {
             ExitCode::from(failure.code)
         }
     }
+}
+
+/// Every word of the command line may end up in a spec, a label or an answer.
+fn said() -> Result<()> {
+    std::env::args_os().skip(1).try_for_each(|word| place::text(&word).map(drop))
 }

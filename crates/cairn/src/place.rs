@@ -1,5 +1,6 @@
 //! Where sockets lie when nobody says where.
 
+use std::ffi::OsStr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -8,11 +9,16 @@ use crate::exit::{Exit, Failure, Result};
 /// The directory for what runs: `$XDG_RUNTIME_DIR/cairn` if that is this user's own, else
 /// `/run/cairn` for root and `/tmp/cairn-UID` for others.
 pub fn directory() -> PathBuf {
+    directory_of(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from))
+}
+
+/// The same of a process that has this in the place of `$XDG_RUNTIME_DIR`.
+pub fn directory_of(said: Option<PathBuf>) -> PathBuf {
     let user = rustix::process::geteuid().as_raw();
     let own = |path: &PathBuf| {
         path.is_absolute() && std::fs::metadata(path).is_ok_and(|found| found.uid() == user)
     };
-    match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(own) {
+    match said.filter(own) {
         Some(path) => path.join("cairn"),
         None if user == 0 => PathBuf::from("/run/cairn"),
         None => PathBuf::from(format!("/tmp/cairn-{user}")),
@@ -36,7 +42,12 @@ pub fn keeper() -> PathBuf {
 
 /// The control socket of a daemon.
 pub fn daemon() -> PathBuf {
-    directory().join("daemon.sock")
+    daemon_in(&directory())
+}
+
+/// The same of a daemon with another directory for what runs.
+pub fn daemon_in(directory: &Path) -> PathBuf {
+    directory.join("daemon.sock")
 }
 
 /// Where a daemon keeps what is local: `/var/lib/cairn` for root, `$XDG_STATE_HOME/cairn` or
@@ -49,6 +60,48 @@ pub fn state() -> PathBuf {
     let home = || absolute("HOME").map(|home| home.join(".local/state"));
     let base = absolute("XDG_STATE_HOME").or_else(home);
     base.unwrap_or_else(directory).join("cairn")
+}
+
+/// A path as text, which is what specs, labels and answers are made of: what is none could be named in
+/// none of them.
+///
+/// # Errors
+/// `Usage` if it is not UTF-8.
+pub fn text<P: AsRef<OsStr> + ?Sized>(path: &P) -> Result<&str> {
+    let path = path.as_ref();
+    path.to_str().ok_or_else(|| {
+        let why = format!(
+            "{path:?} is not UTF-8, and specs and labels hold nothing else. Next: rename it"
+        );
+        Failure::new(Exit::Usage, why)
+    })
+}
+
+/// Makes sure that a control socket may lie there, which `next` changes.
+///
+/// # Errors
+/// `Usage` if its path is too long.
+pub fn check_socket(path: &Path, next: &str) -> Result<()> {
+    let (bytes, most) = (path.as_os_str().len(), api::SOCKET_PATH_MAX_BYTES);
+    if bytes <= most {
+        return Ok(());
+    }
+    let why = format!(
+        "the control socket {}: the path has {bytes} bytes; at most {most} are possible. Next: {next}",
+        path.display()
+    );
+    Err(Failure::new(Exit::Usage, why))
+}
+
+/// The directory of this command, for whoever is to begin relative paths there.
+///
+/// # Errors
+/// As [`text`]; what the system says.
+pub fn here() -> Result<PathBuf> {
+    let here = std::env::current_dir()
+        .map_err(|error| Failure::io(&error, "the directory of this command"))?;
+    text(&here)?;
+    Ok(here)
 }
 
 /// Makes [`keeper`], and what is above it, for this user alone.
@@ -89,8 +142,9 @@ fn make(path: &Path) -> Result<()> {
 /// Makes sure that nobody else can put something there.
 ///
 /// # Errors
-/// `Denied` if somebody else owns it: in `/tmp` anybody could have made it before us.
+/// `Denied` if somebody else owns it: in `/tmp` anybody could have made it before us; as [`text`].
 pub fn check(path: &Path) -> Result<()> {
+    text(path)?;
     let shown = path.display();
     let found = std::fs::symlink_metadata(path).map_err(|error| Failure::io(&error, &shown))?;
     let user = rustix::process::geteuid().as_raw();

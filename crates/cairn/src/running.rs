@@ -32,27 +32,45 @@ impl At {
     /// # Errors
     /// `NotFound` if nothing runs, `Usage` with the list if more than one does.
     pub fn one(&self) -> Result<Client> {
-        self.one_where(|_| false)
+        only(self.all()?, "are running")
     }
 
-    /// As [`At::one`]; of several the only one of which that is true.
-    pub fn one_where(&self, is_it: impl Fn(&Client) -> bool) -> Result<Client> {
-        let mut all = self.all()?;
-        if all.len() > 1 {
-            let found: Vec<_> = all.iter().filter(|client| is_it(client)).cloned().collect();
-            if found.len() == 1 {
-                all = found;
-            }
+    /// The one that is meant: of several the one that `is_it`. `what` that is, in words: `has an export vol`.
+    ///
+    /// # Errors
+    /// `NotFound` if nothing runs, or none of several is it; `Usage` with the list if more than one is.
+    pub fn one_that(&self, what: &str, is_it: impl Fn(&Client) -> bool) -> Result<Client> {
+        let all = self.all()?;
+        if all.len() == 1 {
+            return only(all, "are running");
         }
-        if let [client] = &all[..] {
-            return Ok(client.clone());
+        let found: Vec<_> = all.into_iter().filter(|client| is_it(client)).collect();
+        if found.is_empty() {
+            let why = format!("no graph that is running {what}. Next: cairn ls");
+            return Err(Failure::new(Exit::NotFound, why));
         }
-        let list: Vec<_> =
-            all.iter().map(|client| format!("\n  --at {}", client.path().display())).collect();
-        let count = all.len();
-        let why =
-            format!("{count} graphs are running. Next: say which, with one of{}", list.concat());
-        Err(Failure::new(Exit::Usage, why))
+        only(found, &format!("could be meant: each {what}"))
+    }
+
+    /// The graph that has what a word names, and its name there: `home/data` is `data` of the graph `home`.
+    ///
+    /// # Errors
+    /// As [`At::one_that`]; `what` is a noun: `a disk`.
+    pub fn owner(
+        &self,
+        what: &str,
+        word: &str,
+        has: impl Fn(&Client, &str) -> bool,
+    ) -> Result<(Client, String)> {
+        // No name has a slash.
+        let within = |client: &Client| {
+            let graph = word.split_once('/').filter(|(graph, _)| is_called(client, graph));
+            graph.map_or(word, |(_, name)| name).to_owned()
+        };
+        let what = format!("has {what} {word}");
+        let client = self.one_that(&what, |client| has(client, &within(client)))?;
+        let name = within(&client);
+        Ok((client, name))
     }
 
     /// The graph of that name, if it runs; the one at the socket that is named, whatever it is called.
@@ -87,6 +105,17 @@ impl At {
         }
         Ok(all)
     }
+}
+
+/// The only one.
+fn only(all: Vec<Client>, what: &str) -> Result<Client> {
+    if let [client] = &all[..] {
+        return Ok(client.clone());
+    }
+    let list = all.iter().map(|client| format!("\n  --at {}", client.path().display()));
+    let (count, list) = (all.len(), list.collect::<String>());
+    let why = format!("{count} graphs {what}. Next: say which, with one of{list}");
+    Err(Failure::new(Exit::Usage, why))
 }
 
 /// What `--at` says: a word that is no file is the name of a graph.

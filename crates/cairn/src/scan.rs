@@ -9,6 +9,7 @@ use meta::{Inspection, Label, Seen, Store, Wrong};
 use serde::Serialize;
 
 use crate::exit::{Exit, Failure, Result};
+use crate::place;
 use crate::verbs::wipe;
 
 /// Disks and files that are looked at.
@@ -27,8 +28,8 @@ pub struct Sight {
 /// What somebody has open, or what cannot be read, and why.
 #[derive(Serialize)]
 pub struct Skipped {
-    /// The disk.
-    pub path: PathBuf,
+    /// The disk, as it can be shown.
+    pub path: String,
     /// Why, in words.
     pub why: String,
     /// Of one that somebody has open: its label.
@@ -75,6 +76,7 @@ async fn each<T>(
     let (mut found, mut skipped) = (Vec::new(), Vec::new());
     for path in candidates(directory)? {
         let looked = async {
+            place::text(&path)?;
             let node = wipe::open(&path, true, env, &engine).await?;
             let looked = look(path.clone(), &engine.lower(node)).await;
             engine.forget(node);
@@ -85,6 +87,7 @@ async fn each<T>(
             Err(failure) => {
                 let in_use = failure.code == Exit::InUse.code();
                 let label = in_use.then(|| label_in_use(&path)).flatten();
+                let path = path.display().to_string();
                 skipped.push(Skipped { path, why: failure.message, label });
             }
         }
@@ -108,9 +111,9 @@ pub fn next_for(place: &str, wrong: &Wrong) -> String {
     }
 }
 
-/// What the label says of a disk that somebody has open, read without its lock: a copy that is just being
-/// written is told by its checksum, and the other one is whole.
-fn label_in_use(path: &Path) -> Option<Label> {
+/// The label at the front of a disk that somebody has locked, who may be writing the next one meanwhile: it goes
+/// where this one is not.
+pub fn label_in_use(path: &Path) -> Option<Label> {
     let mut front = vec![0; meta::AREA_BYTES as usize];
     std::fs::File::open(path).and_then(|mut disk| disk.read_exact(&mut front)).ok()?;
     let (_, label) = meta::newest([&front[..]]).ok()??;

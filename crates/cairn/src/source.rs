@@ -10,6 +10,7 @@ use graph::spec::{Faults, Planned, Spec, Surveyed, TEXT_MAX_BYTES};
 use crate::certificates;
 use crate::exit::{Exit, Failure, Result};
 use crate::out;
+use crate::place;
 use crate::registry::REGISTRY;
 
 /// Formats that are no raw disks, by how their files begin.
@@ -144,9 +145,7 @@ pub fn read_text(path: &Path) -> Result<String> {
 /// A spec of one raw disk. It is probed first: what the system says of it has an exit code of its
 /// own, which a fault of a spec would hide.
 fn disk(kind: &str, path: &Path, read_only: bool, env: &Env) -> Result<Spec> {
-    let text = path.to_str().ok_or_else(|| {
-        Failure::new(Exit::Usage, format!("{}: the path is no UTF-8. Next: a link", path.display()))
-    })?;
+    let text = place::text(path)?;
     let open = Open {
         path: path.to_owned(),
         device: kind == "path",

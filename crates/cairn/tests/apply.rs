@@ -284,6 +284,26 @@ fn a_disk_that_has_grown_is_used_by_a_mounted_file_system() {
 }
 
 #[test]
+fn a_disk_that_may_not_grow_stays_as_it_is() {
+    let dir = Dir::new();
+    dir.write(
+        "n.toml",
+        "name = \"n\"\n[disk]\n\
+         d = { file = \"d.img\", size = \"64MiB\", create = true, label = true }\n\
+         e = { file = \"e.img\", size = \"64MiB\", create = true, label = true }\n\
+         [device]\nm = { kind = \"migrate\", on = [\"d\", \"e\"], speed = \"1MiB\" }\n\
+         [export]\nvol = { on = \"m\" }\n",
+    );
+    let serve = dir.serve(&["n.toml"]);
+    for more in [&[][..], &["--dry-run"]] {
+        let ran = dir.cairn(&[&["device", "resize", "d", "100MiB"], more].concat());
+        assert!(ran.code == 3 && ran.err.contains("\"e\" has"), "{ran:?}");
+        assert_eq!(std::fs::metadata(dir.path("d.img")).unwrap().len(), 64 << 20);
+    }
+    serve.stop().ok();
+}
+
+#[test]
 fn clients_that_need_no_alignment_are_not_given_a_disk_that_does() {
     let dir = Dir::new();
     let memory = "name = \"fast\"\n[disk]\nm = { memory = \"16MiB\" }\n";
@@ -324,7 +344,13 @@ fn labelled_members_that_have_grown_make_a_larger_volume_under_load() {
     );
     std::thread::sleep(Duration::from_millis(500));
     let would: Applied = dir.json(0, &["device", "resize", "a", "96M", "--dry-run"]);
-    assert!(would.notes.iter().any(|note| note.contains("would have")), "{would:?}");
+    assert!(
+        would
+            .changes
+            .iter()
+            .any(|line| line.verb == "grow" && line.words.starts_with("a.img to 96 MiB")),
+        "{would:?}"
+    );
     dir.text(&["device", "resize", "a", "96M"]);
     assert_eq!(size(), 62 << 20, "a mirror is as large as its smallest member");
     dir.text(&["device", "resize", "b", "96M"]);

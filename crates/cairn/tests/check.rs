@@ -5,8 +5,8 @@ mod common;
 
 use std::os::unix::fs::FileExt;
 
-use common::Dir;
-use common::machine::{noise, relabel};
+use common::machine::{noise, relabel, run};
+use common::{Dir, until};
 
 const MIB: u64 = 1 << 20;
 
@@ -166,7 +166,7 @@ fn a_disk_that_was_cut_short_is_damaged_and_no_repair_is_planned() {
         disk.set_len(len * MIB).unwrap();
     }
     let serve = dir.serve(&["home.toml", "--wipe", "a"]);
-    common::until("a is in sync", || dir.cairn(&["status"]).code == 0);
+    until("a is in sync", || dir.cairn(&["status"]).code == 0);
     serve.stop().ok();
     assert!(dir.text(&["check"]).contains("2 disks: sound"));
 }
@@ -239,7 +239,43 @@ fn two_graphs_of_one_name_are_told_apart() {
         assert!(checked.contains(&title) && list.contains(&title), "{checked} {list}");
     }
     let serve = dir.serve(&["home.toml", "--wipe", "b"]);
-    common::until("b is in sync", || dir.cairn(&["status"]).code == 0);
+    until("b is in sync", || dir.cairn(&["status"]).code == 0);
     serve.stop().ok();
     assert!(dir.text(&["check"]).starts_with("home  change"));
+}
+
+#[test]
+fn a_disk_that_was_cut_short_is_not_believed_when_it_is_long_again() {
+    let dir = Dir::new();
+    dir.write("home.toml", &spec("mirror"));
+    let serve = dir.serve(&["home.toml"]);
+    std::fs::write(dir.path("noise"), noise(14 << 20, 1)).unwrap();
+    let fill = [&dir.path("noise").display().to_string(), serve.uri()];
+    run("nbdcopy", &[&["--flush"], &fill[..]].concat());
+    serve.stop().ok();
+    let cut = |disk: &str, len| {
+        let file = std::fs::File::options().write(true).open(dir.path(disk)).unwrap();
+        file.set_len(len).unwrap();
+    };
+    let whole = std::fs::read(dir.path("a.img")).unwrap();
+    cut("a.img", 10 * MIB);
+    let ran = dir.cairn(&["import", "home"]);
+    assert!(ran.code == 11 && ran.err.contains("what was behind is lost"), "{ran:?}");
+    cut("a.img", 16 * MIB);
+    for verb in [&["import", "home"], &["serve", "home.toml"]] {
+        let ran = dir.cairn(verb);
+        assert!(ran.code == 11 && ran.err.contains("--wipe a has it copied anew"), "{ran:?}");
+    }
+    let checked = dir.cairn(&["check"]);
+    assert!(checked.code == 10 && checked.out.contains("--wipe a has it copied"), "{checked:?}");
+    let serve = dir.serve(&["home.toml", "--wipe", "a"]);
+    until("it is copied", || dir.cairn(&["status"]).code == 0);
+    serve.stop().ok();
+    let data = (MIB as usize)..(15 << 20);
+    assert!(std::fs::read(dir.path("a.img")).unwrap()[data.clone()] == whole[data]);
+    // Where it is only the label that is gone, somebody may say so.
+    damage(&dir, "a.img", 15 * MIB, MIB);
+    assert_eq!(dir.cairn(&["serve", "home.toml"]).code, 11);
+    dir.text(&["repair", "--yes"]);
+    dir.serve(&["home.toml"]).stop().ok();
 }

@@ -3,9 +3,12 @@
 
 mod common;
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
-use std::time::Duration;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use api::{Applied, GraphView, KeptGraph, Phase, Status};
 use common::keeper::Daemon;
@@ -36,6 +39,40 @@ fn uri(dir: &Dir, graph: &str) -> String {
 fn io(dir: &Dir, graph: &str, command: &str) {
     let ran = tool(dir, "qemu-io", &["-f", "raw", &uri(dir, graph), "-c", command, "-c", "flush"]);
     assert!(ran.code == 0 && !ran.out.contains("failed"), "{command}: {ran:?}");
+}
+
+#[test]
+fn of_several_graphs_the_one_is_meant_that_has_it() {
+    let dir = Dir::new();
+    let mut daemon = Daemon::start(&dir);
+    for name in ["one", "two"] {
+        dir.write(&format!("{name}.toml"), &mirror(name, ""));
+        dir.text(&["apply", &format!("{name}.toml")]);
+    }
+    // Both have such a disk and such a device.
+    let ran = dir.cairn(&["device", "scrub", "pair"]);
+    assert!(ran.code == 2 && ran.err.contains("2 graphs could be meant"), "{ran:?}");
+    assert!(dir.text(&["device", "scrub", "two/pair"]).contains("is being scrubbed"));
+    until("that has ended", || !dir.text(&["status", "--at", "two"]).contains("scrubbing"));
+    dir.text(&["device", "resize", "one/a", "32MiB"]);
+    assert_eq!(fs::metadata(dir.path("one-a.img")).unwrap().len(), 32 << 20);
+    dir.text(&["create", "c.img", "16M"]);
+    dir.text(&["device", "insert", "two/c", "c.img", "--wait"]);
+    dir.text(&["device", "fail", "two/c", "--yes"]);
+    for (args, words) in [
+        (&["device", "resize", "d", "1G"][..], "no graph that is running has a disk d"),
+        (&["job", "pause", "two/move"], "no graph that is running has a job two/move"),
+        (&["device", "resync", "three/c"], "no graph that is running is or has three"),
+        (&["attach", "nope"], "no graph that is running has an export nope"),
+        (&["key", "ls", "three/safe"], "no graph that is running is called three"),
+    ] {
+        let ran = dir.cairn(args);
+        assert!(ran.code == 4 && ran.err.contains(words), "{args:?}: {ran:?}");
+    }
+    dir.write("three.toml", &mirror("three", ""));
+    let ran = dir.cairn(&["diff", "three.toml"]);
+    assert!(ran.code == 4 && ran.err.contains("is called three"), "{ran:?}");
+    assert_eq!(daemon.stop(), 0);
 }
 
 #[test]
@@ -155,6 +192,10 @@ fn one_that_cannot_come_up_keeps_nobody_away() {
     // It comes back by itself.
     fs::rename(dir.path("away"), dir.path("more-a.img")).unwrap();
     until("more is up", || daemon.graph("more").phase == Phase::Up);
+    // Whoever holds a disk is named by what it is.
+    let ran = dir.cairn(&["info", "home-a.img"]);
+    let holder = format!("process {} (cairn)", daemon.worker("home"));
+    assert!(ran.out.contains(&holder), "{ran:?}");
     // What was put right is seen when the daemon is told to look.
     fs::write(daemon.file("newer"), newer).unwrap();
     send(daemon.pid(), "HUP");
@@ -179,12 +220,59 @@ fn there_is_one_daemon_and_its_state_is_nobody_elses() {
     assert!(ran.code == 5 && ran.err.contains(&pid) && ran.err.contains("--replace"), "{ran:?}");
     let ran = dir.cairn(&["daemon", "--state", "other"]);
     assert!(ran.code == 5 && ran.err.contains("a daemon answers there"), "{ran:?}");
+    // One that cannot be asked from here stays, and says where it can.
+    fs::create_dir(dir.path("there")).unwrap();
+    for more in [&[][..], &["--replace"]] {
+        let begun = Instant::now();
+        let mut command = dir.command(&[&["daemon", "--state", "state"], more].concat());
+        let ran =
+            common::Ran::of(&command.env("XDG_RUNTIME_DIR", dir.path("there")).output().unwrap());
+        let run = dir.path("run");
+        let there = format!("answers at {}/cairn, not at ", run.display());
+        let next = format!("Next: XDG_RUNTIME_DIR={}", run.display());
+        let told = ran.err.contains(&there) && ran.err.contains(&next) && ran.err.contains(&pid);
+        assert!(ran.code == 5 && told && !ran.err.contains("--replace"), "{ran:?}");
+        assert!(begun.elapsed() < Duration::from_secs(10), "{more:?} waited");
+    }
+    assert_eq!(daemon.graph("home").phase, Phase::Up);
     assert_eq!(daemon.stop(), 0);
     fs::set_permissions(dir.path("state"), fs::Permissions::from_mode(0o755)).unwrap();
     let ran = again();
     assert!(ran.code == 7 && ran.err.contains("755"), "{ran:?}");
     let mode = fs::metadata(daemon.file("home")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn what_no_answer_can_say_is_refused() {
+    let dir = home();
+    let odd = dir.0.join(OsStr::from_bytes(b"di\xffr"));
+    fs::create_dir(&odd).unwrap();
+    let refused = |args: &[&str], runtime: &Path| {
+        let mut command = dir.command(args);
+        command.current_dir(&odd).env("XDG_RUNTIME_DIR", runtime);
+        let ran = common::Ran::of(&command.output().unwrap());
+        let why = ran.err.contains("di\\xFFr") && ran.err.contains("is not UTF-8");
+        assert!(ran.code == 2 && why && ran.err.contains("Next: rename it"), "{args:?}: {ran:?}");
+    };
+    let run = dir.path("run");
+    refused(&["daemon", "--state", "state"], &run);
+    refused(&["daemon"], &odd);
+    let long = dir.path(&"x".repeat(100));
+    fs::create_dir(&long).unwrap();
+    let ran =
+        common::Ran::of(&dir.command(&["daemon"]).env("XDG_RUNTIME_DIR", &long).output().unwrap());
+    let told =
+        ran.err.contains("at most 106") && ran.err.contains("Next: a shorter XDG_RUNTIME_DIR");
+    assert!(ran.code == 2 && told, "{ran:?}");
+    let _daemon = Daemon::start(&dir);
+    refused(&["apply", "../home.toml"], &run);
+    dir.text(&["apply", "home.toml"]);
+    refused(&["apply", "../home.toml"], &run);
+    refused(&["device", "insert", "home/pair", "c.img"], &run);
+    refused(&["undo", "home"], &run);
+    dir.text(&["stop", "home"]);
+    refused(&["import", "home", "--directory", ".."], &run);
 }
 
 #[test]

@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
@@ -173,6 +175,21 @@ fn disks_that_somebody_has_open_are_in_use_and_not_missing() {
     }
     let ran = cairn(&dir, &["import", "home"]);
     assert!(ran.code == 4 && !ran.err.contains("nowhere"), "{ran:?}");
+}
+
+#[test]
+fn a_name_that_no_spec_can_say_is_passed_over_and_told() {
+    let dir = moved();
+    std::fs::rename(dir.path("x"), dir.0.join(OsStr::from_bytes(b"\xff.img"))).unwrap();
+    for verb in ["import", "check"] {
+        let text = dir.cairn(&[verb]);
+        let why = "skipped: \"\\xFF.img\" is not UTF-8";
+        assert!(text.out.contains(why) && text.out.contains("Next: rename it"), "{text:?}");
+        // The copy that is missing is no failure of an import.
+        let found: Value = dir.json(text.code, &[verb]);
+        assert_eq!(found["skipped"][0]["path"], "\u{fffd}.img");
+        assert_eq!(found["graphs"][0]["disks"][0]["name"], "b");
+    }
 }
 
 #[test]

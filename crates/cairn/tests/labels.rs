@@ -83,6 +83,32 @@ fn after_a_kill_all_members_are_copied_from_one_and_nothing_answered_is_gone() {
 }
 
 #[test]
+fn info_says_whose_a_labelled_disk_is_in_use_or_not() {
+    let dir = pair();
+    let serve = dir.serve(&["home.toml"]);
+    for in_use in [true, false] {
+        let out = dir.text(&["info", "a.img"]);
+        assert!(out.lines().next().unwrap().ends_with(", labelled"), "{out}");
+        assert!(out.contains("label: disk \"a\"") && out.contains("of \"home\""), "{out}");
+        let holder = format!("in use by process {} (cairn)", serve.pid());
+        assert_eq!((out.contains(&holder), out.contains(", closed")), (in_use, !in_use), "{out}");
+        let facts: serde_json::Value = dir.json(0, &["info", "a.img"]);
+        assert_eq!(
+            (&facts["format"], &facts["label"]["graph"]),
+            (&"labelled".into(), &"home".into())
+        );
+        if in_use {
+            // Nobody has lost the lock by that.
+            let ran = dir.cairn(&["serve", "a.img", "--run", "true"]);
+            assert!(ran.code == 5 && ran.err.contains(&holder), "{ran:?}");
+            serve.signal("TERM");
+            common::until("it has ended", || dir.cairn(&["ls"]).code == 4);
+        }
+    }
+    assert_eq!(serve.end().code, 0);
+}
+
+#[test]
 fn a_newer_label_is_left_alone() {
     let dir = pair();
     assert_eq!(io(&dir, &[], "write -P 7 0 4k").code, 0);

@@ -10,7 +10,7 @@ use std::process::Stdio;
 
 use api::{Applied, DeviceStatus, EventLine, Status};
 use common::machine::{noise, run};
-use common::{Dir, Serve, until};
+use common::{Dir, Ran, Serve, until};
 
 const MIB: usize = 1 << 20;
 
@@ -81,6 +81,45 @@ fn a_member_is_replaced_and_others_come_and_go() {
     let ran = dir.cairn(&["device", "remove", "pair/d"]);
     assert!(ran.code == 3 && ran.err.contains("2"), "a mirror has two members: {ran:?}");
     serve.stop();
+}
+
+#[test]
+fn a_name_that_no_spec_may_have_is_no_name_of_a_member() {
+    let (dir, serve, _) = served();
+    in_sync(&dir);
+    dir.text(&["create", "c.img", "10M"]);
+    let long = "n".repeat(65);
+    for name in ["ü", "a\"b", "${HOME}", "a b", "-x", ".", long.as_str()] {
+        for more in [&[][..], &["--dry-run"]] {
+            let ran = dir
+                .cairn(&[&["device", "insert", &format!("pair/{name}"), "c.img"], more].concat());
+            assert!(ran.code == 2 && ran.err.contains("letters a-z, digits"), "{name}: {ran:?}");
+        }
+    }
+    dir.text(&["check"]);
+    serve.stop().ok();
+    dir.import(&["home"]).stop().ok();
+}
+
+#[test]
+fn a_path_begins_where_it_is_said() {
+    let (dir, serve, bytes) = served();
+    in_sync(&dir);
+    fs::create_dir(dir.path("other")).unwrap();
+    for disk in ["other/c.img", "other/d.img"] {
+        dir.text(&["create", disk, "10M"]);
+    }
+    let from_other = |args: &[&str]| {
+        let output = dir.command(args).current_dir(dir.path("other")).output().unwrap();
+        Ran::of(&output).ok();
+    };
+    let d = dir.path("other/d.img").display().to_string();
+    from_other(&["device", "replace", "home/b", "c.img", "--wait"]);
+    from_other(&["device", "insert", "home/d", &d, "--wait"]);
+    from_other(&["device", "remove", "home/a"]);
+    assert!(data_of(&dir, "other/c.img") == bytes && data_of(&dir, "other/d.img") == bytes);
+    assert!(dir.text(&["show"]).contains(&d));
+    serve.stop().ok();
 }
 
 #[test]

@@ -45,6 +45,24 @@ fn create_refuses_bad_sizes_and_leaves_nothing() {
 }
 
 #[test]
+fn a_size_that_the_file_system_has_not_is_told() {
+    let dir = Dir::new();
+    dir.write("x.toml", "[disk]\nd = { file = \"d.img\", size = \"1TiB\", create = true }\n[export]\nvol = { on = \"d\" }\n");
+    for (args, code) in [("create d.img 1TiB", 9), ("serve x.toml --run true", 3)] {
+        // A limit of the process is told as one of the file system.
+        let limited =
+            format!("trap '' XFSZ; ulimit -f 1024; exec {} {args}", env!("CARGO_BIN_EXE_cairn"));
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", &limited]).current_dir(&dir.0).env("XDG_RUNTIME_DIR", dir.path("run"));
+        let ran = common::Ran::of(&command.output().unwrap());
+        let why =
+            "d.img: this file system has no files of 1099511627776 bytes. Next: a smaller size";
+        assert!(ran.code == code && ran.err.contains(why), "{args}: {ran:?}");
+        assert!(!dir.path("d.img").exists());
+    }
+}
+
+#[test]
 fn info_tells_size_use_and_format() {
     let dir = Dir::new();
     dir.text(&["create", "disk.img", "1M"]);

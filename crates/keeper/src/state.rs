@@ -40,11 +40,15 @@ impl State {
     /// Makes it if there is none, and takes it for this process.
     ///
     /// # Errors
-    /// `Denied` if others may look into it, or it belongs to somebody else; `InUse` with the process
+    /// `Invalid` if it is no directory; `Denied` if others may look into it, or it belongs to somebody else; `InUse` with the process
     /// that has it; what the system says.
     pub fn open(path: &Path) -> Result<Self> {
         let failed = |error: &io::Error| Error::io(error, path.display());
         let path = std::path::absolute(path).map_err(|error| failed(&error))?;
+        if std::fs::metadata(&path).is_ok_and(|found| !found.is_dir()) {
+            let words = format!("{} is no directory. Next: another --state", path.display());
+            return Err(Error::new(ErrorKind::Invalid, words));
+        }
         let mut builder = std::fs::DirBuilder::new();
         builder.recursive(true).mode(0o700).create(&path).map_err(|error| failed(&error))?;
         check(&path)?;
@@ -53,15 +57,10 @@ impl State {
         let opened = options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let mut lock = opened.open(&file).map_err(|error| Error::io(&error, file.display()))?;
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            let mut holder = String::new();
-            // What cannot be read names nobody.
-            let _ = Read::by_ref(&mut lock).take(32).read_to_string(&mut holder);
-            let words = format!(
-                "{} is used by process {}, which is a daemon. Next: --replace, to take over from \
-                 it; or another --state",
-                path.display(),
-                holder.trim()
-            );
+            let holder = Self::holder(&path);
+            let holder =
+                holder.map_or_else(|| "another process".into(), |pid| format!("process {pid}"));
+            let words = format!("{} is used by {holder}, which is a daemon", path.display());
             return Err(Error::new(ErrorKind::InUse, words));
         }
         let written = lock.set_len(0).and_then(|()| lock.rewind());
@@ -69,6 +68,14 @@ impl State {
             .and_then(|()| writeln!(lock, "{}", std::process::id()))
             .map_err(|error| Error::io(&error, file.display()))?;
         Ok(Self { path, _lock: lock })
+    }
+
+    /// The process that has the directory at that path, or had it last.
+    pub fn holder(path: &Path) -> Option<u32> {
+        let mut holder = String::new();
+        let lock = File::open(path.join(LOCK)).ok()?;
+        lock.take(32).read_to_string(&mut holder).ok()?;
+        holder.trim().parse().ok()
     }
 
     /// Where it is.

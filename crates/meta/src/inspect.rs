@@ -66,6 +66,17 @@ pub async fn inspect(env: &Env, lower: &Lower) -> Result<Inspection> {
 }
 
 impl Inspection {
+    /// Whether the disk has lost what was at its end: it was cut short and made long again, or somebody has written
+    /// there. What was before the end may be lost with it.
+    pub fn has_lost_its_end(&self) -> bool {
+        let all = |area: fn(&Area) -> bool| self.copies.iter().filter(move |copy| area(&copy.area));
+        let front: Vec<_> = all(|area| *area == Area::Front).flat_map(|copy| &copy.found).collect();
+        // An update is durable in both areas before the next one begins, so the older of two has been at the back. Not
+        // where a disk is growing: the first one behind its new end may be in flight.
+        let was_there = matches!(front[..], [one, other] if one.data_bytes == other.data_bytes);
+        was_there && all(|area| *area != Area::Front).all(|copy| copy.found == Err(Wrong::NoMagic))
+    }
+
     /// What is wrong with copies of the label that counts, in words: each of them is in another place too.
     pub fn ills(&self) -> Vec<String> {
         let Ok(Some((label, number))) = &self.label else { return Vec::new() };

@@ -23,6 +23,16 @@ pub enum Seen {
     Other(Sought),
 }
 
+impl From<Inspection> for Seen {
+    fn from(Inspection { label, other, .. }: Inspection) -> Self {
+        match label {
+            Ok(Some((label, number))) => Self::Label(Box::new(label), number),
+            Ok(None) => Self::Other(other),
+            Err(wrong) => Self::Wrong(wrong),
+        }
+    }
+}
+
 /// A disk's label, kept. It issues requests of its own to the raw disk.
 pub struct Store {
     env: Env,
@@ -51,12 +61,7 @@ impl Store {
     /// # Errors
     /// What the disk says.
     pub async fn look(env: &Env, lower: &Lower) -> Result<Seen> {
-        let Inspection { label, other, .. } = inspect(env, lower).await?;
-        Ok(match label {
-            Ok(Some((label, number))) => Seen::Label(Box::new(label), number),
-            Ok(None) => Seen::Other(other),
-            Err(wrong) => Seen::Wrong(wrong),
-        })
+        Ok(inspect(env, lower).await?.into())
     }
 
     /// The store of a disk whose label was found in the copies `number`, or that has none yet: then the

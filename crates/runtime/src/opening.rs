@@ -43,12 +43,14 @@ fn told(open: &Open, failure: Failure) -> Error {
             format_args!("{path}: {what}: the file system is read-only; open it with read_only"),
         ),
         Failure::Os(what, error) => Error::io(&error, format_args!("{path}: {what}")),
+        Failure::Size(size, error) => Error::size(&error, path, size),
         Failure::Said(kind, words) => Error::new(kind, format!("{path}: {words}")),
     }
 }
 
 enum Failure {
     Os(&'static str, io::Error),
+    Size(u64, io::Error),
     Said(ErrorKind, String),
 }
 
@@ -77,7 +79,7 @@ fn file(open: &Open) -> Result<Opened, Failure> {
     }
     lock(open, fd, &stat)?;
     if let (true, Some(size)) = (created, open.create) {
-        sys::set_len(fd, size).tried("setting the size of a new file")?;
+        sys::set_len(fd, size).map_err(|error| Failure::Size(size, error))?;
     }
     // Looked at under the lock: somebody may have changed the size before we had it.
     inspect(open, file, created)
@@ -98,7 +100,7 @@ pub(crate) fn probe(open: &Open) -> Result<StorageFacts> {
                 let file = sys::open(directory, libc::O_RDWR | libc::O_TMPFILE, 0o600)
                     .tried("looking at the directory")?;
                 let size = open.create.expect("looked at above");
-                sys::set_len(file.as_raw_fd(), size).tried("trying the size")?;
+                sys::set_len(file.as_raw_fd(), size).map_err(|error| Failure::Size(size, error))?;
                 inspect(open, file, true)
             }
             other => inspect(open, other.tried("open")?, false),

@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use block::{ByteRange, Control, JobCommand, Op};
@@ -246,7 +246,7 @@ fn members_grow() {
     let (own, its, wanted) = (rig.clone(), live.clone(), text.clone());
     let change = async move {
         let (turn, now) = (its.turn().await, its.now());
-        let grow = vec!["d0".to_owned(), "d1".to_owned()];
+        let grow = BTreeMap::from(["d0", "d1"].map(|disk| (disk.to_owned(), 0)));
         let opening = Opening { grow, ..opening(true) };
         let (planned, survey) = own.look(&wanted, opening, now.labels.as_ref()).await?;
         its.change(&turn, planned, Some(survey), LIMIT).await

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use crate::exit::{Exit, Failure, Result};
+use crate::serve::process;
 
 /// The name under which this program is the hands.
 pub const NAME: &str = "cairn-hands";
@@ -141,6 +142,7 @@ impl Job {
 
 /// The whole life of that process.
 pub fn main() -> ExitCode {
+    process::take_name();
     let job: Result<Job, _> = serde_json::from_reader(std::io::stdin().lock());
     let answer = match job {
         Ok(job) => job.perform(),

@@ -3,25 +3,26 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `mod.rs` | the arguments, from the start to the end |
+//! | `before.rs` | the daemon before this one, which has the state directory |
 //! | `graphs.rs` | the graphs that are kept: brought up, stopped, replaced |
 //! | `asked.rs` | what the control socket is told |
 //!
 //! The process opens no disk and does no I/O on one. It runs on tokio, as all control-plane work does.
 
 mod asked;
+mod before;
 mod graphs;
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use api::{Client, DaemonSocket, MetricsPort};
+use api::{DaemonSocket, MetricsPort};
 use clap::Args;
-use keeper::State;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, oneshot};
 
@@ -32,12 +33,6 @@ use crate::place;
 use crate::serve::process;
 
 use graphs::Graphs;
-
-/// For a daemon that leaves to be gone.
-const LEAVE: Duration = Duration::from_secs(30);
-
-/// From one look at that to the next.
-const LOOK: Duration = Duration::from_millis(10);
 
 /// Answers that were given as the process ends have so long to leave.
 const LINGER: Duration = Duration::from_secs(1);
@@ -76,12 +71,13 @@ impl DaemonArgs {
         log::begin(self.log, None);
         let left = runtime::take_all();
         process::raise_limits();
+        place::check_socket(&place::daemon(), "a shorter XDG_RUNTIME_DIR")?;
         place::make_keeper()?;
         let path = self.state.clone().unwrap_or_else(place::state);
-        if self.replace {
-            ask_to_leave(&place::daemon())?;
-        }
-        let state = self.open(&path)?;
+        let path =
+            std::path::absolute(&path).map_err(|error| Failure::io(&error, path.display()))?;
+        place::text(&path)?;
+        let state = before::open(&path, self.replace)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Failure::io(&error, "starting the daemon"))?;
         let graphs = Arc::new(Graphs::new(state, place::keeper(), left));
@@ -90,23 +86,6 @@ impl DaemonArgs {
             After::Anew => {
                 drop(runtime);
                 Err(anew())
-            }
-        }
-    }
-
-    /// The state directory; that of a daemon that was just asked to leave is free soon.
-    fn open(&self, path: &Path) -> Result<State> {
-        let begun = Instant::now();
-        loop {
-            match State::open(path) {
-                Err(error)
-                    if self.replace
-                        && error.kind() == block::ErrorKind::InUse
-                        && begun.elapsed() < LEAVE =>
-                {
-                    std::thread::sleep(LOOK);
-                }
-                opened => return Ok(opened?),
             }
         }
     }
@@ -170,15 +149,6 @@ impl DaemonArgs {
             _ => Failure::io(&error, format_args!("--metrics {at}")),
         });
         opened.map(Some)
-    }
-}
-
-/// Has the daemon that runs leave, if one does.
-fn ask_to_leave(socket: &Path) -> Result<()> {
-    match Client::new(socket).leave() {
-        Ok(_) => Ok(()),
-        Err(problem) if problem.exit == Exit::NotFound.code() => Ok(()),
-        Err(problem) => Err(problem.into()),
     }
 }
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 use api::{Applied, ApplyRequest, ChangeLine, ResizeRequest};
 use graph::labels::{Opening, Survey};
 use graph::live::{Changes, Turn, Unchanged};
-use graph::spec::units::format_exact;
-use graph::spec::{Planned, Role, Spec};
+use graph::spec::{Planned, Spec};
 
+use super::growth::Growth;
 use super::{Serving, offered};
 use crate::certificates;
 use crate::exit::{Exit, Failure, Result};
@@ -29,8 +29,8 @@ pub(super) struct Anew {
     pub wipe: Vec<String>,
     /// Those that are other ones from now on.
     pub replaced: Vec<String>,
-    /// Those with a label that have grown, and are used as a whole.
-    pub grow: Vec<String>,
+    /// Those with a label that have grown, and are used as a whole; as of so many bytes, should they have fewer.
+    pub grow: BTreeMap<String, u64>,
 }
 
 impl Anew {
@@ -89,13 +89,19 @@ impl Serving {
     /// As [`Serving::apply`]; `NotFound` without such a disk.
     pub async fn resize(&self, request: &ResizeRequest) -> Result<Applied> {
         let turn = self.live.turn().await;
-        let grown = grow(&self.live.now().planned, request)?;
-        let ResizeRequest { disk, dry_run, .. } = request;
+        let growth = Growth::of(&self.live.now().planned, request)?;
+        let ResizeRequest { disk, size_bytes, dry_run } = request;
         let mut spec = self.spec.borrow().clone();
         let said = spec.forget_making(disk).map_err(|why| Failure::new(Exit::NotFound, why))?;
-        let anew = Anew { grow: vec![disk.clone()], ..Anew::default() };
+        let grow = BTreeMap::from([(disk.clone(), size_bytes.unwrap_or_default())]);
+        let anew = Anew { grow, ..Anew::default() };
+        if let Some(growth) = growth.as_ref().filter(|_| !dry_run) {
+            // What stands against it is found before the file is larger.
+            self.wanted(&spec, anew.clone(), true).await?;
+            growth.make()?;
+        }
         let mut applied = self.become_spec(&turn, spec, anew, *dry_run).await?;
-        applied.notes.extend(grown);
+        applied.changes.splice(..0, growth.map(|growth| growth.line(disk)));
         if said && !dry_run && self.record.is_none() && !applied.changes.is_empty() {
             applied.notes.push(format!(
                 "note: the next start reads the spec that you have. Next: take size and create of {disk} \
@@ -228,46 +234,6 @@ impl Serving {
         }
         notes
     }
-}
-
-/// Makes a file larger, if it is to be. Answers what would be done.
-fn grow(planned: &Planned, request: &ResizeRequest) -> Result<Option<String>> {
-    let name = &request.disk;
-    let disks = planned.nodes.iter().filter(|node| node.role == Role::Disk);
-    let names: Vec<&str> = disks.clone().map(|node| node.name.as_str()).collect();
-    let Some(disk) = disks.into_iter().find(|node| node.name == *name) else {
-        let why = format!("no disk {name:?} in {}; it has {}", planned.name, names.join(", "));
-        return Err(Failure::new(Exit::NotFound, why));
-    };
-    let Some(wanted) = request.size_bytes else { return Ok(None) };
-    let Some(path) = disk.given.text("file") else {
-        let why = format!(
-            "{name} is no file, so its size is not Cairn's to change. Next: make it larger where it \
-             comes from, then cairn device resize {name}"
-        );
-        return Err(Failure::new(Exit::Unsupported, why));
-    };
-    let around = if disk.labelled { 2 * meta::AREA_BYTES } else { 0 };
-    let is_bytes = disk.info.size + around;
-    let (is, would) = (format_exact(is_bytes), format_exact(wanted));
-    if disk.labelled && wanted < is_bytes + meta::AREA_BYTES {
-        let why = format!("{name} has a label, and {is} with it: it grows by a MiB at least");
-        return Err(Failure::new(Exit::Usage, why));
-    }
-    if wanted < is_bytes {
-        let why = format!("{name} would shrink from {is} to {would}, and lose what is at its end");
-        return Err(Failure::new(Exit::Unsupported, why));
-    }
-    if request.dry_run {
-        return Ok(Some(format!("note: {path} would have {would}, then {name} too")));
-    }
-    let file = std::fs::File::options().write(true).open(path);
-    let grown = file.and_then(|file| {
-        // Somebody may have made it larger still.
-        if file.metadata()?.len() < wanted { file.set_len(wanted) } else { Ok(()) }
-    });
-    grown.map_err(|error| Failure::io(&error, path))?;
-    Ok(None)
 }
 
 /// The spec of a request, in the directory of whoever asks.

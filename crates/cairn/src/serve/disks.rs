@@ -6,7 +6,7 @@ use api::{Applied, DiskChange, DiskRequest};
 use block::Control;
 
 use super::Serving;
-use super::apply::{Anew, here};
+use super::apply::Anew;
 use crate::exit::{Exit, Failure, Result};
 
 impl Serving {
@@ -17,20 +17,19 @@ impl Serving {
     pub async fn disk(&self, request: &DiskRequest) -> Result<Applied> {
         let turn = self.live.turn().await;
         let DiskRequest { member, change, .. } = request;
-        here(&request.directory, "a path")?;
         let device = self.device_of(request)?;
         let mut spec = self.spec.borrow().clone();
         let mut wipe = Vec::new();
         let edited = match change {
             DiskChange::Insert(path) => {
                 wipe.extend(request.wipe.then(|| member.clone()));
-                let (kind, path) = place(path)?;
+                let (kind, path) = place(&request.directory, path)?;
                 spec.insert_disk(&device, member, kind, path)
             }
             DiskChange::Replace(path) => {
                 // Its name is known to the graph: only a word says that this is another disk.
                 wipe.push(member.clone());
-                let (kind, path) = place(path)?;
+                let (kind, path) = place(&request.directory, path)?;
                 spec.move_disk(member, kind, path)
             }
             DiskChange::Remove => spec.remove_member(&device, member),
@@ -83,12 +82,15 @@ impl Serving {
     }
 }
 
-/// What sort of disk is there, and its path.
-fn place(path: &Path) -> Result<(&'static str, PathBuf)> {
+/// What sort of disk is there, and its path, which begins in `directory`: as it was said if the graph is served from
+/// there.
+fn place(directory: &Path, path: &Path) -> Result<(&'static str, PathBuf)> {
     use std::os::unix::fs::FileTypeExt;
-    let found = std::fs::metadata(path).map_err(|error| Failure::io(&error, path.display()))?;
+    let here = std::env::current_dir().map_err(|error| Failure::io(&error, "this directory"))?;
+    let path = if here == directory { path.to_owned() } else { directory.join(path) };
+    let found = std::fs::metadata(&path).map_err(|error| Failure::io(&error, path.display()))?;
     let kind = if found.file_type().is_block_device() { "path" } else { "file" };
-    Ok((kind, path.to_owned()))
+    Ok((kind, path))
 }
 
 /// The spec in its file is its author's.

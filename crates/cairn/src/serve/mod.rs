@@ -25,6 +25,7 @@ mod command;
 mod connections;
 mod disks;
 mod events;
+mod growth;
 mod jobs;
 mod keys;
 mod listen;
@@ -384,6 +385,9 @@ impl ServeOptions {
 
     /// All that can be known before anything is opened.
     fn prepare(&self, core: &Core, source: &Source, wipe: &[String]) -> Result<Prepared> {
+        if let Some(at) = &self.at {
+            place::check_socket(at, "a shorter --at")?;
+        }
         let env = core.env();
         let spec = source.spec(self.read_only, &env)?;
         let engine = Engine::new(env.pool());
@@ -500,7 +504,9 @@ fn open_control(at: Option<&Path>, serving: &Rc<Serving>) -> Result<api::Server>
         None => {
             place::make_control()?;
             let name = &serving.live.now().planned.name;
-            place::control_of(name, std::process::id())
+            let path = place::control_of(name, std::process::id());
+            place::check_socket(&path, "a shorter XDG_RUNTIME_DIR, or --at SOCKET")?;
+            path
         }
     };
     let (bridge, answers) = api::bridge();

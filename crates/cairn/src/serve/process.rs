@@ -8,6 +8,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::exit::{Exit, Failure, Result};
 
+/// What was started by a link of /proc has the link's name, `exe`, for whoever looks for us.
+pub fn take_name() {
+    // Then it is called that.
+    let _ = rustix::thread::set_name(c"cairn");
+}
+
 /// As many files, and as much locked memory for rings, as this user may have.
 pub fn raise_limits() {
     for which in [Resource::Nofile, Resource::Memlock] {

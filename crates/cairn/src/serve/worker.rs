@@ -63,6 +63,7 @@ pub fn is_meant(name: &OsStr) -> bool {
 
 /// The whole life of a worker.
 pub fn main() -> ExitCode {
+    process::take_name();
     let args = WorkerArgs::parse();
     let graph = args.file.parent().and_then(Path::file_name).map(OsStr::to_string_lossy);
     log::begin(args.log, graph.as_deref());

@@ -8,12 +8,15 @@ use std::path::{Path, PathBuf};
 use api::{Applied, ApplyRequest, Client, GraphSource, Health, UpRequest};
 use block::KeySource;
 use clap::Args;
+use graph::kind::ValueType;
 use graph::spec::Spec;
-use graph::spec::units::parse_size;
+use graph::spec::units::{parse_size, write_size};
 
 use super::key::Lent;
-use crate::exit::{Exit, Failure, Result};
+use crate::exit::{Exit, Result};
 use crate::out::{self, Form};
+use crate::place;
+use crate::registry::REGISTRY;
 use crate::running::{self, At};
 use crate::serve::ServeOptions;
 use crate::source::{Source, read_text};
@@ -50,11 +53,24 @@ pub struct Moving {
     #[arg(long = "move")]
     pub move_bytes: bool,
     /// With --move: bytes per second at most, as 100MiB; as many as clients leave if not given
-    #[arg(long, requires = "move_bytes", value_name = "BYTES", value_parser = parse_size)]
+    #[arg(long, requires = "move_bytes", value_name = "BYTES", value_parser = speed)]
     pub speed: Option<u64>,
     /// With --move: watch until the bytes are there; Ctrl-C leaves them moving
     #[arg(long, requires = "move_bytes")]
     pub wait: bool,
+}
+
+/// A speed that a move may have.
+fn speed(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text)?;
+    let kind = REGISTRY.find("migrate");
+    let option = kind.and_then(|kind| kind.options.iter().find(|option| option.name == "speed"));
+    match option.map(|option| &option.value) {
+        Some(ValueType::Size(least, most)) if !(*least..=*most).contains(&bytes) => {
+            Err(format!("a move has {} to {} a second", write_size(*least), write_size(*most)))
+        }
+        _ => Ok(bytes),
+    }
 }
 
 /// What `diff` takes.
@@ -152,15 +168,14 @@ impl Written {
             Some(value)
         };
         let name = Spec::parse(&text, &file, &look_up).name().to_owned();
-        let directory = std::env::current_dir()
-            .map_err(|error| Failure::io(&error, "the directory of this command"))?;
+        let directory = place::here()?;
         Ok(Self { name, file, text, variables: variables.into_inner(), directory })
     }
 
     /// Asks the running graph of that name to become this, or what that would do.
     fn ask(self, change: Change, at: &At) -> Result<(Client, Applied)> {
         let is_it = |client: &Client| client.graph().is_ok_and(|graph| graph.name == self.name);
-        let client = at.one_where(is_it)?;
+        let client = at.one_that(&format!("is called {}", self.name), is_it)?;
         let Self { file, text, variables, directory, .. } = self;
         let Change { wipe, move_bytes, speed: speed_bytes, dry_run } = change;
         let applied = client.apply(&ApplyRequest {

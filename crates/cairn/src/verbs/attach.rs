@@ -57,16 +57,16 @@ impl AttachArgs {
             let Self { export: uri, name, by, dry_run, .. } = self;
             return Remote { uri, name, by, dry_run }.run(form);
         }
-        let has = |client: &Client| {
-            client.graph().is_ok_and(|graph| graph.exports.iter().any(|e| e.name == self.export))
+        let has = |client: &Client, name: &str| {
+            client.graph().is_ok_and(|graph| graph.exports.iter().any(|e| e.name == name))
         };
-        let client = match self.at.one_where(has) {
+        let (client, export) = match self.at.owner("an export", &self.export, has) {
             Err(failure) if failure.code == Exit::NotFound.code() && must_be_root(None).is_ok() => {
                 return Err(of_others(failure, &self.export));
             }
-            client => client?,
+            owner => owner?,
         };
-        let Self { export, name, by, dry_run, .. } = self;
+        let Self { name, by, dry_run, .. } = self;
         let attached = client.attach(&AttachRequest { export, name, by, dry_run })?;
         print(form, &attached)?;
         Ok(Exit::Ok)
@@ -90,7 +90,7 @@ impl DetachArgs {
         let has = |client: &Client| {
             client.status().is_ok_and(|status| status.attached.iter().any(|one| one.name == name))
         };
-        let client = match self.at.one_where(has) {
+        let client = match self.at.one_that(&format!("has attached {name}"), has) {
             Err(failure) if failure.code == Exit::NotFound.code() => {
                 return self.clear(&name, failure);
             }

@@ -95,7 +95,8 @@ impl Found {
             path.is_some()
                 && disks.into_iter().any(|disk| Path::new(&disk.place).canonicalize().ok() == path)
         };
-        self.skipped = skipped.into_iter().filter(|skipped| !own(&skipped.path)).collect();
+        self.skipped =
+            skipped.into_iter().filter(|skipped| !own(Path::new(&skipped.path))).collect();
         let places = disks.iter().map(|(path, _)| path.display().to_string());
         let places: Vec<_> = places.collect();
         for (place, (_, inspection)) in places.iter().zip(&disks) {

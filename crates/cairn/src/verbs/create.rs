@@ -85,13 +85,7 @@ impl CreateArgs {
             if let Err(error) = std::fs::remove_file(&self.file) {
                 out::note(&format!("warning: {shown} stays, and is empty: {error}"));
             }
-            match error.kind() {
-                ErrorKind::FileTooLarge => Failure::new(
-                    Exit::Unsupported,
-                    format!("{shown}: this file system has no files of {} bytes", self.size),
-                ),
-                _ => Failure::io(&error, format_args!("creating {shown}")),
-            }
+            block::Error::size(&error, shown, self.size).into()
         })
     }
 

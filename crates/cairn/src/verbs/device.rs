@@ -15,6 +15,7 @@ use graph::spec::units::parse_size;
 use super::{confirm, progress};
 use crate::exit::{Exit, Failure, Result};
 use crate::out::Form;
+use crate::place;
 use crate::running::At;
 
 /// How often the rebuild is looked at.
@@ -124,6 +125,16 @@ struct Target {
     at: At,
 }
 
+/// Whether a graph has a disk or device of that name.
+fn has_node(client: &Client, name: &str) -> bool {
+    client.graph().is_ok_and(|graph| graph.nodes.iter().any(|node| node.name == name))
+}
+
+/// Whether it is called that, or has a device of that name.
+fn is_or_has(client: &Client, name: &str) -> bool {
+    client.graph().is_ok_and(|graph| graph.name == name) || has_node(client, name)
+}
+
 /// `pair/b`
 #[derive(Clone)]
 struct Name {
@@ -162,10 +173,7 @@ impl DeviceArgs {
 impl ResizeArgs {
     fn run(self, form: Form) -> Result {
         let Self { disk, size: size_bytes, dry_run, at } = self;
-        let has = |client: &Client| {
-            client.graph().is_ok_and(|graph| graph.nodes.iter().any(|node| node.name == disk))
-        };
-        let client = at.one_where(has)?;
+        let (client, disk) = at.owner("a disk", &disk, has_node)?;
         let applied = client.resize(&ResizeRequest { disk, size_bytes, dry_run })?;
         super::apply::print(form, &applied, dry_run)
     }
@@ -174,7 +182,7 @@ impl ResizeArgs {
 impl ScrubArgs {
     fn run(self, form: Form) -> Result {
         let Self { of, stop, dry_run, at } = self;
-        let client = at.one_where(|client| client.graph().is_ok_and(|graph| graph.name == of))?;
+        let (client, of) = at.owner("a device", &of, is_or_has)?;
         let device = client.scrub(&ScrubRequest { of, stop, dry_run })?;
         let words = match &device.scrub {
             Some(scrub) if scrub.progress.is_some() && !stop => "is being scrubbed",
@@ -216,8 +224,7 @@ impl RemoveArgs {
 impl Target {
     fn disk_request(&self, change: DiskChange, wipe: bool) -> Result<DiskRequest> {
         let Name { of, member } = self.member.clone();
-        let directory = std::env::current_dir()
-            .map_err(|error| Failure::io(&error, "the directory of this command"))?;
+        let directory = place::here()?;
         Ok(DiskRequest { of, member, change, directory, wipe, dry_run: self.dry_run })
     }
 
@@ -232,9 +239,9 @@ impl Target {
     }
 
     fn client(&self) -> Result<Client> {
-        let is_it =
-            |client: &Client| client.graph().is_ok_and(|graph| graph.name == self.member.of);
-        self.at.one_where(is_it)
+        let Name { of, member } = &self.member;
+        let what = format!("is or has {of}, of {of}/{member}");
+        self.at.one_that(&what, |client| is_or_has(client, of))
     }
 
     fn request(&self, dry_run: bool) -> MemberRequest {

@@ -1,7 +1,7 @@
 //! `cairn import`: graphs that are found on disks, without any file that describes them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use api::{Client, GraphSource};
 use block::{Env, KeySource};
@@ -18,9 +18,10 @@ use super::{apply, core};
 use crate::exit::{Exit, Failure, Result};
 use crate::labels::{self, machine};
 use crate::out::{self, Form};
+use crate::place;
 use crate::registry::REGISTRY;
 use crate::running;
-use crate::scan::{self, Sight, Skipped, place, said_place};
+use crate::scan::{self, Sight, Skipped, said_place};
 use crate::serve::ServeOptions;
 use crate::source::Source;
 
@@ -53,6 +54,20 @@ pub fn pair(text: &str) -> Result<(String, String), String> {
         }
         _ => Err("a name and a value are needed, as in safe=file:key".to_owned()),
     }
+}
+
+/// Where the keys of devices come from.
+///
+/// # Errors
+/// `Usage` for what is no source: it may be a key that somebody has put there, and is not repeated.
+pub fn keys(pairs: &[(String, String)]) -> Result<BTreeMap<String, String>> {
+    for (device, source) in pairs {
+        if let Err(why) = source.parse::<KeySource>() {
+            let why = format!("--key {device}=...: {why}. Next: --key {device}=file:PATH");
+            return Err(Failure::new(Exit::Usage, why));
+        }
+    }
+    Ok(pairs.iter().cloned().collect())
 }
 
 /// A graph, as the labels that were found tell it.
@@ -105,6 +120,7 @@ struct Found {
 impl ImportArgs {
     /// Lists the graphs, or serves one.
     pub fn run(self, form: Form) -> Result {
+        let keys = keys(&self.key)?;
         let found = {
             let core = core()?;
             let env = core.env();
@@ -120,7 +136,7 @@ impl ImportArgs {
             return Ok(Exit::Ok);
         };
         let graph = found.choose(wanted)?;
-        let local = self.local(graph)?;
+        let local = self.local(graph, keys)?;
         if let Some(daemon) = running::daemon().filter(|_| self.options.suits_daemon()) {
             return self.bring_up(form, &daemon, graph, local);
         }
@@ -149,15 +165,14 @@ impl ImportArgs {
         }
         let Local { disks, keys } = local;
         let source = GraphSource::Labels { text: graph.text.clone(), disks, keys };
-        let directory = std::env::current_dir()
-            .map_err(|error| Failure::io(&error, "the directory of this command"))?;
+        let directory = place::here()?;
         let mut up = self.options.up(graph.name.clone(), directory, source);
         up.keys = apply::paths(&lent);
         apply::bring_up(form, daemon, &up)
     }
 
     /// What the labels do not say.
-    fn local(&self, graph: &FoundGraph) -> Result<Local> {
+    fn local(&self, graph: &FoundGraph, keys: BTreeMap<String, String>) -> Result<Local> {
         let usage = |why: String| Err(Failure::new(Exit::Usage, why));
         let mut disks = graph.places(&self.disk)?;
         for (name, at) in &self.disk {
@@ -175,7 +190,7 @@ impl ImportArgs {
                 graph.name
             ));
         }
-        for (name, _) in &self.key {
+        for name in keys.keys() {
             if !graph.keys.contains(name) {
                 return usage(format!(
                     "--key {name}: {} opens no such device with a key",
@@ -183,7 +198,7 @@ impl ImportArgs {
                 ));
             }
         }
-        Ok(Local { disks, keys: self.key.iter().cloned().collect() })
+        Ok(Local { disks, keys })
     }
 }
 
@@ -191,7 +206,7 @@ impl ImportArgs {
 fn graphs(sights: Vec<Sight>, skipped: &[Skipped]) -> Vec<FoundGraph> {
     let free = sights.into_iter().map(|Sight { path, label }| Told { path, label, in_use: None });
     let in_use = skipped.iter().filter_map(|Skipped { path, why, label }| {
-        let (path, label) = (path.clone(), label.clone()?);
+        let (path, label) = (PathBuf::from(path), label.clone()?);
         Some(Told { path, label, in_use: Some(why.clone()) })
     });
     let mut by_graph: BTreeMap<(String, [u8; 16]), Vec<Told>> = BTreeMap::new();
@@ -285,8 +300,10 @@ impl Found {
     fn text(&self) -> String {
         let mut text: String =
             self.graphs.iter().map(|graph| graph.line(self.title(graph))).collect();
-        let is_told = |path: &PathBuf| {
-            self.graphs.iter().any(|graph| graph.disks.iter().any(|disk| disk.path == *path))
+        let is_told = |path: &str| {
+            self.graphs
+                .iter()
+                .any(|graph| graph.disks.iter().any(|disk| disk.path == Path::new(path)))
         };
         for Skipped { why, .. } in self.skipped.iter().filter(|one| !is_told(&one.path)) {
             text.push_str(&format!("skipped: {why}\n"));
@@ -309,7 +326,7 @@ impl FoundGraph {
         }
         let mut places: BTreeMap<String, (String, String)> = BTreeMap::new();
         for FoundDisk { name, path, .. } in unsaid {
-            let Some((_, first)) = places.insert(name.clone(), place(path)) else { continue };
+            let Some((_, first)) = places.insert(name.clone(), scan::place(path)) else { continue };
             let why = format!(
                 "{first} and {} are both disk {name:?} of {}: one is a copy of the other. Next: say which \
                  counts, with --disk {name}=PATH",

@@ -7,13 +7,14 @@ use block::{Env, ErrorKind};
 use clap::Args;
 use graph::engine::Engine;
 use graph::spec::units::{format_exact, format_size};
-use meta::{Seen, Store};
+use meta::{Label, Seen, Store};
 use serde::Serialize;
 
 use super::{core, wipe};
 use crate::exit::{Exit, Failure, Result};
 use crate::out::Form;
 use crate::remote;
+use crate::scan;
 use crate::source::format;
 
 /// What `info` takes.
@@ -64,8 +65,13 @@ impl InfoArgs {
         } else {
             let path = Path::new(&self.target);
             let mut facts = file(path, &env)?;
-            if facts.holder.is_none() {
-                facts.label = core.block_on(label(path, &env));
+            let found = match facts.holder {
+                None => core.block_on(label(path, &env)),
+                Some(_) => scan::label_in_use(path),
+            };
+            if let Some(label) = found {
+                facts.format = "labelled".to_owned();
+                facts.label = Some(label.into());
             }
             form.print(&facts, || text(&facts))?;
         }
@@ -107,24 +113,30 @@ fn holder(open: &Open, env: &Env) -> Result<Option<String>> {
 }
 
 /// What the label of a disk says. One that cannot be read is none: `wipe --dry-run` tells why.
-async fn label(path: &Path, env: &Env) -> Option<LabelView> {
+async fn label(path: &Path, env: &Env) -> Option<Label> {
     let engine = Engine::new(env.pool());
     env.spawn("engine", engine.clone().drive());
     let node = wipe::open(path, true, env, &engine).await.ok()?;
-    let Ok(Seen::Label(label, _)) = Store::look(env, &engine.lower(node)).await else {
-        return None;
-    };
-    Some(LabelView {
-        graph: label.graph_name,
-        graph_uuid: label.graph.to_string(),
-        disk: label.disk_name,
-        disk_uuid: label.disk.to_string(),
-        data_bytes: label.data_bytes,
-        epoch: label.epoch,
-        sequence: label.sequence,
-        open_on: label.holder.map(|machine| machine.host),
-        devices: label.cells.into_keys().collect(),
-    })
+    match Store::look(env, &engine.lower(node)).await {
+        Ok(Seen::Label(label, _)) => Some(*label),
+        _ => None,
+    }
+}
+
+impl From<Label> for LabelView {
+    fn from(label: Label) -> Self {
+        Self {
+            graph: label.graph_name,
+            graph_uuid: label.graph.to_string(),
+            disk: label.disk_name,
+            disk_uuid: label.disk.to_string(),
+            data_bytes: label.data_bytes,
+            epoch: label.epoch,
+            sequence: label.sequence,
+            open_on: label.holder.map(|machine| machine.host),
+            devices: label.cells.into_keys().collect(),
+        }
+    }
 }
 
 impl LabelView {

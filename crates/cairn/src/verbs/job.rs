@@ -120,8 +120,11 @@ fn line(job: &Job) -> String {
     format!("{device}  {kind} {what}  {percent} %, {done} of {all}{state}")
 }
 
-fn client(at: &At, wanted: &str) -> Result<Client> {
-    at.one_where(|client| client.jobs().is_ok_and(|jobs| find(&jobs, wanted).is_some()))
+/// The graph that has the job, and the job's name there.
+fn owner(at: &At, wanted: &str) -> Result<(Client, String)> {
+    let has =
+        |client: &Client, name: &str| client.jobs().is_ok_and(|jobs| find(&jobs, name).is_some());
+    at.owner("a job", wanted, has)
 }
 
 fn find<'j>(jobs: &'j [Job], wanted: &str) -> Option<&'j Job> {
@@ -131,7 +134,7 @@ fn find<'j>(jobs: &'j [Job], wanted: &str) -> Option<&'j Job> {
 impl CommandArgs {
     fn run(self, form: Form, command: JobCommand, would: &str) -> Result {
         let Self { job, dry_run, at } = self;
-        let client = client(&at, &job)?;
+        let (client, job) = owner(&at, &job)?;
         let job = client.job(&JobRequest { job, command, dry_run })?;
         let would = if dry_run { format!("; would {would}") } else { String::new() };
         form.print(&job, || format!("{}{would}\n", line(&job)))?;
@@ -141,8 +144,8 @@ impl CommandArgs {
 
 impl WatchArgs {
     fn run(self, form: Form) -> Result {
-        let client = client(&self.at, &self.job)?;
-        watch(&client, &self.job, form)
+        let (client, job) = owner(&self.at, &self.job)?;
+        watch(&client, &job, form)
     }
 }
 

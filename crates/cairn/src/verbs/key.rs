@@ -142,11 +142,14 @@ impl KeyArgs {
 
 impl Target {
     fn client(&self) -> Result<Client> {
-        let wanted = self.device.graph.as_ref();
-        let is_it = |client: &Client| {
-            client.graph().is_ok_and(|graph| wanted.is_some_and(|name| graph.name == *name))
+        let client = match &self.device.graph {
+            Some(wanted) => {
+                let is_it =
+                    |client: &Client| client.graph().is_ok_and(|graph| graph.name == *wanted);
+                self.at.one_that(&format!("is called {wanted}"), is_it)?
+            }
+            None => self.at.one()?,
         };
-        let client = self.at.one_where(is_it)?;
         match (&self.device.graph, client.graph()?.name) {
             (Some(wanted), name) if *wanted != name => {
                 let why = format!("{wanted} is not running; {name} is. Next: cairn ls");

@@ -75,13 +75,18 @@ fn down(graph: &KeptGraph) -> String {
     };
     let why =
         problem.as_ref().map(|problem| problem.message.lines().collect::<Vec<_>>().join("; "));
-    let mut text = format!("{name}   {word}   {}\n", why.unwrap_or_default());
+    let in_order = "closed in order; it comes up again with the daemon";
+    let why = why.unwrap_or_else(|| match phase {
+        Phase::Stopped => in_order.to_owned(),
+        _ => String::new(),
+    });
+    let mut text = format!("{name}   {word}   {why}\n");
     if *held > 0 {
         let held = count(*held as u64, "listener or device");
         // Writing to a String does not fail.
         let _ = writeln!(text, "  held for its next process: {held}; whoever uses them waits");
     }
-    if matches!(phase, Phase::GivenUp | Phase::Stopped) {
+    if problem.is_some() && matches!(phase, Phase::GivenUp | Phase::Stopped) {
         let next = "put that right, then cairn apply its spec, or send SIGHUP to the daemon";
         let _ = writeln!(text, "  next: {next}; cairn stop {name} gives it up");
     }

@@ -10,11 +10,12 @@ use meta::Uuid;
 
 use super::apply::Moving;
 use super::core;
-use super::import::pair;
-use crate::exit::{Exit, Failure, Result};
+use super::import::{keys, pair};
+use crate::exit::{Exit, Result};
 use crate::out::{self, Form};
+use crate::place;
 use crate::running::At;
-use crate::scan::{self, place, said_place};
+use crate::scan::{self, said_place};
 use crate::source::read_spec;
 
 /// What `undo` takes.
@@ -53,6 +54,7 @@ pub struct UndoArgs {
 impl UndoArgs {
     /// Asks the running graph.
     pub fn run(self, form: Form) -> Result {
+        let keys = keys(&self.key)?;
         let client = match &self.graph {
             Some(graph) => At::of(name(graph)?).one()?,
             None => self.at.one()?,
@@ -65,9 +67,8 @@ impl UndoArgs {
         let request = UndoRequest {
             to: self.to,
             disks: self.disks(&history)?,
-            keys: self.key.iter().cloned().collect(),
-            directory: std::env::current_dir()
-                .map_err(|error| Failure::io(&error, "the directory of this command"))?,
+            keys,
+            directory: place::here()?,
             wipe: self.wipe.clone(),
             move_bytes: self.moving.move_bytes,
             speed_bytes: self.moving.speed,
@@ -94,7 +95,7 @@ impl UndoArgs {
         for disk in forgotten {
             let wanted: Option<Uuid> = disk.uuid.parse().ok();
             if let Some(sight) = sights.iter().find(|sight| Some(sight.label.disk) == wanted) {
-                disks.insert(disk.name.clone(), place(&sight.path));
+                disks.insert(disk.name.clone(), scan::place(&sight.path));
             }
         }
         Ok(disks)

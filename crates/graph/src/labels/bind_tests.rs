@@ -45,7 +45,7 @@ fn seen(sights: Vec<Sight>) -> Result<BTreeMap<String, Bound>, Vec<Why>> {
         degraded: false,
         wipe: Vec::new(),
         replaced: Vec::new(),
-        grow: Vec::new(),
+        grow: BTreeMap::new(),
         take: false,
         changes: false,
     };

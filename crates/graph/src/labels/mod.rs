@@ -21,6 +21,7 @@ mod slot;
 mod survey;
 mod text;
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use block::ErrorKind;
@@ -43,8 +44,9 @@ pub struct Opening {
     pub wipe: Vec<String>,
     /// Disks that are other ones from now on, as somebody says.
     pub replaced: Vec<String>,
-    /// Disks of which all is used from now on, where they have grown since they were labelled.
-    pub grow: Vec<String>,
+    /// Disks of which all is used from now on, where they have grown since they were labelled; and how many bytes such
+    /// a disk counts as, should it have fewer: to see what would become of a larger one.
+    pub grow: BTreeMap<String, u64>,
     /// Whether disks are taken that another machine has open.
     pub take: bool,
     /// Whether the spec may leave away disks and devices that labels name: somebody has changed it.

@@ -139,7 +139,7 @@ impl Survey {
             let Bound::Labelled(n) = bound else { return None };
             let look = &self.looks[*n];
             let (has, (label, _)) = (look.facts.as_ref()?.info.size, look.label.as_ref()?);
-            let wanted = match self.opening.grow.contains(name) {
+            let wanted = match self.opening.grow.contains_key(name) {
                 true => meta::data_bytes(has).ok()?,
                 false => remembered.get(name)?.data_bytes,
             };
@@ -187,7 +187,9 @@ impl Survey {
                     let words = format!("{first:?} is on {at}, too; a disk is used once");
                     return Err(Refusal::of(&name, Why::Usage, words));
                 }
-                let DiskPlan { info, creates, words, identity } = plan;
+                let DiskPlan { mut info, creates, words, identity } = plan;
+                let would_have = self.opening.grow.get(&name).copied().unwrap_or_default();
+                info.size = info.size.max(would_have);
                 let size = info.size;
                 meta::data_bytes(size).map_err(fail)?;
                 look.identity = identity;
@@ -198,10 +200,13 @@ impl Survey {
                     Sight::ToBeMade
                 } else {
                     let open = self.open(&look.disk, read_only).await.map_err(fail)?;
-                    let seen = Store::look(&self.env, &open.lower).await.map_err(fail)?;
+                    let found = meta::inspect(&self.env, &open.lower).await.map_err(fail)?;
                     look.open = Some(open);
-                    let sight = sight_of(seen, &mut look.label);
-                    cut_short(&look, size)?;
+                    let has_lost_its_end = found.has_lost_its_end();
+                    let sight = sight_of(found.into(), &mut look.label);
+                    if !self.opening.wipe.contains(&name) {
+                        cut_short(&look, size, has_lost_its_end)?;
+                    }
                     sight
                 }
             }
@@ -246,7 +251,7 @@ impl Survey {
         let has = look.facts.as_ref().map_or(0, |facts| facts.info.size);
         said_of_size(look, has)?;
         let others = changed(&before, &look.disk);
-        let grows = self.opening.grow.contains(name);
+        let grows = self.opening.grow.contains_key(name);
         let open = match grows || !others.is_empty() {
             true => self
                 .open_anew(&look.disk, &open, &others)
@@ -434,19 +439,27 @@ fn said_of_size(look: &Look, has: u64) -> Result<(), Refusal> {
     Err(Refusal::of(name, Why::Failed(ErrorKind::Unsupported), words))
 }
 
-/// A disk that has lost its end since it was labelled.
-fn cut_short(look: &Look, size: u64) -> Result<(), Refusal> {
+/// A disk that has lost its end since it was labelled, and may be as long again. What was there must not be taken for
+/// what its device has written.
+fn cut_short(look: &Look, size: u64, has_lost_its_end: bool) -> Result<(), Refusal> {
     let Some((label, _)) = &look.label else { return Ok(()) };
     let needed = Area::Back(label.data_bytes).range().end();
-    if needed <= size {
-        return Ok(());
-    }
     let (name, place) = (&look.disk.given.name, &look.place);
-    let words = format!(
-        "{place} has {size} bytes, and had {needed} when it was labelled: what was cut off is lost. Next: if other \
-         disks have all of it, make it that large again, and take it in anew with --wipe {name}; if not, bring back \
-         the disk as it was, or a backup of it"
-    );
+    let words = if needed > size {
+        format!(
+            "{place} has {size} bytes, and had {needed} when it was labelled: what was behind is lost. Next: if other \
+             disks have its data, make it that large again, and --wipe {name} has it copied anew; else bring it back \
+             from a copy of it"
+        )
+    } else if has_lost_its_end {
+        format!(
+            "the end of {place} is not what was written there: it was cut short and made long again, or somebody has \
+             written there. Next: if other disks have its data, --wipe {name} has it copied anew; if its data are \
+             known to be whole, cairn repair"
+        )
+    } else {
+        return Ok(());
+    };
     Err(Refusal::of(name, Why::Damaged, words))
 }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::fault::Position;
-use super::parse::{Entry, Section, Spec};
+use super::parse::{DEVICES_MAX, Entry, Section, Spec, wrong_name};
 use super::tree::{Field, Item, Raw, Word};
 use crate::kind::OF_MAKING;
 
@@ -58,6 +58,14 @@ impl Spec {
         kind: &str,
         place: PathBuf,
     ) -> Result<(), String> {
+        if let Some(why) = wrong_name(name) {
+            return Err(format!("{name:?} cannot be the name of a disk: {why}"));
+        }
+        if self.entries.len() >= DEVICES_MAX {
+            return Err(format!(
+                "there are {DEVICES_MAX} disks and devices, and no more are possible"
+            ));
+        }
         let taken = self.entries.iter().chain(&self.exports).any(|entry| entry.name.text == name);
         if taken {
             return Err(format!("{name:?} is in the spec already. Next: another name"));

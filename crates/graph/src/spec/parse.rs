@@ -299,7 +299,7 @@ fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)
 }
 
-fn wrong_name(name: &str) -> Option<String> {
+pub(super) fn wrong_name(name: &str) -> Option<String> {
     let begins = name.starts_with(|c: char| c.is_ascii_alphanumeric());
     if name.len() <= NAME_MAX_BYTES && begins && name.bytes().all(is_name_byte) {
         return None;

@@ -138,8 +138,15 @@ fn plan(given: &Given, env: &Env) -> Plan<DiskPlan> {
     if let Some(wanted) = given.size("size")
         && wanted != facts.size
     {
+        let next = match wanted > facts.size {
+            // Longer, it would have zeros where bytes may have been.
+            true => {
+                "; it was cut short, or made by another spec. Next: its other copy; or leave size away"
+            }
+            false => ". Next: leave size away",
+        };
         let fault = format!(
-            "size {}, but {} has {}; leave size away, or make the file that large",
+            "size {}, but {} has {}{next}",
             format_exact(wanted),
             open.path.display(),
             format_exact(facts.size)

@@ -26,7 +26,9 @@ fn a_size_that_the_file_has_not_is_told_with_both() {
     let world = World::new();
     world.file("a.img", 8192);
     let words = "size 1 MiB (1048576 B), but a.img has 8 KiB (8192 B); \
-                 leave size away, or make the file that large";
+                 it was cut short, or made by another spec. Next: its other copy; or leave size away";
     assert_eq!(faults(&world, "a = { file = \"a.img\", size = \"1MiB\" }"), [words]);
+    let words = "size 4 KiB (4096 B), but a.img has 8 KiB (8192 B). Next: leave size away";
+    assert_eq!(faults(&world, "a = { file = \"a.img\", size = \"4KiB\" }"), [words]);
     assert!(faults(&world, "a = { file = \"a.img\", size = \"8KiB\" }").is_empty());
 }

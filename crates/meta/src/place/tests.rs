@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::inspect::{CopyFound, Inspection};
+use crate::signature::Sought;
 use crate::{Cell, Machine, Uuid};
 
 const SECTOR: usize = 512;
@@ -61,6 +63,17 @@ impl Disk {
         let all = self.0.iter().flat_map(|area| copies(area).into_iter().enumerate());
         choose(all)
     }
+
+    /// What looking at it answers, with the back as it is or as another disk has it.
+    fn has_lost_its_end(&self, back: &[u8]) -> bool {
+        let areas = [(Area::Front, &self.0[0][..]), (Area::Back(DATA_BYTES), back)];
+        let all = areas.into_iter().flat_map(|(area, bytes)| {
+            let copies = copies(bytes).into_iter().enumerate();
+            copies.map(move |(number, found)| CopyFound { area, number, found })
+        });
+        let (size, other) = (DATA_BYTES + 2 * AREA_BYTES, Sought::Unknown);
+        Inspection { size, copies: all.collect(), label: Ok(None), other }.has_lost_its_end()
+    }
 }
 
 /// What is found after an update of which only some sectors arrived: the old label or the new one.
@@ -70,6 +83,7 @@ fn torn(before: &Disk, active: usize, new: &Label, kept: [&dyn Fn(usize) -> bool
     let mut disk = before.clone();
     (0..2).for_each(|area| disk.write(area, number, &copy, kept[area]));
     let (_, found) = disk.read().expect("one generation is whole").expect("there is a label");
+    assert!(!disk.has_lost_its_end(&disk.0[1]));
     let old = label(new.sequence - 1, new.spec.len());
     assert!(found == *new || found == old, "neither the old label nor the new: {found:?}");
     found == *new
@@ -120,6 +134,22 @@ fn every_subset_of_the_sectors_of_a_first_label_is_nothing_or_the_label() {
     (0..2).for_each(|area| served.0[area][COPIES[1] as usize + 600] ^= 1);
     assert!(matches!(served.read(), Err(Wrong::Damaged(_))));
     assert!(!is_first_torn([&served.0[0], &served.0[1]]), "what has served is not");
+}
+
+#[test]
+fn an_end_that_is_gone_is_told_from_one_that_was_never_written() {
+    let blank = vec![0; AREA_BYTES as usize];
+    for last in 1..=5 {
+        let (disk, active) = Disk::after(last, 100);
+        assert!(!disk.has_lost_its_end(&disk.0[1]));
+        // Of the first one nothing says that it has been at the back.
+        assert_eq!(disk.has_lost_its_end(&blank), last > 1, "{last}");
+        // A disk that grows has its first copy behind the new end in flight.
+        let mut grows = disk.clone();
+        let new = Label { data_bytes: 2 * DATA_BYTES, ..label(last + 1, 100) };
+        grows.write(0, next_copy(active), &new.encode().unwrap(), |_| true);
+        assert!(!grows.has_lost_its_end(&blank));
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "not every test needs all of it")]
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -49,7 +50,7 @@ pub fn opening(changes: bool) -> Opening {
         degraded: changes,
         wipe: Vec::new(),
         replaced: Vec::new(),
-        grow: Vec::new(),
+        grow: BTreeMap::new(),
         take: false,
         changes,
     }

@@ -1,5 +1,6 @@
 //! The graph becomes another one while clients work, or must not, or the process dies meanwhile.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use block::ErrorKind;
@@ -160,7 +161,7 @@ impl Trial {
             degraded: true,
             wipe: wish.wipe.clone(),
             replaced: Vec::new(),
-            grow: Vec::new(),
+            grow: BTreeMap::new(),
             take: false,
             changes: true,
         };

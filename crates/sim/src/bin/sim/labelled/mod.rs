@@ -13,7 +13,7 @@
 //! | `steps.rs` | what is done, step by step, and what can be left away |
 //! | `labels.rs` | what labels say, read from outside |
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -307,7 +307,7 @@ impl Trial {
                 degraded: ask.degraded,
                 wipe: Vec::new(),
                 replaced: Vec::new(),
-                grow: Vec::new(),
+                grow: BTreeMap::new(),
                 take: false,
                 changes: false,
             };

@@ -1,0 +1,95 @@
+//! The daemon before this one, which has the state directory: asked to leave, or told of.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use api::Client;
+use block::{Error, ErrorKind};
+use keeper::State;
+
+use crate::exit::{Exit, Failure, Result};
+use crate::place;
+
+/// For a daemon that leaves to be gone.
+const LEAVE: Duration = Duration::from_secs(30);
+
+/// From one look at that to the next.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// The state directory. One that can be asked to leave has it until it is gone, if it is to be replaced.
+///
+/// # Errors
+/// `InUse` if it has it still, or answers elsewhere, which is known before anybody is asked to leave.
+pub fn open(path: &Path, replace: bool) -> Result<State> {
+    let mut opened = State::open(path);
+    if let Some(error) = taken(&opened) {
+        elsewhere(path, error)?;
+    }
+    if replace {
+        ask_to_leave()?;
+    }
+    let begun = Instant::now();
+    while replace && taken(&opened).is_some() && begun.elapsed() < LEAVE {
+        std::thread::sleep(LOOK);
+        opened = State::open(path);
+    }
+    let next = match replace {
+        false => ". Next: --replace, to take over from it; or another --state".to_owned(),
+        true => format!(", and did not leave within {LEAVE:?}. Next: end it; or another --state"),
+    };
+    match taken(&opened) {
+        Some(error) => Err(Failure::new(Exit::InUse, format!("{error}{next}"))),
+        None => Ok(opened?),
+    }
+}
+
+fn taken(opened: &block::Result<State>) -> Option<&Error> {
+    opened.as_ref().err().filter(|error| error.kind() == ErrorKind::InUse)
+}
+
+/// Refuses one that is not asked at the runtime directory of this process.
+fn elsewhere(path: &Path, error: &Error) -> Result<()> {
+    let (here, holder) = (place::directory(), State::holder(path));
+    let answers = |at: &Path| {
+        let view = Client::new(place::daemon_in(at)).daemon();
+        view.is_ok_and(|view| Some(view.pid) == holder)
+    };
+    let said = holder.and_then(runtime_directory);
+    let there = said.as_ref().map(|said| place::directory_of(said.clone()));
+    if there.as_ref() == Some(&here) || answers(&here) {
+        return Ok(());
+    }
+    let here = here.display();
+    let why = match (there.filter(|there| answers(there)), said.flatten()) {
+        (Some(there), said) => {
+            let next = match said {
+                Some(said) => format!("XDG_RUNTIME_DIR={}, as it has it", said.display()),
+                None => "without XDG_RUNTIME_DIR, as it was started".to_owned(),
+            };
+            format!("{error}, and answers at {}, not at {here}. Next: {next}", there.display())
+        }
+        (None, _) => {
+            format!("{error}, and does not answer at {here}. Next: the XDG_RUNTIME_DIR that it has")
+        }
+    };
+    Err(Failure::new(Exit::InUse, format!("{why}; or another --state")))
+}
+
+/// `XDG_RUNTIME_DIR` of a process, if that can be known: it may have none.
+fn runtime_directory(pid: u32) -> Option<Option<PathBuf>> {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let mut all = environment.split(|byte| *byte == 0);
+    let value = all.find_map(|one| one.strip_prefix(b"XDG_RUNTIME_DIR="));
+    Some(value.map(|value| OsString::from_vec(value.to_vec()).into()))
+}
+
+/// Has the daemon that runs leave, if one does.
+fn ask_to_leave() -> Result<()> {
+    match Client::new(place::daemon()).leave() {
+        Ok(_) => Ok(()),
+        Err(problem) if problem.exit == Exit::NotFound.code() => Ok(()),
+        Err(problem) => Err(problem.into()),
+    }
+}

@@ -1,0 +1,72 @@
+//! The file of a disk that is to be larger.
+
+use std::fs::File;
+
+use api::{ChangeLine, ResizeRequest};
+use graph::spec::units::format_exact;
+use graph::spec::{Planned, Role};
+
+use crate::exit::{Exit, Failure, Result};
+
+/// A file that is to have more bytes.
+pub(super) struct Growth {
+    path: String,
+    wanted_bytes: u64,
+}
+
+impl Growth {
+    /// What is asked for, if a size is.
+    ///
+    /// # Errors
+    /// `NotFound` without such a disk, `Unsupported` if it is no file or would shrink, `Usage` if it is to grow by
+    /// less than a label takes.
+    pub fn of(planned: &Planned, request: &ResizeRequest) -> Result<Option<Self>> {
+        let name = &request.disk;
+        let disks = planned.nodes.iter().filter(|node| node.role == Role::Disk);
+        let names: Vec<&str> = disks.clone().map(|node| node.name.as_str()).collect();
+        let Some(disk) = disks.into_iter().find(|node| node.name == *name) else {
+            let why = format!("no disk {name:?} in {}; it has {}", planned.name, names.join(", "));
+            return Err(Failure::new(Exit::NotFound, why));
+        };
+        let Some(wanted_bytes) = request.size_bytes else { return Ok(None) };
+        let Some(path) = disk.given.text("file") else {
+            let why = format!(
+                "{name} is no file, so its size is not Cairn's to change. Next: make it larger where it \
+                 comes from, then cairn device resize {name}"
+            );
+            return Err(Failure::new(Exit::Unsupported, why));
+        };
+        let around = if disk.labelled { 2 * meta::AREA_BYTES } else { 0 };
+        let is_bytes = disk.info.size + around;
+        let (is, would) = (format_exact(is_bytes), format_exact(wanted_bytes));
+        if wanted_bytes < is_bytes {
+            let why =
+                format!("{name} would shrink from {is} to {would}, and lose what is at its end");
+            return Err(Failure::new(Exit::Unsupported, why));
+        }
+        if disk.labelled && wanted_bytes < is_bytes + meta::AREA_BYTES {
+            let why = format!("{name} has a label, and {is} with it: it grows by a MiB at least");
+            return Err(Failure::new(Exit::Usage, why));
+        }
+        Ok(Some(Self { path: path.to_owned(), wanted_bytes }))
+    }
+
+    /// Makes the file larger, unless somebody has made it larger still.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn make(&self) -> Result<()> {
+        let file = File::options().write(true).open(&self.path);
+        let grown = file.and_then(|file| match file.metadata()?.len() < self.wanted_bytes {
+            true => file.set_len(self.wanted_bytes),
+            false => Ok(()),
+        });
+        Ok(grown.map_err(|error| block::Error::size(&error, &self.path, self.wanted_bytes))?)
+    }
+
+    /// What is done, in words.
+    pub fn line(&self, disk: &str) -> ChangeLine {
+        let words = format!("{} to {}", self.path, format_exact(self.wanted_bytes));
+        ChangeLine { verb: "grow".to_owned(), name: disk.to_owned(), words }
+    }
+}
