@@ -28,6 +28,8 @@ pub struct Seen<'s> {
 /// A disk that somebody else has open.
 #[derive(Clone, Copy)]
 pub struct Held<'h> {
+    /// Where it is.
+    pub place: &'h str,
     /// Who, in words, and what to do.
     pub why: &'h str,
     /// What its label says.
@@ -99,7 +101,13 @@ async fn check(env: &Env, seen: &[Seen<'_>], held: &[Held<'_>], stopped: bool) -
         change: seen.label.epoch,
         to_renew: seen.cut_from().is_none() && !seen.ills().is_empty(),
     };
-    let mut disks: Vec<_> = seen.iter().map(disk).collect();
+    let held = held.iter().map(|held| CheckedDisk {
+        name: name_in(&named, held.label),
+        place: held.place.to_owned(),
+        change: held.label.epoch,
+        to_renew: false,
+    });
+    let mut disks: Vec<_> = seen.iter().map(disk).chain(held).collect();
     disks.sort_by(|a, b| a.name.cmp(&b.name));
     Some(Checked {
         graph: newest.graph_name.clone(),
@@ -286,7 +294,7 @@ impl Checking<'_> {
     /// Who has disks of it open, here or elsewhere: it cannot be served meanwhile.
     fn in_use(&mut self, named: &Named) {
         let is_named = |label: &Label| named.values().any(|known| known.disk == label.disk);
-        for Held { why, label } in self.held.iter().filter(|held| is_named(held.label)) {
+        for Held { why, label, .. } in self.held.iter().filter(|held| is_named(held.label)) {
             let (words, next) = why.split_once(". Next: ").unwrap_or((why, ""));
             self.find(Soundness::InUse, &name_in(named, label), words.to_owned(), next);
         }

@@ -188,6 +188,7 @@ fn disks_that_somebody_has_open_are_not_damaged() {
     for verb in [&["check"][..], &["check", "home"]] {
         let checked = other.cairn(verb);
         let words = format!("in use: a: a.img: is in use by process {}", serve.pid());
+        assert!(checked.out.starts_with("home  change 1, 2 disks: in use\n"), "{checked:?}");
         assert!(checked.code == 5 && checked.out.contains(&words), "{checked:?}");
         assert!(
             !checked.out.contains("damaged") && !checked.out.contains("is not here"),

@@ -105,9 +105,9 @@ impl Found {
             }
         }
         let mut held: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for Skipped { why, label, .. } in &self.skipped {
+        for Skipped { path: place, why, label } in &self.skipped {
             if let Some(label) = label {
-                held.entry(of(label)).or_default().push(Held { why, label });
+                held.entry(of(label)).or_default().push(Held { place, why, label });
             }
         }
         let seen = by_graph(&places, &disks);
