@@ -174,7 +174,7 @@ fn disks_that_somebody_has_open_are_in_use_and_not_missing() {
         std::fs::remove_file(dir.path(name)).unwrap();
     }
     let ran = cairn(&dir, &["import", "home"]);
-    assert!(ran.code == 4 && !ran.err.contains("nowhere"), "{ran:?}");
+    assert!(ran.code == 4 && ran.err.contains("b: is not found. Next: bring it"), "{ran:?}");
 }
 
 #[test]

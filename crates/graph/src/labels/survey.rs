@@ -178,7 +178,7 @@ impl Survey {
         };
         let mut look = Look::at(disk, place);
         let sight = match in_use_or_not(&look.disk, &self.env, running).await {
-            Err(_) if look.place.is_empty() => Sight::Missing(NOT_FOUND.to_owned()),
+            Err(_) if look.place.is_empty() => Sight::Missing(not_found(&name)),
             Err(error) if is_missing(&error) => Sight::Missing(error.to_string()),
             Err(error) => return Err(fail(error)),
             Ok((plan, in_use)) => {
@@ -523,7 +523,9 @@ fn is_missing(error: &Error) -> bool {
 }
 
 /// Of a disk whose place nobody knows.
-const NOT_FOUND: &str = "is not found. Next: bring it, or say where it is";
+fn not_found(name: &str) -> String {
+    format!("is not found. Next: bring it, or say where it is: --disk {name}=PATH")
+}
 
 /// Where a disk is, in its own words: the option that its kind is named after. Empty if nobody knows.
 pub(super) fn place_of(disk: &LabelledDisk) -> &str {
