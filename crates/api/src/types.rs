@@ -581,6 +581,9 @@ pub enum Soundness {
     Sound,
     /// Something is damaged or missing, and all of it is in another place.
     Repairable,
+    /// Somebody has it open.
+    #[serde(rename = "in use")]
+    InUse,
     /// Something is lost.
     Damaged,
 }

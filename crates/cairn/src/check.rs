@@ -10,6 +10,7 @@ use graph::labels::{Remembered, disks};
 use graph::spec::{Local, Planned, PlannedNode, Severity, Spec, Surveyed};
 use meta::{Area, Inspection, Label};
 
+use crate::labels::machine;
 use crate::registry::REGISTRY;
 use crate::vaults;
 
@@ -24,6 +25,17 @@ pub struct Seen<'s> {
     pub label: &'s Label,
 }
 
+/// A disk that somebody else has open.
+#[derive(Clone, Copy)]
+pub struct Held<'h> {
+    /// Where it is.
+    pub place: &'h str,
+    /// Who, in words, and what to do.
+    pub why: &'h str,
+    /// What its label says.
+    pub label: &'h Label,
+}
+
 impl Seen<'_> {
     /// What is wrong with the copies of its label that count, in words.
     fn ills(&self) -> Vec<String> {
@@ -33,12 +45,22 @@ impl Seen<'_> {
             Err(wrong) => vec![format!("no copy of its label can be read: {wrong}")],
         }
     }
+
+    /// Bytes of the whole disk when it was labelled, if it has lost some since.
+    fn cut_from(&self) -> Option<u64> {
+        let had = Area::Back(self.label.data_bytes).range().end();
+        Some(had).filter(|had| *had > self.inspection.size)
+    }
 }
 
 /// The label that counts among those of one graph; `None` if all of its disks are still being made.
 pub fn newest<'s>(seen: &[Seen<'s>]) -> Option<&'s Label> {
-    let counting = seen.iter().filter(|seen| !seen.label.forming);
-    Some(counting.max_by_key(|seen| (seen.label.epoch, seen.label.sequence))?.label)
+    newest_of(seen.iter().map(|seen| seen.label))
+}
+
+fn newest_of<'l>(labels: impl Iterator<Item = &'l Label>) -> Option<&'l Label> {
+    let counting = labels.filter(|label| !label.forming);
+    counting.max_by_key(|label| (label.epoch, label.sequence))
 }
 
 /// A label that says something else of the graph than the one that counts, at the same change.
@@ -47,18 +69,29 @@ pub fn apart<'s>(newest: &Label, seen: &[Seen<'s>]) -> Option<&'s Label> {
     others.find(|label| label.epoch == newest.epoch && label.spec != newest.spec)
 }
 
-/// Checks the labels of one graph, and if it is `stopped` what its disks hold beside them that is Cairn's. `None` if
-/// all of them are still being made.
-pub async fn check(env: &Env, seen: &[Seen<'_>], stopped: bool) -> Option<Checked> {
-    let newest = newest(seen)?;
-    let mut checking = Checking { newest, seen, found: Vec::new() };
+/// Checks the labels of one graph that does not run for this user, and what its disks hold beside them that is
+/// Cairn's. `held`: those of its disks that nobody else may open now. `None` if all of them are still being made.
+pub async fn check_stopped(env: &Env, seen: &[Seen<'_>], held: &[Held<'_>]) -> Option<Checked> {
+    check(env, seen, held, true).await
+}
+
+/// Checks the labels of one graph that runs here. `None` if all of them are still being made.
+pub async fn check_running(env: &Env, seen: &[Seen<'_>]) -> Option<Checked> {
+    check(env, seen, &[], false).await
+}
+
+async fn check(env: &Env, seen: &[Seen<'_>], held: &[Held<'_>], stopped: bool) -> Option<Checked> {
+    let all = seen.iter().map(|seen| seen.label).chain(held.iter().map(|held| held.label));
+    let newest = newest_of(all)?;
+    let mut checking = Checking { newest, seen, held, found: Vec::new() };
     let named = checking.named();
-    checking.disks(&named);
-    checking.apart();
     let planned = checking.plan(env, &named).await;
+    checking.disks(&named, planned.as_ref());
+    checking.apart();
     checking.missing(planned.as_ref(), &named);
     let kept = planned.as_ref().map(|planned| checking.kept(planned, &named)).unwrap_or_default();
-    if let Some(planned) = planned.filter(|_| stopped) {
+    checking.in_use(&named);
+    if let Some(planned) = planned.filter(|_| stopped && held.is_empty()) {
         checking.found.extend(vaults::check(env, newest, &planned, &places(&named, seen)).await);
     }
     let soundness = checking.found.iter().map(|finding| finding.soundness).max();
@@ -66,9 +99,15 @@ pub async fn check(env: &Env, seen: &[Seen<'_>], stopped: bool) -> Option<Checke
         name: name_in(&named, seen.label),
         place: seen.place.to_owned(),
         change: seen.label.epoch,
-        to_renew: !seen.ills().is_empty(),
+        to_renew: seen.cut_from().is_none() && !seen.ills().is_empty(),
     };
-    let mut disks: Vec<_> = seen.iter().map(disk).collect();
+    let held = held.iter().map(|held| CheckedDisk {
+        name: name_in(&named, held.label),
+        place: held.place.to_owned(),
+        change: held.label.epoch,
+        to_renew: false,
+    });
+    let mut disks: Vec<_> = seen.iter().map(disk).chain(held).collect();
     disks.sort_by(|a, b| a.name.cmp(&b.name));
     Some(Checked {
         graph: newest.graph_name.clone(),
@@ -93,6 +132,17 @@ fn name_in(named: &Named, label: &Label) -> String {
     known.map_or_else(|| label.disk_name.clone(), |(name, _)| name.clone())
 }
 
+/// What to do about a disk that was cut short: zeros in the place of what it had are not what it had.
+fn after_a_cut(name: &str, planned: Option<&Planned>) -> String {
+    match planned.is_some_and(|planned| planned.only_on(name).is_empty()) {
+        true => format!(
+            "make it that large again, and take it in anew with --wipe {name}: all of it is copied from the other \
+             disks"
+        ),
+        false => "bring back the disk as it was, or a backup of it".to_owned(),
+    }
+}
+
 /// The disks without a label, as what can be planned: where they are, nobody can tell, and nothing stands on what
 /// they are.
 pub fn raw_nowhere(newest: &Label) -> BTreeMap<String, (String, String)> {
@@ -110,6 +160,7 @@ pub async fn plan(env: &Env, newest: &Label, named: &Named) -> Result<Option<Pla
     let surveyed = |known: &Remembered| Surveyed {
         info: Info::disk(known.data_bytes, known.block_size),
         created: false,
+        absent: false,
         words: String::new(),
     };
     let surveyed = named.iter().map(|(name, known)| (name.clone(), surveyed(known))).collect();
@@ -141,6 +192,7 @@ fn places(named: &Named, seen: &[Seen<'_>]) -> BTreeMap<String, PathBuf> {
 struct Checking<'c> {
     newest: &'c Label,
     seen: &'c [Seen<'c>],
+    held: &'c [Held<'c>],
     found: Vec<Finding>,
 }
 
@@ -160,12 +212,18 @@ impl Checking<'_> {
     }
 
     /// Each disk by itself.
-    fn disks(&mut self, named: &Named) {
+    fn disks(&mut self, named: &Named, planned: Option<&Planned>) {
         let mut first: BTreeMap<[u8; 16], &str> = BTreeMap::new();
         for seen in self.seen {
             let Seen { place, inspection, label } = seen;
             let name = name_in(named, label);
-            if inspection.has_lost_its_end() {
+            if let Some(had) = seen.cut_from() {
+                let has = inspection.size;
+                let words = format!(
+                    "{place} has {has} bytes, and had {had} when it was labelled: what was cut off is lost"
+                );
+                self.find(Soundness::Damaged, &name, words, &after_a_cut(&name, planned));
+            } else if inspection.has_lost_its_end() {
                 let words = format!(
                     "{place}: both copies of its label at the back are gone, and data may be"
                 );
@@ -179,12 +237,6 @@ impl Checking<'_> {
                     let words = format!("{place}: {ill}");
                     self.find(Soundness::Repairable, &name, words, "cairn repair writes it anew");
                 }
-            }
-            let end = Area::Back(label.data_bytes).range().end();
-            if end > inspection.size {
-                let has = inspection.size;
-                let words = format!("{place} has {has} bytes, and had {end} when it was labelled");
-                self.find(Soundness::Damaged, &name, words, "make it that large again");
             }
             if let Some(other) = first.insert(label.disk.0, place) {
                 let words = format!("{other} and {place} are both this disk: one is a copy");
@@ -239,10 +291,30 @@ impl Checking<'_> {
         })
     }
 
+    /// Who has disks of it open, here or elsewhere: it cannot be served meanwhile.
+    fn in_use(&mut self, named: &Named) {
+        let is_named = |label: &Label| named.values().any(|known| known.disk == label.disk);
+        for Held { why, label, .. } in self.held.iter().filter(|held| is_named(held.label)) {
+            let (words, next) = why.split_once(". Next: ").unwrap_or((why, ""));
+            self.find(Soundness::InUse, &name_in(named, label), words.to_owned(), next);
+        }
+        let here = machine().id;
+        for Seen { place, label, .. } in self.seen.iter().filter(|seen| is_named(seen.label)) {
+            let Some(other) = label.holder.as_ref().filter(|holder| holder.id != here) else {
+                continue;
+            };
+            let words = format!("{place} is open on the machine {other}");
+            let next = "stop it there; if that machine is gone for good, serve it with --take";
+            self.find(Soundness::InUse, &name_in(named, label), words, next);
+        }
+    }
+
     /// What cannot be served for want of disks.
     fn missing(&mut self, planned: Option<&Planned>, named: &Named) {
-        let is_here =
-            |known: &Remembered| self.seen.iter().any(|seen| seen.label.disk == known.disk);
+        let is_here = |known: &Remembered| {
+            self.seen.iter().any(|seen| seen.label.disk == known.disk)
+                || self.held.iter().any(|held| held.label.disk == known.disk)
+        };
         let missing = named.iter().filter(|(_, known)| !is_here(known));
         let missing: Vec<_> = missing.map(|(name, _)| name.as_str()).collect();
         let Some(planned) = planned else { return };

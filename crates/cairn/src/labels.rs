@@ -9,7 +9,7 @@ use graph::spec::Spec;
 use graph::spec::units::format_size;
 use meta::Machine;
 
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, Result};
 use crate::registry::REGISTRY;
 
 /// Where Linux keeps what tells a machine from others.
@@ -55,6 +55,11 @@ pub fn refused(refusals: &[Refusal]) -> Failure {
     let lines: Vec<_> = refusals.iter().map(Refusal::to_string).collect();
     let exit = refusals.first().map_or(Exit::Other, |first| exit(first.why));
     Failure::new(exit, lines.join("\nerror: "))
+}
+
+/// How a look at them ends: as the command would that does more.
+pub fn judged(refusals: &[Refusal]) -> Result {
+    if refusals.is_empty() { Ok(Exit::Ok) } else { Err(refused(refusals)) }
 }
 
 /// Whether it only says that somebody has the disk open.

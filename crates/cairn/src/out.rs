@@ -58,6 +58,14 @@ pub fn count(n: u64, what: &str) -> String {
     format!("{n} {what}{s}")
 }
 
+/// A graph, with the beginning of its uuid if it is not the only one of its name.
+pub fn title(graph: &str, uuid: &str, is_one_of_many: bool) -> String {
+    match is_one_of_many {
+        true => format!("{graph} ({})", &uuid[..8]),
+        false => graph.to_owned(),
+    }
+}
+
 /// Columns, each as wide as its widest cell, two blanks apart; those marked `>` to the right.
 pub fn columns(marks: &str, rows: &[Vec<String>]) -> String {
     let marks: Vec<char> = marks.chars().collect();

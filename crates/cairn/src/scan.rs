@@ -1,10 +1,11 @@
 //! Labels on this machine, wherever they are: on block devices, and in the files of a directory.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use block::{Env, Lower};
 use graph::engine::Engine;
-use meta::{Inspection, Label, Seen, Store};
+use meta::{Inspection, Label, Seen, Store, Wrong};
 use serde::Serialize;
 
 use crate::exit::{Exit, Failure, Result};
@@ -31,6 +32,9 @@ pub struct Skipped {
     pub path: String,
     /// Why, in words.
     pub why: String,
+    /// Of one that somebody has open: its label.
+    #[serde(skip)]
+    pub label: Option<Label>,
 }
 
 /// What a look at everything came to.
@@ -41,11 +45,10 @@ type Looked<T> = (Vec<T>, Vec<Skipped>);
 /// # Errors
 /// If the directory cannot be read, or there are too many disks to look at.
 pub async fn labels(env: &Env, directory: &Path) -> Result<Looked<Sight>> {
-    let look = async |path: PathBuf, lower: &Lower| {
-        Ok(match Store::look(env, lower).await? {
-            Seen::Label(label, _) => Some(Sight { path, label: *label }),
-            Seen::Wrong(_) | Seen::Other(_) => None,
-        })
+    let look = async |path: PathBuf, lower: &Lower| match Store::look(env, lower).await? {
+        Seen::Label(label, _) => Ok(Some(Sight { path, label: *label })),
+        Seen::Wrong(wrong) => Err(unread(&path, &wrong)),
+        Seen::Other(_) => Ok(None),
     };
     each(env, directory, look).await
 }
@@ -82,12 +85,39 @@ async fn each<T>(
         match looked.await {
             Ok(looked) => found.extend(looked),
             Err(failure) => {
+                let in_use = failure.code == Exit::InUse.code();
+                let label = in_use.then(|| label_in_use(&path)).flatten();
                 let path = path.display().to_string();
-                skipped.push(Skipped { path, why: failure.message });
+                skipped.push(Skipped { path, why: failure.message, label });
             }
         }
     }
     Ok((found, skipped))
+}
+
+/// Of a disk whose label cannot be used nobody knows whose it is.
+fn unread(path: &Path, wrong: &Wrong) -> Failure {
+    let next = next_for(&path.display().to_string(), wrong);
+    Failure::new(Exit::Damaged, format!("{} has {wrong}. Next: {next}", path.display()))
+}
+
+/// What to do about a label that cannot be used.
+pub fn next_for(place: &str, wrong: &Wrong) -> String {
+    match wrong {
+        Wrong::Version(_) | Wrong::Features(_) => "use a newer version of Cairn".to_owned(),
+        Wrong::NoMagic | Wrong::Damaged(_) => format!(
+            "cairn repair GRAPH --plan --disk NAME={place} tells whether its graph knows enough to give it back"
+        ),
+    }
+}
+
+/// The label at the front of a disk that somebody has locked, who may be writing the next one meanwhile: it goes
+/// where this one is not.
+pub fn label_in_use(path: &Path) -> Option<Label> {
+    let mut front = vec![0; meta::AREA_BYTES as usize];
+    std::fs::File::open(path).and_then(|mut disk| disk.read_exact(&mut front)).ok()?;
+    let (_, label) = meta::newest([&front[..]]).ok()??;
+    Some(label)
 }
 
 /// What may be a disk: block devices that this user may read, and files large enough for a label.

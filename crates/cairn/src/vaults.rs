@@ -150,7 +150,7 @@ fn wrong(device: &str, report: &Report) -> Vec<Finding> {
 
 fn finding(device: &str, soundness: Soundness, words: String) -> Finding {
     let next = match soundness {
-        Soundness::Sound => "",
+        Soundness::Sound | Soundness::InUse => "",
         Soundness::Repairable => "serve it: the next writes put it right",
         Soundness::Damaged => "restore its disks from a copy",
     };

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 use api::{ExportView, GraphView, Health, NodeView, Power, SpecText};
 use block::env::Address;
-use graph::kind::{Lowers, Maker};
+use graph::kind::{Lowers, Maker, Value};
 use graph::spec::units::{format_exact, write_size};
 use graph::spec::write::{self, quoted};
-use graph::spec::{Listen, Planned, PlannedNode, Role, is_loopback};
+use graph::spec::{Listen, NOWHERE, Planned, PlannedNode, Role, is_loopback};
 
 /// The graph; `uris` leads to an export, and is empty for a plan that is not served.
 pub fn graph(planned: &Planned, pid: Option<u32>, uris: impl Fn(&str) -> Vec<String>) -> GraphView {
@@ -159,7 +159,10 @@ fn fields(planned: &Planned, node: &PlannedNode) -> String {
         });
     }
     // A number of bytes is read more easily with its unit.
-    let toml = |value| write::value(value, |bytes| quoted(&write_size(bytes)));
+    let toml = |value: &Value| match value {
+        Value::Text(place) if place == NOWHERE => quoted("not found"),
+        value => write::value(value, |bytes| quoted(&write_size(bytes))),
+    };
     let options = node.given.options.iter();
     fields.extend(options.map(|(name, value)| format!("{name} = {}", toml(value))));
     if node.has_label() {

@@ -5,7 +5,7 @@ mod common;
 
 use std::os::unix::fs::FileExt;
 
-use common::machine::{noise, run};
+use common::machine::{noise, relabel, run};
 use common::{Dir, until};
 
 const MIB: u64 = 1 << 20;
@@ -140,6 +140,109 @@ fn what_is_lost_is_told() {
         .unwrap();
     let checked = dir.cairn(&["check"]);
     assert!(checked.out.contains("make it that large again"), "{checked:?}");
+}
+
+#[test]
+fn a_disk_that_was_cut_short_is_damaged_and_no_repair_is_planned() {
+    for (kind, next) in
+        [("mirror", "with --wipe a: all of it is copied"), ("stripe", "a backup of it")]
+    {
+        let dir = made(kind);
+        let disk = std::fs::File::options().write(true).open(dir.path("a.img")).unwrap();
+        disk.set_len(9 * MIB).unwrap();
+        let before = bytes(&dir);
+        for verb in [&["check"][..], &["repair", "--plan"], &["repair", "home.toml", "--yes"]] {
+            let ran = dir.cairn(verb);
+            assert!(ran.code == 11 && ran.out.contains("damaged: a: a.img has 9437184"), "{ran:?}");
+            assert!(ran.out.contains(next) && !ran.out.contains("repairable"), "{ran:?}");
+            assert!(!ran.out.contains("would write") && !ran.out.contains("wrote"), "{ran:?}");
+        }
+        assert!(bytes(&dir) == before);
+    }
+    // What is said to be done about it works.
+    let dir = made("mirror");
+    for len in [9, 16] {
+        let disk = std::fs::File::options().write(true).open(dir.path("a.img")).unwrap();
+        disk.set_len(len * MIB).unwrap();
+    }
+    let serve = dir.serve(&["home.toml", "--wipe", "a"]);
+    until("a is in sync", || dir.cairn(&["status"]).code == 0);
+    serve.stop().ok();
+    assert!(dir.text(&["check"]).contains("2 disks: sound"));
+}
+
+/// A directory with the same disks, whose processes look elsewhere for what runs.
+fn elsewhere(dir: &Dir) -> Dir {
+    let other = Dir::new();
+    for name in ["a.img", "b.img"] {
+        std::fs::hard_link(dir.path(name), other.path(name)).unwrap();
+    }
+    other
+}
+
+#[test]
+fn disks_that_somebody_has_open_are_not_damaged() {
+    let dir = made("mirror");
+    let other = elsewhere(&dir);
+    let serve = dir.serve(&["home.toml"]);
+    for verb in [&["check"][..], &["check", "home"]] {
+        let checked = other.cairn(verb);
+        let words = format!("in use: a: a.img: is in use by process {}", serve.pid());
+        assert!(checked.out.starts_with("home  change 1, 2 disks: in use\n"), "{checked:?}");
+        assert!(checked.code == 5 && checked.out.contains(&words), "{checked:?}");
+        assert!(
+            !checked.out.contains("damaged") && !checked.out.contains("is not here"),
+            "{checked:?}"
+        );
+    }
+    serve.stop().ok();
+    assert!(other.text(&["check"]).contains("sound"));
+    // One of them.
+    std::fs::remove_file(dir.path("a.img")).unwrap();
+    let serve = dir.serve(&["home.toml", "--degraded"]);
+    let checked = other.cairn(&["check"]);
+    assert!(checked.code == 5 && checked.out.contains("in use: b: b.img"), "{checked:?}");
+    assert!(!checked.out.contains("is not here"), "{checked:?}");
+    serve.stop().ok();
+}
+
+#[test]
+fn disks_that_another_machine_has_open_are_told() {
+    let dir = made("mirror");
+    relabel(&dir, "b.img", 15 * MIB, |copy| {
+        copy[120] = 1;
+        copy[136..152].fill(0x5a);
+        copy[280..287].copy_from_slice(b"another");
+    });
+    let checked = dir.cairn(&["check"]);
+    let words = "in use: b: b.img is open on the machine \"another\"";
+    assert!(checked.code == 5 && checked.out.contains(words), "{checked:?}");
+    assert!(checked.out.contains("--take"), "{checked:?}");
+    dir.serve(&["home.toml", "--take"]).stop().ok();
+    assert!(dir.text(&["check"]).contains("2 disks: sound"));
+}
+
+#[test]
+fn two_graphs_of_one_name_are_told_apart() {
+    let (dir, other) = (made("mirror"), made("mirror"));
+    std::fs::copy(other.path("b.img"), dir.path("b.img")).unwrap();
+    let ran = dir.cairn(&["serve", "home.toml", "--run", "true"]);
+    assert!(ran.code == 5 && ran.err.contains("a.img of "), "{ran:?}");
+    assert!(ran.err.contains("--wipe b for ") && !ran.err.contains("apart"), "{ran:?}");
+    let of = |name: &str| {
+        let facts: serde_json::Value = dir.json(0, &["info", name]);
+        facts["label"]["graph_uuid"].as_str().unwrap().to_owned()
+    };
+    assert!(ran.err.contains(&format!("--wipe b for {}", &of("a.img")[..8])), "{ran:?}");
+    let (checked, list) = (dir.cairn(&["check"]).out, dir.text(&["import"]));
+    for name in ["a.img", "b.img"] {
+        let title = format!("home ({})  ", &of(name)[..8]);
+        assert!(checked.contains(&title) && list.contains(&title), "{checked} {list}");
+    }
+    let serve = dir.serve(&["home.toml", "--wipe", "b"]);
+    until("b is in sync", || dir.cairn(&["status"]).code == 0);
+    serve.stop().ok();
+    assert!(dir.text(&["check"]).starts_with("home  change"));
 }
 
 #[test]

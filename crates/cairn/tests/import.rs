@@ -5,6 +5,7 @@ mod common;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use common::{Dir, Ran, tool};
@@ -19,6 +20,12 @@ const HOME: &str = "name = \"home\"\n[disk]\n\
     part = { kind = \"partition\", on = \"safe\", size = \"4MiB\" }\n\
     rest = { kind = \"partition\", on = \"safe\", size = \"rest\" }\n\
     [export]\nvol = { on = \"part\" }\nseen = { on = \"rest\", read_only = true }\n";
+
+const PAIR: &str = "name = \"home\"\n[disk]\n\
+    a = { file = \"a.img\", size = \"16MiB\", create = true, label = true }\n\
+    b = { file = \"b.img\", size = \"16MiB\", create = true, label = true }\n\
+    [device]\npair = { kind = \"mirror\", on = [\"a\", \"b\"] }\n\
+    [export]\nvol = { on = \"pair\" }\n";
 
 /// A graph that was served once, with a pattern in it; its disks renamed, in a directory that has nothing else but the key.
 fn moved() -> Dir {
@@ -97,9 +104,9 @@ fn what_is_meant_has_to_be_said() {
     refused(&["import", "home", "--key", "safe=file:key"], 5, "one is a copy of the other");
     let serve = dir.import(&["home", "--key", "safe=file:key", "--disk", "a=y"]);
     reads(&dir, serve.uri());
-    // What is in use is not looked at, and says so.
+    // What is in use says so.
     let list = dir.text(&["import"]);
-    assert!(list.contains("skipped: a.img: is in use by process"), "{list}");
+    assert!(list.contains("refused: a.img: is in use by process"), "{list}");
     assert_eq!(serve.stop().code, 0);
     // Another graph of that name.
     let other = Dir::new();
@@ -110,6 +117,64 @@ fn what_is_meant_has_to_be_said() {
         std::fs::copy(other.path(name), dir.path(&format!("other-{name}"))).unwrap();
     }
     refused(&["import", "home"], 2, "2 graphs are called \"home\"");
+}
+
+/// A mirror of two labelled disks that was served once.
+fn made() -> Dir {
+    let dir = Dir::new();
+    dir.write("home.toml", PAIR);
+    assert_eq!(dir.serve(&["home.toml"]).stop().code, 0);
+    dir
+}
+
+#[test]
+fn the_list_says_what_an_import_would() {
+    let dir = made();
+    let says = |words: &str, code: i32| {
+        let list = dir.text(&["import"]);
+        assert!(list.contains(words) && !list.contains("nowhere"), "{list}");
+        let ran = cairn(&dir, &["import", "home", "--run", "true"]);
+        assert_eq!(ran.code, code, "{list} {ran:?}");
+    };
+    says("would come up\n", 0);
+    std::fs::copy(dir.path("a.img"), dir.path("twin")).unwrap();
+    says("refused: a.img and twin are both disk \"a\"", 5);
+    std::fs::remove_file(dir.path("twin")).unwrap();
+    let open = |name: &str| std::fs::File::options().write(true).open(dir.path(name)).unwrap();
+    open("b.img").set_len(9 << 20).unwrap();
+    says("refused: b: b.img has 9437184 bytes", 11);
+    std::fs::remove_file(dir.path("b.img")).unwrap();
+    says("would come up with --degraded\n", 10);
+    // All copies of a label, and of its beginnings none.
+    for at in [64 << 10, 320 << 10, (15 << 20) + (64 << 10), (15 << 20) + (320 << 10)] {
+        open("a.img").write_all_at(&[7; 8], at + 600).unwrap();
+    }
+    let list = dir.text(&["import"]);
+    assert!(list.contains("skipped: a.img has a damaged label"), "{list}");
+    let found: Value = dir.json(0, &["import"]);
+    assert_eq!(found["skipped"][0]["path"], "a.img");
+}
+
+#[test]
+fn disks_that_somebody_has_open_are_in_use_and_not_missing() {
+    let dir = made();
+    let serve = dir.serve(&["home.toml"]);
+    dir.text(&["create", "c.img", "16M"]);
+    dir.text(&["device", "insert", "home/c", "c.img"]);
+    dir.text(&["device", "remove", "home/c"]);
+    let in_use = format!("is in use by process {}", serve.pid());
+    let list = dir.text(&["import"]);
+    assert!(list.contains(&format!("refused: a.img: {in_use}")), "{list}");
+    assert!(list.contains("a.img = a, change") && !list.contains("missing"), "{list}");
+    let ran = cairn(&dir, &["import", "home"]);
+    assert!(ran.code == 5 && ran.err.contains(&in_use) && !ran.err.contains("nowhere"), "{ran:?}");
+    assert_eq!(serve.stop().code, 0);
+    // And of what has left nothing comes up.
+    for name in ["a.img", "b.img"] {
+        std::fs::remove_file(dir.path(name)).unwrap();
+    }
+    let ran = cairn(&dir, &["import", "home"]);
+    assert!(ran.code == 4 && ran.err.contains("b: is not found. Next: bring it"), "{ran:?}");
 }
 
 #[test]

@@ -4,8 +4,8 @@
 mod common;
 
 use std::fs;
-use std::ops::Range;
 
+use common::machine::relabel;
 use common::{Dir, Ran, tool};
 
 const PAIR: &str = r#"
@@ -19,9 +19,8 @@ pair = { kind = "mirror", on = ["a", "b"] }
 vol = { on = "pair" }
 "#;
 
-/// Where the copies of a label are on a disk of 8 MiB.
-const COPIES: [usize; 4] = [64 << 10, 320 << 10, (7 << 20) + (64 << 10), (7 << 20) + (320 << 10)];
-const CHECKSUM: Range<usize> = 12..16;
+/// Where the back area of a label is on a disk of 8 MiB.
+const BACK: u64 = 7 << 20;
 
 /// What qemu-io says of these commands, while the spec is served.
 fn io(dir: &Dir, args: &[&str], commands: &str) -> Ran {
@@ -83,23 +82,6 @@ fn after_a_kill_all_members_are_copied_from_one_and_nothing_answered_is_gone() {
     assert!(ran.out.contains("disk \"a\"") && ran.out.contains("closed"), "{ran:?}");
 }
 
-/// Changes every copy of a label, and makes it whole again.
-fn relabel(dir: &Dir, name: &str, change: impl Fn(&mut [u8])) {
-    let mut bytes = fs::read(dir.path(name)).unwrap();
-    for at in COPIES {
-        let copy = &mut bytes[at..];
-        if !copy.starts_with(&meta::MAGIC) {
-            continue;
-        }
-        let length = u32::from_le_bytes(copy[16..20].try_into().unwrap()) as usize;
-        let copy = &mut copy[..length];
-        change(copy);
-        let sum = meta::checksum(copy);
-        copy[CHECKSUM].copy_from_slice(&sum.to_le_bytes());
-    }
-    fs::write(dir.path(name), bytes).unwrap();
-}
-
 #[test]
 fn info_says_whose_a_labelled_disk_is_in_use_or_not() {
     let dir = pair();
@@ -130,7 +112,7 @@ fn info_says_whose_a_labelled_disk_is_in_use_or_not() {
 fn a_newer_label_is_left_alone() {
     let dir = pair();
     assert_eq!(io(&dir, &[], "write -P 7 0 4k").code, 0);
-    relabel(&dir, "b.img", |copy| copy[8] = 2);
+    relabel(&dir, "b.img", BACK, |copy| copy[8] = 2);
     let before = fs::read(dir.path("b.img")).unwrap();
     let ran = dir.cairn(&["serve", "home.toml", "--run", "true"]);
     assert!(ran.code == 9 && ran.err.contains("a label of version 2"), "{ran:?}");
@@ -141,7 +123,7 @@ fn a_newer_label_is_left_alone() {
 fn what_another_machine_has_open_is_refused_until_it_is_taken() {
     let dir = pair();
     assert_eq!(io(&dir, &[], "write -P 7 0 4k").code, 0);
-    relabel(&dir, "b.img", |copy| {
+    relabel(&dir, "b.img", BACK, |copy| {
         copy[120] = 1;
         copy[136..152].fill(0x5a);
         copy[280..287].copy_from_slice(b"another");
@@ -167,6 +149,48 @@ fn a_dry_run_tells_what_would_become_of_each_disk_and_changes_nothing() {
     assert!(ran.code == 0 && ran.out.contains("blank"), "{ran:?}");
     assert!(fs::read(dir.path("a.img")).unwrap().iter().all(|byte| *byte == 0));
     assert_eq!(io(&dir, &["--wipe", "b"], "write -P 7 0 4k").code, 0);
+}
+
+#[test]
+fn a_dry_run_ends_as_the_start_would() {
+    let stripe = PAIR.replace("\"mirror\"", "\"stripe\", chunk = \"64KiB\"");
+    for (spec, code, words) in
+        [(PAIR, 10, "on the other disks"), (&stripe, 4, "vol cannot be served without")]
+    {
+        let dir = pair();
+        dir.write("home.toml", spec);
+        assert_eq!(io(&dir, &[], "read 0 4k").code, 0);
+        fs::rename(dir.path("b.img"), dir.path("run/away")).unwrap();
+        let start = dir.cairn(&["serve", "home.toml", "--run", "true"]);
+        assert!(start.code == code && start.err.contains(words), "{start:?}");
+        for verb in [["serve", "home.toml"], ["import", "home"]] {
+            let dry = dir.cairn(&[&verb[..], &["--dry-run"]].concat());
+            assert!(dry.code == code && dry.err.contains(words), "{dry:?}");
+            assert!(dry.out.contains("missing      b") && dry.out.contains("without b"), "{dry:?}");
+            assert!(!dry.out.contains("survives") && !dry.out.contains("nowhere"), "{dry:?}");
+        }
+    }
+}
+
+#[test]
+fn a_dry_run_tells_where_each_disk_was_found() {
+    let dir = pair();
+    assert_eq!(io(&dir, &[], "read 0 4k").code, 0);
+    fs::rename(dir.path("a.img"), dir.path("x")).unwrap();
+    fs::rename(dir.path("b.img"), dir.path("a.img")).unwrap();
+    fs::rename(dir.path("x"), dir.path("b.img")).unwrap();
+    let dry = dir.text(&["serve", "home.toml", "--dry-run"]);
+    assert!(
+        dry.contains("labelled     a  b.img") && dry.contains("labelled     b  a.img"),
+        "{dry}"
+    );
+    // Only a is left, where b is said to be.
+    fs::remove_file(dir.path("a.img")).unwrap();
+    dir.write("home.toml", &PAIR.replace("a.img", "nope/a.img"));
+    let dry = dir.cairn(&["serve", "home.toml", "--dry-run"]);
+    assert!(dry.code == 10 && dry.out.contains("labelled     a  b.img"), "{dry:?}");
+    let missing = dry.out.lines().find(|line| line.starts_with("missing"));
+    assert!(missing.is_some_and(|line| line.contains(" b ") && !line.contains("img")), "{dry:?}");
 }
 
 #[test]

@@ -348,8 +348,9 @@ impl ServeOptions {
             self.prepare(&core, &source, wipe)?;
         if self.dry_run {
             out::print(&banner::dry(&planned, &listens))?;
-            out::print(&survey.as_ref().map(labels::glimpses).unwrap_or_default())?;
-            return Ok(Exit::Ok);
+            let Some(survey) = survey else { return Ok(Exit::Ok) };
+            out::print(&labels::glimpses(&survey))?;
+            return labels::judged(&survey.refusals_of(&planned));
         }
         let pidfile = self.pidfile.as_deref().map(PidFile::claim).transpose()?;
         process::raise_limits();

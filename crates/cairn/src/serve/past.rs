@@ -60,7 +60,7 @@ impl Serving {
         let found = labels.inspect().await?;
         let seen = found.iter().map(|(place, inspection, label)| Seen { place, inspection, label });
         let seen: Vec<_> = seen.collect();
-        let checked = check::check(&self.env, &seen, false).await;
+        let checked = check::check_running(&self.env, &seen).await;
         checked.ok_or_else(|| Failure::new(Exit::Damaged, "all of its disks are being made still"))
     }
 

@@ -1,6 +1,6 @@
 //! `cairn check`: whether the labels of graphs are sound.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use api::{Checked, CheckedDisk, Client, Finding, Soundness};
@@ -9,9 +9,9 @@ use meta::{Inspection, Label, Uuid, Wrong};
 use serde::Serialize;
 
 use super::{core, undo};
-use crate::check::{Seen, check};
+use crate::check::{Held, Seen, check_stopped};
 use crate::exit::{Exit, Failure, Result};
-use crate::out::{Form, count};
+use crate::out::{Form, count, title};
 use crate::running;
 use crate::scan::{self, Skipped};
 
@@ -104,13 +104,23 @@ impl Found {
                 self.unread.push(unread(place, inspection, wrong));
             }
         }
-        for ((_, uuid), seen) in &by_graph(&places, &disks) {
+        let mut held: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for Skipped { path: place, why, label } in &self.skipped {
+            if let Some(label) = label {
+                held.entry(of(label)).or_default().push(Held { place, why, label });
+            }
+        }
+        let seen = by_graph(&places, &disks);
+        let graphs: BTreeSet<_> = seen.keys().chain(held.keys()).collect();
+        for graph in graphs {
             // What has left a graph that runs says nothing of it.
-            let uuid = Uuid(*uuid).to_string();
+            let uuid = Uuid(graph.1).to_string();
             if self.graphs.iter().any(|graph| graph.uuid == uuid) {
                 continue;
             }
-            let checked = core.block_on(check(&env, seen, true));
+            let seen = seen.get(graph).map(|seen| &seen[..]).unwrap_or_default();
+            let held = held.get(graph).map(|held| &held[..]).unwrap_or_default();
+            let checked = core.block_on(check_stopped(&env, seen, held));
             self.graphs.extend(checked.filter(&is_wanted));
         }
         Ok(())
@@ -121,6 +131,7 @@ impl Found {
         let graphs = self.graphs.iter().map(|graph| graph.soundness);
         match graphs.chain(self.unread.iter().map(|finding| finding.soundness)).max() {
             Some(Soundness::Damaged) => Exit::Damaged,
+            Some(Soundness::InUse) => Exit::InUse,
             Some(Soundness::Repairable) => Exit::Degraded,
             Some(Soundness::Sound) | None => Exit::Ok,
         }
@@ -128,9 +139,16 @@ impl Found {
 
     /// What was found, in words.
     pub fn text(&self) -> String {
-        let mut text: String = self.graphs.iter().map(graph).collect();
+        let called = |name: &str| self.graphs.iter().filter(|graph| graph.graph == name).count();
+        let title = |one: &Checked| title(&one.graph, &one.uuid, called(&one.graph) > 1);
+        let mut text: String = self.graphs.iter().map(|one| graph(one, &title(one))).collect();
         text.extend(self.unread.iter().map(|finding| line("", finding)));
-        text.extend(self.skipped.iter().map(|Skipped { why, .. }| format!("skipped: {why}\n")));
+        let is_told = |one: &&Skipped| {
+            let mut findings = self.graphs.iter().flat_map(|graph| &graph.findings);
+            findings.any(|finding| one.why.starts_with(&finding.words))
+        };
+        let skipped = self.skipped.iter().filter(|one| !is_told(one));
+        text.extend(skipped.map(|Skipped { why, .. }| format!("skipped: {why}\n")));
         if text.is_empty() {
             text.push_str("no disk here has a label.\n");
         }
@@ -146,26 +164,24 @@ pub fn by_graph<'s>(
     let mut graphs: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for (place, (_, inspection)) in places.iter().zip(disks) {
         if let Ok(Some((label, _))) = &inspection.label {
-            let of = (label.graph_name.clone(), label.graph.0);
-            graphs.entry(of).or_default().push(Seen { place, inspection, label });
+            graphs.entry(of(label)).or_default().push(Seen { place, inspection, label });
         }
     }
     graphs
 }
 
+/// The graph of a label, by its name and its number.
+fn of(label: &Label) -> (String, [u8; 16]) {
+    (label.graph_name.clone(), label.graph.0)
+}
+
 /// A disk of which nobody knows whose it is.
 fn unread(place: &str, inspection: &Inspection, wrong: &Wrong) -> Finding {
-    let (soundness, next) = match wrong {
-        Wrong::Version(_) | Wrong::Features(_) => {
-            (Soundness::Sound, "use a newer version of Cairn".to_owned())
-        }
-        Wrong::NoMagic | Wrong::Damaged(_) => (
-            Soundness::Damaged,
-            format!(
-                "cairn repair GRAPH --plan --disk NAME={place} tells whether its graph knows enough to give it back"
-            ),
-        ),
+    let soundness = match wrong {
+        Wrong::Version(_) | Wrong::Features(_) => Soundness::Sound,
+        Wrong::NoMagic | Wrong::Damaged(_) => Soundness::Damaged,
     };
+    let next = scan::next_for(place, wrong);
     let whole = |found: &Result<Label, Wrong>| found.is_ok();
     let copies = inspection.copies.iter().filter(|copy| whole(&copy.found)).count();
     let words = format!("{place} has {wrong} ({copies} of 4 copies can be read)");
@@ -173,10 +189,10 @@ fn unread(place: &str, inspection: &Inspection, wrong: &Wrong) -> Finding {
 }
 
 /// `home  change 3, 2 disks: sound`, and what is worth knowing.
-fn graph(checked: &Checked) -> String {
-    let Checked { graph, change, soundness, disks, kept, findings, .. } = checked;
+fn graph(checked: &Checked, title: &str) -> String {
+    let Checked { change, soundness, disks, kept, findings, .. } = checked;
     let many = count(disks.len() as u64, "disk");
-    let mut text = format!("{graph}  change {change}, {many}: {}\n", word(*soundness));
+    let mut text = format!("{title}  change {change}, {many}: {}\n", word(*soundness));
     let names = disks.iter().map(|disk| &disk.name).chain(kept.iter().map(|device| &device.name));
     let width = names.map(String::len).max().unwrap_or(0);
     for CheckedDisk { name, place, .. } in disks {
@@ -202,6 +218,7 @@ fn word(soundness: Soundness) -> &'static str {
     match soundness {
         Soundness::Sound => "sound",
         Soundness::Repairable => "repairable",
+        Soundness::InUse => "in use",
         Soundness::Damaged => "damaged",
     }
 }

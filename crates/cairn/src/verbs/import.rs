@@ -1,21 +1,22 @@
 //! `cairn import`: graphs that are found on disks, without any file that describes them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use api::{Client, GraphSource};
-use block::KeySource;
+use block::{Env, KeySource};
 use clap::Args;
-use graph::labels::{Remembered, disks};
+use graph::engine::Engine;
+use graph::labels::{Opening, Refusal, Remembered, Survey, Why, disks};
 use graph::spec::units::format_duration;
 use graph::spec::{Local, Spec};
-use meta::Uuid;
+use meta::{Label, Uuid};
 use serde::Serialize;
 
 use super::key::Lent;
 use super::{apply, core};
 use crate::exit::{Exit, Failure, Result};
-use crate::labels::machine;
+use crate::labels::{self, machine};
 use crate::out::{self, Form};
 use crate::place;
 use crate::registry::REGISTRY;
@@ -86,6 +87,8 @@ struct FoundGraph {
     unlabelled: Vec<String>,
     /// Devices that are opened with a key.
     keys: Vec<String>,
+    /// What stands against serving it, and no option helps against.
+    refused: Vec<String>,
     #[serde(skip)]
     text: String,
 }
@@ -95,6 +98,15 @@ struct FoundDisk {
     name: String,
     path: PathBuf,
     epoch: u64,
+    /// Who has it open, in words.
+    in_use: Option<String>,
+}
+
+/// A label, and who has its disk open, if somebody has.
+struct Told {
+    path: PathBuf,
+    label: Label,
+    in_use: Option<String>,
 }
 
 /// What a look at everything came to.
@@ -113,7 +125,11 @@ impl ImportArgs {
             let core = core()?;
             let env = core.env();
             let (sights, skipped) = core.block_on(scan::labels(&env, &self.directory))?;
-            Found { graphs: graphs(sights), skipped }
+            let mut graphs = graphs(sights, &skipped);
+            for graph in graphs.iter_mut().filter(|_| self.graph.is_none()) {
+                graph.refused = core.block_on(graph.refusals(&env));
+            }
+            Found { graphs, skipped }
         };
         let Some(wanted) = &self.graph else {
             form.print(&found, || found.text())?;
@@ -158,26 +174,9 @@ impl ImportArgs {
     /// What the labels do not say.
     fn local(&self, graph: &FoundGraph, keys: BTreeMap<String, String>) -> Result<Local> {
         let usage = |why: String| Err(Failure::new(Exit::Usage, why));
-        let mut disks: BTreeMap<String, (String, String)> = BTreeMap::new();
-        for disk in &graph.disks {
-            let said = self.disk.iter().any(|(name, _)| *name == disk.name);
-            let first = disks.insert(disk.name.clone(), scan::place(&disk.path));
-            if let Some((_, first)) = first.filter(|_| !said) {
-                return Err(Failure::new(
-                    Exit::InUse,
-                    format!(
-                        "{first} and {} are both disk {:?} of {}: one is a copy of the other. Next: \
-                         say which counts, with --disk {}=PATH",
-                        disk.path.display(),
-                        disk.name,
-                        graph.name,
-                        disk.name
-                    ),
-                ));
-            }
-        }
+        let mut disks = graph.places(&self.disk)?;
         for (name, at) in &self.disk {
-            let is_there = disks.contains_key(name)
+            let is_there = graph.disks.iter().any(|disk| disk.name == *name)
                 || graph.missing.contains(name)
                 || graph.unlabelled.contains(name);
             if !is_there {
@@ -204,31 +203,36 @@ impl ImportArgs {
 }
 
 /// The graphs that the labels tell of: each by its newest.
-fn graphs(sights: Vec<Sight>) -> Vec<FoundGraph> {
-    let mut by_graph: BTreeMap<(String, [u8; 16]), Vec<Sight>> = BTreeMap::new();
-    for sight in sights {
-        let key = (sight.label.graph_name.clone(), sight.label.graph.0);
-        by_graph.entry(key).or_default().push(sight);
+fn graphs(sights: Vec<Sight>, skipped: &[Skipped]) -> Vec<FoundGraph> {
+    let free = sights.into_iter().map(|Sight { path, label }| Told { path, label, in_use: None });
+    let in_use = skipped.iter().filter_map(|Skipped { path, why, label }| {
+        let (path, label) = (PathBuf::from(path), label.clone()?);
+        Some(Told { path, label, in_use: Some(why.clone()) })
+    });
+    let mut by_graph: BTreeMap<(String, [u8; 16]), Vec<Told>> = BTreeMap::new();
+    for told in free.chain(in_use) {
+        let key = (told.label.graph_name.clone(), told.label.graph.0);
+        by_graph.entry(key).or_default().push(told);
     }
     let graphs = by_graph.into_iter();
     graphs.filter_map(|((name, uuid), sights)| graph(name, Uuid(uuid), sights)).collect()
 }
 
 /// `None` if all of its disks are still being made.
-fn graph(name: String, uuid: Uuid, sights: Vec<Sight>) -> Option<FoundGraph> {
+fn graph(name: String, uuid: Uuid, sights: Vec<Told>) -> Option<FoundGraph> {
     let counting = sights.iter().filter(|sight| !sight.label.forming);
     let newest = counting.max_by_key(|sight| (sight.label.epoch, sight.label.sequence));
     let newest = newest?.label.clone();
     // One that cannot be read says so when it is served.
     let named: BTreeMap<String, Remembered> = disks(&newest.spec).unwrap_or_default();
-    let is_of = |sight: &Sight| {
+    let is_of = |sight: &Told| {
         named.iter().find(|(_, known)| known.disk == sight.label.disk).map(|(name, _)| name.clone())
     };
     let mut found: Vec<FoundDisk> = sights
         .iter()
         .filter_map(|sight| {
             let (name, path) = (is_of(sight)?, sight.path.clone());
-            Some(FoundDisk { name, path, epoch: sight.label.epoch })
+            Some(FoundDisk { name, path, epoch: sight.label.epoch, in_use: sight.in_use.clone() })
         })
         .collect();
     found.sort_by(|a, b| a.name.cmp(&b.name));
@@ -248,6 +252,7 @@ fn graph(name: String, uuid: Uuid, sights: Vec<Sight>) -> Option<FoundGraph> {
         missing,
         unlabelled: text(as_written.unlabelled()),
         keys: text(spec.keyed(REGISTRY)),
+        refused: Vec::new(),
         text: newest.spec,
         name,
     })
@@ -286,9 +291,21 @@ impl Found {
         }
     }
 
+    /// What it is called, and which one of that name it is where there are more.
+    fn title(&self, graph: &FoundGraph) -> String {
+        let called = self.graphs.iter().filter(|other| other.name == graph.name).count();
+        out::title(&graph.name, &graph.uuid, called > 1)
+    }
+
     fn text(&self) -> String {
-        let mut text: String = self.graphs.iter().map(FoundGraph::line).collect();
-        for Skipped { why, .. } in &self.skipped {
+        let mut text: String =
+            self.graphs.iter().map(|graph| graph.line(self.title(graph))).collect();
+        let is_told = |path: &str| {
+            self.graphs
+                .iter()
+                .any(|graph| graph.disks.iter().any(|disk| disk.path == Path::new(path)))
+        };
+        for Skipped { why, .. } in self.skipped.iter().filter(|one| !is_told(&one.path)) {
             text.push_str(&format!("skipped: {why}\n"));
         }
         if text.is_empty() {
@@ -299,17 +316,68 @@ impl Found {
 }
 
 impl FoundGraph {
+    /// Where its disks are, but for those of which somebody says it.
+    fn places(&self, said: &[(String, String)]) -> Result<BTreeMap<String, (String, String)>> {
+        let is_said = |disk: &FoundDisk| said.iter().any(|(name, _)| *name == disk.name);
+        let unsaid = self.disks.iter().filter(|disk| !is_said(disk));
+        let in_use: Vec<_> = unsaid.clone().filter_map(|disk| disk.in_use.as_deref()).collect();
+        if !in_use.is_empty() {
+            return Err(Failure::new(Exit::InUse, in_use.join("\nerror: ")));
+        }
+        let mut places: BTreeMap<String, (String, String)> = BTreeMap::new();
+        for FoundDisk { name, path, .. } in unsaid {
+            let Some((_, first)) = places.insert(name.clone(), scan::place(path)) else { continue };
+            let why = format!(
+                "{first} and {} are both disk {name:?} of {}: one is a copy of the other. Next: say which \
+                 counts, with --disk {name}=PATH",
+                path.display(),
+                self.name
+            );
+            return Err(Failure::new(Exit::InUse, why));
+        }
+        Ok(places)
+    }
+
+    /// What stands against serving it, as its start would tell: what `--degraded` and `--take` are for is not
+    /// among that.
+    async fn refusals(&self, env: &Env) -> Vec<String> {
+        let disks = match self.places(&[]) {
+            Ok(disks) => disks,
+            Err(failure) => return failure.message.split("\nerror: ").map(str::to_owned).collect(),
+        };
+        if !self.unlabelled.is_empty() {
+            // It cannot be planned before somebody says where they are.
+            return Vec::new();
+        }
+        let local = Local { disks, ..Local::default() };
+        let spec = Spec::of_label(&self.text, &self.name, REGISTRY, &local);
+        let engine = Engine::new(env.pool());
+        env.spawn("engine", engine.clone().drive());
+        let opening = Opening { take: true, ..labels::opening() };
+        let survey = labels::survey(&spec, env, &engine, opening, true, None).await;
+        let surveyed = survey.as_ref().map(Survey::facts).unwrap_or_default();
+        let refusals = match (survey, spec.plan_over(REGISTRY, env, &surveyed).await) {
+            (Some(survey), _) if !survey.refusals().is_empty() => survey.refusals().to_vec(),
+            (Some(survey), Ok(planned)) => survey.refusals_of(&planned),
+            (None, Ok(_)) => Vec::new(),
+            (_, Err(faults)) => return vec![faults.to_string()],
+        };
+        engine.abandon();
+        let refused = refusals.iter().filter(|refusal| refusal.why != Why::Degraded);
+        refused.map(Refusal::to_string).collect()
+    }
+
     /// `home  2 disks, 1 here (sdc = a, change 41), missing b   open on host "old" since 2 h`
-    fn line(&self) -> String {
+    fn line(&self, title: String) -> String {
         let names: BTreeSet<&String> = self.disks.iter().map(|disk| &disk.name).collect();
         let all = names.len() + self.missing.len();
         let one = |disk: &FoundDisk| {
-            format!("{} = {}, change {}", disk.path.display(), disk.name, disk.epoch)
+            let in_use = if disk.in_use.is_some() { ", in use" } else { "" };
+            format!("{} = {}, change {}{in_use}", disk.path.display(), disk.name, disk.epoch)
         };
         let here: Vec<_> = self.disks.iter().map(one).collect();
         let mut text = format!(
-            "{}  {}, {} here ({})",
-            self.name,
+            "{title}  {}, {} here ({})",
             out::count(all as u64, "disk"),
             names.len(),
             here.join("; ")
@@ -327,14 +395,19 @@ impl FoundGraph {
 
     /// What it takes to serve it.
     fn prospect(&self) -> String {
-        let mut needs = Vec::new();
-        if self.missing.is_empty() {
-            needs.push("would come up".to_owned());
-        } else {
-            needs.push(
-                "would come up with --degraded, if all data are on the disks here".to_owned(),
-            );
+        if !self.refused.is_empty() {
+            return format!("refused: {}", self.refused.join("\n  refused: "));
         }
+        let mut needs = vec![
+            match (self.missing.is_empty(), self.unlabelled.is_empty()) {
+                (true, _) => "would come up",
+                (false, true) => "would come up with --degraded",
+                (false, false) => {
+                    "would come up with --degraded, if all data are on the disks here"
+                }
+            }
+            .to_owned(),
+        ];
         if self.open_on.is_some() && !self.open_here {
             needs.push("with --take, if that host will not come back with it".to_owned());
         }

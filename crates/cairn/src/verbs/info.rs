@@ -1,6 +1,5 @@
 //! `cairn info`: what a file or an export is, without changing it.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use block::env::{CacheMode, Open};
@@ -15,6 +14,7 @@ use super::{core, wipe};
 use crate::exit::{Exit, Failure, Result};
 use crate::out::Form;
 use crate::remote;
+use crate::scan;
 use crate::source::format;
 
 /// What `info` takes.
@@ -67,7 +67,7 @@ impl InfoArgs {
             let mut facts = file(path, &env)?;
             let found = match facts.holder {
                 None => core.block_on(label(path, &env)),
-                Some(_) => glimpse(path),
+                Some(_) => scan::label_in_use(path),
             };
             if let Some(label) = found {
                 facts.format = "labelled".to_owned();
@@ -121,15 +121,6 @@ async fn label(path: &Path, env: &Env) -> Option<Label> {
         Ok(Seen::Label(label, _)) => Some(*label),
         _ => None,
     }
-}
-
-/// The label at the front of a disk that somebody has locked, who may be writing the next one meanwhile: it goes
-/// where this one is not.
-fn glimpse(path: &Path) -> Option<Label> {
-    let mut front = vec![0; meta::AREA_BYTES as usize];
-    std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut front)).ok()?;
-    let (_, label) = meta::newest([&front[..]]).ok()??;
-    Some(label)
 }
 
 impl From<Label> for LabelView {

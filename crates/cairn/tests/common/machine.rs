@@ -156,3 +156,21 @@ pub fn noise(len: usize, seed: u64) -> Vec<u8> {
     bytes.truncate(len);
     bytes
 }
+
+/// Changes every copy of a label, and makes it whole again; `back`: where its area at the end is.
+pub fn relabel(dir: &Dir, name: &str, back: u64, change: impl Fn(&mut [u8])) {
+    let mut bytes = std::fs::read(dir.path(name)).unwrap();
+    let areas = [0, back as usize];
+    for at in areas.into_iter().flat_map(|area| [area + (64 << 10), area + (320 << 10)]) {
+        let copy = &mut bytes[at..];
+        if !copy.starts_with(&meta::MAGIC) {
+            continue;
+        }
+        let length = u32::from_le_bytes(copy[16..20].try_into().unwrap()) as usize;
+        let copy = &mut copy[..length];
+        change(copy);
+        let sum = meta::checksum(copy);
+        copy[12..16].copy_from_slice(&sum.to_le_bytes());
+    }
+    std::fs::write(dir.path(name), bytes).unwrap();
+}

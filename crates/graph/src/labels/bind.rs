@@ -1,7 +1,7 @@
 //! Which disk is which: by what their labels say, not by where they were found. Pure: what was seen
 //! goes in, what to do comes out, or everything that keeps the graph from being opened.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use meta::{Label, Machine, Past, Uuid, Wrong};
@@ -166,7 +166,7 @@ impl<'b> Binder<'b> {
 
     /// All belong to this graph, each once, and nobody else has them open.
     fn of_one_graph(&mut self, labels: &[(usize, &Label)]) {
-        let mut others: BTreeSet<Uuid> = BTreeSet::new();
+        let mut graphs: BTreeMap<Uuid, Vec<usize>> = BTreeMap::new();
         for (n, label) in labels {
             let Sighting { name, place, .. } = &self.sightings[*n];
             let theirs = &label.graph_name;
@@ -179,7 +179,7 @@ impl<'b> Binder<'b> {
                 self.refuse_disk(name, Why::Foreign, words);
                 continue;
             }
-            others.insert(label.graph);
+            graphs.entry(label.graph).or_default().push(*n);
             if label.unknown_read_only != 0 {
                 let bits = label.unknown_read_only;
                 let words = format!(
@@ -190,17 +190,35 @@ impl<'b> Binder<'b> {
             }
             self.of_one_machine(name, place, label);
         }
-        if others.len() > 1 {
-            let all: Vec<_> = others.iter().map(Uuid::to_string).collect();
-            let words = format!(
-                "these disks are of {} graphs, all called {:?}: {}. Next: name the disks of one",
-                all.len(),
-                self.graph,
-                all.join(", ")
-            );
-            self.refuse(Why::Foreign, words);
+        if graphs.len() > 1 {
+            self.refuse(Why::Foreign, self.of_several(&graphs));
         }
         self.once_each(labels);
+    }
+
+    /// Disks of several graphs of one name: which are of which, and what it takes to have one of them.
+    fn of_several(&self, graphs: &BTreeMap<Uuid, Vec<usize>>) -> String {
+        let places = |disks: &Vec<usize>| {
+            let places: Vec<_> = disks.iter().map(|n| &*self.sightings[*n].place).collect();
+            places.join(", ")
+        };
+        let of = |(graph, disks): (&Uuid, _)| format!("{} of {graph}", places(disks));
+        let without = |graph: &Uuid| {
+            let others = graphs.iter().filter(|(other, _)| *other != graph);
+            let wipe = |n: &usize| format!("--wipe {}", self.sightings[*n].name);
+            let wipes: Vec<_> = others.flat_map(|(_, disks)| disks.iter().map(wipe)).collect();
+            format!("{} for {}", wipes.join(" "), &graph.to_string()[..8])
+        };
+        let all: Vec<_> = graphs.iter().map(of).collect();
+        let wipes: Vec<_> = graphs.keys().map(without).collect();
+        format!(
+            "these disks are of {} graphs, all called {:?}: {}. Next: name the disks of one; or take in those of \
+             the others as new ones, and lose what they hold: {}",
+            graphs.len(),
+            self.graph,
+            all.join("; "),
+            wipes.join(", or ")
+        )
     }
 
     fn of_one_machine(&mut self, name: &str, place: &str, label: &Label) {
@@ -233,9 +251,11 @@ impl<'b> Binder<'b> {
     /// The label whose spec counts.
     fn newest<'l>(&mut self, labels: &[(usize, &'l Label)]) -> Option<&'l Label> {
         let newest = labels.iter().map(|(_, label)| *label).max_by_key(|label| label.epoch)?;
-        let differs = labels
-            .iter()
-            .find(|(_, label)| label.epoch == newest.epoch && label.spec != newest.spec);
+        // Those of another graph never were of one with it.
+        let differs = labels.iter().find(|(_, label)| {
+            let is_same = label.graph == newest.graph && label.epoch == newest.epoch;
+            is_same && label.spec != newest.spec
+        });
         if let Some((_, other)) = differs {
             let words = format!(
                 "{:?} and {:?} were opened apart, and each says something else of the graph since. \

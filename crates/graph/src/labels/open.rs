@@ -83,10 +83,7 @@ impl Survey {
 
     /// `held`: whether what devices keep is held back.
     async fn labelled(mut self, planned: &Planned, held: bool) -> Result<Labels, Vec<Refusal>> {
-        let mut refusals = std::mem::take(&mut self.refusals);
-        refusals.extend(self.lost(planned));
-        refusals.extend(self.forgotten(planned));
-        refusals.extend(self.unwritable());
+        let refusals = self.refusals_of(planned);
         if !refusals.is_empty() {
             return Err(refusals);
         }
@@ -141,6 +138,15 @@ impl Survey {
             known,
             again: false,
         })
+    }
+
+    /// Everything that keeps this graph from being opened on them.
+    pub fn refusals_of(&self, planned: &Planned) -> Vec<Refusal> {
+        let mut refusals = self.refusals.clone();
+        refusals.extend(self.lost(planned));
+        refusals.extend(self.forgotten(planned));
+        refusals.extend(self.unwritable());
+        refusals
     }
 
     /// What cannot be served for want of disks, or only if somebody says so.

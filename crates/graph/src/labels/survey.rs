@@ -11,7 +11,7 @@ use super::{Labels, Opening, Refusal, Why, text};
 use crate::engine::{AnyDevice, Engine, NodeId};
 use crate::kind::{DiskPlan, Given, Maker, OF_MAKING, Registry, Value};
 use crate::spec::units::{format_exact, write_size};
-use crate::spec::{LabelledDisk, Spec, Surveyed};
+use crate::spec::{LabelledDisk, NOWHERE, Spec, Surveyed};
 
 /// The labelled disks of a spec, looked at. Those that are there are open.
 pub struct Survey {
@@ -80,7 +80,7 @@ impl Drop for OwnNode {
 pub struct Glimpse {
     /// Its name in the spec.
     pub name: String,
-    /// Where it is.
+    /// Where it is; empty if nobody knows.
     pub place: String,
     /// Bytes of all of it, if it is there.
     pub size: Option<u64>,
@@ -178,6 +178,7 @@ impl Survey {
         };
         let mut look = Look::at(disk, place);
         let sight = match in_use_or_not(&look.disk, &self.env, running).await {
+            Err(_) if look.place.is_empty() => Sight::Missing(not_found(&name)),
             Err(error) if is_missing(&error) => Sight::Missing(error.to_string()),
             Err(error) => return Err(fail(error)),
             Ok((plan, in_use)) => {
@@ -333,6 +334,7 @@ impl Survey {
             Bound::Absent(known) => Surveyed {
                 info: Info::disk(known.data_bytes, known.block_size),
                 created: false,
+                absent: true,
                 words: "not there".to_owned(),
             },
         }
@@ -351,7 +353,13 @@ impl Survey {
     fn glimpse(&self, look: &Look) -> Glimpse {
         let name = &look.disk.given.name;
         let refused = self.refusals.iter().find(|refusal| refusal.disk.as_ref() == Some(name));
-        let (verb, words) = match (refused, self.binding.disks.get(name)) {
+        let bound = self.binding.disks.get(name);
+        let there = match bound {
+            Some(Bound::Labelled(n) | Bound::Fresh(n)) => Some(&self.looks[*n]),
+            Some(Bound::Absent(_)) => Some(look).filter(|look| !self.is_another(look)),
+            None => Some(look),
+        };
+        let (verb, words) = match (refused, bound) {
             (Some(refusal), _) => {
                 let verb = if refusal.why == Why::Holds { "would label" } else { "refused" };
                 let words = refusal.words.strip_prefix(&look.place).unwrap_or(&refusal.words);
@@ -368,8 +376,16 @@ impl Survey {
             (None, Some(Bound::Fresh(_))) => ("would label", "blank".to_owned()),
             (None, None) => ("seen", String::new()),
         };
-        let size = look.facts.as_ref().map(|facts| facts.info.size);
-        Glimpse { name: name.clone(), place: look.place.clone(), size, verb, words }
+        let found = there.filter(|_| !matches!(bound, Some(Bound::Absent(_))));
+        let size = found.and_then(|look| look.facts.as_ref()).map(|facts| facts.info.size);
+        let place = there.map(|look| look.place.clone()).unwrap_or_default();
+        Glimpse { name: name.clone(), place, size, verb, words }
+    }
+
+    /// Whether what was found there turned out to be a disk of another name.
+    fn is_another(&self, look: &Look) -> bool {
+        let is_it = |bound: &Bound| matches!(bound, Bound::Labelled(n) if std::ptr::eq(&self.looks[*n], look));
+        self.binding.disks.values().any(is_it)
     }
 }
 
@@ -385,6 +401,7 @@ impl Look {
         Surveyed {
             info: Info { size: data_bytes, ..facts.info.clone() },
             created: facts.creates,
+            absent: false,
             words: facts.words.clone(),
         }
     }
@@ -505,7 +522,13 @@ fn is_missing(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Io | ErrorKind::TimedOut)
 }
 
-/// Where a disk is, in its own words: the option that its kind is named after.
+/// Of a disk whose place nobody knows.
+fn not_found(name: &str) -> String {
+    format!("is not found. Next: bring it, or say where it is: --disk {name}=PATH")
+}
+
+/// Where a disk is, in its own words: the option that its kind is named after. Empty if nobody knows.
 pub(super) fn place_of(disk: &LabelledDisk) -> &str {
-    disk.given.text(disk.kind.name).unwrap_or_default()
+    let place = disk.given.text(disk.kind.name).unwrap_or_default();
+    if place == NOWHERE { "" } else { place }
 }

@@ -75,6 +75,7 @@ impl Draft {
             unused_bytes: 0,
             created: false,
             labelled: false,
+            absent: false,
             words: String::new(),
             position: Position { line: 1, column: 1 },
         });

@@ -58,13 +58,13 @@ impl Spec {
     }
 }
 
-/// A place that no disk has.
-const NOWHERE: (&str, &str) = ("file", "/nowhere: not found");
+/// A place that no disk has: people see an empty one instead.
+pub const NOWHERE: &str = "/nowhere: not found";
 
 fn place(entry: &mut Entry, local: &Local) {
     let labelled = entry.field("uuid").is_some();
     let known = local.disks.get(&entry.name.text);
-    let (kind, place) = known.map_or(NOWHERE, |(kind, place)| (kind, place));
+    let (kind, place) = known.map_or(("file", NOWHERE), |(kind, place)| (kind, place));
     entry.fields = vec![field(kind, Raw::Text(place.to_owned()))];
     if labelled {
         entry.fields.push(field("label", Raw::Switch(true)));

@@ -44,7 +44,7 @@ pub mod write;
 
 pub(crate) use disks::plain_disks;
 pub use fault::{Fault, Faults, Position, Severity};
-pub use import::Local;
+pub use import::{Local, NOWHERE};
 pub use listen::{
     LISTENS_MAX, Listen, SOCKET_PATH_MAX_BYTES, TlsPaths, is_loopback, parse_address,
 };

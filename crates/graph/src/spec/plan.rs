@@ -66,6 +66,8 @@ pub struct PlannedNode {
     pub created: bool,
     /// Whether every disk beneath it has a label, or it is a disk that has one.
     pub labelled: bool,
+    /// Whether it is a disk that its graph remembers, and that nobody has found.
+    pub absent: bool,
     /// Of a disk, in words: `O_DIRECT`, `in memory`.
     pub words: String,
     /// Where its name stands in the spec.
@@ -111,6 +113,8 @@ pub struct Surveyed {
     pub info: Info,
     /// Whether this start creates the disk.
     pub created: bool,
+    /// Whether nobody has found it.
+    pub absent: bool,
     /// In words, for people.
     pub words: String,
 }
@@ -284,6 +288,7 @@ impl Planner<'_> {
             Role::Device => given.lowers.iter().all(|lower| lower.labelled),
         };
         let (name, position) = (given.name.clone(), draft.entry.name.at);
+        let absent = self.surveyed.get(&name).is_some_and(|surveyed| surveyed.absent);
         Some(PlannedNode {
             name,
             kind,
@@ -295,6 +300,7 @@ impl Planner<'_> {
             unused_bytes,
             created,
             labelled,
+            absent,
             words,
             position,
         })
@@ -339,7 +345,7 @@ impl Planner<'_> {
                 plain(self.tell(draft, plan(given))?)
             }
             (Maker::Disk { .. }, _) if self.surveyed.contains_key(&given.name) => {
-                let Surveyed { info, created, words } = self.surveyed[&given.name].clone();
+                let Surveyed { info, created, words, .. } = self.surveyed[&given.name].clone();
                 Answer { created, words, ..plain(info) }
             }
             (Maker::Disk { plan, .. }, _) => {

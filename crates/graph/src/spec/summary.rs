@@ -12,8 +12,9 @@ const COPIES: [&str; 1] = ["mirror"];
 /// What happens when disks fail.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Redundancy {
-    /// How many disks may fail, whichever they are, without loss of data.
-    pub survives: usize,
+    /// How many more disks may fail, whichever they are, without loss of data; `None` if those that are absent
+    /// are too many already.
+    pub survives: Option<usize>,
     /// The disks beneath: indices into [`Planned::nodes`].
     pub disks: BTreeSet<usize>,
 }
@@ -40,7 +41,8 @@ impl Planned {
             let survives = if COPIES.contains(&node.kind.name) {
                 of_copies(&lowers)
             } else {
-                lowers.iter().map(|lower| lower.survives).min().unwrap_or(0)
+                let of_itself = (!node.absent).then_some(0);
+                lowers.iter().map(|lower| lower.survives).min().unwrap_or(of_itself)
             };
             all.push(Redundancy { survives, disks });
         }
@@ -134,8 +136,9 @@ impl Planned {
     fn export_line(&self, export: &PlannedExport, redundancy: &Redundancy) -> String {
         let info = &export.info;
         let mut parts = vec![format_exact(info.size), format!("blocks of {}", info.block_size)];
-        let words: BTreeSet<&str> =
-            redundancy.disks.iter().map(|disk| self.nodes[*disk].words.as_str()).collect();
+        let disks = redundancy.disks.iter().map(|disk| &self.nodes[*disk]);
+        let (absent, here): (Vec<_>, Vec<_>) = disks.partition(|disk| disk.absent);
+        let words: BTreeSet<&str> = here.iter().map(|disk| disk.words.as_str()).collect();
         parts.extend(words.into_iter().filter(|words| !words.is_empty()).map(str::to_owned));
         let labels = redundancy.disks.iter().filter(|disk| self.nodes[**disk].labelled).count();
         let labels = match labels {
@@ -147,18 +150,23 @@ impl Planned {
         if export.read_only {
             parts.push("read-only".to_owned());
         }
-        match (redundancy.survives, redundancy.disks.len()) {
-            (0, 1) => {}
-            (0, disks) => parts.push(format!("lost with any of {disks} disks")),
-            (survives, disks) => parts.push(format!("survives {survives} of {disks} disks")),
+        if !absent.is_empty() {
+            let absent: Vec<_> = absent.iter().map(|disk| disk.name.as_str()).collect();
+            parts.push(format!("without {}", absent.join(", ")));
+        }
+        match (redundancy.survives, here.len()) {
+            (None, _) => parts.push("cannot be served".to_owned()),
+            (Some(0), 1) => {}
+            (Some(0), disks) => parts.push(format!("lost with any of {disks} disks")),
+            (Some(survives), disks) => parts.push(format!("survives {survives} of {disks} disks")),
         }
         parts.join(", ")
     }
 }
 
 /// Copies that share a disk fail together, so of these only the best counts.
-fn of_copies(lowers: &[&Redundancy]) -> usize {
-    let mut groups: Vec<(BTreeSet<usize>, usize)> = Vec::new();
+fn of_copies(lowers: &[&Redundancy]) -> Option<usize> {
+    let mut groups: Vec<(BTreeSet<usize>, Option<usize>)> = Vec::new();
     for lower in lowers {
         let mut group = (lower.disks.clone(), lower.survives);
         groups.retain(|(disks, survives)| {
@@ -170,5 +178,6 @@ fn of_copies(lowers: &[&Redundancy]) -> usize {
         });
         groups.push(group);
     }
-    groups.iter().map(|(_, survives)| survives + 1).sum::<usize>().saturating_sub(1)
+    let in_all = groups.iter().map(|(_, survives)| survives.map_or(0, |survives| survives + 1));
+    in_all.sum::<usize>().checked_sub(1)
 }
