@@ -218,6 +218,11 @@ fn disks_that_another_machine_has_open_are_told() {
     let words = "in use: b: b.img is open on the machine \"another\"";
     assert!(checked.code == 5 && checked.out.contains(words), "{checked:?}");
     assert!(checked.out.contains("--take"), "{checked:?}");
+    // Nor is its label written beside that machine.
+    damage(&dir, "b.img", 15 * MIB, MIB);
+    let ran = dir.cairn(&["repair", "--yes"]);
+    assert!(ran.code == 5 && ran.err.contains("gone for good, --take"), "{ran:?}");
+    assert_eq!(dir.cairn(&["repair", "--yes", "--take"]).code, 5, "it is open there still");
     dir.serve(&["home.toml", "--take"]).stop().ok();
     assert!(dir.text(&["check"]).contains("2 disks: sound"));
 }

@@ -7,7 +7,7 @@ use block::Env;
 use clap::Args;
 use graph::engine::Engine;
 use graph::labels::disks;
-use meta::{Inspection, Store};
+use meta::{Inspection, Machine, Store};
 use serde::Serialize;
 
 use super::check::{Found, by_graph, look};
@@ -36,6 +36,9 @@ pub struct RepairArgs {
     /// The bytes of this disk count as they are, though nothing tells whether they are all there
     #[arg(long, value_name = "DISK")]
     trust: Vec<String>,
+    /// Write what another machine has open, too: it is gone for good
+    #[arg(long)]
+    take: bool,
     /// Say what would be done, and change nothing
     #[arg(long, visible_alias = "dry-run")]
     plan: bool,
@@ -77,7 +80,7 @@ impl RepairArgs {
         if !self.yes {
             confirm(&format!("{}write the labels on {places} anew?", plan.text()))?;
         }
-        renew_all(&found)?;
+        renew_all(&found, self.take)?;
         let core = core()?;
         for remake in &plan.remake {
             core.block_on(remake_label(&core.env(), remake))?;
@@ -232,7 +235,7 @@ async fn remake_label(env: &Env, remake: &Remake) -> Result<()> {
 }
 
 /// Labels of which a copy is sound.
-fn renew_all(found: &Found) -> Result<()> {
+fn renew_all(found: &Found, take: bool) -> Result<()> {
     let is_ill = |graph: &&Checked| graph.disks.iter().any(|disk| disk.to_renew);
     let core = core()?;
     let env = core.env();
@@ -242,14 +245,14 @@ fn renew_all(found: &Found) -> Result<()> {
             continue;
         }
         for disk in graph.disks.iter().filter(|disk| disk.to_renew) {
-            core.block_on(renew(&env, Path::new(&disk.place)))?;
+            core.block_on(renew(&env, Path::new(&disk.place), take))?;
         }
     }
     Ok(())
 }
 
 /// Writes all copies of a label of which one is whole.
-async fn renew(env: &Env, path: &Path) -> Result<()> {
+async fn renew(env: &Env, path: &Path, take: bool) -> Result<()> {
     let engine = Engine::new(env.pool());
     env.spawn("engine", engine.clone().drive());
     let node = wipe::open(path, false, env, &engine).await?;
@@ -265,6 +268,16 @@ async fn renew(env: &Env, path: &Path) -> Result<()> {
             path.display()
         );
         return Err(Failure::new(Exit::Unsupported, why));
+    }
+    let is_other = |holder: &&Machine| holder.id != machine().id && !take;
+    if let Some(other) = label.holder.as_ref().filter(is_other) {
+        // It may be writing the next one.
+        let why = format!(
+            "{} is open on the machine {other}. Next: stop it there, and repair it there; if that machine is gone \
+             for good, --take",
+            path.display()
+        );
+        return Err(Failure::new(Exit::InUse, why));
     }
     Store::new(env, &lower, label, Some(number))?.renew().await?;
     engine.forget(node);
