@@ -272,7 +272,7 @@ pub(crate) fn table() -> Vec<(&'static str, MethodRouter<Arc<dyn Keeps>>)> {
 fn routes(daemon: Arc<dyn Keeps>) -> Router {
     let routes = table().into_iter();
     let router = routes.fold(Router::new(), |router, (path, answer)| router.route(path, answer));
-    router.fallback(crate::server::nothing).with_state(daemon)
+    crate::server::worded(router.fallback(crate::server::nothing).with_state(daemon))
 }
 
 type Daemon = State<Arc<dyn Keeps>>;

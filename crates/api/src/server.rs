@@ -7,8 +7,10 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use axum::body::to_bytes;
 use axum::extract::{Query, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
@@ -31,6 +33,9 @@ pub struct Server {
     /// Closed when the last answer is out.
     stopped: std::sync::mpsc::Receiver<()>,
 }
+
+/// What the library says of a request that it refuses is shorter.
+const REFUSAL_MAX_BYTES: usize = 4096;
 
 /// Answers that were given as the process ends have so long to leave.
 const LINGER: Duration = Duration::from_millis(250);
@@ -152,7 +157,31 @@ pub(crate) fn table() -> Vec<(&'static str, MethodRouter<Bridge>)> {
 fn routes(bridge: Bridge) -> Router {
     let routes = table().into_iter();
     let router = routes.fold(Router::new(), |router, (path, answer)| router.route(path, answer));
-    router.fallback(nothing).with_state(bridge)
+    worded(router.fallback(nothing).with_state(bridge))
+}
+
+/// What the library refuses is said as everything else is: as JSON, with an exit code.
+pub(crate) fn worded(router: Router) -> Router {
+    router.layer(middleware::map_response(async |response: Response| {
+        let status = response.status();
+        let json = HeaderValue::from_static("application/json");
+        let is_ours = response.headers().get(header::CONTENT_TYPE) == Some(&json);
+        if is_ours || !(status.is_client_error() || status.is_server_error()) {
+            return response;
+        }
+        let (mut parts, said) = response.into_parts();
+        let said = to_bytes(said, REFUSAL_MAX_BYTES).await.unwrap_or_default();
+        let said = String::from_utf8_lossy(&said);
+        let message = match said.trim() {
+            "" => status.canonical_reason().unwrap_or_default().to_owned(),
+            said => said.to_owned(),
+        };
+        let mut worded = (status, Json(Problem { exit: 2, message })).into_response();
+        worded
+            .headers_mut()
+            .extend(parts.headers.remove(header::ALLOW).map(|it| (header::ALLOW, it)));
+        worded
+    }))
 }
 
 #[derive(Deserialize)]

@@ -64,11 +64,13 @@ fn of_several_graphs_the_one_is_meant_that_has_it() {
         (&["job", "pause", "two/move"], "no graph that is running has a job two/move"),
         (&["device", "resync", "three/c"], "no graph that is running is or has three"),
         (&["attach", "nope"], "no graph that is running has an export nope"),
+        (&["locate", "nope", "0"], "no graph that is running has an export nope"),
         (&["key", "ls", "three/safe"], "no graph that is running is called three"),
     ] {
         let ran = dir.cairn(args);
         assert!(ran.code == 4 && ran.err.contains(words), "{args:?}: {ran:?}");
     }
+    assert!(dir.text(&["locate", "two/vol", "4096"]).starts_with("vol 4 KiB -> "));
     dir.write("three.toml", &mirror("three", ""));
     let ran = dir.cairn(&["diff", "three.toml"]);
     assert!(ran.code == 4 && ran.err.contains("is called three"), "{ran:?}");

@@ -242,4 +242,25 @@ fn http_answers_in_http() {
     assert!(get("/v1/locate?export=vol").starts_with("HTTP/1.1 400"));
     assert!(get("/v1/device/fail").starts_with("HTTP/1.1 405"));
     assert!(ask("nonsense\r\n\r\n").starts_with("HTTP/1.1 400"));
+    // What the library refuses is said as everything else is.
+    let post = |kind: &str, body: &str| {
+        let length = body.len();
+        ask(&format!(
+            "POST /v1/job HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: {kind}\r\n\
+             Content-Length: {length}\r\n\r\n{body}"
+        ))
+    };
+    for (answer, status) in [
+        (get("/v1/locate?export=vol&offset=-1"), "400"),
+        (get("/v1/device/fail"), "405"),
+        (post("application/json", "{"), "400"),
+        (post("application/json", "[]"), "422"),
+        (post("text/plain", "{}"), "415"),
+    ] {
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{answer}");
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains("application/json"), "{answer}");
+        let problem: api::Problem = serde_json::from_str(body).unwrap();
+        assert!(problem.exit == 2 && !problem.message.is_empty(), "{answer}");
+    }
 }

@@ -26,7 +26,7 @@ fn served() -> (Dir, Serve, Vec<u8>) {
          a = { file = \"a.img\", size = \"10MiB\", create = true, label = true }\n\
          b = { file = \"b.img\", size = \"10MiB\", create = true, label = true }\n\
          [device]\npair = { kind = \"mirror\", on = [\"a\", \"b\"] }\n\
-         [events]\nrun = \"./told\"\n[export]\nvol = { on = \"pair\" }\n",
+         [events]\nrun = \"told\"\n[export]\nvol = { on = \"pair\" }\n",
     );
     let told = "#!/bin/sh\necho \"$@ $CAIRN_GRAPH/$CAIRN_DEVICE/$CAIRN_MEMBER\" >> told.log\n";
     dir.write("told", told);

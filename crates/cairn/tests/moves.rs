@@ -93,7 +93,7 @@ fn a_volume_in_use_is_encrypted_in_place_and_decrypted_again() {
     assert!(is_plain(&dir, "a.img", 0x17));
     // Without the word for it, it is not done.
     let ran = dir.cairn(&["apply", "safe.toml"]);
-    assert!(ran.code == 9 && ran.err.contains("apply it with --move"), "{ran:?}");
+    assert!(ran.code == 9 && ran.err.contains("do it with --move"), "{ran:?}");
     let before: GraphView = dir.json(0, &["graph"]);
     let would: Applied = dir.json(0, &["apply", "safe.toml", "--move", "--dry-run"]);
     assert!(would.notes.iter().any(|note| note.contains("safe-move")), "{would:?}");
@@ -207,6 +207,10 @@ fn a_move_rests_turns_round_and_leaves_all_as_it_was() {
     assert_eq!(serve.stop().code, 0);
     let serve = dir.serve(&["plain.toml"]);
     known.check(&dir, serve.uri());
+    // What was begun and taken back is nothing to go back over.
+    assert!(!dir.text(&["undo", "home", "--list"]).contains("until"));
+    let ran = dir.cairn(&["undo", "home", "--dry-run"]);
+    assert!(ran.code == 4 && ran.err.contains("has always been as it is now"), "{ran:?}");
     assert_eq!(serve.stop().code, 0);
 }
 

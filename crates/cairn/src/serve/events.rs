@@ -1,5 +1,6 @@
 //! What has happened to devices, for whoever asks, and for a program that is run for each.
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::rc::Rc;
@@ -7,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use api::EventLine;
 use block::{Env, Told};
+use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::sync::oneshot;
 
 use super::Serving;
@@ -93,7 +95,8 @@ async fn run(program: PathBuf, line: EventLine) {
 /// Runs the program for one event: words as mdadm gives them, and the rest in its environment.
 fn run_now(program: &Path, line: &EventLine) -> std::io::Result<()> {
     let member = line.member.as_deref().unwrap_or_default();
-    let mut command = std::process::Command::new(program);
+    // A bare name is no word to be looked for elsewhere.
+    let mut command = std::process::Command::new(std::path::absolute(program)?);
     command
         .args([&line.event, &line.device])
         .args(line.member.as_deref())
@@ -104,12 +107,14 @@ fn run_now(program: &Path, line: &EventLine) -> std::io::Result<()> {
         .env("CAIRN_WORDS", &line.words)
         .env("CAIRN_NUMBER", line.number.to_string())
         .env("CAIRN_TIME", line.at_unix_s.to_string())
-        .stdin(Stdio::null());
+        .stdin(Stdio::null())
+        .process_group(0);
     let mut child = runtime::let_signals_through(|| command.spawn())?;
     let until = Instant::now() + TIMEOUT;
     while child.try_wait()?.is_none() {
         if Instant::now() >= until {
-            child.kill()?;
+            // And what it has started.
+            kill_process_group(Pid::from_child(&child), Signal::KILL)?;
             child.wait()?;
             let why = format!("it was still running after {TIMEOUT:?}, and was killed");
             return Err(std::io::Error::other(why));

@@ -25,9 +25,13 @@ impl Serving {
         let labels = kept(now.labels.as_ref())?;
         let (change, text) = labels.is_now();
         let read = |text: &str| Spec::parse(text, "label", &|_| None);
-        let mut after = read(text);
+        let (mut after, mut text) = (read(text), text);
         let mut past = Vec::new();
         for one in labels.past() {
+            // A move that was taken back leaves two alike.
+            if std::mem::replace(&mut text, &one.spec) == one.spec {
+                continue;
+            }
             let spec = read(&one.spec);
             let then = after.since(&spec).into_iter();
             past.push(PastSpec {
@@ -114,7 +118,8 @@ impl Serving {
     fn past(&self, to: Option<u64>) -> Result<Past> {
         let now = self.live.now();
         let labels = kept(now.labels.as_ref())?;
-        let is_it = |past: &&Past| to.is_none_or(|change| past.epoch == change);
+        let (_, text) = labels.is_now();
+        let is_it = |past: &&Past| to.map_or(past.spec != text, |change| past.epoch == change);
         if let Some(past) = labels.past().iter().find(is_it) {
             return Ok(past.clone());
         }
@@ -128,7 +133,7 @@ impl Serving {
                     "no change {to} of {name} is kept; there are {all}. Next: cairn undo --list"
                 )
             }
-            (None, _) => unreachable!("the newest is any"),
+            (None, _) => format!("{name} has always been as it is now"),
         };
         Err(Failure::new(Exit::NotFound, why))
     }

@@ -1,6 +1,6 @@
 //! `cairn locate`: where one byte of an export lies on the disks.
 
-use api::Place;
+use api::{Client, Place};
 use clap::Args;
 use graph::spec::units::parse_size;
 
@@ -23,9 +23,13 @@ pub struct LocateArgs {
 impl LocateArgs {
     /// Asks the running graph.
     pub fn run(self, form: Form) -> Result {
-        let place = self.at.one()?.locate(&self.export, self.offset)?;
+        let has = |client: &Client, name: &str| {
+            client.graph().is_ok_and(|graph| graph.exports.iter().any(|e| e.name == name))
+        };
+        let (client, export) = self.at.owner("an export", &self.export, has)?;
+        let place = client.locate(&export, self.offset)?;
         form.print(&place, || {
-            let mut text = format!("{} {} -> ", self.export, sum(self.offset));
+            let mut text = format!("{export} {} -> ", sum(self.offset));
             draw(&place, text.chars().count() - 3, &mut text);
             text
         })?;

@@ -43,7 +43,7 @@ pub fn allow(old: &Now, planned: &Planned, stays: &[Option<usize>]) -> Result<()
         if let Err(differs) = compared.shows(before.node, after.node) {
             let place = &planned.nodes[differs.new].name;
             return refuse(format!(
-                "{name} would show other bytes than now, from {place} on. Next: apply it with --move, \
+                "{name} would show other bytes than now, from {place} on. Next: do it with --move, \
                  so that its bytes go there; or give it another name"
             ));
         }

@@ -2,6 +2,9 @@
 
 use super::parse::NAME_MAX_BYTES;
 
+/// Of more words none is guessed: each would be compared with each that is wrong.
+const KNOWN_MAX: usize = 512;
+
 /// Words listed when none is near. More would bury the message.
 const LISTED_MAX: usize = 12;
 
@@ -19,7 +22,7 @@ pub(super) fn hint<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> 
 pub(super) fn guess(word: &str, known: &[&str]) -> Option<String> {
     // A third of the letters may be wrong: beyond that a guess is more likely to be nonsense.
     let most = (word.chars().count() / 3).max(1);
-    if word.len() > NAME_MAX_BYTES {
+    if word.len() > NAME_MAX_BYTES || known.len() > KNOWN_MAX {
         return None;
     }
     let small = word.to_lowercase();
@@ -67,6 +70,9 @@ mod tests {
         assert_eq!(hint("bohT", ["rest", "both"]), "; did you mean \"both\"?");
         assert_eq!(hint("xyz", ["mirror", "stripe"]), "; known: mirror, stripe");
         assert_eq!(guess(&"x".repeat(65), &[&"x".repeat(64)]), None, "no name is so long");
+        let many: Vec<String> = (0..=KNOWN_MAX).map(|n| format!("known{n}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert!(guess("knovn9", &many[1..]).is_some() && guess("knovn9", &many).is_none());
         assert_eq!(hint("xyz", []), "");
         assert_eq!(hint("xyz", (0..13).map(|_| "mirror")), "");
     }
