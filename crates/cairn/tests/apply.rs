@@ -284,6 +284,34 @@ fn a_disk_that_has_grown_is_used_by_a_mounted_file_system() {
 }
 
 #[test]
+fn a_disk_in_use_becomes_a_mirror_with_a_new_one() {
+    let dir = Dir::new();
+    let disk = |name: &str| {
+        format!(
+            "{name} = {{ file = \"{name}.img\", size = \"18MiB\", create = true, label = true }}\n"
+        )
+    };
+    let spec = |more: &str, on: &str| {
+        format!("name = \"n\"\n[disk]\n{}{more}[export]\nvol = {{ on = \"{on}\" }}\n", disk("a"))
+    };
+    dir.write("one.toml", &spec("", "a"));
+    let pair = "[device]\np = { kind = \"mirror\", on = [\"b\", \"a\"] }\n";
+    dir.write("two.toml", &spec(&format!("{}{pair}", disk("b")), "p"));
+    let serve = dir.serve(&["one.toml"]);
+    let bytes = noise(16 << 20, 9);
+    std::fs::write(dir.path("noise"), &bytes).unwrap();
+    run("nbdcopy", &["--flush", &dir.path("noise").display().to_string(), serve.uri()]);
+    dir.text(&["apply", "two.toml", "--dry-run"]);
+    dir.text(&["apply", "two.toml"]);
+    in_sync(&dir);
+    serve.stop().ok();
+    for disk in ["a.img", "b.img"] {
+        let all = std::fs::read(dir.path(disk)).unwrap();
+        assert!(all[1 << 20..17 << 20] == bytes, "{disk}");
+    }
+}
+
+#[test]
 fn a_disk_that_may_not_grow_stays_as_it_is() {
     let dir = Dir::new();
     dir.write(

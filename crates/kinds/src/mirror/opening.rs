@@ -94,10 +94,13 @@ impl Members<'_> {
     /// Nobody has left a state: the members are new, or somebody must say whose bytes count.
     fn first(&self) -> Result<Decision> {
         let count = self.names.len();
+        let mut old = (0..count).filter(|n| !self.found[*n].fresh);
+        // What is blank has nothing that could count.
+        let only_old = old.next().filter(|n| old.next().is_none() && self.found[*n].present);
         let all_new = self.found.iter().all(|found| found.fresh);
-        let source = match self.trust {
-            Some(trusted) if self.found[trusted].present => trusted,
-            Some(trusted) => {
+        let source = match (self.trust, only_old) {
+            (Some(trusted), _) if self.found[trusted].present => trusted,
+            (Some(trusted), _) => {
                 let name = self.names[trusted];
                 let words = format!(
                     "trust = {name}, and {name} is not there. Next: bring it back, or trust a member \
@@ -105,8 +108,9 @@ impl Members<'_> {
                 );
                 return Err(Error::new(ErrorKind::Degraded, words));
             }
-            None if all_new => 0,
-            None => {
+            (None, Some(only_old)) => only_old,
+            (None, None) if all_new => 0,
+            (None, None) => {
                 let names = self.names.join(" or ");
                 let words = format!(
                     "its members were there before it, and nobody knows whether they are equal. \
@@ -115,7 +119,7 @@ impl Members<'_> {
                 return Err(Error::new(ErrorKind::Degraded, words));
             }
         };
-        let equal = self.created && self.trust.is_none();
+        let equal = self.created && all_new && self.trust.is_none();
         let equal = |n| equal && n + self.spares < count;
         let standing = |n| if equal(n) || n == source { Standing::InSync } else { Standing::Stale };
         let missing = |n| match standing(n) {

@@ -108,9 +108,17 @@ fn new_members_are_equal_only_if_they_were_made_empty() {
     case.created = true;
     assert_eq!(case.decide(), Ok(vec![IN, IN]));
     case.found[0] = found(None);
+    assert_eq!(case.decide(), Ok(vec![IN, STALE]), "the other one has nothing that could count");
+    case.found = vec![fresh, found(None)];
+    assert_eq!(case.decide(), Ok(vec![STALE, IN]));
+    case.found[0] = found(None);
     assert!(case.decide().unwrap_err().contains("trust = a or b"));
     case.trust = Some(1);
     assert_eq!(case.decide(), Ok(vec![STALE, IN]));
+    case.trust = None;
+    case.found =
+        vec![Found { fresh: true, ..found(None) }, Found { present: false, ..found(None) }];
+    assert!(case.decide().is_err(), "what is away may have more");
 }
 
 #[test]
