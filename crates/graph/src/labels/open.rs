@@ -353,7 +353,8 @@ impl Labels {
     /// # Errors
     /// What the first of its disks says that has failed; to undo a change, one that has not is enough.
     pub async fn commit(&self, before: Option<&Self>) -> Result<()> {
-        let mut written = self.tell(|_| false).await.into_iter();
+        // A new disk counts once the others say that it is one: else it could tell of a graph of which they know nothing.
+        let mut written = self.tell(|disk| disk.fresh).await.into_iter();
         if before.is_none() && self.again {
             // Its epoch is above all others: one disk that has it is enough to find it again.
             written.reduce(Result::or).unwrap_or(Ok(()))?;
@@ -364,6 +365,7 @@ impl Labels {
         }
         written.try_for_each(|written| written)?;
         self.catch_up().await?;
+        self.made().await?;
         self.clear_grown().await;
         self.release();
         let gone = before.into_iter().flat_map(|before| before.disks.values());

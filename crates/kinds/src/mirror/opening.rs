@@ -310,7 +310,10 @@ impl Members<'_> {
             return;
         }
         let has_newest = |n: &usize| records[*n].as_ref() == Some(newest);
-        let best = in_sync.iter().copied().find(has_newest).unwrap_or(in_sync[0]);
+        // Where one was closed in order nothing came behind: who was not may be an image from when it was in use.
+        let is_final = |n: &usize| self.found[*n].clean && has_newest(n);
+        let one = |is_it: &dyn Fn(&usize) -> bool| in_sync.iter().copied().find(is_it);
+        let best = one(&is_final).or_else(|| one(&has_newest)).unwrap_or(in_sync[0]);
         let source = self.trust.filter(|n| in_sync.contains(n)).unwrap_or(best);
         for n in in_sync.into_iter().filter(|n| *n != source) {
             (standings[n], missing[n]) = (Standing::Stale, map.clone());

@@ -140,6 +140,14 @@ fn after_a_crash_one_is_the_source_if_writes_may_have_been_on_their_way() {
 }
 
 #[test]
+fn an_image_from_when_it_was_in_use_is_no_source_for_those_that_were_closed_in_order() {
+    let closed = found(Some(&both(true)));
+    let image = Found { clean: false, ..closed.clone() };
+    assert_eq!(Case::new(vec![image.clone(), closed.clone()]).decide(), Ok(vec![STALE, IN]));
+    assert_eq!(Case::new(vec![closed, image]).decide(), Ok(vec![IN, STALE]));
+}
+
+#[test]
 fn one_that_failed_is_copied_whatever_it_says_of_itself() {
     let newest = record(
         point(1, 6),
