@@ -153,6 +153,72 @@ fn a_full_file_system_is_no_space_for_the_client() {
     assert_eq!(serve.stop().code, 0);
 }
 
+/// A thin volume on a sparse file of a file system that is smaller.
+fn thin(dir: &Dir, size: &str) -> Mount {
+    let mount = Mount::tmpfs(dir, size);
+    dir.write(
+        "thin.toml",
+        "name = \"g\"\n[disk]\n\
+         a = { file = \"full/a.img\", size = \"64MiB\", create = true, label = true }\n\
+         [device]\nthin = { kind = \"remap\", on = \"a\", size = \"128MiB\" }\n\
+         [export]\nvol = { on = \"thin\" }\n",
+    );
+    mount
+}
+
+#[test]
+fn a_thin_volume_on_a_full_file_system_discards_and_opens_again() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("passed over: needs root: it mounts a tmpfs");
+        return;
+    }
+    let dir = Dir::new();
+    let _mount = thin(&dir, "8m");
+    let serve = dir.serve(&["thin.toml"]);
+    let ran = io(&dir, &serve, &["write -P 1 0 4M", "flush", "write 4M 16M"]);
+    assert!(ran.out.contains("write failed: No space left on device"), "{ran:?}");
+    assert_eq!(dir.cairn(&["status"]).code, 0);
+    assert_eq!(serve.stop().code, 0);
+    // Still full: what it keeps of its own has its place.
+    let serve = dir.serve(&["thin.toml"]);
+    let ran = io(&dir, &serve, &["discard 0 2M", "flush", "write -P 2 20M 1M", "flush"]);
+    assert!(!ran.out.contains("failed"), "{ran:?}");
+    assert_eq!(dir.cairn(&["status"]).code, 0);
+    let ran = io(&dir, &serve, &["read -P 1 2M 2M", "read -P 0 0 2M", "read -P 2 20M 1M"]);
+    assert!(!ran.out.contains("failed"), "{ran:?}");
+    assert_eq!(serve.stop().code, 0);
+}
+
+#[test]
+fn a_map_without_room_is_not_made() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("passed over: needs root: it mounts a tmpfs");
+        return;
+    }
+    let dir = Dir::new();
+    let mount = thin(&dir, "8m");
+    let fill = |bytes: u64| {
+        let (file, block) = (mount.0.join("other"), vec![1; 4096]);
+        let mut file = File::create(file).unwrap();
+        let mut written = 0;
+        while written < bytes && std::io::Write::write_all(&mut file, &block).is_ok() {
+            written += 4096;
+        }
+    };
+    let serve = |code: i32| {
+        let ran = dir.cairn(&["serve", "thin.toml", "--run", "true"]);
+        assert_eq!(ran.code, code, "{ran:?}");
+        ran.err
+    };
+    // And nothing of it is left in the way.
+    fill((8 << 20) - (96 << 10));
+    let said = serve(6);
+    assert!(said.contains("bytes for itself when it is made"), "{said}");
+    assert!(said.contains("Next: free some space there"), "{said}");
+    fill(0);
+    serve(0);
+}
+
 #[test]
 fn a_member_that_hangs_is_taken_out_and_the_mirror_goes_on() {
     let dir = Dir::new();

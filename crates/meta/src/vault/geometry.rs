@@ -81,7 +81,12 @@ impl Geometry {
     /// The bytes of a copy with so many pages of objects, and a log of `log_bytes`.
     pub fn bytes_for(pages: u64, log_bytes: u64) -> u64 {
         let all = Self { bytes: 0, log_bytes, pages: pages.max(PAGES_MIN), directory_pages: 1 };
-        all.home(all.all_pages(), 0)
+        all.end()
+    }
+
+    /// Where the last page ends.
+    pub fn end(&self) -> u64 {
+        self.home(self.all_pages(), 0)
     }
 
     /// What is wrong with it, in words.
@@ -106,7 +111,7 @@ impl Geometry {
                  needed"
             ));
         }
-        let end = self.home(self.all_pages(), 0);
+        let end = self.end();
         if end > bytes {
             return Err(format!("its pages end at byte {end}"));
         }

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use block::{Env, Error, ErrorKind, Lower, RangeLock, Result, Waiters};
+use block::{ByteRange, Env, Error, ErrorKind, Lower, Op, RangeLock, Result, Waiters};
 
 use super::checkpoint::WINDOW;
 use super::commit::Commits;
@@ -42,6 +42,9 @@ const LOG_PART: u64 = 32;
 /// And no more than this.
 const LOG_BYTES_USUAL: u64 = 16 << 20;
 
+/// Bytes of a new vault that one request makes zeros: where they are written, it is in time.
+const ROOM_STEP: u64 = 64 << 20;
+
 /// How a vault is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
@@ -73,7 +76,7 @@ async fn look(env: &Env, lower: &Lower) -> Result<Option<Seen>> {
     let mut best: Option<Seen> = None;
     let mut damage = None;
     for (slot, at) in SUPERBLOCKS.into_iter().enumerate() {
-        let range = block::ByteRange::new(at, PAGE_BYTES as u64).expect("a slot has bytes");
+        let range = ByteRange::new(at, PAGE_BYTES as u64).expect("a slot has bytes");
         let into = env.pool().wait_for(PAGE_BYTES).await?;
         let bytes = lower.read(range, into).await?;
         let decoded = Superblock::decode(&bytes.read());
@@ -120,8 +123,8 @@ impl Vault {
     /// has made sure that nobody needs it.
     ///
     /// # Errors
-    /// `NoSpace` if the smallest is too small, `Invalid` for a shape that cannot be or more than 8
-    /// disks, and what the disks say: then there may be a vault on some of them.
+    /// `NoSpace` if the smallest is too small, or has no room for what it says that it has; `Invalid` for a shape that
+    /// cannot be or more than 8 disks; and what the disks say: then there may be a vault on some of them.
     pub async fn format(env: &Env, lowers: &[Lower], shape: Shape) -> Result<Uuid> {
         if lowers.is_empty() || lowers.len() > COPIES_MAX {
             let words =
@@ -155,6 +158,9 @@ impl Vault {
             sent: std::array::from_fn(|n| if n < lowers.len() { epoch } else { Epoch::default() }),
             unknown_read_only: 0,
         };
+        for lower in lowers {
+            take_room(lower, geometry.end()).await?;
+        }
         for (copy, lower) in lowers.iter().enumerate() {
             let superblock = Superblock { copy: copy as u32, ..superblock.clone() };
             write_first(env, lower, Some(&superblock)).await?;
@@ -265,6 +271,29 @@ fn reserve(env: &Env, geometry: &Geometry) -> Result<usize> {
     }
     let words = format!("no {bytes} bytes of buffers are free for a vault");
     Err(Error::new(ErrorKind::Limit, words))
+}
+
+/// Makes the first `bytes` zeros that have their place on the disk: a sparse file that runs full later
+/// has room for all that a vault writes, and what makes room again can be committed.
+async fn take_room(lower: &Lower, bytes: u64) -> Result<()> {
+    let mut at = 0;
+    while let Some(range) = ByteRange::between(at, bytes.min(at + ROOM_STEP)) {
+        at = range.end();
+        let zeroed = lower.call(Op::WriteZeroes { range, unmap: false, fua: false }).await.result;
+        let Err(error) = zeroed else { continue };
+        if error.kind() != ErrorKind::NoSpace {
+            return Err(error);
+        }
+        // It is of no use here. If it cannot be given back, there is worse to say.
+        let range = ByteRange::new(0, at).expect("something was asked for");
+        let _ = lower.call(Op::Discard { range, fua: false }).await;
+        let words = format!(
+            "a vault takes {bytes} bytes for itself when it is made, and they are not all there: \
+             {error}. Next: free some space there"
+        );
+        return Err(Error::new(ErrorKind::NoSpace, words));
+    }
+    Ok(())
 }
 
 /// Makes slot 1 zeros, and slot 0 what is given, or zeros.

@@ -40,6 +40,10 @@ impl Core for Sparse {
                     pages.insert(page / PAGE, from.into());
                 }
             }
+            Op::WriteZeroes { range, .. } => {
+                let zeroed = range.start() / PAGE..range.end() / PAGE;
+                pages.retain(|page, _| !zeroed.contains(page));
+            }
             Op::Flush => {}
             _ => unreachable!("a vault does not do that here"),
         }
