@@ -10,7 +10,7 @@ use graph::labels::{Remembered, disks};
 use graph::spec::{Local, Planned, PlannedNode, Severity, Spec, Surveyed};
 use meta::{Area, Inspection, Label};
 
-use crate::labels::machine;
+use crate::labels::open_elsewhere;
 use crate::registry::REGISTRY;
 use crate::vaults;
 
@@ -298,11 +298,8 @@ impl Checking<'_> {
             let (words, next) = why.split_once(". Next: ").unwrap_or((why, ""));
             self.find(Soundness::InUse, &name_in(named, label), words.to_owned(), next);
         }
-        let here = machine().id;
         for Seen { place, label, .. } in self.seen.iter().filter(|seen| is_named(seen.label)) {
-            let Some(other) = label.holder.as_ref().filter(|holder| holder.id != here) else {
-                continue;
-            };
+            let Some(other) = open_elsewhere(label) else { continue };
             let words = format!("{place} is open on the machine {other}");
             let next = "stop it there; if that machine is gone for good, serve it with --take";
             self.find(Soundness::InUse, &name_in(named, label), words, next);

@@ -7,7 +7,7 @@ use graph::engine::Engine;
 use graph::labels::{Glimpse, Labels, Opening, Refusal, Survey, Why};
 use graph::spec::Spec;
 use graph::spec::units::format_size;
-use meta::Machine;
+use meta::{Label, Machine};
 
 use crate::exit::{Exit, Failure, Result};
 use crate::registry::REGISTRY;
@@ -27,6 +27,11 @@ pub fn machine() -> Machine {
         id
     };
     Machine::new(&host, id.unwrap_or_else(|_| by_name()))
+}
+
+/// The machine that has a disk open, if that is another one.
+pub fn open_elsewhere(label: &Label) -> Option<&Machine> {
+    label.holder.as_ref().filter(|holder| holder.id != machine().id)
 }
 
 /// How this machine opens disks, if nothing is said.

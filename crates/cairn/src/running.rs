@@ -73,6 +73,16 @@ impl At {
         Ok((client, name))
     }
 
+    /// As [`At::owner`], of an export.
+    ///
+    /// # Errors
+    /// As [`At::one_that`].
+    pub fn owner_of_export(&self, word: &str) -> Result<(Client, String)> {
+        self.owner("an export", word, |client, name| {
+            client.graph().is_ok_and(|graph| graph.exports.iter().any(|export| export.name == name))
+        })
+    }
+
     /// The graph of that name, if it runs; the one at the socket that is named, whatever it is called.
     ///
     /// # Errors

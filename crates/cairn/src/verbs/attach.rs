@@ -57,10 +57,7 @@ impl AttachArgs {
             let Self { export: uri, name, by, dry_run, .. } = self;
             return Remote { uri, name, by, dry_run }.run(form);
         }
-        let has = |client: &Client, name: &str| {
-            client.graph().is_ok_and(|graph| graph.exports.iter().any(|e| e.name == name))
-        };
-        let (client, export) = match self.at.owner("an export", &self.export, has) {
+        let (client, export) = match self.at.owner_of_export(&self.export) {
             Err(failure) if failure.code == Exit::NotFound.code() && must_be_root(None).is_ok() => {
                 return Err(of_others(failure, &self.export));
             }

@@ -1,6 +1,6 @@
 //! `cairn locate`: where one byte of an export lies on the disks.
 
-use api::{Client, Place};
+use api::Place;
 use clap::Args;
 use graph::spec::units::parse_size;
 
@@ -23,10 +23,7 @@ pub struct LocateArgs {
 impl LocateArgs {
     /// Asks the running graph.
     pub fn run(self, form: Form) -> Result {
-        let has = |client: &Client, name: &str| {
-            client.graph().is_ok_and(|graph| graph.exports.iter().any(|e| e.name == name))
-        };
-        let (client, export) = self.at.owner("an export", &self.export, has)?;
+        let (client, export) = self.at.owner_of_export(&self.export)?;
         let place = client.locate(&export, self.offset)?;
         form.print(&place, || {
             let mut text = format!("{export} {} -> ", sum(self.offset));

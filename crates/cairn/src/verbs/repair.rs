@@ -7,7 +7,7 @@ use block::Env;
 use clap::Args;
 use graph::engine::Engine;
 use graph::labels::disks;
-use meta::{Inspection, Machine, Store};
+use meta::{Inspection, Store};
 use serde::Serialize;
 
 use super::check::{Found, by_graph, look};
@@ -15,7 +15,7 @@ use super::import::pair;
 use super::{confirm, core, wipe};
 use crate::check::{Named, Seen, newest, plan};
 use crate::exit::{Exit, Failure, Result};
-use crate::labels::machine;
+use crate::labels::{machine, open_elsewhere};
 use crate::out::Form;
 use crate::registry::REGISTRY;
 use crate::remake::{Graph, Remake, Said, There};
@@ -269,8 +269,7 @@ async fn renew(env: &Env, path: &Path, take: bool) -> Result<()> {
         );
         return Err(Failure::new(Exit::Unsupported, why));
     }
-    let is_other = |holder: &&Machine| holder.id != machine().id && !take;
-    if let Some(other) = label.holder.as_ref().filter(is_other) {
+    if let Some(other) = open_elsewhere(&label).filter(|_| !take) {
         // It may be writing the next one.
         let why = format!(
             "{} is open on the machine {other}. Next: stop it there, and repair it there; if that machine is gone \
