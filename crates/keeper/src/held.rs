@@ -2,6 +2,8 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 
 use block::{Error, ErrorKind, Result};
 use runtime::{BEQUEST_MAX, NAME_MAX_BYTES};
@@ -68,10 +70,39 @@ impl Held {
     /// Closes all.
     ///
     /// # Errors
-    /// What the service manager's socket says; here they are closed.
+    /// What the service manager's socket says first; here they are closed.
     pub fn clear(&mut self) -> Result<()> {
+        self.clear_with(runtime::withdraw)
+    }
+
+    /// One that stays there does not keep the others there: keys may be among them.
+    fn clear_with(&mut self, withdraw: impl Fn(&str) -> Result<()>) -> Result<()> {
         let all = std::mem::take(&mut self.all);
-        all.iter().try_for_each(|(name, _)| runtime::withdraw(&self.far(name)))
+        // All of them, and then the first that failed.
+        let told: Vec<_> = all.iter().map(|(name, _)| withdraw(&self.far(name))).collect();
+        told.into_iter().collect()
+    }
+
+    /// Closes the sockets at which nobody accepts any more, and removes them where they are.
+    ///
+    /// # Errors
+    /// What the service manager's socket says first; here they are closed.
+    pub fn close_listeners(&mut self) -> Result<()> {
+        let all = std::mem::take(&mut self.all).into_iter();
+        let (listeners, others): (Vec<_>, _) = all.partition(|(_, file)| is_listener(file));
+        self.all = others;
+        let paths: Vec<_> = listeners.iter().filter_map(|(_, file)| path_of(file)).collect();
+        let told = listeners.iter().map(|(name, _)| runtime::withdraw(&self.far(name)));
+        let told: Vec<_> = told.collect();
+        drop(listeners);
+        for path in paths {
+            // Somebody else's may be there by now.
+            let heard = UnixStream::connect(&path);
+            if heard.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+        told.into_iter().collect()
     }
 
     /// Each with its name.
@@ -96,6 +127,16 @@ impl Held {
 
 fn is_socket(file: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(FileType::from_raw_mode(fstat(file)?.st_mode) == FileType::Socket)
+}
+
+fn is_listener(file: &OwnedFd) -> bool {
+    rustix::net::sockopt::socket_acceptconn(file).unwrap_or(false)
+}
+
+/// Where a unix socket is, if that says the same in every directory.
+fn path_of(file: &OwnedFd) -> Option<PathBuf> {
+    let address = UnixListener::from(file.try_clone().ok()?).local_addr().ok()?;
+    address.as_pathname().filter(|path| path.is_absolute()).map(Path::to_owned)
 }
 
 fn id(file: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
@@ -129,6 +170,48 @@ mod tests {
         held.remove("listener").unwrap();
         let names: Vec<_> = held.all().map(|(name, _)| name).collect();
         assert_eq!(names, ["attached/b/vol/4096", "attached/a/vol/4096"]);
+    }
+
+    #[test]
+    fn listeners_go_with_their_paths_and_nothing_else_does() {
+        let path = std::env::temp_dir().join(format!("cairn-held-{}", std::process::id()));
+        let mut held = Held::new("home", Vec::new());
+        let listener = UnixListener::bind(&path).unwrap();
+        let client = UnixStream::connect(&path).unwrap();
+        let connection = listener.accept().unwrap().0;
+        held.store("listener", listener.into()).unwrap();
+        held.store("connection/0", connection.into()).unwrap();
+        held.close_listeners().unwrap();
+        assert!(!path.exists() && held.len() == 1);
+        // What is at the path of one that is closed, and is heard, is another's.
+        let listener = UnixListener::bind(&path).unwrap();
+        std::fs::rename(&path, path.with_extension("old")).unwrap();
+        let other = UnixListener::bind(&path).unwrap();
+        held.store("listener", listener.into()).unwrap();
+        held.close_listeners().unwrap();
+        assert!(path.exists() && held.len() == 1);
+        drop((other, client));
+        std::fs::remove_file(&path).unwrap();
+        std::fs::remove_file(path.with_extension("old")).unwrap();
+    }
+
+    #[test]
+    fn one_that_is_not_given_up_keeps_no_other() {
+        let mut held = Held::new("home", Vec::new());
+        for name in ["one", "two", "three"] {
+            held.store(name, std::fs::File::open("/dev/null").unwrap().into()).unwrap();
+        }
+        let asked = std::cell::RefCell::new(Vec::new());
+        let cleared = held.clear_with(|name| {
+            asked.borrow_mut().push(name.to_owned());
+            match name {
+                "home/three" => Ok(()),
+                name => Err(Error::new(ErrorKind::Io, name.to_owned())),
+            }
+        });
+        assert!(cleared.unwrap_err().to_string().contains("home/one"));
+        assert_eq!(asked.into_inner(), ["home/one", "home/two", "home/three"]);
+        assert!(held.is_empty());
     }
 
     #[test]

@@ -269,6 +269,7 @@ impl Keep {
                     Next::Life(words, vec![tell])
                 }
                 Some(Order::Stop(tell)) => {
+                    self.close_listeners();
                     self.is_at(Phase::Ended, |_| {});
                     answer([tell], Ok(()));
                     Next::Rest(None)
@@ -284,6 +285,13 @@ impl Keep {
                 }
                 None => Next::Forget,
             },
+        }
+    }
+
+    /// A worker that ends in order does that itself; here there is none that has, or will.
+    fn close_listeners(&mut self) {
+        if let Err(error) = self.held.close_listeners() {
+            self.note(&format!("warning: {error}"));
         }
     }
 
@@ -432,6 +440,7 @@ impl Keep {
             let is_well = life.exit == Some(0) || came_to_nothing;
             let told = if is_well { Ok(()) } else { Err(ended.clone()) };
             let failure = told.clone().err();
+            self.close_listeners();
             self.is_at(Phase::Ended, |standing| standing.failure = failure);
             answer(life.stoppers, told);
             answer(life.starters.into_iter().chain(life.renewers), Err(ended));

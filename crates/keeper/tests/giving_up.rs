@@ -1,7 +1,9 @@
-//! A worker that dies again and again is given up, and what it held is held still. The clock of the test
-//! jumps to whatever is waited for, so that the minute of pauses is none.
+//! A graph that does not come up is given up, by itself or by an order. The clock of the test jumps to
+//! whatever is waited for, so that the minute of pauses is none.
 #![allow(clippy::disallowed_methods, reason = "it plays the world that the keeper lives in")]
 
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
@@ -13,8 +15,8 @@ use keeper::{Charge, GIVE_UP_AFTER, Kept, PAUSE_MAX, Phase};
 struct Place(PathBuf);
 
 impl Place {
-    fn new() -> Self {
-        let path = std::env::temp_dir().join(format!("cairn-giving-up-{}", std::process::id()));
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("cairn-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         Self(path)
     }
@@ -26,18 +28,15 @@ impl Drop for Place {
     }
 }
 
-/// A keeper of a worker that dies at once.
-fn kept(place: &Place, started: &Arc<AtomicU32>) -> Kept {
-    let node = std::fs::File::open("/dev/null").unwrap().into();
-    let ours = started.clone();
-    let command = move |_: &[String]| {
-        ours.fetch_add(1, Ordering::Relaxed);
-        Command::new("false")
-    };
+fn keep(
+    place: &Place,
+    held: (&str, OwnedFd),
+    command: impl Fn(&[String]) -> Command + Send + 'static,
+) -> Kept {
     let charge = Charge {
         name: "home".to_owned(),
         place: place.0.clone(),
-        held: vec![("attached/home/vol/4096".to_owned(), node)],
+        held: vec![(held.0.to_owned(), held.1)],
         command: Box::new(command),
         note: |_| {},
     };
@@ -46,8 +45,13 @@ fn kept(place: &Place, started: &Arc<AtomicU32>) -> Kept {
 
 #[tokio::test(start_paused = true)]
 async fn after_so_many_deaths_it_waits_to_be_told() {
-    let (place, started) = (Place::new(), Arc::<AtomicU32>::default());
-    let kept = kept(&place, &started);
+    let (place, started) = (Place::new("giving-up"), Arc::<AtomicU32>::default());
+    let node = std::fs::File::open("/dev/null").unwrap().into();
+    let ours = started.clone();
+    let kept = keep(&place, ("attached/home/vol/4096", node), move |_| {
+        ours.fetch_add(1, Ordering::Relaxed);
+        Command::new("false")
+    });
     let begun = tokio::time::Instant::now();
     kept.start(Vec::new()).await.unwrap_err();
     while kept.standing().phase != Phase::GivenUp {
@@ -72,4 +76,28 @@ async fn after_so_many_deaths_it_waits_to_be_told() {
     // A stop gives up what is held as well.
     kept.stop().await.unwrap();
     assert_eq!(kept.standing().phase, Phase::Ended);
+}
+
+/// The clock of this one is the world's: a process ends when it ends.
+#[tokio::test]
+async fn stopped_before_it_is_up_it_leaves_no_socket() {
+    let place = Place::new("stopped-early");
+    let path = place.0.join("vol.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let kept = keep(&place, ("listener", listener.into()), |_| {
+        let mut command = Command::new("sleep");
+        command.arg("1000");
+        command
+    });
+    let starting = tokio::spawn({
+        let kept = kept.clone();
+        async move { kept.start(Vec::new()).await }
+    });
+    while kept.standing().pid.is_none() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // Killed by the signal, it has flushed nothing that anybody knows of.
+    kept.stop().await.unwrap_err();
+    starting.await.unwrap().unwrap_err();
+    assert!(!path.exists() && kept.standing().held == 0);
 }
