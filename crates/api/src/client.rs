@@ -351,6 +351,9 @@ impl Client {
 
     /// The body of an answer. The server says its length and closes behind it.
     fn parse<T: DeserializeOwned>(&self, answer: &[u8]) -> Answer<T> {
+        if answer.is_empty() {
+            return Err(self.gone());
+        }
         let text = String::from_utf8_lossy(answer);
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
         let status = head.split(' ').nth(1).unwrap_or_default();
@@ -366,12 +369,22 @@ impl Client {
         Problem { exit: 8, message: format!("{shown} gave a strange answer: {why}") }
     }
 
+    fn gone(&self) -> Problem {
+        let shown = self.path.display();
+        let message = format!(
+            "{shown}: its process has ended before it answered; what was asked may be done, or not. Next: cairn \
+             status; what has become of a change, cairn undo --list says"
+        );
+        Problem { exit: 8, message }
+    }
+
     fn lost(&self, error: &io::Error) -> Problem {
         let shown = self.path.display();
         match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
                 Problem { exit: 4, message: format!("nothing runs at {shown}. Next: cairn ls") }
             }
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => self.gone(),
             io::ErrorKind::PermissionDenied => Problem {
                 exit: 7,
                 message: format!("{shown} belongs to another user. Next: ask as that user"),

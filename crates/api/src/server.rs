@@ -16,6 +16,7 @@ use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
 use rustix::fs::Mode;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
 use crate::follow::follow;
@@ -51,7 +52,7 @@ impl Server {
         let (stop, until) = oneshot::channel::<()>();
         let (running, stopped) = std::sync::mpsc::channel();
         let server = Self { path: path.to_owned(), stop: Some(stop), stopped };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         std::thread::Builder::new().name("cairn-control".to_owned()).spawn(move || {
             let serve = async {
                 let listener = tokio::net::UnixListener::from_std(listener)?;
@@ -147,7 +148,7 @@ pub(crate) fn table() -> Vec<(&'static str, MethodRouter<Bridge>)> {
         ("/v1/detach", post(detach)),
         ("/v1/apply", post(apply)),
         ("/v1/check", get(|State(bridge)| check(bridge, false))),
-        ("/v1/repair", post(|State(bridge)| check(bridge, true))),
+        ("/v1/repair", post(repair)),
         ("/v1/history", get(|State(bridge)| ask(bridge, |live| live.history()))),
         ("/v1/undo", post(undo)),
         ("/metrics", get(figures)),
@@ -259,6 +260,23 @@ async fn apply(State(bridge): State<Bridge>, Json(request): Json<ApplyRequest>) 
 
 async fn check(bridge: Bridge, repair: bool) -> Response {
     answer(bridge.ask_later(move |live| live.check(repair)).await.flatten())
+}
+
+/// A body, if there is one, says nothing: what it asked for would be done otherwise.
+type Nothing = Option<Json<Option<Map<String, Value>>>>;
+
+async fn repair(State(bridge): State<Bridge>, said: Nothing) -> Response {
+    let said = said.and_then(|Json(said)| said).unwrap_or_default();
+    match said.keys().next() {
+        None => check(bridge, true).await,
+        Some(field) => {
+            let message = format!(
+                "repair takes no {field:?}: it does all that it can. Next: GET /v1/check, to see what is wrong; then \
+                 without a body"
+            );
+            refuse(Problem { exit: 2, message })
+        }
+    }
 }
 
 async fn undo(State(bridge): State<Bridge>, Json(request): Json<UndoRequest>) -> Response {
