@@ -67,10 +67,15 @@ pub fn measure(ground: &Ground) -> Result<Vec<Row>, String> {
 
 fn lay_out(bed: &Bed) -> Result<(), String> {
     let disks: String = (0..DISKS).map(|n| disk(&format!("d{n}"), DISK_BYTES)).collect();
-    let names: Vec<_> = (0..DISKS).map(|n| format!("\"d{n}\"")).collect();
+    // Of those that will be stale there is another copy.
+    let pairs: String = (0..STALE)
+        .map(|n| format!("m{n} = {{ kind = \"mirror\", on = [\"d{n}\", \"d{}\"] }}\n", n + STALE))
+        .collect();
+    let pair = (0..STALE).map(|n| format!("\"m{n}\""));
+    let names: Vec<_> = pair.chain((2 * STALE..DISKS).map(|n| format!("\"d{n}\""))).collect();
     let spec = |more: &str, on: &str| {
         format!(
-            "[disk]\n{disks}[device]\nall = {{ kind = \"concat\", on = [{}] }}\n{more}\
+            "[disk]\n{disks}[device]\n{pairs}all = {{ kind = \"concat\", on = [{}] }}\n{more}\
              [export]\nvol = {{ on = \"{on}\" }}\n",
             names.join(", ")
         )

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use crate::env::LocalFuture;
-use crate::{Error, ErrorKind, Handover, Result};
+use crate::{Deadline, Error, ErrorKind, Handover, Result};
 
 /// The most bytes that one device keeps.
 pub const KEPT_BYTES_MAX: usize = 4096;
@@ -37,8 +37,9 @@ pub trait Kept {
     fn is_sure(&self) -> bool;
 
     /// From now on `told` hears at once which port a write has failed beneath, and why: the answer comes only when
-    /// all ports have one. A disk whose flush has failed may show older bytes already.
-    fn on_failure(&self, told: OnFailure);
+    /// all ports have one. A disk whose flush has failed may show older bytes already. One that is not written by the
+    /// `deadline` has failed, too: `TimedOut`; what it was given may still get there, before anything later.
+    fn on_failure(&self, deadline: Deadline, told: OnFailure);
 
     /// Writes `state` into the label of every disk beneath `ports` that is there, and flushes it: with
     /// `Ok` for a port, each of them has it durably, and will show it as newer than all that was there
@@ -115,7 +116,7 @@ impl Kept for NothingKept {
         true
     }
 
-    fn on_failure(&self, _: OnFailure) {}
+    fn on_failure(&self, _: Deadline, _: OnFailure) {}
 
     fn write(&self, ports: &[usize], _: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>> {
         let unlabelled = || Error::new(ErrorKind::Unsupported, "its disks have no label");

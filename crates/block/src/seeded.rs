@@ -43,6 +43,8 @@ pub enum Bug {
     MoveUnflushed,
     /// 44b a migration changes a window before its state is durable
     MoveUnrecorded,
+    /// 44c a migration turns round in the midst of a window
+    TurnedAtOnce,
     /// 50 a server that came back is not sent again what it was not asked to flush
     ReplaySkipped,
     /// 51 a write is answered before its record is in the memory that outlives the process
@@ -53,6 +55,10 @@ pub enum Bug {
     ChangeUnflushed,
     /// 62 labels tell of a change before its devices are made
     ChangeToldEarly,
+    /// 63 a new disk counts before the others are told of the change that it came with
+    NewDiskEarly,
+    /// 64 a disk of an earlier time is served beside the others
+    OlderServes,
     /// 13 a copy's progress is told before what was copied is flushed
     ProgressEarly,
     /// 70 a region is marked after the write to it is sent
@@ -69,6 +75,8 @@ pub enum Bug {
     ResyncReadsTarget,
     /// 14 what a crash left different on members in sync is not made alike
     CrashUnreconciled,
+    /// 75 a member's image from when it was in use is the source of those that were closed in order
+    ImageIsSource,
     /// 43 a change forgets a request that waits for its end
     ChangeDropsHeld,
     /// 45 a flush counts for what was answered after it was submitted
@@ -83,7 +91,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them, by their numbers.
-    pub const ALL: [(&str, Self); 36] = [
+    pub const ALL: [(&str, Self); 40] = [
         ("02a", Self::FlushFirstChild),
         ("02b", Self::FlushFirstMember),
         ("04", Self::FlushRetried),
@@ -102,11 +110,14 @@ impl Bug {
         ("23", Self::LogCutAtDamage),
         ("44", Self::MoveUnflushed),
         ("44b", Self::MoveUnrecorded),
+        ("44c", Self::TurnedAtOnce),
         ("50", Self::ReplaySkipped),
         ("51", Self::AnsweredUnrecorded),
         ("60", Self::ChangeNotHeld),
         ("61", Self::ChangeUnflushed),
         ("62", Self::ChangeToldEarly),
+        ("63", Self::NewDiskEarly),
+        ("64", Self::OlderServes),
         ("13", Self::ProgressEarly),
         ("70", Self::RegionMarkedLate),
         ("71", Self::RegionUnflushed),
@@ -115,6 +126,7 @@ impl Bug {
         ("74", Self::DataNotLetGo),
         ("12", Self::ResyncReadsTarget),
         ("14", Self::CrashUnreconciled),
+        ("75", Self::ImageIsSource),
         ("43", Self::ChangeDropsHeld),
         ("45", Self::FlushJoinedLate),
         ("52", Self::ServedUnlocked),

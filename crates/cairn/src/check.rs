@@ -1,14 +1,14 @@
 //! Whether the labels of a graph, and what it keeps beside them, are sound. What was found in them goes in, what to say of it comes out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use api::{Checked, CheckedDevice, CheckedDisk, Finding, Soundness};
 use block::{Env, Info};
 use graph::kind::{Bytes, Maker, Told};
-use graph::labels::{Remembered, disks};
+use graph::labels::{Remembered, disks, older};
 use graph::spec::{Local, Planned, PlannedNode, Severity, Spec, Surveyed};
-use meta::{Area, Inspection, Label};
+use meta::{Area, Inspection, Label, Uuid};
 
 use crate::labels::open_elsewhere;
 use crate::registry::REGISTRY;
@@ -60,7 +60,7 @@ pub fn newest<'s>(seen: &[Seen<'s>]) -> Option<&'s Label> {
 
 fn newest_of<'l>(labels: impl Iterator<Item = &'l Label>) -> Option<&'l Label> {
     let counting = labels.filter(|label| !label.forming);
-    counting.max_by_key(|label| (label.epoch, label.sequence))
+    counting.max_by_key(|label| (label.epoch, label.round, label.sequence))
 }
 
 /// A label that says something else of the graph than the one that counts, at the same change.
@@ -89,6 +89,7 @@ async fn check(env: &Env, seen: &[Seen<'_>], held: &[Held<'_>], stopped: bool) -
     checking.disks(&named, planned.as_ref());
     checking.apart();
     checking.missing(planned.as_ref(), &named);
+    checking.older(planned.as_ref(), &named);
     let kept = planned.as_ref().map(|planned| checking.kept(planned, &named)).unwrap_or_default();
     checking.in_use(&named);
     if let Some(planned) = planned.filter(|_| stopped && held.is_empty()) {
@@ -256,7 +257,7 @@ impl Checking<'_> {
             return self.find(Soundness::Sound, name, format!("{place} {is}"), "");
         }
         let (is, newest) = (label.epoch, self.newest.epoch);
-        if is < newest {
+        if is < newest && !self.older_disks().contains(&label.disk) {
             let words = format!("{place} is at change {is}, and the graph at {newest}");
             let next = "its next start tells it what it has missed";
             self.find(Soundness::Sound, name, words, next);
@@ -330,6 +331,37 @@ impl Checking<'_> {
                 ),
             };
             self.find(soundness, name, words, next);
+        }
+    }
+
+    fn older_disks(&self) -> BTreeSet<Uuid> {
+        let seen = self.seen.iter().map(|seen| seen.label);
+        older(seen.chain(self.held.iter().map(|held| held.label)))
+    }
+
+    /// Disks that are as they were at an earlier time.
+    fn older(&mut self, planned: Option<&Planned>, named: &Named) {
+        let older = self.older_disks();
+        let older = named.iter().filter(|(_, known)| older.contains(&known.disk));
+        let older: Vec<_> = older.map(|(name, _)| name.as_str()).collect();
+        let lost = planned.map(|planned| planned.lost_without(&older).join(", "));
+        let graph = &self.newest.graph_name;
+        for name in older {
+            let is = "is older than the other disks: they were in use since, without it".to_owned();
+            match lost.as_deref() {
+                Some("") | None => {
+                    let next = "its next start copies what it has missed";
+                    self.find(Soundness::Repairable, name, is, next);
+                }
+                Some(lost) => {
+                    let words = format!("{is}; {lost} would show bytes of different times");
+                    let next = format!(
+                        "bring back the disk as it was last; or if its bytes are meant, from a backup: cairn repair \
+                         {graph} --disk {name}=PATH --trust {name} --plan"
+                    );
+                    self.find(Soundness::Damaged, name, words, &next);
+                }
+            }
         }
     }
 

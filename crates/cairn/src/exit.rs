@@ -109,6 +109,7 @@ fn next_step(errno: i32) -> &'static str {
         Errno::NOENT => ". Next: make it, or name another",
         Errno::ACCESS | Errno::PERM => ". Next: run as a user who may, or name another",
         Errno::NOSPC | Errno::DQUOT => ". Next: free some space there, or name another place",
+        Errno::ROFS => ". Next: mount it so that it can be written, or name another",
         Errno::NOTDIR => ". Next: name one whose parents are directories",
         Errno::ISDIR => ". Next: name a file",
         Errno::NAMETOOLONG => ". Next: a shorter one: a name has at most 255 bytes, a path 4095",
@@ -121,6 +122,23 @@ fn next_step(errno: i32) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_full_or_read_only_world_says_has_a_next_step() {
+        for (errno, next) in [
+            (
+                rustix::io::Errno::ROFS.raw_os_error(),
+                "Next: mount it so that it can be written, or name another",
+            ),
+            (
+                rustix::io::Errno::MFILE.raw_os_error(),
+                "Next: raise the limit of open files (ulimit -n)",
+            ),
+        ] {
+            let error = std::io::Error::from_raw_os_error(errno);
+            assert!(Failure::io(&error, "making run").message.ends_with(next), "{error}");
+        }
+    }
 
     #[test]
     fn the_codes_are_those_that_scripts_know() {

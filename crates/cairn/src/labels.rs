@@ -77,7 +77,7 @@ fn exit(why: Why) -> Exit {
         Why::Usage => Exit::Usage,
         Why::Holds | Why::Foreign | Why::Twin | Why::Elsewhere => Exit::InUse,
         Why::Newer => Exit::Unsupported,
-        Why::Damaged => Exit::Damaged,
+        Why::Damaged | Why::Older => Exit::Damaged,
         Why::Renamed => Exit::Spec,
         Why::Missing => Exit::NotFound,
         Why::Apart | Why::Degraded => Exit::Degraded,

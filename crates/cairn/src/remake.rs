@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use graph::kind::Maker;
-use graph::labels::Remembered;
+use graph::labels::{Remembered, older};
 use graph::spec::Planned;
 use graph::spec::units::format_exact;
 use meta::{Area, Inspection, Label, Machine, Sought, Wrong};
@@ -54,6 +54,9 @@ pub struct There<'t> {
 /// A label that can be made again.
 #[derive(Serialize)]
 pub struct Remake {
+    /// In which copies a label is that goes on as this one, if the disk has one.
+    #[serde(skip)]
+    pub over: Option<usize>,
     graph: String,
     name: String,
     /// Where the disk is.
@@ -67,11 +70,13 @@ pub struct Remake {
 impl Remake {
     /// What would be done, in a line.
     pub fn text(&self) -> String {
-        let Self { graph, name, place, words, label } = self;
+        let Self { over, graph, name, place, words, label } = self;
         let change = label.epoch;
-        format!(
-            "would give {place} its label back as {name} of {graph}, change {change}: {words}\n"
-        )
+        let would = match over {
+            Some(_) => format!("would let {place} count as {name}"),
+            None => format!("would give {place} its label back as {name}"),
+        };
+        format!("{would} of {graph}, change {change}: {words}\n")
     }
 }
 
@@ -81,6 +86,9 @@ impl Graph<'_> {
     /// # Errors
     /// Why it gets none, and what to do.
     pub fn remake(&self, said: &Said<'_>, there: &There<'_>, here: &Machine) -> Result<Remake> {
+        if let Some(label) = self.older(said) {
+            return self.let_count(said, there, label, here);
+        }
         let known = self.known(said)?;
         self.may_be_written(here)?;
         is_free(said, there)?;
@@ -98,7 +106,48 @@ impl Graph<'_> {
             ..newest.clone()
         };
         let (graph, name) = (newest.graph_name.clone(), said.name.to_owned());
-        Ok(Remake { graph, name, place: said.place.to_owned(), words, label })
+        Ok(Remake { over: None, graph, name, place: said.place.to_owned(), words, label })
+    }
+
+    /// The label of a disk that is older than the others, and that somebody says to trust.
+    fn older(&self, said: &Said<'_>) -> Option<&Label> {
+        let known = self.named.get(said.name).filter(|_| said.trusted)?;
+        let older = older(self.seen.iter().map(|seen| seen.label));
+        let seen = self.seen.iter().find(|seen| seen.label.disk == known.disk)?;
+        Some(seen.label).filter(|label| older.contains(&label.disk))
+    }
+
+    /// What is on it counts from now on as if it had never been away.
+    fn let_count(
+        &self,
+        said: &Said<'_>,
+        there: &There<'_>,
+        label: &Label,
+        here: &Machine,
+    ) -> Result<Remake> {
+        let Said { name, place, .. } = *said;
+        self.may_be_written(here)?;
+        let over = match &there.inspection.label {
+            Ok(Some((found, number))) if found.disk == label.disk => Some(*number),
+            _ => {
+                let why =
+                    format!("{place} is not {name} of {}. Next: name its place", label.graph_name);
+                return Err(Failure::new(Exit::Usage, why));
+            }
+        };
+        let words = self.whose_bytes_count(said)?;
+        let newest = self.newest;
+        let label = Label {
+            epoch: newest.epoch,
+            round: newest.round,
+            complete: newest.complete,
+            spec: newest.spec.clone(),
+            past: newest.past.clone(),
+            holder: newest.holder.clone(),
+            ..label.clone()
+        };
+        let (graph, name) = (newest.graph_name.clone(), name.to_owned());
+        Ok(Remake { over, graph, name, place: place.to_owned(), words, label })
     }
 
     fn known(&self, said: &Said<'_>) -> Result<Remembered> {

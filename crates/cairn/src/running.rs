@@ -86,10 +86,10 @@ impl At {
     /// The graph of that name, if it runs; the one at the socket that is named, whatever it is called.
     ///
     /// # Errors
-    /// `Denied` if others could have put sockets there.
+    /// `Denied` if others could have put sockets there; as [`At::all`] of one that is named by `--at`.
     pub fn named(&self, name: &str) -> Result<Option<Client>> {
         match &self.at {
-            Some(at) => Ok(Some(meant(at))),
+            Some(at) => meant(at).map(Some),
             None => Ok(running()?.into_iter().find(|client| is_called(client, name))),
         }
     }
@@ -97,10 +97,10 @@ impl At {
     /// All that run, or the one that is named.
     ///
     /// # Errors
-    /// `NotFound` if there is none.
+    /// `NotFound` if there is none; `Damaged` if a daemon keeps it, and it does not run.
     pub fn all(&self) -> Result<Vec<Client>> {
         if let Some(at) = &self.at {
-            return Ok(vec![meant(at)]);
+            return Ok(vec![meant(at)?]);
         }
         let all = running()?;
         if all.is_empty() {
@@ -129,13 +129,30 @@ fn only(all: Vec<Client>, what: &str) -> Result<Client> {
 }
 
 /// What `--at` says: a word that is no file is the name of a graph.
-fn meant(at: &Path) -> Client {
+///
+/// # Errors
+/// `Damaged` if it is the name of one that a daemon keeps, and that does not run: with what the daemon knows.
+fn meant(at: &Path) -> Result<Client> {
     let name = at.to_str().filter(|name| !name.contains('/') && !at.exists());
     let found = name.and_then(|name| {
         let all = running().unwrap_or_default();
         all.into_iter().find(|client| is_called(client, name))
     });
-    found.unwrap_or_else(|| Client::new(at))
+    match found {
+        Some(found) => Ok(found),
+        None => name.map_or(Ok(()), is_not_kept).map(|()| Client::new(at)),
+    }
+}
+
+/// Whether the daemon, if there is one, knows nothing of a graph that does not answer.
+fn is_not_kept(name: &str) -> Result<()> {
+    let kept = daemon().and_then(|daemon| daemon.daemon().ok());
+    let graphs = kept.into_iter().flat_map(|daemon| daemon.graphs);
+    let Some(kept) = graphs.into_iter().find(|graph| graph.name == name) else { return Ok(()) };
+    let problem = kept.problem.map(|problem| format!(": {}", problem.message)).unwrap_or_default();
+    let why = format!("{name} is kept by the daemon, and does not run now{problem}");
+    let next = if why.contains("Next: ") { "" } else { ". Next: cairn status" };
+    Err(Failure::new(Exit::Damaged, format!("{why}{next}")))
 }
 
 fn is_called(client: &Client, name: &str) -> bool {

@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -325,7 +326,7 @@ fn a_disk_that_may_not_grow_stays_as_it_is() {
     let serve = dir.serve(&["n.toml"]);
     for more in [&[][..], &["--dry-run"]] {
         let ran = dir.cairn(&[&["device", "resize", "d", "100MiB"], more].concat());
-        assert!(ran.code == 3 && ran.err.contains("\"e\" has"), "{ran:?}");
+        assert!(ran.code == 5 && ran.err.contains("m moves bytes above d"), "{ran:?}");
         assert_eq!(std::fs::metadata(dir.path("d.img")).unwrap().len(), 64 << 20);
     }
     serve.stop().ok();
@@ -399,5 +400,28 @@ fn labelled_members_that_have_grown_make_a_larger_volume_under_load() {
     assert_eq!(tool(&dir, "nbdcopy", &[&uri, "read"]).code, 0);
     let read = std::fs::read(dir.path("read")).unwrap();
     assert!(read[..32 << 20] == noise(62 << 20, 3)[..32 << 20], "what was there is there");
+    assert_eq!(serve.stop().code, 0);
+}
+
+#[test]
+fn labels_are_looked_for_where_a_disk_that_has_grown_ends() {
+    let dir = Dir::new();
+    dir.write(
+        "one.toml",
+        "name = \"one\"\n[disk]\na = { file = \"a.img\", size = \"16MiB\", create = true, label = true }\n\
+         [export]\nvol = { on = \"a\" }\n",
+    );
+    let serve = dir.serve(&["one.toml"]);
+    dir.text(&["device", "resize", "a", "32M"]);
+    dir.text(&["check"]);
+    serve.signal("KILL");
+    serve.end();
+    // Its end was there, and these are the client's bytes now: not all of the label's.
+    let file = std::fs::File::options().write(true).open(dir.path("a.img")).unwrap();
+    file.write_all_at(&vec![7; 1 << 20], 15 << 20).unwrap();
+    dir.text(&["check"]);
+    let serve = dir.import(&["one"]);
+    let read = ["-f", "raw", "-r", serve.uri(), "-c", "read -P 7 14M 1M"];
+    assert_eq!(tool(&dir, "qemu-io", &read).code, 0);
     assert_eq!(serve.stop().code, 0);
 }

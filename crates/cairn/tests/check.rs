@@ -285,3 +285,43 @@ fn a_disk_that_was_cut_short_is_not_believed_when_it_is_long_again() {
     dir.text(&["repair", "--yes"]);
     dir.serve(&["home.toml"]).stop().ok();
 }
+
+#[test]
+fn a_sick_disk_of_one_graph_keeps_nobody_from_the_others() {
+    let dir = Dir::new();
+    let socket = dir.path("n.sock");
+    let mut server = std::process::Command::new("nbdkit")
+        .args(["-f", "-U"])
+        .arg(&socket)
+        .args(["memory", "16M"])
+        .spawn()
+        .unwrap();
+    common::until("nbdkit", || socket.exists());
+    let uri = format!("nbd+unix:///?socket={}", socket.display());
+    dir.write(
+        "far.toml",
+        &format!(
+            "name = \"far\"\n[disk]\n\
+             a = {{ file = \"a.img\", size = \"16MiB\", create = true, label = true }}\n\
+             n = {{ nbd = \"{uri}\", label = true, reconnect = \"1s\" }}\n\
+             [device]\npair = {{ kind = \"mirror\", on = [\"a\", \"n\"] }}\n\
+             [export]\nvol = {{ on = \"pair\" }}\n"
+        ),
+    );
+    dir.write(
+        "near.toml",
+        "name = \"near\"\n[disk]\nd = { file = \"d.img\", size = \"16MiB\", create = true, label = true }\n\
+         [export]\nvol = { on = \"d\" }\n",
+    );
+    let (far, near) = (dir.serve(&["far.toml"]), dir.serve(&["near.toml"]));
+    common::until("all is sound", || dir.cairn(&["check"]).code == 0);
+    server.kill().unwrap();
+    server.wait().unwrap();
+    dir.text(&["check", "near"]);
+    let ran = dir.cairn(&["check", "far"]);
+    assert!(ran.code == 10 && ran.out.contains("n: is not here"), "{ran:?}");
+    assert!(ran.out.contains("cannot be read") && ran.out.contains("a.img"), "{ran:?}");
+    near.stop().ok();
+    far.signal("KILL");
+    far.end();
+}

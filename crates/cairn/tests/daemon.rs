@@ -189,6 +189,12 @@ fn one_that_cannot_come_up_keeps_nobody_away() {
         line("more").contains("WAITING") && line("more").contains("a of \"more\" not found"),
         "{ran:?}"
     );
+    for args in [&["status", "--at", "more"][..], &["job", "ls", "--at", "more"], &["undo", "more"]]
+    {
+        let ran = dir.cairn(args);
+        let told = ran.err.contains("more is kept by the daemon, and does not run now");
+        assert!(ran.code == 11 && told && ran.err.contains("a of \"more\" not found"), "{ran:?}");
+    }
     assert!(line("newer").contains("version 2"), "{ran:?}");
     assert!(line("torn").contains("bytes were written"), "{ran:?}");
     // It comes back by itself.
@@ -205,6 +211,28 @@ fn one_that_cannot_come_up_keeps_nobody_away() {
     // What is not to be put right may be given up, or applied anew.
     dir.text(&["apply", "torn.toml"]);
     assert_eq!(dir.cairn(&["status"]).code, 0);
+    assert_eq!(daemon.stop(), 0);
+}
+
+/// Nobody closes the labels of a graph that does not run.
+#[test]
+fn one_that_does_not_run_is_given_up_for_what_it_is() {
+    let dir = home();
+    let mut daemon = Daemon::start(&dir);
+    dir.text(&["apply", "home.toml"]);
+    let socket = dir.path("run/cairn/home.sock");
+    assert!(socket.exists());
+    fs::rename(dir.path("home-a.img"), dir.path("away")).unwrap();
+    send(daemon.worker("home"), "KILL");
+    until("it is missed", || daemon.graph("home").problem.is_some());
+    let said = dir.text(&["stop", "home"]);
+    assert!(said.contains("may be marked as open here still. Next: cairn import home"), "{said}");
+    assert!(!socket.exists());
+    fs::rename(dir.path("away"), dir.path("home-a.img")).unwrap();
+    // As it was told.
+    dir.text(&["import", "home"]);
+    let said = dir.text(&["stop", "home"]);
+    assert!(said.contains("free for other machines"), "{said}");
     assert_eq!(daemon.stop(), 0);
 }
 

@@ -202,10 +202,15 @@ fn sixty_four_disks_are_looked_at_within_a_second() {
             )
         })
         .collect();
-    let names: Vec<_> = (0..64).map(|n| format!("\"d{n}\"")).collect();
+    // Of those that will be stale there is another copy.
+    let pairs: String = (0..3)
+        .map(|n| format!("m{n} = {{ kind = \"mirror\", on = [\"d{n}\", \"d{}\"] }}\n", n + 3))
+        .collect();
+    let pair = (0..3).map(|n| format!("\"m{n}\""));
+    let names: Vec<_> = pair.chain((6..64).map(|n| format!("\"d{n}\""))).collect();
     let spec = |more: &str| {
         format!(
-            "name = \"many\"\n[disk]\n{disks}[device]\nall = {{ kind = \"concat\", on = [{}] }}\n\
+            "name = \"many\"\n[disk]\n{disks}[device]\n{pairs}all = {{ kind = \"concat\", on = [{}] }}\n\
              {more}[export]\nvol = {{ on = \"{}\" }}\n",
             names.join(", "),
             if more.is_empty() { "all" } else { "seen" }

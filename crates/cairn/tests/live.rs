@@ -243,14 +243,23 @@ fn http_answers_in_http() {
     assert!(get("/v1/device/fail").starts_with("HTTP/1.1 405"));
     assert!(ask("nonsense\r\n\r\n").starts_with("HTTP/1.1 400"));
     // What the library refuses is said as everything else is.
-    let post = |kind: &str, body: &str| {
+    let post_to = |path: &str, kind: &str, body: &str| {
         let length = body.len();
         ask(&format!(
-            "POST /v1/job HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: {kind}\r\n\
+            "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: {kind}\r\n\
              Content-Length: {length}\r\n\r\n{body}"
         ))
     };
+    let post = |kind: &str, body: &str| post_to("/v1/job", kind, body);
+    let repair = |body: &str| post_to("/v1/repair", "application/json", body);
+    // Without labels there is nothing to repair: so far it comes only if nothing is asked for.
+    let bare = ask("POST /v1/repair HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    for answer in [repair("null"), repair("{}"), bare] {
+        assert!(answer.starts_with("HTTP/1.1 501"), "{answer}");
+    }
     for (answer, status) in [
+        (repair("[]"), "422"),
+        (repair("{\"dry_run\": true}"), "400"),
         (get("/v1/locate?export=vol&offset=-1"), "400"),
         (get("/v1/device/fail"), "405"),
         (post("application/json", "{"), "400"),

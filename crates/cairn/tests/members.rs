@@ -214,3 +214,16 @@ fn those_who_follow_are_counted() {
     }
     serve.stop();
 }
+
+#[test]
+fn a_member_in_use_that_cannot_be_opened_again_stays_one() {
+    let (dir, serve, _) = served();
+    in_sync(&dir);
+    fs::rename(dir.path("b.img"), dir.path("elsewhere.img")).unwrap();
+    let spec = fs::read_to_string(dir.path("home.toml")).unwrap();
+    dir.write("more.toml", &format!("{spec}too = {{ on = \"pair\", read_only = true }}\n"));
+    dir.text(&["apply", "more.toml"]);
+    assert_eq!(dir.cairn(&["status"]).code, 0, "nobody has left");
+    fs::rename(dir.path("elsewhere.img"), dir.path("b.img")).unwrap();
+    serve.stop().ok();
+}

@@ -214,6 +214,41 @@ fn a_move_rests_turns_round_and_leaves_all_as_it_was() {
     assert_eq!(serve.stop().code, 0);
 }
 
+#[test]
+fn a_move_does_not_go_on_over_an_older_target() {
+    let dir = dir();
+    let serve = dir.serve(&["plain.toml"]);
+    Known::fill(&dir, serve.uri());
+    dir.text(&["apply", "other.toml", "--move", "--speed", "16MiB"]);
+    until("some has moved", || jobs(&dir)[0].progress.done_bytes > 4 << 20);
+    assert_eq!(serve.stop().code, 0);
+    std::fs::create_dir(dir.path("away")).unwrap();
+    std::fs::copy(dir.path("b.img"), dir.path("away/older")).unwrap();
+    let serve = dir.import(&["home", "--directory", "."]);
+    until("more has moved", || jobs(&dir)[0].progress.done_bytes > 8 << 20);
+    assert_eq!(serve.stop().code, 0);
+    std::fs::rename(dir.path("away/older"), dir.path("b.img")).unwrap();
+    for args in [&["check"][..], &["import", "home"]] {
+        let ran = dir.cairn(args);
+        let said = format!("{}{}", ran.out, ran.err);
+        assert!(ran.code == 11 && said.contains("b: is older than the other disks"), "{ran:?}");
+    }
+}
+
+#[test]
+fn a_disk_beneath_a_move_stays_as_large_as_it_is() {
+    let dir = dir();
+    let serve = dir.serve(&["plain.toml"]);
+    dir.text(&["apply", "safe.toml", "--move", "--speed", "1MiB"]);
+    let ran = dir.cairn(&["device", "resize", "a", "80MiB"]);
+    assert!(ran.code == 5 && ran.err.contains("safe-move moves bytes above a"), "{ran:?}");
+    assert_eq!(std::fs::metadata(dir.path("a.img")).unwrap().len(), 64 << 20);
+    dir.text(&["job", "cancel", "safe-move"]);
+    until_moved(&dir);
+    dir.text(&["device", "resize", "a", "80MiB"]);
+    assert_eq!(serve.stop().code, 0);
+}
+
 /// Killed at any moment, and started again from the spec or from the disk alone: what was answered is there,
 /// and it goes on where it was.
 #[test]

@@ -131,6 +131,24 @@ fn what_stays_as_it_is_says_why() {
     assert_eq!(serve.stop().code, 0);
 }
 
+/// As a process leaves it that ends between making a file larger and telling the graph.
+#[test]
+fn a_file_that_is_larger_than_its_label_says_is_used_as_before() {
+    let (dir, serve) = served();
+    assert_eq!(serve.stop().code, 0);
+    let file = std::fs::File::options().write(true).open(dir.path("a.img")).unwrap();
+    file.set_len(80 << 20).unwrap();
+    let serve = dir.serve(&["home.toml"]);
+    let view: GraphView = dir.json(0, &["graph"]);
+    assert_eq!(view.nodes.iter().find(|node| node.name == "a").unwrap().size_bytes, 62 << 20);
+    assert!(dir.text(&["apply", "home.toml"]).contains("nothing to do"));
+    dir.text(&["device", "resize", "a"]);
+    assert_eq!(serve.stop().code, 0);
+    // By now its label says more.
+    let ran = dir.cairn(&["serve", "home.toml"]);
+    assert!(ran.code != 0 && ran.err.contains("but a.img has 80 MiB"), "{ran:?}");
+}
+
 #[test]
 fn what_is_on_a_labelled_disk_goes_to_a_smaller_one() {
     let dir = Dir::new();

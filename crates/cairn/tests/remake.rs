@@ -213,3 +213,65 @@ fn what_may_be_another_disk_is_refused() {
     refused(&dir, &["home.toml", "--trust", "b"], 2, "leave --trust b away");
     refused(&dir, &["home", "--trust", "b"], 2, "nothing says where b is");
 }
+
+/// Fills the volume of a graph with a byte, and puts `disk` back as it was before.
+fn put_back(dir: &Dir, disk: &str, byte: u8) {
+    std::fs::copy(dir.path(disk), dir.path("older")).unwrap();
+    let serve = dir.serve(&["home.toml"]);
+    let write = format!("write -P {byte} 0 1M");
+    assert_eq!(tool(dir, "qemu-io", &["-f", "raw", "-c", &write, serve.uri()]).code, 0);
+    serve.stop().ok();
+    std::fs::rename(dir.path("older"), dir.path(disk)).unwrap();
+}
+
+#[test]
+fn a_disk_of_an_earlier_time_is_not_served_beside_the_others() {
+    let dir = made(STRIPE, "both");
+    put_back(&dir, "b.img", 9);
+    let before = bytes(&dir);
+    for args in [&["check"][..], &["serve", "home.toml"], &["import", "home", "--dry-run"]] {
+        let ran = dir.cairn(args);
+        let is_told = format!("{}{}", ran.out, ran.err).contains("older than the other disks");
+        assert!(ran.code == 11 && is_told, "{args:?}: {ran:?}");
+    }
+    refused(&dir, &["home", "--disk", "b=a.img", "--trust", "b"], 2, "is not b");
+    let plan = dir.cairn(&["repair", "home.toml", "--trust", "b", "--plan"]);
+    assert!(plan.out.contains("would let b.img count as b of home"), "{plan:?}");
+    assert!(bytes(&dir) == before, "nothing is written");
+
+    // From a backup, say.
+    dir.text(&["repair", "home.toml", "--trust", "b", "--yes"]);
+    dir.text(&["check"]);
+    let serve = dir.serve(&["home.toml"]);
+    let old = ["-f", "raw", "-r", "-c", "read -P 9 0 64k", "-c", "read -P 9 128k 64k", serve.uri()];
+    assert_eq!(tool(&dir, "qemu-io", &old).code, 0, "what is on a is as it was last");
+    serve.stop().ok();
+}
+
+#[test]
+fn a_copy_of_a_disk_in_use_is_older_once_it_was_closed() {
+    let dir = made(STRIPE, "both");
+    let serve = dir.serve(&["home.toml"]);
+    std::fs::copy(dir.path("b.img"), dir.path("older")).unwrap();
+    serve.stop().ok();
+    std::fs::rename(dir.path("older"), dir.path("b.img")).unwrap();
+    let ran = dir.cairn(&["serve", "home.toml"]);
+    assert!(ran.code == 11 && ran.err.contains("b: is older than the other disks"), "{ran:?}");
+}
+
+#[test]
+fn an_older_member_is_told_and_copied() {
+    let dir = made(MIRROR, "both");
+    put_back(&dir, "b.img", 9);
+    let checked = dir.cairn(&["check"]);
+    assert!(
+        checked.code == 10 && checked.out.contains("b: is older than the other"),
+        "{checked:?}"
+    );
+    let serve = dir.serve(&["home.toml"]);
+    let new = ["-f", "raw", "-r", "-c", "read -P 9 0 1M", serve.uri()];
+    assert_eq!(tool(&dir, "qemu-io", &new).code, 0);
+    until("all members are in sync", || dir.cairn(&["status"]).code == 0);
+    serve.stop().ok();
+    dir.text(&["check"]);
+}

@@ -7,8 +7,8 @@ use std::rc::Rc;
 
 use block::env::LocalFuture;
 use block::{
-    Below, ByteRange, Control, Emulate, Env, Error, ErrorKind, Found, Handled, Handover, Hooks,
-    Info, Kept, NothingKept, OnFailure, OrElse, Port, Report, Result, Table, TableId,
+    Below, ByteRange, Control, Deadline, Emulate, Env, Error, ErrorKind, Found, Handled, Handover,
+    Hooks, Info, Kept, NothingKept, OnFailure, OrElse, Port, Report, Result, Table, TableId,
 };
 
 use crate::carried::Carried;
@@ -174,8 +174,8 @@ impl Kept for Inherited {
         self.kept.is_sure()
     }
 
-    fn on_failure(&self, told: OnFailure) {
-        self.kept.on_failure(told);
+    fn on_failure(&self, deadline: Deadline, told: OnFailure) {
+        self.kept.on_failure(deadline, told);
     }
 
     fn write(&self, ports: &[usize], state: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>> {

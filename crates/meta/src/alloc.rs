@@ -69,8 +69,7 @@ pub struct Allocator {
     policy: Policy,
     /// Behind the last place that was taken.
     last: Cell<u64>,
-    /// No place before this is free, but for one that is promised to somebody.
-    full_before: Cell<u64>,
+    free: Rc<Free>,
     promised: Promised,
 }
 
@@ -87,6 +86,29 @@ pub struct Promise {
 impl Drop for Promise {
     fn drop(&mut self) {
         self.all.borrow_mut().remove(&self.first);
+    }
+}
+
+/// Where free places may be.
+#[derive(Default)]
+struct Free {
+    /// No place before this is free, but for one that is promised to somebody.
+    full_before: Cell<u64>,
+    /// How often places were given back.
+    given_back: Cell<u64>,
+}
+
+/// Places that are free when this goes.
+struct Freed {
+    free: Rc<Free>,
+    first: u64,
+}
+
+impl Drop for Freed {
+    fn drop(&mut self) {
+        let Free { full_before, given_back } = &*self.free;
+        full_before.set(full_before.get().min(self.first));
+        given_back.set(given_back.get() + 1);
     }
 }
 
@@ -125,7 +147,7 @@ impl Allocator {
             places: vault.object(taken)?.length,
             policy,
             last: Cell::new(0),
-            full_before: Cell::new(0),
+            free: Rc::default(),
             promised: Promised::default(),
         })
     }
@@ -258,7 +280,8 @@ impl Allocator {
     /// # Errors
     /// `OutOfRange`.
     pub fn free(&self, transaction: &mut Transaction, places: Places) -> Result<()> {
-        self.full_before.set(self.full_before.get().min(places.first));
+        // Until then somebody who looks for free ones may come to the end of these.
+        transaction.keep(Freed { free: self.free.clone(), first: places.first });
         self.taken.put(transaction, places.first, places.count, false)
     }
 
@@ -283,12 +306,13 @@ impl Allocator {
 
     /// The first free places at `from` or behind.
     async fn behind(&self, from: u64, most: u64) -> Result<Option<Places>> {
-        let full_before = self.full_before.get();
-        let mut from = from.max(full_before);
+        let Free { full_before, given_back } = &*self.free;
+        let (begin, times) = (full_before.get(), given_back.get());
+        let mut from = from.max(begin);
         while let Some((first, count)) = self.taken.find_run(from, most).await? {
-            // Whoever gives places back meanwhile has said so.
-            if from == full_before && self.full_before.get() == full_before {
-                self.full_before.set(first);
+            // What was given back meanwhile may be before that.
+            if from == begin && given_back.get() == times {
+                full_before.set(first);
             }
             match self.not_promised(Places { first, count }) {
                 Ok(places) => return Ok(Some(places)),

@@ -76,7 +76,9 @@ struct Header {
     disk_name: [u8; NAME_BYTES_MAX],
     graph_name: [u8; NAME_BYTES_MAX],
     host: [u8; NAME_BYTES_MAX],
-    rest: [u8; 168],
+    round: U64,
+    complete: U64,
+    rest: [u8; 152],
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -217,7 +219,9 @@ impl Label {
             disk_name: name_field(&self.disk_name),
             graph_name: name_field(&self.graph_name),
             host: name_field(host),
-            rest: [0; 168],
+            round: self.round.into(),
+            complete: self.complete.into(),
+            rest: [0; 152],
         }
     }
 
@@ -259,6 +263,8 @@ impl Label {
         Ok(Self {
             sequence: header.sequence.get(),
             epoch: header.epoch.get(),
+            round: header.round.get(),
+            complete: header.complete.get(),
             disk: Uuid(header.disk),
             disk_name: name(&header.disk_name, "disk")?,
             graph: Uuid(header.graph),
@@ -313,6 +319,10 @@ impl Header {
         let (sequence, epoch) = (self.sequence.get(), self.epoch.get());
         if !(1..=COUNT_MAX).contains(&sequence) || epoch > COUNT_MAX {
             return Err(damaged(format_args!("sequence {sequence}, epoch {epoch}")));
+        }
+        let (round, complete) = (self.round.get(), self.complete.get());
+        if complete > round || round > COUNT_MAX {
+            return Err(damaged(format_args!("round {round}, complete {complete}")));
         }
         let state = self.state.get();
         if state & !(OPEN | FORMING) != 0 || self.zero.get() != 0 {

@@ -16,6 +16,11 @@ pub struct Label {
     pub sequence: u64,
     /// Which state of the graph's spec and disks it is: the highest one counts.
     pub epoch: u64,
+    /// The last round that the disk was told of. A round is what the graph tells all of its disks: that it is
+    /// opened, changed or closed.
+    pub round: u64,
+    /// The last round of which the disk knows that all others were told of it: who knows of less is older.
+    pub complete: u64,
     /// The disk.
     pub disk: Uuid,
     /// Its name in the spec.

@@ -75,7 +75,8 @@ pub(crate) fn copies(area: &[u8]) -> [Result<Label, Wrong>; 2] {
 /// Where the back area is, by what the front one holds, on a disk of `size` bytes that would have `data` bytes
 /// of data: one that has grown since keeps it where it was.
 pub(crate) fn back_of(front: &[u8], data: u64, size: u64) -> Area {
-    let said = copies(front).into_iter().flatten().map(|label| label.data_bytes).next();
+    let newest = copies(front).into_iter().flatten().max_by_key(|label| label.sequence);
+    let said = newest.map(|label| label.data_bytes);
     let fits = |data: &u64| Area::Back(*data).range().end() <= size;
     Area::Back(said.filter(fits).unwrap_or(data))
 }

@@ -3,7 +3,7 @@
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
 
-use block::{ByteRange, Env, Lower, RangeLock, Result, Standing};
+use block::{ByteRange, Env, Lower, RangeLock, Result, Standing, Waiters};
 
 use crate::codec::{COPY_BYTES_MAX, Wrong};
 use crate::inspect::{Inspection, inspect};
@@ -51,6 +51,8 @@ struct OnDisk {
     tried: Cell<u64>,
     /// Whether what a process before left in a cache is durable.
     settled: Cell<bool>,
+    /// Wakes those who wait for an update.
+    written: Waiters,
     /// Of a copy: clients' writes may wait for an update with all other buffers in their hands.
     _reserve: Standing,
 }
@@ -77,6 +79,7 @@ impl Store {
             active: Cell::new(number),
             tried: Cell::new(tried),
             settled: Cell::new(false),
+            written: Waiters::default(),
             _reserve: env.pool().standing(COPY_BYTES_MAX)?,
         };
         Ok(Self { env: env.clone(), lower: lower.clone(), on_disk: Rc::new(on_disk) })
@@ -98,18 +101,33 @@ impl Store {
         self.on_disk.label.borrow()
     }
 
-    /// Changes the label, durably. Updates take turns.
+    /// Changes the label, durably. Updates take turns. Who waits for one may be gone before its end: the writes of the
+    /// next one must not overtake its own.
     ///
     /// # Errors
     /// What the disk says; then the label on it is either of the two. `Limit` if it does not fit.
     pub async fn update(&self, change: impl FnOnce(&mut Label)) -> Result<()> {
-        let _alone = self.on_disk.turn.turn().await;
+        let alone = self.on_disk.turn.turn().await;
         let mut next = self.on_disk.label.borrow().clone();
         change(&mut next);
         next.sequence = self.on_disk.tried.get() + 1;
         next.written_unix_s = self.env.wall().as_secs();
         let copy = next.encode()?;
         self.on_disk.tried.set(next.sequence);
+        let (store, answer) = (self.through(&self.lower), Rc::new(RefCell::new(None)));
+        let told = answer.clone();
+        self.env.spawn("a label", async move {
+            let written = store.put(next, &copy).await;
+            *told.borrow_mut() = Some(written);
+            drop(alone);
+            store.on_disk.written.wake();
+        });
+        self.on_disk.written.until(|| answer.borrow().is_some()).await;
+        answer.take().expect("it was waited for")
+    }
+
+    /// Writes the next generation. The caller has the turn.
+    async fn put(&self, next: Label, copy: &[u8]) -> Result<()> {
         if !self.on_disk.settled.get() {
             self.lower.flush().await?;
             self.on_disk.settled.set(true);
@@ -121,7 +139,7 @@ impl Store {
             self.write(&copy[..head], number, next.data_bytes).await?;
             self.lower.flush().await?;
         }
-        self.write(&copy, number, next.data_bytes).await?;
+        self.write(copy, number, next.data_bytes).await?;
         self.lower.flush().await?;
         self.on_disk.active.set(Some(number));
         *self.on_disk.label.borrow_mut() = next;

@@ -15,6 +15,8 @@ fn whole() -> Vec<u8> {
     let label = Label {
         sequence: 7,
         epoch: 2,
+        round: 0,
+        complete: 0,
         disk: Uuid([1; 16]),
         disk_name: "a".to_owned(),
         graph: Uuid([2; 16]),

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use block::env::LocalFuture;
 use block::{
-    Env, Error, ErrorKind, Found, Handover, KEPT_BYTES_MAX, Kept, KeptState, OnFailure, RangeLock,
-    Result, Waiters,
+    Deadline, Env, Error, ErrorKind, Found, Handover, KEPT_BYTES_MAX, Kept, KeptState, OnFailure,
+    RangeLock, Result, Waiters,
 };
 use sim::draw::Stream;
 use sim::{Labels, PartId};
@@ -196,7 +196,7 @@ impl Kept for Look {
         true
     }
 
-    fn on_failure(&self, told: OnFailure) {
+    fn on_failure(&self, _: Deadline, told: OnFailure) {
         *self.on_failure.borrow_mut() = Some(told);
     }
 

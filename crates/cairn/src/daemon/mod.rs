@@ -70,7 +70,7 @@ impl DaemonArgs {
     pub fn run(self, _: Form) -> Result {
         log::begin(self.log, None);
         let left = runtime::take_all();
-        process::raise_limits();
+        process::raise_limits()?;
         place::check_socket(&place::daemon(), "a shorter XDG_RUNTIME_DIR")?;
         place::make_keeper()?;
         let path = self.state.clone().unwrap_or_else(place::state);

@@ -1,11 +1,13 @@
 //! `cairn apply`, for a graph that is served: it becomes what the spec says while its clients wait.
 
 use std::collections::BTreeMap;
+use std::future::ready;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
 use api::{Applied, ApplyRequest, ChangeLine, ResizeRequest};
+use graph::kind::Bytes;
 use graph::labels::{Opening, Survey};
 use graph::live::{Changes, Turn, Unchanged};
 use graph::spec::{Planned, Spec};
@@ -89,18 +91,30 @@ impl Serving {
     /// As [`Serving::apply`]; `NotFound` without such a disk.
     pub async fn resize(&self, request: &ResizeRequest) -> Result<Applied> {
         let turn = self.live.turn().await;
-        let growth = Growth::of(&self.live.now().planned, request)?;
+        let now = self.live.now();
+        let growth = Growth::of(&now.planned, request)?;
         let ResizeRequest { disk, size_bytes, dry_run } = request;
         let mut spec = self.spec.borrow().clone();
         let said = spec.forget_making(disk).map_err(|why| Failure::new(Exit::NotFound, why))?;
         let grow = BTreeMap::from([(disk.clone(), size_bytes.unwrap_or_default())]);
         let anew = Anew { grow, ..Anew::default() };
+        nothing_moves(&now.planned, disk)?;
+        let mut grown = None;
         if let Some(growth) = growth.as_ref().filter(|_| !dry_run) {
             // What stands against it is found before the file is larger.
             self.wanted(&spec, anew.clone(), true).await?;
-            growth.make()?;
+            // From now on a start takes the file as it is, whatever comes between.
+            self.on_record(&spec, ready(Ok(Changes::default()))).await?;
+            *self.spec.borrow_mut() = spec.clone();
+            grown = growth.make()?;
         }
-        let mut applied = self.become_spec(&turn, spec, anew, *dry_run).await?;
+        let became = self.become_spec(&turn, spec, anew, *dry_run).await;
+        if let (Err(_), Some(grown)) = (&became, grown)
+            && self.live.now().labels.as_ref().is_none_or(|labels| labels.is_as_large(disk))
+        {
+            grown.take_back();
+        }
+        let mut applied = became?;
         applied.changes.splice(..0, growth.map(|growth| growth.line(disk)));
         if said && !dry_run && self.record.is_none() && !applied.changes.is_empty() {
             applied.notes.push(format!(
@@ -279,4 +293,17 @@ pub fn told(unchanged: Unchanged) -> Failure {
             Failure::new(Exit::Io, why)
         }
     }
+}
+
+/// While bytes move, what they move from and to stays as large as it is.
+fn nothing_moves(planned: &Planned, disk: &str) -> Result<()> {
+    let is_above = |device: &str| planned.beneath(device).iter().any(|below| below == disk);
+    let moves = planned.nodes.iter().filter(|node| node.kind.maker.bytes() == Bytes::OfFirst);
+    let Some(moving) = moves.into_iter().find(|node| is_above(&node.name)) else { return Ok(()) };
+    let why = format!(
+        "{} moves bytes above {disk}, which stays as large as it is meanwhile. Next: wait for it with cairn job watch \
+         {0}; or cairn job cancel {0}",
+        moving.name
+    );
+    Err(Failure::new(Exit::InUse, why))
 }

@@ -14,6 +14,24 @@ pub(super) struct Growth {
     wanted_bytes: u64,
 }
 
+/// A file that was made larger.
+pub(super) struct Grown<'g> {
+    growth: &'g Growth,
+    file: File,
+    had_bytes: u64,
+}
+
+impl Grown<'_> {
+    /// Nothing came of it: the file is as large as it was, unless somebody has changed that since.
+    pub fn take_back(self) {
+        let has = self.file.metadata().map(|metadata| metadata.len());
+        if has.is_ok_and(|has| has == self.growth.wanted_bytes) {
+            // As it is, it does no harm.
+            let _ = self.file.set_len(self.had_bytes);
+        }
+    }
+}
+
 impl Growth {
     /// What is asked for, if a size is.
     ///
@@ -51,17 +69,21 @@ impl Growth {
         Ok(Some(Self { path: path.to_owned(), wanted_bytes }))
     }
 
-    /// Makes the file larger, unless somebody has made it larger still.
+    /// Makes the file larger, unless somebody has made it so already.
     ///
     /// # Errors
     /// What the system says.
-    pub fn make(&self) -> Result<()> {
-        let file = File::options().write(true).open(&self.path);
-        let grown = file.and_then(|file| match file.metadata()?.len() < self.wanted_bytes {
-            true => file.set_len(self.wanted_bytes),
-            false => Ok(()),
-        });
-        Ok(grown.map_err(|error| block::Error::size(&error, &self.path, self.wanted_bytes))?)
+    pub fn make(&self) -> Result<Option<Grown<'_>>> {
+        let grow = || {
+            let file = File::options().write(true).open(&self.path)?;
+            let had_bytes = file.metadata()?.len();
+            if had_bytes >= self.wanted_bytes {
+                return Ok(None);
+            }
+            file.set_len(self.wanted_bytes)?;
+            Ok(Some(Grown { growth: self, file, had_bytes }))
+        };
+        Ok(grow().map_err(|error| block::Error::size(&error, &self.path, self.wanted_bytes))?)
     }
 
     /// What is done, in words.

@@ -353,7 +353,7 @@ impl ServeOptions {
             return labels::judged(&survey.refusals_of(&planned));
         }
         let pidfile = self.pidfile.as_deref().map(PidFile::claim).transpose()?;
-        process::raise_limits();
+        process::raise_limits()?;
         if !core.engine_words().is_empty() {
             out::note(&format!("note: {}", core.engine_words()));
         }

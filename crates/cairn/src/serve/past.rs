@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use api::{Applied, Checked, ForgottenDisk, History, PastSpec, UndoRequest};
-use graph::labels::{Labels, disks};
+use api::{Applied, Checked, Finding, ForgottenDisk, History, PastSpec, Soundness, UndoRequest};
+use graph::labels::{Inspected, Labels, disks};
 use graph::spec::{Forgotten, Known, Local, Spec};
 use meta::{PAST_MAX, Past, Uuid};
 
@@ -61,11 +61,26 @@ impl Serving {
         if repair {
             labels.renew().await?;
         }
-        let found = labels.inspect().await?;
-        let seen = found.iter().map(|(place, inspection, label)| Seen { place, inspection, label });
+        let found = labels.inspect().await;
+        let seen = found.iter().filter_map(|Inspected { place, label, found }| {
+            found.as_ref().ok().map(|inspection| Seen { place, inspection, label })
+        });
         let seen: Vec<_> = seen.collect();
         let checked = check::check_running(&self.env, &seen).await;
-        checked.ok_or_else(|| Failure::new(Exit::Damaged, "all of its disks are being made still"))
+        let mut checked = checked.ok_or_else(|| {
+            Failure::new(
+                Exit::Damaged,
+                "none of its disks can be looked at, or all are being made still",
+            )
+        })?;
+        let ill = found.iter().filter_map(|one| Some((one, one.found.as_ref().err()?)));
+        checked.findings.extend(ill.map(|(Inspected { place, label, .. }, error)| Finding {
+            soundness: Soundness::Sound,
+            name: Some(label.disk_name.clone()),
+            words: format!("{place} cannot be read: {}", error.words()),
+            next: "cairn status".to_owned(),
+        }));
+        Ok(checked)
     }
 
     /// Makes the graph what it was, or says what that would do.

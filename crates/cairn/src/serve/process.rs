@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use block::Env;
+use block::{Env, ErrorKind};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::exit::{Exit, Failure, Result};
@@ -14,12 +14,28 @@ pub fn take_name() {
     let _ = rustix::thread::set_name(c"cairn");
 }
 
+/// Files that a server has open with a small graph, a few clients and its sockets.
+const FILES_MIN: u64 = 64;
+
 /// As many files, and as much locked memory for rings, as this user may have.
-pub fn raise_limits() {
+///
+/// # Errors
+/// `Limit` if the files are too few for any graph: what fails later would be anything.
+pub fn raise_limits() -> Result<()> {
     for which in [Resource::Nofile, Resource::Memlock] {
         let Rlimit { maximum, .. } = getrlimit(which);
         // What was enough so far is enough for a small graph: what fails later says so itself.
         let _ = setrlimit(which, Rlimit { current: maximum, maximum });
+    }
+    match getrlimit(Resource::Nofile).current {
+        Some(most) if most < FILES_MIN => {
+            let why = format!(
+                "at most {most} files may be open at once, and a server needs {FILES_MIN}. Next: ulimit -n 1024, or \
+                 LimitNOFILE= of its service"
+            );
+            Err(Failure::new(Exit::of(ErrorKind::Limit), why))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -53,7 +53,7 @@ impl Remote {
             Failure::new(Exit::Io, words.join("; "))
         })?;
         let planned = named(planned, &name);
-        process::raise_limits();
+        process::raise_limits()?;
         let mut signals = core.signals()?;
         let engine = Engine::new(env.pool());
         env.spawn("engine", engine.clone().drive());

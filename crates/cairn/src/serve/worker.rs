@@ -83,6 +83,7 @@ impl WorkerArgs {
     fn run(self) -> Result {
         // A terminal's Ctrl-C is for the daemon, which ends workers in order; and nobody is asked there.
         rustix::process::setsid().map_err(|error| Failure::io(&error.into(), "a new session"))?;
+        process::raise_limits()?;
         runtime::inherit_from(std::io::stdin())?;
         let core = Core::new(Config { note: out::note, by_hand: false, ..Config::default() })?;
         // From here on what the daemon says waits until it is heard.

@@ -58,6 +58,8 @@ pub fn look(graph: Option<&Path>, directory: &Path) -> Result<Found> {
     };
     let mut found =
         Found { graphs: Vec::new(), unread: Vec::new(), skipped: Vec::new(), running: Vec::new() };
+    // Whether one that is wanted says nothing for itself.
+    let mut is_silent = false;
     for client in running::running()? {
         match client.check() {
             Ok(checked) if is_wanted(&checked) => {
@@ -65,14 +67,23 @@ pub fn look(graph: Option<&Path>, directory: &Path) -> Result<Found> {
                 found.running.push(client);
             }
             // A graph without labels has nothing to be checked.
-            Err(problem) if problem.exit != Exit::Unsupported.code() => return Err(problem.into()),
+            Err(problem) if problem.exit != Exit::Unsupported.code() => {
+                let name = client.graph().map(|graph| graph.name).ok();
+                if wanted.is_none() || name.as_deref() == wanted.as_deref().and_then(Path::to_str) {
+                    let name = name.or_else(|| Some(client.path().display().to_string()));
+                    let (words, next) = (problem.message, "cairn status".to_owned());
+                    let soundness = Soundness::Damaged;
+                    is_silent = true;
+                    found.unread.push(Finding { soundness, name, words, next });
+                }
+            }
             Ok(_) | Err(_) => {}
         }
     }
-    if found.graphs.is_empty() || wanted.is_none() {
+    if found.graphs.is_empty() && !is_silent || wanted.is_none() {
         found.on_disks(directory, is_wanted)?;
     }
-    match wanted.filter(|_| found.graphs.is_empty()) {
+    match wanted.filter(|_| found.graphs.is_empty() && !is_silent) {
         Some(wanted) => {
             let why: Vec<_> = found.skipped.iter().map(|one| format!("\n  {}", one.why)).collect();
             let wanted = wanted.display();

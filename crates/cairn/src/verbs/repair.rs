@@ -193,10 +193,10 @@ impl RepairArgs {
             let has_label = |known: &graph::labels::Remembered| {
                 seen.iter().any(|seen| seen.label.disk == known.disk)
             };
-            if !by_hand && named.get(name).is_none_or(has_label) {
+            let trusted = self.trust.contains(name);
+            if !by_hand && !trusted && named.get(name).is_none_or(has_label) {
                 continue;
             }
-            let trusted = self.trust.contains(name);
             let said = Said { name, place, by_hand: *by_hand, trusted };
             match remake(env, &graph, &said).await {
                 Ok(remake) => to_do.remake.push(remake),
@@ -225,11 +225,13 @@ async fn remake_label(env: &Env, remake: &Remake) -> Result<()> {
     env.spawn("engine", engine.clone().drive());
     let node = wipe::open(Path::new(&remake.place), false, env, &engine).await?;
     let lower = engine.lower(node);
-    if let Inspection { label: Ok(Some(_)), .. } = meta::inspect(env, &lower).await? {
-        let why = format!("{} has a label by now. Next: look again", remake.place);
+    if let Inspection { label: Ok(Some((label, _))), .. } = meta::inspect(env, &lower).await?
+        && (remake.over.is_none() || label.sequence != remake.label.sequence)
+    {
+        let why = format!("{} has another label by now. Next: look again", remake.place);
         return Err(Failure::new(Exit::InUse, why));
     }
-    Store::new(env, &lower, remake.label.clone(), None)?.renew().await?;
+    Store::new(env, &lower, remake.label.clone(), remake.over)?.renew().await?;
     engine.forget(node);
     Ok(())
 }

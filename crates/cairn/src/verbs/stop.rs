@@ -36,6 +36,9 @@ impl StopArgs {
             return Err(Failure::new(Exit::NotFound, why));
         };
         let is_up = kept.phase == Phase::Up;
+        // What does not run closes no labels; what has been stopped before has closed them.
+        let is_closed = kept.phase == Phase::Stopped && kept.problem.is_none();
+        let is_open = !is_up && !is_closed;
         if let Some(client) = At::default().named(&name)?.filter(|_| is_up) {
             release(&client, &name, yes, dry_run)?;
         }
@@ -45,10 +48,16 @@ impl StopArgs {
         }
         let stopped = daemon.stop(&KeptName { name })?;
         form.print(&stopped, || {
-            format!(
-                "{0}  stopped, and free for other machines. Next: cairn import {0}\n",
-                stopped.name
-            )
+            let name = &stopped.name;
+            match is_open {
+                false => format!(
+                    "{name}  stopped, and free for other machines. Next: cairn import {name}\n"
+                ),
+                true => format!(
+                    "{name}  is not kept any more. It did not run, so its disks may be marked as open here still. \
+                     Next: cairn import {name}, and stop it; or cairn import {name} --take on another machine\n"
+                ),
+            }
         })?;
         Ok(Exit::Ok)
     }

@@ -21,6 +21,8 @@ fn label(n: u8, forming: bool, epoch: u64, disks: &[u8]) -> Sight {
     Sight::Label(Box::new(Label {
         sequence: 1,
         epoch,
+        round: 0,
+        complete: 0,
         disk: uuid(n),
         disk_name: format!("d{n}"),
         graph: GRAPH,

@@ -7,8 +7,8 @@ use std::task::Poll;
 
 use block::env::LocalFuture;
 use block::{
-    Error, ErrorKind, Found, Handover, KEPT_BYTES_MAX, Kept, KeptState, OnFailure, RangeLock,
-    Result,
+    Deadline, Error, ErrorKind, Found, Handover, KEPT_BYTES_MAX, Kept, KeptState, OnFailure,
+    RangeLock, Result,
 };
 
 use super::slot::Slot;
@@ -41,7 +41,7 @@ pub struct LabelKept {
     ports: Vec<Port>,
     turn: RangeLock,
     sequence: Rc<Cell<u64>>,
-    on_failure: RefCell<Option<OnFailure>>,
+    on_failure: RefCell<Option<(Deadline, OnFailure)>>,
 }
 
 impl LabelKept {
@@ -138,8 +138,8 @@ impl Kept for LabelKept {
         !slots.any(|slot| slot.is_held())
     }
 
-    fn on_failure(&self, told: OnFailure) {
-        *self.on_failure.borrow_mut() = Some(told);
+    fn on_failure(&self, deadline: Deadline, told: OnFailure) {
+        *self.on_failure.borrow_mut() = Some((deadline, told));
     }
 
     fn write(&self, ports: &[usize], state: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>> {
@@ -195,11 +195,16 @@ impl Kept for LabelKept {
 fn tell_of(
     write: LocalFuture<Result<()>>,
     ports: Vec<usize>,
-    told: Option<OnFailure>,
+    told: Option<(Deadline, OnFailure)>,
 ) -> LocalFuture<Result<()>> {
+    let Some((deadline, told)) = told else { return write };
     Box::pin(async move {
-        let written = write.await;
-        if let (Err(error), Some(told)) = (&written, told) {
+        // The label's own turn keeps the order of what is late and what comes after it.
+        let written = deadline.guard(write).await.unwrap_or_else(|| {
+            let words = format!("no answer within {:?}", deadline.limit());
+            Err(Error::new(ErrorKind::TimedOut, words))
+        });
+        if let Err(error) = &written {
             ports.into_iter().for_each(|port| told(port, error));
         }
         written

@@ -29,7 +29,7 @@ use meta::Machine;
 
 pub(crate) use absent::Absent;
 pub use kept::{DiskLabel, LabelKept};
-pub use open::{Labels, Place};
+pub use open::{Inspected, Labels, Place, older};
 pub use survey::{Glimpse, Survey};
 pub use text::{Remembered, disks};
 
@@ -100,6 +100,8 @@ pub enum Why {
     Twin,
     /// Another machine has it open.
     Elsewhere,
+    /// A disk is as it was at an earlier time.
+    Older,
     /// Two halves of the graph went different ways.
     Apart,
     /// The spec loses track of what the labels name.

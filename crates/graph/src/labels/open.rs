@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::time::Duration;
 
 use block::env::LocalFuture;
+use block::seeded::{self, Bug};
 use block::{Env, Error, ErrorKind, Kept, Result};
 use meta::{Inspection, Label, PAST_MAX, Past, Store, Uuid};
 
@@ -18,12 +20,20 @@ use crate::engine::{AnyDevice, NodeId};
 use crate::kind::{Bytes, Kind};
 use crate::spec::{LabelledDisk, Planned, PlannedNode, Role, Spec};
 
+/// Who waits for a change waits so long for disks that have left.
+const GONE_TOLD_WITHIN: Duration = Duration::from_secs(5);
+
+/// Whoever looks at labels in use waits so long for each disk.
+const LOOK_WITHIN: Duration = Duration::from_secs(5);
+
 /// The labelled disks of a graph that is open.
 pub struct Labels {
     env: Env,
     opening: Opening,
     disks: BTreeMap<String, Disk>,
     epoch: u64,
+    /// The round in which the disks are told of it.
+    round: u64,
     spec: String,
     /// The specs before it, the newest first.
     past: Rc<[Past]>,
@@ -50,6 +60,16 @@ struct Disk {
     clean: bool,
 }
 
+/// A disk that was looked at.
+pub struct Inspected {
+    /// Where it is.
+    pub place: String,
+    /// What its label should be.
+    pub label: Label,
+    /// What is there, or why that cannot be read.
+    pub found: Result<Inspection>,
+}
+
 /// Where the data of a labelled disk are.
 pub enum Place {
     /// On this raw disk, so many bytes of them.
@@ -67,7 +87,7 @@ impl Survey {
     pub async fn begin(self, planned: &Planned) -> Result<Labels, Vec<Refusal>> {
         let labels = self.labelled(planned, false).await?;
         labels.tell(|disk| disk.fresh).await.into_iter().collect::<Result<()>>().map_err(failed)?;
-        labels.clear_grown().await;
+        labels.clear_grown().await.map_err(failed)?;
         Ok(labels)
     }
 
@@ -89,6 +109,7 @@ impl Survey {
         }
         let remembered = self.remembered(planned);
         let spec = text::write(planned, &remembered);
+        let round = self.labels().map(|label| label.round).max().unwrap_or(0);
         let bound = std::mem::take(&mut self.binding.disks);
         let absent = bound.values().any(|bound| matches!(bound, Bound::Absent(_)));
         let epoch = self.binding.epoch + u64::from(absent || spec != self.binding.spec);
@@ -97,6 +118,8 @@ impl Survey {
         let draft = |name: &str, known: &Remembered| Label {
             sequence: 0,
             epoch,
+            round,
+            complete: 0,
             disk: known.disk,
             disk_name: name.to_owned(),
             graph,
@@ -132,6 +155,7 @@ impl Survey {
             opening: self.opening,
             disks,
             epoch,
+            round: round + 1,
             spec,
             past,
             keepers,
@@ -144,6 +168,7 @@ impl Survey {
     pub fn refusals_of(&self, planned: &Planned) -> Vec<Refusal> {
         let mut refusals = self.refusals.clone();
         refusals.extend(self.lost(planned));
+        refusals.extend(self.older(planned));
         refusals.extend(self.forgotten(planned));
         refusals.extend(self.unwritable());
         refusals
@@ -180,6 +205,49 @@ impl Survey {
             ),
         };
         vec![Refusal::new(why, words)]
+    }
+
+    /// Disks that are as they were at an earlier time, with data that are on no other: with them, exports would show
+    /// bytes of different times.
+    fn older(&self, planned: &Planned) -> Vec<Refusal> {
+        let names = self.names_of_older();
+        let lost = planned.lost_without(&names).join(", ");
+        if lost.is_empty() {
+            return Vec::new();
+        }
+        let refusal = |name: &&str| {
+            let graph = &planned.name;
+            let words = format!(
+                "is older than the other disks of {graph:?}: they were in use since, without it, and {lost} would show \
+                 bytes of different times. Next: bring back the disk as it was last; or if its bytes are meant, from a \
+                 backup: cairn repair {graph} --disk {name}=PATH --trust {name} --plan"
+            );
+            Refusal::of(name, Why::Older, words)
+        };
+        names.iter().map(refusal).collect()
+    }
+
+    /// See [`older`].
+    pub(super) fn names_of_older(&self) -> Vec<&str> {
+        let older = older(self.labels());
+        let is_older = |bound: &Bound| match bound {
+            Bound::Labelled(n) => self.label(*n).is_some_and(|label| older.contains(&label.disk)),
+            Bound::Fresh(_) | Bound::Absent(_) => false,
+        };
+        let bound = self.binding.disks.iter().filter(|(_, bound)| is_older(bound));
+        bound.map(|(name, _)| name.as_str()).collect()
+    }
+
+    fn label(&self, n: usize) -> Option<&Label> {
+        self.looks[n].label.as_ref().map(|(label, _)| label)
+    }
+
+    /// Those of the disks that have one and are bound by it.
+    fn labels(&self) -> impl Iterator<Item = &Label> + Clone {
+        self.binding.disks.values().filter_map(|bound| match bound {
+            Bound::Labelled(n) => self.label(*n),
+            Bound::Fresh(_) | Bound::Absent(_) => None,
+        })
     }
 
     /// Whether the labels say just this of the graph.
@@ -247,11 +315,10 @@ impl Survey {
     /// What the labels are to say of the disks.
     fn remembered(&self, planned: &Planned) -> BTreeMap<String, Remembered> {
         let one = |(name, bound): (&String, &Bound)| {
-            let label = |n: usize| self.looks[n].label.as_ref().map(|(label, _)| label);
             let known = match bound {
                 Bound::Absent(known) => *known,
                 Bound::Labelled(n) => {
-                    let label = label(*n).expect("it was bound by its label");
+                    let label = self.label(*n).expect("it was bound by its label");
                     let (data_bytes, block_size) = (self.data_bytes(*n), label.block_size);
                     Remembered { disk: label.disk, data_bytes, block_size }
                 }
@@ -317,6 +384,11 @@ impl Disk {
         self.slot.as_ref().filter(|_| !read_only)
     }
 
+    fn in_use(&self) -> Option<InUse> {
+        let (disk, open, store) = (self.disk.clone()?, self.open.clone()?, self.store()?.clone());
+        Some(InUse { disk, open, store })
+    }
+
     fn store(&self) -> Option<&Rc<Store>> {
         self.slot.as_ref().map(|slot| &slot.store)
     }
@@ -346,15 +418,15 @@ impl Disk {
 }
 
 impl Labels {
-    /// Writes on all disks whose they are, what the graph looks like from now on, and what its devices keep; and
-    /// on those of the graph `before` that are its disks no more, that they are not. From then on devices write
-    /// what they keep at once.
+    /// Writes on all disks whose they are, what the graph looks like from now on, and what its devices keep. From then
+    /// on devices write what they keep at once. `before`: the graph that this one comes after.
     ///
     /// # Errors
     /// What the first of its disks says that has failed; to undo a change, one that has not is enough.
     pub async fn commit(&self, before: Option<&Self>) -> Result<()> {
         // A new disk counts once the others say that it is one: else it could tell of a graph of which they know nothing.
-        let mut written = self.tell(|disk| disk.fresh).await.into_iter();
+        let mut written =
+            self.tell(|disk| disk.fresh && !seeded::on(Bug::NewDiskEarly)).await.into_iter();
         if before.is_none() && self.again {
             // Its epoch is above all others: one disk that has it is enough to find it again.
             written.reduce(Result::or).unwrap_or(Ok(()))?;
@@ -366,9 +438,15 @@ impl Labels {
         written.try_for_each(|written| written)?;
         self.catch_up().await?;
         self.made().await?;
-        self.clear_grown().await;
+        self.clear_grown().await?;
         self.release();
-        let gone = before.into_iter().flat_map(|before| before.disks.values());
+        Ok(())
+    }
+
+    /// Tells the disks of the graph `before` that are its disks no more that they are not. The graph's own say so
+    /// already, and one that has left may be ill: what cannot be told in [`GONE_TOLD_WITHIN`] is not.
+    pub async fn tell_gone(&self, before: &Self) {
+        let gone = before.disks.values();
         let gone = gone.filter_map(Disk::writable).filter(|slot| self.slot(&slot.store).is_none());
         let told = gone.map(|slot| {
             let (epoch, spec) = (self.epoch, self.spec.clone());
@@ -376,9 +454,8 @@ impl Labels {
                 (label.holder, label.epoch, label.spec) = (None, epoch, spec);
             })
         });
-        // The graph's own disks say so already; one that has left may be ill.
-        let _: Vec<Result<()>> = all(told.collect()).await;
-        Ok(())
+        let told: Vec<_> = told.collect();
+        let _ = self.env.within(GONE_TOLD_WITHIN, all(told)).await;
     }
 
     /// Writes on all disks whose they are; `forming`: which of them are being made still.
@@ -391,6 +468,7 @@ impl Labels {
                 name: name.clone(),
                 data_bytes: disk.data_bytes,
                 epoch: self.epoch,
+                round: self.round,
                 spec: self.spec.clone(),
                 past: self.past.clone(),
                 forming: forming(disk),
@@ -412,13 +490,21 @@ impl Labels {
     }
 
     /// Where labels were at the end of a disk, there are data by now: zeros, as in the rest of what it has more. If
-    /// that fails they are other bytes that nobody has written.
-    async fn clear_grown(&self) {
+    /// that fails they are other bytes that nobody has written. Until both generations say where the new end is, labels
+    /// are looked for there.
+    ///
+    /// # Errors
+    /// What the first disk says that cannot be told.
+    async fn clear_grown(&self) -> Result<()> {
         for disk in self.disks.values() {
-            if let (Some(before), Some(open)) = (disk.grown_from, &disk.open) {
+            if let (Some(before), Some(open), Some(slot)) =
+                (disk.grown_from, &disk.open, disk.writable())
+            {
+                slot.update(|_| {}).await?;
                 let _ = meta::wipe_back(&self.env, &open.lower, before).await;
             }
         }
+        Ok(())
     }
 
     /// Lets devices write at once: from here on they stay.
@@ -426,14 +512,28 @@ impl Labels {
         self.disks.values().filter_map(|disk| disk.slot.as_ref()).for_each(|slot| slot.release());
     }
 
-    /// What stands on new disks is made, and what it keeps is there: from now on they count.
+    /// What stands on new disks is made, and what it keeps is there: from now on they count. And all disks know that
+    /// all of them were told.
     ///
     /// # Errors
     /// What the first disk says that cannot be told.
     pub async fn made(&self) -> Result<()> {
-        let fresh = self.disks.values().filter(|disk| disk.fresh).filter_map(Disk::writable);
-        let told = fresh.map(|slot| update(slot, |label| label.forming = false));
+        let (round, is_complete) = (self.round, self.tells_all());
+        let told = self.disks.values().filter(|disk| disk.fresh || is_complete);
+        let told = told.filter_map(Disk::writable).map(|slot| {
+            update(slot, move |label| {
+                label.forming = false;
+                if is_complete {
+                    label.complete = round;
+                }
+            })
+        });
         all(told.collect()).await.into_iter().collect()
+    }
+
+    /// Whether no disk that is there is left out when they are told something.
+    fn tells_all(&self) -> bool {
+        self.disks.values().all(|disk| disk.open.is_none() || disk.writable().is_some())
     }
 
     fn slot(&self, store: &Rc<Store>) -> Option<&Rc<Slot>> {
@@ -450,6 +550,7 @@ impl Labels {
             opening: Opening { degraded: true, ..self.opening.clone() },
             disks: disks.collect(),
             epoch: failed.map_or(self.epoch, |failed| failed.epoch) + 1,
+            round: failed.map_or(self.round, |failed| failed.round) + 1,
             spec: self.spec.clone(),
             past: self.past.clone(),
             keepers: self.keepers.clone(),
@@ -457,6 +558,16 @@ impl Labels {
             known: self.keepers.clone(),
             again: true,
         }
+    }
+
+    /// Whether the label of that disk is known to say how large it is now, or it has none.
+    pub fn is_as_large(&self, disk: &str) -> bool {
+        self.disks.get(disk).is_none_or(|disk| {
+            let label = disk.store().map(|store| store.label());
+            label.is_some_and(|label| {
+                label.epoch == self.epoch && label.data_bytes == disk.data_bytes
+            })
+        })
     }
 
     /// In which epoch the graph is, and the spec that the labels keep.
@@ -469,19 +580,23 @@ impl Labels {
         &self.past
     }
 
-    /// Looks at every copy of every label: where it is, what is there, and what it should be.
-    ///
-    /// # Errors
-    /// What the first disk says that cannot be read.
-    pub async fn inspect(&self) -> Result<Vec<(String, Inspection, Label)>> {
-        let mut found = Vec::new();
-        for disk in self.disks.values() {
-            let (Some(store), Some(known)) = (disk.store(), &disk.disk) else { continue };
-            let inspection = store.inspect().await?;
-            let label = store.label().clone();
-            found.push((place_of(known).to_owned(), inspection, label));
-        }
-        Ok(found)
+    /// Looks at every copy of every label. A disk that does not answer in [`LOOK_WITHIN`] is no longer waited for.
+    pub async fn inspect(&self) -> Vec<Inspected> {
+        let looks = self.disks.values().filter_map(|disk| {
+            let (store, known) = (disk.store()?.clone(), disk.disk.as_ref()?);
+            let (env, place) = (self.env.clone(), place_of(known).to_owned());
+            let look: LocalFuture<Inspected> = Box::pin(async move {
+                let found = env.within(LOOK_WITHIN, store.inspect()).await;
+                let found = found.unwrap_or_else(|| {
+                    let words = format!("it does not answer within {LOOK_WITHIN:?}");
+                    Err(Error::new(ErrorKind::TimedOut, words))
+                });
+                let label = store.label().clone();
+                Inspected { place, label, found }
+            });
+            Some(look)
+        });
+        all(looks.collect()).await
     }
 
     /// Writes all copies of all labels anew.
@@ -504,11 +619,16 @@ impl Labels {
     /// The disk of that kind that is open, if this is one.
     pub(super) fn in_use(&self, kind: &Kind, identity: &str) -> Option<InUse> {
         let mut disks = self.disks.values().filter(|disk| disk.identity == identity);
-        disks.find_map(|disk| {
-            let known = disk.disk.as_ref().filter(|known| known.kind.name == kind.name)?;
-            let (open, store) = (disk.open.clone()?, disk.store()?.clone());
-            Some(InUse { disk: known.clone(), open, store })
-        })
+        disks.find_map(|disk| disk.in_use().filter(|it| it.disk.kind.name == kind.name))
+    }
+
+    /// The disk that is open under this one's name, if that is at its place; and which one it is.
+    pub(super) fn in_use_at(&self, sought: &LabelledDisk) -> Option<(String, InUse)> {
+        let disk = self.disks.get(&sought.given.name)?;
+        let is_it = |it: &InUse| {
+            it.disk.kind.name == sought.kind.name && place_of(&it.disk) == place_of(sought)
+        };
+        Some((disk.identity.clone(), disk.in_use().filter(is_it)?))
     }
 
     /// Marks the disks as closed in order. Everything that was answered has been flushed.
@@ -516,7 +636,13 @@ impl Labels {
     /// # Errors
     /// What the first disk says that cannot be marked; the others are.
     pub async fn close(&self) -> Result<()> {
-        self.close_those(|_| true).await
+        let round = self.round + 1;
+        self.close_those(|_| true, move |label| label.round = round).await?;
+        if self.tells_all() {
+            // It is closed in any case: this is for a copy of a disk from when it was in use.
+            let _ = self.close_those(|_| true, move |label| label.complete = round).await;
+        }
+        Ok(())
     }
 
     /// Nothing was served after all: the marks are again what they were.
@@ -524,12 +650,21 @@ impl Labels {
     /// # Errors
     /// As [`Labels::close`].
     pub async fn give_up(&self) -> Result<()> {
-        self.close_those(|disk| disk.clean).await
+        self.close_those(|disk| disk.clean, |_| {}).await
     }
 
-    async fn close_those(&self, which: impl Fn(&Disk) -> bool) -> Result<()> {
+    async fn close_those(
+        &self,
+        which: impl Fn(&Disk) -> bool,
+        too: impl Fn(&mut Label) + Copy + 'static,
+    ) -> Result<()> {
         let slots = self.disks.values().filter(|disk| which(disk)).filter_map(Disk::writable);
-        let closed = slots.map(|slot| update(slot, |label| label.holder = None));
+        let closed = slots.map(|slot| {
+            update(slot, move |label| {
+                label.holder = None;
+                too(label);
+            })
+        });
         all(closed.collect()).await.into_iter().collect()
     }
 
@@ -580,6 +715,14 @@ impl Labels {
                     && above.lowers[1] == index
             })
     }
+}
+
+/// The disks that are older than others: these were told of a round of which all were told, and that they know
+/// nothing of.
+pub fn older<'l>(labels: impl Iterator<Item = &'l Label> + Clone) -> BTreeSet<Uuid> {
+    let complete = labels.clone().map(|label| label.complete).max().unwrap_or(0);
+    let complete = if seeded::on(Bug::OlderServes) { 0 } else { complete };
+    labels.filter(|label| label.round < complete).map(|label| label.disk).collect()
 }
 
 /// The disks beneath a node, or itself.

@@ -16,6 +16,7 @@ pub struct News {
     pub name: String,
     pub data_bytes: u64,
     pub epoch: u64,
+    pub round: u64,
     pub spec: String,
     /// The specs before it, the newest first.
     pub past: Rc<[Past]>,
@@ -138,7 +139,8 @@ impl Slot {
         label.data_bytes = news.data_bytes;
         label.spec.clone_from(&news.spec);
         label.past = news.past.clone();
-        (label.epoch, label.forming) = (news.epoch, news.forming);
+        (label.epoch, label.round) = (news.epoch, label.round.max(news.round));
+        label.forming = news.forming;
     }
 
     /// Writes what a device keeps; or holds it back.

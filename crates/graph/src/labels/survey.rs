@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 use block::{Env, Error, ErrorKind, Info, Lower};
 use meta::{AREA_BYTES, Area, Label, Seen, Sought, Store};
@@ -9,9 +10,12 @@ use meta::{AREA_BYTES, Area, Label, Seen, Sought, Store};
 use super::bind::{self, Binding, Bound, Sight, Sighting};
 use super::{Labels, Opening, Refusal, Why, text};
 use crate::engine::{AnyDevice, Engine, NodeId};
-use crate::kind::{DiskPlan, Given, Maker, OF_MAKING, Registry, Value};
+use crate::kind::{DiskPlan, Fault, Given, Maker, OF_MAKING, Registry, Value};
 use crate::spec::units::{format_exact, write_size};
 use crate::spec::{LabelledDisk, NOWHERE, Spec, Surveyed};
+
+/// Whether a disk that is open and cannot be opened again is there all the same: it answers so soon.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
 /// The labelled disks of a spec, looked at. Those that are there are open.
 pub struct Survey {
@@ -124,6 +128,11 @@ impl Survey {
                 Ok(binding) => {
                     survey.binding = binding;
                     survey.grown = survey.growing();
+                    let older = survey.names_of_older().into_iter().map(|name| {
+                        format!("note: {name} is older than the other disks: they were in use since, without it")
+                    });
+                    let older: Vec<_> = older.collect();
+                    survey.binding.notices.extend(older);
                 }
                 Err(refusals) => survey.refusals = refusals,
             }
@@ -207,6 +216,11 @@ impl Survey {
                     if !self.opening.wipe.contains(&name) {
                         cut_short(&look, size, has_lost_its_end)?;
                     }
+                    let is_as_made = |(label, _): &(Label, usize)| is_as_made(&look.disk, label);
+                    let says_size = look.disk.given.size("size").is_some();
+                    if says_size && !look.label.as_ref().is_some_and(is_as_made) {
+                        as_the_spec_says(&look.disk, &self.env).await.map_err(fail)?;
+                    }
                     sight
                 }
             }
@@ -249,7 +263,9 @@ impl Survey {
             return Err(Refusal::of(name, Why::Elsewhere, words));
         }
         let has = look.facts.as_ref().map_or(0, |facts| facts.info.size);
-        said_of_size(look, has)?;
+        if !is_as_made(&look.disk, &store.label()) {
+            said_of_size(look, has)?;
+        }
         let others = changed(&before, &look.disk);
         let grows = self.opening.grow.contains_key(name);
         let open = match grows || !others.is_empty() {
@@ -420,6 +436,13 @@ fn changed<'d>(before: &'d LabelledDisk, after: &'d LabelledDisk) -> Vec<&'d str
     names
 }
 
+/// Whether the label tells of as many bytes as the spec says: what the disk has more is not used. A process may have
+/// ended after it had made a file larger, and before the graph was told.
+fn is_as_made(disk: &LabelledDisk, label: &Label) -> bool {
+    let said = disk.given.size("size").and_then(|said| meta::data_bytes(said).ok());
+    said == Some(label.data_bytes)
+}
+
 /// A disk that is in use has `has` bytes; whether a spec that says how many agrees.
 fn said_of_size(look: &Look, has: u64) -> Result<(), Refusal> {
     let given = &look.disk.given;
@@ -477,16 +500,36 @@ fn sight_of(seen: Seen, found: &mut Option<(Label, usize)>) -> Sight {
 }
 
 /// What the kind says of the disk, and whether the running graph has it open, by whatever name and options: of
-/// such a one it counts for nothing how it would have been made.
+/// such a one it counts for nothing how it would have been made. Whether one may be larger than it would have been,
+/// its label says.
 async fn in_use_or_not(
     disk: &LabelledDisk,
     env: &Env,
     running: Option<&Labels>,
 ) -> Result<(DiskPlan, Option<InUse>), Error> {
-    let Some(running) = running else { return Ok((probe(disk, env).await?, None)) };
     let mut there = disk.clone();
     there.given.options.retain(|(name, _)| !OF_MAKING.contains(name));
+    let Some(running) = running else {
+        let plan = match (probe(disk, env).await, disk.given.size("size")) {
+            (Err(error), Some(said)) => {
+                let there = probe(&there, env).await.ok().filter(|plan| plan.info.size > said);
+                there.ok_or(error)?
+            }
+            (probed, _) => probed?,
+        };
+        return Ok((plan, None));
+    };
     let probed = probe(&there, env).await;
+    if let Err(error) = &probed
+        && is_missing(error)
+        && let Some((identity, in_use)) = running.in_use_at(disk)
+        && let Some(Ok(_)) = env.within(ANSWERS_WITHIN, in_use.store.inspect()).await
+    {
+        // A server may take one client only, and a file may have another name by now.
+        let info = in_use.open.lower.info().clone();
+        let plan = DiskPlan { info, creates: false, words: String::new(), identity };
+        return Ok((plan, Some(in_use)));
+    }
     let in_use = probed.as_ref().ok().and_then(|plan| running.in_use(disk.kind, &plan.identity));
     let says_more = there.given.options.len() < disk.given.options.len();
     let probed = if in_use.is_none() && says_more { probe(disk, env).await } else { probed };
@@ -510,11 +553,21 @@ async fn probe(disk: &LabelledDisk, env: &Env) -> Result<DiskPlan, Error> {
     given.options.retain(|(name, _)| *name != "create");
     match make(&given, env, None).await {
         Err(error) => Err(error),
-        Ok(_) => {
-            let words: Vec<_> = faults.into_iter().map(|fault| fault.message).collect();
-            Err(Error::new(ErrorKind::Invalid, words.join("; ")))
-        }
+        Ok(_) => Err(in_words(faults)),
     }
+}
+
+/// Whether the kind has nothing against the disk, which may be open by now.
+async fn as_the_spec_says(disk: &LabelledDisk, env: &Env) -> Result<(), Error> {
+    let Maker::Disk { plan, .. } = disk.kind.maker else {
+        unreachable!("only disks have labels: the draft checked that")
+    };
+    plan(&disk.given, env).await.map(drop).map_err(in_words)
+}
+
+fn in_words(faults: Vec<Fault>) -> Error {
+    let words: Vec<_> = faults.into_iter().map(|fault| fault.message).collect();
+    Error::new(ErrorKind::Invalid, words.join("; "))
 }
 
 /// Whether the disk is not there, or is so ill that it might as well not be.

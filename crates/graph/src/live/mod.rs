@@ -193,7 +193,7 @@ impl Live {
         };
         let handovers =
             self.prepare(&old, &planned, labels.as_ref()).await.map_err(Unchanged::Failed)?;
-        let _held = self.engine.hold();
+        let held = self.engine.hold();
         let deadline = self.env.now().after(limit);
         self.quiet(&old, deadline).await.map_err(Unchanged::Failed)?;
         let stays = same::stays(&old.planned, &planned);
@@ -205,6 +205,10 @@ impl Live {
             Ok(graph) => {
                 self.shut(&old, |name| graph.export(name).is_none());
                 *self.now.borrow_mut() = Rc::new(Now { planned, graph, labels });
+                drop(held);
+                if let (Some(labels), Some(before)) = (&self.now().labels, &old.labels) {
+                    labels.tell_gone(before).await;
+                }
                 Ok(changes)
             }
             Err(error) => Err(self.undo(change, error).await),

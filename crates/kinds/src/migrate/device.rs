@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use block::env::LocalFuture;
+use block::seeded::{self, Bug};
 use block::{
     Below, ByteRange, Child, Control, Device, Env, Error, ErrorKind, FlushFault, Handled, Handover,
     Health, Info, Job, JobCommand, JobState, Kept, Lower, Mode, Needs, Op, OrElse, Pace, Progress,
@@ -38,6 +39,8 @@ pub struct Inner {
     /// Bytes before it are on `to`.
     pub boundary: Cell<u64>,
     pub back: Cell<bool>,
+    /// Whether it was told to turn round: it does between two windows.
+    pub turning: Cell<bool>,
     pub paused: Cell<bool>,
     pub state: RefCell<State>,
     pub torn: RefCell<Option<Torn>>,
@@ -104,6 +107,7 @@ impl Migrate {
             lock: RangeLock::new(),
             boundary: Cell::new(record.boundary),
             back: Cell::new(record.back),
+            turning: Cell::new(false),
             paused: Cell::new(record.paused),
             state: RefCell::new(State::Done),
             torn: RefCell::new(torn),
@@ -125,6 +129,11 @@ impl Inner {
     /// Whether the boundary is where it is to go.
     pub fn is_at_end(&self) -> bool {
         self.boundary.get() == if self.back.get() { 0 } else { self.size }
+    }
+
+    /// Whether the boundary goes back, or is about to.
+    fn goes_back(&self) -> bool {
+        self.back.get() || self.turning.get()
     }
 
     /// The device that has all bytes, for good.
@@ -199,7 +208,7 @@ impl Inner {
             State::Done => (JobState::Done, String::new()),
         };
         let (from, to) = (self.from.name(), self.to.name());
-        let (what, done) = match self.back.get() {
+        let (what, done) = match self.goes_back() {
             false => (format!("from {from} to {to}"), self.boundary.get()),
             true => (format!("back from {to} to {from}"), self.size - self.boundary.get()),
         };
@@ -231,13 +240,20 @@ impl Inner {
         match (command, state) {
             (JobCommand::Wait, _) => return Handled::Later(self.clone().ended()),
             (_, State::Done) => return refuse("it is done; take it out of the graph"),
-            (JobCommand::Cancel, _) if self.back.get() => return refuse("it goes back already"),
-            (JobCommand::Resume, State::Moving) => return refuse("it is not paused"),
-            (JobCommand::Pause, State::Paused) => return refuse("it is paused already"),
+            (JobCommand::Cancel, _) if self.goes_back() => return refuse("it goes back already"),
+            // It may not have heard yet of what it was told last.
+            (JobCommand::Resume, State::Moving) if !self.paused.get() => {
+                return refuse("it is not paused");
+            }
+            (JobCommand::Resume, State::Moving) => self.paused.set(false),
+            (JobCommand::Pause, _) if self.paused.get() => return refuse("it is paused already"),
             (JobCommand::Pause, State::Stopped(_)) => return refuse("it has stopped by itself"),
-            (JobCommand::Pause, State::Moving) => self.paused.set(true),
+            (JobCommand::Pause, State::Moving | State::Paused) => self.paused.set(true),
             (JobCommand::Cancel, state) => {
-                self.back.set(true);
+                self.turning.set(true);
+                if seeded::on(Bug::TurnedAtOnce) {
+                    self.back.set(true);
+                }
                 self.paused.set(false);
                 if !matches!(state, State::Moving) {
                     self.resume();

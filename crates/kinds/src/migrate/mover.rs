@@ -140,16 +140,26 @@ impl Inner {
 
     /// One window, or the end; whether there may be more.
     async fn step(&self, mover: &mut Mover) -> Result<bool> {
-        let over = self.is_told_to_rest();
-        if over || self.is_at_end() {
+        if self.turning.take() {
+            self.back.set(true);
+        }
+        if self.is_told_to_rest() {
             self.settle(mover).await?;
-            if !over {
-                // The second one is for the copy of the label that the first one has left.
-                self.keep(None).await?;
-                self.become_state(State::Done);
-            } else if !self.closing.get() {
+            // It may have been told something else meanwhile.
+            let rests = self.paused.get() && !self.turning.get();
+            if rests && !self.closing.get() {
                 self.become_state(State::Paused);
             }
+            return Ok(!rests && !self.closing.get());
+        }
+        if self.is_at_end() {
+            self.settle(mover).await?;
+            // The second one is for the copy of the label that the first one has left.
+            self.keep(None).await?;
+            if self.turning.get() {
+                return Ok(true);
+            }
+            self.become_state(State::Done);
             return Ok(false);
         }
         self.flush_fault.check()?;
@@ -159,6 +169,7 @@ impl Inner {
             // It was told to turn round.
             self.settle(mover).await?;
         }
+        let room = self.room(mover, range.len() as usize).await?;
         let alone = match self.lock.try_lock(range, Mode::Exclusive) {
             Some(alone) => alone,
             None => {
@@ -170,8 +181,7 @@ impl Inner {
             }
         };
         let (source, _) = self.sides();
-        let buf = self.env.pool().wait_for(range.len() as usize).await?;
-        let data = source.read(range, buf).await?;
+        let data = source.read(range, room).await?;
         let window = self.in_place.then(|| Window::of(range, &data.read()));
         if !seeded::on(Bug::MoveUnrecorded) && (window.is_some() || mover.moved.is_some()) {
             self.keep(window.clone()).await?;
@@ -180,6 +190,18 @@ impl Inner {
         self.put(mover, Torn { range, window }, data, alone).await?;
         turn.done(range.len());
         Ok(true)
+    }
+
+    /// A buffer. Nobody waits for the mover meanwhile: they may be those who have them all.
+    async fn room(&self, mover: &mut Mover, len: usize) -> Result<Buf> {
+        let mut room = pin!(self.env.pool().wait_for(len));
+        if let Poll::Ready(room) = poll_fn(|cx| Poll::Ready(room.as_mut().poll(cx))).await {
+            return room;
+        }
+        if mover.moved.is_some() {
+            self.settle(mover).await?;
+        }
+        room.await
     }
 
     /// Writes a window where it goes to, and lets the boundary follow.
@@ -220,8 +242,7 @@ impl Inner {
         if mover.moved.is_some() {
             self.settle(mover).await?;
         }
-        let back = self.back.get();
-        let disturbed = || self.is_told_to_rest() || self.back.get() != back;
+        let disturbed = || self.is_told_to_rest() || self.turning.get();
         Ok(first(step, self.changed.until(disturbed)).await)
     }
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::seeded::{self, Bug};
-use block::{ByteRange, Kept, RangeLock, Result, What};
+use block::{ByteRange, Error, Kept, RangeLock, Result, What};
 
 use super::device::Inner;
 use super::intent::Intent;
@@ -189,11 +189,12 @@ impl Inner {
     pub fn hear_of_failures(&self) {
         let Some(ledger) = &self.ledger else { return };
         let me = self.me.clone();
-        ledger.kept.on_failure(Rc::new(move |port, error| {
+        let told = move |port, error: &Error| {
             if let Some(mirror) = me.upgrade() {
                 mirror.retire(port, Member::words_of("its label", error));
             }
-        }));
+        };
+        ledger.kept.on_failure(self.deadline.clone(), Rc::new(told));
     }
 
     /// What was held back until the mirror is sure to stay is written once more: who could not take it is out.

@@ -311,7 +311,8 @@ impl Members<'_> {
         }
         let has_newest = |n: &usize| records[*n].as_ref() == Some(newest);
         // Where one was closed in order nothing came behind: who was not may be an image from when it was in use.
-        let is_final = |n: &usize| self.found[*n].clean && has_newest(n);
+        let is_final =
+            |n: &usize| self.found[*n].clean && has_newest(n) && !seeded::on(Bug::ImageIsSource);
         let one = |is_it: &dyn Fn(&usize) -> bool| in_sync.iter().copied().find(is_it);
         let best = one(&is_final).or_else(|| one(&has_newest)).unwrap_or(in_sync[0]);
         let source = self.trust.filter(|n| in_sync.contains(n)).unwrap_or(best);

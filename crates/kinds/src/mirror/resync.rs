@@ -251,8 +251,12 @@ impl Inner {
 
     /// Copies one range to a member from one that is in sync.
     async fn copy(&self, to: usize, range: ByteRange) -> Result<(), Uncopied> {
+        // Before the lock: who holds buffers may wait for it.
+        let room = self.env.pool().wait_for(range.len() as usize).await;
+        let room = room.map_err(Uncopied::Unread)?;
         let _alone = self.lock.lock(range, Mode::Exclusive).await;
-        let data = self.read_any(range, Copies::NONE.with(to)).await.map_err(Uncopied::Unread)?;
+        let read = self.read_any(range, room, Copies::NONE.with(to)).await;
+        let data = read.map_err(Uncopied::Unread)?;
         self.put(to, range, data).await.map_err(Uncopied::Unwritten)
     }
 
@@ -270,11 +274,16 @@ impl Inner {
     }
 
     /// The bytes of a range from any member that is in sync and not `except`ed.
-    async fn read_any(&self, range: ByteRange, except: Copies) -> Result<Buf> {
+    async fn read_any(&self, range: ByteRange, room: Buf, except: Copies) -> Result<Buf> {
+        let mut room = Some(room);
         let mut failed =
             Error::new(ErrorKind::Faulted, "no other member is in sync").at(&self.name);
         for source in self.in_sync().filter(|n| !except.has(*n)) {
-            let buf = self.env.pool().wait_for(range.len() as usize).await?;
+            let buf = match room.take() {
+                Some(room) => room,
+                // What is late may still come to the one before.
+                None => self.env.pool().wait_for(range.len() as usize).await?,
+            };
             let read = self.members[source].lower.start(Op::read(range, buf));
             match self.deadline.guard(read).await.map(block::Done::into_buf) {
                 Some(Ok(data)) => return Ok(data),

@@ -228,12 +228,11 @@ impl Inner {
         }
         read.retain(|(index, _)| self.members[*index].state() == State::InSync);
         let Some((_, first)) = read.first() else { return };
-        let (mut right, mut differing) = (first.clone(), Copies::NONE);
+        let (right, mut differing) = (first.clone(), Copies::NONE);
         if read.iter().any(|(_, bytes)| *bytes.read() != *first.read()) {
             let block = self.members[0].lower.info().block_size as usize;
             let found = most_agree(&read, block);
-            // The copies themselves are not needed any more.
-            right = piece(0);
+            // The copies themselves are not needed any more; but a read that is late may still come to its own.
             right.write().copy_from_slice(&found.right);
             differing = found.differing;
             add(&self.scrubbing.mismatches, found.blocks);

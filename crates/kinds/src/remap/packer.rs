@@ -123,7 +123,12 @@ impl Inner {
                 return Ok(());
             }
             if packing.is_told_to_rest() {
-                return self.keep_paused(map, packing.paused.get()).await;
+                self.keep_paused(map, packing.paused.get()).await?;
+                if packing.is_told_to_rest() {
+                    return Ok(());
+                }
+                // It was told to go on meanwhile.
+                self.keep_paused(map, false).await?;
             }
             if packing.next.get() >= self.layout.blocks {
                 packing.next.set(0);
@@ -163,6 +168,8 @@ impl Inner {
 
     /// Moves those blocks of `range` that are behind all that could be in front; how many.
     async fn move_to_front(&self, map: &Map, range: ByteRange) -> Result<u64> {
+        // Before the lock: who holds buffers may wait for it.
+        let room = self.env.pool().wait_for(self.layout.block_bytes as usize).await?;
         let _alone = self.lock.lock(range, Mode::Exclusive).await;
         let looked = self.look(map, range).await?;
         let mut transaction = map.vault.begin();
@@ -174,8 +181,7 @@ impl Inner {
             }
             let Some(new) = map.blocks.take_before(&mut transaction, old).await? else { break };
             let (from, to) = (self.layout.places(old, 1), self.layout.places(new, 1));
-            let buf = self.env.pool().wait_for(from.len() as usize).await?;
-            let bytes = self.data.read(from, buf).await?;
+            let bytes = self.data.read(from, room.clone()).await?;
             let checksum = meta::vault::page::checksum(&bytes.read());
             self.data.write(to, bytes).await?;
             let data = Data { range: to, checksum };
@@ -217,6 +223,8 @@ impl Inner {
         let running = matches!(*packing.state.borrow(), At::Running);
         match command {
             JobCommand::Wait => {}
+            // It may not have heard yet of what it was told last.
+            JobCommand::Resume if running && packing.paused.get() => packing.paused.set(false),
             JobCommand::Resume if running => return refuse("it is not paused"),
             JobCommand::Resume => {
                 packing.paused.set(false);

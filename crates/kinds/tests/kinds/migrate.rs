@@ -133,6 +133,8 @@ fn lives(seed: u64, in_place: bool, turns: bool) {
         }
         (0..4).for_each(|n| worker(n).start(200));
         if turns && !turned && bench.lives == 3 {
+            // In the midst of a window, mostly.
+            bench.pass(Duration::from_nanos(draw.within(0, 5_000_000)));
             turned = life.job(JobCommand::Cancel).is_ok();
         }
         bench.pass(Duration::from_nanos(draw.within(10_000, 20_000_000)));
@@ -167,7 +169,7 @@ fn nothing_is_lost_on_the_way() {
 
 #[test]
 fn nothing_is_lost_when_it_turns_round() {
-    for seed in 100..110 {
+    for seed in 100..124 {
         lives(seed, false, true);
         lives(seed, true, true);
     }
@@ -211,6 +213,14 @@ fn it_rests_and_goes_on_and_keeps_to_its_speed() {
     let paused = life.report().jobs[0].clone();
     assert_eq!(paused.state, JobState::Paused);
     assert_eq!(life.job(JobCommand::Pause).unwrap_err().kind(), ErrorKind::InUse);
+    // Whatever it has heard of: the last word counts.
+    life.job(JobCommand::Resume).unwrap();
+    life.job(JobCommand::Pause).unwrap();
+    life.job(JobCommand::Resume).unwrap();
+    life.job(JobCommand::Pause).unwrap();
+    bench.pass(Duration::from_secs(1));
+    let paused = life.report().jobs[0].clone();
+    assert_eq!(paused.state, JobState::Paused);
     drop(life);
     // Nobody has forgotten it after a restart.
     bench.world.drop_tasks();

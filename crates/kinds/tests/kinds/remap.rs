@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use block::{ByteRange, Control, ErrorKind, JobCommand, JobState, Op, Report, Result, State, Verb};
 use graph::kind::Value;
+use meta::vault::{Array, Options, Shape, Spec, Vault};
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
 use sim::{
@@ -12,6 +13,7 @@ use sim::{
     SimWorld,
 };
 use testkit::Shelf;
+use zerocopy::little_endian::U64;
 
 const BLOCK: u64 = 4096;
 
@@ -475,5 +477,52 @@ fn packing_leaves_what_is_free_behind_what_is_taken() {
     for block in (0..60).filter(|block| block % 4 == 3) {
         let expected = [block as u8 + 1; BLOCK as usize];
         assert_eq!(bench.read(&life, block * BLOCK, BLOCK).unwrap(), expected);
+    }
+}
+
+/// Who waits for a checkpoint may stop waiting at any moment, as a change does that does not end in time: what it has
+/// taken is written all the same, and the next one goes on from there.
+#[test]
+fn a_checkpoint_that_nobody_waits_for_any_more_comes_to_its_end() {
+    let shape = Shape { log_bytes: Some(1 << 20), objects: 8, bytes: None };
+    let with =
+        Options { cache_bytes: 400 * 4096, read_only: false, may_degrade: false, vault: None };
+    for micros in (0..3000).step_by(60) {
+        let bench = Bench::new(micros, 0, 40);
+        let disk = DiskConfig::new(4 << 20, Profile::Native512);
+        bench.world.plug("/disk0", &SimDisk::new(&bench.world, 0, disk));
+        let graph =
+            Assembly::new(&bench.world.env(), kinds::REGISTRY, false, Stream::new(1, "", 0));
+        let mut graph = graph.in_world(&bench.world);
+        let disk = graph.add("path", &[("path", Value::Text("/disk0".to_owned()))], &[]).unwrap();
+        let (env, lower) = (bench.world.env(), graph.lower(disk));
+        let (count, step) = (16_000, 480);
+        let done = bench.world.block_on(async {
+            Vault::format(&env, std::slice::from_ref(&lower), shape).await?;
+            let vault = Vault::open(&env, vec![Some(lower.clone())], &with).await?;
+            let mut transaction = vault.begin();
+            let id = transaction.create(&Spec::array::<U64>("a", 0, count))?;
+            vault.commit(transaction).await?;
+            let array = Array::<U64>::new(&vault, id);
+            for record in (0..count).step_by(step) {
+                let mut transaction = vault.begin();
+                array.set(&mut transaction, record, &U64::new(record + 1))?;
+                vault.commit(transaction).await?;
+            }
+            let _ = env.within(Duration::from_micros(micros), vault.flush()).await;
+            // The next one has other pages.
+            let mut transaction = vault.begin();
+            array.set(&mut transaction, 1, &U64::new(7))?;
+            vault.commit(transaction).await?;
+            vault.close().await?;
+            let vault = Vault::open(&env, vec![Some(lower)], &with).await?;
+            let array = Array::<U64>::new(&vault, id);
+            for record in (0..count).step_by(step) {
+                assert_eq!(array.get(record).await?.get(), record + 1, "cut after {micros} us");
+            }
+            Ok(())
+        });
+        let done: Result<()> = done.unwrap();
+        done.unwrap();
     }
 }

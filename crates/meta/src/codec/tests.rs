@@ -8,6 +8,8 @@ fn sample() -> Label {
     Label {
         sequence: 0x0102,
         epoch: 3,
+        round: 5,
+        complete: 4,
         disk: Uuid([0x11; 16]),
         disk_name: "a".to_owned(),
         graph: Uuid([0x22; 16]),
@@ -33,7 +35,7 @@ fn put(bytes: &mut [u8], at: usize, part: &[u8]) {
 fn golden_bytes() {
     let mut golden = vec![0; 512 + 14 + 80 + 3];
     put(&mut golden, 0, b"CAIRNLBL");
-    put(&mut golden, 8, &[1, 0, 0, 0, 0x73, 0x58, 0x45, 0xb0, 0x61, 2, 0, 0, 0, 0x10, 0, 0]);
+    put(&mut golden, 8, &[1, 0, 0, 0, 0xb8, 0xad, 0xdc, 0x76, 0x61, 2, 0, 0, 0, 0x10, 0, 0]);
     put(&mut golden, 48, &[2, 1, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
     put(&mut golden, 64, &[0x11; 16]);
     put(&mut golden, 80, &[0x22; 16]);
@@ -43,6 +45,7 @@ fn golden_bytes() {
     put(&mut golden, 152, b"a");
     put(&mut golden, 216, b"home");
     put(&mut golden, 280, b"here");
+    put(&mut golden, 344, &[5, 0, 0, 0, 0, 0, 0, 0, 4]);
     put(&mut golden, 512, b"name = \"home\"\n");
     put(&mut golden, 526, &[9, 0, 0, 0, 0, 0, 0, 0, 3]);
     put(&mut golden, 542, b"pair");

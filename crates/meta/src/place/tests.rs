@@ -15,6 +15,8 @@ fn label(sequence: u64, spec_bytes: usize) -> Label {
     Label {
         sequence,
         epoch: 3,
+        round: 0,
+        complete: 0,
         disk: Uuid([1; 16]),
         disk_name: "a".to_owned(),
         graph: Uuid([2; 16]),

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use super::geometry::PageNumber;
-use super::page::{MAP_OWNER, PAGE_BYTES, Page};
+use super::page::{PAGE_BYTES, Page};
 
 /// The smallest cache.
 pub const CACHE_BYTES_MIN: usize = 40 * PAGE_BYTES;
@@ -172,11 +172,13 @@ impl Cache {
         }
     }
 
-    /// Replaces a page by what is now on the disks, if it is here.
+    /// Puts a page of the map here that a checkpoint is writing. It stays until that is over.
     pub fn renew(&mut self, number: PageNumber, page: &Page) {
-        if self.places.contains_key(&number) {
-            self.frame(number).page = Rc::new(page.clone());
+        if !self.places.contains_key(&number) {
+            self.insert(number, page.clone());
         }
+        let frame = self.frame(number);
+        (frame.page, frame.frozen) = (Rc::new(page.clone()), true);
     }
 
     /// Every changed page as it is now, for a checkpoint; those stay here until it is over.
@@ -191,20 +193,9 @@ impl Cache {
     }
 
     /// The checkpoint is over.
-    pub fn thaw(&mut self, frozen: &[(PageNumber, Rc<Page>)]) {
-        for (number, _) in frozen {
-            self.frame(*number).frozen = false;
-        }
-    }
-
-    /// Takes out those pages of the map that are not what `checkpoint` has written.
-    pub fn forget_older(&mut self, written: &[PageNumber], checkpoint: u64) {
-        for number in written {
-            let older =
-                |page: &Rc<Page>| page.owner() == MAP_OWNER && page.checkpoint() != checkpoint;
-            if self.peek(*number).is_some_and(older) {
-                self.forget(*number);
-            }
+    pub fn thaw(&mut self, frozen: impl IntoIterator<Item = PageNumber>) {
+        for number in frozen {
+            self.frame(number).frozen = false;
         }
     }
 }
@@ -232,7 +223,7 @@ mod tests {
         cache.change(1).content_mut()[0] = 8;
         cache.unpin(1);
         assert_eq!((frozen[0].1.content()[0], cache.dirty()), (7, 1));
-        cache.thaw(&frozen);
+        cache.thaw(frozen.iter().map(|(number, _)| *number));
         cache.forget(1);
         assert!(cache.peek(1).is_some(), "it was changed since");
     }

@@ -1,5 +1,6 @@
 //! How changed pages reach their places: pages, map, flush, superblock, flush.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -54,9 +55,22 @@ impl Inner {
     /// # Errors
     /// `Faulted` if no copy took it, or if the vault had failed before.
     pub(super) async fn checkpoint(&self, always: bool) -> Result<()> {
-        let _turn = self.checkpointing.turn().await;
-        self.check_writable()?;
-        self.checkpoint_alone(always).await
+        let vault = self.me.upgrade().expect("it is being called");
+        let answer = Rc::new(RefCell::new(None));
+        let told = answer.clone();
+        // Who waits may be gone before the end. Pages that a checkpoint has taken must get to theirs: the next one
+        // would move the log's tail past them.
+        self.env.spawn("a vault's checkpoint", async move {
+            let _turn = vault.checkpointing.turn().await;
+            let done = match vault.check_writable() {
+                Ok(()) => vault.checkpoint_alone(always).await,
+                Err(error) => Err(error),
+            };
+            *told.borrow_mut() = Some(done);
+            vault.progress.wake();
+        });
+        self.progress.until(|| answer.borrow().is_some()).await;
+        answer.take().expect("it was waited for")
     }
 
     /// The same, for who has the turn.
@@ -71,9 +85,13 @@ impl Inner {
             return Ok(());
         }
         let written = self.write_checkpoint(&frozen, before).await;
-        self.tree.cache.borrow_mut().thaw(&frozen.pages);
-        if let Err(error) = &written {
-            self.fail(error);
+        match &written {
+            Ok(()) => {
+                let frozen = frozen.pages.iter().map(|(number, _)| *number);
+                self.tree.cache.borrow_mut().thaw(frozen);
+            }
+            // What could not be written stays: on the disks there is what it was before.
+            Err(error) => self.fail(error),
         }
         self.commits.count(|counters| counters.checkpoints += 1);
         self.progress.wake();
@@ -95,7 +113,7 @@ impl Inner {
         self.primaries.flush().await;
         self.primaries.settle().await?;
         if let Some(root) = root {
-            self.tree.switch(root, &map);
+            self.tree.switch(root, map);
         }
         self.primaries.publish(Durable { root: root.or(before.root), ..next }).await
     }
@@ -173,6 +191,7 @@ impl<'a> Climb<'a> {
     async fn write(&mut self, number: PageNumber, page: &Page, home: usize) -> Result<()> {
         let vault = self.vault;
         if number >= vault.primaries.geometry.pages {
+            // Until it is there, nobody may look for it there.
             vault.tree.cache.borrow_mut().renew(number, page);
         }
         let buf = vault.env.pool().scratch(PAGE_BYTES).await?;

@@ -80,8 +80,9 @@ impl Tree {
             let _loading = Loading(self, number);
             let before = self.switches.get();
             let fetched = self.fetch(from, number).await;
-            // What was found through an older root may have been written over meanwhile.
-            if self.switches.get() == before {
+            // What was found through an older root may have been written over meanwhile, or is here by a checkpoint.
+            let is_here = self.cache.borrow().peek(number).is_some();
+            if !is_here && self.switches.get() == before {
                 self.cache.borrow_mut().insert(number, fetched?);
                 return Ok(());
             }
@@ -159,10 +160,10 @@ impl Tree {
         Ok(())
     }
 
-    /// From now on the map is the one under `root`; `written` are its pages that are new.
-    pub fn switch(&self, root: Pointer, written: &[PageNumber]) {
+    /// From now on the map is the one under `root`; `written` are its pages that are new, and durable.
+    pub fn switch(&self, root: Pointer, written: Vec<PageNumber>) {
         self.root.set(Some(root));
         self.switches.set(self.switches.get() + 1);
-        self.cache.borrow_mut().forget_older(written, root.checkpoint);
+        self.cache.borrow_mut().thaw(written);
     }
 }

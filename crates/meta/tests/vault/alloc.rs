@@ -216,3 +216,18 @@ fn a_check_finds_what_one_copy_has_wrong_and_changes_nothing() {
         assert!(!found.repairable && found.count >= 2, "{found:?}");
     });
 }
+
+#[test]
+fn no_place_is_lost_that_is_given_back_while_others_look() {
+    let world = SimWorld::new(1);
+    let env = world.env();
+    block_on(&world, async {
+        let (vault, _, all) = opened(&env, Policy::FirstFree).await;
+        take(&vault, &all, PLACES / 2).await;
+        let mut transaction = vault.begin();
+        all.free(&mut transaction, Places { first: 3, count: 1 }).unwrap();
+        assert_eq!(take(&vault, &all, 1).await.first, PLACES / 2, "it is not free yet");
+        vault.commit(transaction).await.unwrap();
+        assert_eq!(take(&vault, &all, 1).await.first, 3);
+    });
+}

@@ -118,7 +118,7 @@ impl Trial {
         };
         if is_it(&after) {
             self.world.counters().add(Count::ChangeTold);
-            self.refused_now("the graph from before a change")?;
+            self.refused_now("the graph from before a change", &[])?;
             self.in_sync.retain(|n| after.members.contains(n));
             self.shape = after;
             return Ok(());
@@ -128,8 +128,10 @@ impl Trial {
         }
         self.world.counters().add(Count::ChangeNotTold);
         if self.shape.members.iter().any(|n| !after.members.contains(n)) {
+            let is_new = |n: &usize| !self.shape.members.contains(n);
+            let new: Vec<_> = after.members.iter().copied().filter(is_new).collect();
             let before = std::mem::replace(&mut self.shape, after);
-            let refused = self.refused_now("the graph that a change did not come to");
+            let refused = self.refused_now("the graph that a change did not come to", &new);
             self.shape = before;
             return refused;
         }
@@ -137,11 +139,13 @@ impl Trial {
         Ok(())
     }
 
-    /// What the labels do not tell of does not come up.
-    fn refused_now(&mut self, what: &str) -> Result<(), Failure> {
+    /// What the labels do not tell of does not come up. Disks that are `new` in it may be half wiped.
+    fn refused_now(&mut self, what: &str, new: &[usize]) -> Result<(), Failure> {
+        let is_new = |words: &str| new.iter().any(|n| words.starts_with(&shape::name(*n)));
         let ask = Ask { degraded: self.plugged.contains(&None), ..Ask::default() };
         match self.start(ask, LIMIT)? {
             Start::Refused(Some(Why::Foreign | Why::Renamed), _) => Ok(()),
+            Start::Refused(Some(Why::Holds), words) if is_new(&words) => Ok(()),
             Start::Refused(_, words) => Err(wrong(format!("{what} is told why: {words}"))),
             Start::Up | Start::Unfinished => Err(wrong(format!("{what} is refused: it is not"))),
         }

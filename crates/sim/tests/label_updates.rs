@@ -1,0 +1,71 @@
+//! A label is written while clients have every buffer, and to its end, whoever waits for it.
+
+use std::time::Duration;
+
+use graph::kind::Value;
+use meta::{Label, Store, Uuid};
+use sim::draw::Stream;
+use sim::{Assembly, DiskConfig, Profile, SimDisk, SimWorld};
+
+fn label() -> Label {
+    Label {
+        block_size: 512,
+        sequence: 0,
+        epoch: 1,
+        round: 0,
+        complete: 0,
+        disk: Uuid([1; 16]),
+        graph: Uuid([2; 16]),
+        data_bytes: 2 << 20,
+        written_unix_s: 0,
+        forming: false,
+        disk_name: "a".to_owned(),
+        graph_name: "home".to_owned(),
+        holder: None,
+        spec: String::new(),
+        cells: Default::default(),
+        past: Default::default(),
+        unknown_read_only: 0,
+    }
+}
+
+#[test]
+fn a_label_is_written_while_requests_have_every_buffer() {
+    let world = SimWorld::new(1);
+    let env = world.env();
+    let disk = SimDisk::new(&world, 0, DiskConfig::new(4 << 20, Profile::Native512));
+    world.plug("/disk", &disk);
+    let mut graph = Assembly::new(&env, kinds::REGISTRY, false, Stream::new(1, "order", 0));
+    let disk = graph.add("path", &[("path", Value::Text("/disk".to_owned()))], &[]).unwrap();
+    let store = Store::new(&env, &graph.lower(disk), label(), None).unwrap();
+    let taken: Vec<_> = std::iter::from_fn(|| env.buf(512).ok()).collect();
+    assert!(!taken.is_empty() && env.pool().free_bytes() < 512);
+    world.block_on(store.update(|label| label.epoch = 2)).expect("nobody waits").unwrap();
+    assert_eq!(store.label().epoch, 2);
+}
+
+/// The writes of the next update would overtake those of one that was dropped.
+#[test]
+fn an_update_that_nobody_waits_for_any_more_comes_before_the_next() {
+    for micros in 0..400 {
+        let world = SimWorld::new(micros);
+        let env = world.env();
+        let disk = SimDisk::new(&world, 0, DiskConfig::new(4 << 20, Profile::Native512));
+        world.plug("/disk", &disk);
+        let mut graph = Assembly::new(&env, kinds::REGISTRY, false, Stream::new(1, "order", 0));
+        let disk = graph.add("path", &[("path", Value::Text("/disk".to_owned()))], &[]).unwrap();
+        let store = Store::new(&env, &graph.lower(disk), label(), None).unwrap();
+        let done = world.block_on(async {
+            store.update(|label| label.epoch = 2).await?;
+            let cut = store.update(|label| label.epoch = 3);
+            let _ = env.within(Duration::from_micros(2 * micros), cut).await;
+            store.update(|label| label.epoch = 4).await?;
+            // What is late has come by then.
+            env.sleep(Duration::from_secs(1)).await;
+            store.inspect().await
+        });
+        let found = done.unwrap().unwrap();
+        let (label, _) = found.label.as_ref().unwrap().as_ref().unwrap();
+        assert_eq!((label.epoch, found.ills().len()), (4, 0), "cut after {} us", 2 * micros);
+    }
+}
