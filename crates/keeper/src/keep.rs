@@ -1,8 +1,9 @@
 //! One graph: its worker is started, heard, and started again.
 
 use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, SystemTime};
 
 use block::{Error, Result};
@@ -309,7 +310,7 @@ impl Keep {
             Ok(worker) => worker,
             Err(error) => {
                 life.why = Some(error.to_string());
-                return self.after(life, "it was not started");
+                return self.after(life, None);
             }
         };
         self.is_at(Phase::Starting, |standing| {
@@ -341,8 +342,7 @@ impl Keep {
         while let Some(heard) = self.ear.heard() {
             self.obey(heard, &mut life);
         }
-        let end = worker.bury();
-        self.after(life, &end)
+        self.after(life, worker.bury())
     }
 
     /// The worker that there is, or a new one.
@@ -425,18 +425,19 @@ impl Keep {
     }
 
     /// What comes after that life; all who wait are told.
-    fn after(&mut self, life: Life, end: &str) -> Next {
+    fn after(&mut self, life: Life, end: Option<ExitStatus>) -> Next {
+        let came_to_nothing = life.came_to_nothing(end);
         let code = life.exit.unwrap_or(if life.stopping { UNFLUSHED } else { OTHER });
         let why = life.why.unwrap_or_else(|| match life.exit {
             Some(code) => format!("it ended with {code}"),
-            None => format!("it was killed, or has crashed: {end}"),
+            None => match end {
+                Some(end) => format!("it was killed, or has crashed: {end}"),
+                None => "it was killed, or has crashed".to_owned(),
+            },
         });
         let ended = Ended { code, why };
         self.tell.send_modify(|standing| standing.pid = None);
         if life.stopping {
-            // One that has not come up has served nobody.
-            let came_to_nothing =
-                life.ready.is_none() && life.exit.is_some_and(|code| code != UNFLUSHED);
             let is_well = life.exit == Some(0) || came_to_nothing;
             let told = if is_well { Ok(()) } else { Err(ended.clone()) };
             let failure = told.clone().err();
@@ -487,6 +488,13 @@ impl Life {
             stoppers: Vec::new(),
             renewers: Vec::new(),
         }
+    }
+
+    /// Whether it has served nobody, and left nothing to be flushed.
+    fn came_to_nothing(&self, end: Option<ExitStatus>) -> bool {
+        // Whoever dies of our signal has not come as far as to take signals, and opens disks after that.
+        let was_early = || end.and_then(|end| end.signal()) == Some(Signal::TERM.as_raw());
+        self.ready.is_none() && self.exit.map_or_else(was_early, |code| code != UNFLUSHED)
     }
 
     /// From one word to the next.

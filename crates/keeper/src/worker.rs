@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Child, Command};
+use std::process::{Child, Command, ExitStatus};
 
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
@@ -55,15 +55,15 @@ impl Worker {
         let _ = self.handle.readable().await;
     }
 
-    /// After that: in words, what the system says of its end.
-    pub fn bury(mut self) -> String {
+    /// After that: what the system says of its end, if this process has started it.
+    pub fn bury(mut self) -> Option<ExitStatus> {
         let status = self.child.as_mut().and_then(|child| child.wait().ok());
         if status.is_none() {
             // It may be a child of this process before it became another program. If not, it is not ours.
             let which = WaitId::PidFd(self.handle.get_ref().as_fd());
             let _ = waitid(which, WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
         }
-        status.map_or_else(|| "it is gone".to_owned(), |status| status.to_string())
+        status
     }
 }
 
@@ -79,6 +79,8 @@ fn handle(pid: u32) -> io::Result<AsyncFd<OwnedFd>> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
     use super::*;
 
     #[tokio::test]
@@ -90,8 +92,8 @@ mod tests {
         other.signal(Signal::KILL);
         worker.gone().await;
         other.gone().await;
-        assert!(worker.bury().contains("signal: 9"));
-        assert_eq!(other.bury(), "it is gone");
+        assert_eq!(worker.bury().and_then(|status| status.signal()), Some(9));
+        assert_eq!(other.bury(), None);
         let mut done = Command::new("true").spawn().unwrap();
         done.wait().unwrap();
         assert!(Worker::adopt(done.id()).unwrap().is_none());
