@@ -309,7 +309,7 @@ impl Client {
     /// # Errors
     /// As all.
     pub fn leave(&self) -> Answer<DaemonView> {
-        self.post("/v1/daemon/leave", &())
+        self.post_within(PATIENCE_DISKS, "/v1/daemon/leave", &())
     }
 
     fn get<T: DeserializeOwned>(&self, path: &str) -> Answer<T> {

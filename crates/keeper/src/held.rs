@@ -30,15 +30,17 @@ impl Held {
     pub fn store(&mut self, name: &str, file: OwnedFd) -> Result<()> {
         let failed = |error: io::Error| Error::io(&error, format_args!("holding {name}"));
         let is_socket = is_socket(file.as_fd()).map_err(failed)?;
+        let mut replaced = Ok(());
         if is_socket {
             for (_, held) in self.all.iter().filter(|(held, _)| held == name) {
                 if id(held.as_fd()).map_err(failed)? == id(file.as_fd()).map_err(failed)? {
                     return Ok(());
                 }
             }
-        } else {
-            // Every mount is the same node of /dev: it is told by its name.
-            self.all.retain(|(held, _)| held != name);
+        } else if self.all.iter().any(|(held, _)| held == name) {
+            // Every mount is the same node of /dev: it is told by its name. A service manager tells one by more, and
+            // would hold both.
+            replaced = self.remove(name);
         }
         let limit = |words: String| Err(Error::new(ErrorKind::Limit, words));
         if self.all.len() >= BEQUEST_MAX {
@@ -55,7 +57,7 @@ impl Held {
         }
         let told = runtime::entrust(&far, file.as_fd());
         self.all.push((name.to_owned(), file));
-        told.map(drop)
+        replaced.and(told.map(drop))
     }
 
     /// Closes all of that name.
@@ -103,6 +105,11 @@ impl Held {
             }
         }
         told.into_iter().collect()
+    }
+
+    /// All of them, for whoever holds them from now on.
+    pub fn into_all(self) -> Vec<(String, OwnedFd)> {
+        self.all
     }
 
     /// Each with its name.

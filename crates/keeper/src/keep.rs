@@ -35,6 +35,9 @@ const ORDERS_MAX: usize = 16;
 /// The exit code of what failed before it could have one of its own.
 const OTHER: u8 = 1;
 
+/// The exit code of what somebody needs as it is.
+const IN_USE: u8 = 5;
+
 /// The exit code of a worker that was killed, or crashed, while it was to end in order.
 const UNFLUSHED: u8 = 12;
 
@@ -101,11 +104,23 @@ pub struct Standing {
 type Told = std::result::Result<(), Ended>;
 type Tell = oneshot::Sender<Told>;
 
+/// Descriptors with their names.
+pub type Left = Vec<(String, OwnedFd)>;
+
 enum Order {
     Start(Vec<String>, Tell),
     Stop(Tell),
+    /// The same of somebody who has no patience.
+    StopAtOnce(Tell),
     Renew(Tell),
-    Leave(Tell),
+    Leave(Leaver),
+}
+
+/// Whoever waits until it can be left to another daemon.
+struct Leaver {
+    tell: oneshot::Sender<std::result::Result<Left, Ended>>,
+    /// Whether that daemon gets what is held here.
+    passes_on: bool,
 }
 
 /// A graph that is kept, as everybody else sees it.
@@ -124,7 +139,7 @@ impl Kept {
     pub fn begin(charge: Charge) -> Result<Self> {
         let path = charge.place.join(format!("{}.sock", charge.name));
         let ear = Ear::open(&path).map_err(|error| Error::io(&error, path.display()))?;
-        let (orders, receiver) = mpsc::channel(ORDERS_MAX);
+        let (sender, orders) = mpsc::channel(ORDERS_MAX);
         let now = Standing {
             phase: Phase::Ended,
             since: SystemTime::now(),
@@ -137,9 +152,9 @@ impl Kept {
         let Charge { name, place, held, command, note } = charge;
         let held = Held::new(&name, held);
         let pace = Pace::default();
-        let keep = Keep { name, place, ear, held, command, note, pace, orders: receiver, tell };
+        let keep = Keep { name, place, ear, held, command, note, pace, orders, tell, leaver: None };
         tokio::spawn(keep.run());
-        Ok(Self { orders, standing })
+        Ok(Self { orders: sender, standing })
     }
 
     /// How it is.
@@ -163,6 +178,14 @@ impl Kept {
         self.order(Order::Stop).await
     }
 
+    /// Ends one that is being stopped without waiting for what is not flushed.
+    ///
+    /// # Errors
+    /// As [`Kept::stop`].
+    pub async fn stop_at_once(&self) -> Told {
+        self.order(Order::StopAtOnce).await
+    }
+
     /// Has its worker hand over to a new one; until that one is up.
     ///
     /// # Errors
@@ -171,10 +194,16 @@ impl Kept {
         self.order(Order::Renew).await
     }
 
-    /// Leaves it to another daemon, as it is.
-    pub async fn leave(&self) {
+    /// Leaves it to another daemon, as it is, once its worker can be found: not while one hands over to the next.
+    /// Answers what is held for it. If it is not passed on, that daemon is told of all of it by the worker.
+    ///
+    /// # Errors
+    /// Something is held, is not passed on, and there is no worker. Then it is kept as before.
+    pub async fn leave(&self, passes_on: bool) -> std::result::Result<Left, Ended> {
+        let (tell, left) = oneshot::channel();
         // Whoever has left already is gone.
-        let _ = self.order(Order::Leave).await;
+        let _ = self.orders.send(Order::Leave(Leaver { tell, passes_on })).await;
+        left.await.unwrap_or_else(|_| Ok(Left::new()))
     }
 
     async fn order(&self, order: impl FnOnce(Tell) -> Order) -> Told {
@@ -195,11 +224,14 @@ struct Keep {
     pace: Pace,
     orders: mpsc::Receiver<Order>,
     tell: watch::Sender<Standing>,
+    leaver: Option<Leaver>,
 }
 
 /// What is known of a worker.
 struct Life {
     begun: Instant,
+    /// Whether it has the seat, where another daemon finds it.
+    seated: bool,
     /// When clients could connect.
     ready: Option<Instant>,
     /// Without a word until then it is killed.
@@ -208,7 +240,12 @@ struct Life {
     renewed: bool,
     exit: Option<u8>,
     why: Option<String>,
-    /// Who waits for it to be up, for its end, for its successor.
+    waiting: Waiting,
+}
+
+/// Who waits for a worker to be up, for its end, for its successor.
+#[derive(Default)]
+struct Waiting {
     starters: Vec<Tell>,
     stoppers: Vec<Tell>,
     renewers: Vec<Tell>,
@@ -217,7 +254,7 @@ struct Life {
 /// What comes after a life.
 enum Next {
     /// Another one, for those who wait for it.
-    Life(Vec<String>, Vec<Tell>),
+    Life(Vec<String>, Waiting),
     /// Nothing, until then or for good.
     Rest(Option<Instant>),
     /// It is somebody else's.
@@ -229,14 +266,14 @@ enum Next {
 impl Keep {
     async fn run(mut self) {
         let mut next = match Seat::sat(&self.seat()) {
-            Ok(Sat::By(_)) => Next::Life(Vec::new(), Vec::new()),
+            Ok(Sat::By(_)) => Next::Life(Vec::new(), Waiting::default()),
             _ => Next::Rest(None),
         };
         loop {
             next = match next {
-                Next::Life(words, starters) => self.live(&words, starters).await,
+                Next::Life(words, waiting) => self.live(&words, waiting).await,
                 Next::Rest(until) => self.rest(until).await,
-                Next::Leave => return,
+                Next::Leave => return self.go(),
                 Next::Forget => return self.forget(),
             };
         }
@@ -261,15 +298,20 @@ impl Keep {
 
     /// Waits for an order, or until it is time.
     async fn rest(&mut self, until: Option<Instant>) -> Next {
+        if let Some(leaver) = self.leaver.take() {
+            return self.leave_at_rest(leaver, until);
+        }
         let far = Instant::now() + START;
         tokio::select! {
-            () = sleep_until(until.unwrap_or(far)), if until.is_some() => Next::Life(Vec::new(), Vec::new()),
+            () = sleep_until(until.unwrap_or(far)), if until.is_some() => {
+                Next::Life(Vec::new(), Waiting::default())
+            }
             order = self.orders.recv() => match order {
                 Some(Order::Start(words, tell)) => {
                     self.pace.reset();
-                    Next::Life(words, vec![tell])
+                    Next::Life(words, Waiting { starters: vec![tell], ..Waiting::default() })
                 }
-                Some(Order::Stop(tell)) => {
+                Some(Order::Stop(tell) | Order::StopAtOnce(tell)) => {
                     self.close_listeners();
                     self.is_at(Phase::Ended, |_| {});
                     answer([tell], Ok(()));
@@ -280,12 +322,32 @@ impl Keep {
                     answer([tell], Err(Ended { code: OTHER, why }));
                     Next::Rest(until)
                 }
-                Some(Order::Leave(tell)) => {
-                    answer([tell], Ok(()));
-                    Next::Leave
-                }
+                Some(Order::Leave(leaver)) => self.leave_at_rest(leaver, until),
                 None => Next::Forget,
             },
+        }
+    }
+
+    /// Nobody else has what is held for it.
+    fn leave_at_rest(&mut self, leaver: Leaver, until: Option<Instant>) -> Next {
+        if leaver.passes_on || self.held.is_empty() {
+            self.leaver = Some(leaver);
+            return Next::Leave;
+        }
+        let why = format!(
+            "{} does not run, and what is held for its next process ({}) would be gone with this daemon",
+            self.name,
+            self.held.len()
+        );
+        let _ = leaver.tell.send(Err(Ended { code: IN_USE, why }));
+        Next::Rest(until)
+    }
+
+    /// It is another daemon's from now on.
+    fn go(mut self) {
+        if let Some(leaver) = self.leaver.take() {
+            // Whoever does not hear of it has left without.
+            let _ = leaver.tell.send(Ok(self.held.into_all()));
         }
     }
 
@@ -304,9 +366,9 @@ impl Keep {
     }
 
     /// A worker, from its start to its end.
-    async fn live(&mut self, words: &[String], starters: Vec<Tell>) -> Next {
-        let mut life = Life::begin(starters);
-        let worker = match self.worker(words) {
+    async fn live(&mut self, words: &[String], waiting: Waiting) -> Next {
+        let mut life = Life::begin(waiting);
+        let worker = match self.worker(words, &mut life) {
             Ok(worker) => worker,
             Err(error) => {
                 life.why = Some(error.to_string());
@@ -318,17 +380,22 @@ impl Keep {
             standing.starts += 1;
         });
         loop {
+            if self.leaver.is_some() && life.may_be_left(&self.held) {
+                return Next::Leave;
+            }
             tokio::select! {
                 () = worker.gone() => break,
                 heard = self.ear.hear() => match heard {
-                    Ok(heard) => self.obey(heard, &mut life),
+                    Ok(heard) => {
+                        self.obey(heard, &mut life);
+                        if life.ready.is_some() && !life.waiting.stoppers.is_empty() && !life.stopping {
+                            // They have waited for the one before, which has handed over instead.
+                            self.end(&worker, &mut life);
+                        }
+                    }
                     Err(error) => self.note(&format!("its socket: {error}")),
                 },
                 order = self.orders.recv() => match order {
-                    Some(Order::Leave(tell)) => {
-                        answer([tell], Ok(()));
-                        return Next::Leave;
-                    }
                     Some(order) => self.carry_out(order, &worker, &mut life),
                     None => return Next::Forget,
                 },
@@ -346,11 +413,15 @@ impl Keep {
     }
 
     /// The worker that there is, or a new one.
-    fn worker(&mut self, words: &[String]) -> Result<Worker> {
+    fn worker(&mut self, words: &[String], life: &mut Life) -> Result<Worker> {
         let failed = |error: std::io::Error| Error::io(&error, "starting a process");
-        if let Sat::By(pid) = Seat::sat(&self.seat())?
+        let sat = Seat::sat(&self.seat())?;
+        if let Sat::By(pid) = sat
             && let Some(worker) = Worker::adopt(pid).map_err(failed)?
+            // Its number may have become somebody else's before it was opened.
+            && Seat::sat(&self.seat())? == sat
         {
+            life.seated = true;
             self.note(&format!("goes on with process {pid}"));
             worker.signal(Signal::USR1);
             return Ok(worker);
@@ -365,6 +436,8 @@ impl Keep {
     /// Does what a worker has said.
     fn obey(&mut self, (words, file): Heard, life: &mut Life) {
         life.until = life.until.max(Instant::now() + life.patience());
+        // It says nothing before.
+        life.seated = true;
         let mut done = Ok(());
         if words.store
             && let Some(file) = file
@@ -385,7 +458,7 @@ impl Keep {
             if words.exit.is_none() {
                 // It goes on as it was.
                 let code = OTHER;
-                answer(life.renewers.drain(..), Err(Ended { code, why }));
+                answer(life.waiting.renewers.drain(..), Err(Ended { code, why }));
             } else {
                 life.why = Some(why);
             }
@@ -395,33 +468,44 @@ impl Keep {
             life.ready = Some(now);
             life.until = now + WATCHDOG;
             self.is_at(Phase::Up, |standing| standing.failure = None);
-            answer(life.starters.drain(..), Ok(()));
+            answer(life.waiting.starters.drain(..), Ok(()));
         }
     }
 
     fn carry_out(&mut self, order: Order, worker: &Worker, life: &mut Life) {
         match order {
             Order::Start(_, tell) if life.ready.is_some() => answer([tell], Ok(())),
-            Order::Start(_, tell) => life.starters.push(tell),
+            Order::Start(_, tell) => life.waiting.starters.push(tell),
             Order::Stop(tell) => {
-                life.stoppers.push(tell);
+                life.waiting.stoppers.push(tell);
+                if !life.stopping {
+                    self.end(worker, life);
+                }
+            }
+            Order::StopAtOnce(tell) => {
+                life.waiting.stoppers.push(tell);
                 // A second one of the same might come before the first is taken, and be one with it.
-                let signal = if life.stopping { Signal::INT } else { Signal::TERM };
+                worker.signal(if life.stopping { Signal::INT } else { Signal::TERM });
                 life.stopping = true;
-                life.until = Instant::now() + STOP;
-                self.is_at(Phase::Stopping, |_| {});
-                worker.signal(signal);
             }
             Order::Renew(tell) if life.ready.is_some() && !life.stopping => {
-                life.renewers.push(tell);
+                life.waiting.renewers.push(tell);
                 life.until = life.until.max(Instant::now() + RENEW);
                 worker.signal(Signal::USR2);
             }
             Order::Renew(tell) => {
                 answer([tell], Err(Ended { code: OTHER, why: "it is not up".to_owned() }));
             }
-            Order::Leave(tell) => answer([tell], Ok(())),
+            Order::Leave(leaver) => self.leaver = Some(leaver),
         }
+    }
+
+    /// Has it end in order.
+    fn end(&self, worker: &Worker, life: &mut Life) {
+        life.stopping = true;
+        life.until = Instant::now() + STOP;
+        self.is_at(Phase::Stopping, |_| {});
+        worker.signal(Signal::TERM);
     }
 
     /// What comes after that life; all who wait are told.
@@ -437,27 +521,31 @@ impl Keep {
         });
         let ended = Ended { code, why };
         self.tell.send_modify(|standing| standing.pid = None);
-        if life.stopping {
+        let Waiting { starters, stoppers, renewers } = life.waiting;
+        if life.renewed {
+            self.note("has handed over to a new process");
+            // To the successor the same holds: it is what is to be stopped.
+            let waiting = Waiting { starters: renewers, stoppers, renewers: Vec::new() };
+            return Next::Life(Vec::new(), waiting);
+        }
+        let others = starters.into_iter().chain(renewers);
+        if life.stopping || !stoppers.is_empty() {
             let is_well = life.exit == Some(0) || came_to_nothing;
             let told = if is_well { Ok(()) } else { Err(ended.clone()) };
             let failure = told.clone().err();
             self.close_listeners();
             self.is_at(Phase::Ended, |standing| standing.failure = failure);
-            answer(life.stoppers, told);
-            answer(life.starters.into_iter().chain(life.renewers), Err(ended));
+            answer(stoppers, told);
+            answer(others, Err(ended));
             return Next::Rest(None);
-        }
-        if life.renewed {
-            self.note("has handed over to a new process");
-            return Next::Life(Vec::new(), life.renewers);
         }
         if life.exit == Some(0) {
             self.note("was stopped, though not by this daemon");
             self.is_at(Phase::Ended, |standing| standing.failure = None);
-            answer(life.starters.into_iter().chain(life.renewers), Err(ended));
+            answer(others, Err(ended));
             return Next::Rest(None);
         }
-        answer(life.starters.into_iter().chain(life.renewers), Err(ended.clone()));
+        answer(others, Err(ended.clone()));
         let lived = life.ready.map_or(Duration::ZERO, |ready| ready.elapsed());
         let pause = self.pace.after(lived);
         let then = match pause {
@@ -474,20 +562,26 @@ impl Keep {
 }
 
 impl Life {
-    fn begin(starters: Vec<Tell>) -> Self {
+    fn begin(waiting: Waiting) -> Self {
         let begun = Instant::now();
         Self {
             begun,
+            seated: false,
             ready: None,
             until: begun + START,
             stopping: false,
             renewed: false,
             exit: None,
             why: None,
-            starters,
-            stoppers: Vec::new(),
-            renewers: Vec::new(),
+            waiting,
         }
+    }
+
+    /// Whether another daemon can go on with it: it finds the worker, and is told by it of all that is held. One that
+    /// is about to hand over has told this daemon, and one that comes up tells the next one only if it does.
+    fn may_be_left(&self, held: &Held) -> bool {
+        let is_told = self.ready.is_some() || held.is_empty();
+        self.seated && is_told && self.waiting.renewers.is_empty()
     }
 
     /// Whether it has served nobody, and left nothing to be flushed.

@@ -32,7 +32,7 @@ mod worker;
 
 pub use ear::Ear;
 pub use held::Held;
-pub use keep::{Charge, Ended, Kept, Phase, Standing, Start, WATCHDOG};
+pub use keep::{Charge, Ended, Kept, Left, Phase, Standing, Start, WATCHDOG};
 pub use pace::{GIVE_UP_AFTER, PAUSE_MAX, Pace};
 pub use record::{Options, RECORD_MAX_BYTES, Record, Source, VERSION};
 pub use seat::{Sat, Seat};

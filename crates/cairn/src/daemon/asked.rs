@@ -10,6 +10,7 @@ use api::{
 use keeper::{Options, Record, Source};
 
 use super::graphs::Graphs;
+use crate::exit::Failure;
 use crate::place;
 
 impl Keeps for Graphs {
@@ -50,10 +51,14 @@ impl Keeps for Graphs {
 
     fn leave(self: Arc<Self>) -> Answering<DaemonView> {
         Box::pin(async move {
-            let view = self.describe();
-            self.leave_all().await;
-            self.goes();
-            Ok(view)
+            // Whoever asked may leave: what is begun is done.
+            let leave = tokio::spawn(async move {
+                let view = self.describe();
+                self.leave_all(false).await?;
+                self.goes();
+                Ok(view)
+            });
+            leave.await.map_err(|_| gone())?.map_err(|failure: Failure| Problem::from(failure))
         })
     }
 }
@@ -82,6 +87,7 @@ fn record(request: UpRequest) -> (Record, Vec<String>) {
     };
     let options = Options { read_only, degraded, insecure, listen };
     let mut words: Vec<_> = wipe.into_iter().flat_map(|disk| ["--wipe".to_owned(), disk]).collect();
+    words.push("--first".to_owned());
     words.extend(take.then(|| "--take".to_owned()));
     let key = |(device, file): (String, PathBuf)| {
         ["--key".to_owned(), format!("{name}/{device}={}", file.display())]

@@ -28,7 +28,7 @@ pub fn open(path: &Path, replace: bool) -> Result<State> {
         elsewhere(path, error)?;
     }
     if replace {
-        ask_to_leave()?;
+        ask_to_leave(path)?;
     }
     let begun = Instant::now();
     while replace && taken(&opened).is_some() && begun.elapsed() < LEAVE {
@@ -85,9 +85,26 @@ fn runtime_directory(pid: u32) -> Option<Option<PathBuf>> {
     Some(value.map(|value| OsString::from_vec(value.to_vec()).into()))
 }
 
-/// Has the daemon that runs leave, if one does.
-fn ask_to_leave() -> Result<()> {
-    match Client::new(place::daemon()).leave() {
+/// Has the daemon that runs leave, if one does. It is that of this state directory: nobody would keep what another one
+/// does.
+fn ask_to_leave(path: &Path) -> Result<()> {
+    let client = Client::new(place::daemon());
+    let same = |other: &Path| match (std::fs::canonicalize(path), std::fs::canonicalize(other)) {
+        (Ok(ours), Ok(theirs)) => ours == theirs,
+        _ => path == other,
+    };
+    if let Ok(view) = client.daemon()
+        && !same(&view.state)
+    {
+        let why = format!(
+            "the daemon that answers here keeps {0}, and not {1}. Next: --state {0}, to take its place; or another \
+             XDG_RUNTIME_DIR",
+            view.state.display(),
+            path.display()
+        );
+        return Err(Failure::new(Exit::InUse, why));
+    }
+    match client.leave() {
         Ok(_) => Ok(()),
         Err(problem) if problem.exit == Exit::NotFound.code() => Ok(()),
         Err(problem) => Err(problem.into()),

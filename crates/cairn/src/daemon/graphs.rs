@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
 use api::{DaemonView, KeptGraph, Problem};
-use keeper::{Charge, Ended, Kept, Phase, Record, State};
+use keeper::{Charge, Ended, Kept, Left, Phase, Record, State};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
@@ -295,18 +295,64 @@ impl Graphs {
                 },
                 () = impatient.notified() => {
                     for (_, kept) in self.kept() {
-                        tokio::spawn(async move { kept.stop().await });
+                        tokio::spawn(async move { kept.stop_at_once().await });
                     }
                 }
             }
         }
     }
 
-    /// Leaves all of them as they are.
-    pub async fn leave_all(&self) {
+    /// Leaves all of them as they are, to another daemon, once none is just replaced or begun. Answers what is held for
+    /// them; that which nobody else holds comes first.
+    ///
+    /// # Errors
+    /// `InUse` if that is not passed on, and there is some for a graph that does not run. Then all are kept as before.
+    pub async fn leave_all(&self, passes_on: bool) -> Result<Left> {
         let _turn = self.turn.lock().await;
-        for (_, kept) in self.kept() {
-            kept.leave().await;
+        // Whoever waits for his turn has no daemon then.
+        self.ending.store(true, Ordering::Relaxed);
+        let mut leaving = JoinSet::new();
+        for (name, kept) in self.kept() {
+            leaving.spawn(async move {
+                let before = kept.standing();
+                (before, name, kept.leave(passes_on).await)
+            });
+        }
+        let mut all = leaving.join_all().await;
+        all.sort_by_key(|(before, ..)| before.pid.is_some());
+        let (mut left, mut refused) = (Vec::new(), None);
+        for (before, name, told) in all {
+            match told {
+                Ok(held) => left.push((before.phase, name, held)),
+                Err(ended) => refused = Some(ended),
+            }
+        }
+        if let Some(ended) = refused {
+            left.into_iter().for_each(|(phase, name, held)| self.keep_again(phase, name, held));
+            self.ending.store(false, Ordering::Relaxed);
+            let pid = std::process::id();
+            let next = format!(
+                "Next: cairn status, and kill -HUP {pid} once it can come up; or cairn stop it; or kill -USR2 {pid}, \
+                 which begins this daemon anew and keeps it"
+            );
+            return Err(Failure { code: ended.code, message: format!("{}. {next}", ended.why) });
+        }
+        let named = |graph: String| move |(name, file)| (format!("{graph}/{name}"), file);
+        let all = left.into_iter();
+        Ok(all.flat_map(|(_, graph, held)| held.into_iter().map(named(graph))).collect())
+    }
+
+    /// After one was left for nothing, which was at that phase.
+    fn keep_again(&self, phase: Phase, name: String, held: Left) {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), held);
+        match self.keep(&name) {
+            Ok(kept) => {
+                self.all().insert(name, Graph::Kept(kept.clone()));
+                if phase == Phase::Waiting {
+                    tokio::spawn(async move { kept.start(Vec::new()).await });
+                }
+            }
+            Err(failure) => out::note(&format!("{name}: {}", failure.message)),
         }
     }
 

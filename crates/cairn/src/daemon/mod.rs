@@ -15,6 +15,7 @@ mod graphs;
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -23,6 +24,7 @@ use std::time::Duration;
 
 use api::{DaemonSocket, MetricsPort};
 use clap::Args;
+use keeper::Left;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, oneshot};
 
@@ -40,6 +42,9 @@ const LINGER: Duration = Duration::from_secs(1);
 /// The word for a daemon that takes the place of another one.
 const REPLACE: &str = "--replace";
 
+/// The word for one that finds what this process holds at its standard input.
+const LEFT: &str = "--left-at-stdin";
+
 /// What `daemon` takes.
 #[derive(Args)]
 pub struct DaemonArgs {
@@ -55,22 +60,29 @@ pub struct DaemonArgs {
     /// How lines of the log are written, those of workers too: text, or one JSON object each
     #[arg(long, value_name = "FORM", value_enum, default_value_t)]
     log: LogForm,
+    /// What is held for graphs waits at standard input
+    #[arg(long, hide = true)]
+    left_at_stdin: bool,
 }
 
 /// What comes after this process.
 enum After {
     /// Nothing: with that code.
     End(Exit),
-    /// The same program anew, which may be another version by now.
-    Anew,
+    /// The same program anew, which may be another version by now, with what is held for graphs.
+    Anew(Left),
 }
 
 impl DaemonArgs {
     /// Keeps graphs until a signal comes.
     pub fn run(self, _: Form) -> Result {
         log::begin(self.log, None);
-        let left = runtime::take_all();
         process::raise_limits()?;
+        if self.left_at_stdin {
+            runtime::inherit_from(std::io::stdin())?;
+        }
+        let left = runtime::take_all();
+        self.check_metrics()?;
         place::check_socket(&place::daemon(), "a shorter XDG_RUNTIME_DIR")?;
         place::make_keeper()?;
         let path = self.state.clone().unwrap_or_else(place::state);
@@ -83,9 +95,9 @@ impl DaemonArgs {
         let graphs = Arc::new(Graphs::new(state, place::keeper(), left));
         match runtime.block_on(self.keep(graphs))? {
             After::End(exit) => Ok(exit),
-            After::Anew => {
+            After::Anew(left) => {
                 drop(runtime);
-                Err(anew())
+                Err(anew(&left))
             }
         }
     }
@@ -111,9 +123,11 @@ impl DaemonArgs {
         watch();
         let beginning = graphs.begin().await;
         let mut begun = tokio::spawn(beginning);
+        let mut is_ready = false;
         let after = loop {
             tokio::select! {
-                _ = &mut begun, if !begun.is_finished() => {
+                _ = &mut begun, if !is_ready => {
+                    is_ready = true;
                     tell_manager("READY=1");
                     if self.replace {
                         tokio::spawn(graphs.clone().renew_all());
@@ -122,10 +136,7 @@ impl DaemonArgs {
                 () = ends.next() => break After::End(end(&graphs, &mut ends).await),
                 () = graphs.left() => break After::End(Exit::Ok),
                 _ = reload.recv() => { tokio::spawn(graphs.clone().reload()); }
-                _ = renew.recv() => {
-                    graphs.leave_all().await;
-                    break After::Anew;
-                }
+                _ = renew.recv() => break After::Anew(graphs.leave_all(true).await?),
             }
         };
         // Who waits for an answer gets it.
@@ -134,21 +145,32 @@ impl DaemonArgs {
         Ok(after)
     }
 
-    /// The port for figures, if there is to be one.
-    fn open_metrics(&self) -> Result<Option<MetricsPort>> {
-        let Some(at) = self.metrics else { return Ok(None) };
-        let opened = MetricsPort::open(at).map_err(|error| match error.kind() {
-            ErrorKind::InvalidInput => {
+    /// Whether figures may be had there: asked before anybody leaves for this daemon.
+    fn check_metrics(&self) -> Result<()> {
+        match self.metrics {
+            Some(at) if !at.ip().is_loopback() => {
                 let why = format!(
                     "--metrics {at}: whoever could reach it would be told everything. Next: an \
                      address of loopback, as 127.0.0.1:{}, and a proxy before it",
                     at.port()
                 );
-                Failure::new(Exit::Usage, why)
+                Err(Failure::new(Exit::Usage, why))
             }
-            _ => Failure::io(&error, format_args!("--metrics {at}")),
-        });
-        opened.map(Some)
+            _ => Ok(()),
+        }
+    }
+
+    /// The port for figures, if there is to be one. A daemon that another one has left for goes on without.
+    fn open_metrics(&self) -> Result<Option<MetricsPort>> {
+        let Some(at) = self.metrics else { return Ok(None) };
+        match MetricsPort::open(at) {
+            Ok(port) => Ok(Some(port)),
+            Err(error) if self.replace => {
+                out::note(&format!("warning: --metrics {at}: {error}; no figures are told there"));
+                Ok(None)
+            }
+            Err(error) => Err(Failure::io(&error, format_args!("--metrics {at}"))),
+        }
     }
 }
 
@@ -230,13 +252,26 @@ fn watch() {
 }
 
 /// Becomes the program that lies where this one did: workers go on meanwhile, and hold what they have.
-fn anew() -> Failure {
+fn anew(left: &Left) -> Failure {
     let mut words = std::env::args_os();
     let name = words.next().unwrap_or_default();
     let mut words: Vec<_> = words.collect();
-    if !words.iter().any(|word| word == REPLACE) {
-        words.push(REPLACE.into());
+    for more in [REPLACE, LEFT] {
+        if !words.iter().any(|word| word == more) {
+            words.push(more.into());
+        }
     }
+    // What is not told there their workers tell, if they run.
+    let told =
+        left.iter().take(runtime::BEQUEST_MAX).map(|(name, file)| (name.as_str(), file.as_fd()));
+    let stdin = runtime::bequeath(told).or_else(|error| {
+        out::note(&format!("warning: {error}"));
+        runtime::bequeath([])
+    });
+    let stdin = match stdin {
+        Ok(socket) => socket,
+        Err(error) => return error.into(),
+    };
     let program = match std::env::current_exe() {
         Ok(path) => {
             // What Linux says of one that was replaced.
@@ -246,6 +281,6 @@ fn anew() -> Failure {
         Err(_) => PathBuf::from(&name),
     };
     out::note(&format!("begins anew as {}", program.display()));
-    let error = Command::new(&program).arg0(name).args(words).exec();
+    let error = Command::new(&program).arg0(name).args(words).stdin(stdin).exec();
     Failure::io(&error, format_args!("beginning anew as {}", program.display()))
 }

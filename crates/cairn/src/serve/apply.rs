@@ -104,7 +104,8 @@ impl Serving {
             // What stands against it is found before the file is larger.
             self.wanted(&spec, anew.clone(), true).await?;
             // From now on a start takes the file as it is, whatever comes between.
-            self.on_record(&spec, ready(Ok(Changes::default()))).await?;
+            // If that cannot be written the change says so below.
+            self.on_record(&spec, ready(Ok(Changes::default())), &mut Vec::new()).await?;
             *self.spec.borrow_mut() = spec.clone();
             grown = growth.make()?;
         }
@@ -139,7 +140,8 @@ impl Serving {
         let changes = if dry_run {
             self.live.compare(&planned).map_err(Failure::from)?
         } else {
-            self.on_record(&spec, self.live.change(turn, planned, survey, PATIENCE)).await?
+            let change = self.live.change(turn, planned, survey, PATIENCE);
+            self.on_record(&spec, change, &mut notes).await?
         };
         if !dry_run {
             *self.spec.borrow_mut() = spec;
@@ -154,6 +156,7 @@ impl Serving {
         &self,
         spec: &Spec,
         change: impl Future<Output = Result<Changes, Unchanged>>,
+        notes: &mut Vec<String>,
     ) -> Result<Changes> {
         let Some(record) = &self.record else { return change.await.map_err(told) };
         let file = format!("{}.toml", spec.name());
@@ -161,8 +164,13 @@ impl Serving {
         record.begin(keeper::Source::Spec { file, text, variables })?;
         let changed = change.await;
         if let Err(failure) = record.settle(changed.is_ok()) {
-            // The labels tell the next process.
-            out::note(&format!("warning: {}", failure.message));
+            let note = format!(
+                "warning: what the daemon keeps of it was not written: {}. If its disks have no labels, the next start \
+                 is of the spec before. Next: see to that, and apply once more",
+                failure.message
+            );
+            out::note(&note);
+            notes.push(note);
         }
         changed.map_err(told)
     }

@@ -18,7 +18,10 @@ const SOCKET: &str = "connection/";
 impl Serving {
     /// Which devices stand behind the exports, as a number.
     fn identity(&self) -> u64 {
-        handed::identity(&self.live.now().planned.name, &self.spec.borrow().to_text())
+        // What the first start makes, later ones do not.
+        let mut spec = self.spec.borrow().clone();
+        spec.forget_creating();
+        handed::identity(&self.live.now().planned.name, &spec.to_text())
     }
 
     /// Leaves all connections that wait to the next process. Those that nobody holds end with this one.

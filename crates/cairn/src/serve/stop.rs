@@ -99,7 +99,7 @@ impl Serving {
             }
             self.stop_for_good(limit).await
         };
-        match race(stop, signals.next()).await {
+        match race(stop, self.impatience(signals)).await {
             First::One(Ok(closed)) => {
                 if code == 0 {
                     // A terminal that is gone does not make it less flushed.
@@ -110,6 +110,17 @@ impl Serving {
             }
             First::One(Err(why)) => Ended::Unflushed(why),
             First::Other(_) => Ended::Unflushed(AT_ONCE.to_owned()),
+        }
+    }
+
+    /// Until a signal says that nobody waits any more. What a keeper has to say says no such thing.
+    async fn impatience(&self, signals: &mut Signals) {
+        loop {
+            match signals.next().await {
+                Ok(signal) if signal == Signal::USR1.as_raw() => self.entrust_again(),
+                Ok(signal) if signal == Signal::USR2.as_raw() => {}
+                _ => return,
+            }
         }
     }
 

@@ -33,6 +33,12 @@ const STOP: Duration = Duration::from_secs(30);
 /// For handing over: what clients have begun is answered and flushed by then, or this process goes on.
 const HAND_OVER: Duration = Duration::from_secs(10);
 
+/// For a daemon to be there again, if one takes the place of another while a worker hands over.
+const DAEMON_BACK: Duration = Duration::from_secs(30);
+
+/// From one look at that to the next.
+const DAEMON_LOOK: Duration = Duration::from_millis(50);
+
 /// What a daemon tells a worker.
 #[derive(Parser)]
 #[command(name = NAME)]
@@ -42,6 +48,9 @@ struct WorkerArgs {
     /// What says that this is its worker
     #[arg(long)]
     seat: PathBuf,
+    /// Make disks as the spec says; at later starts what is not there is missing
+    #[arg(long)]
+    first: bool,
     /// Label a disk whatever is on it
     #[arg(long)]
     wipe: Vec<String>,
@@ -88,8 +97,9 @@ impl WorkerArgs {
         let core = Core::new(Config { note: out::note, by_hand: false, ..Config::default() })?;
         // From here on what the daemon says waits until it is heard.
         let signals = core.signals_of_keeper()?;
-        process::watch(&core.env());
+        // The first word that the daemon hears says that this process can be found.
         let _seat = Seat::take(&self.seat)?;
+        process::watch(&core.env());
         for key in &self.key {
             let (who, path) = key.split_once('=').unwrap_or((key, ""));
             runtime::give_key(who, Path::new(path))?;
@@ -97,7 +107,10 @@ impl WorkerArgs {
         let file = OnFile::read(self.file)?;
         let record = file.record();
         let options = ServeOptions { take: self.take, ..options(&record.options) };
-        let spec = file.choose(&core, &options, &self.wipe)?;
+        let mut spec = file.choose(&core, &options, &self.wipe)?;
+        if !self.first {
+            spec.forget_creating();
+        }
         options.serve_on(
             core,
             Some((signals, file)),
@@ -161,6 +174,12 @@ impl OnFile {
             let record = self.record();
             self.write(Record { source: next, next: None, ..record })?;
             return Ok(next_spec);
+        }
+        if now != Prospect::OnDisks && then != Prospect::Refused {
+            out::note(&format!(
+                "warning: {name}: a change was under way when the process before ended, and no disk tells whether it had \
+                 happened: the spec is the one before it. Next: apply the new one once more"
+            ));
         }
         Ok(spec)
     }
@@ -238,12 +257,34 @@ async fn look(core: &Core, spec: &Spec, options: &ServeOptions, wipe: &[String])
 impl Serving {
     /// Another daemon is there: it is told everything that this process has told the one before.
     pub(super) fn tell_again(&self) {
-        let told = self.server.entrust_again().map_err(Failure::from);
-        let told = told.and_then(|()| self.attachments.entrust_again());
-        if let Err(failure) = told.and_then(|()| Ok(self.env.entrust_remains()?)) {
+        self.entrust_again();
+        process::tell_manager("READY=1");
+    }
+
+    /// The same, and no more.
+    pub(super) fn entrust_again(&self) {
+        if let Err(failure) = self.entrust_all() {
             out::note(&format!("warning: {}", failure.message));
         }
-        process::tell_manager("READY=1");
+    }
+
+    fn entrust_all(&self) -> Result<()> {
+        self.server.entrust_again()?;
+        self.attachments.entrust_again()?;
+        Ok(self.env.entrust_remains()?)
+    }
+
+    /// Whoever hears that this process hands over has all of it: another daemon may have come since, or is about to.
+    async fn entrust_to_the_end(&self) {
+        let deadline = self.env.now().after(DAEMON_BACK);
+        while let Err(failure) = self.entrust_all() {
+            if self.env.now() >= deadline {
+                out::note(&format!("warning: {}", failure.message));
+                break;
+            }
+            self.env.sleep(DAEMON_LOOK).await;
+        }
+        self.leave_connections();
     }
 
     /// Leaves everything as another process can go on with it: `None` if that cannot be, and this one
@@ -277,7 +318,7 @@ impl Serving {
             self.server.go_on();
             return Err(why);
         }
-        self.leave_connections();
+        self.entrust_to_the_end().await;
         std::mem::forget(turn);
         Ok(())
     }

@@ -47,6 +47,12 @@ impl Spec {
         Ok(disk.fields.len() < said)
     }
 
+    /// What is not there is missing from now on: no disk is made in its place.
+    pub fn forget_creating(&mut self) {
+        let disks = self.entries.iter_mut().filter(|entry| entry.section == Section::Disk);
+        disks.for_each(|disk| disk.fields.retain(|field| field.key.text != "create"));
+    }
+
     /// A device stands on one more disk, which is new and gets a label.
     ///
     /// # Errors

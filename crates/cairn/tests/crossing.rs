@@ -1,0 +1,224 @@
+//! Orders to a daemon that cross: a restart in the midst of another one, a stop in a restart, and one that leaves
+//! what does not run. Nobody who uses a device hears of it.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
+
+mod common;
+
+use std::fs;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use common::keeper::Daemon;
+use common::machine::{Background, Name, is_root, noise};
+use common::{Dir, Ran, send, until};
+
+/// Longer than it takes to send a signal that crosses what waits for a flush.
+const FLUSH: Duration = Duration::from_millis(1500);
+
+/// Longer than it takes to begin such a flush.
+const BEGUN: Duration = Duration::from_millis(400);
+
+const LEN: usize = 1 << 20;
+
+/// A graph whose flushes take long, on a disk with a label or without.
+fn slow(label: bool) -> Dir {
+    let dir = Dir::in_memory();
+    let text = format!(
+        "name = \"slow\"\n[disk]\n\
+         d = {{ file = \"d.img\", size = \"32MiB\", create = true, label = {label} }}\n\
+         [device]\nlate = {{ kind = \"delay\", on = \"d\", flush = \"{}ms\" }}\n\
+         [export]\nvol = {{ on = \"late\" }}\n",
+        FLUSH.as_millis()
+    );
+    dir.write("slow.toml", &text);
+    dir
+}
+
+/// Begins it beside the test.
+fn begin(dir: &Dir, args: &[&str]) -> Child {
+    let mut command = dir.command(args);
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    command.spawn().unwrap()
+}
+
+fn end(child: Child) -> Ran {
+    Ran::of(&child.wait_with_output().unwrap())
+}
+
+/// Writes that and has it flushed, and reads it again.
+fn works(name: &Name<'_>, seed: u64) {
+    let mut device = fs::File::options().read(true).write(true).open(name.path()).unwrap();
+    let (bytes, mut there) = (noise(LEN, seed), vec![0; LEN]);
+    device.write_all(&bytes).and_then(|()| device.sync_all()).expect("it is written");
+    device.seek(SeekFrom::Start(0)).unwrap();
+    device.read_exact(&mut there).unwrap();
+    assert!(there == bytes, "what was written is read");
+}
+
+#[test]
+fn two_restarts_that_cross_keep_what_is_held() {
+    if !is_root() {
+        return;
+    }
+    let dir = slow(true);
+    let mut daemon = Daemon::start(&dir);
+    dir.text(&["apply", "slow.toml"]);
+    let name = Name::new(&dir);
+    name.attach("vol");
+    for round in 0..2 {
+        let old = daemon.worker("slow");
+        let begun = daemon.log().matches("goes on with process").count();
+        send(daemon.pid(), "USR2");
+        // The next daemon has this one hand over, which begins with a flush.
+        until("it is found", || daemon.log().matches("goes on with process").count() > begun);
+        std::thread::sleep(BEGUN);
+        match round {
+            0 => send(daemon.pid(), "USR2"),
+            // Or it is killed meanwhile.
+            _ => {
+                daemon.kill();
+                daemon.start_again(&[]);
+            }
+        }
+        until("another process is up", || {
+            let view = daemon.view();
+            let graph = view.and_then(|view| view.graphs.into_iter().next());
+            graph.is_some_and(|graph| graph.phase == api::Phase::Up && graph.pid != Some(old))
+        });
+        works(&name, round);
+        until("all is held", || daemon.graph("slow").held == 2);
+    }
+    name.detach_well();
+    assert_eq!(daemon.stop(), 0, "{}", daemon.log());
+}
+
+#[test]
+fn what_is_held_for_one_that_does_not_run_goes_to_the_next_daemon() {
+    if !is_root() {
+        return;
+    }
+    let dir = slow(true);
+    let mut daemon = Daemon::start(&dir);
+    dir.text(&["apply", "slow.toml"]);
+    let name = Name::new(&dir);
+    name.attach("vol");
+    works(&name, 7);
+    fs::rename(dir.path("d.img"), dir.path("away")).unwrap();
+    send(daemon.worker("slow"), "KILL");
+    until("it is missed", || daemon.graph("slow").problem.is_some());
+    // It waits, and is answered.
+    let mut reader = Command::new("dd");
+    reader.args([
+        &format!("if={}", name.shown()),
+        "of=/dev/null",
+        "bs=4k",
+        "count=1",
+        "iflag=direct",
+    ]);
+    let mut reader = Background::start(&mut reader);
+    // What another process could not be given is not left.
+    let ran = dir.cairn(&["daemon", "--state", "state", "--replace"]);
+    assert!(ran.code == 5 && ran.err.contains("slow does not run"), "{ran:?}");
+    assert_eq!(daemon.graph("slow").held, 2);
+    let begun = daemon.log().matches("begins anew").count();
+    send(daemon.pid(), "USR2");
+    until("it begins anew", || daemon.log().matches("begins anew").count() > begun);
+    daemon.settled();
+    assert_eq!(daemon.graph("slow").held, 2, "{}", daemon.log());
+    fs::rename(dir.path("away"), dir.path("d.img")).unwrap();
+    send(daemon.pid(), "HUP");
+    daemon.worker("slow");
+    assert_eq!(reader.end(), Some(0), "{}", daemon.log());
+    works(&name, 8);
+    name.detach_well();
+    assert_eq!(daemon.stop(), 0, "{}", daemon.log());
+}
+
+#[test]
+fn a_stop_in_a_restart_is_one_in_order() {
+    if !is_root() {
+        return;
+    }
+    let dir = slow(true);
+    let mut daemon = Daemon::start(&dir);
+    dir.text(&["apply", "slow.toml"]);
+    let name = Name::new(&dir);
+    name.attach("vol");
+    let bytes = noise(LEN, 3);
+    // In the cache of the machine alone.
+    fs::File::options().write(true).open(name.path()).unwrap().write_all(&bytes).unwrap();
+    send(daemon.worker("slow"), "USR2");
+    std::thread::sleep(BEGUN);
+    assert_eq!(daemon.stop(), 0, "{}", daemon.log());
+    assert!(name.is_gone(), "{}", daemon.log());
+    let disk = fs::read(dir.path("d.img")).unwrap();
+    assert!(disk[meta::AREA_BYTES as usize..].starts_with(&bytes), "all of it was flushed");
+}
+
+#[test]
+fn a_stop_is_cut_short_by_nobody_who_has_not_said_so() {
+    let dir = slow(true);
+    let mut daemon = Daemon::start(&dir);
+    dir.text(&["apply", "slow.toml"]);
+    // Another daemon finds the process, and says that it is there.
+    let stop = begin(&dir, &["stop", "slow"]);
+    until("it stops", || daemon.graph("slow").phase == api::Phase::Stopping);
+    send(daemon.graph("slow").pid.unwrap(), "USR1");
+    let ran = end(stop);
+    assert!(
+        ran.code == 0 && ran.out.contains("free for other machines"),
+        "{ran:?} {}",
+        daemon.log()
+    );
+    // Whoever stops the daemon has not seen that somebody stops a graph.
+    dir.text(&["apply", "slow.toml"]);
+    let stop = begin(&dir, &["stop", "slow"]);
+    until("it stops", || daemon.graph("slow").phase == api::Phase::Stopping);
+    assert_eq!(daemon.stop(), 0, "{}", daemon.log());
+    let ran = end(stop);
+    assert_eq!(ran.code, 0, "{ran:?} {}", daemon.log());
+}
+
+#[test]
+fn nobody_leaves_for_a_daemon_that_cannot_take_over() {
+    let dir = slow(true);
+    let mut daemon = Daemon::start(&dir);
+    dir.text(&["apply", "slow.toml"]);
+    let replace = |args: &[&str]| dir.cairn(&[&["daemon", "--replace"], args].concat());
+    let ran = replace(&["--state", "state", "--metrics", "0.0.0.0:9797"]);
+    assert!(ran.code == 2 && ran.err.contains("loopback"), "{ran:?}");
+    let ran = replace(&["--state", "other"]);
+    let named = ran.err.contains(&dir.path("state").display().to_string());
+    assert!(ran.code == 5 && named && ran.err.contains("Next: --state"), "{ran:?}");
+    // It is there still, and keeps what it kept.
+    daemon.kill_worker("slow");
+    assert_eq!(daemon.stop(), 0);
+}
+
+#[test]
+fn a_change_that_is_not_kept_says_so() {
+    let dir = slow(false);
+    let mut daemon = Daemon::start(&dir);
+    dir.text(&["apply", "slow.toml"]);
+    let text = fs::read_to_string(dir.path("slow.toml")).unwrap();
+    dir.write("more.toml", &format!("{text}more = {{ on = \"late\", read_only = true }}\n"));
+    let apply = begin(&dir, &["apply", "more.toml"]);
+    let file = daemon.file("slow");
+    until("it is under way", || {
+        fs::read(&file).is_ok_and(|bytes| String::from_utf8_lossy(&bytes).contains("more"))
+    });
+    let in_the_way = file.with_file_name("graph.new");
+    fs::create_dir(&in_the_way).unwrap();
+    let ran = end(apply);
+    let told = ran.err.contains("was not written") && ran.err.contains("apply once more");
+    assert!(ran.code == 0 && told, "{ran:?}");
+    fs::remove_dir(&in_the_way).unwrap();
+    daemon.kill_worker("slow");
+    assert!(daemon.log().contains("no disk tells whether it had happened"), "{}", daemon.log());
+    dir.text(&["apply", "more.toml"]);
+    daemon.kill_worker("slow");
+    let ls = dir.text(&["ls", "--at", "slow"]);
+    assert!(ls.contains("more"), "{ls}");
+    assert_eq!(daemon.stop(), 0);
+}
