@@ -54,8 +54,13 @@ impl AllRemains {
     }
 
     /// None of it is held any more.
+    ///
+    /// # Errors
+    /// What the system says of the first that is held still.
     pub(crate) fn forsake(&self) -> Result<()> {
-        self.0.take().keys().try_for_each(|name| store::withdraw(name))
+        // Of one that is not given up the others know nothing.
+        let told: Vec<_> = self.0.take().keys().map(|name| store::withdraw(name)).collect();
+        told.into_iter().collect()
     }
 }
 

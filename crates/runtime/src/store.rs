@@ -85,14 +85,19 @@ pub(crate) fn copy_of(name: &str) -> Result<Option<OwnedFd>> {
     found.transpose().map_err(|error| Error::io(&error, name))
 }
 
-/// Does something with all that was left under names that begin so, and stays.
+/// Does something with all that was left under names that begin so, and stays: with each of them, whatever comes of the
+/// others.
+///
+/// # Errors
+/// What the first says that fails.
 pub(crate) fn each_left(
     prefix: &str,
     mut each: impl FnMut(&str, BorrowedFd<'_>) -> Result<()>,
 ) -> Result<()> {
     let left = left();
-    let mut found = left.iter().filter(|one| one.name.starts_with(prefix));
-    found.try_for_each(|one| each(&one.name, one.file.as_fd()))
+    let found = left.iter().filter(|one| one.name.starts_with(prefix));
+    let told: Vec<_> = found.map(|one| each(&one.name, one.file.as_fd())).collect();
+    told.into_iter().collect()
 }
 
 /// The names of what was left to this process and is not taken yet.
