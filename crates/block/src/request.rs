@@ -251,7 +251,8 @@ pub const EXTENTS_MAX: usize = 4096;
 /// Adds a run to an answer, merged with the one before if both are of one state.
 pub fn push_extent(extents: &mut Vec<Extent>, len: u64, state: State) {
     match extents.last_mut() {
-        Some(last) if last.state == state => last.len += len,
+        // A server may say anything.
+        Some(last) if last.state == state => last.len = last.len.saturating_add(len),
         _ => extents.push(Extent { len, state }),
     }
 }

@@ -13,10 +13,11 @@ use block::env::{Address, Outcome, Socket, Ticket, Tickets};
 use block::{Buf, Env, Error, ErrorKind, Extent, Memory, Result, State, push_extent};
 use wire::nbd::{
     AllocationFlags, Body, ClientConfig, ClientHandshake, ClientProgress, Command, CommandFlags,
-    EXTENDED_REQUEST_BYTES, Extents, ReplyMessage, RequestHeader, Session,
+    EXTENDED_REQUEST_BYTES, Extents, ReplyMessage, ReplyStyle, RequestHeader, Session,
 };
 use wire::stream::{HEADS_BYTES, INBOX_BYTES, Inbox, Outbox, drop_front};
 
+use super::covered::Covered;
 use super::target::secure;
 
 /// The whole handshake.
@@ -62,8 +63,8 @@ struct Slot {
     offset: u64,
     /// Where a read goes; it comes back with the answer.
     buf: Option<Buf>,
-    /// Bytes of a read that have come.
-    got: usize,
+    /// What of a read has come, or is just coming.
+    covered: Covered,
     extents: Vec<Extent>,
     failed: Option<Error>,
     done: bool,
@@ -299,7 +300,7 @@ impl Inner {
 impl Tickets for Inner {
     fn poll(&self, cookie: u64, cx: &mut Context<'_>) -> Poll<Outcome> {
         self.take(cookie, cx).map(|slot| Outcome {
-            result: slot.failed.map_or(Ok(slot.got), Err),
+            result: slot.failed.map_or(Ok(slot.covered.len()), Err),
             buf: slot.buf,
             parts: Vec::new(),
         })
@@ -439,7 +440,9 @@ impl Reader<'_> {
         while let Some(follows) = self.reply().await? {
             let Some(Follows { cookie, into, last }) = follows else { continue };
             self.payload(&into).await?;
-            self.inner.got(cookie, into.len(), last);
+            if last {
+                Inner::finish(&mut self.inner.pending.borrow_mut(), cookie);
+            }
         }
         Ok(())
     }
@@ -507,19 +510,25 @@ impl Inner {
         let Some(slot) = slot.filter(open) else {
             return Err(nonsense(format!("request {cookie:#x} is not in flight, or answered")));
         };
+        if message.offset.is_some_and(|offset| offset != slot.offset) {
+            return Err(nonsense(format!("{cookie:#x} is of another offset")));
+        }
         match &message.body {
             Body::Simple if slot.command == Some(Command::Read) => {
-                let into = slot.buf.clone().expect("a read has its buffer");
+                if self.session.style != ReplyStyle::Simple {
+                    return Err(nonsense("a simple reply to a read".to_owned()));
+                }
+                let whole = slot.buf.as_ref().expect("a read has its buffer").len();
+                let into = slot.place(slot.offset, whole as u64)?;
                 return Ok(Some(Follows { cookie, into, last: true }));
             }
             Body::Simple | Body::None => {}
             Body::Data { offset, len } => {
-                let into = slot.place(*offset, *len)?;
+                let into = slot.place(*offset, u64::from(*len))?;
                 return Ok(Some(Follows { cookie, into, last: message.done }));
             }
             Body::Hole { offset, len } => {
-                slot.place(*offset, *len)?.write().fill(0);
-                slot.got += *len as usize;
+                slot.place(*offset, u64::from(*len))?.write().fill(0);
             }
             Body::Status { extents, .. } => slot.extents = states(extents),
             Body::Error { errno, message, .. } => {
@@ -533,18 +542,9 @@ impl Inner {
         Ok(None)
     }
 
-    /// Payload of a read is in its place.
-    fn got(&self, cookie: u64, len: usize, last: bool) {
-        let mut pending = self.pending.borrow_mut();
-        pending.slots[place_of(cookie)].got += len;
-        if last {
-            Self::finish(&mut pending, cookie);
-        }
-    }
-
     fn finish(pending: &mut Pending, cookie: u64) {
         let slot = &mut pending.slots[place_of(cookie)];
-        let missing = slot.buf.as_ref().is_some_and(|buf| slot.got < buf.len());
+        let missing = slot.buf.as_ref().is_some_and(|buf| slot.covered.len() < buf.len());
         if slot.command == Some(Command::Read) && slot.failed.is_none() && missing {
             slot.failed = Some(nonsense("a read was answered in part".to_owned()));
         }
@@ -558,16 +558,17 @@ impl Inner {
 }
 
 impl Slot {
-    /// Where in the buffer `len` bytes from `offset` belong.
-    fn place(&self, offset: u64, len: u32) -> Result<Buf> {
-        let from = offset.checked_sub(self.offset);
+    /// Where in the buffer `len` bytes from `offset` belong, which have not come before.
+    fn place(&mut self, offset: u64, len: u64) -> Result<Buf> {
+        let wrong = |why: &str| nonsense(format!("{len} bytes at {offset}: {why}"));
+        let asked = || wrong("they were not asked for");
         let buf = self.buf.as_ref().filter(|_| self.command == Some(Command::Read));
-        match (from, buf) {
-            (Some(from), Some(buf)) if from + u64::from(len) <= buf.len() as u64 => {
-                Ok(buf.slice(from as usize..from as usize + len as usize))
-            }
-            _ => Err(nonsense(format!("{len} bytes at {offset} were not asked for"))),
-        }
+        let buf = buf.ok_or_else(asked)?;
+        let from = offset.checked_sub(self.offset).ok_or_else(asked)?;
+        let end = from.checked_add(len).filter(|end| *end <= buf.len() as u64);
+        let place = from as usize..end.ok_or_else(asked)? as usize;
+        self.covered.add(place.clone()).map_err(wrong)?;
+        Ok(buf.slice(place))
     }
 }
 

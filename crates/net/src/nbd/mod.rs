@@ -5,12 +5,14 @@
 //! | `mod.rs` | the kind: options, plan, maker |
 //! | `target.rs` | where an export is, and what TLS needs |
 //! | `client.rs` | one connection |
+//! | `covered.rs` | what of a read has been answered |
 //! | `link.rs` | the connections of a disk, made again when they are gone |
 //! | `unflushed.rs` | what the server may still forget |
 //! | `ring.rs` | the same, for the next process |
 //! | `remote.rs` | the disk |
 
 mod client;
+mod covered;
 mod link;
 mod remote;
 mod ring;

@@ -19,6 +19,7 @@ pub const READ_ONLY: u16 = 1 << 1;
 pub const MULTI_CONN: u16 = 1 << 8;
 
 const GO: u32 = 7;
+const STRUCTURED: u32 = 8;
 const EINVAL: u32 = 22;
 
 /// How long a slow request takes.
@@ -45,7 +46,20 @@ pub enum Act {
     Slow,
     /// It says yes, and does nothing.
     Pretend,
+    /// A read is answered with these pieces, in a structured session.
+    Pieces(&'static [Piece]),
 }
+
+/// A piece of a structured answer to a read: bytes, or a hole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Piece {
+    pub offset: u64,
+    pub len: u32,
+    pub hole: bool,
+}
+
+/// What is in pieces that are no holes.
+pub const PIECE_BYTE: u8 = 0x5a;
 
 /// A request as it came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,6 +83,8 @@ pub struct Seen {
     pub connections: u32,
     /// Says good-bye to whoever comes, before a word.
     pub shut: bool,
+    /// Speaks structured replies with whoever comes.
+    pub structured: bool,
 }
 
 pub struct Fake {
@@ -162,8 +178,9 @@ impl Peer {
                 reply(3, &info)?;
                 return reply(1, &[]);
             }
-            // Only simple replies: no extension is known.
-            reply(1 << 31 | 1, &[])?;
+            let structured = option == STRUCTURED && self.shared.lock().unwrap().structured;
+            // Any other extension is not known.
+            reply(if structured { 1 } else { 1 << 31 | 1 }, &[])?;
         }
     }
 
@@ -198,6 +215,11 @@ impl Peer {
                         return Ok(());
                     }
                     Act::Pretend => (0, Vec::new()),
+                    Act::Pieces(pieces) => {
+                        drop(seen);
+                        self.stream.write_all(&in_pieces(pieces, &head[8..16]))?;
+                        continue;
+                    }
                     Act::Slow => {
                         drop(seen);
                         std::thread::sleep(SLOW);
@@ -214,6 +236,25 @@ impl Peer {
             }
         }
     }
+}
+
+/// Chunks of a structured reply, and one that says that it is done.
+fn in_pieces(pieces: &[Piece], cookie: &[u8]) -> Vec<u8> {
+    let chunk = |flags: u16, kind: u16, data: &[u8]| {
+        let magic = 0x668e_33ef_u32.to_be_bytes();
+        let words = [flags, kind].map(u16::to_be_bytes).concat();
+        [&magic[..], &words, cookie, &(data.len() as u32).to_be_bytes(), data].concat()
+    };
+    let piece = |piece: &Piece| {
+        let offset = piece.offset.to_be_bytes();
+        match piece.hole {
+            true => chunk(0, 2, &[&offset[..], &piece.len.to_be_bytes()].concat()),
+            false => chunk(0, 1, &[&offset[..], &vec![PIECE_BYTE; piece.len as usize]].concat()),
+        }
+    };
+    let mut all: Vec<u8> = pieces.iter().flat_map(piece).collect();
+    all.extend(chunk(1, 0, &[]));
+    all
 }
 
 impl Seen {

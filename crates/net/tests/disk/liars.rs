@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::fake::{Act, Claim, FLAGS, FLUSH, Fake, MULTI_CONN, READ, READ_ONLY, SLOW, WRITE};
+use crate::fake::{
+    Act, Claim, FLAGS, FLUSH, Fake, MULTI_CONN, PIECE_BYTE, Piece, READ, READ_ONLY, SLOW, WRITE,
+};
 use crate::volume::{Volume, says, time};
 use graph::kind::Value;
 
@@ -53,6 +55,79 @@ fn one_that_always_answers_twice_is_given_up() {
 #[test]
 fn one_that_a_request_kills_every_time_is_given_up() {
     is_given_up(Act::Lose);
+}
+
+const fn data(offset: u64, len: u32) -> Piece {
+    Piece { offset, len, hole: false }
+}
+
+const fn hole(offset: u64, len: u32) -> Piece {
+    Piece { offset, len, hole: true }
+}
+
+const WHOLE: &[Piece] = &[data(0, 4096)];
+
+/// A read of 4 KiB at 0 that the first connection answers in these pieces, and the next one as it should.
+fn in_pieces(pieces: &'static [Piece]) -> (Vec<u8>, u64) {
+    let fake = Fake::new(good, move |asked| match asked.command {
+        READ => Act::Pieces(if asked.connection == 1 { pieces } else { WHOLE }),
+        _ => Act::Serve,
+    });
+    fake.seen().structured = true;
+    let volume = Volume::new(&fake.uri(), &[]);
+    (volume.read(0, 4096).unwrap(), volume.counter("reconnects"))
+}
+
+#[test]
+fn pieces_of_a_read_may_come_in_any_order() {
+    const ALL: [&[Piece]; 3] = [
+        &[data(0, 4096)],
+        &[hole(3072, 1024), data(0, 1024), data(1024, 2048)],
+        &[data(2048, 512), data(0, 512), data(2560, 1536), hole(512, 1536)],
+    ];
+    for pieces in ALL {
+        let (bytes, reconnects) = in_pieces(pieces);
+        assert_eq!(reconnects, 0, "{pieces:?}");
+        for piece in pieces {
+            let part = &bytes[piece.offset as usize..][..piece.len as usize];
+            let byte = if piece.hole { 0 } else { PIECE_BYTE };
+            assert!(part.iter().all(|found| *found == byte), "{piece:?} of {pieces:?}");
+        }
+    }
+}
+
+#[test]
+fn pieces_that_make_no_read_end_the_connection() {
+    const ALL: [&[Piece]; 8] = [
+        // As much as was asked for, and not all of it.
+        &[data(0, 2048), data(0, 2048)],
+        &[data(0, 2048), hole(0, 2048)],
+        &[hole(2048, 2048), data(2048, 2048)],
+        &[data(0, 2048), data(2047, 2048)],
+        // What was not asked for.
+        &[data(0, 4096), data(4096, 512)],
+        &[data(4095, 512)],
+        &[data(u64::MAX, 16)],
+        &[hole(u64::MAX, 16)],
+    ];
+    for pieces in ALL {
+        let (bytes, reconnects) = in_pieces(pieces);
+        assert_eq!(reconnects, 1, "{pieces:?}");
+        assert!(bytes.iter().all(|byte| *byte == PIECE_BYTE), "{pieces:?}");
+    }
+}
+
+#[test]
+fn a_structured_session_has_no_simple_answer_to_a_read() {
+    let fake = Fake::new(good, |asked| match asked.connection {
+        1 => Act::Serve,
+        _ if asked.command == READ => Act::Pieces(WHOLE),
+        _ => Act::Serve,
+    });
+    fake.seen().structured = true;
+    let volume = Volume::new(&fake.uri(), &[]);
+    assert!(volume.read(0, 4096).unwrap() == [PIECE_BYTE; 4096]);
+    assert_eq!(volume.counter("reconnects"), 1);
 }
 
 #[test]

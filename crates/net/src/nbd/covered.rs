@@ -1,0 +1,94 @@
+//! What of a read has been answered. A server may send the parts in any order, and none of them twice.
+
+use std::ops::Range;
+
+/// Parts that have come, with others missing before them, at the same time.
+const APART_MAX: usize = 1024;
+
+/// A beginning, and parts that came before what is between.
+#[derive(Default)]
+pub(super) struct Covered {
+    to: usize,
+    /// In their order; none touches the beginning or another.
+    apart: Vec<Range<usize>>,
+}
+
+impl Covered {
+    /// How much of it is there from the beginning.
+    pub fn len(&self) -> usize {
+        self.to
+    }
+
+    /// Another part.
+    ///
+    /// # Errors
+    /// In words, if some of it has been there, or there are too many apart.
+    pub fn add(&mut self, part: Range<usize>) -> Result<(), &'static str> {
+        const TWICE: &str = "some of it came before";
+        if part.start < self.to {
+            return Err(TWICE);
+        }
+        let at = self.apart.partition_point(|known| known.start < part.start);
+        let before = at.checked_sub(1).map(|at| &self.apart[at]);
+        let next = self.apart.get(at);
+        if before.is_some_and(|before| before.end > part.start)
+            || next.is_some_and(|next| next.start < part.end)
+        {
+            return Err(TWICE);
+        }
+        let joins_next = next.is_some_and(|next| next.start == part.end);
+        let end = if joins_next { self.apart.remove(at).end } else { part.end };
+        if part.start == self.to {
+            self.to = end;
+        } else if before_ends(&self.apart, at, part.start) {
+            self.apart[at - 1].end = end;
+        } else if self.apart.len() < APART_MAX {
+            self.apart.insert(at, part.start..end);
+        } else {
+            return Err("it comes in too many parts at once");
+        }
+        Ok(())
+    }
+}
+
+fn before_ends(apart: &[Range<usize>], at: usize, start: usize) -> bool {
+    at.checked_sub(1).is_some_and(|at| apart[at].end == start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_come_in_any_order_and_once() {
+        let orders: [&[Range<usize>]; 4] = [
+            &[0..4, 4..6, 6..9],
+            &[6..9, 4..6, 0..4],
+            &[4..6, 0..4, 6..9],
+            &[0..1, 8..9, 2..3, 4..8, 3..4, 1..2],
+        ];
+        for order in orders {
+            let mut covered = Covered::default();
+            for (n, part) in order.iter().enumerate() {
+                assert!(covered.len() < 9, "{order:?}");
+                covered.add(part.clone()).unwrap();
+                for known in &order[..=n] {
+                    for wrong in [known.clone(), known.start..known.start + 1, known.end - 1..9] {
+                        assert!(covered.add(wrong.clone()).is_err(), "{wrong:?} of {order:?}");
+                    }
+                }
+            }
+            assert_eq!((covered.len(), covered.apart.len()), (9, 0));
+        }
+    }
+
+    #[test]
+    fn there_is_a_limit() {
+        let mut covered = Covered::default();
+        (0..APART_MAX).for_each(|n| covered.add(2 * n + 1..2 * n + 2).unwrap());
+        let more = 2 * APART_MAX + 1;
+        assert!(covered.add(more..more + 1).unwrap_err().contains("too many"));
+        (0..APART_MAX).for_each(|n| covered.add(2 * n..2 * n + 1).unwrap());
+        assert_eq!((covered.len(), covered.apart.len()), (2 * APART_MAX, 0));
+    }
+}
