@@ -57,11 +57,12 @@ impl Server {
         for Paused { export, socket, session, unread } in self.inner().paused.take() {
             let shown = Shown::of(&export.facts());
             let one = Handed { identity, session, shown, unread };
-            bytes += encoded_bytes(&one);
-            if all.len() == HANDED_MAX || bytes > HANDED_MAX_BYTES {
+            let more = encoded_bytes(&one);
+            if all.len() == HANDED_MAX || bytes + more > HANDED_MAX_BYTES {
                 socket.shutdown();
                 continue;
             }
+            bytes += more;
             all.push((one, socket));
         }
         all

@@ -302,7 +302,7 @@ impl Link {
             }
         };
         clients.iter().for_each(|client| client.sever(error.clone()));
-        self.log.give_up();
+        self.flush_failed(&error);
         self.wake();
         error
     }
@@ -362,15 +362,31 @@ impl Link {
             clients.iter().for_each(Client::close);
             return Err(Refusal::Ever(words));
         }
-        *self.state.borrow_mut() = State::Replaying(clients.clone());
+        self.becomes(State::Replaying(clients.clone()))?;
         if !seeded::on(Bug::ReplaySkipped) {
             self.replay(&clients).await?;
         }
+        self.becomes(State::Resending(clients.clone()))?;
         self.reconnects.set(self.reconnects.get() + 1);
         self.watch(&clients);
-        *self.state.borrow_mut() = State::Resending(clients);
         self.resent();
         self.wake();
+        Ok(())
+    }
+
+    /// The next state, unless the disk has gone out of service meanwhile, for good: then the connections of that state
+    /// are closed.
+    fn becomes(&self, next: State) -> Result<(), Refusal> {
+        let mut state = self.state.borrow_mut();
+        if let State::Out(error) = &*state {
+            let words = error.words().to_owned();
+            drop(state);
+            if let State::Replaying(clients) | State::Resending(clients) = next {
+                clients.iter().for_each(Client::close);
+            }
+            return Err(Refusal::Ever(words));
+        }
+        *state = next;
         Ok(())
     }
 
@@ -396,11 +412,15 @@ impl Link {
             self.flush_failed(&Error::new(ErrorKind::Io, format!("before this process, {why}")));
             return Ok(());
         }
-        let is_volatile = self.facts.flags.has(TransmissionFlags::FLUSH);
-        if !is_volatile || seeded::on(Bug::KilledNotFlushed) {
+        let (client, stamp) = (&clients[0], self.log.stamp());
+        if !self.facts.flags.has(TransmissionFlags::FLUSH) {
+            // It writes through by now: what it has answered is there.
+            self.log.flushed(stamp);
             return Ok(());
         }
-        let (client, stamp) = (&clients[0], self.log.stamp());
+        if seeded::on(Bug::KilledNotFlushed) {
+            return Ok(());
+        }
         let ticket = client.start(Command::Flush, CommandFlags::NONE, 0, 0, None);
         let Some(outcome) = self.deadline.guard(ticket).await else {
             return Err(Refusal::Ever(self.overdue()));
@@ -595,7 +615,13 @@ impl Link {
 
     /// An attempt came to nothing.
     async fn put_away(&self, why: Error) {
-        let state = std::mem::replace(&mut *self.state.borrow_mut(), State::Away(why));
+        let state = {
+            let mut state = self.state.borrow_mut();
+            if let State::Out(_) = *state {
+                return;
+            }
+            std::mem::replace(&mut *state, State::Away(why))
+        };
         if let State::Replaying(clients) = state {
             clients.iter().for_each(Client::close);
             self.bury(&clients).await;

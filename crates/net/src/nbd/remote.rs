@@ -77,7 +77,11 @@ impl Inner {
         ticket: Ticket,
     ) -> Result<Option<Outcome>> {
         let Some(outcome) = self.link.deadline.guard(ticket).await else {
-            return Err(self.link.out(self.link.overdue()));
+            return match self.link.is_current(session) {
+                true => Err(self.link.out(self.link.overdue())),
+                // Whoever makes the next session waits for it no longer either.
+                false => Ok(None),
+            };
         };
         if let (Err(_), Some(gone)) = (&outcome.result, client.gone()) {
             self.link.lost(session, &gone);
@@ -195,6 +199,10 @@ impl Inner {
                 if pressed || log.oldest() == Some(oldest) {
                     // That it failed is noted; then nothing is kept any more.
                     let _ = inner.flush().await;
+                    if log.oldest() == Some(oldest) {
+                        // Nothing that a flush would change: the next change looks again.
+                        break;
+                    }
                 }
             }
             if let Some(inner) = weak.upgrade() {
@@ -209,6 +217,9 @@ impl Inner {
             let (session, client) = self.link.client(false).await?;
             let asked = Box::pin(client.status(range.start(), most));
             let Some(answer) = self.link.deadline.guard(asked).await else {
+                if !self.link.is_current(session) {
+                    continue;
+                }
                 return Err(self.link.out(self.link.overdue()));
             };
             if let (Err(_), Some(gone)) = (&answer, client.gone()) {

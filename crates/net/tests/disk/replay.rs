@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use block::{Health, Op};
 
 use graph::kind::Value;
 
-use crate::fake::{Act, Asked, FLAGS, FLUSH, Fake, WRITE, WRITE_ZEROES};
-use crate::volume::{Volume, says};
+use crate::fake::{Act, Asked, FLAGS, FLUSH, Fake, MULTI_CONN, READ, WRITE, WRITE_ZEROES};
+use crate::volume::{Volume, range, says, time};
 
 fn good(_: u32) -> (u64, u16) {
     (1 << 20, FLAGS)
@@ -103,4 +106,32 @@ fn more_than_is_kept_fails_the_next_flush_for_good() {
     says(volume.flush(), "an earlier flush failed");
     assert!(volume.report().summary.contains("`replay`"), "{:?}", volume.report());
     volume.write(0, 512, 2, false).unwrap();
+}
+
+/// A connection is lost while a request hangs on the other one, past its time: that request belongs to the session
+/// that is gone, and says nothing of the next one.
+#[test]
+fn what_hangs_on_the_rest_of_a_lost_session_is_sent_again() {
+    const HANGS: u64 = 8192;
+    let fake = Fake::new(
+        |_| (1 << 20, FLAGS | MULTI_CONN),
+        |asked| match (asked.connection, asked.command, asked.offset) {
+            (1 | 2, WRITE, HANGS) => Act::Hang,
+            (1 | 2, READ, _) => Act::Die,
+            _ => Act::Serve,
+        },
+    );
+    let limit = Duration::from_secs(2);
+    let options = [("connections", Value::Integer(2)), ("timeout", time(limit))];
+    let volume = Volume::new(&fake.uri(), &options);
+    volume.write(0, 4096, 1, false).unwrap();
+    let data = volume.filled(4096, 2);
+    let hung = volume.client.send(Op::write(range(HANGS, 4096), data));
+    volume.pass(limit / 20);
+    // Goes over the other connection, and the server forgets what was not flushed.
+    assert!(volume.read(0, 4096).unwrap() == [1; 4096], "what was answered is sent again");
+    volume.core.block_on(hung).result.unwrap();
+    assert!(volume.read(HANGS, 4096).unwrap() == [2; 4096]);
+    volume.flush().unwrap();
+    assert_eq!((volume.report().health, volume.counter("reconnects")), (Health::Ok, 1));
 }
