@@ -328,3 +328,50 @@ fn a_request_that_is_there_at_every_end_is_given_up() {
     assert!(name.is_gone());
     assert_eq!(manager.stop(), 0);
 }
+
+#[test]
+fn a_device_goes_on_where_another_cannot_be_attached() {
+    if !is_root() {
+        return;
+    }
+    let _alone = alone();
+    let dir = Dir::new();
+    let (name, taken) = (Name::new(&dir), Name::new(&dir));
+    for disk in ["a.img", "b.img"] {
+        dir.text(&["create", disk, "64M"]);
+    }
+    let spec = format!(
+        "name = \"home\"\n[disk]\na = {{ file = \"a.img\" }}\nb = {{ file = \"b.img\" }}\n\
+         [export]\n{} = {{ on = \"a\", attach = true }}\n",
+        name.name
+    );
+    dir.write("home.toml", &spec);
+    let mut manager = Manager::new(&dir);
+    manager.start(&["home.toml"]);
+    run("mkfs.ext4", &["-q", &name.shown()]);
+    name.mount();
+    fs::write(taken.path(), "of somebody else").unwrap();
+    dir.write("home.toml", &format!("{spec}{} = {{ on = \"b\", attach = true }}\n", taken.name));
+    let why = format!("warning: {} is no device: {} is there already", taken.name, taken.shown());
+    let ran = dir.cairn(&["apply", "home.toml"]);
+    assert!(ran.code == 0 && ran.err.contains(&why), "{ran:?}");
+
+    for kills in 1..=2 {
+        manager.kill();
+        manager.start(&["home.toml"]);
+        let log = manager.log();
+        assert_eq!(log.matches("  goes on").count(), kills, "{log}");
+        assert_eq!(log.matches(&why).count(), kills, "{log}");
+        fs::write(name.mount_point().join("f"), noise(1 << 16, kills as u64)).unwrap();
+        run("sync", &["-f", &name.mount_point().display().to_string()]);
+    }
+    name.umount();
+    assert_eq!(manager.stop(), 0, "{}", manager.log());
+    assert!(name.is_gone());
+
+    // Where nothing goes on yet whoever starts it is told, and nothing is left.
+    let ran = dir.cairn(&["serve", "home.toml"]);
+    assert!(ran.code == 5 && ran.err.contains("none of Cairn's"), "{ran:?}");
+    assert!(name.is_gone());
+    fs::remove_file(taken.path()).unwrap();
+}

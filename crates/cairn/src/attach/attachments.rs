@@ -67,6 +67,11 @@ impl Attachments {
         }))
     }
 
+    /// Whether what a process has left is meant to be one of these.
+    pub fn are_meant(left: &str) -> bool {
+        Kept::is_meant(left)
+    }
+
     /// All of them.
     pub fn views(&self) -> Vec<Attached> {
         self.0.all.borrow().iter().map(|one| one.view.clone()).collect()

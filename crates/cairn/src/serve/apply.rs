@@ -13,7 +13,7 @@ use graph::live::{Changes, Turn, Unchanged};
 use graph::spec::{Planned, Spec};
 
 use super::growth::Growth;
-use super::{Serving, offered};
+use super::{Serving, no_device, offered};
 use crate::certificates;
 use crate::exit::{Exit, Failure, Result};
 use crate::labels;
@@ -246,12 +246,7 @@ impl Serving {
         for export in wanted.filter(|export| self.attachments.of(&export.name).is_none()) {
             match self.attachments.attach(&export.name, None, None, false).await {
                 Ok(attached) => notes.extend(attached.notes),
-                Err(failure) => {
-                    notes.push(format!(
-                        "warning: {} is no device: {}",
-                        export.name, failure.message
-                    ));
-                }
+                Err(failure) => notes.push(no_device(&export.name, &failure)),
             }
         }
         notes

@@ -240,8 +240,15 @@ impl Serving {
         }
     }
 
-    /// Attaches what the spec says.
-    async fn attach(&self, planned: &Planned) -> Result<()> {
+    /// Whether this process goes on with what one before it has served: then nothing of that ends for what
+    /// is new.
+    fn goes_on(&self) -> bool {
+        self.env.left().iter().any(|name| name == LISTENER || Attachments::are_meant(name))
+    }
+
+    /// Attaches what the spec says. What cannot be keeps a graph from its start, but none from going on: it
+    /// may have been like that for long.
+    async fn attach(&self, planned: &Planned, goes_on: bool) -> Result<()> {
         for export in planned.exports.iter().filter(|export| export.attach) {
             if self.attachments.of(&export.name).is_some() {
                 continue;
@@ -250,6 +257,7 @@ impl Serving {
                 Ok(attached) => {
                     attached.notes.iter().for_each(|note| out::note(&format!("note: {note}")))
                 }
+                Err(failure) if goes_on => out::note(&no_device(&export.name, &failure)),
                 Err(failure) => {
                     // What is attached already goes first; the failure to tell is this one.
                     let _ = self.attachments.end(Duration::ZERO).await;
@@ -278,6 +286,11 @@ impl Serving {
         self.attachments.show(&mut view);
         view
     }
+}
+
+/// Why an export that is to be a device is none.
+fn no_device(export: &str, failure: &Failure) -> String {
+    format!("warning: {export} is no device: {}", failure.message)
 }
 
 /// What clients are offered: an export that was there before is the same one.
@@ -366,13 +379,14 @@ impl ServeOptions {
         let serving = core.block_on(Serving::open(&env, &engine, spec, &planned, survey))?;
         let serving = Rc::new(Serving { read_only: self.read_only, record, ..serving });
         serving.tell_program();
+        let goes_on = serving.goes_on();
         // Every disk is open, and so everything that a process before this one has begun is at its end.
         core.block_on(serving.attachments.resume());
         serving.take_connections();
         core.block_on(serving.listen(&listens, tls))?;
         let planned = serving.planned();
         let control = open_control(self.at.as_deref(), &serving)?;
-        core.block_on(serving.attach(&planned))?;
+        core.block_on(serving.attach(&planned, goes_on))?;
         if let Some(pidfile) = &pidfile {
             pidfile.write()?;
         }
