@@ -43,6 +43,15 @@ pub struct Connected {
     pub direct: bool,
 }
 
+/// A device that goes on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// What came of it once.
+    pub connected: Connected,
+    /// Whether what is served has grown since: [`resize`] it.
+    pub is_smaller: bool,
+}
+
 /// How a device is let go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Release {
@@ -96,9 +105,9 @@ pub fn connect(name: &Name, wanted: Wanted) -> Result<Connected> {
 /// looked at: this does not wait for the device.
 ///
 /// # Errors
-/// `NotFound` if the name or its device are gone; `Unsupported` if the device is not like that, or not of
-/// `size_bytes`.
-pub fn find(name: &Name, wanted: Wanted, size_bytes: u64) -> Result<Connected> {
+/// `NotFound` if the name or its device are gone; `Unsupported` if the device is not like that, or larger
+/// than `size_bytes`.
+pub fn find(name: &Name, wanted: Wanted, size_bytes: u64) -> Result<Found> {
     let link = name.link();
     let shown = link.display();
     let target = std::fs::read_link(&link).map_err(|error| Error::io(&error, &shown))?;
@@ -107,8 +116,9 @@ pub fn find(name: &Name, wanted: Wanted, size_bytes: u64) -> Result<Connected> {
         let why = format!("{shown} leads to {}, which is no loop device", target.display());
         return Err(Error::new(ErrorKind::NotFound, why));
     };
-    device.must_be(name, wanted, size_bytes)?;
-    Ok(Connected { device: Device::Loop(device).path(), direct: device.is_direct() })
+    let is_smaller = device.must_be(name, wanted, size_bytes)?;
+    let connected = Connected { device: Device::Loop(device).path(), direct: device.is_direct() };
+    Ok(Found { connected, is_smaller })
 }
 
 /// Gives a device of the kernel's NBD client to the server that listens for that name, and gives it its

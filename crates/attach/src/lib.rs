@@ -32,8 +32,8 @@ mod users;
 
 pub use claim::Claim;
 pub use hands::{
-    Connected, Release, Wanted, clear, connect, connect_nbd, find, has_fuse, is_left, prepare,
-    release, resize,
+    Connected, Found, Release, Wanted, clear, connect, connect_nbd, find, has_fuse, is_left,
+    prepare, release, resize,
 };
 pub use name::{DEVICES, NAME_MAX_BYTES, Name, RUNTIME};
 pub use nbd::has_nbd;

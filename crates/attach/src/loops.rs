@@ -47,11 +47,12 @@ impl Loop {
                 .is_ok_and(|mark| mark == name.mark())
     }
 
-    /// Looks, without opening it, whether it is on the mounted file of that name, and like that.
+    /// Looks, without opening it, whether it is on the mounted file of that name, and like that. What is
+    /// served may have grown since: answers whether it is smaller.
     ///
     /// # Errors
     /// `NotFound` if it is on something else, `Unsupported` if it is otherwise.
-    pub(crate) fn must_be(self, name: &Name, wanted: Wanted, size_bytes: u64) -> Result<()> {
+    pub(crate) fn must_be(self, name: &Name, wanted: Wanted, size_bytes: u64) -> Result<bool> {
         let (path, file) = (self.path(), name.file());
         let read =
             |what: &str| std::fs::read_to_string(self.sysfs().join(what)).unwrap_or_default();
@@ -60,13 +61,14 @@ impl Loop {
             let why = format!("{} is not on {} any more", path.display(), file.display());
             return Err(Error::new(ErrorKind::NotFound, why));
         }
+        let (sectors, served) = (number("size"), size_bytes / SECTOR_BYTES);
         let facts = [
             ("block", number("queue/logical_block_size"), u64::from(wanted.block_bytes)),
             ("read-only", number("ro"), u64::from(wanted.read_only)),
-            ("sectors", number("size"), size_bytes / SECTOR_BYTES),
+            ("sectors", sectors.map(|sectors| sectors.max(served)), served),
         ];
         match facts.into_iter().find(|(_, is, wanted)| *is != Some(*wanted)) {
-            None => Ok(()),
+            None => Ok(sectors < Some(served)),
             Some((what, is, wanted)) => {
                 let is = is.map_or_else(|| "unknown".to_owned(), |is| is.to_string());
                 let why = format!("{}: {what} {is}; what is served has {wanted}", path.display());

@@ -375,3 +375,40 @@ fn a_device_goes_on_where_another_cannot_be_attached() {
     assert!(name.is_gone());
     fs::remove_file(taken.path()).unwrap();
 }
+
+#[test]
+fn a_device_whose_export_has_grown_meanwhile_grows() {
+    if !is_root() {
+        return;
+    }
+    let _alone = alone();
+    let dir = Dir::new();
+    dir.text(&["create", "disk.img", "64M"]);
+    let mut manager = Manager::new(&dir);
+    manager.start(&["disk.img"]);
+    let name = Name::new(&dir);
+    name.attach("vol");
+    manager.listen();
+    run("mkfs.ext4", &["-q", &name.shown()]);
+    name.mount();
+    // As a kill leaves it between the change of an export and that of its device.
+    manager.kill();
+    File::options().write(true).open(dir.path("disk.img")).unwrap().set_len(96 << 20).unwrap();
+    manager.start(&["disk.img"]);
+    let log = manager.log();
+    assert!(log.contains("  goes on") && !log.contains("keeps its size"), "{log}");
+    assert_eq!(run("blockdev", &["--getsize64", &name.shown()]), format!("{}\n", 96 << 20));
+    fs::write(name.mount_point().join("f"), noise(1 << 20, 3)).unwrap();
+    run("sync", &["-f", &name.mount_point().display().to_string()]);
+    name.umount();
+    run("e2fsck", &["-fn", &name.shown()]);
+    let device = File::options().read(true).write(true).open(name.path()).unwrap();
+    let (bytes, mut back) = (noise(1 << 20, 4), vec![0; 1 << 20]);
+    device.write_all_at(&bytes, 95 << 20).unwrap();
+    device.sync_all().unwrap();
+    File::open(dir.path("disk.img")).unwrap().read_exact_at(&mut back, 95 << 20).unwrap();
+    assert!(back == bytes, "what was added is the export's");
+    drop(device);
+    name.detach_well();
+    assert_eq!(manager.stop(), 0, "{}", manager.log());
+}

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use api::{Attached, GraphView, Means, Problem};
-use attach::{Claim, Name};
+use attach::{Claim, Found, Name};
 use block::Env;
 use block::Waiters;
 use export::nbd::Export;
@@ -25,6 +25,9 @@ const _: () = assert!(
 
 /// For a mount that nobody goes on with to be gone, at the start.
 const CLEAR: Duration = Duration::from_secs(10);
+
+/// For a device to become as large as what is served, at the start.
+const GROW: Duration = Duration::from_secs(10);
 
 /// The exports of this process, and which of them are devices of this machine.
 #[derive(Clone)]
@@ -123,8 +126,7 @@ impl Attachments {
             }
             one.behind.resized();
             if let Err(failure) = step(one.claim.name(), Step::Resize).await {
-                let path = &one.view.path;
-                notes.push(format!("warning: {path} keeps its size: {}", failure.message));
+                notes.push(keeps_its_size(&one.view.path, &failure.message));
             }
         }
         notes
@@ -204,28 +206,49 @@ impl Attachments {
 
     async fn resume_one(&self, kept: &Kept) -> Result<Attached> {
         let resumed = self.take_up(kept);
-        if let Err(failure) = &resumed {
-            self.let_go(kept, failure.code == Exit::InUse.code()).await;
+        match resumed {
+            Ok((view, is_smaller)) => {
+                if is_smaller {
+                    self.grow(kept).await;
+                }
+                Ok(view)
+            }
+            Err(failure) => {
+                self.let_go(kept, failure.code == Exit::InUse.code()).await;
+                Err(failure)
+            }
         }
-        resumed
     }
 
-    fn take_up(&self, kept: &Kept) -> Result<Attached> {
+    /// What is served has grown, and the process before this one did not come to it, or could not: it
+    /// serves all the same.
+    async fn grow(&self, kept: &Kept) {
+        let why = match self.0.env.within(GROW, step(&kept.name, Step::Resize)).await {
+            Some(Ok(_)) => return,
+            Some(Err(failure)) => failure.message,
+            None => format!("not done after {}", format_duration(GROW)),
+        };
+        out::note(&keeps_its_size(&kept.name.link().display().to_string(), &why));
+    }
+
+    /// Whether it is smaller than what is served is answered, too.
+    fn take_up(&self, kept: &Kept) -> Result<(Attached, bool)> {
         let export = self.find(&kept.export)?;
         let claim = Claim::take(&kept.name)?;
         let (behind, found) = Behind::resume(&self.0.env, &export, kept)?;
         let path = kept.name.link().display().to_string();
-        let notes = notes::of(&behind, &path, found.direct, true);
+        let Found { connected, is_smaller } = found;
+        let notes = notes::of(&behind, &path, connected.direct, true);
         let view = Attached {
             name: kept.name.to_string(),
             export: kept.export.clone(),
             path,
-            device: Some(found.device.display().to_string()),
+            device: Some(connected.device.display().to_string()),
             has_resend: true,
             notes,
         };
         self.add(behind, view.clone(), claim, export.info().size);
-        Ok(view)
+        Ok((view, is_smaller))
     }
 
     /// Ends a mount that nobody goes on with, and its device; the name may have been given to others.
@@ -400,6 +423,10 @@ impl Attachments {
         }
         Err(behind.join("; "))
     }
+}
+
+fn keeps_its_size(path: &str, why: &str) -> String {
+    format!("warning: {path} keeps its size: {why}")
 }
 
 /// An export that is being attached.

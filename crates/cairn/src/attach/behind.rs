@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use api::Means;
-use attach::{Connected, Name, Wanted};
+use attach::{Found, Name, Wanted};
 use block::Env;
 use block::env::Address;
 use export::fuse::{Agreed, Volume};
@@ -100,14 +100,14 @@ impl Behind {
     }
 
     /// Goes on with a mount that a process before this one has served; its device is looked at first.
-    pub fn resume(env: &Env, export: &Rc<Export>, kept: &Kept) -> Result<(Self, Connected)> {
+    pub fn resume(env: &Env, export: &Rc<Export>, kept: &Kept) -> Result<(Self, Found)> {
         let name = &kept.name;
         let info = export.info();
         let wanted = Wanted { block_bytes: info.block_size, read_only: info.read_only };
-        let device = attach::find(name, wanted, info.size)?;
+        let found = attach::find(name, wanted, info.size)?;
         let channel = env.take_over(&kept.to_string(), &name.mount_point(), &name.counts())?;
         let volume = Volume::resume(export, channel, kept.max_bytes, out::note)?;
-        Ok((Self::Fuse(volume), device))
+        Ok((Self::Fuse(volume), found))
     }
 
     /// Has it held for the next process, should this one be killed; whether it is. Only what keeps its
