@@ -189,10 +189,10 @@ pub trait World {
     }
     /// Takes over the channel of a mount that was entrusted under `name`: nothing is asked again by
     /// itself ([`Channel::resend`]). `at` is where it is mounted; `counts` is a file that keeps what
-    /// [`Channel::came_again`] counts.
+    /// [`Channel::came_again`] counts: without it nothing is counted.
     ///
     /// # Errors
-    /// `NotFound` if nothing was left under that name; what the file says.
+    /// `NotFound` if nothing was left under that name.
     fn take_over(&self, name: &str, _at: &Path, _counts: &Path) -> Result<Rc<dyn Channel>> {
         Err(Error::new(ErrorKind::NotFound, format!("{name}: nobody has left it to this process")))
     }
@@ -750,6 +750,13 @@ pub trait Channel {
     /// # Errors
     /// What the system says.
     fn withdraw(&self) -> Result<()> {
+        Ok(())
+    }
+    /// Ends it at once: who waits for an answer gets an error, and nobody goes on with it.
+    ///
+    /// # Errors
+    /// What the system says to [`Channel::withdraw`]; it has ended all the same.
+    fn close(&self) -> Result<()> {
         Ok(())
     }
     /// Of one that was taken over: lets all that others have received and not answered come again.

@@ -412,3 +412,38 @@ fn a_device_whose_export_has_grown_meanwhile_grows() {
     name.detach_well();
     assert_eq!(manager.stop(), 0, "{}", manager.log());
 }
+
+#[test]
+fn a_device_goes_on_without_counts() {
+    if !is_root() {
+        return;
+    }
+    let _alone = alone();
+    let dir = Dir::new();
+    dir.text(&["create", "disk.img", "64M"]);
+    let mut manager = Manager::new(&dir);
+    manager.start(&["disk.img"]);
+    let name = Name::new(&dir);
+    name.attach("vol");
+    manager.listen();
+    // The file cannot be opened; then it cannot be written anew.
+    for (round, what) in [(1, "resent"), (2, "new")] {
+        manager.kill();
+        let in_the_way = Path::new("/run/cairn/attach").join(format!(".{}.{what}", name.name));
+        fs::create_dir(&in_the_way).unwrap();
+        manager.start(&["disk.img"]);
+        until("it was told", || manager.log().matches("it is not counted").count() == round);
+        let log = manager.log();
+        assert_eq!(log.matches("  goes on").count(), round, "{log}");
+        let (bytes, mut back) = (noise(1 << 20, round as u64), vec![0; 1 << 20]);
+        let device = File::options().read(true).write(true).open(name.path()).unwrap();
+        device.write_all_at(&bytes, 8 << 20).unwrap();
+        device.sync_all().unwrap();
+        File::open(dir.path("disk.img")).unwrap().read_exact_at(&mut back, 8 << 20).unwrap();
+        assert!(back == bytes, "round {round}");
+        fs::remove_dir(&in_the_way).unwrap();
+    }
+    name.detach_well();
+    assert!(name.is_gone());
+    assert_eq!(manager.stop(), 0, "{}", manager.log());
+}

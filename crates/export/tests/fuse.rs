@@ -39,6 +39,7 @@ struct Wire {
     /// How often requests have come again.
     counts: RefCell<BTreeMap<u64, u64>>,
     withdrawn: Cell<bool>,
+    closed: Cell<bool>,
 }
 
 struct Fake(Rc<Wire>);
@@ -79,6 +80,11 @@ impl Channel for Fake {
 
     fn withdraw(&self) -> Result<()> {
         self.0.withdrawn.set(true);
+        Ok(())
+    }
+
+    fn close(&self) -> Result<()> {
+        self.0.closed.set(true);
         Ok(())
     }
 
@@ -241,6 +247,7 @@ fn bytes_are_kept_and_nonsense_is_refused() {
         wire.ask(READ, 60, 2, &[0; 8]);
         volume.ended().await;
         assert_eq!(wire.answered(60).unwrap().0, 71);
+        assert!(wire.closed.get(), "who asks from now on would wait for ever");
         assert!(log.borrow()[0].contains("none of the FUSE protocol"), "{log:?}");
     });
 }
@@ -324,6 +331,7 @@ fn a_mount_is_taken_over_with_what_is_not_answered() {
         assert!(!wire.withdrawn.get());
         wire.break_off();
         volume.ended().await;
+        assert!(!wire.closed.get(), "another process may go on with it");
     });
 }
 

@@ -41,6 +41,11 @@ impl Again {
         Ok(Self { path, file, before, now: BTreeMap::new(), settled: false })
     }
 
+    /// The file.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The request has come again: how often it has by now, this time included. It is in the file
     /// before this returns.
     pub(crate) fn note(&mut self, number: u64) -> io::Result<u64> {
@@ -59,11 +64,18 @@ impl Again {
         let records: Vec<u8> =
             self.now.iter().flat_map(|(number, count)| record(*number, *count)).collect();
         let new = self.path.with_extension("new");
-        let mut options = File::options();
-        options.write(true).create(true).truncate(true).mode(0o600);
-        options.open(&new)?.write_all(&records)?;
-        std::fs::rename(&new, &self.path)
+        replace(&self.path, &new, &records).inspect_err(|_| {
+            // Nobody else would. Where it is not even there that is why.
+            let _ = std::fs::remove_file(&new);
+        })
     }
+}
+
+fn replace(path: &Path, new: &Path, records: &[u8]) -> io::Result<()> {
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options.open(new)?.write_all(records)?;
+    std::fs::rename(new, path)
 }
 
 fn record(number: u64, count: u64) -> [u8; RECORD_BYTES] {

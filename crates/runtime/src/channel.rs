@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 
-use block::env::{Channel, Ticket, stopped};
+use block::env::{Channel, Outcome, Ticket, stopped};
 use block::{Buf, Error, ErrorKind, Result};
 
 use crate::again::Again;
@@ -33,7 +33,8 @@ fn resend() -> [u8; 16] {
 
 struct Fuse {
     side: Rc<Side>,
-    file: Rc<OwnedFd>,
+    /// `None` once it is closed.
+    file: RefCell<Option<Rc<OwnedFd>>>,
     name: Rc<str>,
     lacks: Option<String>,
     /// What it is called while somebody holds it for the next process.
@@ -58,7 +59,8 @@ pub(crate) fn mount(side: Rc<Side>, at: &Path) -> Result<Rc<dyn Channel>> {
     Ok(Rc::new(Fuse::new(side, file, at)))
 }
 
-/// The channel of a mount that another process has served.
+/// The channel of a mount that another process has served. It goes on without counts where they cannot be
+/// kept: a request that ends whoever begins it is by far the less likely one.
 pub(crate) fn take_over(
     side: Rc<Side>,
     name: &str,
@@ -68,10 +70,16 @@ pub(crate) fn take_over(
     let left = store::take(|left| left.name == name).ok_or_else(|| {
         Error::new(ErrorKind::NotFound, format!("{name}: nobody has left it to this process"))
     })?;
-    let failed = |error| Error::io(&error, counts.display());
-    let again = RefCell::new(Again::open(counts).map_err(failed)?);
-    let entrusted = RefCell::new(Some(left.name));
-    Ok(Rc::new(Fuse { entrusted, again: Some(again), ..Fuse::new(side, left.file, at) }))
+    let again = Again::open(counts).inspect_err(|error| not_counted(&side, counts, error)).ok();
+    let (entrusted, again) = (RefCell::new(Some(left.name)), again.map(RefCell::new));
+    Ok(Rc::new(Fuse { entrusted, again, ..Fuse::new(side, left.file, at) }))
+}
+
+fn not_counted(side: &Side, counts: &Path, error: &std::io::Error) {
+    side.note(&format!(
+        "warning: {}: {error}: it is not counted how often requests come again. Next: make room in /run",
+        counts.display()
+    ));
 }
 
 impl Fuse {
@@ -82,15 +90,23 @@ impl Fuse {
                  each other"
             )
         });
-        let (file, name) = (Rc::new(file), at.display().to_string().into());
+        let file = RefCell::new(Some(Rc::new(file)));
+        let name = at.display().to_string().into();
         Self { side, file, name, lacks, entrusted: RefCell::default(), again: None }
     }
 
-    /// There is no message now: all that others left unanswered has come again.
-    fn settle(&self) -> Result<()> {
-        let Some(again) = &self.again else { return Ok(()) };
-        let settled = again.borrow_mut().settle();
-        settled.map_err(|error| Error::io(&error, format_args!("{}: its counts", self.name)))
+    fn file(&self) -> Result<Rc<OwnedFd>> {
+        self.file.borrow().clone().ok_or_else(stopped)
+    }
+
+    /// There is no message now: all that others left unanswered has come again. What the file should forget
+    /// and does not is of numbers that do not come again.
+    fn settle(&self) {
+        let Some(again) = &self.again else { return };
+        let mut again = again.borrow_mut();
+        if let Err(error) = again.settle() {
+            not_counted(&self.side, again.path(), &error);
+        }
     }
 
     fn error(&self, error: &std::io::Error, tried: &str) -> Error {
@@ -104,12 +120,16 @@ impl Fuse {
 
 impl Channel for Fuse {
     fn recv(&self, head: &Buf, rest: &Buf) -> Result<Option<usize>> {
+        let file = self.file()?;
         let (mut head, mut rest) = (head.write(), rest.write());
         loop {
-            match sys::read_two(self.file.as_raw_fd(), &mut head, &mut rest) {
+            match sys::read_two(file.as_raw_fd(), &mut head, &mut rest) {
                 Ok(n) => return Ok(Some(n)),
                 Err(error) => match error.raw_os_error() {
-                    Some(libc::EAGAIN) => return self.settle().map(|()| None),
+                    Some(libc::EAGAIN) => {
+                        self.settle();
+                        return Ok(None);
+                    }
                     // The request was taken back while it was read.
                     Some(libc::EINTR | libc::ENOENT) => {}
                     _ => return Err(self.error(&error, "receive")),
@@ -119,16 +139,21 @@ impl Channel for Fuse {
     }
 
     fn ready(&self) -> Ticket {
-        let (file, name) = (self.file.clone(), Some(self.name.clone()));
+        let file = match self.file() {
+            Ok(file) => file,
+            Err(error) => return Ticket::ready(Outcome::bare(Err(error))),
+        };
+        let name = Some(self.name.clone());
         let held = Held { op: Op::Ready, file, disk: None, name, buf: None, peer: None };
         self.side.start(held, Vec::new(), false)
     }
 
     fn send(&self, head: &[u8], rest: Option<&Buf>) -> Result<()> {
+        let file = self.file()?;
         let rest = rest.map(Buf::read);
         let rest = rest.as_deref().unwrap_or_default();
         loop {
-            match sys::write_two(self.file.as_raw_fd(), head, rest) {
+            match sys::write_two(file.as_raw_fd(), head, rest) {
                 Ok(_) => return Ok(()),
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
                 Err(error) => return Err(self.error(&error, "send")),
@@ -155,7 +180,7 @@ impl Channel for Fuse {
     }
 
     fn entrust(&self, name: &str) -> Result<bool> {
-        let held = store::entrust(name, self.file.as_fd())?;
+        let held = store::entrust(name, self.file()?.as_fd())?;
         *self.entrusted.borrow_mut() = held.then(|| name.to_owned());
         Ok(held)
     }
@@ -167,6 +192,12 @@ impl Channel for Fuse {
     fn withdraw(&self) -> Result<()> {
         let name = self.entrusted.take();
         name.map_or(Ok(()), |name| store::withdraw(&name))
+    }
+
+    fn close(&self) -> Result<()> {
+        // The kernel ends a mount that nobody has open any more.
+        self.file.take();
+        self.withdraw()
     }
 
     fn resend(&self) -> Result<()> {

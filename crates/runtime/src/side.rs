@@ -68,6 +68,11 @@ fn clock() -> Mono {
 }
 
 impl Side {
+    /// Tells the user something that does not stop anybody.
+    pub(crate) fn note(&self, line: &str) {
+        (self.note)(line);
+    }
+
     pub(crate) fn new(
         engine: Running,
         queue: Arc<Queue>,

@@ -230,6 +230,8 @@ impl Inner {
             && error.kind() != ErrorKind::Stopped
         {
             (self.log)(&format!("{}: {error}", self.export.name()));
+            // Nobody takes messages any more, and nobody must wait for that.
+            self.tell_failure(self.channel.close());
         }
         self.over.set(true);
         if self.has_requests() {
@@ -478,7 +480,11 @@ impl Inner {
 
     /// After a failed flush every later one fails. The next process would not know of it.
     fn end_with_process(&self) {
-        if let Err(error) = self.channel.withdraw() {
+        self.tell_failure(self.channel.withdraw());
+    }
+
+    fn tell_failure(&self, result: Result<()>) {
+        if let Err(error) = result {
             (self.log)(&format!("{}: {error}", self.export.name()));
         }
     }

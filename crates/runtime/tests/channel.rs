@@ -1,0 +1,43 @@
+//! The channel of a mount.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
+
+use std::fs;
+use std::process::Command;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use block::ErrorKind;
+use runtime::{Config, Core};
+
+/// Longer than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[test]
+fn nobody_waits_for_one_that_is_closed() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("passed over: only root may mount");
+        return;
+    }
+    let at = std::env::temp_dir().join(format!("cairn-channel-{}", std::process::id()));
+    fs::create_dir(&at).unwrap();
+    let core = Core::new(Config::default()).unwrap();
+    let env = core.env();
+    let channel = env.mount(&at).unwrap();
+    let (tell, told) = mpsc::channel();
+    let below = at.join("volume");
+    // Nobody has greeted the kernel: whoever asks it waits.
+    let asks = std::thread::spawn(move || tell.send(fs::metadata(below).is_err()));
+    let (head, rest) = (env.buf(4096).unwrap(), env.buf(1 << 20).unwrap());
+    assert!(channel.recv(&head, &rest).unwrap().is_some(), "the kernel greets");
+    channel.close().unwrap();
+    assert_eq!(told.recv_timeout(PATIENCE), Ok(true), "it got an error");
+    asks.join().unwrap().unwrap();
+    let kind = |error: block::Error| error.kind();
+    assert_eq!(channel.recv(&head, &rest).map_err(kind), Err(ErrorKind::Stopped));
+    assert_eq!(channel.send(&[0; 16], None).map_err(kind), Err(ErrorKind::Stopped));
+    let ready = core.block_on(channel.ready());
+    assert_eq!(ready.result.map_err(kind), Err(ErrorKind::Stopped));
+    assert!(Command::new("umount").arg(&at).status().unwrap().success());
+    fs::remove_dir(&at).unwrap();
+    core.shutdown(PATIENCE).unwrap();
+}
