@@ -447,3 +447,63 @@ fn a_device_goes_on_without_counts() {
     assert!(name.is_gone());
     assert_eq!(manager.stop(), 0, "{}", manager.log());
 }
+
+#[test]
+fn a_change_tells_whether_a_device_is_held_from_now_on() {
+    if !is_root() {
+        return;
+    }
+    let _alone = alone();
+    let dir = Dir::new();
+    dir.text(&["create", "disk.img", "64M"]);
+    let server = dir.serve(&["disk.img", "--listen", "tcp:127.0.0.1:0"]);
+    // A late write of a dead process may land over TCP; its user says whether that matters.
+    let spec = |fenced: bool| {
+        format!(
+            "name = \"home\"\n[disk]\nd = {{ nbd = \"{}\", unsafe_replica = {fenced} }}\n\
+             [export]\nother = {{ on = \"d\" }}\n",
+            server.uri()
+        )
+    };
+    let mut manager = Manager::new(&dir);
+    dir.write("home.toml", &spec(true));
+    manager.start(&["home.toml"]);
+    let name = Name::new(&dir);
+    name.attach("other");
+    let device = File::options().read(true).write(true).open(name.path()).unwrap();
+    let is_held = |name: &(String, _)| name.0.starts_with("attached/");
+    manager.listen();
+    assert!(manager.held.iter().any(is_held), "{:?}", manager.names());
+    let note = || {
+        let status: Vec<api::Status> = dir.json(0, &["status", "--at", "home"]);
+        status[0].attached[0].notes[0].clone()
+    };
+    for (fenced, words) in [(false, "answers with I/O errors"), (true, "pauses until"), (false, "")]
+    {
+        let before = manager.held.iter().find(|held| is_held(held));
+        let copy = before.map(|(name, file)| (name.clone(), file.try_clone().unwrap()));
+        dir.write("home.toml", &spec(fenced));
+        let ran = dir.cairn(&["apply", "home.toml"]);
+        assert!(ran.code == 0 && ran.err.contains(words), "{ran:?}");
+        manager.listen();
+        assert_eq!(manager.held.iter().any(is_held), fenced, "{:?}", manager.names());
+        assert!(note().contains(words), "{}", note());
+        let ran = dir.cairn(&["apply", "home.toml"]);
+        assert!(ran.code == 0 && !ran.err.contains("is killed"), "it is told once: {ran:?}");
+        if words.is_empty() {
+            // One that is held all the same, by whoever has not heard of it, is not gone on with.
+            manager.kill();
+            manager.held.extend(copy);
+            assert!(manager.held.iter().any(is_held));
+        }
+    }
+    manager.start(&["home.toml"]);
+    manager.listen();
+    let log = manager.log();
+    assert!(log.contains("may land on what is written later; it answers with I/O errors"), "{log}");
+    assert!(!manager.held.iter().any(is_held), "{:?}", manager.names());
+    assert!(device.read_at(&mut [0; 4096], 0).is_err());
+    drop(device);
+    until("nothing of it is left", || name.is_gone());
+    assert_eq!(manager.stop(), 0, "{}", manager.log());
+}

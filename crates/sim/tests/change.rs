@@ -75,6 +75,33 @@ fn a_device_that_is_made_anew_takes_no_commands() {
     mirror(&live, &Control::Fail { member: "d1".to_owned() }).unwrap();
 }
 
+/// Who promises something of an export looks at it anew while no client's request begins.
+#[test]
+fn what_is_to_be_done_before_clients_is_done_before_them() {
+    let rig = Rig::new(3);
+    let live = rig.open(&text(&[0, 1], false));
+    rig.pass(LIMIT);
+    let client = rig.client(&live);
+    let into = rig.world.env().buf(PIECE).unwrap();
+    let early = Cell::new(None);
+    let changing = async {
+        let (turn, now) = (live.turn().await, live.now());
+        let looked = rig.look(&text(&[0, 1, 2], false), opening(true), now.labels.as_ref()).await;
+        let (planned, survey) = looked?;
+        let before_clients = || {
+            assert!(live.now().graph.member("d2").is_some(), "it has happened");
+            early.set(Some(client.send(Op::read(piece(), into))));
+        };
+        live.change_and(&turn, planned, Some(survey), LIMIT, before_clients).await
+    };
+    rig.world.block_on(changing).unwrap().unwrap();
+    let early = rig.world.block_on(early.take().expect("it was called")).unwrap();
+    let error = early.result.expect_err("no client's request begins");
+    assert!(error.to_string().contains("no slot is free"), "{error}");
+    rig.fill(&client, 0x5a);
+    assert!(rig.holds(&client, 0x5a));
+}
+
 /// An export of a change that came to nothing keeps nothing of the graph that goes on.
 #[test]
 fn a_disk_is_let_go_after_an_export_that_came_to_nothing() {

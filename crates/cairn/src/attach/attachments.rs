@@ -54,6 +54,8 @@ struct One {
     claim: Claim,
     /// Bytes of it.
     size: Cell<u64>,
+    /// Whether it outlives this process, as somebody was told last.
+    held: Cell<bool>,
 }
 
 impl Attachments {
@@ -77,7 +79,7 @@ impl Attachments {
 
     /// All of them.
     pub fn views(&self) -> Vec<Attached> {
-        self.0.all.borrow().iter().map(|one| one.view.clone()).collect()
+        self.0.all.borrow().iter().map(|one| one.view()).collect()
     }
 
     /// Adds to each export of a graph what it is called as a device.
@@ -111,13 +113,21 @@ impl Attachments {
         all.iter().find(|one| one.view.export == export).map(|one| one.view.path.clone())
     }
 
-    /// These are the exports from now on. Devices get the sizes that theirs have; what keeps one from
-    /// it is answered.
+    /// Has those held no more that would break a promise to whoever goes on with them, as their exports are
+    /// now. [`Attachments::offer`] tells of it.
+    pub fn withdraw_mortal(&self) {
+        self.0.all.borrow().iter().for_each(|one| one.behind.withdraw_mortal());
+    }
+
+    /// These are the exports from now on. Devices get the sizes that theirs have, and are held over a kill
+    /// if they may be; what keeps one from its size is answered, and what a kill means for it if that is
+    /// something else now.
     pub async fn offer(&self, exports: Vec<Rc<Export>>) -> Vec<String> {
         *self.0.exports.borrow_mut() = exports;
         let all = self.0.all.borrow().clone();
         let mut notes = Vec::new();
         for one in all {
+            notes.extend(one.hold_or_not());
             let export =
                 self.0.exports.borrow().iter().find(|it| it.name() == one.view.export).cloned();
             let Some(size) = export.map(|export| export.info().size) else { continue };
@@ -175,8 +185,8 @@ impl Attachments {
     }
 
     fn add(&self, behind: Behind, view: Attached, claim: Claim, size: u64) {
-        let size = Cell::new(size);
-        let one = Rc::new(One { behind, view, leaving: Cell::new(false), claim, size });
+        let (size, held) = (Cell::new(size), Cell::new(behind.is_entrusted()));
+        let one = Rc::new(One { behind, view, leaving: Cell::new(false), claim, size, held });
         self.0.all.borrow_mut().push(one.clone());
         self.watch(&one);
     }
@@ -314,7 +324,7 @@ impl Attachments {
         view: Attached,
     ) -> Result<(Behind, Attached)> {
         let (behind, done, agreed) = Behind::begin(by, &self.0.env, export, name).await?;
-        let kept = behind.entrust(name, agreed);
+        let kept = behind.entrust(name);
         let notes = notes::of(&behind, &view.path, done.direct, kept);
         let device = done.device.map(|device| device.display().to_string());
         let has_resend = agreed.is_some_and(|agreed| agreed.has_resend);
@@ -443,6 +453,26 @@ impl Drop for Busy {
 }
 
 impl One {
+    /// As people and programs look at it now.
+    fn view(&self) -> Attached {
+        let mut view = self.view.clone();
+        if let Some(first) = view.notes.first_mut() {
+            *first = notes::after_kill(&view.path, self.behind.is_entrusted());
+        }
+        view
+    }
+
+    /// Has it held over a kill if it may be, and not if not. Answers what a kill means if that is something
+    /// else now.
+    fn hold_or_not(&self) -> Option<String> {
+        if self.leaving.get() {
+            return None;
+        }
+        self.behind.withdraw_mortal();
+        let held = self.behind.entrust(self.claim.name());
+        (self.held.replace(held) != held).then(|| notes::after_kill(&self.view.path, held))
+    }
+
     /// Flushes the device and takes it away, once nobody uses it any more; past `patience` it is left to
     /// its users if it is given up.
     /// Answers why it could not be flushed.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use api::Means;
 use attach::{Found, Name, Wanted};
-use block::Env;
 use block::env::Address;
+use block::{Env, Info};
 use export::fuse::{Agreed, Volume};
 use export::nbd::{Export, Limits, Server};
 
@@ -103,6 +103,9 @@ impl Behind {
     pub fn resume(env: &Env, export: &Rc<Export>, kept: &Kept) -> Result<(Self, Found)> {
         let name = &kept.name;
         let info = export.info();
+        if let Some(why) = broken_by_kill(&info) {
+            return Err(Failure::new(Exit::Unsupported, format!("{}: {why}", kept.export)));
+        }
         let wanted = Wanted { block_bytes: info.block_size, read_only: info.read_only };
         let found = attach::find(name, wanted, info.size)?;
         let channel = env.take_over(&kept.to_string(), &name.mount_point(), &name.counts())?;
@@ -110,22 +113,32 @@ impl Behind {
         Ok((Self::Fuse(volume), found))
     }
 
-    /// Has it held for the next process, should this one be killed; whether it is. Only what keeps its
-    /// promises over that is: bytes that were answered are there, and none lands later.
-    pub fn entrust(&self, name: &Name, agreed: Option<Agreed>) -> bool {
+    /// Has it held for the next process, should this one be killed, if it may be and is not yet; whether it
+    /// is.
+    pub fn entrust(&self, name: &Name) -> bool {
         let Self::Fuse(volume) = self else { return false };
-        let export = volume.export();
-        let info = export.info();
-        let has_resend = agreed.is_some_and(|agreed| agreed.has_resend);
-        if !has_resend || !info.survives_process || !info.fenced {
-            return false;
+        if !self.may_be_held() || self.is_entrusted() {
+            return self.is_entrusted();
         }
         let (name, max_bytes) = (name.clone(), volume.max_bytes());
-        let kept = Kept { name, export: export.name().to_owned(), max_bytes };
+        let kept = Kept { name, export: volume.export().name().to_owned(), max_bytes };
         volume.channel().entrust(&kept.to_string()).unwrap_or_else(|error| {
             out::note(&format!("warning: {error}"));
             false
         })
+    }
+
+    /// Whether it may outlive this process, as its export is now.
+    fn may_be_held(&self) -> bool {
+        matches!(self, Self::Fuse(volume)
+            if volume.may_go_on() && broken_by_kill(&volume.export().info()).is_none())
+    }
+
+    /// It is not to be held any more, unless it may be.
+    pub fn withdraw_mortal(&self) {
+        if self.is_entrusted() && !self.may_be_held() {
+            self.withdraw();
+        }
     }
 
     /// Whether it outlives this process.
@@ -176,6 +189,14 @@ impl Behind {
             Self::Nbd(_) => "connection",
         }
     }
+}
+
+/// Which promise of a device a kill of its process would break.
+fn broken_by_kill(info: &Info) -> Option<&'static str> {
+    if !info.survives_process {
+        return Some("what was answered does not outlive its process");
+    }
+    (!info.fenced).then_some("what a dead process has sent may land on what is written later")
 }
 
 /// A server that only root can reach.

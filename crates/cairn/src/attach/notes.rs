@@ -11,14 +11,7 @@ const TIMEOUTS: [&str; 2] = ["default_request_timeout", "max_request_timeout"];
 
 /// The notes, the most important first; `kept` says that the device outlives this process.
 pub fn of(behind: &Behind, path: &str, direct: bool, kept: bool) -> Vec<String> {
-    let pid = std::process::id();
-    let mut notes = vec![match kept {
-        true => format!("if process {pid} is killed, {path} pauses until it is started again"),
-        false => format!(
-            "if process {pid} is killed, {path} answers with I/O errors; unmount it then, and attach it \
-             again"
-        ),
-    }];
+    let mut notes = vec![after_kill(path, kept)];
     let cache = "what is read is kept in memory twice";
     if !direct {
         notes.push(format!("the loop device goes through the page cache: {cache}"));
@@ -35,6 +28,18 @@ pub fn of(behind: &Behind, path: &str, direct: bool, kept: bool) -> Vec<String> 
         ),
     }
     notes
+}
+
+/// What a kill would mean, the first of the notes.
+pub fn after_kill(path: &str, kept: bool) -> String {
+    let pid = std::process::id();
+    match kept {
+        true => format!("if process {pid} is killed, {path} pauses until it is started again"),
+        false => format!(
+            "if process {pid} is killed, {path} answers with I/O errors; unmount it then, and attach it \
+             again"
+        ),
+    }
 }
 
 /// Prints the device, and the notes beside it.

@@ -140,7 +140,9 @@ impl Serving {
         let changes = if dry_run {
             self.live.compare(&planned).map_err(Failure::from)?
         } else {
-            let change = self.live.change(turn, planned, survey, PATIENCE);
+            // What would not outlive this process any more is not held when the first request of clients begins.
+            let withdraw = || self.attachments.withdraw_mortal();
+            let change = self.live.change_and(turn, planned, survey, PATIENCE, withdraw);
             self.on_record(&spec, change, &mut notes).await?
         };
         if !dry_run {

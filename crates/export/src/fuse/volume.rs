@@ -54,6 +54,8 @@ struct Inner {
     pending: RefCell<Pending>,
     in_flight: Cell<usize>,
     agreed: Cell<Option<Agreed>>,
+    /// A flush of it has failed.
+    mortal: Cell<bool>,
     /// No more requests come.
     over: Cell<bool>,
     waiting: Waiters,
@@ -163,6 +165,7 @@ impl Volume {
             pending: RefCell::default(),
             in_flight: Cell::new(0),
             agreed: Cell::new(agreed),
+            mortal: Cell::new(false),
             over: Cell::new(false),
             waiting: Waiters::default(),
         });
@@ -210,6 +213,14 @@ impl Volume {
     /// The longest read and write that the kernel was promised.
     pub fn max_bytes(&self) -> u32 {
         self.0.max_bytes
+    }
+
+    /// Whether another process could go on with it: the kernel can send again, it is not at its end, and no
+    /// flush of it has failed.
+    pub fn may_go_on(&self) -> bool {
+        let inner = &self.0;
+        let has_resend = inner.agreed.get().is_some_and(|agreed| agreed.has_resend);
+        has_resend && !inner.over.get() && !inner.mortal.get()
     }
 
     /// Its channel.
@@ -480,6 +491,7 @@ impl Inner {
 
     /// After a failed flush every later one fails. The next process would not know of it.
     fn end_with_process(&self) {
+        self.mortal.set(true);
         self.tell_failure(self.channel.withdraw());
     }
 

@@ -180,10 +180,25 @@ impl Live {
     /// Why it is not done; then all is as it was before, but for [`Unchanged::Lost`].
     pub async fn change(
         &self,
+        turn: &Turn,
+        planned: Planned,
+        survey: Option<Survey>,
+        limit: Duration,
+    ) -> Result<Changes, Unchanged> {
+        self.change_and(turn, planned, survey, limit, || {}).await
+    }
+
+    /// The same. Once it has happened `before_clients` is called, and then clients' requests begin again.
+    ///
+    /// # Errors
+    /// As [`Live::change`].
+    pub async fn change_and(
+        &self,
         _turn: &Turn,
         planned: Planned,
         survey: Option<Survey>,
         limit: Duration,
+        before_clients: impl FnOnce(),
     ) -> Result<Changes, Unchanged> {
         let changes = self.compare(&planned).map_err(Unchanged::Failed)?;
         let old = self.now();
@@ -205,6 +220,7 @@ impl Live {
             Ok(graph) => {
                 self.shut(&old, |name| graph.export(name).is_none());
                 *self.now.borrow_mut() = Rc::new(Now { planned, graph, labels });
+                before_clients();
                 drop(held);
                 if let (Some(labels), Some(before)) = (&self.now().labels, &old.labels) {
                     labels.tell_gone(before).await;
