@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use block::{Error, ErrorKind, Result};
 use runtime::{BEQUEST_MAX, NAME_MAX_BYTES};
 use rustix::fs::{FileType, fstat};
+use rustix::net::Shutdown;
 
 /// What is held for one graph. If this process has a service manager that could, it is held there as well,
 /// as `GRAPH/NAME`, so that this process may be killed too.
@@ -96,7 +97,10 @@ impl Held {
         let paths: Vec<_> = listeners.iter().filter_map(|(_, file)| path_of(file)).collect();
         let told = listeners.iter().map(|(name, _)| runtime::withdraw(&self.far(name)));
         let told: Vec<_> = told.collect();
-        drop(listeners);
+        for (_, listener) in listeners {
+            // A process that is just being started has it still, and it would be heard there.
+            let _ = rustix::net::shutdown(&listener, Shutdown::Both);
+        }
         for path in paths {
             // Somebody else's may be there by now.
             let heard = UnixStream::connect(&path);
@@ -186,10 +190,13 @@ mod tests {
         let listener = UnixListener::bind(&path).unwrap();
         let client = UnixStream::connect(&path).unwrap();
         let connection = listener.accept().unwrap().0;
+        // Whoever starts a process has a copy there for a moment.
+        let copy = listener.try_clone().unwrap();
         held.store("listener", listener.into()).unwrap();
         held.store("connection/0", connection.into()).unwrap();
         held.close_listeners().unwrap();
         assert!(!path.exists() && held.len() == 1);
+        drop(copy);
         // What is at the path of one that is closed, and is heard, is another's.
         let listener = UnixListener::bind(&path).unwrap();
         std::fs::rename(&path, path.with_extension("old")).unwrap();
