@@ -90,6 +90,9 @@ pub struct UpRequest {
     /// Disks that are labelled whatever is on them; this time only.
     #[serde(default)]
     pub wipe: Vec<String>,
+    /// Members of mirrors whose bytes count where those of the members may differ; this time only.
+    #[serde(default)]
+    pub trust: Vec<String>,
     /// Open disks that another machine had open and did not close; this time only.
     #[serde(default)]
     pub take: bool,
@@ -111,6 +114,7 @@ impl UpRequest {
             listen: Vec::new(),
             insecure: false,
             wipe: Vec::new(),
+            trust: Vec::new(),
             take: false,
             keys: BTreeMap::new(),
         }

@@ -279,6 +279,7 @@ fn examples() -> Vec<(&'static str, Value)> {
         listen: names(),
         insecure: true,
         wipe: names(),
+        trust: names(),
         take: true,
         keys: BTreeMap::from([(text(), PathBuf::from("/"))]),
     };

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use api::{Checked, CheckedDevice, CheckedDisk, Finding, Soundness};
 use block::{Env, Info};
 use graph::kind::{Bytes, Maker, Told};
-use graph::labels::{Remembered, disks, older};
+use graph::labels::{Remembered, disks, objections, older};
 use graph::spec::{Local, Planned, PlannedNode, Severity, Spec, Surveyed};
 use meta::{Area, Inspection, Label, Uuid};
 
@@ -51,6 +51,11 @@ impl Seen<'_> {
         let had = Area::Back(self.label.data_bytes).range().end();
         Some(had).filter(|had| *had > self.inspection.size)
     }
+
+    /// Whether it is as long as it was, and what was at its end is gone.
+    pub fn has_lost_its_end(&self) -> bool {
+        self.cut_from().is_none() && self.inspection.has_lost_its_end()
+    }
 }
 
 /// The label that counts among those of one graph; `None` if all of its disks are still being made.
@@ -91,6 +96,9 @@ async fn check(env: &Env, seen: &[Seen<'_>], held: &[Held<'_>], stopped: bool) -
     checking.missing(planned.as_ref(), &named);
     checking.older(planned.as_ref(), &named);
     let kept = planned.as_ref().map(|planned| checking.kept(planned, &named)).unwrap_or_default();
+    if let Some(planned) = planned.as_ref().filter(|_| stopped) {
+        checking.undecided(planned, &named);
+    }
     checking.in_use(&named);
     if let Some(planned) = planned.filter(|_| stopped && held.is_empty()) {
         checking.found.extend(vaults::check(env, newest, &planned, &places(&named, seen)).await);
@@ -100,7 +108,10 @@ async fn check(env: &Env, seen: &[Seen<'_>], held: &[Held<'_>], stopped: bool) -
         name: name_in(&named, seen.label),
         place: seen.place.to_owned(),
         change: seen.label.epoch,
-        to_renew: seen.cut_from().is_none() && !seen.ills().is_empty(),
+        // Whether its bytes are whole is asked first; while it is in use its own writes tell.
+        to_renew: seen.cut_from().is_none()
+            && !(stopped && seen.has_lost_its_end())
+            && !seen.ills().is_empty(),
     };
     let held = held.iter().map(|held| CheckedDisk {
         name: name_in(&named, held.label),
@@ -216,7 +227,7 @@ impl Checking<'_> {
     fn disks(&mut self, named: &Named, planned: Option<&Planned>) {
         let mut first: BTreeMap<[u8; 16], &str> = BTreeMap::new();
         for seen in self.seen {
-            let Seen { place, inspection, label } = seen;
+            let Seen { place, label, inspection } = seen;
             let name = name_in(named, label);
             if let Some(had) = seen.cut_from() {
                 let has = inspection.size;
@@ -224,15 +235,12 @@ impl Checking<'_> {
                     "{place} has {has} bytes, and had {had} when it was labelled: what was cut off is lost"
                 );
                 self.find(Soundness::Damaged, &name, words, &after_a_cut(&name, planned));
-            } else if inspection.has_lost_its_end() {
+            } else if seen.has_lost_its_end() {
                 let words = format!(
                     "{place}: both copies of its label at the back are gone, and data may be"
                 );
-                let next = format!(
-                    "if it was cut short, and other disks have its data, --wipe {name} has it copied anew; \
-                     if not, cairn repair writes the label anew"
-                );
-                self.find(Soundness::Repairable, &name, words, &next);
+                let (soundness, next) = self.without_its_end(&name, planned);
+                self.find(soundness, &name, words, &next);
             } else {
                 for ill in seen.ills() {
                     let words = format!("{place}: {ill}");
@@ -244,6 +252,22 @@ impl Checking<'_> {
                 self.find(Soundness::Damaged, &name, words, "take one of them away");
             }
             self.standing(&name, place, label, named);
+        }
+    }
+
+    /// What to do about a disk that was cut short and made long again, or written over at its end.
+    fn without_its_end(&self, name: &str, planned: Option<&Planned>) -> (Soundness, String) {
+        let graph = &self.newest.graph_name;
+        let trust = format!("if its bytes are known to be whole, cairn repair {graph} --trust {name}");
+        match planned.is_some_and(|planned| planned.only_on(name).is_empty()) {
+            true => (
+                Soundness::Repairable,
+                format!("cairn repair, and it is copied anew from the others; {trust}"),
+            ),
+            false => (
+                Soundness::Damaged,
+                format!("bring back the disk as it was, or a backup of it; {trust}"),
+            ),
         }
     }
 
@@ -398,6 +422,23 @@ impl Checking<'_> {
             });
         }
         all
+    }
+
+    /// Devices that would not open without a word of somebody.
+    fn undecided(&mut self, planned: &Planned, named: &Named) {
+        let labels = self.seen.iter().map(|seen| seen.label);
+        let labels: Vec<_> = labels.chain(self.held.iter().map(|held| held.label)).collect();
+        let label = |name: &str| {
+            let known = named.get(name)?;
+            labels.iter().copied().find(|label| label.disk == known.disk)
+        };
+        for (device, why) in objections(planned, label) {
+            // What it lacks is not copied by a start that does not come about.
+            self.found.retain(|finding| finding.name.as_deref() != Some(device));
+            let why = why.to_string();
+            let (words, next) = why.split_once(". Next: ").unwrap_or((&why, ""));
+            self.find(Soundness::Damaged, device, words.to_owned(), next);
+        }
     }
 
     /// Members of a mirror that have nothing of what it keeps: they have missed everything.

@@ -4,12 +4,15 @@
 //! What its own label knew is lost: what devices kept in it, and whether it had what the others have not. So it comes
 //! back as a disk that has missed everything. Where its bytes are copied from others that is all; where they are
 //! nowhere else, somebody must say that they are these.
+//!
+//! A disk that was cut short and made long again has a label, and maybe zeros where there were data: it counts as one
+//! that has missed everything, too, unless somebody says that its bytes are whole.
 
 use std::collections::BTreeMap;
 
-use graph::kind::Maker;
+use graph::kind::{Bytes, Maker};
 use graph::labels::{Remembered, older};
-use graph::spec::Planned;
+use graph::spec::{Planned, PlannedNode};
 use graph::spec::units::format_exact;
 use meta::{Area, Inspection, Label, Machine, Sought, Wrong};
 use serde::Serialize;
@@ -29,6 +32,10 @@ pub struct Graph<'g> {
     pub seen: &'g [Seen<'g>],
     /// The disks that have lost theirs, as somebody says: nobody else may know more than those that are here.
     pub lost: Vec<&'g str>,
+    /// The disks that have lost their ends, but for those that somebody trusts.
+    pub cut: Vec<&'g str>,
+    /// Whether it is written though another machine has it open, which is gone for good.
+    pub take: bool,
 }
 
 /// What somebody says to be a disk.
@@ -51,6 +58,16 @@ pub struct There<'t> {
     pub block_size: u32,
 }
 
+/// In which way a disk gets a label.
+enum How {
+    /// It had lost all of it.
+    GivenBack,
+    /// It was older than others.
+    Counts,
+    /// It had lost what was at its end.
+    Ended,
+}
+
 /// A label that can be made again.
 #[derive(Serialize)]
 pub struct Remake {
@@ -61,6 +78,8 @@ pub struct Remake {
     name: String,
     /// Where the disk is.
     pub place: String,
+    #[serde(skip)]
+    how: How,
     /// What is known of it, in words.
     words: String,
     #[serde(skip)]
@@ -70,13 +89,14 @@ pub struct Remake {
 impl Remake {
     /// What would be done, in a line.
     pub fn text(&self) -> String {
-        let Self { over, graph, name, place, words, label } = self;
+        let Self { graph, name, place, how, words, label, .. } = self;
         let change = label.epoch;
-        let would = match over {
-            Some(_) => format!("would let {place} count as {name}"),
-            None => format!("would give {place} its label back as {name}"),
+        let would = match how {
+            How::GivenBack => format!("give {place} its label back as {name}"),
+            How::Counts => format!("let {place} count as {name}"),
+            How::Ended => format!("write the label on {place} anew, {name}"),
         };
-        format!("{would} of {graph}, change {change}: {words}\n")
+        format!("would {would} of {graph}, change {change}: {words}\n")
     }
 }
 
@@ -88,6 +108,9 @@ impl Graph<'_> {
     pub fn remake(&self, said: &Said<'_>, there: &There<'_>, here: &Machine) -> Result<Remake> {
         if let Some(label) = self.older(said) {
             return self.let_count(said, there, label, here);
+        }
+        if let Some((label, number)) = self.without_its_end(said, there) {
+            return self.end_anew(said, there, label, number, here);
         }
         let known = self.known(said)?;
         self.may_be_written(here)?;
@@ -105,8 +128,65 @@ impl Graph<'_> {
             cells: BTreeMap::new(),
             ..newest.clone()
         };
-        let (graph, name) = (newest.graph_name.clone(), said.name.to_owned());
-        Ok(Remake { over: None, graph, name, place: said.place.to_owned(), words, label })
+        Ok(self.made(said, How::GivenBack, words, label, None))
+    }
+
+    fn made(
+        &self,
+        said: &Said<'_>,
+        how: How,
+        words: String,
+        label: Label,
+        over: Option<usize>,
+    ) -> Remake {
+        let (graph, name) = (self.newest.graph_name.clone(), said.name.to_owned());
+        Remake { over, graph, name, place: said.place.to_owned(), how, words, label }
+    }
+
+    /// The label of the disk, and in which copies it is, if what was at its end is gone.
+    fn without_its_end<'t>(
+        &self,
+        said: &Said<'_>,
+        there: &'t There<'_>,
+    ) -> Option<(&'t Label, usize)> {
+        let known = self.named.get(said.name)?;
+        let Ok(Some((label, number))) = &there.inspection.label else { return None };
+        let is_cut = label.disk == known.disk && there.inspection.has_lost_its_end();
+        is_cut.then_some((label, *number))
+    }
+
+    /// The end has its label again. What mirrors kept on the disk is forgotten, so that they copy all of it; unless
+    /// somebody says that its bytes are whole.
+    fn end_anew(
+        &self,
+        said: &Said<'_>,
+        there: &There<'_>,
+        label: &Label,
+        number: usize,
+        here: &Machine,
+    ) -> Result<Remake> {
+        let Said { name, place, trusted, .. } = *said;
+        self.may_be_written(here)?;
+        is_as_large(said, self.named[name], there)?;
+        let mut label = label.clone();
+        if trusted {
+            let words = "its bytes count as they are".to_owned();
+            return Ok(self.made(said, How::Ended, words, label, Some(number)));
+        }
+        let lost = self.planned.lost_without(&self.cut).join(", ");
+        if !lost.is_empty() {
+            let graph = &self.newest.graph_name;
+            let why = format!(
+                "the end of {place} is not what was written there, and {lost} has bytes of it that may be nowhere \
+                 else. Next: bring back the disk as it was, or a backup of it; if its bytes are known to be whole: \
+                 cairn repair {graph} --trust {name}"
+            );
+            return Err(Failure::new(Exit::Degraded, why));
+        }
+        let mirrors = self.planned.nodes.iter().filter(|node| copies(node));
+        mirrors.for_each(|node| drop(label.cells.remove(&node.name)));
+        let words = "all of it is copied there from the others at the next start".to_owned();
+        Ok(self.made(said, How::Ended, words, label, Some(number)))
     }
 
     /// The label of a disk that is older than the others, and that somebody says to trust.
@@ -127,8 +207,8 @@ impl Graph<'_> {
     ) -> Result<Remake> {
         let Said { name, place, .. } = *said;
         self.may_be_written(here)?;
-        let over = match &there.inspection.label {
-            Ok(Some((found, number))) if found.disk == label.disk => Some(*number),
+        let number = match &there.inspection.label {
+            Ok(Some((found, number))) if found.disk == label.disk => *number,
             _ => {
                 let why =
                     format!("{place} is not {name} of {}. Next: name its place", label.graph_name);
@@ -146,8 +226,7 @@ impl Graph<'_> {
             holder: newest.holder.clone(),
             ..label.clone()
         };
-        let (graph, name) = (newest.graph_name.clone(), name.to_owned());
-        Ok(Remake { over, graph, name, place: place.to_owned(), words, label })
+        Ok(self.made(said, How::Counts, words, label, Some(number)))
     }
 
     fn known(&self, said: &Said<'_>) -> Result<Remembered> {
@@ -162,7 +241,14 @@ impl Graph<'_> {
         match seen.iter().find(|seen| seen.label.disk == known.disk) {
             None => Ok(*known),
             Some(Seen { place, .. }) => {
-                let why = format!("{name} of {} has its label, on {place}", newest.graph_name);
+                let graph = &newest.graph_name;
+                let mut why = format!("{name} of {graph} has its label, on {place}");
+                if said.trusted {
+                    why += &format!(
+                        ". Next: if a mirror is to take its bytes for those that count: cairn import {graph} --trust \
+                         {name}"
+                    );
+                }
                 Err(Failure::new(Exit::Usage, why))
             }
         }
@@ -199,9 +285,11 @@ impl Graph<'_> {
             return Err(Failure::new(Exit::Unsupported, why));
         }
         let holders = seen.iter().filter_map(|seen| seen.label.holder.as_ref());
-        if let Some(other) = holders.into_iter().find(|holder| holder.id != here.id) {
+        let other = holders.into_iter().find(|holder| holder.id != here.id);
+        if let Some(other) = other.filter(|_| !self.take) {
             let why = format!(
-                "{} is open on the machine {other}. Next: stop it there, and repair it there",
+                "{} is open on the machine {other}. Next: stop it there, and repair it there; if that machine is gone \
+                 for good, --take",
                 newest.graph_name
             );
             return Err(Failure::new(Exit::InUse, why));
@@ -251,6 +339,11 @@ impl Graph<'_> {
             }
         }
     }
+}
+
+/// Whether a device has its bytes on each of its lowers, and copies there what one of them has missed.
+fn copies(node: &PlannedNode) -> bool {
+    matches!(node.kind.maker, Maker::Keeper { bytes: Bytes::OfEach, .. })
 }
 
 /// Whether there is nothing of others, and no label.

@@ -69,7 +69,7 @@ fn one_whole_copy_is_enough_for_a_repair() {
 
     // Now the other end has to do.
     damage(&dir, "b.img", 15 * MIB, MIB);
-    dir.text(&["repair", "home.toml", "--yes"]);
+    dir.text(&["repair", "home.toml", "--trust", "b", "--yes"]);
     damage(&dir, "b.img", 0, MIB);
     dir.import(&["home"]).stop().ok();
     let [_, after] = bytes(&dir);
@@ -219,10 +219,15 @@ fn disks_that_another_machine_has_open_are_told() {
     assert!(checked.code == 5 && checked.out.contains(words), "{checked:?}");
     assert!(checked.out.contains("--take"), "{checked:?}");
     // Nor is its label written beside that machine.
-    damage(&dir, "b.img", 15 * MIB, MIB);
+    damage(&dir, "b.img", 0, MIB);
     let ran = dir.cairn(&["repair", "--yes"]);
     assert!(ran.code == 5 && ran.err.contains("gone for good, --take"), "{ran:?}");
     assert_eq!(dir.cairn(&["repair", "--yes", "--take"]).code, 5, "it is open there still");
+    damage(&dir, "b.img", 15 * MIB, MIB);
+    let ran = dir.cairn(&["repair", "--yes"]);
+    assert!(ran.code == 5 && ran.out.contains("gone for good, --take"), "{ran:?}");
+    let ran = dir.cairn(&["repair", "home", "--trust", "b", "--yes", "--take"]);
+    assert!(ran.out.contains("wrote b.img anew"), "{ran:?}");
     dir.serve(&["home.toml", "--take"]).stop().ok();
     assert!(dir.text(&["check"]).contains("2 disks: sound"));
 }
@@ -270,11 +275,19 @@ fn a_disk_that_was_cut_short_is_not_believed_when_it_is_long_again() {
     cut("a.img", 16 * MIB);
     for verb in [&["import", "home"], &["serve", "home.toml"]] {
         let ran = dir.cairn(verb);
-        assert!(ran.code == 11 && ran.err.contains("--wipe a has it copied anew"), "{ran:?}");
+        assert!(ran.code == 11 && ran.err.contains("cairn repair home --plan"), "{ran:?}");
     }
     let checked = dir.cairn(&["check"]);
-    assert!(checked.code == 10 && checked.out.contains("--wipe a has it copied"), "{checked:?}");
-    let serve = dir.serve(&["home.toml", "--wipe", "a"]);
+    assert!(checked.code == 10 && checked.out.contains("copied anew from the others"), "{checked:?}");
+    // It gets its label back, and is copied before anybody reads from it.
+    let plan = dir.cairn(&["repair", "--plan"]).out;
+    assert!(plan.contains("would write the label on a.img anew, a of home, change 1: all of it"), "{plan}");
+    assert_eq!(dir.cairn(&["repair", "--yes"]).code, 10, "it lacks everything");
+    let serve = dir.import(&["home"]);
+    let read = [serve.uri(), &dir.path("read").display().to_string()];
+    run("nbdcopy", &read);
+    let bytes = std::fs::read(dir.path("read")).unwrap();
+    assert!(bytes[..] == whole[MIB as usize..][..bytes.len()], "no zeros of the cut are read");
     until("it is copied", || dir.cairn(&["status"]).code == 0);
     serve.stop().ok();
     let data = (MIB as usize)..(15 << 20);
@@ -282,7 +295,30 @@ fn a_disk_that_was_cut_short_is_not_believed_when_it_is_long_again() {
     // Where it is only the label that is gone, somebody may say so.
     damage(&dir, "a.img", 15 * MIB, MIB);
     assert_eq!(dir.cairn(&["serve", "home.toml"]).code, 11);
-    dir.text(&["repair", "--yes"]);
+    let trusted = dir.text(&["repair", "home", "--trust", "a", "--yes"]);
+    assert!(trusted.contains("2 disks: sound"), "{trusted}");
+    dir.serve(&["home.toml"]).stop().ok();
+    // Of two such members one at least is trusted.
+    for disk in ["a.img", "b.img"] {
+        damage(&dir, disk, 15 * MIB, MIB);
+    }
+    let ran = dir.cairn(&["repair", "--yes"]);
+    assert!(ran.code == 10 && ran.out.matches("not repaired").count() == 2, "{ran:?}");
+    assert_eq!(dir.cairn(&["repair", "--trust", "b", "--yes"]).code, 10);
+    let serve = dir.serve(&["home.toml"]);
+    until("a is copied from b", || dir.cairn(&["status"]).code == 0);
+    serve.stop().ok();
+}
+
+#[test]
+fn bytes_that_are_on_one_disk_alone_are_trusted_by_nobody_else() {
+    let dir = made("stripe");
+    damage(&dir, "a.img", 15 * MIB, MIB);
+    let before = bytes(&dir);
+    let ran = dir.cairn(&["repair", "--yes"]);
+    assert!(ran.code == 11 && ran.out.contains("not repaired: the end of a.img"), "{ran:?}");
+    assert!(ran.out.contains("cairn repair home --trust a") && bytes(&dir) == before, "{ran:?}");
+    dir.text(&["repair", "home", "--trust", "a", "--yes"]);
     dir.serve(&["home.toml"]).stop().ok();
 }
 

@@ -42,6 +42,24 @@ fn io(dir: &Dir, graph: &str, command: &str) {
 }
 
 #[test]
+fn whom_somebody_trusted_once_is_not_trusted_at_later_starts() {
+    let dir = home();
+    let mut daemon = Daemon::start(&dir);
+    let spec = mirror("home", "").replace("[\"a\", \"b\"] }", "[\"a\", \"b\"], trust = \"a\" }");
+    dir.write("home.toml", &spec);
+    dir.text(&["apply", "home.toml"]);
+    until("both are in sync", || dir.cairn(&["status"]).code == 0);
+    io(&dir, "home", "write -P 1 0 1M");
+    dir.text(&["device", "fail", "home/a", "--yes"]);
+    io(&dir, "home", "write -P 2 0 1M");
+    daemon.kill_worker("home");
+    daemon.settled();
+    until("both are in sync", || dir.cairn(&["status"]).code == 0);
+    io(&dir, "home", "read -P 2 0 1M");
+    assert_eq!(daemon.stop(), 0);
+}
+
+#[test]
 fn of_several_graphs_the_one_is_meant_that_has_it() {
     let dir = Dir::new();
     let mut daemon = Daemon::start(&dir);

@@ -8,7 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use common::{Dir, Ran, tool};
+use common::machine::run;
+use common::{Dir, Ran, tool, until};
 use serde_json::Value;
 
 const HOME: &str = "name = \"home\"\n[disk]\n\
@@ -153,6 +154,63 @@ fn the_list_says_what_an_import_would() {
     assert!(list.contains("skipped: a.img has a damaged label"), "{list}");
     let found: Value = dir.json(0, &["import"]);
     assert_eq!(found["skipped"][0]["path"], "a.img");
+}
+
+/// A mirror whose halves were served apart.
+fn split() -> Dir {
+    let dir = made();
+    let away = |name: &str| std::fs::rename(dir.path(name), dir.path(&format!("{name}.away"))).unwrap();
+    let back = |name: &str| std::fs::rename(dir.path(&format!("{name}.away")), dir.path(name)).unwrap();
+    for (here, gone) in [("a", "b.img"), ("b", "a.img")] {
+        away(gone);
+        let serve = dir.serve(&["home.toml", "--degraded"]);
+        std::fs::write(dir.path("image"), here.repeat(64 << 10)).unwrap();
+        run("nbdcopy", &["--flush", &dir.path("image").display().to_string(), serve.uri()]);
+        serve.stop().ok();
+        back(gone);
+    }
+    dir
+}
+
+#[test]
+fn whose_bytes_count_is_asked_before_it_is_promised_that_it_comes_up() {
+    let dir = split();
+    let apart = "pair: b was written apart from the other members";
+    let list = dir.text(&["import"]);
+    assert!(list.contains(&format!("refused: {apart}")) && list.contains("--trust MEMBER"), "{list}");
+    assert!(!list.contains("would come up"), "{list}");
+    let ran = cairn(&dir, &["check"]);
+    assert!(ran.code == 11 && ran.out.contains(&format!("damaged: {apart}")), "{ran:?}");
+    assert!(!ran.out.contains("that is copied"), "{ran:?}");
+    for how in [&["import", "home", "--dry-run"][..], &["import", "home", "--run", "true"]] {
+        let ran = cairn(&dir, how);
+        assert!(ran.code == 10 && ran.err.contains(apart), "{ran:?}");
+    }
+    let ran = cairn(&dir, &["repair", "home", "--trust", "b", "--yes"]);
+    assert!(ran.code == 2 && ran.err.contains("cairn import home --trust b"), "{ran:?}");
+    let ran = cairn(&dir, &["import", "home", "--trust", "vol", "--run", "true"]);
+    assert!(ran.code == 2 && ran.err.contains("vol is no member of a mirror; members: a, b"), "{ran:?}");
+    let serve = dir.import(&["home", "--trust", "b"]);
+    until("a is copied from b", || dir.cairn(&["status"]).code == 0);
+    run("nbdcopy", &[serve.uri(), &dir.path("read").display().to_string()]);
+    assert!(std::fs::read(dir.path("read")).unwrap().starts_with(b"bbbb"));
+    serve.stop().ok();
+    // The word was for that start.
+    assert!(dir.text(&["import"]).contains("would come up\n"));
+    dir.text(&["check"]);
+}
+
+#[test]
+fn a_disk_is_taken_in_anew_where_somebody_says_so() {
+    let dir = made();
+    std::fs::remove_file(dir.path("b.img")).unwrap();
+    let ran = cairn(&dir, &["import", "home", "--wipe", "b", "--run", "true"]);
+    assert!(ran.code == 2 && ran.err.contains("--wipe b: b is not here. Next: --disk b=PATH"), "{ran:?}");
+    dir.text(&["create", "c.img", "16M"]);
+    let serve = dir.import(&["home", "--disk", "b=c.img", "--wipe", "b"]);
+    until("it is copied", || dir.cairn(&["status"]).code == 0);
+    serve.stop().ok();
+    assert!(dir.text(&["import"]).contains("c.img = b, change"));
 }
 
 #[test]

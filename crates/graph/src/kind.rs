@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::LocalFuture;
-use block::{Env, Handover, Hooks, Info, Kept, Lower, Result, Table};
+use block::{Env, Found, Handover, Hooks, Info, Kept, Lower, Result, Table};
 
 use crate::engine::AnyDevice;
 
@@ -319,6 +319,10 @@ pub type MakeDevice = fn(&Given, &Env, Vec<Lower>) -> Result<Rc<dyn AnyDevice>>;
 pub type MakeKeeper =
     fn(&Given, &Env, Vec<Lower>, Rc<dyn Kept>) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
 
+/// Whether a device of that size would open, by what was found beneath each of its ports; all that can be told without
+/// a look at its data. `degraded`: whether it may open without all of what it needs.
+pub type Opens = fn(&Given, &Info, &[Found], degraded: bool) -> Result<()>;
+
 /// Does what takes long and changes nothing on any disk, before clients have to wait for a device that a change puts in:
 /// the answer is handed over to it ([`Kept::handed_over`]). A device is made without it as well.
 pub type Prepare = fn(&Given, &Env, Rc<dyn Kept>) -> LocalFuture<Result<Handover>>;
@@ -359,6 +363,8 @@ pub enum Maker {
         make: MakeKeeper,
         /// What can be done of that beforehand.
         prepare: Option<Prepare>,
+        /// What may stand against it; `None` if nothing does that what it kept tells.
+        opens: Option<Opens>,
         /// What it kept, in words; or why that cannot be used.
         tell: fn(&[u8]) -> std::result::Result<Told, String>,
     },
@@ -419,6 +425,9 @@ pub enum Bytes {
 pub fn at_once<T: 'static>(answer: T) -> LocalFuture<T> {
     Box::pin(std::future::ready(answer))
 }
+
+/// The option that says whose bytes count: a word for one start.
+pub const TRUST: &str = "trust";
 
 /// Options of a disk that matter only when it is made.
 pub const OF_MAKING: [&str; 2] = ["create", "size"];

@@ -13,7 +13,7 @@ use block::{
 
 use crate::carried::Carried;
 use crate::engine::{AnyDevice, Engine, NodeId};
-use crate::kind::{Given, Kind, Maker, Value};
+use crate::kind::{Given, Kind, Maker, TRUST, Value};
 use crate::labels::{Labels, Place};
 use crate::spec::{Planned, PlannedNode};
 
@@ -119,7 +119,7 @@ impl Building<'_> {
         let mut given = node.given.clone();
         let before = self.before.and_then(|before| before.graph.member(&node.name));
         if before.is_some_and(|member| member.kind.name == node.kind.name) {
-            given.options.retain(|(name, _)| *name != "trust");
+            given.options.retain(|(name, _)| *name != TRUST);
         }
         given
     }

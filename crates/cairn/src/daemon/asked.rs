@@ -80,13 +80,16 @@ fn gone() -> Problem {
 /// What is kept of a request, and the words for its first start alone.
 fn record(request: UpRequest) -> (Record, Vec<String>) {
     let UpRequest { name, directory, source, read_only, degraded, .. } = request;
-    let UpRequest { listen, insecure, wipe, take, keys, .. } = request;
+    let UpRequest { listen, insecure, wipe, trust, take, keys, .. } = request;
     let source = match source {
         GraphSource::Spec { file, text, variables } => Source::Spec { file, text, variables },
         GraphSource::Labels { text, disks, keys } => Source::Labels { text, disks, keys },
     };
     let options = Options { read_only, degraded, insecure, listen };
-    let mut words: Vec<_> = wipe.into_iter().flat_map(|disk| ["--wipe".to_owned(), disk]).collect();
+    let each = |word: &'static str, names: Vec<String>| {
+        names.into_iter().flat_map(move |name| [word.to_owned(), name])
+    };
+    let mut words: Vec<_> = each("--wipe", wipe).chain(each("--trust", trust)).collect();
     words.push("--first".to_owned());
     words.extend(take.then(|| "--take".to_owned()));
     let key = |(device, file): (String, PathBuf)| {

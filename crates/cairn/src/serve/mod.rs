@@ -363,7 +363,7 @@ impl ServeOptions {
             out::print(&banner::dry(&planned, &listens))?;
             let Some(survey) = survey else { return Ok(Exit::Ok) };
             out::print(&labels::glimpses(&survey))?;
-            return labels::judged(&survey.refusals_of(&planned));
+            return labels::judged(&survey.foreseen(&planned));
         }
         let pidfile = self.pidfile.as_deref().map(PidFile::claim).transpose()?;
         process::raise_limits()?;

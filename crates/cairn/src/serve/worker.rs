@@ -54,6 +54,9 @@ struct WorkerArgs {
     /// Label a disk whatever is on it
     #[arg(long)]
     wipe: Vec<String>,
+    /// A member of a mirror whose bytes count where those of the members may differ
+    #[arg(long)]
+    trust: Vec<String>,
     /// Open disks that another machine had open and did not close
     #[arg(long)]
     take: bool,
@@ -109,8 +112,9 @@ impl WorkerArgs {
         let options = ServeOptions { take: self.take, ..options(&record.options) };
         let mut spec = file.choose(&core, &options, &self.wipe)?;
         if !self.first {
-            spec.forget_creating();
+            spec.forget_first_words();
         }
+        trust(&mut spec, &self.trust)?;
         options.serve_on(
             core,
             Some((signals, file)),
@@ -210,6 +214,16 @@ impl OnFile {
         *self.record.borrow_mut() = record;
         Ok(())
     }
+}
+
+/// Whose bytes count at this start.
+///
+/// # Errors
+/// `Usage` for what is no member of a mirror.
+pub fn trust(spec: &mut Spec, members: &[String]) -> Result<()> {
+    members.iter().try_for_each(|member| spec.trust(member, REGISTRY)).map_err(|why| {
+        Failure::new(Exit::Usage, format!("--trust {why}. Next: name one of these"))
+    })
 }
 
 fn spec_of(source: &Kept, name: &str) -> Spec {

@@ -23,6 +23,7 @@ use crate::registry::REGISTRY;
 use crate::running;
 use crate::scan::{self, Sight, Skipped, said_place};
 use crate::serve::ServeOptions;
+use crate::serve::worker::trust;
 use crate::source::Source;
 
 /// What `import` takes.
@@ -36,6 +37,13 @@ pub struct ImportArgs {
     /// Where a disk is that is not found by itself: a path, or an NBD URI
     #[arg(long, value_name = "NAME=PATH|URI", value_parser = pair)]
     disk: Vec<(String, String)>,
+    /// Label a disk whatever is on it: what it holds is lost
+    #[arg(long, value_name = "DISK", requires = "graph")]
+    wipe: Vec<String>,
+    /// A member of a mirror whose bytes count, at this start: the other members are copied from it, and what only they
+    /// have is lost
+    #[arg(long, value_name = "MEMBER", requires = "graph")]
+    trust: Vec<String>,
     /// Look at the files of this directory, besides block devices
     #[arg(long, value_name = "DIR", default_value = ".")]
     directory: PathBuf,
@@ -137,11 +145,12 @@ impl ImportArgs {
         };
         let graph = found.choose(wanted)?;
         let local = self.local(graph, keys)?;
+        let mut spec = Spec::of_label(&graph.text, &graph.name, REGISTRY, &local);
+        trust(&mut spec, &self.trust)?;
         if let Some(daemon) = running::daemon().filter(|_| self.options.suits_daemon()) {
             return self.bring_up(form, &daemon, graph, local);
         }
-        let spec = Spec::of_label(&graph.text, &graph.name, REGISTRY, &local);
-        self.options.serve(Source::Labels(Box::new(spec)), &[], form)
+        self.options.serve(Source::Labels(Box::new(spec)), &self.wipe, form)
     }
 
     /// Has a daemon serve it, and keep it.
@@ -167,6 +176,7 @@ impl ImportArgs {
         let source = GraphSource::Labels { text: graph.text.clone(), disks, keys };
         let directory = place::here()?;
         let mut up = self.options.up(graph.name.clone(), directory, source);
+        (up.wipe, up.trust) = (self.wipe.clone(), self.trust.clone());
         up.keys = apply::paths(&lent);
         apply::bring_up(form, daemon, &up)
     }
@@ -183,6 +193,10 @@ impl ImportArgs {
                 return usage(format!("--disk {name}: {} has no such disk", graph.name));
             }
             disks.insert(name.clone(), said_place(at));
+        }
+        let is_nowhere = |name: &&String| graph.missing.contains(name) && !disks.contains_key(*name);
+        if let Some(name) = self.wipe.iter().find(is_nowhere) {
+            return usage(format!("--wipe {name}: {name} is not here. Next: --disk {name}=PATH"));
         }
         if let Some(name) = graph.unlabelled.iter().find(|name| !disks.contains_key(*name)) {
             return usage(format!(
@@ -356,15 +370,19 @@ impl FoundGraph {
         let opening = Opening { take: true, ..labels::opening() };
         let survey = labels::survey(&spec, env, &engine, opening, true, None).await;
         let surveyed = survey.as_ref().map(Survey::facts).unwrap_or_default();
-        let refusals = match (survey, spec.plan_over(REGISTRY, env, &surveyed).await) {
-            (Some(survey), _) if !survey.refusals().is_empty() => survey.refusals().to_vec(),
-            (Some(survey), Ok(planned)) => survey.refusals_of(&planned),
-            (None, Ok(_)) => Vec::new(),
-            (_, Err(faults)) => return vec![faults.to_string()],
+        let planned = spec.plan_over(REGISTRY, env, &surveyed).await;
+        let refusals = match (survey, planned) {
+            (Some(survey), _) if !survey.refusals().is_empty() => Ok(survey.refusals().to_vec()),
+            (Some(survey), Ok(planned)) => Ok(survey.foreseen(&planned)),
+            (None, Ok(_)) => Ok(Vec::new()),
+            (_, Err(faults)) => Err(faults.to_string()),
         };
         engine.abandon();
-        let refused = refusals.iter().filter(|refusal| refusal.why != Why::Degraded);
-        refused.map(Refusal::to_string).collect()
+        let helped = |refusal: &&Refusal| refusal.why != Why::Degraded;
+        match refusals {
+            Ok(refusals) => refusals.iter().filter(helped).map(Refusal::to_string).collect(),
+            Err(why) => vec![why],
+        }
     }
 
     /// `home  2 disks, 1 here (sdc = a, change 41), missing b   open on host "old" since 2 h`
@@ -376,12 +394,11 @@ impl FoundGraph {
             format!("{} = {}, change {}{in_use}", disk.path.display(), disk.name, disk.epoch)
         };
         let here: Vec<_> = self.disks.iter().map(one).collect();
-        let mut text = format!(
-            "{title}  {}, {} here ({})",
-            out::count(all as u64, "disk"),
-            names.len(),
-            here.join("; ")
-        );
+        let mut text =
+            format!("{title}  {}, {} here", out::count(all as u64, "disk"), names.len());
+        if !here.is_empty() {
+            text.push_str(&format!(" ({})", here.join("; ")));
+        }
         if !self.missing.is_empty() {
             text.push_str(&format!(", missing {}", self.missing.join(", ")));
         }

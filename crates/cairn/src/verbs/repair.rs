@@ -7,7 +7,8 @@ use block::Env;
 use clap::Args;
 use graph::engine::Engine;
 use graph::labels::disks;
-use meta::{Inspection, Store};
+use graph::spec::Planned;
+use meta::{Inspection, Label, Store};
 use serde::Serialize;
 
 use super::check::{Found, by_graph, look};
@@ -60,7 +61,7 @@ struct Plan {
 
 /// What was looked at, and what would be done.
 #[derive(Serialize)]
-struct Planned<'f> {
+struct Shown<'f> {
     #[serde(flatten)]
     found: &'f Found,
     plan: &'f Plan,
@@ -72,8 +73,8 @@ impl RepairArgs {
         let found = look(self.graph.as_deref(), &self.directory)?;
         let plan = self.planned(&found)?;
         if self.plan || plan.is_empty() {
-            let planned = Planned { found: &found, plan: &plan };
-            form.print(&planned, || format!("{}{}", found.text(), plan.text()))?;
+            let shown = Shown { found: &found, plan: &plan };
+            form.print(&shown, || format!("{}{}", found.text(), plan.text()))?;
             return Ok(found.exit());
         }
         let places = plan.places().join(", ");
@@ -86,8 +87,8 @@ impl RepairArgs {
             core.block_on(remake_label(&core.env(), remake))?;
         }
         let found = look(self.graph.as_deref(), &self.directory)?;
-        let planned = Planned { found: &found, plan: &plan };
-        form.print(&planned, || format!("{}wrote {places} anew\n", found.text()))?;
+        let shown = Shown { found: &found, plan: &plan };
+        form.print(&shown, || format!("{}wrote {places} anew\n", found.text()))?;
         Ok(found.exit())
     }
 
@@ -96,10 +97,7 @@ impl RepairArgs {
         let disks = found.graphs.iter().flat_map(|graph| graph.disks.iter().filter(ill));
         let mut plan =
             Plan { renew: disks.map(|disk| disk.place.clone()).collect(), ..Plan::default() };
-        let said = self.said()?;
-        if !said.is_empty() {
-            self.remakes(found, &said, &mut plan)?;
-        }
+        self.remakes(found, &self.said()?, &mut plan)?;
         Ok(plan)
     }
 
@@ -118,30 +116,42 @@ impl RepairArgs {
                 }
             }
         }
-        if let Some(name) =
-            self.trust.iter().find(|name| said.iter().all(|(said, ..)| said != *name))
-        {
-            let why = format!(
-                "--trust {name}, and nothing says where {name} is. Next: --disk {name}=PATH, or repair a spec"
-            );
-            return Err(Failure::new(Exit::Usage, why));
-        }
         Ok(said)
     }
 
-    /// The labels that can be made again of what others know.
+    /// The labels that can be made again of what others know, and those of disks that have lost their ends.
     fn remakes(
         &self,
         found: &Found,
         said: &[(String, String, bool)],
         plan: &mut Plan,
     ) -> Result<()> {
-        if self.disk.is_empty() && (found.graphs.len() != 1 || !found.running.is_empty()) {
-            return Ok(());
+        self.is_of_one(found)?;
+        let stopped = &found.graphs[found.running.len()..];
+        let said = if stopped.len() == 1 && found.running.is_empty() { said } else { &[] };
+        let core = core()?;
+        let env = core.env();
+        let (disks, _) = core.block_on(scan::copies(&env, &self.directory))?;
+        let places: Vec<_> = disks.iter().map(|(path, _)| path.display().to_string()).collect();
+        let graphs = by_graph(&places, &disks);
+        for Checked { uuid, .. } in stopped {
+            let of_it = graphs.iter().find(|((_, of), _)| meta::Uuid(*of).to_string() == *uuid);
+            let seen = of_it.map(|(_, seen)| &seen[..]).unwrap_or_default();
+            core.block_on(self.remakes_of(&env, seen, said, plan))?;
         }
+        Ok(())
+    }
+
+    /// Whether what is said of disks is said of those of one graph that does not run.
+    fn is_of_one(&self, found: &Found) -> Result<()> {
+        let option = match (self.disk.is_empty(), self.trust.is_empty()) {
+            (true, true) => return Ok(()),
+            (false, _) => "--disk",
+            (true, false) => "--trust",
+        };
         if found.graphs.len() != 1 {
             let why = format!(
-                "--disk is for the disks of one graph, and {} are here. Next: cairn repair GRAPH --disk NAME=PATH",
+                "{option} is for the disks of one graph, and {} are here. Next: cairn repair GRAPH {option} ...",
                 found.graphs.len()
             );
             return Err(Failure::new(Exit::Usage, why));
@@ -153,15 +163,7 @@ impl RepairArgs {
             );
             return Err(Failure::new(Exit::InUse, why));
         }
-        let core = core()?;
-        let env = core.env();
-        let (disks, _) = core.block_on(scan::copies(&env, &self.directory))?;
-        let places: Vec<_> = disks.iter().map(|(path, _)| path.display().to_string()).collect();
-        let graphs = by_graph(&places, &disks);
-        let uuid = &found.graphs[0].uuid;
-        let of_it = graphs.iter().find(|((_, of), _)| meta::Uuid(*of).to_string() == *uuid);
-        let seen = of_it.map(|(_, seen)| &seen[..]).unwrap_or_default();
-        core.block_on(self.remakes_of(&env, seen, said, plan))
+        Ok(())
     }
 
     async fn remakes_of(
@@ -175,23 +177,24 @@ impl RepairArgs {
         let named: Named = disks(&newest.spec)?;
         let is_named = |seen: &&Seen<'_>| named.values().any(|known| known.disk == seen.label.disk);
         let seen: Vec<Seen<'_>> = seen.iter().filter(is_named).copied().collect();
-        let planned = plan(env, newest, &named).await.map_err(|why| {
-            let graph = &newest.graph_name;
-            Failure::new(
-                Exit::Damaged,
-                format!("{graph}: the spec in its labels cannot be planned: {why}"),
-            )
-        })?;
-        let Some(planned) = planned else {
-            let graph = &newest.graph_name;
-            let why = format!("{graph} has disks without a label, and what they are like matters");
-            return Err(Failure::new(Exit::Unsupported, why));
+        let said = self.all_said(&seen, &named, said)?;
+        if said.is_empty() {
+            return Ok(());
+        }
+        let planned = match planned_of(env, newest, &named).await {
+            Ok(planned) => planned,
+            Err(failure) if said.iter().any(|(.., by_hand)| *by_hand) => return Err(failure),
+            Err(failure) => return Ok(to_do.not.push(failure.message)),
         };
         let lost = said.iter().map(|(name, ..)| name.as_str()).collect();
-        let graph = Graph { newest, named: &named, planned: &planned, seen: &seen, lost };
-        for (name, place, by_hand) in said {
+        let cut = cut(&seen, &named).map(|(name, _)| name);
+        let cut = cut.filter(|name| self.trust.iter().all(|trusted| trusted != name)).collect();
+        let take = self.take;
+        let graph = Graph { newest, named: &named, planned: &planned, seen: &seen, lost, cut, take };
+        for (name, place, by_hand) in &said {
             let has_label = |known: &graph::labels::Remembered| {
-                seen.iter().any(|seen| seen.label.disk == known.disk)
+                let mut seen = seen.iter().filter(|seen| seen.label.disk == known.disk);
+                seen.any(|seen| !seen.has_lost_its_end())
             };
             let trusted = self.trust.contains(name);
             if !by_hand && !trusted && named.get(name).is_none_or(has_label) {
@@ -206,6 +209,54 @@ impl RepairArgs {
         }
         Ok(())
     }
+
+    /// What is said of places, and what labels tell of others: of disks that have lost their ends, and of those that
+    /// somebody trusts.
+    fn all_said(
+        &self,
+        seen: &[Seen<'_>],
+        named: &Named,
+        said: &[(String, String, bool)],
+    ) -> Result<Vec<(String, String, bool)>> {
+        let mut all = said.to_vec();
+        for (name, known) in named.iter().filter(|(name, _)| said.iter().all(|one| one.0 != **name)) {
+            let is_wanted =
+                |seen: &&Seen<'_>| self.trust.contains(name) || seen.has_lost_its_end();
+            let mut of_it = seen.iter().filter(|seen| seen.label.disk == known.disk);
+            if let Some(seen) = of_it.find(is_wanted) {
+                all.push((name.clone(), seen.place.to_owned(), false));
+            }
+        }
+        if let Some(name) = self.trust.iter().find(|name| all.iter().all(|one| one.0 != **name)) {
+            let why = format!(
+                "--trust {name}, and nothing says where {name} is. Next: --disk {name}=PATH, or repair a spec"
+            );
+            return Err(Failure::new(Exit::Usage, why));
+        }
+        Ok(all)
+    }
+}
+
+/// The graph as it would be with all of its disks.
+async fn planned_of(env: &Env, newest: &Label, named: &Named) -> Result<Planned> {
+    let graph = &newest.graph_name;
+    let planned = plan(env, newest, named).await.map_err(|why| {
+        let why = format!("{graph}: the spec in its labels cannot be planned: {why}");
+        Failure::new(Exit::Damaged, why)
+    })?;
+    planned.ok_or_else(|| {
+        let why = format!("{graph} has disks without a label, and what they are like matters");
+        Failure::new(Exit::Unsupported, why)
+    })
+}
+
+/// The disks that have lost what was at their ends, and where they are.
+fn cut<'s>(seen: &'s [Seen<'s>], named: &'s Named) -> impl Iterator<Item = (&'s str, &'s str)> {
+    let cut = seen.iter().filter(|seen| seen.has_lost_its_end());
+    cut.filter_map(|seen| {
+        let name = named.iter().find(|(_, known)| known.disk == seen.label.disk)?.0;
+        Some((name.as_str(), seen.place))
+    })
 }
 
 /// Looks at the disk, changing nothing.

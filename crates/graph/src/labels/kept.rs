@@ -68,8 +68,13 @@ impl LabelKept {
 fn port(device: &str, disks: &[DiskLabel]) -> Port {
     let here = disks.iter().filter(|disk| disk.present);
     let slots: Vec<_> = here.map(|disk| disk.slot.clone()).collect();
-    let states: Vec<_> =
+    let states =
         slots.iter().map(|slot| slot.as_ref().and_then(|slot| slot.state(device))).collect();
+    Port { found: found(disks, states), slots }
+}
+
+/// What lies beneath a port: `states` of the disks that are there.
+pub(super) fn found(disks: &[DiskLabel], states: Vec<Option<KeptState>>) -> Found {
     let newest = states.iter().flatten().max_by_key(|state| state.sequence).cloned();
     let all: Option<Vec<_>> = states.iter().map(Option::as_ref).collect();
     let oldest = all.and_then(|all| all.into_iter().min_by_key(|state| state.sequence)).cloned();
@@ -78,7 +83,7 @@ fn port(device: &str, disks: &[DiskLabel]) -> Port {
     let is_newest = |state: &Option<KeptState>| {
         state.as_ref().map(|state| &state.bytes) == newest.as_ref().map(|state| &state.bytes)
     };
-    let found = Found {
+    Found {
         labelled: disks.iter().all(|disk| disk.labelled),
         present: disks.iter().all(|disk| disk.present),
         fresh: disks.iter().all(|disk| disk.fresh),
@@ -86,8 +91,7 @@ fn port(device: &str, disks: &[DiskLabel]) -> Port {
         everywhere: newest.is_some() && states.iter().all(is_newest),
         state: newest,
         oldest,
-    };
-    Port { found, slots }
+    }
 }
 
 /// All answers, whoever is first.

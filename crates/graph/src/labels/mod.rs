@@ -29,7 +29,7 @@ use meta::Machine;
 
 pub(crate) use absent::Absent;
 pub use kept::{DiskLabel, LabelKept};
-pub use open::{Inspected, Labels, Place, older};
+pub use open::{Inspected, Labels, Place, objections, older};
 pub use survey::{Glimpse, Survey};
 pub use text::{Remembered, disks};
 

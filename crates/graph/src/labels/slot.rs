@@ -85,7 +85,7 @@ impl Slot {
             Some(before) => before.as_ref()?,
             None => label.cells.get(device)?,
         };
-        Some(KeptState { sequence: cell.sequence, bytes: cell.bytes.clone() })
+        Some(state_of(cell))
     }
 
     /// Writes the label with these news, durably.
@@ -192,4 +192,9 @@ impl Slot {
 
 fn owned((device, cell): (&String, &KeptCell)) -> (String, KeptCell) {
     (device.clone(), cell.clone())
+}
+
+/// What a device left in a label, as it finds it.
+pub(super) fn state_of(cell: &meta::Cell) -> KeptState {
+    KeptState { sequence: cell.sequence, bytes: cell.bytes.clone() }
 }

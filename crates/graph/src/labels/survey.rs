@@ -467,7 +467,7 @@ fn said_of_size(look: &Look, has: u64) -> Result<(), Refusal> {
 fn cut_short(look: &Look, size: u64, has_lost_its_end: bool) -> Result<(), Refusal> {
     let Some((label, _)) = &look.label else { return Ok(()) };
     let needed = Area::Back(label.data_bytes).range().end();
-    let (name, place) = (&look.disk.given.name, &look.place);
+    let (name, place, graph) = (&look.disk.given.name, &look.place, &label.graph_name);
     let words = if needed > size {
         format!(
             "{place} has {size} bytes, and had {needed} when it was labelled: what was behind is lost. Next: if other \
@@ -477,8 +477,7 @@ fn cut_short(look: &Look, size: u64, has_lost_its_end: bool) -> Result<(), Refus
     } else if has_lost_its_end {
         format!(
             "the end of {place} is not what was written there: it was cut short and made long again, or somebody has \
-             written there. Next: if other disks have its data, --wipe {name} has it copied anew; if its data are \
-             known to be whole, cairn repair"
+             written there. Next: cairn repair {graph} --plan says what can be done"
         )
     } else {
         return Ok(());

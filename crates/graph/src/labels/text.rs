@@ -7,13 +7,13 @@ use std::fmt::Write as _;
 use block::{Error, ErrorKind, Result};
 use meta::Uuid;
 
-use crate::kind::{Maker, ValueType};
+use crate::kind::{Maker, TRUST, ValueType};
 use crate::spec::write::{self, quoted};
 use crate::spec::{Planned, PlannedNode, Role, plain_disks};
 
 /// Options that are an operator's word for one start, or lead to a place on one machine. Options
 /// whose value is a path are never written either.
-const LOCAL: [&str; 2] = ["key", "trust"];
+const LOCAL: [&str; 2] = ["key", TRUST];
 
 /// What the labels of a graph remember of a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

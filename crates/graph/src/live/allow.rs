@@ -4,7 +4,7 @@ use block::{Control, Error, ErrorKind, Result};
 
 use super::Now;
 use super::bytes::{self, Compared, Differs};
-use crate::kind::{Bytes, Maker};
+use crate::kind::{Bytes, Maker, TRUST};
 use crate::spec::{Planned, PlannedNode};
 
 /// Whether the graph may become what `planned` says.
@@ -87,9 +87,9 @@ pub fn shows(
 /// A device that has run is told whom to trust, and what it is told.
 pub fn newly_trusted<'p>(old: &Planned, new: &'p Planned) -> Option<(&'p str, &'p str)> {
     new.nodes.iter().find_map(|node| {
-        let said = node.given.text("trust")?;
+        let said = node.given.text(TRUST)?;
         let before = old.nodes.iter().find(|before| before.name == node.name)?;
-        let heard = before.kind.name != node.kind.name || before.given.text("trust") == Some(said);
+        let heard = before.kind.name != node.kind.name || before.given.text(TRUST) == Some(said);
         (!heard).then_some((node.name.as_str(), said))
     })
 }

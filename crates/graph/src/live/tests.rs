@@ -39,6 +39,7 @@ static PAIR: Kind = kind(
         plan: |_| unreachable!("{NEVER}"),
         make: |_, _, _, _| unreachable!(),
         prepare: None,
+        opens: None,
         tell: |_| unreachable!("{NEVER}"),
     },
 );

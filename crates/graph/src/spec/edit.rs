@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::fault::Position;
 use super::parse::{DEVICES_MAX, Entry, Section, Spec, wrong_name};
 use super::tree::{Field, Item, Raw, Word};
-use crate::kind::OF_MAKING;
+use crate::kind::{OF_MAKING, Registry, TRUST};
 
 /// Keys of a disk that say what it is.
 const PLACES: [&str; 2] = ["file", "path"];
@@ -18,7 +18,7 @@ impl Spec {
 
     /// Whether it has a disk of that name.
     pub fn has_disk(&self, name: &str) -> bool {
-        self.entries.iter().any(|entry| entry.is(Section::Disk, name))
+        self.disk(name).is_some()
     }
 
     /// A disk is at another place from now on: `kind` is `file` or `path`.
@@ -47,10 +47,48 @@ impl Spec {
         Ok(disk.fields.len() < said)
     }
 
-    /// What is not there is missing from now on: no disk is made in its place.
-    pub fn forget_creating(&mut self) {
-        let disks = self.entries.iter_mut().filter(|entry| entry.section == Section::Disk);
-        disks.for_each(|disk| disk.fields.retain(|field| field.key.text != "create"));
+    /// What was said for the first start alone. What is not there is missing from now on: no disk is made in its place;
+    /// and where labels tell whose bytes count, they do: whom somebody trusted once may have missed everything since.
+    pub fn forget_first_words(&mut self) {
+        let told = |entry: &Entry| {
+            let disks = self.beneath(&entry.name.text).into_iter();
+            let mut disks = disks.filter_map(|name| self.disk(&name));
+            disks.all(|disk| disk.field("label").is_some_and(|label| matches!(label.raw, Raw::Switch(true))))
+        };
+        let told: Vec<bool> = self.entries.iter().map(told).collect();
+        for (entry, told) in self.entries.iter_mut().zip(told) {
+            let forgotten = match entry.section {
+                Section::Disk => "create",
+                Section::Device if told => TRUST,
+                Section::Device | Section::Export => continue,
+            };
+            entry.fields.retain(|field| field.key.text != forgotten);
+        }
+    }
+
+    /// The bytes of `member` count at this start, where those of the members may differ.
+    ///
+    /// # Errors
+    /// If no device that takes such a word stands on it.
+    pub fn trust(&mut self, member: &str, registry: Registry) -> Result<(), String> {
+        let takes = |entry: &&mut Entry| takes_trust(entry, registry);
+        let mut devices: Vec<_> = self.entries.iter_mut().filter(takes).collect();
+        let names = devices.iter().flat_map(|device| device.on()).cloned();
+        let names: Vec<_> = names.collect();
+        devices.retain(|device| device.on().iter().any(|name| *name == member));
+        if devices.is_empty() {
+            let members = if names.is_empty() { "none is there".to_owned() } else { names.join(", ") };
+            return Err(format!("{member} is no member of a mirror; members: {members}"));
+        }
+        for device in devices {
+            device.fields.retain(|field| field.key.text != TRUST);
+            device.fields.push(text_field(TRUST, member));
+        }
+        Ok(())
+    }
+
+    fn disk(&self, name: &str) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.is(Section::Disk, name))
     }
 
     /// A device stands on one more disk, which is new and gets a label.
@@ -128,6 +166,13 @@ impl Entry {
     }
 }
 
+/// Whether a device may be told whom to trust.
+fn takes_trust(entry: &Entry, registry: Registry) -> bool {
+    let Some(Raw::Text(kind)) = entry.field("kind").map(|item| &item.raw) else { return false };
+    let kind = registry.find(kind).filter(|_| entry.section == Section::Device);
+    kind.is_some_and(|kind| kind.options.iter().any(|option| option.name == TRUST))
+}
+
 fn is_text(raw: &Raw, text: &str) -> bool {
     matches!(raw, Raw::Text(it) if it == text)
 }
@@ -169,6 +214,24 @@ vol = { on = "half" }
             format!("{}: {}", entry.name.text, fields.collect::<Vec<_>>().join(" "))
         };
         spec.entries.iter().map(entry).collect()
+    }
+
+    #[test]
+    fn words_for_the_first_start_are_forgotten_where_labels_tell() {
+        let text = |label: &str| {
+            TEXT.replace("label = true", label).replace("\"b\"] }", "\"b\"], trust = \"a\" }")
+        };
+        let forgotten = |text: &str| {
+            let mut spec = Spec::parse(text, "g.toml", &|_| None);
+            spec.forget_first_words();
+            shown(&spec)
+        };
+        let now = forgotten(&text("label = true"));
+        assert_eq!(now[0], r#"a: file="a.img" size="8MiB" label=true"#);
+        assert_eq!(now[2], r#"pair: kind="mirror" on=["a", "b"]"#);
+        // Of raw disks nobody else knows.
+        let now = forgotten(&text("label = false"));
+        assert_eq!(now[2], r#"pair: kind="mirror" on=["a", "b"] trust="a""#);
     }
 
     #[test]

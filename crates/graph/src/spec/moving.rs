@@ -121,7 +121,7 @@ impl Spec {
     }
 
     /// The names of a device and of all beneath it.
-    fn beneath(&self, name: &str) -> Vec<String> {
+    pub(super) fn beneath(&self, name: &str) -> Vec<String> {
         let mut all = vec![name.to_owned()];
         let mut at = 0;
         while let Some(name) = all.get(at).cloned() {
@@ -136,7 +136,7 @@ impl Spec {
 
 impl Entry {
     /// The names that it stands on.
-    fn on(&self) -> Vec<&String> {
+    pub(super) fn on(&self) -> Vec<&String> {
         let Some(on) = self.field("on") else { return Vec::new() };
         let items = match &on.raw {
             Raw::List(items) => items.as_slice(),

@@ -82,6 +82,7 @@ pub const KIND: Kind = Kind {
         plan,
         make,
         prepare: Some(prepare),
+        opens: None,
         tell: slots::tell,
     },
 };

@@ -27,7 +27,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::LocalFuture;
-use block::{Env, Error, ErrorKind, Info, Kept, Lower, Result};
+use block::{Env, Error, ErrorKind, Found, Info, Kept, Lower, Result};
 use graph::engine::AnyDevice;
 use graph::kind::{
     Bytes, Fault, Given, GivenLower, Kind, Lowers, Maker, OptionSpec, Plan, ValueType,
@@ -95,7 +95,14 @@ pub const KIND: Kind = Kind {
                    5s if not set",
         },
     ],
-    maker: Maker::Keeper { bytes: Bytes::OfEach, plan, make, prepare: None, tell: record::tell },
+    maker: Maker::Keeper {
+        bytes: Bytes::OfEach,
+        plan,
+        make,
+        prepare: None,
+        opens: Some(opens),
+        tell: record::tell,
+    },
 };
 
 /// Members of one mirror.
@@ -183,6 +190,14 @@ fn make(
     Box::pin(async move { open(&given, &env, lowers, kept).await })
 }
 
+fn opens(given: &Given, info: &Info, found: &[Found], degraded: bool) -> Result<()> {
+    if !found.iter().all(|found| found.labelled) {
+        return Ok(());
+    }
+    let regions = regions(given, info).map_err(|why| Error::new(ErrorKind::Invalid, why))?;
+    decide(given, found.iter().collect(), degraded, regions).map(drop)
+}
+
 async fn open(
     given: &Given,
     env: &Env,
@@ -193,7 +208,8 @@ async fn open(
     let labelled = (0..lowers.len()).all(|port| kept.found(port).labelled);
     let regions = regions(given, &info).map_err(|why| Error::new(ErrorKind::Invalid, why))?;
     let (mut states, missing, scrubbed, ledger) = if labelled {
-        let decision = decide(given, &*kept, regions)?;
+        let found = (0..lowers.len()).map(|port| kept.found(port)).collect();
+        let decision = decide(given, found, kept.may_degrade(), regions)?;
         let state = |standing: &Standing| match standing {
             Standing::InSync => State::InSync,
             Standing::Stale => State::Stale,
@@ -262,17 +278,22 @@ fn take_in(states: &mut [State], missing: &[Map], wanted: usize, present: impl F
     }
 }
 
-fn decide(given: &Given, kept: &dyn Kept, regions: Regions) -> Result<Decision> {
+fn decide(
+    given: &Given,
+    found: Vec<&Found>,
+    may_degrade: bool,
+    regions: Regions,
+) -> Result<Decision> {
     let names: Vec<&str> = given.lowers.iter().map(|lower| lower.name.as_str()).collect();
     let trust = given.text("trust").and_then(|name| names.iter().position(|one| *one == name));
     let members = Members {
-        found: (0..names.len()).map(|port| kept.found(port)).collect(),
         names,
+        found,
         regions,
         created: given.lowers.iter().all(|lower| lower.created),
         spares: spares(given),
         trust,
-        may_degrade: kept.may_degrade(),
+        may_degrade,
     };
     members.decide()
 }

@@ -8,6 +8,9 @@ use super::record::{Known, Point, Record, Standing};
 use super::regions::{Map, Regions};
 use super::scrub::Scrubbed;
 
+/// How somebody says whose bytes count.
+const BY_A_WORD: &str = "trust = MEMBER in the spec, or cairn import --trust MEMBER";
+
 /// What is known of the members when a mirror is opened.
 pub struct Members<'m> {
     /// Their names.
@@ -210,7 +213,7 @@ impl Members<'_> {
     fn apart(&self, other: usize) -> Error {
         let words = format!(
             "{} was written apart from the other members: both went on without the other. Next: \
-             trust = MEMBER; what only the others have is lost",
+             {BY_A_WORD}; what only the others have is lost",
             self.names[other]
         );
         Error::new(ErrorKind::Degraded, words)
@@ -219,8 +222,10 @@ impl Members<'_> {
     /// What stands against opening it without a word of somebody.
     fn objection(&self, newest: &Record, standings: &[Standing]) -> Option<Error> {
         if newest.flush_failed {
-            let words = "a flush failed on every member before it was closed, and what it should \
-                         have kept may be lost. Next: trust = MEMBER, to take what it has";
+            let words = format!(
+                "a flush failed on every member before it was closed, and what it should have kept may be lost. Next: \
+                 {BY_A_WORD}, to take what it has"
+            );
             return Some(Error::new(ErrorKind::Degraded, words));
         }
         let in_sync = |n: &usize| standings[*n] == Standing::InSync;
@@ -237,8 +242,8 @@ impl Members<'_> {
             .collect();
         if here.is_empty() {
             let words = format!(
-                "no member that has every write is there; {} had. Next: bring it back; or trust = \
-                 MEMBER, and what that one misses is lost",
+                "no member that has every write is there; {} had. Next: bring it back; or {BY_A_WORD}, and what \
+                 that one misses is lost",
                 if gone.is_empty() { "none".to_owned() } else { gone.join(", ") }
             );
             return Some(Error::new(ErrorKind::Degraded, words));
