@@ -119,7 +119,8 @@ fn next(path: &Path) -> String {
     }
 }
 
-fn is_spec(path: &Path) -> bool {
+/// Whether it is named as a spec is.
+pub fn is_spec(path: &Path) -> bool {
     path.extension().is_some_and(|end| end == "toml")
 }
 

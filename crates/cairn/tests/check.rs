@@ -171,6 +171,27 @@ fn a_disk_that_was_cut_short_is_damaged_and_no_repair_is_planned() {
     assert!(dir.text(&["check"]).contains("2 disks: sound"));
 }
 
+#[test]
+fn a_disk_that_is_elsewhere_than_the_spec_says_is_told() {
+    let dir = made("mirror");
+    std::fs::rename(dir.path("b.img"), dir.path("moved")).unwrap();
+    for there in [false, true] {
+        if there {
+            dir.text(&["create", "b.img", "16M"]);
+        }
+        let ran = dir.cairn(&["check", "home.toml"]);
+        assert!(ran.code == 10 && ran.out.contains("at b.img, and it is at moved"), "{ran:?}");
+        let started = dir.cairn(&["serve", "home.toml", "--run", "true"]);
+        assert!(started.code == if there { 4 } else { 10 }, "as a start says: {started:?}");
+    }
+    assert!(dir.cairn(&["serve", "home.toml"]).err.contains("cairn import lists"));
+    dir.text(&["check"]);
+    // Under each other's paths is where they are.
+    std::fs::rename(dir.path("a.img"), dir.path("b.img")).unwrap();
+    std::fs::rename(dir.path("moved"), dir.path("a.img")).unwrap();
+    dir.text(&["check", "home.toml"]);
+}
+
 /// A directory with the same disks, whose processes look elsewhere for what runs.
 fn elsewhere(dir: &Dir) -> Dir {
     let other = Dir::new();

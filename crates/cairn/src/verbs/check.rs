@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use api::{Checked, CheckedDisk, Client, Finding, Soundness};
 use clap::Args;
+use graph::spec::LabelledDisk;
 use meta::{Inspection, Label, Uuid, Wrong};
 use serde::Serialize;
 
@@ -12,8 +13,10 @@ use super::{core, undo};
 use crate::check::{Held, Seen, check_stopped};
 use crate::exit::{Exit, Failure, Result};
 use crate::out::{Form, count, title};
+use crate::registry::REGISTRY;
 use crate::running;
 use crate::scan::{self, Skipped};
+use crate::source::{is_spec, read_spec};
 
 /// What `check` takes.
 #[derive(Args)]
@@ -83,6 +86,9 @@ pub fn look(graph: Option<&Path>, directory: &Path) -> Result<Found> {
     if found.graphs.is_empty() && !is_silent || wanted.is_none() {
         found.on_disks(directory, is_wanted)?;
     }
+    if let Some(spec) = graph.filter(|graph| is_spec(graph)) {
+        found.compare_places(spec)?;
+    }
     match wanted.filter(|_| found.graphs.is_empty() && !is_silent) {
         Some(wanted) => {
             let why: Vec<_> = found.skipped.iter().map(|one| format!("\n  {}", one.why)).collect();
@@ -133,6 +139,34 @@ impl Found {
             let held = held.get(graph).map(|held| &held[..]).unwrap_or_default();
             let checked = core.block_on(check_stopped(&env, seen, held));
             self.graphs.extend(checked.filter(&is_wanted));
+        }
+        Ok(())
+    }
+
+    /// Disks of one that does not run that are elsewhere than the spec says: a start looks there.
+    fn compare_places(&mut self, spec: &Path) -> Result<()> {
+        let [graph] = &mut self.graphs[..] else { return Ok(()) };
+        if !self.running.is_empty() {
+            return Ok(());
+        }
+        let real = |place: &str| Path::new(place).canonicalize().ok();
+        let here: Vec<_> = graph.disks.iter().filter_map(|disk| real(&disk.place)).collect();
+        for LabelledDisk { given, .. } in read_spec(spec)?.labelled(REGISTRY) {
+            let Some(said) = given.text("file").or_else(|| given.text("path")) else { continue };
+            let found = graph.disks.iter().find(|disk| disk.name == given.name);
+            // Which of the places of its disks is whose does not matter.
+            let Some(found) = found.filter(|_| real(said).is_none_or(|said| !here.contains(&said)))
+            else {
+                continue;
+            };
+            let (spec, is) = (spec.display(), &found.place);
+            graph.findings.push(Finding {
+                soundness: Soundness::Repairable,
+                name: Some(given.name.clone()),
+                words: format!("{spec} says that it is at {said}, and it is at {is}"),
+                next: format!("say {is} there, or bring it back to {said}"),
+            });
+            graph.soundness = graph.soundness.max(Soundness::Repairable);
         }
         Ok(())
     }

@@ -21,7 +21,7 @@ use crate::out::Form;
 use crate::registry::REGISTRY;
 use crate::remake::{Graph, Remake, Said, There};
 use crate::scan;
-use crate::source::read_spec;
+use crate::source::{is_spec, read_spec};
 
 /// What `repair` takes.
 #[derive(Args)]
@@ -106,7 +106,7 @@ impl RepairArgs {
         let by_hand = self.disk.iter().map(|(name, place)| (name.clone(), place.clone(), true));
         let mut said: Vec<_> = by_hand.collect();
         let spec =
-            self.graph.as_ref().filter(|graph| graph.extension().is_some_and(|is| is == "toml"));
+            self.graph.as_ref().filter(|graph| is_spec(graph));
         if let Some(spec) = spec {
             for disk in read_spec(spec)?.labelled(REGISTRY) {
                 let place = disk.given.text("file").or_else(|| disk.given.text("path"));

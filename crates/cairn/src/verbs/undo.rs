@@ -16,7 +16,7 @@ use crate::out::{self, Form};
 use crate::place;
 use crate::running::At;
 use crate::scan::{self, said_place};
-use crate::source::read_spec;
+use crate::source::{is_spec, read_spec};
 
 /// What `undo` takes.
 #[derive(Args)]
@@ -107,10 +107,10 @@ impl UndoArgs {
 /// # Errors
 /// If the spec cannot be read.
 pub fn name(graph: &Path) -> Result<PathBuf> {
-    if graph.extension().is_none_or(|extension| extension != "toml") {
-        return Ok(graph.to_owned());
+    match is_spec(graph) {
+        true => Ok(PathBuf::from(read_spec(graph)?.name())),
+        false => Ok(graph.to_owned()),
     }
-    Ok(PathBuf::from(read_spec(graph)?.name()))
 }
 
 /// A line for each spec that is kept.

@@ -340,9 +340,9 @@ impl<'b> Binder<'b> {
                 }
                 (Some(_), _) if blank && !self.opening.degraded => {
                     let words = format!(
-                        "{place} is blank, and {name} of this graph has a label. Next: find that \
-                         disk; if this is it, cairn repair {} --disk {name}={place} --plan; or take it \
-                         in its place with --wipe {name}",
+                        "{place} is blank, and {name} of this graph has a label. Next: find that disk, cairn import \
+                         lists those with a label; if this is it, cairn repair {} --disk {name}={place} --plan; or take \
+                         it in its place with --wipe {name}",
                         self.graph
                     );
                     self.refuse_disk(name, Why::Missing, words);
