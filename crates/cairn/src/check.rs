@@ -258,7 +258,8 @@ impl Checking<'_> {
     /// What to do about a disk that was cut short and made long again, or written over at its end.
     fn without_its_end(&self, name: &str, planned: Option<&Planned>) -> (Soundness, String) {
         let graph = &self.newest.graph_name;
-        let trust = format!("if its bytes are known to be whole, cairn repair {graph} --trust {name}");
+        let trust =
+            format!("if its bytes are known to be whole, cairn repair {graph} --trust {name}");
         match planned.is_some_and(|planned| planned.only_on(name).is_empty()) {
             true => (
                 Soundness::Repairable,

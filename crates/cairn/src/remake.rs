@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 
 use graph::kind::{Bytes, Maker};
 use graph::labels::{Remembered, older};
-use graph::spec::{Planned, PlannedNode};
 use graph::spec::units::format_exact;
+use graph::spec::{Planned, PlannedNode};
 use meta::{Area, Inspection, Label, Machine, Sought, Wrong};
 use serde::Serialize;
 

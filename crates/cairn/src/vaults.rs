@@ -149,6 +149,10 @@ fn wrong(device: &str, report: &Report) -> Vec<Finding> {
 }
 
 fn finding(device: &str, soundness: Soundness, words: String) -> Finding {
+    if let Some((words, next)) = words.split_once(". Next: ") {
+        let (words, next) = (words.to_owned(), next.to_owned());
+        return Finding { soundness, name: Some(device.to_owned()), words, next };
+    }
     let next = match soundness {
         Soundness::Sound | Soundness::InUse => "",
         Soundness::Repairable => "serve it: the next writes put it right",

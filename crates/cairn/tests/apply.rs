@@ -263,6 +263,8 @@ fn a_disk_that_has_grown_is_used_by_a_mounted_file_system() {
 
     let ran = dir.cairn(&["device", "resize", "disk", "256M"]);
     assert!(ran.code == 9 && ran.err.contains("would shrink"), "{ran:?}");
+    let ran = dir.cairn(&["device", "resize", "disk", "0"]);
+    assert!(ran.code == 2 && ran.err.contains("no bytes"), "{ran:?}");
     let ran = dir.cairn(&["device", "resize", "vol", "1G"]);
     assert!(ran.code == 4 && ran.err.contains("it has disk"), "{ran:?}");
     assert_eq!(dir.text(&["device", "resize", "disk"]), "disk.img is so already; nothing to do.\n");

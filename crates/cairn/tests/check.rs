@@ -299,10 +299,16 @@ fn a_disk_that_was_cut_short_is_not_believed_when_it_is_long_again() {
         assert!(ran.code == 11 && ran.err.contains("cairn repair home --plan"), "{ran:?}");
     }
     let checked = dir.cairn(&["check"]);
-    assert!(checked.code == 10 && checked.out.contains("copied anew from the others"), "{checked:?}");
+    assert!(
+        checked.code == 10 && checked.out.contains("copied anew from the others"),
+        "{checked:?}"
+    );
     // It gets its label back, and is copied before anybody reads from it.
     let plan = dir.cairn(&["repair", "--plan"]).out;
-    assert!(plan.contains("would write the label on a.img anew, a of home, change 1: all of it"), "{plan}");
+    assert!(
+        plan.contains("would write the label on a.img anew, a of home, change 1: all of it"),
+        "{plan}"
+    );
     assert_eq!(dir.cairn(&["repair", "--yes"]).code, 10, "it lacks everything");
     let serve = dir.import(&["home"]);
     let read = [serve.uri(), &dir.path("read").display().to_string()];

@@ -159,8 +159,10 @@ fn the_list_says_what_an_import_would() {
 /// A mirror whose halves were served apart.
 fn split() -> Dir {
     let dir = made();
-    let away = |name: &str| std::fs::rename(dir.path(name), dir.path(&format!("{name}.away"))).unwrap();
-    let back = |name: &str| std::fs::rename(dir.path(&format!("{name}.away")), dir.path(name)).unwrap();
+    let away =
+        |name: &str| std::fs::rename(dir.path(name), dir.path(&format!("{name}.away"))).unwrap();
+    let back =
+        |name: &str| std::fs::rename(dir.path(&format!("{name}.away")), dir.path(name)).unwrap();
     for (here, gone) in [("a", "b.img"), ("b", "a.img")] {
         away(gone);
         let serve = dir.serve(&["home.toml", "--degraded"]);
@@ -177,7 +179,10 @@ fn whose_bytes_count_is_asked_before_it_is_promised_that_it_comes_up() {
     let dir = split();
     let apart = "pair: b was written apart from the other members";
     let list = dir.text(&["import"]);
-    assert!(list.contains(&format!("refused: {apart}")) && list.contains("--trust MEMBER"), "{list}");
+    assert!(
+        list.contains(&format!("refused: {apart}")) && list.contains("--trust MEMBER"),
+        "{list}"
+    );
     assert!(!list.contains("would come up"), "{list}");
     let ran = cairn(&dir, &["check"]);
     assert!(ran.code == 11 && ran.out.contains(&format!("damaged: {apart}")), "{ran:?}");
@@ -189,7 +194,10 @@ fn whose_bytes_count_is_asked_before_it_is_promised_that_it_comes_up() {
     let ran = cairn(&dir, &["repair", "home", "--trust", "b", "--yes"]);
     assert!(ran.code == 2 && ran.err.contains("cairn import home --trust b"), "{ran:?}");
     let ran = cairn(&dir, &["import", "home", "--trust", "vol", "--run", "true"]);
-    assert!(ran.code == 2 && ran.err.contains("vol is no member of a mirror; members: a, b"), "{ran:?}");
+    assert!(
+        ran.code == 2 && ran.err.contains("vol is no member of a mirror; members: a, b"),
+        "{ran:?}"
+    );
     let serve = dir.import(&["home", "--trust", "b"]);
     until("a is copied from b", || dir.cairn(&["status"]).code == 0);
     run("nbdcopy", &[serve.uri(), &dir.path("read").display().to_string()]);
@@ -205,7 +213,10 @@ fn a_disk_is_taken_in_anew_where_somebody_says_so() {
     let dir = made();
     std::fs::remove_file(dir.path("b.img")).unwrap();
     let ran = cairn(&dir, &["import", "home", "--wipe", "b", "--run", "true"]);
-    assert!(ran.code == 2 && ran.err.contains("--wipe b: b is not here. Next: --disk b=PATH"), "{ran:?}");
+    assert!(
+        ran.code == 2 && ran.err.contains("--wipe b: b is not here. Next: --disk b=PATH"),
+        "{ran:?}"
+    );
     dir.text(&["create", "c.img", "16M"]);
     let serve = dir.import(&["home", "--disk", "b=c.img", "--wipe", "b"]);
     until("it is copied", || dir.cairn(&["status"]).code == 0);

@@ -112,6 +112,7 @@ fn every_flipped_byte_of_a_map_is_found() {
     }
     let ran = checked(&dir);
     assert!(ran.code == 11 && ran.out.contains("thin: what it keeps cannot be opened"), "{ran:?}");
+    assert!(ran.out.lines().all(|line| line.matches("Next: ").count() <= 1), "{ran:?}");
 }
 
 #[test]

@@ -70,11 +70,11 @@ impl Serving {
                 let known: Vec<_> = redundant.iter().map(|(name, _)| name.as_str()).collect();
                 let known = match &known[..] {
                     [] => "nothing here has members".to_owned(),
-                    _ => format!("there are {}", known.join(", ")),
+                    _ => format!("with members there are {}", known.join(", ")),
                 };
                 let why = match change {
                     DiskChange::Insert(_) => format!("no device {of} with members; {known}"),
-                    _ => format!("no member {of}/{member}; of devices with members {known}"),
+                    _ => format!("no member {of}/{member}; {known}"),
                 };
                 Err(Failure::new(Exit::NotFound, why))
             }

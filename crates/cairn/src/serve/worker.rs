@@ -221,9 +221,10 @@ impl OnFile {
 /// # Errors
 /// `Usage` for what is no member of a mirror.
 pub fn trust(spec: &mut Spec, members: &[String]) -> Result<()> {
-    members.iter().try_for_each(|member| spec.trust(member, REGISTRY)).map_err(|why| {
-        Failure::new(Exit::Usage, format!("--trust {why}. Next: name one of these"))
-    })
+    members
+        .iter()
+        .try_for_each(|member| spec.trust(member, REGISTRY))
+        .map_err(|why| Failure::new(Exit::Usage, format!("--trust {why}. Next: name one of these")))
 }
 
 fn spec_of(source: &Kept, name: &str) -> Spec {

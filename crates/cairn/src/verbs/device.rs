@@ -104,7 +104,7 @@ struct ResizeArgs {
     /// The disk, by its name in the spec; `disk` if a bare file or device is served
     disk: String,
     /// What its file is to have: 20GiB; what the disk has by now if left out
-    #[arg(value_parser = parse_size)]
+    #[arg(value_parser = size)]
     size: Option<u64>,
     /// Say what would be done, and do nothing
     #[arg(long)]
@@ -123,6 +123,14 @@ struct Target {
     dry_run: bool,
     #[command(flatten)]
     at: At,
+}
+
+/// How large a disk is to be.
+fn size(text: &str) -> Result<u64, String> {
+    match parse_size(text)? {
+        0 => Err("a disk of no bytes holds nothing; say more".to_owned()),
+        bytes => Ok(bytes),
+    }
 }
 
 /// Whether a graph has a disk or device of that name.

@@ -194,7 +194,8 @@ impl ImportArgs {
             }
             disks.insert(name.clone(), said_place(at));
         }
-        let is_nowhere = |name: &&String| graph.missing.contains(name) && !disks.contains_key(*name);
+        let is_nowhere =
+            |name: &&String| graph.missing.contains(name) && !disks.contains_key(*name);
         if let Some(name) = self.wipe.iter().find(is_nowhere) {
             return usage(format!("--wipe {name}: {name} is not here. Next: --disk {name}=PATH"));
         }
@@ -394,8 +395,7 @@ impl FoundGraph {
             format!("{} = {}, change {}{in_use}", disk.path.display(), disk.name, disk.epoch)
         };
         let here: Vec<_> = self.disks.iter().map(one).collect();
-        let mut text =
-            format!("{title}  {}, {} here", out::count(all as u64, "disk"), names.len());
+        let mut text = format!("{title}  {}, {} here", out::count(all as u64, "disk"), names.len());
         if !here.is_empty() {
             text.push_str(&format!(" ({})", here.join("; ")));
         }

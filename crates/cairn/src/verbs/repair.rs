@@ -105,8 +105,7 @@ impl RepairArgs {
     fn said(&self) -> Result<Vec<(String, String, bool)>> {
         let by_hand = self.disk.iter().map(|(name, place)| (name.clone(), place.clone(), true));
         let mut said: Vec<_> = by_hand.collect();
-        let spec =
-            self.graph.as_ref().filter(|graph| is_spec(graph));
+        let spec = self.graph.as_ref().filter(|graph| is_spec(graph));
         if let Some(spec) = spec {
             for disk in read_spec(spec)?.labelled(REGISTRY) {
                 let place = disk.given.text("file").or_else(|| disk.given.text("path"));
@@ -184,13 +183,17 @@ impl RepairArgs {
         let planned = match planned_of(env, newest, &named).await {
             Ok(planned) => planned,
             Err(failure) if said.iter().any(|(.., by_hand)| *by_hand) => return Err(failure),
-            Err(failure) => return Ok(to_do.not.push(failure.message)),
+            Err(failure) => {
+                to_do.not.push(failure.message);
+                return Ok(());
+            }
         };
         let lost = said.iter().map(|(name, ..)| name.as_str()).collect();
         let cut = cut(&seen, &named).map(|(name, _)| name);
         let cut = cut.filter(|name| self.trust.iter().all(|trusted| trusted != name)).collect();
         let take = self.take;
-        let graph = Graph { newest, named: &named, planned: &planned, seen: &seen, lost, cut, take };
+        let graph =
+            Graph { newest, named: &named, planned: &planned, seen: &seen, lost, cut, take };
         for (name, place, by_hand) in &said {
             let has_label = |known: &graph::labels::Remembered| {
                 let mut seen = seen.iter().filter(|seen| seen.label.disk == known.disk);
@@ -219,9 +222,9 @@ impl RepairArgs {
         said: &[(String, String, bool)],
     ) -> Result<Vec<(String, String, bool)>> {
         let mut all = said.to_vec();
-        for (name, known) in named.iter().filter(|(name, _)| said.iter().all(|one| one.0 != **name)) {
-            let is_wanted =
-                |seen: &&Seen<'_>| self.trust.contains(name) || seen.has_lost_its_end();
+        for (name, known) in named.iter().filter(|(name, _)| said.iter().all(|one| one.0 != **name))
+        {
+            let is_wanted = |seen: &&Seen<'_>| self.trust.contains(name) || seen.has_lost_its_end();
             let mut of_it = seen.iter().filter(|seen| seen.label.disk == known.disk);
             if let Some(seen) = of_it.find(is_wanted) {
                 all.push((name.clone(), seen.place.to_owned(), false));

@@ -53,7 +53,9 @@ impl Spec {
         let told = |entry: &Entry| {
             let disks = self.beneath(&entry.name.text).into_iter();
             let mut disks = disks.filter_map(|name| self.disk(&name));
-            disks.all(|disk| disk.field("label").is_some_and(|label| matches!(label.raw, Raw::Switch(true))))
+            disks.all(|disk| {
+                disk.field("label").is_some_and(|label| matches!(label.raw, Raw::Switch(true)))
+            })
         };
         let told: Vec<bool> = self.entries.iter().map(told).collect();
         for (entry, told) in self.entries.iter_mut().zip(told) {
@@ -77,7 +79,8 @@ impl Spec {
         let names: Vec<_> = names.collect();
         devices.retain(|device| device.on().iter().any(|name| *name == member));
         if devices.is_empty() {
-            let members = if names.is_empty() { "none is there".to_owned() } else { names.join(", ") };
+            let members =
+                if names.is_empty() { "none is there".to_owned() } else { names.join(", ") };
             return Err(format!("{member} is no member of a mirror; members: {members}"));
         }
         for device in devices {

@@ -45,7 +45,14 @@ pub const KIND: Kind = Kind {
             help: "takes itself out of the graph when it is done; off if not set",
         },
     ],
-    maker: Maker::Keeper { bytes: Bytes::OfFirst, plan, make, prepare: None, opens: None, tell: record::tell },
+    maker: Maker::Keeper {
+        bytes: Bytes::OfFirst,
+        plan,
+        make,
+        prepare: None,
+        opens: None,
+        tell: record::tell,
+    },
 };
 
 fn plan(given: &Given) -> Plan<Info> {

@@ -88,7 +88,14 @@ pub const KIND: Kind = Kind {
             help: "bytes moved per second at most while it packs; as many as clients leave if not set",
         },
     ],
-    maker: Maker::Keeper { bytes: Bytes::Own, plan, make, prepare: None, opens: None, tell: record::tell },
+    maker: Maker::Keeper {
+        bytes: Bytes::Own,
+        plan,
+        make,
+        prepare: None,
+        opens: None,
+        tell: record::tell,
+    },
 };
 
 const POLICIES: [&str; 3] = ["first-free", "log", "near"];
