@@ -54,8 +54,12 @@ fn bytes(dir: &Dir) -> [Vec<u8>; 2] {
 }
 
 fn put(dir: &Dir, at: usize, byte: u8) {
+    put_all(dir, at, &[byte]);
+}
+
+fn put_all(dir: &Dir, at: usize, bytes: &[u8]) {
     let file = std::fs::File::options().write(true).open(dir.path("a.img")).unwrap();
-    file.write_all_at(&[byte], at as u64).unwrap();
+    file.write_all_at(bytes, at as u64).unwrap();
 }
 
 /// Looks, and has changed nothing.
@@ -106,6 +110,31 @@ fn every_flipped_byte_of_a_map_is_found() {
     assert!(ran.code == 11 && ran.out.contains("a: is not here"), "{ran:?}");
     assert!(!ran.out.contains("what it keeps"), "{ran:?}");
     std::fs::rename(dir.path("away/a.img"), dir.path("a.img")).unwrap();
+    // One superblock that cannot be known for one any more.
+    let [disk, _] = bytes(&dir);
+    for at in [MIB, MIB + PAGE] {
+        let magic = [disk[at] ^ 1];
+        for (gone, why) in [
+            (&[0; PAGE][..], "it is gone"),
+            (&[7; PAGE], "something else"),
+            (&magic, "something else"),
+        ] {
+            put_all(&dir, at, gone);
+            let ran = checked(&dir);
+            assert!(
+                ran.code == 10 && ran.out.contains("superblock on") && ran.out.contains(why),
+                "{ran:?}"
+            );
+            put_all(&dir, at, &disk[at..at + PAGE]);
+        }
+    }
+    put_all(&dir, MIB, &[0; PAGE]);
+    let serve = dir.serve(&["g.toml"]);
+    let uri = serve.uri().replace("///rest?", "///vol?");
+    let again = ["-f", "raw", &uri, "-c", "write -P 17 1M 64k", "-c", "flush"];
+    assert_eq!(tool(&dir, "qemu-io", &again).code, 0);
+    serve.stop().ok();
+    assert_eq!(checked(&dir).code, 0, "the next superblock is where none was");
     // Both superblocks.
     for at in [MIB, MIB + PAGE] {
         put(&dir, at + 64, 0xff);

@@ -142,7 +142,7 @@ impl Primaries {
         (0..self.members.len()).filter(current).collect()
     }
 
-    /// The superblocks of current copies that are damaged, in words: the other one there counts.
+    /// The superblocks of current copies that are damaged or gone, in words: the other one there counts.
     ///
     /// # Errors
     /// What a disk says that does not answer.
@@ -152,11 +152,25 @@ impl Primaries {
         let mut damaged = Vec::new();
         for copy in self.current() {
             let lower = self.lower(copy).expect("who is current is there");
+            let mut slots = Vec::new();
             for at in SUPERBLOCKS {
-                let bytes = self.read(lower, at, PAGE_BYTES).await?;
-                if let Err(Wrong::Damaged(why)) = Superblock::decode(&bytes.read()) {
-                    damaged.push(format!("{} at {at}: {why}", lower.name()));
-                }
+                slots.push((at, self.read(lower, at, PAGE_BYTES).await?));
+            }
+            let found: Vec<_> =
+                slots.iter().map(|(at, bytes)| (at, Superblock::decode(&bytes.read()))).collect();
+            // The first one of a copy stands alone; from the second one on both slots have one.
+            let is_first =
+                !found.iter().flat_map(|(_, found)| found).any(|found| found.sequence > 1);
+            for ((at, found), (_, bytes)) in found.iter().zip(&slots) {
+                let why = match found {
+                    Err(Wrong::Damaged(why)) => why.as_str(),
+                    Err(Wrong::NoMagic) if bytes.read().iter().any(|byte| *byte != 0) => {
+                        "it is something else"
+                    }
+                    Err(Wrong::NoMagic) if !is_first => "it is gone",
+                    _ => continue,
+                };
+                damaged.push(format!("{} at {at}: {why}", lower.name()));
             }
         }
         Ok(damaged)
