@@ -177,7 +177,7 @@ fn a_plain_device_has_no_slots() {
         (&["key", "ls", "home/safe"], 9, "has no key slots"),
         (&["key", "ls", "d"], 9, "d is a file and has no key slots"),
         (&["key", "ls", "other"], 4, "no device \"other\" in home"),
-        (&["key", "ls", "away/safe"], 4, "away is not running; home is"),
+        (&["key", "ls", "away/safe"], 4, "no device \"away/safe\" in home"),
         (&["key", "add", "safe", "--key", "hunter2"], 2, "a key comes from file:PATH"),
         (&["key", "rm", "safe", "0", "--yes"], 9, "has no key slots"),
     ] {

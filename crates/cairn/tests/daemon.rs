@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use api::{Applied, GraphView, KeptGraph, Phase, Status};
+use api::{Applied, GraphView, KeptGraph, KeySlots, Phase, Status};
 use common::keeper::Daemon;
 use common::{Dir, send, tool, until};
 
@@ -83,10 +83,22 @@ fn of_several_graphs_the_one_is_meant_that_has_it() {
         (&["device", "resync", "three/c"], "no graph that is running is or has three"),
         (&["attach", "nope"], "no graph that is running has an export nope"),
         (&["locate", "nope", "0"], "no graph that is running has an export nope"),
-        (&["key", "ls", "three/safe"], "no graph that is running is called three"),
+        (&["key", "ls", "safe"], "no graph that is running has a device safe"),
+        (&["key", "ls", "three/safe"], "no graph that is running has a device three/safe"),
     ] {
         let ran = dir.cairn(args);
         assert!(ran.code == 4 && ran.err.contains(words), "{args:?}: {ran:?}");
+    }
+    dir.write("key", "correct horse battery staple");
+    let crypt = "name = \"crypt\"\n[disk]\n\
+                 d = { file = \"d.img\", size = \"16MiB\", create = true, label = true }\n[device]\n\
+                 safe = { kind = \"crypt\", on = \"d\", key = \"file:key\", kdf_memory = \"1MiB\", kdf_passes = 1 }\n\
+                 [export]\nvol = { on = \"safe\" }\n";
+    dir.write("crypt.toml", crypt);
+    dir.text(&["apply", "crypt.toml"]);
+    for device in ["safe", "crypt/safe"] {
+        let slots: KeySlots = dir.json(0, &["key", "ls", device]);
+        assert_eq!((slots.device.as_str(), slots.slots.len()), ("safe", 1));
     }
     assert!(dir.text(&["locate", "two/vol", "4096"]).starts_with("vol 4 KiB -> "));
     dir.write("three.toml", &mirror("three", ""));

@@ -134,7 +134,7 @@ fn size(text: &str) -> Result<u64, String> {
 }
 
 /// Whether a graph has a disk or device of that name.
-fn has_node(client: &Client, name: &str) -> bool {
+pub fn has_node(client: &Client, name: &str) -> bool {
     client.graph().is_ok_and(|graph| graph.nodes.iter().any(|node| node.name == name))
 }
 

@@ -6,13 +6,13 @@
 
 use std::io::{PipeReader, Write};
 use std::os::fd::AsRawFd;
-use std::str::FromStr;
 
 use api::{Client, KeyChange, KeyRequest, KeySlots};
 use block::{KeySource, Wanted};
 use clap::{Args, Subcommand};
 use graph::spec::units::write_size;
 
+use super::device::has_node;
 use super::{confirm, core};
 use crate::exit::{Exit, Failure, Result};
 use crate::out::{Form, columns};
@@ -101,31 +101,9 @@ fn source(option: &str, text: &str) -> Result<KeySource> {
 struct Target {
     /// The device, with its graph before it where more than one runs
     #[arg(value_name = "DEVICE|GRAPH/DEVICE")]
-    device: Name,
+    device: String,
     #[command(flatten)]
     at: At,
-}
-
-/// `safe` or `home/safe`
-#[derive(Clone)]
-struct Name {
-    graph: Option<String>,
-    device: String,
-}
-
-impl FromStr for Name {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (graph, device) = match text.split_once('/') {
-            Some((graph, device)) => (Some(graph.to_owned()), device),
-            None => (None, text),
-        };
-        if device.is_empty() || graph.as_deref() == Some("") {
-            return Err("a device is needed, as in safe or home/safe".to_owned());
-        }
-        Ok(Self { graph, device: device.to_owned() })
-    }
 }
 
 impl KeyArgs {
@@ -141,30 +119,14 @@ impl KeyArgs {
 }
 
 impl Target {
-    fn client(&self) -> Result<Client> {
-        let client = match &self.device.graph {
-            Some(wanted) => {
-                let is_it =
-                    |client: &Client| client.graph().is_ok_and(|graph| graph.name == *wanted);
-                self.at.one_that(&format!("is called {wanted}"), is_it)?
-            }
-            None => self.at.one()?,
-        };
-        match (&self.device.graph, client.graph()?.name) {
-            (Some(wanted), name) if *wanted != name => {
-                let why = format!("{wanted} is not running; {name} is. Next: cairn ls");
-                Err(Failure::new(Exit::NotFound, why))
-            }
-            _ => Ok(client),
-        }
-    }
-
-    fn request(&self, change: KeyChange, dry_run: bool) -> KeyRequest {
-        KeyRequest { device: self.device.device.clone(), change, dry_run }
+    /// The graph that is meant, and its device.
+    fn find(&self) -> Result<(Client, String)> {
+        self.at.owner("a device", &self.device, has_node)
     }
 
     fn do_it(&self, form: Form, change: KeyChange, dry_run: bool) -> Result {
-        let slots = self.client()?.keys(&self.request(change, dry_run))?;
+        let (client, device) = self.find()?;
+        let slots = client.keys(&KeyRequest { device, change, dry_run })?;
         print(form, &slots)
     }
 
@@ -177,17 +139,18 @@ impl Target {
         change: impl Fn(String, String) -> KeyChange,
     ) -> Result {
         let (key, new_key) = (source("--key", &keys.key)?, source("--new-key", &keys.new_key)?);
-        let client = self.client()?;
+        let (client, device) = self.find()?;
+        let request = |change, dry_run| KeyRequest { device: device.clone(), change, dry_run };
         // These sources are not read for a dry run.
         let nobody = || "file:/nowhere".to_owned();
-        let would = client.keys(&self.request(change(nobody(), nobody()), true))?;
+        let would = client.keys(&request(change(nobody(), nobody()), true))?;
         if dry_run {
             return print(form, &would);
         }
-        let who = format!("{}/{}", client.graph()?.name, self.device.device);
+        let who = format!("{}/{}", client.graph()?.name, device);
         let old = Lent::of(&key, format!("passphrase for {who}"), false)?;
         let new = Lent::of(&new_key, format!("new passphrase for {who}"), true)?;
-        let done = client.keys(&self.request(change(old.source(), new.source()), false))?;
+        let done = client.keys(&request(change(old.source(), new.source()), false))?;
         print(form, &done)
     }
 }
@@ -210,8 +173,10 @@ impl ChangeArgs {
 impl RmArgs {
     fn run(self, form: Form) -> Result {
         let change = KeyChange::Remove { slot: self.slot };
-        let client = self.target.client()?;
-        let would = client.keys(&self.target.request(change.clone(), true))?;
+        let (client, device) = self.target.find()?;
+        let request =
+            |dry_run| KeyRequest { device: device.clone(), change: change.clone(), dry_run };
+        let would = client.keys(&request(true))?;
         if self.dry_run {
             return print(form, &would);
         }
@@ -220,7 +185,7 @@ impl RmArgs {
             let label = slot.map_or("", |slot| slot.label.as_str());
             confirm(&format!("remove slot {} ({label:?}) of {}?", self.slot, would.device))?;
         }
-        let done = client.keys(&self.target.request(change, false))?;
+        let done = client.keys(&request(false))?;
         print(form, &done)
     }
 }
