@@ -112,6 +112,28 @@ fn top_counts_what_passes() {
 }
 
 #[test]
+fn what_passes_to_a_labelled_disk_counts_beneath_tables_too() {
+    let dir = Dir::new();
+    dir.write(
+        "t.toml",
+        "[disk]\na = { file = \"a.img\", size = \"8MiB\", create = true, label = true }\n\
+         b = { file = \"b.img\", size = \"8MiB\", create = true, label = true }\n\
+         [device]\nboth = { kind = \"stripe\", on = [\"a\", \"b\"], chunk = \"64KiB\" }\n\
+         [export]\nvol = { on = \"both\" }\n",
+    );
+    let serve = dir.serve(&["t.toml"]);
+    let written = || {
+        let top: Top = dir.json(0, &["top"]);
+        let row = |name| top.rows.iter().find(|row| row.name == name).unwrap();
+        ["a", "b"].map(|name| row(name).counts.as_ref().unwrap().bytes["write"])
+    };
+    let before = written();
+    let args = ["-f", "raw", serve.uri(), "-c", "write 0 1M"];
+    assert_eq!(tool(&dir, "qemu-io", &args).code, 0);
+    assert_eq!(written(), before.map(|bytes| bytes + (512 << 10)));
+}
+
+#[test]
 fn tables_that_are_looked_up_as_one_are_one_row() {
     let dir = Dir::new();
     dir.write(

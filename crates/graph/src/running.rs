@@ -45,6 +45,16 @@ pub struct Member {
     body: Body,
 }
 
+impl Member {
+    /// Where what is asked of it is counted. Tables above a labelled disk go past the one of its data.
+    pub fn counted(&self) -> NodeId {
+        match &self.body {
+            Body::Labelled(_, data) => data.ports[0],
+            Body::Device(_) | Body::Hooks(..) | Body::Table(_) => self.node,
+        }
+    }
+}
+
 #[derive(Clone)]
 enum Body {
     Device(Rc<dyn AnyDevice>),

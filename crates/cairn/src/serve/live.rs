@@ -210,7 +210,7 @@ impl Running {
     }
 
     fn counts(&self, graph: &Graph, index: usize) -> Counts {
-        self.0.engine.counters(graph.members()[index].node, |counters| Counts {
+        self.0.engine.counters(graph.members()[index].counted(), |counters| Counts {
             ops: Verb::ALL.map(|verb| (verb.name().to_owned(), counters.ops(verb))).into(),
             bytes: Verb::ALL.map(|verb| (verb.name().to_owned(), counters.bytes(verb))).into(),
             errors: counters.errors(),

@@ -276,7 +276,7 @@ impl Live {
     pub fn unanswered(&self, now: &Now) -> Vec<String> {
         let members = now.graph.members().iter();
         let waiting = members.filter_map(|member| {
-            let requests = self.engine.counters(member.node, |counters| counters.in_flight());
+            let requests = self.engine.counters(member.counted(), |counters| counters.in_flight());
             (requests > 0).then(|| format!("{} ({}): {requests}", member.name, member.kind.name))
         });
         waiting.collect()
