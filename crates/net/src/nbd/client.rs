@@ -10,14 +10,14 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use block::env::{Address, Outcome, Socket, Ticket, Tickets};
-use block::{Buf, Env, Error, ErrorKind, Extent, Memory, Result, State, push_extent};
+use block::{Buf, Env, Error, ErrorKind, Extent, Memory, Result};
 use wire::nbd::{
-    AllocationFlags, Body, ClientConfig, ClientHandshake, ClientProgress, Command, CommandFlags,
-    EXTENDED_REQUEST_BYTES, Extents, ReplyMessage, ReplyStyle, RequestHeader, Session,
+    ClientConfig, ClientHandshake, ClientProgress, Command, CommandFlags, EXTENDED_REQUEST_BYTES,
+    ReplyMessage, RequestHeader, Session,
 };
 use wire::stream::{HEADS_BYTES, INBOX_BYTES, Inbox, Outbox, drop_front};
 
-use super::covered::Covered;
+use super::pending::{Follows, Pending, Slot, nonsense, place_of};
 use super::target::secure;
 
 /// The whole handshake.
@@ -46,53 +46,9 @@ struct Inner {
     mourners: RefCell<Vec<Waker>>,
 }
 
-#[derive(Default)]
-struct Pending {
-    slots: Vec<Slot>,
-    /// Places that nobody has.
-    free: Vec<usize>,
-}
-
-/// A request in flight: its cookie is its place in the list, and how often the place was taken, so
-/// that a second answer to one request is not taken for the answer to another.
-#[derive(Default)]
-struct Slot {
-    turn: u32,
-    busy: bool,
-    command: Option<Command>,
-    offset: u64,
-    /// Where a read goes; it comes back with the answer.
-    buf: Option<Buf>,
-    /// What of a read has come, or is just coming.
-    covered: Covered,
-    extents: Vec<Extent>,
-    failed: Option<Error>,
-    done: bool,
-    abandoned: bool,
-    waker: Option<Waker>,
-}
-
 /// What a connection takes of the pool: its inbox, two batches of heads, a message of the handshake. TLS takes
 /// [`tls::CONNECTION_BYTES`] more.
 pub(super) const CONNECTION_BYTES: usize = INBOX_BYTES + 3 * HEADS_BYTES;
-
-fn place_of(cookie: u64) -> usize {
-    cookie as u32 as usize
-}
-
-fn turn_of(cookie: u64) -> u32 {
-    (cookie >> 32) as u32
-}
-
-impl Pending {
-    /// The place of an answered request is free again, for another turn.
-    fn vacate(&mut self, cookie: u64) -> Slot {
-        let slot = std::mem::take(&mut self.slots[place_of(cookie)]);
-        self.slots[place_of(cookie)].turn = slot.turn.wrapping_add(1);
-        self.free.push(place_of(cookie));
-        slot
-    }
-}
 
 impl Client {
     /// Connects and shakes hands.
@@ -428,20 +384,13 @@ struct Reader<'a> {
     inbox: Inbox,
 }
 
-/// Payload that follows a reply in the stream.
-struct Follows {
-    cookie: u64,
-    into: Buf,
-    last: bool,
-}
-
 impl Reader<'_> {
     async fn run(&mut self) -> Result<()> {
         while let Some(follows) = self.reply().await? {
             let Some(Follows { cookie, into, last }) = follows else { continue };
             self.payload(&into).await?;
             if last {
-                Inner::finish(&mut self.inner.pending.borrow_mut(), cookie);
+                self.inner.pending.borrow_mut().finish(cookie);
             }
         }
         Ok(())
@@ -450,12 +399,16 @@ impl Reader<'_> {
     /// The next reply; `None` at the end of the stream.
     async fn reply(&mut self) -> Result<Option<Option<Follows>>> {
         let max = self.inner.session.facts.blocks.max_payload();
+        let style = self.inner.session.style;
         loop {
             let heard = {
                 let bytes = self.inbox.bytes();
-                let parsed = ReplyMessage::parse(&bytes, self.inner.session.style, max);
+                let parsed = ReplyMessage::parse(&bytes, style, max);
                 match parsed.map_err(|error| nonsense(error.to_string()))? {
-                    Some((message, used)) => Some((self.inner.hear(&message)?, used)),
+                    Some((message, used)) => {
+                        let mut pending = self.inner.pending.borrow_mut();
+                        Some((pending.hear(&message, style)?, used))
+                    }
                     None => None,
                 }
             };
@@ -494,95 +447,4 @@ impl Reader<'_> {
         }
         Ok(())
     }
-}
-
-fn nonsense(words: String) -> Error {
-    Error::new(ErrorKind::Io, format!("the server answers nonsense: {words}"))
-}
-
-impl Inner {
-    /// Notes what a reply says, and what follows it.
-    fn hear(&self, message: &ReplyMessage<'_>) -> Result<Option<Follows>> {
-        let mut pending = self.pending.borrow_mut();
-        let cookie = message.cookie;
-        let slot = pending.slots.get_mut(place_of(cookie));
-        let open = |slot: &&mut Slot| slot.busy && !slot.done && slot.turn == turn_of(cookie);
-        let Some(slot) = slot.filter(open) else {
-            return Err(nonsense(format!("request {cookie:#x} is not in flight, or answered")));
-        };
-        if message.offset.is_some_and(|offset| offset != slot.offset) {
-            return Err(nonsense(format!("{cookie:#x} is of another offset")));
-        }
-        match &message.body {
-            Body::Simple if slot.command == Some(Command::Read) => {
-                if self.session.style != ReplyStyle::Simple {
-                    return Err(nonsense("a simple reply to a read".to_owned()));
-                }
-                let whole = slot.buf.as_ref().expect("a read has its buffer").len();
-                let into = slot.place(slot.offset, whole as u64)?;
-                return Ok(Some(Follows { cookie, into, last: true }));
-            }
-            Body::Simple | Body::None => {}
-            Body::Data { offset, len } => {
-                let into = slot.place(*offset, u64::from(*len))?;
-                return Ok(Some(Follows { cookie, into, last: message.done }));
-            }
-            Body::Hole { offset, len } => {
-                slot.place(*offset, u64::from(*len))?.write().fill(0);
-            }
-            Body::Status { extents, .. } => slot.extents = states(extents),
-            Body::Error { errno, message, .. } => {
-                let words = if message.is_empty() { "the server says so" } else { message };
-                slot.failed = Some(Error::os(errno.to_wire() as i32, words));
-            }
-        }
-        if message.done {
-            Self::finish(&mut pending, cookie);
-        }
-        Ok(None)
-    }
-
-    fn finish(pending: &mut Pending, cookie: u64) {
-        let slot = &mut pending.slots[place_of(cookie)];
-        let missing = slot.buf.as_ref().is_some_and(|buf| slot.covered.len() < buf.len());
-        if slot.command == Some(Command::Read) && slot.failed.is_none() && missing {
-            slot.failed = Some(nonsense("a read was answered in part".to_owned()));
-        }
-        slot.done = true;
-        if slot.abandoned {
-            pending.vacate(cookie);
-        } else if let Some(waker) = slot.waker.take() {
-            waker.wake();
-        }
-    }
-}
-
-impl Slot {
-    /// Where in the buffer `len` bytes from `offset` belong, which have not come before.
-    fn place(&mut self, offset: u64, len: u64) -> Result<Buf> {
-        let wrong = |why: &str| nonsense(format!("{len} bytes at {offset}: {why}"));
-        let asked = || wrong("they were not asked for");
-        let buf = self.buf.as_ref().filter(|_| self.command == Some(Command::Read));
-        let buf = buf.ok_or_else(asked)?;
-        let from = offset.checked_sub(self.offset).ok_or_else(asked)?;
-        let end = from.checked_add(len).filter(|end| *end <= buf.len() as u64);
-        let place = from as usize..end.ok_or_else(asked)? as usize;
-        self.covered.add(place.clone()).map_err(wrong)?;
-        Ok(buf.slice(place))
-    }
-}
-
-fn states(extents: &Extents<'_>) -> Vec<Extent> {
-    let mut all = Vec::new();
-    for extent in extents.iter() {
-        let flags = AllocationFlags(extent.status as u32);
-        let state = match (flags.has(AllocationFlags::ZERO), flags.has(AllocationFlags::HOLE)) {
-            (true, true) => State::Hole,
-            (true, false) => State::Zero,
-            // A hole that may read as anything is data to us.
-            (false, _) => State::Data,
-        };
-        push_extent(&mut all, extent.length, state);
-    }
-    all
 }

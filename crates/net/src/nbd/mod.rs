@@ -5,6 +5,7 @@
 //! | `mod.rs` | the kind: options, plan, maker |
 //! | `target.rs` | where an export is, and what TLS needs |
 //! | `client.rs` | one connection |
+//! | `pending.rs` | its requests in flight, and what replies to them say |
 //! | `covered.rs` | what of a read has been answered |
 //! | `link.rs` | the connections of a disk, made again when they are gone |
 //! | `unflushed.rs` | what the server may still forget |
@@ -14,6 +15,7 @@
 mod client;
 mod covered;
 mod link;
+mod pending;
 mod remote;
 mod ring;
 mod target;
@@ -32,6 +34,8 @@ use link::{Link, Reach};
 use remote::Remote;
 
 pub use client::{Client, HANDSHAKE};
+#[doc(hidden)]
+pub use pending::try_any_replies;
 #[doc(hidden)]
 pub use ring::try_any_ring;
 pub use target::{PEM_MAX_BYTES, Target, TlsFiles, secure};

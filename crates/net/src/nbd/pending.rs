@@ -1,0 +1,237 @@
+//! Requests in flight on one connection, and what their replies say. No bytes are sent or received here.
+
+use std::task::Waker;
+
+use block::{Buf, Error, ErrorKind, Extent, Result, State, push_extent};
+use wire::nbd::{AllocationFlags, Body, Command, Extents, ReplyMessage, ReplyStyle};
+
+use super::covered::Covered;
+
+#[derive(Default)]
+pub(super) struct Pending {
+    pub slots: Vec<Slot>,
+    /// Places that nobody has.
+    pub free: Vec<usize>,
+}
+
+/// A request in flight: its cookie is its place in the list, and how often the place was taken, so
+/// that a second answer to one request is not taken for the answer to another.
+#[derive(Default)]
+pub(super) struct Slot {
+    pub turn: u32,
+    pub busy: bool,
+    pub command: Option<Command>,
+    pub offset: u64,
+    /// Where a read goes; it comes back with the answer.
+    pub buf: Option<Buf>,
+    /// What of a read has come, or is just coming.
+    pub covered: Covered,
+    pub extents: Vec<Extent>,
+    pub failed: Option<Error>,
+    pub done: bool,
+    pub abandoned: bool,
+    pub waker: Option<Waker>,
+}
+
+/// Payload that follows a reply in the stream.
+pub(super) struct Follows {
+    pub cookie: u64,
+    pub into: Buf,
+    pub last: bool,
+}
+
+pub(super) fn place_of(cookie: u64) -> usize {
+    cookie as u32 as usize
+}
+
+fn turn_of(cookie: u64) -> u32 {
+    (cookie >> 32) as u32
+}
+
+impl Pending {
+    /// The place of an answered request is free again, for another turn.
+    pub fn vacate(&mut self, cookie: u64) -> Slot {
+        let slot = std::mem::take(&mut self.slots[place_of(cookie)]);
+        self.slots[place_of(cookie)].turn = slot.turn.wrapping_add(1);
+        self.free.push(place_of(cookie));
+        slot
+    }
+
+    /// Notes what a reply says, and what follows it.
+    ///
+    /// # Errors
+    /// What is nonsense about it: the connection is of no use any more.
+    pub fn hear(
+        &mut self,
+        message: &ReplyMessage<'_>,
+        style: ReplyStyle,
+    ) -> Result<Option<Follows>> {
+        let cookie = message.cookie;
+        let slot = self.slots.get_mut(place_of(cookie));
+        let open = |slot: &&mut Slot| slot.busy && !slot.done && slot.turn == turn_of(cookie);
+        let Some(slot) = slot.filter(open) else {
+            return Err(nonsense(format!("request {cookie:#x} is not in flight, or answered")));
+        };
+        if message.offset.is_some_and(|offset| offset != slot.offset) {
+            return Err(nonsense(format!("{cookie:#x} is of another offset")));
+        }
+        match &message.body {
+            Body::Simple if slot.command == Some(Command::Read) => {
+                if style != ReplyStyle::Simple {
+                    return Err(nonsense("a simple reply to a read".to_owned()));
+                }
+                let whole = slot.buf.as_ref().expect("a read has its buffer").len();
+                let into = slot.place(slot.offset, whole as u64)?;
+                return Ok(Some(Follows { cookie, into, last: true }));
+            }
+            Body::Simple | Body::None => {}
+            Body::Data { offset, len } => {
+                let into = slot.place(*offset, u64::from(*len))?;
+                return Ok(Some(Follows { cookie, into, last: message.done }));
+            }
+            Body::Hole { offset, len } => {
+                slot.place(*offset, u64::from(*len))?.write().fill(0);
+            }
+            Body::Status { extents, .. } => slot.extents = states(extents),
+            Body::Error { errno, message, .. } => {
+                let words = if message.is_empty() { "the server says so" } else { message };
+                slot.failed = Some(Error::os(errno.to_wire() as i32, words));
+            }
+        }
+        if message.done {
+            self.finish(cookie);
+        }
+        Ok(None)
+    }
+
+    /// All of the answer is there.
+    pub fn finish(&mut self, cookie: u64) {
+        let slot = &mut self.slots[place_of(cookie)];
+        let missing = slot.buf.as_ref().is_some_and(|buf| slot.covered.len() < buf.len());
+        if slot.command == Some(Command::Read) && slot.failed.is_none() && missing {
+            slot.failed = Some(nonsense("a read was answered in part".to_owned()));
+        }
+        slot.done = true;
+        if slot.abandoned {
+            self.vacate(cookie);
+        } else if let Some(waker) = slot.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+impl Slot {
+    /// Where in the buffer `len` bytes from `offset` belong, which have not come before.
+    fn place(&mut self, offset: u64, len: u64) -> Result<Buf> {
+        let wrong = |why: &str| nonsense(format!("{len} bytes at {offset}: {why}"));
+        let asked = || wrong("they were not asked for");
+        let buf = self.buf.as_ref().filter(|_| self.command == Some(Command::Read));
+        let buf = buf.ok_or_else(asked)?;
+        let from = offset.checked_sub(self.offset).ok_or_else(asked)?;
+        let end = from.checked_add(len).filter(|end| *end <= buf.len() as u64);
+        let place = from as usize..end.ok_or_else(asked)? as usize;
+        self.covered.add(place.clone()).map_err(wrong)?;
+        Ok(buf.slice(place))
+    }
+}
+
+fn states(extents: &Extents<'_>) -> Vec<Extent> {
+    let mut all = Vec::new();
+    for extent in extents.iter() {
+        let flags = AllocationFlags(extent.status as u32);
+        let state = match (flags.has(AllocationFlags::ZERO), flags.has(AllocationFlags::HOLE)) {
+            (true, true) => State::Hole,
+            (true, false) => State::Zero,
+            // A hole that may read as anything is data to us.
+            (false, _) => State::Data,
+        };
+        push_extent(&mut all, extent.length, state);
+    }
+    all
+}
+
+pub(super) fn nonsense(words: String) -> Error {
+    Error::new(ErrorKind::Io, format!("the server answers nonsense: {words}"))
+}
+
+/// What comes of a few requests in flight if a server answers with these bytes: how many reads end well. For tests that
+/// try any.
+#[doc(hidden)]
+pub fn try_any_replies(bytes: &[u8]) -> usize {
+    const NOT_COME: u8 = 0xa5;
+    const COME: u8 = 0x5a;
+    const ASKED: [(Command, u64, usize); 5] = [
+        (Command::Read, 0, 512),
+        (Command::Read, 4096, 64),
+        (Command::Read, u64::MAX - 255, 255),
+        (Command::Write, 8192, 4096),
+        (Command::BlockStatus, 0, 1 << 20),
+    ];
+    let Some((first, mut bytes)) = bytes.split_first() else { return 0 };
+    let style = [ReplyStyle::Simple, ReplyStyle::Structured, ReplyStyle::Extended];
+    let style = style[usize::from(*first) % style.len()];
+    let pool = block::BufPool::new(1 << 20, 0);
+    let mut pending = Pending::default();
+    let asked = |(command, offset, len): (Command, u64, usize)| {
+        let buf = (command == Command::Read).then(|| pool.take(len).expect("it is a small one"));
+        buf.iter().for_each(|buf| buf.write().fill(NOT_COME));
+        Slot { busy: true, command: Some(command), offset, buf, ..Slot::default() }
+    };
+    pending.slots.extend(ASKED.map(asked));
+    while let Ok(Some((message, used))) = ReplyMessage::parse(bytes, style, 1 << 20) {
+        bytes = &bytes[used..];
+        let Ok(follows) = pending.hear(&message, style) else { break };
+        let Some(Follows { cookie, into, last }) = follows else { continue };
+        assert!(into.read().iter().all(|byte| *byte == NOT_COME), "it comes once");
+        into.write().fill(COME);
+        let Some(rest) = bytes.get(into.len()..) else { break };
+        bytes = rest;
+        if last {
+            pending.finish(cookie);
+        }
+    }
+    let well = pending.slots.iter().filter(|slot| slot.done && slot.failed.is_none());
+    let read: Vec<_> = well.filter_map(|slot| slot.buf.as_ref()).collect();
+    for buf in &read {
+        assert!(buf.read().iter().all(|byte| *byte != NOT_COME), "all of it has come");
+    }
+    read.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_reply_is_too_strange() {
+        // Bytes of all sorts with true heads among them: magic, flags, type, cookie, length; an offset before payload.
+        let mut draw = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut next = |below: u64| {
+            draw ^= draw << 13;
+            draw ^= draw >> 7;
+            draw ^= draw << 17;
+            draw % below
+        };
+        let mut well = 0;
+        for _ in 0..20_000 {
+            let mut bytes = vec![1];
+            for _ in 0..next(6) {
+                let (kind, len) = ([1_u16, 2, 5, 0x8001][next(4) as usize], next(80) as usize);
+                let len = if next(2) == 0 { [8, 12, 72, 264][next(4) as usize] } else { len };
+                bytes.extend(0x668e_33ef_u32.to_be_bytes());
+                bytes.extend([0, next(2) as u8]);
+                bytes.extend(kind.to_be_bytes());
+                bytes.extend(next(5).to_be_bytes());
+                bytes.extend((len as u32).to_be_bytes());
+                let offset =
+                    [0, 4096, u64::MAX - 255, 4096 + next(64), next(512)][next(5) as usize];
+                let mut rest = offset.to_be_bytes().to_vec();
+                rest.extend(std::iter::repeat_with(|| next(64) as u8).take(300));
+                rest.truncate(len);
+                bytes.extend(rest);
+            }
+            well += try_any_replies(&bytes);
+        }
+        assert!(well > 0, "some of them are answers");
+    }
+}
