@@ -256,3 +256,20 @@ pub fn push_extent(extents: &mut Vec<Extent>, len: u64, state: State) {
         _ => extents.push(Extent { len, state }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_one_state_are_one_and_never_wrap() {
+        let mut all = Vec::new();
+        for (len, state) in
+            [(4, State::Data), (5, State::Data), (u64::MAX, State::Hole), (2, State::Hole)]
+        {
+            push_extent(&mut all, len, state);
+        }
+        let merged = [(9, State::Data), (u64::MAX, State::Hole)];
+        assert_eq!(all, merged.map(|(len, state)| Extent { len, state }));
+    }
+}
