@@ -19,6 +19,28 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// What a state has beside its connections.
 const STATE_BYTES: usize = 64;
 
+/// What a state has room for still.
+struct Room {
+    connections: usize,
+    bytes: usize,
+}
+
+impl Room {
+    fn new() -> Self {
+        Self { connections: HANDED_MAX, bytes: HANDED_MAX_BYTES - STATE_BYTES }
+    }
+
+    /// Whether there is room for one more of so many bytes; then it is taken.
+    fn takes(&mut self, bytes: usize) -> bool {
+        let fits = self.connections > 0 && bytes <= self.bytes;
+        if fits {
+            self.connections -= 1;
+            self.bytes -= bytes;
+        }
+        fits
+    }
+}
+
 impl Server {
     /// Lets nobody in and begins no request any more, and waits up to `limit` until every begun one is
     /// answered; whether they are. Who has no turn to be handed on, as whoever speaks TLS, is closed in
@@ -53,17 +75,14 @@ impl Server {
     /// The connections that wait, for another process, with their sockets; as many as it takes. The rest
     /// is closed.
     pub fn hand_over(&self, identity: u64) -> Vec<(Handed, Rc<dyn Socket>)> {
-        let (mut all, mut bytes) = (Vec::new(), STATE_BYTES);
+        let (mut all, mut room) = (Vec::new(), Room::new());
         for Paused { export, socket, session, unread } in self.inner().paused.take() {
             let shown = Shown::of(&export.facts());
             let one = Handed { identity, session, shown, unread };
-            let more = encoded_bytes(&one);
-            if all.len() == HANDED_MAX || bytes + more > HANDED_MAX_BYTES {
-                socket.shutdown();
-                continue;
+            match room.takes(encoded_bytes(&one)) {
+                true => all.push((one, socket)),
+                false => socket.shutdown(),
             }
-            bytes += more;
-            all.push((one, socket));
         }
         all
     }
@@ -123,5 +142,18 @@ impl Server {
             };
             server.ended(&*socket, &socket.peer(), ended);
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_is_too_large_keeps_no_other_out() {
+        let mut room = Room::new();
+        let taken = [1 << 20, HANDED_MAX_BYTES, 1 << 20].map(|bytes| room.takes(bytes));
+        assert_eq!(taken, [true, false, true]);
+        assert_eq!((0..2 * HANDED_MAX).filter(|_| room.takes(100)).count(), HANDED_MAX - 2);
     }
 }
