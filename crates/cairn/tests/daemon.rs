@@ -183,6 +183,7 @@ fn what_does_not_come_up_is_not_kept() {
     let ran = dir.cairn(&["apply", "key.toml"]);
     assert_eq!(ran.code, 7, "{ran:?}");
     assert!(daemon.view().unwrap().graphs.is_empty());
+    assert!(!daemon.log().contains("starting it again"), "{}", daemon.log());
     let left = common::listing(&dir.path("state"));
     assert_eq!(left, [dir.path("state/lock").display().to_string()]);
     assert_eq!(daemon.stop(), 0);
@@ -579,6 +580,45 @@ fn what_was_said_of_a_missing_disk_counts_at_each_start() {
     io(&dir, "home", "read -P 5 0 1M");
     assert_eq!(daemon.stop(), 0);
     let mut daemon = Daemon::start(&dir);
+    io(&dir, "home", "read -P 5 0 1M");
+    assert_eq!(daemon.stop(), 0, "{}", daemon.log());
+}
+
+/// Nobody waits for the tries of the daemon who says how it is to come up.
+#[test]
+fn between_two_tries_an_order_is_carried_out_at_once() {
+    let dir = Dir::new();
+    let names = ["home", "other", "third"];
+    names.iter().for_each(|name| dir.write(&format!("{name}.toml"), &mirror(name, "")));
+    let mut daemon = Daemon::start(&dir);
+    for name in names {
+        dir.text(&["apply", &format!("{name}.toml")]);
+    }
+    assert_eq!(daemon.stop(), 0);
+    fs::create_dir(dir.path("away")).unwrap();
+    for name in names {
+        let disk = format!("{name}-b.img");
+        fs::rename(dir.path(&disk), dir.path("away").join(disk)).unwrap();
+    }
+    let mut daemon = Daemon::start(&dir);
+    // Refused for what it is, as if nobody had tried before; and it is tried on.
+    let ran = dir.cairn(&["apply", "home.toml"]);
+    assert!(ran.code == 10 && ran.err.contains("--degraded"), "{ran:?}");
+    let starts = daemon.graph("home").starts;
+    until("it is tried again", || daemon.graph("home").starts > starts);
+    let said = dir.text(&["apply", "home.toml", "--degraded"]);
+    assert!(said.starts_with("home  up, degraded.  nbd+unix://"), "{said}");
+    until("the other is brought up", || {
+        let ran = dir.cairn(&["import", "other", "--degraded"]);
+        // A try that is under way has the disks open for a moment.
+        assert!(ran.code == 0 || !ran.err.contains("not at rest"), "{ran:?}");
+        ran.code == 0
+    });
+    assert_eq!(daemon.graph("other").phase, Phase::Up);
+    dir.text(&["stop", "third"]);
+    assert!(!daemon.file("third").exists());
+    io(&dir, "home", "write -P 5 0 1M");
+    daemon.kill_worker("home");
     io(&dir, "home", "read -P 5 0 1M");
     assert_eq!(daemon.stop(), 0, "{}", daemon.log());
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use block::{Error, Result};
 use rustix::process::Signal;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::ear::{Ear, Heard};
 use crate::held::Held;
@@ -109,6 +109,12 @@ pub type Left = Vec<(String, OwnedFd)>;
 
 enum Order {
     Start(Vec<String>, Tell),
+    /// The same, and if it does not come up it is what it was.
+    Once(Vec<String>, Tell),
+    /// Nothing is started by itself from then on.
+    Rest(Tell),
+    /// It is again.
+    GoOn,
     Stop(Tell),
     /// The same of somebody who has no patience.
     StopAtOnce(Tell),
@@ -168,6 +174,33 @@ impl Kept {
     /// Why its worker has ended; it may be tried again after that.
     pub async fn start(&self, words: Vec<String>) -> Told {
         self.order(|tell| Order::Start(words, tell)).await
+    }
+
+    /// Starts it for somebody who waits. If it does not come up it is what it was, with the tries that it had left,
+    /// and whoever has had it rest has it go on.
+    ///
+    /// # Errors
+    /// Why its worker has ended.
+    pub async fn try_once(&self, words: Vec<String>) -> Told {
+        self.order(|tell| Order::Once(words, tell)).await
+    }
+
+    /// Has nothing started by itself, if nothing runs; a try that is under way is waited for so long.
+    ///
+    /// # Errors
+    /// What runs; then it is as before.
+    pub async fn rest(&self, within: Duration) -> Told {
+        if let Ok(told) = timeout(within, self.order(Order::Rest)).await {
+            return told;
+        }
+        self.go_on().await;
+        Err(Ended { code: IN_USE, why: "a process of it is being started".to_owned() })
+    }
+
+    /// Has it go on with what it waits for, after a rest.
+    pub async fn go_on(&self) {
+        // Of what is not kept any more nothing goes on.
+        let _ = self.orders.send(Order::GoOn).await;
     }
 
     /// Ends it in order.
@@ -241,22 +274,42 @@ struct Life {
     exit: Option<u8>,
     why: Option<String>,
     waiting: Waiting,
+    /// What there is again if clients can never connect.
+    before: Option<Before>,
 }
 
-/// Who waits for a worker to be up, for its end, for its successor.
+/// Who waits for a worker to be up, for its end, for its successor, for nothing to be begun.
 #[derive(Default)]
 struct Waiting {
     starters: Vec<Tell>,
     stoppers: Vec<Tell>,
     renewers: Vec<Tell>,
+    resters: Vec<Tell>,
+}
+
+/// How long there is no worker.
+#[derive(Clone, Copy, Default)]
+struct Rest {
+    /// Until then, or for good.
+    until: Option<Instant>,
+    /// Somebody is about to order something: nothing begins by itself.
+    ordered: bool,
+}
+
+/// What a graph was at before somebody tried to bring it up.
+struct Before {
+    standing: Standing,
+    rest: Rest,
 }
 
 /// What comes after a life.
 enum Next {
     /// Another one, for those who wait for it.
     Life(Vec<String>, Waiting),
-    /// Nothing, until then or for good.
-    Rest(Option<Instant>),
+    /// Another one, or what there is now.
+    Trial(Vec<String>, Tell, Rest),
+    /// Nothing for a while.
+    Rest(Rest),
     /// It is somebody else's.
     Leave,
     /// Nobody keeps it any more.
@@ -267,12 +320,17 @@ impl Keep {
     async fn run(mut self) {
         let mut next = match Seat::sat(&self.seat()) {
             Ok(Sat::By(_)) => Next::Life(Vec::new(), Waiting::default()),
-            _ => Next::Rest(None),
+            _ => Next::Rest(Rest::default()),
         };
         loop {
             next = match next {
-                Next::Life(words, waiting) => self.live(&words, waiting).await,
-                Next::Rest(until) => self.rest(until).await,
+                Next::Life(words, waiting) => self.live(&words, Life::begin(waiting)).await,
+                Next::Trial(words, tell, rest) => {
+                    let waiting = Waiting { starters: vec![tell], ..Waiting::default() };
+                    let before = Some(Before { standing: self.tell.borrow().clone(), rest });
+                    self.live(&words, Life { before, ..Life::begin(waiting) }).await
+                }
+                Next::Rest(rest) => self.rest(rest).await,
                 Next::Leave => return self.go(),
                 Next::Forget => return self.forget(),
             };
@@ -297,39 +355,52 @@ impl Keep {
     }
 
     /// Waits for an order, or until it is time.
-    async fn rest(&mut self, until: Option<Instant>) -> Next {
+    async fn rest(&mut self, rest: Rest) -> Next {
         if let Some(leaver) = self.leaver.take() {
-            return self.leave_at_rest(leaver, until);
+            return self.leave_at_rest(leaver, rest);
         }
+        let until = rest.until.filter(|_| !rest.ordered);
         let far = Instant::now() + START;
         tokio::select! {
             () = sleep_until(until.unwrap_or(far)), if until.is_some() => {
                 Next::Life(Vec::new(), Waiting::default())
             }
             order = self.orders.recv() => match order {
+                Some(Order::Start(_, tell)) if rest.ordered => {
+                    // Whoever it rests for begins it, or lets it go on.
+                    self.pace.reset();
+                    let why = "somebody is about to bring it up".to_owned();
+                    answer([tell], Err(Ended { code: IN_USE, why }));
+                    Next::Rest(Rest { until: Some(Instant::now()), ..rest })
+                }
                 Some(Order::Start(words, tell)) => {
                     self.pace.reset();
                     Next::Life(words, Waiting { starters: vec![tell], ..Waiting::default() })
                 }
+                Some(Order::Once(words, tell)) => Next::Trial(words, tell, rest),
+                Some(Order::Rest(tell)) => {
+                    Next::Rest(Rest { ordered: tell.send(Ok(())).is_ok(), ..rest })
+                }
+                Some(Order::GoOn) => Next::Rest(Rest { ordered: false, ..rest }),
                 Some(Order::Stop(tell) | Order::StopAtOnce(tell)) => {
                     self.close_listeners();
                     self.is_at(Phase::Ended, |_| {});
                     answer([tell], Ok(()));
-                    Next::Rest(None)
+                    Next::Rest(Rest::default())
                 }
                 Some(Order::Renew(tell)) => {
                     let why = "it is not up".to_owned();
                     answer([tell], Err(Ended { code: OTHER, why }));
-                    Next::Rest(until)
+                    Next::Rest(rest)
                 }
-                Some(Order::Leave(leaver)) => self.leave_at_rest(leaver, until),
+                Some(Order::Leave(leaver)) => self.leave_at_rest(leaver, rest),
                 None => Next::Forget,
             },
         }
     }
 
     /// Nobody else has what is held for it.
-    fn leave_at_rest(&mut self, leaver: Leaver, until: Option<Instant>) -> Next {
+    fn leave_at_rest(&mut self, leaver: Leaver, rest: Rest) -> Next {
         if leaver.passes_on || self.held.is_empty() {
             self.leaver = Some(leaver);
             return Next::Leave;
@@ -340,7 +411,7 @@ impl Keep {
             self.held.len()
         );
         let _ = leaver.tell.send(Err(Ended { code: IN_USE, why }));
-        Next::Rest(until)
+        Next::Rest(rest)
     }
 
     /// It is another daemon's from now on.
@@ -366,8 +437,7 @@ impl Keep {
     }
 
     /// A worker, from its start to its end.
-    async fn live(&mut self, words: &[String], waiting: Waiting) -> Next {
-        let mut life = Life::begin(waiting);
+    async fn live(&mut self, words: &[String], mut life: Life) -> Next {
         let worker = match self.worker(words, &mut life) {
             Ok(worker) => worker,
             Err(error) => {
@@ -469,13 +539,23 @@ impl Keep {
             life.until = now + WATCHDOG;
             self.is_at(Phase::Up, |standing| standing.failure = None);
             answer(life.waiting.starters.drain(..), Ok(()));
+            answer(life.waiting.resters.drain(..), Err(runs()));
+            if life.before.take().is_some() {
+                self.pace.reset();
+            }
         }
     }
 
     fn carry_out(&mut self, order: Order, worker: &Worker, life: &mut Life) {
         match order {
-            Order::Start(_, tell) if life.ready.is_some() => answer([tell], Ok(())),
-            Order::Start(_, tell) => life.waiting.starters.push(tell),
+            Order::Start(_, tell) | Order::Once(_, tell) if life.ready.is_some() => {
+                answer([tell], Ok(()));
+            }
+            Order::Start(_, tell) | Order::Once(_, tell) => life.waiting.starters.push(tell),
+            Order::Rest(tell) if life.ready.is_some() => answer([tell], Err(runs())),
+            Order::Rest(tell) => life.waiting.resters.push(tell),
+            // Who has not waited for the rest does not hear of it.
+            Order::GoOn => {}
             Order::Stop(tell) => {
                 life.waiting.stoppers.push(tell);
                 if !life.stopping {
@@ -509,7 +589,19 @@ impl Keep {
     }
 
     /// What comes after that life; all who wait are told.
-    fn after(&mut self, life: Life, end: Option<ExitStatus>) -> Next {
+    fn after(&mut self, mut life: Life, end: Option<ExitStatus>) -> Next {
+        let resters = std::mem::take(&mut life.waiting.resters);
+        match self.then(life, end) {
+            Next::Life(words, waiting) => Next::Life(words, Waiting { resters, ..waiting }),
+            Next::Rest(rest) => {
+                let wait = resters.into_iter().filter_map(|tell| tell.send(Ok(())).ok()).count();
+                Next::Rest(Rest { ordered: rest.ordered || wait > 0, ..rest })
+            }
+            next => next,
+        }
+    }
+
+    fn then(&mut self, life: Life, end: Option<ExitStatus>) -> Next {
         let came_to_nothing = life.came_to_nothing(end);
         let code = life.exit.unwrap_or(if life.stopping { UNFLUSHED } else { OTHER });
         let why = life.why.unwrap_or_else(|| match life.exit {
@@ -521,11 +613,11 @@ impl Keep {
         });
         let ended = Ended { code, why };
         self.tell.send_modify(|standing| standing.pid = None);
-        let Waiting { starters, stoppers, renewers } = life.waiting;
+        let Waiting { starters, stoppers, renewers, .. } = life.waiting;
         if life.renewed {
             self.note("has handed over to a new process");
             // To the successor the same holds: it is what is to be stopped.
-            let waiting = Waiting { starters: renewers, stoppers, renewers: Vec::new() };
+            let waiting = Waiting { starters: renewers, stoppers, ..Waiting::default() };
             return Next::Life(Vec::new(), waiting);
         }
         let others = starters.into_iter().chain(renewers);
@@ -537,13 +629,19 @@ impl Keep {
             self.is_at(Phase::Ended, |standing| standing.failure = failure);
             answer(stoppers, told);
             answer(others, Err(ended));
-            return Next::Rest(None);
+            return Next::Rest(Rest::default());
+        }
+        let age = life.begun.elapsed().as_millis();
+        if let Some(before) = life.before {
+            self.note(&format!("did not come up, ended after {age} ms: {}", ended.why));
+            answer(others, Err(ended));
+            return self.again(before);
         }
         if life.exit == Some(0) {
             self.note("was stopped, though not by this daemon");
             self.is_at(Phase::Ended, |standing| standing.failure = None);
             answer(others, Err(ended));
-            return Next::Rest(None);
+            return Next::Rest(Rest::default());
         }
         answer(others, Err(ended.clone()));
         let lived = life.ready.map_or(Duration::ZERO, |ready| ready.elapsed());
@@ -553,12 +651,27 @@ impl Keep {
             Some(pause) => format!("starting it again in {} ms", pause.as_millis()),
             None => "it is not started again by itself".to_owned(),
         };
-        let age = life.begun.elapsed().as_millis();
         self.note(&format!("ended after {age} ms: {}; {then}", ended.why));
         let phase = if pause.is_some() { Phase::Waiting } else { Phase::GivenUp };
         self.is_at(phase, |standing| standing.failure = Some(ended));
-        Next::Rest(pause.map(|pause| Instant::now() + pause))
+        let until = pause.map(|pause| Instant::now() + pause);
+        Next::Rest(Rest { until, ..Rest::default() })
     }
+
+    /// It is what it was.
+    fn again(&self, before: Before) -> Next {
+        let Before { standing: Standing { phase, since, failure, .. }, rest } = before;
+        self.is_at(phase, |standing| {
+            standing.since = since;
+            standing.failure = failure;
+        });
+        Next::Rest(rest)
+    }
+}
+
+/// What keeps a graph from being at rest.
+fn runs() -> Ended {
+    Ended { code: IN_USE, why: "a process of it runs".to_owned() }
 }
 
 impl Life {
@@ -574,6 +687,7 @@ impl Life {
             exit: None,
             why: None,
             waiting,
+            before: None,
         }
     }
 

@@ -78,6 +78,49 @@ async fn after_so_many_deaths_it_waits_to_be_told() {
     assert_eq!(kept.standing().phase, Phase::Ended);
 }
 
+/// The clock jumps while a process is waited for, too.
+async fn at_rest(kept: &Kept) {
+    while kept.rest(PAUSE_MAX).await.is_err() {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_try_for_somebody_who_waits_is_one_try() {
+    let (place, started) = (Place::new("one-try"), Arc::<AtomicU32>::default());
+    let node = std::fs::File::open("/dev/null").unwrap().into();
+    let ours = started.clone();
+    let kept = keep(&place, ("attached/home/vol/4096", node), move |words| {
+        ours.fetch_add(1, Ordering::Relaxed);
+        let mut command = Command::new("sh");
+        command.args(["-c", if words.is_empty() { "exit 1" } else { "exit 4" }]);
+        command
+    });
+    let by_hand = || vec!["--first".to_owned()];
+    kept.start(Vec::new()).await.unwrap_err();
+    // It is between two tries, or a try is under way. Nothing begins by itself then.
+    at_rest(&kept).await;
+    let before = (kept.standing(), started.load(Ordering::Relaxed));
+    assert_eq!(before.0.phase, Phase::Waiting);
+    tokio::time::sleep(10 * PAUSE_MAX).await;
+    kept.try_once(by_hand()).await.unwrap_err();
+    tokio::time::sleep(10 * PAUSE_MAX).await;
+    assert_eq!(started.load(Ordering::Relaxed), before.1 + 1);
+    let after = kept.standing();
+    assert_eq!((after.phase, &after.failure), (Phase::Waiting, &before.0.failure));
+    // It has the tries that it had left, and no more.
+    kept.go_on().await;
+    while kept.standing().phase != Phase::GivenUp {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(started.load(Ordering::Relaxed), GIVE_UP_AFTER + 1);
+    at_rest(&kept).await;
+    kept.try_once(by_hand()).await.unwrap_err();
+    kept.go_on().await;
+    tokio::time::sleep(10 * PAUSE_MAX).await;
+    assert_eq!(kept.standing().phase, Phase::GivenUp);
+    assert_eq!(started.load(Ordering::Relaxed), GIVE_UP_AFTER + 2);
+    kept.stop().await.unwrap();
+}
+
 /// The clock of this one is the world's: a process ends when it ends.
 #[tokio::test]
 async fn stopped_before_it_is_up_it_leaves_no_socket() {

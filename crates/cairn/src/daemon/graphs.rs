@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
 use api::{DaemonView, KeptGraph, Problem};
-use keeper::{Charge, Ended, Kept, Left, Phase, Record, State};
+use keeper::{Charge, Ended, Kept, Left, Phase, Record, Standing, State};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
@@ -20,6 +20,9 @@ use crate::{log, out};
 
 /// For every graph to be up, or to have failed once, before the service manager is told.
 const READY: Duration = Duration::from_secs(60);
+
+/// For a try to come to its end that is under way when somebody brings the graph up.
+const TRY: Duration = Duration::from_secs(10);
 
 /// A graph of the state directory.
 #[derive(Clone)]
@@ -171,38 +174,31 @@ impl Graphs {
     }
 
     /// Brings a graph up, and keeps it from now on. One that does not come up is forgotten, or is what it
-    /// was before.
+    /// was before. Whoever asks does not wait for the next try of one that is tried again and again.
     ///
     /// # Errors
     /// Why it does not come up; `InUse` if it runs.
     pub async fn bring_up(&self, record: Record, words: Vec<String>) -> Result<KeptGraph> {
         let _turn = self.turn.lock().await;
-        if self.ending.load(Ordering::Relaxed) {
-            return Err(Failure::new(Exit::Other, "the daemon is going down"));
-        }
         let name = record.name.clone();
-        let before = match self.all().get(&name) {
-            Some(Graph::Kept(kept)) => {
-                let is_at_rest = matches!(kept.standing().phase, Phase::Ended | Phase::GivenUp);
-                if !is_at_rest {
-                    let why = format!(
-                        "{name} is not at rest: a process of it runs, or is about to. Next: cairn status"
-                    );
-                    return Err(Failure::new(Exit::InUse, why));
-                }
-                Record::read(&self.state.file(&name)).ok()
-            }
+        let known = match self.all().get(&name) {
+            Some(Graph::Kept(kept)) => Some(kept.clone()),
             _ => None,
         };
-        self.state.write(&record)?;
-        let known = self.all().get(&name).cloned();
-        let kept = match known {
-            // What it holds is held still.
-            Some(Graph::Kept(kept)) => kept,
-            _ => self.keep(&name)?,
+        if let Some(kept) = &known {
+            kept.rest(TRY).await.map_err(|ended| not_at_rest(&name, &ended, &kept.standing()))?;
+        }
+        let before = known.as_ref().and_then(|_| Record::read(&self.state.file(&name)).ok());
+        let kept = match self.begin_anew(&record, known.clone()) {
+            Ok(kept) => kept,
+            Err(failure) => {
+                if let Some(kept) = known {
+                    kept.go_on().await;
+                }
+                return Err(failure);
+            }
         };
-        self.all().insert(name.clone(), Graph::Kept(kept.clone()));
-        match kept.start(words).await {
+        match kept.try_once(words).await {
             Ok(()) => self.one(&name),
             Err(ended) => {
                 self.back(&name, &kept, before).await?;
@@ -211,12 +207,28 @@ impl Graphs {
         }
     }
 
+    /// Keeps it as what it is to be, without a worker yet.
+    fn begin_anew(&self, record: &Record, known: Option<Kept>) -> Result<Kept> {
+        if self.ending.load(Ordering::Relaxed) {
+            return Err(Failure::new(Exit::Other, "the daemon is going down"));
+        }
+        self.state.write(record)?;
+        let name = &record.name;
+        // What it holds is held still.
+        let kept = known.map_or_else(|| self.keep(name), Ok)?;
+        self.all().insert(name.clone(), Graph::Kept(kept.clone()));
+        Ok(kept)
+    }
+
     /// After one that did not come up.
     async fn back(&self, name: &str, kept: &Kept, before: Option<Record>) -> Result<()> {
         match before {
-            Some(before) => self.state.write(&before)?,
+            Some(before) => {
+                let written = self.state.write(&before);
+                kept.go_on().await;
+                written?;
+            }
             None => {
-                // It may be about to be started again, as one that is kept would be.
                 let _ = kept.stop().await;
                 self.all().remove(name);
                 self.state.forget(name)?;
@@ -412,6 +424,18 @@ fn describe(name: &str, graph: &Graph) -> KeptGraph {
         held: kept.held,
         problem: kept.failure.map(|Ended { code, why }| Problem { exit: code, message: why }),
     }
+}
+
+/// Why nobody brings up what is not at rest.
+fn not_at_rest(name: &str, ended: &Ended, standing: &Standing) -> Failure {
+    let last =
+        standing.failure.as_ref().map(|last| format!("; the one before ended: {}", last.why));
+    let why = format!(
+        "{name} is not at rest: {}{}. Next: cairn status",
+        ended.why,
+        last.unwrap_or_default()
+    );
+    Failure { code: ended.code, message: why }
 }
 
 fn failure(ended: Ended) -> Failure {
