@@ -267,6 +267,27 @@ fn one_that_does_not_run_is_given_up_for_what_it_is() {
     assert_eq!(daemon.stop(), 0);
 }
 
+/// Where no disk has a label, nobody finds it by looking at disks.
+#[test]
+fn one_without_labels_comes_back_by_its_spec() {
+    let dir = Dir::new();
+    dir.text(&["create", "disk.img", "1M"]);
+    let spec =
+        "name = \"raw\"\n[disk]\nd = { file = \"disk.img\" }\n[export]\nvol = { on = \"d\" }\n";
+    dir.write("raw.toml", spec);
+    let mut daemon = Daemon::start(&dir);
+    dir.text(&["apply", "raw.toml"]);
+    let said = dir.text(&["stop", "raw"]);
+    assert_eq!(said, "raw  stopped, and its disks are free. Next: cairn apply SPEC\n");
+    dir.text(&["apply", "raw.toml"]);
+    fs::rename(dir.path("disk.img"), dir.path("away")).unwrap();
+    send(daemon.worker("raw"), "KILL");
+    until("it is missed", || daemon.graph("raw").problem.is_some());
+    let said = dir.text(&["stop", "raw"]);
+    assert!(said.ends_with("It did not run. Next: cairn apply SPEC\n"), "{said}");
+    assert_eq!(daemon.stop(), 0);
+}
+
 #[test]
 fn there_is_one_daemon_and_its_state_is_nobody_elses() {
     let dir = home();

@@ -36,5 +36,5 @@ pub use keep::{Charge, Ended, Kept, Left, Phase, Standing, Start, WATCHDOG};
 pub use pace::{GIVE_UP_AFTER, PAUSE_MAX, Pace};
 pub use record::{Options, RECORD_MAX_BYTES, Record, Source, VERSION};
 pub use seat::{Sat, Seat};
-pub use state::{Entry, State};
+pub use state::{Entry, State, file_in};
 pub use words::{FAILURE, RENEWED, WORDS_MAX_BYTES, Words};

@@ -28,6 +28,11 @@ pub struct State {
     _lock: File,
 }
 
+/// The file of a graph in the directory at that path, which another process may have.
+pub fn file_in(state: &Path, name: &str) -> PathBuf {
+    state.join(name).join(GRAPH)
+}
+
 /// A graph in it.
 pub struct Entry {
     /// Its name: that of its directory.
@@ -85,7 +90,7 @@ impl State {
 
     /// The file of a graph.
     pub fn file(&self, name: &str) -> PathBuf {
-        self.path.join(name).join(GRAPH)
+        file_in(&self.path, name)
     }
 
     /// All graphs in it, by name.

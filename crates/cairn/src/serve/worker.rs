@@ -227,7 +227,8 @@ pub fn trust(spec: &mut Spec, members: &[String]) -> Result<()> {
         .map_err(|why| Failure::new(Exit::Usage, format!("--trust {why}. Next: name one of these")))
 }
 
-fn spec_of(source: &Kept, name: &str) -> Spec {
+/// What a daemon keeps of a graph, as a spec.
+pub fn spec_of(source: &Kept, name: &str) -> Spec {
     match source {
         Kept::Spec { file, text, variables } => {
             Spec::parse(text, file, &|name| variables.get(name).cloned())

@@ -1,12 +1,17 @@
 //! `cairn stop`: a graph that a daemon keeps is closed in order, and another machine may open it.
 
-use api::{Client, DetachRequest, KeptName, Phase};
+use std::path::Path;
+
+use api::{Client, DaemonView, DetachRequest, KeptName, Phase};
 use clap::Args;
+use keeper::Record;
 
 use super::confirm;
 use crate::exit::{Exit, Failure, Result};
 use crate::out::{Form, count};
+use crate::registry::REGISTRY;
 use crate::running::{self, At};
+use crate::serve::worker;
 
 /// What `stop` takes.
 #[derive(Args)]
@@ -26,7 +31,7 @@ impl StopArgs {
     pub fn run(self, form: Form) -> Result {
         let Self { name, yes, dry_run } = self;
         let Some(daemon) = running::daemon() else { return Err(without(&name)) };
-        let graphs = daemon.daemon()?.graphs;
+        let DaemonView { graphs, state, .. } = daemon.daemon()?;
         let Some(kept) = graphs.iter().find(|graph| graph.name == name) else {
             let names: Vec<_> = graphs.iter().map(|graph| graph.name.as_str()).collect();
             let why = match &names[..] {
@@ -46,14 +51,21 @@ impl StopArgs {
             form.print(kept, || format!("would stop {name}\n"))?;
             return Ok(Exit::Ok);
         }
+        let is_labelled = is_labelled(&keeper::file_in(&state, &name));
         let stopped = daemon.stop(&KeptName { name })?;
         form.print(&stopped, || {
             let name = &stopped.name;
-            match is_open {
-                false => format!(
+            match (is_labelled, is_open) {
+                (false, false) => {
+                    format!("{name}  stopped, and its disks are free. Next: cairn apply SPEC\n")
+                }
+                (false, true) => format!(
+                    "{name}  is not kept any more. It did not run. Next: cairn apply SPEC\n"
+                ),
+                (true, false) => format!(
                     "{name}  stopped, and free for other machines. Next: cairn import {name}\n"
                 ),
-                true => format!(
+                (true, true) => format!(
                     "{name}  is not kept any more. It did not run, so its disks may be marked as open here still. \
                      Next: cairn import {name}, and stop it; or cairn import {name} --take on another machine\n"
                 ),
@@ -74,6 +86,12 @@ fn release(client: &Client, name: &str, yes: bool, dry_run: bool) -> Result<()> 
         client.detach(&DetachRequest { name: attached.name, dry_run })?;
     }
     Ok(())
+}
+
+/// Whether labels on its disks know of a graph, so that it can be imported. Of what cannot be read nobody knows better.
+fn is_labelled(file: &Path) -> bool {
+    let spec = Record::read(file).map(|record| worker::spec_of(&record.source, &record.name));
+    spec.map_or(true, |spec| !spec.labelled(REGISTRY).is_empty())
 }
 
 fn without(name: &str) -> Failure {
