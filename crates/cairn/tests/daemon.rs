@@ -382,6 +382,9 @@ fn many_graphs_outlive_their_daemon() {
     assert_eq!(before.len(), GRAPHS);
     // Killed, they go on; and the next daemon goes on with them.
     daemon.kill();
+    let ran = dir.cairn(&["stop", "g0"]);
+    let next = "of it goes on. Next: cairn daemon, then cairn stop g0\n";
+    assert!(ran.code == 4 && ran.err.ends_with(next), "{ran:?}");
     for n in [0, GRAPHS - 1] {
         io(&dir, &name(n), "write -P 3 0 4k");
     }

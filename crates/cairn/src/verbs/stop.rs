@@ -4,11 +4,12 @@ use std::path::Path;
 
 use api::{Client, DaemonView, DetachRequest, KeptName, Phase};
 use clap::Args;
-use keeper::Record;
+use keeper::{Record, Sat, Seat};
 
 use super::confirm;
 use crate::exit::{Exit, Failure, Result};
 use crate::out::{Form, count};
+use crate::place;
 use crate::registry::REGISTRY;
 use crate::running::{self, At};
 use crate::serve::worker;
@@ -97,8 +98,18 @@ fn is_labelled(file: &Path) -> bool {
 fn without(name: &str) -> Failure {
     let of = At::default().named(name).ok().flatten();
     let why = match of.and_then(|client| client.graph().ok()?.pid) {
+        Some(pid) if is_worker(name, pid) => format!(
+            "the daemon that kept {name} is gone, and process {pid} of it goes on. Next: cairn daemon, then cairn stop \
+             {name}"
+        ),
         Some(pid) => format!("{name} is served by process {pid}, and no daemon. Next: kill {pid}"),
         None => format!("no daemon runs here, so nothing keeps {name}. Next: cairn status"),
     };
     Failure::new(Exit::NotFound, why)
+}
+
+/// Whether a process is one that a daemon has started for a graph: the next daemon goes on with it.
+fn is_worker(name: &str, pid: u32) -> bool {
+    let seat = place::keeper().join(format!("{name}.seat"));
+    seat.exists() && Seat::sat(&seat).is_ok_and(|sat| sat == Sat::By(pid))
 }
