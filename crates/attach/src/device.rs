@@ -83,7 +83,15 @@ impl Device {
         }
     }
 
-    /// The same for one that this process has open, alone.
+    /// Whether it was taken away already, and goes with its last user.
+    pub(crate) fn is_leaving(self) -> bool {
+        match self {
+            Self::Loop(device) => device.is_leaving(),
+            Self::Nbd(_) => false,
+        }
+    }
+
+    /// [`Device::let_go`] for one that this process has open, alone.
     pub(crate) fn clear(self, alone: File) -> Result<()> {
         match self {
             Self::Loop(device) => device.clear(alone),

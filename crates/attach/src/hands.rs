@@ -234,13 +234,19 @@ fn abandon(name: &Name, device: Device) {
     let _ = remove(name);
 }
 
-/// Whether there is something of a name that nobody may have any more.
+/// Whether there is something of a name that nobody may have any more. A device that was taken away is nobody's.
 pub fn is_left(name: &Name) -> bool {
     let there = |path: PathBuf| std::fs::symlink_metadata(path).err().map(|error| error.kind());
     there(name.mount_point()) != Some(std::io::ErrorKind::NotFound)
         || there(name.socket()) != Some(std::io::ErrorKind::NotFound)
-        || !Device::all_of(name).is_empty()
+        || Device::all_of(name).into_iter().any(|device| !device.is_leaving())
         || is_ours(&name.link())
+}
+
+/// Who still uses a device that was taken from a name.
+pub fn still_used(name: &Name) -> Option<Users> {
+    let device = Device::all_of(name).into_iter().find(|device| device.is_leaving())?;
+    Some(Users::of(device, &name.link()))
 }
 
 /// Whether it is an entry that [`connect`] could have made.

@@ -33,7 +33,7 @@ mod users;
 pub use claim::Claim;
 pub use hands::{
     Connected, Found, Release, Wanted, clear, connect, connect_nbd, find, has_fuse, is_left,
-    prepare, release, resize,
+    prepare, release, resize, still_used,
 };
 pub use name::{DEVICES, NAME_MAX_BYTES, Name, RUNTIME};
 pub use nbd::has_nbd;

@@ -126,6 +126,12 @@ impl Loop {
         })
     }
 
+    /// Whether it was taken off its file, and is on it until its last user has closed it.
+    pub(crate) fn is_leaving(self) -> bool {
+        let text = std::fs::read_to_string(self.sysfs().join("loop/autoclear"));
+        text.is_ok_and(|text| text.trim() == "1")
+    }
+
     /// Lets it be as large as its file is now.
     pub(crate) fn resize(self) -> Result<()> {
         let resized = File::open(self.path()).and_then(|device| sys::resize_loop(&device));

@@ -107,16 +107,24 @@ fn a_killed_server_leaves_errors_and_its_successor_clears_up() {
     assert!(kept == noise(1 << 20, 1), "what was synced is there");
     name.umount();
     run("e2fsck", &["-fn", &name.shown()]);
+    name.mount();
     serve.signal("KILL");
     serve.end();
 
-    // Nobody takes its place: the command clears up by itself.
+    // Nobody takes its place: the command clears up by itself, but for what is in use.
     let out = dir.text(&["detach", &name.name, "--dry-run"]);
     assert!(out.starts_with("would remove"), "{out}");
     let out = dir.text(&["detach", &name.name]);
-    assert_eq!(out, format!("{}  removed; the process that served it is gone\n", name.shown()));
+    let at = name.mount_point().display().to_string();
+    let used = format!("the device that it had is mounted on {at}. Next: umount {at}\n");
+    let removed = format!("{}  removed; the process that served it is gone\n", name.shown());
+    assert_eq!(out, format!("{removed}  {used}"));
+    let ran = name.detach();
+    assert!(ran.code == 4 && ran.err.ends_with(&used), "{ran:?}");
+    name.umount();
     until("nothing is left", || name.is_gone());
-    assert_eq!(name.detach().code, 4);
+    let ran = name.detach();
+    assert!(ran.code == 4 && !ran.err.contains("the device that it had"), "{ran:?}");
 }
 
 #[test]

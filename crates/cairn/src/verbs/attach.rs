@@ -103,7 +103,7 @@ impl DetachArgs {
     fn clear(&self, name: &str, failure: Failure) -> Result {
         let name: Name = name.parse()?;
         if !attach::is_left(&name) {
-            return Err(failure);
+            return Err(not_attached(&name, failure));
         }
         must_be_root(None)?;
         let path = name.link().display().to_string();
@@ -112,8 +112,24 @@ impl DetachArgs {
             out::print(&format!("would remove what a process that is gone has left of {path}\n"))?;
         } else {
             attach::clear(claim.name())?;
-            out::print(&format!("{path}  removed; the process that served it is gone\n"))?;
+            let users = still_used(&name).map(|users| format!("  {users}\n")).unwrap_or_default();
+            out::print(&format!("{path}  removed; the process that served it is gone\n{users}"))?;
         }
         Ok(Exit::Ok)
     }
+}
+
+fn not_attached(name: &Name, failure: Failure) -> Failure {
+    match still_used(name) {
+        Some(users) => {
+            let why = format!("nothing is attached here as {name}; {users}");
+            Failure { message: why, ..failure }
+        }
+        None => failure,
+    }
+}
+
+/// Who has to let go of what is gone already.
+fn still_used(name: &Name) -> Option<String> {
+    attach::still_used(name).map(|users| format!("the device that it had {users}"))
 }
