@@ -136,6 +136,19 @@ fn a_graph_comes_up_changes_and_is_released() {
     let status: Vec<Status> = dir.json(0, &["status"]);
     assert_eq!(status[0].kept.as_ref().unwrap().starts, 2);
 
+    // Stopped by somebody else, it stays so until the next daemon, or an order.
+    send(daemon.worker("home"), "TERM");
+    until("it is stopped", || daemon.graph("home").phase == Phase::Stopped);
+    let next = "Next: cairn apply its spec; or cairn stop home, and cairn import home\n";
+    assert!(daemon.log().contains(next), "{}", daemon.log());
+    let said = dir.cairn(&["status"]).out;
+    assert!(
+        said.contains("closed in order") && said.contains("next: cairn apply its spec"),
+        "{said}"
+    );
+    dir.text(&["apply", "home.toml"]);
+    io(&dir, "home", "read -P 7 0 1M");
+
     // It is there again with the next daemon, and is not when it was stopped.
     assert_eq!(daemon.stop(), 0);
     assert!(dir.text(&["import"]).contains("would come up\n"), "the labels are closed");
@@ -632,6 +645,15 @@ fn between_two_tries_an_order_is_carried_out_at_once() {
     until("it is tried again", || daemon.graph("home").starts > starts);
     let said = dir.text(&["apply", "home.toml", "--degraded"]);
     assert!(said.starts_with("home  up, degraded.  nbd+unix://"), "{said}");
+    // It is back while its graph runs.
+    let said = dir.cairn(&["status"]).out;
+    let next = "bring b back, and cairn apply the spec; or cairn device replace pair/b PATH";
+    assert!(said.contains(&format!("  next: {next}\n")), "{said}");
+    let ran = dir.cairn(&["device", "resync", "home/b"]);
+    assert!(ran.err.ends_with(&format!("b is not there. Next: {next}\n")), "{ran:?}");
+    fs::rename(dir.path("away/home-b.img"), dir.path("home-b.img")).unwrap();
+    dir.text(&["apply", "home.toml"]);
+    until("in sync", || dir.cairn(&["status", "--at", "home"]).code == 0);
     until("the other is brought up", || {
         let ran = dir.cairn(&["import", "other", "--degraded"]);
         // A try that is under way has the disks open for a moment.
@@ -639,6 +661,9 @@ fn between_two_tries_an_order_is_carried_out_at_once() {
         ran.code == 0
     });
     assert_eq!(daemon.graph("other").phase, Phase::Up);
+    fs::rename(dir.path("away/other-b.img"), dir.path("other-b.img")).unwrap();
+    dir.text(&["device", "replace", "pair/b", "other-b.img", "--at", "other"]);
+    until("in sync", || dir.cairn(&["status", "--at", "other"]).code == 0);
     dir.text(&["stop", "third"]);
     assert!(!daemon.file("third").exists());
     io(&dir, "home", "write -P 5 0 1M");

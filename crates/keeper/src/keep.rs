@@ -638,7 +638,11 @@ impl Keep {
             return self.again(before);
         }
         if life.exit == Some(0) {
-            self.note("was stopped, though not by this daemon");
+            self.note(&format!(
+                "was stopped, though not by this daemon, and stays so until the next one. Next: cairn apply its spec; \
+                 or cairn stop {0}, and cairn import {0}",
+                self.name
+            ));
             self.is_at(Phase::Ended, |standing| standing.failure = None);
             answer(others, Err(ended));
             return Next::Rest(Rest::default());

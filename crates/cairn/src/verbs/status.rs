@@ -75,7 +75,7 @@ fn down(graph: &KeptGraph) -> String {
     };
     let why =
         problem.as_ref().map(|problem| problem.message.lines().collect::<Vec<_>>().join("; "));
-    let in_order = "closed in order; it comes up again with the daemon";
+    let in_order = "closed in order; it comes up again with the next daemon";
     let why = why.unwrap_or_else(|| match phase {
         Phase::Stopped => in_order.to_owned(),
         _ => String::new(),
@@ -89,6 +89,8 @@ fn down(graph: &KeptGraph) -> String {
     if problem.is_some() && matches!(phase, Phase::GivenUp | Phase::Stopped) {
         let next = "put that right, then cairn apply its spec, or send SIGHUP to the daemon";
         let _ = writeln!(text, "  next: {next}; cairn stop {name} gives it up");
+    } else if *phase == Phase::Stopped {
+        let _ = writeln!(text, "  next: cairn apply its spec; or cairn stop {name} gives it up");
     }
     text
 }

@@ -391,9 +391,17 @@ impl Inner {
     fn next_for(&self, member: &Member) -> String {
         let name = member.lower.name();
         if member.is_absent() {
-            return format!("bring {name} back, and start again");
+            return self.back_again(name);
         }
         format!("cairn device resync {}/{name}", self.name)
+    }
+
+    /// What brings a member back that was not there at the start, while the others serve.
+    pub(super) fn back_again(&self, name: &str) -> String {
+        format!(
+            "bring {name} back, and cairn apply the spec; or cairn device replace {}/{name} PATH",
+            self.name
+        )
     }
 
     /// The member of that name.

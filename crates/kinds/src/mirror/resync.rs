@@ -163,7 +163,7 @@ impl Inner {
             State::InSync => format!("{name} is in sync"),
             State::Copying => format!("{name} is being copied already"),
             State::Stale | State::Failed | State::Spare if member.is_absent() => {
-                format!("{name} is not there. Next: bring it back, and start again")
+                format!("{name} is not there. Next: {}", self.back_again(name))
             }
             State::Stale | State::Failed | State::Spare if member.late() > 0 => format!(
                 "{name} has {} requests that are not back; a late write would undo the copy. Next: \
