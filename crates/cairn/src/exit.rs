@@ -73,6 +73,8 @@ pub struct Failure {
     pub code: u8,
     /// One sentence or two; empty if everything has been said already.
     pub message: String,
+    /// Whether the same would be said of the same again, until somebody does something.
+    pub lasts: bool,
 }
 
 /// What a verb comes to.
@@ -81,7 +83,12 @@ pub type Result<T = Exit, E = Failure> = std::result::Result<T, E>;
 impl Failure {
     /// A failure with its words.
     pub fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self { code: exit.code(), message: message.into() }
+        Self::of(exit.code(), message)
+    }
+
+    /// The same with a code that somebody else has chosen.
+    pub fn of(code: u8, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), lasts: false }
     }
 
     /// A failure whose words have been printed.

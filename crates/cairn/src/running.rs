@@ -195,7 +195,7 @@ pub fn daemon() -> Option<Client> {
 
 impl From<Problem> for Failure {
     fn from(problem: Problem) -> Self {
-        Self { code: problem.exit, message: problem.message }
+        Self::of(problem.exit, problem.message)
     }
 }
 

@@ -280,6 +280,42 @@ fn one_that_does_not_run_is_given_up_for_what_it_is() {
     assert_eq!(daemon.stop(), 0);
 }
 
+#[test]
+fn what_no_try_heals_is_given_up_at_once() {
+    let dir = home();
+    let mut daemon = Daemon::start(&dir);
+    dir.text(&["apply", "home.toml"]);
+    io(&dir, "home", "write -P 5 0 1M");
+    assert_eq!(daemon.stop(), 0);
+    let whole = fs::read(dir.path("home-b.img")).unwrap();
+    let mut damaged = whole.clone();
+    for at in [64 << 10, 320 << 10] {
+        damaged[at + 600] ^= 1;
+        damaged[(15 << 20) + at + 600] ^= 1;
+    }
+    fs::write(dir.path("home-b.img"), damaged).unwrap();
+    // While another disk is not there, more may be said of it when it is.
+    fs::rename(dir.path("home-a.img"), dir.path("away")).unwrap();
+    let mut daemon = Daemon::start(&dir);
+    until("it is tried again", || daemon.graph("home").starts > 2);
+    assert_ne!(daemon.graph("home").phase, Phase::GivenUp);
+    assert_eq!(daemon.stop(), 0);
+    fs::rename(dir.path("away"), dir.path("home-a.img")).unwrap();
+    let mut daemon = Daemon::start(&dir);
+    let graph = daemon.graph("home");
+    assert_eq!((graph.phase, graph.starts), (Phase::GivenUp, 1), "{}", daemon.log());
+    let ran = dir.cairn(&["status"]);
+    assert!(
+        ran.out.starts_with("home   GIVEN UP   b: ") && ran.out.contains("next: put"),
+        "{ran:?}"
+    );
+    fs::write(dir.path("home-b.img"), whole).unwrap();
+    send(daemon.pid(), "HUP");
+    until("it is up", || daemon.graph("home").phase == Phase::Up);
+    io(&dir, "home", "read -P 5 0 1M");
+    assert_eq!(daemon.stop(), 0, "{}", daemon.log());
+}
+
 /// Where no disk has a label, nobody finds it by looking at disks.
 #[test]
 fn one_without_labels_comes_back_by_its_spec() {

@@ -273,6 +273,8 @@ struct Life {
     renewed: bool,
     exit: Option<u8>,
     why: Option<String>,
+    /// Whether the next one would end the same way.
+    lasting: bool,
     waiting: Waiting,
     /// What there is again if clients can never connect.
     before: Option<Before>,
@@ -523,6 +525,7 @@ impl Keep {
             self.tell.send_modify(|standing| standing.held = self.held.len());
         }
         life.renewed |= words.renewed;
+        life.lasting |= words.lasting;
         life.exit = words.exit.or(life.exit);
         if let Some(why) = words.failure {
             if words.exit.is_none() {
@@ -649,7 +652,7 @@ impl Keep {
         }
         answer(others, Err(ended.clone()));
         let lived = life.ready.map_or(Duration::ZERO, |ready| ready.elapsed());
-        let pause = self.pace.after(lived);
+        let pause = if life.lasting { None } else { self.pace.after(lived) };
         let then = match pause {
             Some(Duration::ZERO) => "starting it again".to_owned(),
             Some(pause) => format!("starting it again in {} ms", pause.as_millis()),
@@ -690,6 +693,7 @@ impl Life {
             renewed: false,
             exit: None,
             why: None,
+            lasting: false,
             waiting,
             before: None,
         }

@@ -37,4 +37,4 @@ pub use pace::{GIVE_UP_AFTER, PAUSE_MAX, Pace};
 pub use record::{Options, RECORD_MAX_BYTES, Record, Source, VERSION};
 pub use seat::{Sat, Seat};
 pub use state::{Entry, State, file_in};
-pub use words::{FAILURE, RENEWED, WORDS_MAX_BYTES, Words};
+pub use words::{FAILURE, LASTING, RENEWED, WORDS_MAX_BYTES, Words};

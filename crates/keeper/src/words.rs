@@ -6,6 +6,9 @@ pub const WORDS_MAX_BYTES: usize = 64 << 10;
 /// Before the last word: why.
 pub const FAILURE: &str = "X_CAIRN_FAILURE";
 
+/// With the last word: another one would end the same way.
+pub const LASTING: &str = "X_CAIRN_LASTING";
+
 /// It has handed everything over.
 pub const RENEWED: &str = "X_CAIRN_RENEWED";
 
@@ -30,6 +33,8 @@ pub struct Words {
     pub exit: Option<u8>,
     /// Why.
     pub failure: Option<String>,
+    /// Another one would end the same way, until somebody does something.
+    pub lasting: bool,
 }
 
 impl Words {
@@ -47,6 +52,7 @@ impl Words {
                 "STOPPING" => words.stopping |= is_so,
                 "WATCHDOG" => words.alive |= is_so,
                 RENEWED => words.renewed |= is_so,
+                LASTING => words.lasting |= is_so,
                 "EXIT_STATUS" => words.exit = value.parse().ok(),
                 FAILURE => words.failure = serde_json::from_str(value).ok(),
                 _ => {}
@@ -78,6 +84,7 @@ mod tests {
         assert!(Words::parse(b"STATUS=well\nREADY=1\n").ready);
         assert!(Words::parse(b"WATCHDOG=1").alive && Words::parse(b"STOPPING=1").stopping);
         assert!(Words::parse(b"X_CAIRN_RENEWED=1").renewed);
+        assert!(Words::parse(b"X_CAIRN_LASTING=1").lasting);
         for nothing in [&b""[..], b"READY", b"READY=0", b"EXIT_STATUS=256", b"\xff\xfe=1"] {
             assert_eq!(Words::parse(nothing), Words::default());
         }

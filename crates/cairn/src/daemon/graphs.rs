@@ -347,7 +347,7 @@ impl Graphs {
                 "Next: cairn status, and kill -HUP {pid} once it can come up; or cairn stop it; or kill -USR2 {pid}, \
                  which begins this daemon anew and keeps it"
             );
-            return Err(Failure { code: ended.code, message: format!("{}. {next}", ended.why) });
+            return Err(Failure::of(ended.code, format!("{}. {next}", ended.why)));
         }
         let named = |graph: String| move |(name, file)| (format!("{graph}/{name}"), file);
         let all = left.into_iter();
@@ -435,9 +435,9 @@ fn not_at_rest(name: &str, ended: &Ended, standing: &Standing) -> Failure {
         ended.why,
         last.unwrap_or_default()
     );
-    Failure { code: ended.code, message: why }
+    Failure::of(ended.code, why)
 }
 
 fn failure(ended: Ended) -> Failure {
-    Failure { code: ended.code, message: ended.why }
+    Failure::of(ended.code, ended.why)
 }

@@ -470,7 +470,8 @@ impl ServeOptions {
         if self.dry_run {
             out::print(&labels::glimpses(survey))?;
         }
-        Err(labels::refused(survey.refusals()))
+        let failure = labels::refused(survey.refusals());
+        Err(Failure { lasts: survey.refuses_for_good(), ..failure })
     }
 
     fn addresses(&self, source: &Source, planned: &Planned) -> Result<Vec<Listen>> {

@@ -38,7 +38,7 @@ impl Ended {
                     // Whatever it is, somebody gave it up before, and everything is flushed.
                     out::note(&format!("warning: {error}"));
                 }
-                if code == 0 { Ok(Exit::Ok) } else { Err(Failure { code, message: String::new() }) }
+                if code == 0 { Ok(Exit::Ok) } else { Err(Failure::of(code, "")) }
             }
             Self::HandedOver => worker::leave(),
             Self::Unflushed(why) => {

@@ -12,7 +12,7 @@ use clap::Parser;
 use graph::engine::Engine;
 use graph::labels::{Opening, Survey};
 use graph::spec::{Local, Spec};
-use keeper::{RENEWED, Record, Seat, Source as Kept, Words};
+use keeper::{LASTING, RENEWED, Record, Seat, Source as Kept, Words};
 use runtime::{Config, Core};
 
 use super::stop::Ended;
@@ -80,14 +80,12 @@ pub fn main() -> ExitCode {
     let graph = args.file.parent().and_then(Path::file_name).map(OsStr::to_string_lossy);
     log::begin(args.log, graph.as_deref());
     let ended = args.run();
-    let (code, why) = match ended {
-        Ok(exit) => (exit.code(), String::new()),
-        Err(failure) => (failure.code, failure.message),
-    };
+    let Failure { code, message: why, lasts } = ended.map_or_else(|failure| failure, Failure::told);
     if !why.is_empty() {
         out::note(&format!("error: {why}"));
     }
-    process::tell_manager(&Words::last(code, &why));
+    let lasting = if lasts { format!("{LASTING}=1\n") } else { String::new() };
+    process::tell_manager(&format!("{lasting}{}", Words::last(code, &why)));
     ExitCode::from(code)
 }
 

@@ -165,6 +165,18 @@ impl Survey {
         self.grown.get(&n).copied().unwrap_or(label.data_bytes)
     }
 
+    /// Whether that is so for as long as nobody writes the disks: all that is asked for is there, and its labels say it.
+    /// A disk that is not there, or not yet what it is, may come late.
+    pub fn refuses_for_good(&self) -> bool {
+        let lasts = |refusal: &Refusal| {
+            matches!(refusal.why, Why::Damaged | Why::Newer | Why::Apart | Why::Renamed)
+        };
+        let is_there = |look: &Look| look.facts.is_some();
+        !self.refusals.is_empty()
+            && self.refusals.iter().all(lasts)
+            && self.looks.iter().all(is_there)
+    }
+
     /// Everything that keeps the graph from being opened.
     pub fn refusals(&self) -> &[Refusal] {
         &self.refusals
