@@ -5,6 +5,7 @@
 //! | `mod.rs` | what is asked, and what is refused |
 //! | `survey.rs` | looking at the disks that a spec names |
 //! | `bind.rs` | which disk is which |
+//! | `foreseen.rs` | what a start would be told |
 //! | `text.rs` | the spec as labels keep it |
 //! | `open.rs` | labels of a graph that is open |
 //! | `slot.rs` | how the label of one disk is written |
@@ -15,6 +16,7 @@
 
 mod absent;
 mod bind;
+mod foreseen;
 mod kept;
 mod open;
 mod slot;
@@ -28,8 +30,9 @@ use block::ErrorKind;
 use meta::Machine;
 
 pub(crate) use absent::Absent;
+pub use foreseen::objections;
 pub use kept::{DiskLabel, LabelKept};
-pub use open::{Inspected, Labels, Place, objections, older};
+pub use open::{Inspected, Labels, Place, older};
 pub use survey::{Glimpse, Survey};
 pub use text::{Remembered, disks};
 

@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
-use block::{Env, Error, ErrorKind, Found, Kept, Result};
+use block::{Env, Error, ErrorKind, Kept, Result};
 use meta::{Inspection, Label, PAST_MAX, Past, Store, Uuid};
 
 use super::absent::Absent;
 use super::bind::{Binding, Bound};
-use super::kept::{DiskLabel, LabelKept, all, found};
-use super::slot::{News, Slot, state_of};
+use super::kept::{DiskLabel, LabelKept, all};
+use super::slot::{News, Slot};
 use super::survey::{InUse, OpenDisk, Survey, place_of};
 use super::text::{self, Remembered};
 use super::{Opening, Refusal, Why};
 use crate::engine::{AnyDevice, NodeId};
-use crate::kind::{Bytes, Kind, Maker};
+use crate::kind::{Bytes, Kind};
 use crate::spec::{LabelledDisk, Planned, PlannedNode, Role, Spec};
 
 /// Who waits for a change waits so long for disks that have left.
@@ -164,14 +164,8 @@ impl Survey {
         })
     }
 
-    /// What a start would be told: everything that keeps this graph from being opened on them, and what its devices would
-    /// object to.
-    pub fn foreseen(&self, planned: &Planned) -> Vec<Refusal> {
-        [self.refusals_of(planned), self.objections(planned)].concat()
-    }
-
     /// Everything that keeps this graph from being opened on them.
-    fn refusals_of(&self, planned: &Planned) -> Vec<Refusal> {
+    pub(super) fn refusals_of(&self, planned: &Planned) -> Vec<Refusal> {
         let mut refusals = self.refusals.clone();
         refusals.extend(self.lost(planned));
         refusals.extend(self.older(planned));
@@ -244,7 +238,7 @@ impl Survey {
         bound.map(|(name, _)| name.as_str()).collect()
     }
 
-    fn label(&self, n: usize) -> Option<&Label> {
+    pub(super) fn label(&self, n: usize) -> Option<&Label> {
         self.looks[n].label.as_ref().map(|(label, _)| label)
     }
 
@@ -300,23 +294,6 @@ impl Survey {
             Refusal::new(Why::Renamed, words)
         });
         gone.collect()
-    }
-
-    /// See [`objections`]. Where disks are new nothing of it can be told.
-    fn objections(&self, planned: &Planned) -> Vec<Refusal> {
-        let bound = &self.binding.disks;
-        if bound.values().any(|bound| matches!(bound, Bound::Fresh(_))) {
-            return Vec::new();
-        }
-        let label = |name: &str| match bound.get(name) {
-            Some(Bound::Labelled(n)) => self.label(*n),
-            Some(Bound::Fresh(_) | Bound::Absent(_)) | None => None,
-        };
-        let objections = objections(planned, label).into_iter();
-        let refusal = |(device, error): (&str, Error)| {
-            Refusal::of(device, Why::Failed(error.kind()), error.to_string())
-        };
-        objections.map(refusal).collect()
     }
 
     /// Disks that are to be labelled and may not be written.
@@ -748,37 +725,8 @@ pub fn older<'l>(labels: impl Iterator<Item = &'l Label> + Clone) -> BTreeSet<Uu
     labels.filter(|label| label.round < complete).map(|label| label.disk).collect()
 }
 
-/// What stands against opening devices of a graph that is closed, by what they kept in its labels: it takes a word of
-/// somebody about their data. Each by the name of its device.
-pub fn objections<'p, 'l>(
-    planned: &'p Planned,
-    label: impl Fn(&str) -> Option<&'l Label>,
-) -> Vec<(&'p str, Error)> {
-    let objection = |node: &'p PlannedNode| {
-        let Maker::Keeper { opens: Some(opens), .. } = node.kind.maker else { return None };
-        let beneath = |lower: &usize| {
-            let disks = disks_of(planned, *lower).into_iter().map(|disk| &planned.nodes[disk]);
-            let labels: Vec<_> = disks.map(|disk| (disk.labelled, label(&disk.name))).collect();
-            let here = labels.iter().filter_map(|(_, label)| *label);
-            let states = here.map(|label| label.cells.get(&node.name).map(state_of));
-            let closed = |(labelled, label): &(bool, Option<&Label>)| DiskLabel {
-                labelled: *labelled,
-                present: label.is_some(),
-                clean: label.is_some_and(|label| label.holder.is_none()),
-                ..DiskLabel::default()
-            };
-            found(&labels.iter().map(closed).collect::<Vec<_>>(), states.collect())
-        };
-        let found: Vec<Found> = node.lowers.iter().map(beneath).collect();
-        // What is missing is said of the disks.
-        let why = opens(&node.given, &node.info, &found, true).err()?;
-        Some((node.name.as_str(), why))
-    };
-    planned.nodes.iter().filter_map(objection).collect()
-}
-
 /// The disks beneath a node, or itself.
-fn disks_of(planned: &Planned, index: usize) -> BTreeSet<usize> {
+pub(super) fn disks_of(planned: &Planned, index: usize) -> BTreeSet<usize> {
     let node = &planned.nodes[index];
     match node.role {
         Role::Disk => BTreeSet::from([index]),

@@ -1,0 +1,67 @@
+//! What a start would be told, without one.
+
+use block::{Error, Found};
+use meta::Label;
+
+use super::bind::Bound;
+use super::kept::{DiskLabel, found};
+use super::open::disks_of;
+use super::slot::state_of;
+use super::survey::Survey;
+use super::{Refusal, Why};
+use crate::kind::Maker;
+use crate::spec::{Planned, PlannedNode};
+
+impl Survey {
+    /// What a start would be told: everything that keeps this graph from being opened on them, and what its devices would
+    /// object to.
+    pub fn foreseen(&self, planned: &Planned) -> Vec<Refusal> {
+        [self.refusals_of(planned), self.objections(planned)].concat()
+    }
+
+    /// See [`objections`]. Where disks are new nothing of it can be told.
+    fn objections(&self, planned: &Planned) -> Vec<Refusal> {
+        let bound = &self.binding.disks;
+        if bound.values().any(|bound| matches!(bound, Bound::Fresh(_))) {
+            return Vec::new();
+        }
+        let label = |name: &str| match bound.get(name) {
+            Some(Bound::Labelled(n)) => self.label(*n),
+            Some(Bound::Fresh(_) | Bound::Absent(_)) | None => None,
+        };
+        let objections = objections(planned, label).into_iter();
+        let refusal = |(device, error): (&str, Error)| {
+            Refusal::of(device, Why::Failed(error.kind()), error.to_string())
+        };
+        objections.map(refusal).collect()
+    }
+}
+
+/// What stands against opening devices of a graph that is closed, by what they kept in its labels: it takes a word of
+/// somebody about their data. Each by the name of its device.
+pub fn objections<'p, 'l>(
+    planned: &'p Planned,
+    label: impl Fn(&str) -> Option<&'l Label>,
+) -> Vec<(&'p str, Error)> {
+    let objection = |node: &'p PlannedNode| {
+        let Maker::Keeper { opens: Some(opens), .. } = node.kind.maker else { return None };
+        let beneath = |lower: &usize| {
+            let disks = disks_of(planned, *lower).into_iter().map(|disk| &planned.nodes[disk]);
+            let labels: Vec<_> = disks.map(|disk| (disk.labelled, label(&disk.name))).collect();
+            let here = labels.iter().filter_map(|(_, label)| *label);
+            let states = here.map(|label| label.cells.get(&node.name).map(state_of));
+            let closed = |(labelled, label): &(bool, Option<&Label>)| DiskLabel {
+                labelled: *labelled,
+                present: label.is_some(),
+                clean: label.is_some_and(|label| label.holder.is_none()),
+                ..DiskLabel::default()
+            };
+            found(&labels.iter().map(closed).collect::<Vec<_>>(), states.collect())
+        };
+        let found: Vec<Found> = node.lowers.iter().map(beneath).collect();
+        // What is missing is said of the disks.
+        let why = opens(&node.given, &node.info, &found, true).err()?;
+        Some((node.name.as_str(), why))
+    };
+    planned.nodes.iter().filter_map(objection).collect()
+}
