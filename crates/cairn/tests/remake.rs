@@ -229,7 +229,8 @@ fn a_disk_of_an_earlier_time_is_not_served_beside_the_others() {
     let dir = made(STRIPE, "both");
     put_back(&dir, "b.img", 9);
     let before = bytes(&dir);
-    for args in [&["check"][..], &["serve", "home.toml"], &["import", "home", "--dry-run"]] {
+    let serve = &["serve", "home.toml", "--run", "true"];
+    for args in [&["check"][..], serve, &["import", "home", "--dry-run"]] {
         let ran = dir.cairn(args);
         let is_told = format!("{}{}", ran.out, ran.err).contains("older than the other disks");
         assert!(ran.code == 11 && is_told, "{args:?}: {ran:?}");
@@ -255,7 +256,7 @@ fn a_copy_of_a_disk_in_use_is_older_once_it_was_closed() {
     std::fs::copy(dir.path("b.img"), dir.path("older")).unwrap();
     serve.stop().ok();
     std::fs::rename(dir.path("older"), dir.path("b.img")).unwrap();
-    let ran = dir.cairn(&["serve", "home.toml"]);
+    let ran = dir.cairn(&["serve", "home.toml", "--run", "true"]);
     assert!(ran.code == 11 && ran.err.contains("b: is older than the other disks"), "{ran:?}");
 }
 
