@@ -88,7 +88,7 @@ pub async fn check_running(env: &Env, seen: &[Seen<'_>]) -> Option<Checked> {
 async fn check(env: &Env, seen: &[Seen<'_>], held: &[Held<'_>], stopped: bool) -> Option<Checked> {
     let all = seen.iter().map(|seen| seen.label).chain(held.iter().map(|held| held.label));
     let newest = newest_of(all)?;
-    let mut checking = Checking { newest, seen, held, found: Vec::new() };
+    let mut checking = Checking { newest, seen, held, stopped, found: Vec::new() };
     let named = checking.named();
     let planned = checking.plan(env, &named).await;
     checking.disks(&named, planned.as_ref());
@@ -144,15 +144,42 @@ fn name_in(named: &Named, label: &Label) -> String {
     known.map_or_else(|| label.disk_name.clone(), |(name, _)| name.clone())
 }
 
-/// What to do about a disk that was cut short: zeros in the place of what it had are not what it had.
-fn after_a_cut(name: &str, planned: Option<&Planned>) -> String {
-    match planned.is_some_and(|planned| planned.only_on(name).is_empty()) {
-        true => format!(
-            "make it that large again, and take it in anew with --wipe {name}: all of it is copied from the other \
-             disks"
-        ),
-        false => "bring back the disk as it was, or a backup of it".to_owned(),
+/// The disks that have lost what was at their ends, and where they are.
+pub fn cut<'s>(seen: &'s [Seen<'s>], named: &'s Named) -> impl Iterator<Item = (&'s str, &'s str)> {
+    let cut = seen.iter().filter(|seen| seen.has_lost_its_end());
+    cut.filter_map(|seen| {
+        let name = named.iter().find(|(_, known)| known.disk == seen.label.disk)?.0;
+        Some((name.as_str(), seen.place))
+    })
+}
+
+/// Why the bytes of a disk cannot be copied anew from others, in words: they may be nowhere else, or nobody else may have
+/// the newest. `cut`: the disks whose bytes count for nothing, this one among them; what their labels say counts.
+pub fn nowhere_else(
+    planned: &Planned,
+    named: &Named,
+    seen: &[Seen<'_>],
+    cut: &[&str],
+    name: &str,
+) -> Option<String> {
+    let others: Vec<_> = cut.iter().copied().filter(|cut| *cut != name).collect();
+    let anyway = planned.only_on(&others);
+    let only = planned.only_on(cut).into_iter().filter(|shows| !anyway.contains(shows));
+    let only = only.collect::<Vec<_>>().join(", ");
+    if !only.is_empty() {
+        return Some(format!("{only} has bytes of it that may be nowhere else"));
     }
+    let label = |disk: &str| {
+        let known = named.get(disk)?;
+        let seen = seen.iter().find(|seen| seen.label.disk == known.disk)?;
+        Some((seen.label, !cut.contains(&disk)))
+    };
+    let is_above = |device: &str| planned.beneath(device).iter().any(|disk| disk == name);
+    let mut objections = objections(planned, label).into_iter();
+    let (device, why) = objections.find(|(device, _)| is_above(device))?;
+    let why = why.to_string();
+    let why = why.split_once(". Next: ").map_or(why.as_str(), |(why, _)| why);
+    Some(format!("{device} cannot be copied from: {why}"))
 }
 
 /// The disks without a label, as what can be planned: where they are, nobody can tell, and nothing stands on what
@@ -205,6 +232,7 @@ struct Checking<'c> {
     newest: &'c Label,
     seen: &'c [Seen<'c>],
     held: &'c [Held<'c>],
+    stopped: bool,
     found: Vec<Finding>,
 }
 
@@ -234,12 +262,13 @@ impl Checking<'_> {
                 let words = format!(
                     "{place} has {has} bytes, and had {had} when it was labelled: what was cut off is lost"
                 );
-                self.find(Soundness::Damaged, &name, words, &after_a_cut(&name, planned));
+                let next = self.after_a_cut(&name, named, planned);
+                self.find(Soundness::Damaged, &name, words, &next);
             } else if seen.has_lost_its_end() {
                 let words = format!(
                     "{place}: both copies of its label at the back are gone, and data may be"
                 );
-                let (soundness, next) = self.without_its_end(&name, planned);
+                let (soundness, next) = self.without_its_end(&name, named, planned);
                 self.find(soundness, &name, words, &next);
             } else {
                 for ill in seen.ills() {
@@ -255,17 +284,41 @@ impl Checking<'_> {
         }
     }
 
+    /// What to do about a disk that was cut short: zeros in the place of what it had are not what it had.
+    fn after_a_cut(&self, name: &str, named: &Named, planned: Option<&Planned>) -> String {
+        let kept = planned.map(|planned| nowhere_else(planned, named, self.seen, &[name], name));
+        match kept {
+            Some(None) => format!(
+                "make it that large again, and take it in anew with --wipe {name}: all of it is copied from the \
+                 other disks"
+            ),
+            Some(Some(_)) | None => "bring back the disk as it was, or a backup of it".to_owned(),
+        }
+    }
+
     /// What to do about a disk that was cut short and made long again, or written over at its end.
-    fn without_its_end(&self, name: &str, planned: Option<&Planned>) -> (Soundness, String) {
+    fn without_its_end(
+        &self,
+        name: &str,
+        named: &Named,
+        planned: Option<&Planned>,
+    ) -> (Soundness, String) {
         let graph = &self.newest.graph_name;
+        if !self.stopped {
+            let next = format!(
+                "if it was cut short, cairn device replace {graph}/{name} PATH; cairn repair writes only its label"
+            );
+            return (Soundness::Repairable, next);
+        }
         let trust =
             format!("if its bytes are known to be whole, cairn repair {graph} --trust {name}");
-        match planned.is_some_and(|planned| planned.only_on(name).is_empty()) {
-            true => (
+        let cut = cut(self.seen, named).map(|(name, _)| name).collect::<Vec<_>>();
+        match planned.map(|planned| nowhere_else(planned, named, self.seen, &cut, name)) {
+            Some(None) => (
                 Soundness::Repairable,
                 format!("cairn repair, and it is copied anew from the others; {trust}"),
             ),
-            false => (
+            Some(Some(_)) | None => (
                 Soundness::Damaged,
                 format!("bring back the disk as it was, or a backup of it; {trust}"),
             ),
@@ -431,7 +484,8 @@ impl Checking<'_> {
         let labels: Vec<_> = labels.chain(self.held.iter().map(|held| held.label)).collect();
         let label = |name: &str| {
             let known = named.get(name)?;
-            labels.iter().copied().find(|label| label.disk == known.disk)
+            let label = labels.iter().copied().find(|label| label.disk == known.disk)?;
+            Some((label, true))
         };
         for (device, why) in objections(planned, label) {
             // What it lacks is not copied by a start that does not come about.

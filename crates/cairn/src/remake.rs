@@ -17,7 +17,7 @@ use graph::spec::{Planned, PlannedNode};
 use meta::{Area, Inspection, Label, Machine, Sought, Wrong};
 use serde::Serialize;
 
-use crate::check::{Named, Seen, apart};
+use crate::check::{Named, Seen, apart, nowhere_else};
 use crate::exit::{Exit, Failure, Result};
 
 /// A graph without the label of one of its disks.
@@ -51,9 +51,9 @@ pub struct Said<'s> {
 }
 
 /// What is there.
-pub struct There<'t> {
+pub struct There {
     /// Where a label would be.
-    pub inspection: &'t Inspection,
+    pub inspection: Inspection,
     /// Its block size.
     pub block_size: u32,
 }
@@ -105,7 +105,7 @@ impl Graph<'_> {
     ///
     /// # Errors
     /// Why it gets none, and what to do.
-    pub fn remake(&self, said: &Said<'_>, there: &There<'_>, here: &Machine) -> Result<Remake> {
+    pub fn remake(&self, said: &Said<'_>, there: &There, here: &Machine) -> Result<Remake> {
         if let Some(label) = self.older(said) {
             return self.let_count(said, there, label, here);
         }
@@ -144,11 +144,7 @@ impl Graph<'_> {
     }
 
     /// The label of the disk, and in which copies it is, if what was at its end is gone.
-    fn without_its_end<'t>(
-        &self,
-        said: &Said<'_>,
-        there: &'t There<'_>,
-    ) -> Option<(&'t Label, usize)> {
+    fn without_its_end<'t>(&self, said: &Said<'_>, there: &'t There) -> Option<(&'t Label, usize)> {
         let known = self.named.get(said.name)?;
         let Ok(Some((label, number))) = &there.inspection.label else { return None };
         let is_cut = label.disk == known.disk && there.inspection.has_lost_its_end();
@@ -160,7 +156,7 @@ impl Graph<'_> {
     fn end_anew(
         &self,
         said: &Said<'_>,
-        there: &There<'_>,
+        there: &There,
         label: &Label,
         number: usize,
         here: &Machine,
@@ -173,13 +169,15 @@ impl Graph<'_> {
             let words = "its bytes count as they are".to_owned();
             return Ok(self.made(said, How::Ended, words, label, Some(number)));
         }
-        let lost = self.planned.lost_without(&self.cut).join(", ");
-        if !lost.is_empty() {
+        let mut cut = self.cut.clone();
+        if !cut.contains(&name) {
+            cut.push(name);
+        }
+        if let Some(why) = nowhere_else(self.planned, self.named, self.seen, &cut, name) {
             let graph = &self.newest.graph_name;
             let why = format!(
-                "the end of {place} is not what was written there, and {lost} has bytes of it that may be nowhere \
-                 else. Next: bring back the disk as it was, or a backup of it; if its bytes are known to be whole: \
-                 cairn repair {graph} --trust {name}"
+                "the end of {place} is not what was written there, and {why}. Next: bring back the disk as it was, or a \
+                 backup of it; if its bytes are known to be whole: cairn repair {graph} --trust {name}"
             );
             return Err(Failure::new(Exit::Degraded, why));
         }
@@ -201,7 +199,7 @@ impl Graph<'_> {
     fn let_count(
         &self,
         said: &Said<'_>,
-        there: &There<'_>,
+        there: &There,
         label: &Label,
         here: &Machine,
     ) -> Result<Remake> {
@@ -319,7 +317,7 @@ impl Graph<'_> {
     /// Its bytes are copied from others, or are nowhere else and somebody says that these are they.
     fn whose_bytes_count(&self, said: &Said<'_>) -> Result<String> {
         let Said { name, place, trusted, .. } = said;
-        let only = self.planned.only_on(name).join(", ");
+        let only = self.planned.only_on(&[name]).join(", ");
         match (only.is_empty(), trusted) {
             (true, false) => Ok("all of it is copied there from the others at the next start; \
                                  what it alone had, if they were away, is lost"
@@ -347,7 +345,7 @@ fn copies(node: &PlannedNode) -> bool {
 }
 
 /// Whether there is nothing of others, and no label.
-fn is_free(said: &Said<'_>, there: &There<'_>) -> Result<()> {
+fn is_free(said: &Said<'_>, there: &There) -> Result<()> {
     let Said { name, place, by_hand, .. } = said;
     let refuse = |exit, why: String| Err(Failure::new(exit, why));
     match (&there.inspection.label, &there.inspection.other) {
@@ -383,7 +381,7 @@ fn is_free(said: &Said<'_>, there: &There<'_>) -> Result<()> {
 }
 
 /// Whether all that the others know of it is there.
-fn is_as_large(said: &Said<'_>, known: Remembered, there: &There<'_>) -> Result<()> {
+fn is_as_large(said: &Said<'_>, known: Remembered, there: &There) -> Result<()> {
     let Said { name, place, .. } = said;
     let (has, needs) = (there.inspection.size, Area::Back(known.data_bytes).range().end());
     if has < needs {

@@ -139,7 +139,10 @@ fn what_is_lost_is_told() {
         .set_len(9 * MIB)
         .unwrap();
     let checked = dir.cairn(&["check"]);
-    assert!(checked.out.contains("make it that large again"), "{checked:?}");
+    assert!(
+        checked.out.contains("bring back the disk as it was"),
+        "nobody else is here: {checked:?}"
+    );
 }
 
 #[test]
@@ -330,7 +333,7 @@ fn a_disk_that_was_cut_short_is_not_believed_when_it_is_long_again() {
         damage(&dir, disk, 15 * MIB, MIB);
     }
     let ran = dir.cairn(&["repair", "--yes"]);
-    assert!(ran.code == 10 && ran.out.matches("not repaired").count() == 2, "{ran:?}");
+    assert!(ran.code == 11 && ran.out.matches("not repaired").count() == 2, "{ran:?}");
     assert_eq!(dir.cairn(&["repair", "--trust", "b", "--yes"]).code, 10);
     let serve = dir.serve(&["home.toml"]);
     until("a is copied from b", || dir.cairn(&["status"]).code == 0);
@@ -347,6 +350,89 @@ fn bytes_that_are_on_one_disk_alone_are_trusted_by_nobody_else() {
     assert!(ran.out.contains("cairn repair home --trust a") && bytes(&dir) == before, "{ran:?}");
     dir.text(&["repair", "home", "--trust", "a", "--yes"]);
     dir.serve(&["home.toml"]).stop().ok();
+}
+
+/// A mirror of which b alone has the newest bytes, and b has lost its end. `failed`: a was given up by hand, and not away.
+fn newest_is_cut(failed: bool) -> Dir {
+    let dir = made("mirror");
+    let fill = |serve: &common::Serve, byte: u8| {
+        std::fs::write(dir.path("image"), vec![byte; 4 << 20]).unwrap();
+        run("nbdcopy", &["--flush", &dir.path("image").display().to_string(), serve.uri()]);
+    };
+    let away = dir.path("away");
+    let serve = match failed {
+        true => {
+            let serve = dir.serve(&["home.toml"]);
+            dir.text(&["device", "fail", "home/a", "--yes"]);
+            serve
+        }
+        false => {
+            std::fs::rename(dir.path("a.img"), &away).unwrap();
+            dir.serve(&["home.toml", "--degraded"])
+        }
+    };
+    fill(&serve, 7);
+    serve.stop().ok();
+    if !failed {
+        std::fs::rename(&away, dir.path("a.img")).unwrap();
+    }
+    damage(&dir, "b.img", 15 * MIB, MIB);
+    dir
+}
+
+#[test]
+fn nothing_is_copied_anew_from_a_member_that_misses_something() {
+    for failed in [false, true] {
+        let dir = newest_is_cut(failed);
+        let before = bytes(&dir);
+        let ran = dir.cairn(&["check"]);
+        assert!(ran.code == 11 && ran.out.contains("damaged: b: b.img: both copies"), "{ran:?}");
+        let ran = dir.cairn(&["repair", "--yes"]);
+        assert!(ran.code == 11 && ran.out.contains("not repaired: the end of b.img"), "{ran:?}");
+        assert!(ran.out.contains("no member that has every write"), "{ran:?}");
+        assert!(bytes(&dir) == before && dir.cairn(&["serve", "home.toml"]).code == 11);
+        dir.cairn(&["repair", "home", "--trust", "b", "--yes"]);
+        let serve = dir.serve(&["home.toml"]);
+        run("nbdcopy", &[serve.uri(), &dir.path("read").display().to_string()]);
+        assert!(std::fs::read(dir.path("read")).unwrap()[..4 << 20].iter().all(|byte| *byte == 7));
+        serve.stop().ok();
+    }
+}
+
+#[test]
+fn a_cut_disk_is_one_wherever_it_is() {
+    let dir = made("stripe");
+    std::fs::create_dir(dir.path("other")).unwrap();
+    damage(&dir, "b.img", 15 * MIB, MIB);
+    std::fs::rename(dir.path("b.img"), dir.path("other/b.img")).unwrap();
+    dir.write("home.toml", &spec("stripe").replace("b.img", "other/b.img"));
+    let before = std::fs::read(dir.path("other/b.img")).unwrap();
+    for args in [
+        &["repair", "home", "--disk", "b=other/b.img", "--yes"][..],
+        &["repair", "home.toml", "--yes"],
+    ] {
+        let ran = dir.cairn(args);
+        let said = format!("{}{}", ran.out, ran.err);
+        assert!(ran.code != 0 && said.contains("nowhere else. Next: bring back"), "{ran:?}");
+    }
+    assert!(std::fs::read(dir.path("other/b.img")).unwrap() == before);
+    // And if what stands on it is exported no more.
+    let dir = made("stripe");
+    let without = spec("stripe").replace("on = \"both\" }\n", "on = \"c\" }\n").replace(
+        "[device]",
+        "c = { file = \"c.img\", size = \"4MiB\", create = true, label = true }\n[device]",
+    );
+    dir.write("home.toml", &without);
+    let serve = dir.serve(&["home.toml"]);
+    damage(&dir, "a.img", 15 * MIB, MIB);
+    let ran = dir.cairn(&["check"]);
+    let next =
+        "if it was cut short, cairn device replace home/a PATH; cairn repair writes only its label";
+    assert!(ran.code == 10 && ran.out.contains(next), "{ran:?}");
+    serve.signal("KILL");
+    serve.end();
+    let ran = dir.cairn(&["repair", "--yes"]);
+    assert!(ran.code == 11 && ran.out.contains("nowhere else"), "{ran:?}");
 }
 
 #[test]

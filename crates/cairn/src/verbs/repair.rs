@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::check::{Found, by_graph, look};
 use super::import::pair;
 use super::{confirm, core, wipe};
-use crate::check::{Named, Seen, newest, plan};
+use crate::check::{Named, Seen, cut, newest, plan};
 use crate::exit::{Exit, Failure, Result};
 use crate::labels::{machine, open_elsewhere};
 use crate::out::Form;
@@ -188,25 +188,34 @@ impl RepairArgs {
                 return Ok(());
             }
         };
-        let lost = said.iter().map(|(name, ..)| name.as_str()).collect();
-        let cut = cut(&seen, &named).map(|(name, _)| name);
-        let cut = cut.filter(|name| self.trust.iter().all(|trusted| trusted != name)).collect();
-        let take = self.take;
-        let graph =
-            Graph { newest, named: &named, planned: &planned, seen: &seen, lost, cut, take };
+        let has_label = |known: &graph::labels::Remembered| {
+            let mut seen = seen.iter().filter(|seen| seen.label.disk == known.disk);
+            seen.any(|seen| !seen.has_lost_its_end())
+        };
+        let mut looked = Vec::new();
         for (name, place, by_hand) in &said {
-            let has_label = |known: &graph::labels::Remembered| {
-                let mut seen = seen.iter().filter(|seen| seen.label.disk == known.disk);
-                seen.any(|seen| !seen.has_lost_its_end())
-            };
             let trusted = self.trust.contains(name);
             if !by_hand && !trusted && named.get(name).is_none_or(has_label) {
                 continue;
             }
-            let said = Said { name, place, by_hand: *by_hand, trusted };
-            match remake(env, &graph, &said).await {
-                Ok(remake) => to_do.remake.push(remake),
+            match there(env, place).await {
+                Ok(there) => looked.push((Said { name, place, by_hand: *by_hand, trusted }, there)),
                 Err(failure) if *by_hand || trusted => return Err(failure),
+                Err(failure) => to_do.not.push(failure.message),
+            }
+        }
+        let elsewhere = looked.iter().filter(|(_, there)| there.inspection.has_lost_its_end());
+        let cut =
+            cut(&seen, &named).map(|(name, _)| name).chain(elsewhere.map(|(said, _)| said.name));
+        let cut = cut.filter(|name| self.trust.iter().all(|trusted| trusted != name)).collect();
+        let lost = said.iter().map(|(name, ..)| name.as_str()).collect();
+        let take = self.take;
+        let graph =
+            Graph { newest, named: &named, planned: &planned, seen: &seen, lost, cut, take };
+        for (said, there) in &looked {
+            match graph.remake(said, there, &machine()) {
+                Ok(remake) => to_do.remake.push(remake),
+                Err(failure) if said.by_hand || said.trusted => return Err(failure),
                 Err(failure) => to_do.not.push(failure.message),
             }
         }
@@ -253,24 +262,14 @@ async fn planned_of(env: &Env, newest: &Label, named: &Named) -> Result<Planned>
     })
 }
 
-/// The disks that have lost what was at their ends, and where they are.
-fn cut<'s>(seen: &'s [Seen<'s>], named: &'s Named) -> impl Iterator<Item = (&'s str, &'s str)> {
-    let cut = seen.iter().filter(|seen| seen.has_lost_its_end());
-    cut.filter_map(|seen| {
-        let name = named.iter().find(|(_, known)| known.disk == seen.label.disk)?.0;
-        Some((name.as_str(), seen.place))
-    })
-}
-
 /// Looks at the disk, changing nothing.
-async fn remake(env: &Env, graph: &Graph<'_>, said: &Said<'_>) -> Result<Remake> {
+async fn there(env: &Env, place: &str) -> Result<There> {
     let engine = Engine::new(env.pool());
     env.spawn("engine", engine.clone().drive());
-    let node = wipe::open(Path::new(said.place), true, env, &engine).await?;
+    let node = wipe::open(Path::new(place), true, env, &engine).await?;
     let lower = engine.lower(node);
     let inspection = meta::inspect(env, &lower).await?;
-    let there = There { inspection: &inspection, block_size: lower.info().block_size };
-    graph.remake(said, &there, &machine())
+    Ok(There { inspection, block_size: lower.info().block_size })
 }
 
 /// Writes a label where there is none.

@@ -26,7 +26,7 @@ impl Survey {
             return Vec::new();
         }
         let label = |name: &str| match bound.get(name) {
-            Some(Bound::Labelled(n)) => self.label(*n),
+            Some(Bound::Labelled(n)) => Some((self.label(*n)?, true)),
             Some(Bound::Fresh(_) | Bound::Absent(_)) | None => None,
         };
         let objections = objections(planned, label).into_iter();
@@ -38,10 +38,11 @@ impl Survey {
 }
 
 /// What stands against opening devices of a graph that is closed, by what they kept in its labels: it takes a word of
-/// somebody about their data. Each by the name of its device.
+/// somebody about their data. Each by the name of its device. `label`: that of a disk, and whether its bytes are there as
+/// well.
 pub fn objections<'p, 'l>(
     planned: &'p Planned,
-    label: impl Fn(&str) -> Option<&'l Label>,
+    label: impl Fn(&str) -> Option<(&'l Label, bool)>,
 ) -> Vec<(&'p str, Error)> {
     let objection = |node: &'p PlannedNode| {
         let Maker::Keeper { opens: Some(opens), .. } = node.kind.maker else { return None };
@@ -49,11 +50,11 @@ pub fn objections<'p, 'l>(
             let disks = disks_of(planned, *lower).into_iter().map(|disk| &planned.nodes[disk]);
             let labels: Vec<_> = disks.map(|disk| (disk.labelled, label(&disk.name))).collect();
             let here = labels.iter().filter_map(|(_, label)| *label);
-            let states = here.map(|label| label.cells.get(&node.name).map(state_of));
-            let closed = |(labelled, label): &(bool, Option<&Label>)| DiskLabel {
+            let states = here.map(|(label, _)| label.cells.get(&node.name).map(state_of));
+            let closed = |(labelled, label): &(bool, Option<(&Label, bool)>)| DiskLabel {
                 labelled: *labelled,
-                present: label.is_some(),
-                clean: label.is_some_and(|label| label.holder.is_none()),
+                present: label.is_some_and(|(_, is_there)| is_there),
+                clean: label.is_some_and(|(label, _)| label.holder.is_none()),
                 ..DiskLabel::default()
             };
             found(&labels.iter().map(closed).collect::<Vec<_>>(), states.collect())

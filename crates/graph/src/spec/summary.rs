@@ -62,15 +62,15 @@ impl Planned {
         self.nodes.iter().zip(lost).any(|(node, lost)| lost && node.name == device)
     }
 
-    /// What shows bytes of this disk that are nowhere else: exports, and devices that nothing stands on.
-    pub fn only_on(&self, disk: &str) -> Vec<&str> {
-        let lost = self.lost(&[disk]);
+    /// What shows bytes of these disks that are nowhere else: exports, and devices that nothing stands on.
+    pub fn only_on(&self, disks: &[&str]) -> Vec<&str> {
+        let lost = self.lost(disks);
         let stands_on = |node: usize| self.nodes.iter().any(|above| above.lowers.contains(&node));
         let tops = (0..self.nodes.len()).filter(|node| lost[*node] && !stands_on(*node));
         let tops = tops.map(|node| self.nodes[node].name.as_str());
         let is_shown =
             |top: &&str| !self.exports.iter().any(|export| self.nodes[export.node].name == *top);
-        self.lost_without(&[disk]).into_iter().chain(tops.filter(is_shown)).collect()
+        self.lost_without(disks).into_iter().chain(tops.filter(is_shown)).collect()
     }
 
     /// Of each node, whether it is gone without these disks.
