@@ -56,6 +56,44 @@ fn whom_somebody_trusted_once_is_not_trusted_at_later_starts() {
     daemon.settled();
     until("both are in sync", || dir.cairn(&["status"]).code == 0);
     io(&dir, "home", "read -P 2 0 1M");
+    // Nor does it keep the spec from being applied while the graph runs.
+    dir.write("home.toml", &format!("{spec}more = {{ on = \"pair\", read_only = true }}\n"));
+    let ran = dir.cairn(&["apply", "home.toml"]);
+    let note = "trust = a is a word for a start, and pair runs";
+    assert!(ran.code == 0 && ran.err.contains(note), "{ran:?}");
+    // Nor is it said anew by whoever brings it up with the same spec.
+    dir.text(&["device", "fail", "home/a", "--yes"]);
+    io(&dir, "home", "write -P 3 0 1M");
+    send(daemon.worker("home"), "TERM");
+    until("it is stopped", || daemon.graph("home").phase == Phase::Stopped);
+    dir.text(&["apply", "home.toml"]);
+    until("both are in sync", || dir.cairn(&["status"]).code == 0);
+    io(&dir, "home", "read -P 3 0 1M");
+    assert_eq!(daemon.stop(), 0);
+}
+
+#[test]
+fn a_disk_that_a_graph_had_is_not_made_anew_by_an_apply_of_the_same() {
+    let dir = Dir::new();
+    fs::create_dir(dir.path("mounted")).unwrap();
+    let spec = |path: &str| {
+        format!(
+            "name = \"raw\"\n[disk]\nd = {{ file = \"{path}\", size = \"4MiB\", create = true }}\n\
+             [export]\nvol = {{ on = \"d\" }}\n"
+        )
+    };
+    dir.write("raw.toml", &spec("mounted/d.img"));
+    let mut daemon = Daemon::start(&dir);
+    dir.text(&["apply", "raw.toml"]);
+    send(daemon.worker("raw"), "TERM");
+    until("it is stopped", || daemon.graph("raw").phase == Phase::Stopped);
+    fs::rename(dir.path("mounted/d.img"), dir.path("d.img")).unwrap();
+    let ran = dir.cairn(&["apply", "raw.toml"]);
+    assert!(ran.code != 0 && !dir.path("mounted/d.img").exists(), "{ran:?}");
+    // At another place it is another disk.
+    dir.write("raw.toml", &spec("mounted/other.img"));
+    dir.text(&["apply", "raw.toml"]);
+    assert!(dir.path("mounted/other.img").exists());
     assert_eq!(daemon.stop(), 0);
 }
 

@@ -178,7 +178,7 @@ impl Graphs {
     ///
     /// # Errors
     /// Why it does not come up; `InUse` if it runs.
-    pub async fn bring_up(&self, record: Record, words: Vec<String>) -> Result<KeptGraph> {
+    pub async fn bring_up(&self, record: Record, mut words: Vec<String>) -> Result<KeptGraph> {
         let _turn = self.turn.lock().await;
         let name = record.name.clone();
         let known = match self.all().get(&name) {
@@ -189,6 +189,11 @@ impl Graphs {
             kept.rest(TRY).await.map_err(|ended| not_at_rest(&name, &ended, &kept.standing()))?;
         }
         let before = known.as_ref().and_then(|_| Record::read(&self.state.file(&name)).ok());
+        if let Some(before) = &before {
+            let spec = |record: &Record| worker::spec_of(&record.source, &name);
+            let heard = spec(&record).first_words_as(&spec(before)).into_iter();
+            words.extend(heard.flat_map(|name| ["--heard".to_owned(), name]));
+        }
         let kept = match self.begin_anew(&record, known.clone()) {
             Ok(kept) => kept,
             Err(failure) => {

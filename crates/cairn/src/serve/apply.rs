@@ -202,6 +202,7 @@ impl Serving {
             planned.refuse_writes();
         }
         let mut notes: Vec<String> = planned.warnings.iter().map(ToString::to_string).collect();
+        notes.extend(self.live.forget_trust(&mut planned));
         notes.extend(survey.iter().flat_map(|survey| survey.notices().to_vec()));
         Ok(Wanted { planned, survey, notes })
     }

@@ -51,6 +51,9 @@ struct WorkerArgs {
     /// Make disks as the spec says; at later starts what is not there is missing
     #[arg(long)]
     first: bool,
+    /// A disk or device that was told at an earlier start what is said of it for the first one
+    #[arg(long)]
+    heard: Vec<String>,
     /// Label a disk whatever is on it
     #[arg(long)]
     wipe: Vec<String>,
@@ -109,9 +112,7 @@ impl WorkerArgs {
         let record = file.record();
         let options = ServeOptions { take: self.take, ..options(&record.options) };
         let mut spec = file.choose(&core, &options, &self.wipe)?;
-        if !self.first {
-            spec.forget_first_words();
-        }
+        spec.forget_first_words(|name| !self.first || self.heard.iter().any(|heard| heard == name));
         trust(&mut spec, &self.trust)?;
         options.serve_on(
             core,

@@ -21,12 +21,6 @@ pub fn allow(old: &Now, planned: &Planned, stays: &[Option<usize>]) -> Result<()
             ));
         }
     }
-    if let Some((device, said)) = newly_trusted(&old.planned, planned) {
-        return refuse(format!(
-            "trust = {said} is a word for a start, and {device} runs: it knows who has every write. Next: \
-             leave it away; or stop, and start with it"
-        ));
-    }
     let has_all = having_all(old);
     let compared = Compared { old: &old.planned, new: planned, stays, has_all: &has_all };
     if let Some(Renamed { device, was, is }) = renamed(&compared) {

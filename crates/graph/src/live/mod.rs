@@ -30,12 +30,12 @@ use block::{Env, Error, ErrorKind, Kept, Locked, Mono, NothingKept, Op, RangeLoc
 
 use crate::Graph;
 use crate::engine::Engine;
-use crate::kind::Maker;
+use crate::kind::{Maker, TRUST};
 use crate::labels::{Absent, Labels, Refusal, Survey};
 use crate::running::Before;
 use crate::spec::Planned;
 
-use allow::{allow, shows};
+use allow::{allow, newly_trusted, shows};
 use bytes::Differs;
 pub use changes::{Changes, Line};
 
@@ -134,6 +134,22 @@ impl Live {
     /// What is open now.
     pub fn now(&self) -> Rc<Now> {
         self.now.borrow().clone()
+    }
+
+    /// Takes what is a word for a start away from devices that run, and says so: they know who has every write.
+    pub fn forget_trust(&self, planned: &mut Planned) -> Vec<String> {
+        let old = self.now();
+        let mut notes = Vec::new();
+        while let Some((device, said)) = newly_trusted(&old.planned, planned) {
+            notes.push(format!(
+                "trust = {said} is a word for a start, and {device} runs: it knows who has every write, and copies \
+                 nothing for that"
+            ));
+            let device = device.to_owned();
+            let node = planned.nodes.iter_mut().find(|node| node.name == device);
+            node.into_iter().for_each(|node| node.given.options.retain(|(name, _)| *name != TRUST));
+        }
+        notes
     }
 
     /// What a change to `planned` would do.

@@ -47,9 +47,10 @@ impl Spec {
         Ok(disk.fields.len() < said)
     }
 
-    /// What was said for the first start alone. What is not there is missing from now on: no disk is made in its place;
-    /// and where labels tell whose bytes count, they do: whom somebody trusted once may have missed everything since.
-    pub fn forget_first_words(&mut self) {
+    /// What was said for the first start alone, by disks and devices that have heard it. What is not there is missing
+    /// from now on: no disk is made in its place; and where labels tell whose bytes count, they do: whom somebody trusted
+    /// once may have missed everything since.
+    pub fn forget_first_words(&mut self, heard: impl Fn(&str) -> bool) {
         let told = |entry: &Entry| {
             let disks = self.beneath(&entry.name.text).into_iter();
             let mut disks = disks.filter_map(|name| self.disk(&name));
@@ -58,14 +59,27 @@ impl Spec {
             })
         };
         let told: Vec<bool> = self.entries.iter().map(told).collect();
-        for (entry, told) in self.entries.iter_mut().zip(told) {
-            let forgotten = match entry.section {
-                Section::Disk => "create",
-                Section::Device if told => TRUST,
-                Section::Device | Section::Export => continue,
-            };
-            entry.fields.retain(|field| field.key.text != forgotten);
+        let all = self.entries.iter_mut().zip(told);
+        for (entry, told) in all.filter(|(entry, _)| heard(&entry.name.text)) {
+            if let Some(word) = first_word(entry).filter(|word| *word != TRUST || told) {
+                entry.fields.retain(|field| field.key.text != word);
+            }
         }
+    }
+
+    /// The disks and devices of which `before` says the same for a first start.
+    pub fn first_words_as(&self, before: &Self) -> Vec<String> {
+        let shown = |entry: &Entry, key: &str| entry.field(key).map(|item| item.raw.show());
+        let is_heard = |entry: &&Entry| {
+            let word = first_word(entry).filter(|word| entry.field(word).is_some());
+            let Some(word) = word else { return false };
+            let mut before =
+                before.entries.iter().filter(|it| it.is(entry.section, &entry.name.text));
+            // At another place it would be another disk.
+            let mut all = PLACES.iter().chain([&word]);
+            before.any(|before| all.all(|key| shown(entry, key) == shown(before, key)))
+        };
+        self.entries.iter().filter(is_heard).map(|entry| entry.name.text.clone()).collect()
     }
 
     /// The bytes of `member` count at this start, where those of the members may differ.
@@ -169,6 +183,15 @@ impl Entry {
     }
 }
 
+/// What may be said of it for a first start alone.
+fn first_word(entry: &Entry) -> Option<&'static str> {
+    match entry.section {
+        Section::Disk => Some("create"),
+        Section::Device => Some(TRUST),
+        Section::Export => None,
+    }
+}
+
 /// Whether a device may be told whom to trust.
 fn takes_trust(entry: &Entry, registry: Registry) -> bool {
     let Some(Raw::Text(kind)) = entry.field("kind").map(|item| &item.raw) else { return false };
@@ -226,7 +249,7 @@ vol = { on = "half" }
         };
         let forgotten = |text: &str| {
             let mut spec = Spec::parse(text, "g.toml", &|_| None);
-            spec.forget_first_words();
+            spec.forget_first_words(|_| true);
             shown(&spec)
         };
         let now = forgotten(&text("label = true"));
@@ -235,6 +258,12 @@ vol = { on = "half" }
         // Of raw disks nobody else knows.
         let now = forgotten(&text("label = false"));
         assert_eq!(now[2], r#"pair: kind="mirror" on=["a", "b"] trust="a""#);
+        // What is said anew is heard.
+        let spec =
+            Spec::parse(&text("label = true").replace("b.img", "c.img"), "g.toml", &|_| None);
+        let before = |text: &str| spec.first_words_as(&Spec::parse(text, "g.toml", &|_| None));
+        assert_eq!(before(&text("label = true")), ["a", "pair"]);
+        assert_eq!(before(TEXT), ["a"]);
     }
 
     #[test]
