@@ -357,9 +357,23 @@ fn who_is_not_what_it_should_be_is_copied_as_a_whole() {
     assert_eq!(case.missing(), [map(&[]), Map::all(10)]);
     // Somebody had to say whom to trust.
     case.found = vec![found(Some(&newest)), found(Some(&both(true)))];
+    case.found[0].present = false;
     case.trust = Some(1);
+    case.may_degrade = true;
     assert_eq!(case.decide(), Ok(vec![STALE, IN]));
     assert_eq!(case.missing(), [Map::all(10), map(&[])]);
+}
+
+#[test]
+fn a_word_brings_no_older_bytes_back_where_labels_tell() {
+    let newest = record(
+        point(1, 6),
+        true,
+        &[("a", IN, point(1, 5), point(1, 6)), ("b", FAILED, point(1, 5), point(1, 5))],
+    );
+    let mut case = Case::new(vec![found(Some(&newest)), found(Some(&both(true)))]);
+    case.trust = Some(1);
+    assert_eq!(case.decide(), Ok(vec![IN, FAILED]));
 }
 
 #[test]
