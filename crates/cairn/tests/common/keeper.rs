@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use api::{DaemonView, KeptGraph};
 
-use super::{Dir, PATIENCE, Ran, send, until};
+use super::{Dir, PATIENCE, Ran, send, tool, until};
 
 pub struct Daemon<'d> {
     pub dir: &'d Dir,
@@ -133,4 +133,26 @@ impl Drop for Daemon<'_> {
             let _ = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status();
         }
     }
+}
+
+/// A labelled mirror called `name`, and what else is in the spec.
+pub fn mirror(name: &str, more: &str) -> String {
+    format!(
+        "name = \"{name}\"\n[disk]\n\
+         a = {{ file = \"{name}-a.img\", size = \"16MiB\", create = true, label = true }}\n\
+         b = {{ file = \"{name}-b.img\", size = \"16MiB\", create = true, label = true }}\n\
+         [device]\npair = {{ kind = \"mirror\", on = [\"a\", \"b\"] }}\n\
+         [export]\nvol = {{ on = \"pair\" }}\n{more}"
+    )
+}
+
+/// `vol` of a graph.
+pub fn uri(dir: &Dir, graph: &str) -> String {
+    format!("nbd+unix:///vol?socket={}", dir.path(&format!("run/cairn/{graph}.sock")).display())
+}
+
+/// What qemu-io does with it, flushed.
+pub fn io(dir: &Dir, graph: &str, command: &str) {
+    let ran = tool(dir, "qemu-io", &["-f", "raw", &uri(dir, graph), "-c", command, "-c", "flush"]);
+    assert!(ran.code == 0 && !ran.out.contains("failed"), "{command}: {ran:?}");
 }
