@@ -33,11 +33,17 @@ pub(super) struct Slot {
     pub waker: Option<Waker>,
 }
 
-/// Payload that follows a reply in the stream.
+/// What follows a reply in the stream.
 pub(super) struct Follows {
     pub cookie: u64,
-    pub into: Buf,
+    pub what: Rest,
     pub last: bool,
+}
+
+/// Payload, or so many bytes that nobody looks at.
+pub(super) enum Rest {
+    Data(Buf),
+    Nothing(usize),
 }
 
 pub(super) fn place_of(cookie: u64) -> usize {
@@ -82,17 +88,23 @@ impl Pending {
                 }
                 let whole = slot.buf.as_ref().expect("a read has its buffer").len();
                 let into = slot.place(slot.offset, whole as u64)?;
-                return Ok(Some(Follows { cookie, into, last: true }));
+                return Ok(Some(Follows { cookie, what: Rest::Data(into), last: true }));
             }
             Body::Simple | Body::None => {}
             Body::Data { offset, len } => {
                 let into = slot.place(*offset, u64::from(*len))?;
-                return Ok(Some(Follows { cookie, into, last: message.done }));
+                return Ok(Some(Follows { cookie, what: Rest::Data(into), last: message.done }));
             }
             Body::Hole { offset, len } => {
                 slot.place(*offset, u64::from(*len))?.write().fill(0);
             }
-            Body::Status { extents, .. } => slot.extents = states(extents),
+            Body::Status { extents, more, .. } => {
+                slot.extents = states(extents);
+                if *more > 0 {
+                    let what = Rest::Nothing(*more as usize);
+                    return Ok(Some(Follows { cookie, what, last: message.done }));
+                }
+            }
             Body::Error { errno, message, .. } => {
                 let words = if message.is_empty() { "the server says so" } else { message };
                 slot.failed = Some(Error::os(errno.to_wire() as i32, words));
@@ -181,10 +193,16 @@ pub fn try_any_replies(bytes: &[u8]) -> usize {
     while let Ok(Some((message, used))) = ReplyMessage::parse(bytes, style, 1 << 20) {
         bytes = &bytes[used..];
         let Ok(follows) = pending.hear(&message, style) else { break };
-        let Some(Follows { cookie, into, last }) = follows else { continue };
-        assert!(into.read().iter().all(|byte| *byte == NOT_COME), "it comes once");
-        into.write().fill(COME);
-        let Some(rest) = bytes.get(into.len()..) else { break };
+        let Some(Follows { cookie, what, last }) = follows else { continue };
+        let len = match what {
+            Rest::Data(into) => {
+                assert!(into.read().iter().all(|byte| *byte == NOT_COME), "it comes once");
+                into.write().fill(COME);
+                into.len()
+            }
+            Rest::Nothing(len) => len,
+        };
+        let Some(rest) = bytes.get(len..) else { break };
         bytes = rest;
         if last {
             pending.finish(cookie);

@@ -3,9 +3,11 @@
 use std::time::{Duration, Instant};
 
 use crate::fake::{
-    Act, Claim, FLAGS, FLUSH, Fake, MULTI_CONN, PIECE_BYTE, Piece, READ, READ_ONLY, SLOW, WRITE,
+    Act, BLOCK_STATUS, Claim, FLAGS, FLUSH, Fake, MULTI_CONN, PIECE_BYTE, Piece, READ, READ_ONLY,
+    SLOW, WRITE,
 };
 use crate::volume::{Volume, says, time};
+use block::{EXTENTS_MAX, Extent, State};
 use graph::kind::Value;
 
 fn good(_: u32) -> (u64, u16) {
@@ -114,6 +116,31 @@ fn pieces_that_make_no_read_end_the_connection() {
         let (bytes, reconnects) = in_pieces(pieces);
         assert_eq!(reconnects, 1, "{pieces:?}");
         assert!(bytes.iter().all(|byte| *byte == PIECE_BYTE), "{pieces:?}");
+    }
+}
+
+#[test]
+fn a_status_may_be_longer_than_what_one_receive_takes() {
+    // The last is as many as a server may send.
+    for count in [1, EXTENTS_MAX as u32 + 1, 33_000, 131_072] {
+        let fake = Fake::new(
+            |_| (1 << 30, FLAGS),
+            move |asked| match asked.command {
+                BLOCK_STATUS => Act::Extents(count),
+                READ => Act::Pieces(WHOLE),
+                _ => Act::Serve,
+            },
+        );
+        fake.seen().structured = true;
+        let volume = Volume::new(&fake.uri(), &[]);
+        let told = volume.status(0, 1 << 30).unwrap();
+        assert_eq!(told.len(), EXTENTS_MAX.min(count as usize));
+        let by_turns = [State::Data, State::Hole].into_iter().cycle();
+        for (extent, state) in told.into_iter().zip(by_turns) {
+            assert_eq!(extent, Extent { len: 512, state });
+        }
+        assert!(volume.read(0, 4096).unwrap() == [PIECE_BYTE; 4096], "what comes next is heard");
+        assert_eq!(volume.counter("reconnects"), 0);
     }
 }
 
