@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::fake::{
     Act, BLOCK_STATUS, Claim, FLAGS, FLUSH, Fake, MULTI_CONN, PIECE_BYTE, Piece, READ, READ_ONLY,
-    SLOW, WRITE,
+    SLOW, WRITE, WRITE_ZEROES,
 };
 use crate::volume::{Volume, says, time};
 use block::{EXTENTS_MAX, Extent, State};
@@ -178,6 +178,26 @@ fn one_that_is_smaller_than_it_says_fails_what_is_behind_its_end() {
     says(volume.read(3 << 20, 4096), "far: ");
     volume.write(0, 4096, 1, false).unwrap();
     volume.flush().unwrap();
+}
+
+#[test]
+fn one_that_is_larger_than_any_disk_is_refused() {
+    let claims: [Claim; 3] =
+        [|_| (i64::MAX as u64 - 511, FLAGS), |_| (1 << 63, FLAGS), |_| (u64::MAX, FLAGS)];
+    for (n, claim) in claims.into_iter().enumerate() {
+        let fake = Fake::new(claim, |asked| match asked.command {
+            WRITE_ZEROES => Act::Pretend,
+            _ => Act::Serve,
+        });
+        match Volume::try_new(&fake.uri(), &[]) {
+            // Its last bytes, in two commands.
+            Ok(volume) if n == 0 => volume.zero(claim(1).0 - (3 << 29), 3 << 29).unwrap(),
+            Ok(_) => panic!("{} bytes are taken", claim(1).0),
+            refused => {
+                says(refused, "bytes; a disk has at most 9223372036854775807");
+            }
+        }
+    }
 }
 
 #[test]
