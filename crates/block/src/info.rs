@@ -12,7 +12,7 @@ pub struct Info {
     pub block_size: u32,
     /// Requests of this many bytes are carried out best; a multiple of `block_size`.
     pub preferred_io: u32,
-    /// The longest read or write in bytes; longer ones are split above.
+    /// The longest read or write in bytes, a multiple of `block_size`; longer ones are split above.
     pub max_transfer: u32,
     /// The address of every payload is a multiple of this many bytes; 1 where any will do.
     pub buf_align: u32,
@@ -55,15 +55,18 @@ impl Info {
         }
     }
 
-    /// What is true of a device that stands on both: the larger block, the weaker promise.
+    /// What is true of a device that stands on both: the larger block, the weaker promise. It may be that one takes
+    /// less at once than a block of the other: then the longest transfer is 0.
     /// The size is left as it is; the device above computes its own.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
+        let block_size = self.block_size.max(other.block_size);
+        let most = self.max_transfer.min(other.max_transfer);
         Self {
             size: self.size,
-            block_size: self.block_size.max(other.block_size),
+            block_size,
             preferred_io: self.preferred_io.max(other.preferred_io),
-            max_transfer: self.max_transfer.min(other.max_transfer),
+            max_transfer: most - most % block_size,
             buf_align: self.buf_align.max(other.buf_align),
             read_only: self.read_only || other.read_only,
             volatile_cache: self.volatile_cache || other.volatile_cache,
@@ -100,5 +103,23 @@ impl Needs {
     /// Up to `children` at once, without buffers of its own.
     pub const fn children(children: u32) -> Self {
         Self { children, scratch_copies: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transfers_are_whole_blocks_of_both() {
+        let both = |block_size, max_transfer| {
+            let other = Info { max_transfer, ..Info::disk(1 << 20, 512) };
+            Info::disk(1 << 20, block_size).and(&other).max_transfer
+        };
+        for (block_size, max_transfer, most) in
+            [(512, 6656, 6656), (4096, 6656, 4096), (4096, 4096, 4096), (4096, 3584, 0)]
+        {
+            assert_eq!(both(block_size, max_transfer), most, "{block_size} and {max_transfer}");
+        }
     }
 }

@@ -56,13 +56,18 @@ struct Other(Child);
 
 impl Other {
     fn start(dir: &Dir) -> Self {
+        Self::at(dir, "other.sock", &["memory", "1M"])
+    }
+
+    fn at(dir: &Dir, socket: &str, args: &[&str]) -> Self {
         let child = Command::new("nbdkit")
-            .args(["-f", "-U", "other.sock", "memory", "1M"])
+            .args(["-f", "-U", socket])
+            .args(args)
             .current_dir(&dir.0)
             .stdin(Stdio::null())
             .spawn()
             .expect("nbdkit is needed: install the package nbdkit");
-        until("nbdkit", || dir.path("other.sock").exists());
+        until("nbdkit", || dir.path(socket).exists());
         Self(child)
     }
 
@@ -76,6 +81,37 @@ impl Drop for Other {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+#[test]
+fn servers_with_other_limits_stand_side_by_side() {
+    let dir = Dir::new();
+    let start = |socket: &str, blocks: u32, most: u32| {
+        let limits = [("minimum", blocks), ("preferred", blocks), ("maximum", most)];
+        let [blocks, preferred, most] = limits.map(|(what, n)| format!("blocksize-{what}={n}"));
+        let filter = "--filter=blocksize-policy";
+        Other::at(&dir, socket, &[filter, "memory", "1M", &blocks, &preferred, &most])
+    };
+    let disk = |name| format!("{name} = {{ nbd = \"nbd+unix:///?socket={name}.sock\" }}\n");
+    for (name, third) in [("some.toml", "odd"), ("none.toml", "small")] {
+        let (a, b) = (disk("large"), disk(third));
+        let both = format!("both = {{ kind = \"concat\", on = [\"large\", \"{third}\"] }}");
+        let spec = format!("[disk]\n{a}{b}[device]\n{both}\n[export]\nvol = {{ on = \"both\" }}\n");
+        dir.write(name, &spec);
+    }
+    let _large = start("large.sock", 4096, 1 << 20);
+    // 13 blocks at once are one of the other's, and a bit.
+    let _odd = start("odd.sock", 512, 13 * 512);
+    let _small = start("small.sock", 512, 4 * 512);
+    let serve = dir.serve(&["some.toml"]);
+    let ran = io(&dir, &serve, &["write -P 5 1020k 64k", "read -P 5 1020k 64k"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    serve.stop().ok();
+    let ran = dir.cairn(&["validate", "none.toml"]);
+    assert!(
+        ran.code == 3 && ran.err.contains("\"both\" would have blocks of 4096 bytes"),
+        "{ran:?}"
+    );
 }
 
 #[test]

@@ -3,6 +3,8 @@
 
 #[path = "common/served.rs"]
 mod served;
+#[path = "common/spoken.rs"]
+mod spoken;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -13,6 +15,7 @@ use graph::engine::{AnyDevice, Engine};
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
 use sim::{Client, Count, CutPolicy, Door, Model, ProcessId, SimDisk, SimWorld};
+use wire::nbd::{Command, TransmissionFlags};
 
 const SEEDS: u64 = 100;
 const LIVES: u64 = 6;
@@ -54,6 +57,11 @@ async fn live(env: Env, connections: u64, up: Up) {
     *up.borrow_mut() = Some((Client::new(&engine, node), disk));
     let _life = Life { engine, up };
     std::future::pending::<()>().await;
+}
+
+fn counted(disk: &dyn AnyDevice, name: &str) -> u64 {
+    let Handled::Done(Ok(report)) = disk.control(&Control::Report) else { panic!("a report") };
+    report.counters.iter().find(|(known, _)| *known == name).expect("it counts").1
 }
 
 #[derive(Default)]
@@ -170,9 +178,7 @@ impl Trial {
 
     fn count_inherited(&mut self) {
         let Some((_, disk)) = self.up.borrow().clone() else { return };
-        let Handled::Done(Ok(report)) = disk.control(&Control::Report) else { panic!("a report") };
-        let counted = report.counters.iter().find(|(name, _)| *name == "replayed");
-        self.sum.inherited += counted.expect("it counts").1;
+        self.sum.inherited += counted(&*disk, "replayed");
     }
 
     fn end(&mut self) {
@@ -291,4 +297,45 @@ fn one_disk_of_a_name_has_the_memory_at_a_time() {
         served::disk(&env, 1, REPLAY).await.unwrap();
     };
     world.block_on(opened).unwrap();
+}
+
+#[test]
+fn a_server_that_writes_through_by_now_is_told_once_more_and_not_asked_to_flush() {
+    let world = SimWorld::new(1);
+    world.keep_memory();
+    world.enter(SERVER);
+    let server = spoken::serve(&world);
+    server.flags.set(TransmissionFlags::FLUSH);
+    let up = Up::default();
+    let life = |process| {
+        world.enter(ProcessId(process));
+        let env = world.env();
+        env.spawn("a life", live(env.clone(), 1, up.clone()));
+        while up.borrow().is_none() {
+            assert!(world.step(), "it comes up");
+        }
+        let (client, disk) = up.borrow().clone().unwrap();
+        let counts = ["replayed", "unflushed_bytes"].map(|name| counted(&*disk, name));
+        (client, counts)
+    };
+    let told = || server.told.take();
+
+    let (client, counts) = life(2);
+    assert_eq!(counts, [0, 0]);
+    let range = ByteRange::new(0, 4096).unwrap();
+    let write = client.send(Op::write(range, world.env().buf(4096).unwrap()));
+    world.block_on(write).unwrap().result.unwrap();
+    world.kill_process(ProcessId(2));
+    assert_eq!(told(), [Command::Write]);
+
+    server.flags.set(TransmissionFlags::NONE);
+    let (client, counts) = life(3);
+    assert_eq!(counts, [1, 0], "what it was told again, it has");
+    world.block_on(client.send(Op::Flush)).unwrap().result.unwrap();
+    world.kill_process(ProcessId(3));
+    assert_eq!(told(), [Command::Write]);
+
+    let (_, counts) = life(4);
+    assert_eq!(counts, [0, 0], "nothing is left for the next process");
+    assert_eq!(told(), []);
 }

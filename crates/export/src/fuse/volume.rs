@@ -436,7 +436,7 @@ impl Inner {
         let mut at = whole.start();
         let mut result = Ok(());
         while result.is_ok() && at < whole.end() {
-            let end = whole.end().min(at + PIECE_BYTES);
+            let end = whole.end().min(at.saturating_add(PIECE_BYTES));
             let range = ByteRange::between(at, end).expect("not empty");
             result = lower.call(Op::WriteZeroes { range, unmap, fua: false }).await.result;
             at = end;

@@ -441,7 +441,8 @@ async fn zero_in_pieces(connection: Rc<Connection>, header: RequestHeader, token
     let mut at = whole.start();
     let mut result = Ok(());
     while result.is_ok() && at < whole.end() {
-        let piece = ByteRange::between(at, whole.end().min(at + PIECE_BYTES)).expect("not empty");
+        let piece = ByteRange::between(at, whole.end().min(at.saturating_add(PIECE_BYTES)))
+            .expect("not empty");
         result = lower.call(zeroing(&header, piece)).await.result;
         at = piece.end();
     }
@@ -459,8 +460,8 @@ async fn read_through(connection: &Connection, whole: ByteRange) -> Result<()> {
     let buf = connection.export.env.pool().wait_for(PREFETCH_BYTES as usize).await?;
     let mut at = whole.start();
     while at < whole.end() {
-        let piece =
-            ByteRange::between(at, whole.end().min(at + PREFETCH_BYTES)).expect("not empty");
+        let piece = ByteRange::between(at, whole.end().min(at.saturating_add(PREFETCH_BYTES)))
+            .expect("not empty");
         let part = buf.slice(0..piece.len() as usize);
         lower.read(piece, part).await?;
         at = piece.end();

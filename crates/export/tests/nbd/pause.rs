@@ -1,10 +1,10 @@
 //! Connections that another server goes on with, wherever in the stream it happens.
 
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
 
 use super::client::*;
-use super::world::{IDENTITY, MEMORY, SHORT, World};
+use super::world::{IDENTITY, MEMORY, SHORT, World, until};
 
 const PATIENT: export::nbd::Limits =
     export::nbd::Limits { request: Duration::from_secs(20), ..SHORT };
@@ -125,6 +125,40 @@ fn what_is_not_the_same_device_is_closed() {
     assert!(client.is_closed());
     assert_eq!(world.log(), ["vol is not what it was"]);
     assert_eq!(Client::new(&world).read(0, 512), [1; 512]);
+}
+
+#[test]
+fn one_that_has_no_room_is_closed_and_the_others_go_on() {
+    const WHOLE: usize = 32 << 20;
+    let spec = "[disk]\nm = { memory = \"64MiB\" }\n[export]\nvol = { on = \"m\" }\n";
+    let world = World::new(spec, PATIENT);
+    let (mut first, mut hog, mut last) =
+        (Client::new(&world), Client::new(&world), Client::new(&world));
+    // Two of these and what is known of each are more than a state takes.
+    for client in [&mut first, &mut hog] {
+        client.send(&header(WRITE, 0, 0, WHOLE as u32));
+        client.send(&vec![3; WHOLE - 1]);
+    }
+    last.send(&header(FLUSH, 0, 0, 0)[..9]);
+    let is_open = |client: &Client| {
+        client.0.set_nonblocking(true).unwrap();
+        let read = (&client.0).read(&mut [0]);
+        client.0.set_nonblocking(false).unwrap();
+        read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    };
+    until("all has arrived, and one is closed", || {
+        world.next(IDENTITY);
+        !(is_open(&first) && is_open(&hog))
+    });
+    last.send(&header(FLUSH, 0, 0, 0)[9..]);
+    assert_eq!(last.reply().0, 0);
+    let left = [&mut first, &mut hog].into_iter().filter(|client| is_open(client));
+    let answers = left.map(|client| {
+        client.send(&[3]);
+        client.reply().0
+    });
+    assert_eq!(answers.collect::<Vec<_>>(), [0]);
+    assert_eq!(last.read(WHOLE as u64 - 512, 512), [3; 512]);
 }
 
 #[test]

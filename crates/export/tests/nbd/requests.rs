@@ -190,6 +190,30 @@ fn extended_headers_are_those_of_the_specification() {
 }
 
 #[test]
+fn what_goes_in_pieces_may_end_where_numbers_do() {
+    let quarter = |name| format!("{name} = {{ null = \"4194304TiB\" }}\n");
+    let world = World::new(
+        &format!(
+            "[disk]\n{}{}{}{}[device]\nless = {{ kind = \"linear\", on = \"d\", size = \"4398046511103MiB\" }}\n\
+             all = {{ kind = \"concat\", on = [\"a\", \"b\", \"c\", \"less\"] }}\n[export]\nvol = {{ on = \"all\" }}\n",
+            quarter("a"),
+            quarter("b"),
+            quarter("c"),
+            quarter("d"),
+        ),
+        SHORT,
+    );
+    let mut client = Client::shake(&world);
+    assert_eq!(client.option(OPT_EXTENDED, &[])[0].0, ACK);
+    assert_eq!(client.go("vol").last().unwrap().0, ACK);
+    let end = 0_u64.wrapping_sub(SIZE);
+    for (command, len) in [(TRIM, 3 << 29), (WRITE_ZEROES, 3 << 29), (CACHE, 3 << 19)] {
+        client.send(&extended(command, 0, end - len, len));
+        assert_eq!(client.extended_chunk(end - len), (1, 0, vec![]));
+    }
+}
+
+#[test]
 fn a_client_hears_what_the_disk_said() {
     for (with, error) in [("io", EIO), ("nospace", ENOSPC), ("timeout", EIO), ("readonly", EPERM)] {
         let spec = format!(

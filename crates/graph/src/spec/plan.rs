@@ -281,6 +281,16 @@ impl Planner<'_> {
             );
             return None;
         }
+        if answer.info.max_transfer < answer.info.block_size {
+            let (name, block) = (&draft.entry.name, answer.info.block_size);
+            let words = format!(
+                "{:?} would have blocks of {block} bytes, and something beneath it takes less at once. Next: let its \
+                 server take more, or leave it away",
+                name.text
+            );
+            self.log.error(name.at, words);
+            return None;
+        }
         let Answer { info, table, unused_bytes, created, words } = answer;
         let role = if lowers.is_empty() { Role::Disk } else { Role::Device };
         let labelled = match role {

@@ -3,7 +3,7 @@
 use std::panic::AssertUnwindSafe;
 
 use block::ErrorKind;
-use meta::vault::{Options, Vault};
+use meta::vault::{Findings, Options, Vault};
 use sim::SimWorld;
 
 use crate::disk::{Disk, Trace};
@@ -219,4 +219,65 @@ fn opens(image: Vec<u8>) -> bool {
         let _ = vault.check().await;
         vault.flush().await.is_ok() && Vault::open(&env, some(&disks), &SMALL).await.is_ok()
     })
+}
+
+/// What a check that may not write says.
+fn checked(image: &[u8]) -> Findings {
+    let (world, trace) = (SimWorld::new(4), Trace::default());
+    let disks = [Disk::new(0, image.to_vec(), &trace)];
+    let found = block_on(&world, async {
+        let read_only = Options { read_only: true, ..SMALL };
+        Vault::open(&world.env(), some(&disks), &read_only).await?.check().await
+    });
+    assert!(*disks[0].bytes.borrow() == image, "a check writes nothing");
+    found.expect("one superblock is enough")
+}
+
+#[test]
+fn a_check_tells_of_a_superblock_that_is_gone() {
+    let (world, trace) = (SimWorld::new(1), Trace::default());
+    let env = world.env();
+    let disks = scene::blank(1, &trace);
+    let image = || disks[0].bytes.borrow().clone();
+    let says = |image: &[u8], at: usize, bytes: &[u8], why: &str| {
+        let mut damaged = image.to_vec();
+        damaged[at..at + bytes.len()].copy_from_slice(bytes);
+        let found = checked(&damaged);
+        assert!(found.count == 1 && found.repairable, "{at}: {found:?}");
+        let slot = at / 4096 * 4096;
+        assert!(found.wrong[0].starts_with(&format!("superblock on disk0 at {slot}: {why}")));
+        damaged
+    };
+    let lowers = scene::lowers(&disks);
+    block_on(&world, Vault::format(&env, &lowers, scene::SHAPE)).unwrap();
+    let fresh = image();
+    // The first superblock stands alone, and where the second will be are zeros.
+    assert!(fresh[0] != 0 && fresh[4096..8192].iter().all(|byte| *byte == 0));
+    assert_eq!(checked(&fresh).count, 0);
+    says(&fresh, 4096 + 9, &[1], "it is something else");
+    block_on(&world, scene::format(&env, &disks));
+    // Whichever of the two is the newer one.
+    for step in 1..=2 {
+        let vault = block_on(&world, Vault::open(&env, some(&disks), &SMALL)).unwrap();
+        block_on(&world, scene::run(&vault, &trace, step, step)).unwrap();
+        block_on(&world, vault.close()).unwrap();
+        let image = image();
+        assert_eq!(checked(&image).count, 0, "{step}");
+        for at in [0, 4096] {
+            says(&image, at, &[image[at] ^ 1], "it is something else");
+            says(&image, at + 8, &[0x77; 4088], "");
+            let damaged = says(&image, at, &[0; 4096], "it is gone");
+            let again = [Disk::new(0, damaged, &trace)];
+            block_on(&world, async {
+                let vault = Vault::open(&env, some(&again), &SMALL).await.unwrap();
+                scene::run(&vault, &trace, step + 1, step + 1).await.unwrap();
+                vault.close().await.unwrap();
+            });
+            assert_eq!(
+                checked(&again[0].bytes.borrow()).count,
+                0,
+                "the next superblock goes there"
+            );
+        }
+    }
 }

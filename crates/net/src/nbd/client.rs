@@ -17,7 +17,7 @@ use wire::nbd::{
 };
 use wire::stream::{HEADS_BYTES, INBOX_BYTES, Inbox, Outbox, drop_front};
 
-use super::pending::{Follows, Pending, Slot, nonsense, place_of};
+use super::pending::{Follows, Pending, Rest, Slot, nonsense, place_of};
 use super::target::secure;
 
 /// The whole handshake.
@@ -387,8 +387,11 @@ struct Reader<'a> {
 impl Reader<'_> {
     async fn run(&mut self) -> Result<()> {
         while let Some(follows) = self.reply().await? {
-            let Some(Follows { cookie, into, last }) = follows else { continue };
-            self.payload(&into).await?;
+            let Some(Follows { cookie, what, last }) = follows else { continue };
+            match what {
+                Rest::Data(into) => self.payload(&into).await?,
+                Rest::Nothing(len) => self.pass_over(len).await?,
+            }
             if last {
                 self.inner.pending.borrow_mut().finish(cookie);
             }
@@ -418,6 +421,21 @@ impl Reader<'_> {
             }
             match self.inner.socket.recv(self.inbox.room()).await.result? {
                 0 => return Ok(None),
+                n => self.inbox.arrived(n),
+            }
+        }
+    }
+
+    async fn pass_over(&mut self, mut len: usize) -> Result<()> {
+        loop {
+            let here = len.min(self.inbox.len());
+            self.inbox.take(here);
+            len -= here;
+            if len == 0 {
+                return Ok(());
+            }
+            match self.inner.socket.recv(self.inbox.room()).await.result? {
+                0 => return Err(ended()),
                 n => self.inbox.arrived(n),
             }
         }

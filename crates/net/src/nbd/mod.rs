@@ -106,6 +106,9 @@ const RECONNECT_DEFAULT: Duration = Duration::from_secs(30);
 /// A quarter of the buffers that a core has.
 const REPLAY_DEFAULT: u64 = 64 << 20;
 
+/// As for a file. So no sum of a place on the disk and a length is too large for its number.
+const SIZE_MAX_BYTES: u64 = i64::MAX as u64;
+
 /// Connections of one disk.
 const CONNECTIONS_MAX: u64 = 16;
 
@@ -157,6 +160,13 @@ fn log_bytes(given: &Given, facts: &ExportFacts) -> u64 {
 
 fn info_of(given: &Given, env: &Env, facts: &ExportFacts) -> Result<Info> {
     let keeps = log_bytes(given, facts) > 0;
+    if facts.size_bytes > SIZE_MAX_BYTES {
+        let words = format!(
+            "the export has {} bytes; a disk has at most {SIZE_MAX_BYTES}",
+            facts.size_bytes
+        );
+        return Err(Error::new(ErrorKind::Invalid, words));
+    }
     let has = |flag| facts.flags.has(flag);
     let block_size = facts.blocks.min().max(512);
     let size = facts.size_bytes - facts.size_bytes % u64::from(block_size);

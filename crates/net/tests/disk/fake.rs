@@ -12,6 +12,7 @@ pub const WRITE: u16 = 1;
 pub const DISC: u16 = 2;
 pub const FLUSH: u16 = 3;
 pub const WRITE_ZEROES: u16 = 6;
+pub const BLOCK_STATUS: u16 = 7;
 
 /// Flags of an export that flushes, and knows FUA, trim and zeroes.
 pub const FLAGS: u16 = 1 | 1 << 2 | 1 << 3 | 1 << 5 | 1 << 6;
@@ -20,6 +21,7 @@ pub const MULTI_CONN: u16 = 1 << 8;
 
 const GO: u32 = 7;
 const STRUCTURED: u32 = 8;
+const SET_META_CONTEXT: u32 = 10;
 const EINVAL: u32 = 22;
 
 /// How long a slow request takes.
@@ -48,6 +50,8 @@ pub enum Act {
     Pretend,
     /// A read is answered with these pieces, in a structured session.
     Pieces(&'static [Piece]),
+    /// A status is answered with so many extents of 512 bytes, data and holes by turns, in a structured session.
+    Extents(u32),
 }
 
 /// A piece of a structured answer to a read: bytes, or a hole.
@@ -178,7 +182,11 @@ impl Peer {
                 reply(3, &info)?;
                 return reply(1, &[]);
             }
-            let structured = option == STRUCTURED && self.shared.lock().unwrap().structured;
+            let structured = self.shared.lock().unwrap().structured;
+            if structured && option == SET_META_CONTEXT {
+                reply(4, b"\0\0\0\x01base:allocation")?;
+            }
+            let structured = structured && [STRUCTURED, SET_META_CONTEXT].contains(&option);
             // Any other extension is not known.
             reply(if structured { 1 } else { 1 << 31 | 1 }, &[])?;
         }
@@ -220,6 +228,11 @@ impl Peer {
                         self.stream.write_all(&in_pieces(pieces, &head[8..16]))?;
                         continue;
                     }
+                    Act::Extents(count) => {
+                        drop(seen);
+                        self.stream.write_all(&in_extents(count, &head[8..16]))?;
+                        continue;
+                    }
                     Act::Slow => {
                         drop(seen);
                         std::thread::sleep(SLOW);
@@ -238,13 +251,22 @@ impl Peer {
     }
 }
 
+fn chunk(flags: u16, kind: u16, cookie: &[u8], data: &[u8]) -> Vec<u8> {
+    let magic = 0x668e_33ef_u32.to_be_bytes();
+    let words = [flags, kind].map(u16::to_be_bytes).concat();
+    [&magic[..], &words, cookie, &(data.len() as u32).to_be_bytes(), data].concat()
+}
+
+/// A status of the one context that there is.
+fn in_extents(count: u32, cookie: &[u8]) -> Vec<u8> {
+    let extents = (0..count).flat_map(|n| [512, n % 2 * 3]);
+    let words = std::iter::once(1).chain(extents).flat_map(u32::to_be_bytes);
+    chunk(1, 5, cookie, &words.collect::<Vec<_>>())
+}
+
 /// Chunks of a structured reply, and one that says that it is done.
 fn in_pieces(pieces: &[Piece], cookie: &[u8]) -> Vec<u8> {
-    let chunk = |flags: u16, kind: u16, data: &[u8]| {
-        let magic = 0x668e_33ef_u32.to_be_bytes();
-        let words = [flags, kind].map(u16::to_be_bytes).concat();
-        [&magic[..], &words, cookie, &(data.len() as u32).to_be_bytes(), data].concat()
-    };
+    let chunk = |flags, kind, data: &[u8]| chunk(flags, kind, cookie, data);
     let piece = |piece: &Piece| {
         let offset = piece.offset.to_be_bytes();
         match piece.hole {

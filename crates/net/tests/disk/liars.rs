@@ -3,9 +3,11 @@
 use std::time::{Duration, Instant};
 
 use crate::fake::{
-    Act, Claim, FLAGS, FLUSH, Fake, MULTI_CONN, PIECE_BYTE, Piece, READ, READ_ONLY, SLOW, WRITE,
+    Act, BLOCK_STATUS, Claim, FLAGS, FLUSH, Fake, MULTI_CONN, PIECE_BYTE, Piece, READ, READ_ONLY,
+    SLOW, WRITE, WRITE_ZEROES,
 };
 use crate::volume::{Volume, says, time};
+use block::{EXTENTS_MAX, Extent, State};
 use graph::kind::Value;
 
 fn good(_: u32) -> (u64, u16) {
@@ -118,6 +120,31 @@ fn pieces_that_make_no_read_end_the_connection() {
 }
 
 #[test]
+fn a_status_may_be_longer_than_what_one_receive_takes() {
+    // The last is as many as a server may send.
+    for count in [1, EXTENTS_MAX as u32 + 1, 33_000, 131_072] {
+        let fake = Fake::new(
+            |_| (1 << 30, FLAGS),
+            move |asked| match asked.command {
+                BLOCK_STATUS => Act::Extents(count),
+                READ => Act::Pieces(WHOLE),
+                _ => Act::Serve,
+            },
+        );
+        fake.seen().structured = true;
+        let volume = Volume::new(&fake.uri(), &[]);
+        let told = volume.status(0, 1 << 30).unwrap();
+        assert_eq!(told.len(), EXTENTS_MAX.min(count as usize));
+        let by_turns = [State::Data, State::Hole].into_iter().cycle();
+        for (extent, state) in told.into_iter().zip(by_turns) {
+            assert_eq!(extent, Extent { len: 512, state });
+        }
+        assert!(volume.read(0, 4096).unwrap() == [PIECE_BYTE; 4096], "what comes next is heard");
+        assert_eq!(volume.counter("reconnects"), 0);
+    }
+}
+
+#[test]
 fn a_structured_session_has_no_simple_answer_to_a_read() {
     let fake = Fake::new(good, |asked| match asked.connection {
         1 => Act::Serve,
@@ -151,6 +178,26 @@ fn one_that_is_smaller_than_it_says_fails_what_is_behind_its_end() {
     says(volume.read(3 << 20, 4096), "far: ");
     volume.write(0, 4096, 1, false).unwrap();
     volume.flush().unwrap();
+}
+
+#[test]
+fn one_that_is_larger_than_any_disk_is_refused() {
+    let claims: [Claim; 3] =
+        [|_| (i64::MAX as u64 - 511, FLAGS), |_| (1 << 63, FLAGS), |_| (u64::MAX, FLAGS)];
+    for (n, claim) in claims.into_iter().enumerate() {
+        let fake = Fake::new(claim, |asked| match asked.command {
+            WRITE_ZEROES => Act::Pretend,
+            _ => Act::Serve,
+        });
+        match Volume::try_new(&fake.uri(), &[]) {
+            // Its last bytes, in two commands.
+            Ok(volume) if n == 0 => volume.zero(claim(1).0 - (3 << 29), 3 << 29).unwrap(),
+            Ok(_) => panic!("{} bytes are taken", claim(1).0),
+            refused => {
+                says(refused, "bytes; a disk has at most 9223372036854775807");
+            }
+        }
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::{Buf, ByteRange, Control, Env, Error, Handled, Op, Report, Result};
+use block::{Buf, ByteRange, Control, Env, Error, Extent, Handled, Op, Report, Result};
 use graph::engine::{AnyDevice, Engine};
 use graph::kind::{Given, Maker, Value};
 use runtime::{Config, Core};
@@ -77,6 +77,13 @@ impl Volume {
         let into = self.env().buf(len as usize)?;
         match self.call(Op::read(range(at, len), into))? {
             Op::Read { into, .. } => Ok(into.read().to_vec()),
+            op => panic!("it comes back as it went: {op:?}"),
+        }
+    }
+
+    pub fn status(&self, at: u64, len: u64) -> Result<Vec<Extent>> {
+        match self.call(Op::Status { range: range(at, len), extents: Vec::new() })? {
+            Op::Status { extents, .. } => Ok(extents),
             op => panic!("it comes back as it went: {op:?}"),
         }
     }

@@ -1,5 +1,7 @@
 //! Reading the replies of the transmission phase.
 
+use block::EXTENTS_MAX;
+
 use super::bytes::{Reader, text};
 use super::constants::{
     ChunkKind, EXTENDED_REPLY_BYTES, EXTENDED_REPLY_MAGIC, Errno, MAX_STRING_BYTES, ReplyFlags,
@@ -57,8 +59,10 @@ pub enum Body<'a> {
     Status {
         /// The number of the context.
         context: u32,
-        /// The extents, at least one.
+        /// The extents, at least one and at most [`EXTENTS_MAX`].
         extents: Extents<'a>,
+        /// Bytes of more extents than that, which follow in the stream and are to be passed over.
+        more: u32,
     },
     /// The request failed.
     Error {
@@ -108,7 +112,8 @@ impl<'a> ReplyMessage<'a> {
     /// The message at the start of `input` and the bytes it took, `None` if more are needed.
     ///
     /// The bytes of data are not part of the message, so that they can be read straight to where
-    /// they belong; everything else is. `max_payload` bounds the data and holes accepted.
+    /// they belong, nor is the rest of a long status; everything else is, so that no message is longer than
+    /// 128 KiB. `max_payload` bounds the data and holes accepted.
     pub fn parse(
         input: &'a [u8],
         style: ReplyStyle,
@@ -205,7 +210,16 @@ impl ChunkHeader {
             }
         };
         self.length_within(least, most, step)?;
-        Ok(self.payload as usize)
+        Ok(self.payload.min(self.heard_bytes()) as usize)
+    }
+
+    /// What is read of a payload at most: of extents as many as anybody looks at.
+    fn heard_bytes(&self) -> u64 {
+        match self.kind {
+            ChunkKind::BLOCK_STATUS => 4 + 8 * EXTENTS_MAX as u64,
+            ChunkKind::BLOCK_STATUS_EXT => 8 + 16 * EXTENTS_MAX as u64,
+            _ => u64::MAX,
+        }
     }
 
     fn length_within(&self, least: u64, most: u64, step: u64) -> Result<(), ProtocolError> {
@@ -271,7 +285,8 @@ impl ChunkHeader {
                 rule: "must not be zero",
             });
         }
-        Ok(Body::Status { context, extents })
+        let more = self.payload.saturating_sub(self.heard_bytes()) as u32;
+        Ok(Body::Status { context, extents, more })
     }
 
     /// An error of a kind that is not known is an error all the same

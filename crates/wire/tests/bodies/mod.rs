@@ -148,15 +148,15 @@ pub fn reply(data: &[u8]) {
     let Some((first, mut data)) = data.split_first() else { return };
     let style = style(*first);
     while let Ok(Some((message, taken))) = ReplyMessage::parse(data, style, MAX_PAYLOAD_BYTES) {
-        assert!(taken > 0 && taken <= data.len());
+        assert!(taken > 0 && taken <= data.len().min(128 << 10), "an inbox has room for it");
         let follows = match message.body {
             Body::Data { len, .. } => {
                 assert!((1..=MAX_PAYLOAD_BYTES).contains(&len));
                 len as usize
             }
-            Body::Status { extents, .. } => {
-                assert!(extents.iter().count() > 0);
-                0
+            Body::Status { extents, more, .. } => {
+                assert!((1..=block::EXTENTS_MAX).contains(&extents.iter().count()));
+                more as usize
             }
             _ => 0,
         };

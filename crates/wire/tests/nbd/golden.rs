@@ -190,7 +190,7 @@ fn structured_block_status() {
     let bytes = "668e33ef 0001 0005 0102030405060708 00000014 00000007
          00000200 00000003 ffff0000 00000000";
     assert_eq!(status, hex(bytes));
-    let Body::Status { context: 7, extents: read } =
+    let Body::Status { context: 7, extents: read, more: 0 } =
         parsed(&status, ReplyStyle::Structured, 0).body
     else {
         panic!("no status of context 7")
@@ -221,7 +221,7 @@ fn extended_chunks() {
     let bytes = "6e8a278c 0001 0006 0102030405060708 0000000000001000 0000000000000018
          00000007 00000001 0000000200000000 0000000000000003";
     assert_eq!(status, hex(bytes));
-    let Body::Status { context: 7, extents: read } = parsed(&status, style, 0).body else {
+    let Body::Status { context: 7, extents: read, more: 0 } = parsed(&status, style, 0).body else {
         panic!("no status of context 7")
     };
     assert_eq!(read.iter().collect::<Vec<_>>(), extents);

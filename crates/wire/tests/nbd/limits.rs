@@ -185,6 +185,15 @@ fn errors_and_extents_of_replies() {
     assert_eq!(parse(&chunk(5, most_extents, &[])), Ok(false), "waits for the extents");
     let value = u64::from(most_extents);
     assert_eq!(over(parse(&chunk(5, most_extents + 8, &[]))), (value + 8, value));
+    // What nobody looks at stays in the stream.
+    let heard = 4 + 8 * block::EXTENTS_MAX as u32;
+    for (payload, left) in [(heard - 8, 0), (heard, 0), (heard + 8, 8), (most_extents, 1_015_808)] {
+        let bytes = chunk(5, payload, &vec![1; payload.min(heard) as usize]);
+        let (message, taken) =
+            ReplyMessage::parse(&bytes, ReplyStyle::Structured, 0).unwrap().expect("a whole chunk");
+        let Body::Status { more, .. } = message.body else { panic!("no status") };
+        assert_eq!((more, taken), (left, bytes.len()));
+    }
     assert_eq!(parse(&chunk(0x8001, 4096 + 1024, &[])), Ok(false), "waits for the message");
     assert_eq!(over(parse(&chunk(0x8001, 4096 + 1025, &[]))), (5121, 5120));
 
