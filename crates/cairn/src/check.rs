@@ -144,13 +144,17 @@ fn name_in(named: &Named, label: &Label) -> String {
     known.map_or_else(|| label.disk_name.clone(), |(name, _)| name.clone())
 }
 
-/// The disks that have lost what was at their ends, and where they are.
-pub fn cut<'s>(seen: &'s [Seen<'s>], named: &'s Named) -> impl Iterator<Item = (&'s str, &'s str)> {
-    let cut = seen.iter().filter(|seen| seen.has_lost_its_end());
-    cut.filter_map(|seen| {
-        let name = named.iter().find(|(_, known)| known.disk == seen.label.disk)?.0;
-        Some((name.as_str(), seen.place))
-    })
+/// The disks that have lost what was at their ends.
+pub fn cut<'s>(seen: &[Seen<'_>], named: &'s Named) -> impl Iterator<Item = &'s str> {
+    let is_cut = |known: &Remembered| {
+        seen.iter().any(|seen| seen.label.disk == known.disk && seen.has_lost_its_end())
+    };
+    named.iter().filter(move |(_, known)| is_cut(known)).map(|(name, _)| name.as_str())
+}
+
+/// What is wrong, and what to do about it, if that is said.
+pub fn parted(why: &str) -> (&str, &str) {
+    why.split_once(". Next: ").unwrap_or((why, ""))
 }
 
 /// Why the bytes of a disk cannot be copied anew from others, in words: they may be nowhere else, or nobody else may have
@@ -178,8 +182,7 @@ pub fn nowhere_else(
     let mut objections = objections(planned, label).into_iter();
     let (device, why) = objections.find(|(device, _)| is_above(device))?;
     let why = why.to_string();
-    let why = why.split_once(". Next: ").map_or(why.as_str(), |(why, _)| why);
-    Some(format!("{device} cannot be copied from: {why}"))
+    Some(format!("{device} cannot be copied from: {}", parted(&why).0))
 }
 
 /// The disks without a label, as what can be planned: where they are, nobody can tell, and nothing stands on what
@@ -255,7 +258,7 @@ impl Checking<'_> {
     fn disks(&mut self, named: &Named, planned: Option<&Planned>) {
         let mut first: BTreeMap<[u8; 16], &str> = BTreeMap::new();
         for seen in self.seen {
-            let Seen { place, label, inspection } = seen;
+            let Seen { place, inspection, label } = seen;
             let name = name_in(named, label);
             if let Some(had) = seen.cut_from() {
                 let has = inspection.size;
@@ -312,7 +315,7 @@ impl Checking<'_> {
         }
         let trust =
             format!("if its bytes are known to be whole, cairn repair {graph} --trust {name}");
-        let cut = cut(self.seen, named).map(|(name, _)| name).collect::<Vec<_>>();
+        let cut = cut(self.seen, named).collect::<Vec<_>>();
         match planned.map(|planned| nowhere_else(planned, named, self.seen, &cut, name)) {
             Some(None) => (
                 Soundness::Repairable,
@@ -374,7 +377,7 @@ impl Checking<'_> {
     fn in_use(&mut self, named: &Named) {
         let is_named = |label: &Label| named.values().any(|known| known.disk == label.disk);
         for Held { why, label, .. } in self.held.iter().filter(|held| is_named(held.label)) {
-            let (words, next) = why.split_once(". Next: ").unwrap_or((why, ""));
+            let (words, next) = parted(why);
             self.find(Soundness::InUse, &name_in(named, label), words.to_owned(), next);
         }
         for Seen { place, label, .. } in self.seen.iter().filter(|seen| is_named(seen.label)) {
@@ -491,7 +494,7 @@ impl Checking<'_> {
             // What it lacks is not copied by a start that does not come about.
             self.found.retain(|finding| finding.name.as_deref() != Some(device));
             let why = why.to_string();
-            let (words, next) = why.split_once(". Next: ").unwrap_or((&why, ""));
+            let (words, next) = parted(&why);
             self.find(Soundness::Damaged, device, words.to_owned(), next);
         }
     }

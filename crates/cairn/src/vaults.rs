@@ -12,7 +12,7 @@ use graph::labels::{Labels, Opening, Refusal, Survey};
 use graph::spec::{Local, Planned, Role, Spec};
 use meta::Label;
 
-use crate::check::raw_nowhere;
+use crate::check::{parted, raw_nowhere};
 use crate::labels::opening;
 use crate::registry::REGISTRY;
 use crate::scan::place;
@@ -149,14 +149,13 @@ fn wrong(device: &str, report: &Report) -> Vec<Finding> {
 }
 
 fn finding(device: &str, soundness: Soundness, words: String) -> Finding {
-    if let Some((words, next)) = words.split_once(". Next: ") {
-        let (words, next) = (words.to_owned(), next.to_owned());
-        return Finding { soundness, name: Some(device.to_owned()), words, next };
-    }
+    let (words, said) = parted(&words);
     let next = match soundness {
+        _ if !said.is_empty() => said,
         Soundness::Sound | Soundness::InUse => "",
         Soundness::Repairable => "serve it: the next writes put it right",
         Soundness::Damaged => "restore its disks from a copy",
     };
-    Finding { soundness, name: Some(device.to_owned()), words, next: next.to_owned() }
+    let (words, next) = (words.to_owned(), next.to_owned());
+    Finding { soundness, name: Some(device.to_owned()), words, next }
 }

@@ -205,8 +205,7 @@ impl RepairArgs {
             }
         }
         let elsewhere = looked.iter().filter(|(_, there)| there.inspection.has_lost_its_end());
-        let cut =
-            cut(&seen, &named).map(|(name, _)| name).chain(elsewhere.map(|(said, _)| said.name));
+        let cut = cut(&seen, &named).chain(elsewhere.map(|(said, _)| said.name));
         let cut = cut.filter(|name| self.trust.iter().all(|trusted| trusted != name)).collect();
         let lost = said.iter().map(|(name, ..)| name.as_str()).collect();
         let take = self.take;
