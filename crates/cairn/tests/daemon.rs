@@ -11,14 +11,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use api::{Applied, GraphView, KeptGraph, KeySlots, Phase, Status};
-use common::keeper::{Daemon, io, mirror, uri};
+use common::keeper::{Daemon, home, io, mirror, uri};
 use common::{Dir, send, until};
-
-fn home() -> Dir {
-    let dir = Dir::new();
-    dir.write("home.toml", &mirror("home", ""));
-    dir
-}
 
 #[test]
 fn of_several_graphs_the_one_is_meant_that_has_it() {

@@ -6,14 +6,8 @@ mod common;
 use std::fs;
 
 use api::Phase;
-use common::keeper::{Daemon, io, mirror};
+use common::keeper::{Daemon, home, io, mirror};
 use common::{Dir, send, until};
-
-fn home() -> Dir {
-    let dir = Dir::new();
-    dir.write("home.toml", &mirror("home", ""));
-    dir
-}
 
 #[test]
 fn whom_somebody_trusted_once_is_not_trusted_at_later_starts() {

@@ -146,6 +146,13 @@ pub fn mirror(name: &str, more: &str) -> String {
     )
 }
 
+/// A directory with the spec of such a mirror called `home`.
+pub fn home() -> Dir {
+    let dir = Dir::new();
+    dir.write("home.toml", &mirror("home", ""));
+    dir
+}
+
 /// `vol` of a graph.
 pub fn uri(dir: &Dir, graph: &str) -> String {
     format!("nbd+unix:///vol?socket={}", dir.path(&format!("run/cairn/{graph}.sock")).display())
