@@ -195,8 +195,10 @@ fn let_go(name: &Name, device: Device, patience: Duration) -> Result<Option<Erro
         let users = Users::of(device, &link);
         let limit = match alone {
             Some(alone) if users.is_empty() => break alone,
-            // What is only open may be closed in a moment; what is mounted is not.
+            // What is only open may be closed in a moment, and a mount that nothing shows is one that
+            // is being taken apart. What is seen to be mounted stays so.
             Some(_) => patience.max(GLANCE),
+            None if users.is_empty() => patience.max(GLANCE),
             None => patience,
         };
         if begun.elapsed() >= limit {

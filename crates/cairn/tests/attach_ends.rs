@@ -44,7 +44,16 @@ fn a_device_in_use_says_by_whom_and_stays() {
         format!("is open in process {} (sleep). Next: end what has it open\n", open.id());
     assert!(ran.code == 5 && ran.err.ends_with(&expected), "{ran:?}");
     drop(open);
+
+    // Mounted where only they see it, and not for long: that is waited for.
+    run("mkfs.ext4", &["-q", &name.shown()]);
+    let script = format!("mount {} {at}; touch mounted; sleep 1; umount {at}", name.shown());
+    let mut command = Command::new("unshare");
+    let hidden = command.args(["--mount", "sh", "-ec", &script]).current_dir(&dir.0);
+    let mut hidden = Background::start(hidden);
+    until("it is mounted", || dir.path("mounted").exists());
     name.detach_well();
+    assert_eq!(hidden.end(), Some(0));
     assert!(name.is_gone());
     let ran = name.detach();
     assert!(ran.code == 4 && ran.err.contains("nothing is attached here"), "{ran:?}");
