@@ -88,11 +88,24 @@ async fn each<T>(
                 let in_use = failure.code == Exit::InUse.code();
                 let label = in_use.then(|| label_in_use(&path)).flatten();
                 let path = path.display().to_string();
-                skipped.push(Skipped { path, why: failure.message, label });
+                // The device and its disk have one name here, and each says it.
+                let once = failure.message.strip_prefix(&format!("{path}: "));
+                let once = once.filter(|once| once.starts_with(&path));
+                let why = once.unwrap_or(&failure.message).to_owned();
+                skipped.push(Skipped { path, why, label });
             }
         }
     }
     Ok((found, skipped))
+}
+
+/// What is said where no graph was found.
+pub fn no_label(skipped: &[Skipped]) -> &'static str {
+    if skipped.is_empty() {
+        "no disk here has a label.\n"
+    } else {
+        "no other disk here has a label.\n"
+    }
 }
 
 /// Of a disk whose label cannot be used nobody knows whose it is.

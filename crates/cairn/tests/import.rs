@@ -153,7 +153,14 @@ fn the_list_says_what_an_import_would() {
     let list = dir.text(&["import"]);
     assert!(list.contains("skipped: a.img has a damaged label"), "{list}");
     let found: Value = dir.json(0, &["import"]);
-    assert_eq!(found["skipped"][0]["path"], "a.img");
+    assert_eq!(skipped(&found), ["a.img"]);
+}
+
+/// The files that were not looked at. What this machine has for devices, and how well, is no matter of a test.
+fn skipped(found: &Value) -> Vec<&str> {
+    let paths =
+        found["skipped"].as_array().unwrap().iter().map(|one| one["path"].as_str().unwrap());
+    paths.filter(|path| !path.starts_with("/dev/")).collect()
 }
 
 /// A mirror whose halves were served apart.
@@ -256,7 +263,7 @@ fn a_name_that_no_spec_can_say_is_passed_over_and_told() {
         assert!(text.out.contains(why) && text.out.contains("Next: rename it"), "{text:?}");
         // The copy that is missing is no failure of an import.
         let found: Value = dir.json(text.code, &[verb]);
-        assert_eq!(found["skipped"][0]["path"], "\u{fffd}.img");
+        assert_eq!(skipped(&found), ["\u{fffd}.img"]);
         assert_eq!(found["graphs"][0]["disks"][0]["name"], "b");
     }
 }

@@ -194,8 +194,8 @@ impl Found {
         };
         let skipped = self.skipped.iter().filter(|one| !is_told(one));
         text.extend(skipped.map(|Skipped { why, .. }| format!("skipped: {why}\n")));
-        if text.is_empty() {
-            text.push_str("no disk here has a label.\n");
+        if self.graphs.is_empty() && self.unread.is_empty() {
+            text.push_str(scan::no_label(&self.skipped));
         }
         text
     }

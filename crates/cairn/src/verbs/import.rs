@@ -323,8 +323,8 @@ impl Found {
         for Skipped { why, .. } in self.skipped.iter().filter(|one| !is_told(&one.path)) {
             text.push_str(&format!("skipped: {why}\n"));
         }
-        if text.is_empty() {
-            text.push_str("no disk here has a label.\n");
+        if self.graphs.is_empty() {
+            text.push_str(scan::no_label(&self.skipped));
         }
         text
     }

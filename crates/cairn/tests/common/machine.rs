@@ -3,8 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use super::{Dir, Ran, until};
+
+/// How long a test that failed waits for what it has attached to be free.
+const DETACH_MAX: Duration = Duration::from_secs(10);
+/// A command's exit code where somebody has the device open.
+const IN_USE: i32 = 5;
 
 /// Whether this is root; says that a test is passed over if not.
 pub fn is_root() -> bool {
@@ -128,8 +135,12 @@ impl Drop for Name<'_> {
         let at = self.mount_point();
         if std::thread::panicking() {
             let _ = Command::new("umount").arg("-l").arg(at).status();
-            // Its server may be gone, or go with the test.
-            let _ = self.detach();
+            // Its server may be gone, or go with the test, and what the test has started be about to end. A device
+            // that stays would be found by the tests that come after.
+            let patience = Instant::now() + DETACH_MAX;
+            while self.detach().code == IN_USE && Instant::now() < patience {
+                sleep(Duration::from_millis(100));
+            }
         }
     }
 }
