@@ -240,7 +240,8 @@ fn at_the_limit_of_descriptors_accepting_rests() {
     let mut command = std::process::Command::new("sh");
     command.args(["-c", line]).current_dir(&dir.0).env("CAIRN", env!("CARGO_BIN_EXE_cairn"));
     command.env("XDG_RUNTIME_DIR", dir.path("run"));
-    command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    let said = std::fs::File::create(dir.path("said")).unwrap();
+    command.stdout(std::process::Stdio::null()).stderr(said);
     let mut child = command.spawn().unwrap();
     until("the server", || dir.path("pid").exists());
     let mut crowd: Vec<_> =
@@ -266,6 +267,10 @@ fn at_the_limit_of_descriptors_accepting_rests() {
     dir.text(&["status"]);
     child.kill().unwrap();
     child.wait().unwrap();
+    let said = std::fs::read_to_string(dir.path("said")).unwrap();
+    let waiting = "Too many open files (os error 24); connections wait until others are closed";
+    let told = said.lines().filter(|line| line.contains("x.sock: ") && line.contains(waiting));
+    assert_eq!(told.count(), 1, "{said}");
 
     let few = std::process::Command::new("sh")
         .args(["-c", "ulimit -n 40; exec \"$CAIRN\" serve many.toml"])

@@ -189,6 +189,8 @@ struct Listening {
     entrusted: Cell<bool>,
     // Accepts whose waiters went away: the next waiter takes the connection that they find.
     left: RefCell<Vec<Ticket>>,
+    // Whether the user knows that connections wait for descriptors.
+    told: Cell<bool>,
 }
 
 struct Handle(Rc<Listening>);
@@ -254,7 +256,8 @@ fn listening(side: Rc<Side>, file: OwnedFd, at: &Address, ours: bool) -> Result<
     };
     let (file, closed, left) = (Rc::new(file), Cell::new(false), RefCell::default());
     let entrusted = Cell::new(false);
-    let listening = Listening { side, file, address, ours, made, closed, entrusted, left };
+    let told = Cell::new(false);
+    let listening = Listening { side, file, address, ours, made, closed, entrusted, left, told };
     Ok(Rc::new(Handle(Rc::new(listening))))
 }
 
@@ -416,6 +419,12 @@ async fn accept(listening: Rc<Listening>) -> Result<Rc<dyn Socket>> {
             Some(libc::ECONNABORTED | libc::EPROTO) => {}
             // Descriptors or memory are short: asking at once would only burn the core.
             Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
+                if !listening.told.replace(true) {
+                    listening.side.note(&format!(
+                        "warning: {error}; connections wait until others are closed. Next: ulimit -n, or \
+                         LimitNOFILE= of the service (said once)"
+                    ));
+                }
                 env.sleep(ACCEPT_REST).await;
             }
             _ => return Err(error),
