@@ -30,8 +30,7 @@ fn a_file_system_keeps_its_files() {
         std::fs::read_link(name.path()).unwrap(),
         std::path::Path::new("..").join(device.file_name().unwrap())
     );
-    run("mkfs.ext4", &["-q", &name.shown()]);
-    name.mount();
+    name.make_fs();
     for n in 0..20 {
         std::fs::write(name.mount_point().join(format!("f{n}")), noise(1 << 20 | n, n as u64))
             .unwrap();
@@ -92,7 +91,7 @@ fn past_the_page_cache_and_through_it() {
     let name = Name::new(&dir);
     name.attach("vol");
     let bytes = noise(8 << 20, 1);
-    let through = File::options().read(true).write(true).open(name.path()).unwrap();
+    let through = name.open();
     // Crooked on purpose: the kernel reads what is around it and writes whole pages.
     through.write_all_at(&bytes, 4097).unwrap();
     through.sync_all().unwrap();
@@ -139,15 +138,14 @@ fn space_that_is_not_needed_is_given_back() {
     let (dir, _serve) = file();
     let name = Name::new(&dir);
     name.attach("vol");
-    run("mkfs.ext4", &["-q", &name.shown()]);
-    name.mount();
+    name.make_fs();
     let used = || std::fs::metadata(dir.path("disk.img")).unwrap().blocks() * 512;
     std::fs::write(name.mount_point().join("f"), noise(64 << 20, 3)).unwrap();
-    run("sync", &["-f", &name.mount_point().display().to_string()]);
+    name.sync();
     let full = used();
     assert!(full >= 64 << 20, "{full}");
     std::fs::remove_file(name.mount_point().join("f")).unwrap();
-    run("sync", &["-f", &name.mount_point().display().to_string()]);
+    name.sync();
     run("fstrim", &[&name.mount_point().display().to_string()]);
     let empty = used();
     assert!(empty + (48 << 20) < full, "{full} bytes before, {empty} after");
@@ -164,7 +162,7 @@ fn zeros_are_zeros() {
     let (dir, _serve) = file();
     let name = Name::new(&dir);
     name.attach("vol");
-    let device = File::options().read(true).write(true).open(name.path()).unwrap();
+    let device = name.open();
     device.write_all_at(&noise(4 << 20, 5), 0).unwrap();
     device.sync_all().unwrap();
     drop(device);
@@ -301,7 +299,7 @@ fn another_servers_export() {
     let mut remote = Background::start(&mut dir.command(&["attach", &uri, "--name", &name.name]));
     common::until("it is attached", || name.path().is_symlink());
     let bytes = noise(1 << 20, 11);
-    let device = File::options().read(true).write(true).open(name.path()).unwrap();
+    let device = name.open();
     device.write_all_at(&bytes, 0).unwrap();
     device.sync_all().unwrap();
     drop(device);
@@ -348,7 +346,7 @@ fn a_device_that_cannot_make_zeros_is_sent_them() {
     let mut command = dir.command(&["attach", &uri, "--name", &name.name]);
     let mut remote = Background::start(&mut command);
     common::until("it is attached", || name.path().is_symlink());
-    let device = File::options().read(true).write(true).open(name.path()).unwrap();
+    let device = name.open();
     device.write_all_at(&noise(2 << 20, 9), 0).unwrap();
     device.sync_all().unwrap();
     drop(device);
@@ -376,7 +374,7 @@ fn errors_of_the_disk_are_errors_of_the_device() {
     let mut command = dir.command(&["attach", &uri, "--name", &name.name]);
     let mut remote = Background::start(&mut command);
     common::until("it is attached", || name.path().is_symlink());
-    let device = File::options().read(true).write(true).open(name.path()).unwrap();
+    let device = name.open();
     device.write_all_at(&noise(1 << 20, 9), 0).unwrap();
     device.sync_all().unwrap();
     std::fs::write(dir.path("fail"), "").unwrap();

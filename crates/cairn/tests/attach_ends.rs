@@ -28,8 +28,7 @@ fn a_device_in_use_says_by_whom_and_stays() {
     let (dir, _serve) = file(&[]);
     let name = Name::new(&dir);
     name.attach("vol");
-    run("mkfs.ext4", &["-q", &name.shown()]);
-    name.mount();
+    name.make_fs();
     let at = name.mount_point().display().to_string();
     let ran = name.detach();
     let expected = format!("error: {} is mounted on {at}. Next: umount {at}\n", name.shown());
@@ -85,10 +84,9 @@ fn a_killed_server_leaves_errors_and_its_successor_clears_up() {
     let (dir, serve) = file(&[]);
     let name = Name::new(&dir);
     let first = name.attach("vol");
-    run("mkfs.ext4", &["-q", &name.shown()]);
-    name.mount();
+    name.make_fs();
     std::fs::write(name.mount_point().join("kept"), noise(1 << 20, 1)).unwrap();
-    run("sync", &["-f", &name.mount_point().display().to_string()]);
+    name.sync();
     // Killed with requests on their way.
     let to = name.mount_point().join("lost").display().to_string();
     let mut dd = Command::new("dd");
@@ -144,14 +142,13 @@ fn sigterm_waits_for_whoever_uses_the_device() {
     let (dir, serve) = file(&[]);
     let name = Name::new(&dir);
     name.attach("vol");
-    run("mkfs.ext4", &["-q", &name.shown()]);
-    name.mount();
+    name.make_fs();
     serve.signal("TERM");
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_millis(300) {
         // It serves on until it is let go.
         std::fs::write(name.mount_point().join("f"), noise(1 << 16, 2)).unwrap();
-        run("sync", &["-f", &name.mount_point().display().to_string()]);
+        name.sync();
     }
     name.umount();
     let ran = serve.end();
@@ -172,8 +169,7 @@ fn past_the_deadline_its_users_are_left_behind() {
     let (dir, serve) = file(&["--stop-timeout", "500ms"]);
     let name = Name::new(&dir);
     name.attach("vol");
-    run("mkfs.ext4", &["-q", &name.shown()]);
-    name.mount();
+    name.make_fs();
     std::fs::write(name.mount_point().join("f"), noise(1 << 20, 4)).unwrap();
     let ran = serve.stop();
     assert!(ran.code == 12 && ran.err.contains("I/O errors from now on"), "{ran:?}");

@@ -48,7 +48,7 @@ fn end(child: Child) -> Ran {
 
 /// Writes that and has it flushed, and reads it again.
 fn works(name: &Name<'_>, seed: u64) {
-    let mut device = fs::File::options().read(true).write(true).open(name.path()).unwrap();
+    let mut device = name.open();
     let (bytes, mut there) = (noise(LEN, seed), vec![0; LEN]);
     device.write_all(&bytes).and_then(|()| device.sync_all()).expect("it is written");
     device.seek(SeekFrom::Start(0)).unwrap();

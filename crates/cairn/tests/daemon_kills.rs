@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::keeper::Daemon;
 use common::load::Load;
-use common::machine::{Name, is_root, noise, run};
+use common::machine::{Name, is_root, noise};
 use common::manager::Manager;
 use common::{Dir, send, tool, until};
 
@@ -118,8 +118,7 @@ fn an_attached_device_pauses_whoever_is_killed() {
     assert!(log.matches("  goes on").count() >= KILLS, "{next}: {log}");
 
     // A device that is in use keeps its graph; one that is not goes with it.
-    run("mkfs.ext4", &["-q", &name.shown()]);
-    name.mount();
+    name.make_fs();
     let ran = dir.cairn(&["stop", "home"]);
     assert!(ran.code == 5 && ran.err.contains("is mounted on"), "{ran:?}");
     name.umount();

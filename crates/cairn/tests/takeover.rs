@@ -61,6 +61,33 @@ fn mortal() -> Dir {
     dir
 }
 
+/// A directory with a disk of 64 MiB.
+fn plain() -> Dir {
+    let dir = Dir::new();
+    dir.text(&["create", "disk.img", "64M"]);
+    dir
+}
+
+/// A server, and a device on its export `vol`.
+fn attached<'d>(dir: &'d Dir, serve: &[&str]) -> (Manager<'d>, Name<'d>) {
+    let mut manager = Manager::new(dir);
+    manager.start(serve);
+    let name = Name::new(dir);
+    name.attach("vol");
+    manager.listen();
+    (manager, name)
+}
+
+/// What is written to a device is on its disk at the same place.
+fn is_on_disk(name: &Name, disk: &Path, at: u64, seed: u64) {
+    let device = name.open();
+    let (bytes, mut back) = (noise(1 << 20, seed), vec![0; 1 << 20]);
+    device.write_all_at(&bytes, at).unwrap();
+    device.sync_all().unwrap();
+    File::open(disk).unwrap().read_exact_at(&mut back, at).unwrap();
+    assert!(back == bytes, "bytes of seed {seed} at {at}");
+}
+
 /// Files that are written, synced and read back, one after the other, until something is wrong or the
 /// file `over` is there.
 const WRITER: &str = "n=0
@@ -82,8 +109,7 @@ fn a_killed_server_is_a_pause() {
     let name = Name::new(&dir);
     let device = name.attach("vol");
     manager.listen();
-    run("mkfs.ext4", &["-q", &name.shown()]);
-    name.mount();
+    name.make_fs();
 
     let at = name.mount_point().display().to_string();
     fs::write(dir.path("bytes"), noise(1 << 20 | 4095, 5)).unwrap();
@@ -135,8 +161,7 @@ fn a_killed_server_is_a_pause() {
 #[test]
 fn clients_connect_at_once_to_the_same_socket() {
     let _alone = alone();
-    let dir = Dir::new();
-    dir.text(&["create", "disk.img", "64M"]);
+    let dir = plain();
     let mut manager = Manager::new(&dir);
     let serve = ["disk.img", "--listen", "unix:vol.sock", "--listen", "tcp:127.0.0.1:0"];
     manager.start(&serve);
@@ -181,8 +206,7 @@ fn clients_connect_at_once_to_the_same_socket() {
 #[test]
 fn a_planned_restart_keeps_connections() {
     let _alone = alone();
-    let dir = Dir::new();
-    dir.text(&["create", "disk.img", "64M"]);
+    let dir = plain();
     let mut manager = Manager::new(&dir);
     let serve = ["disk.img", "--listen", "unix:vol.sock"];
     manager.start(&serve);
@@ -218,8 +242,7 @@ fn what_is_not_served_any_more_is_taken_away() {
         return;
     }
     let _alone = alone();
-    let dir = Dir::new();
-    dir.text(&["create", "disk.img", "64M"]);
+    let dir = plain();
     dir.text(&["create", "other.img", "32M"]);
     let spec = |file: &str, export: &str| {
         format!(
@@ -284,8 +307,7 @@ fn a_request_that_is_there_at_every_end_is_given_up() {
         return;
     }
     let _alone = alone();
-    let dir = Dir::new();
-    dir.text(&["create", "disk.img", "64M"]);
+    let dir = plain();
     // So slow that the server is killed before it can answer.
     dir.write(
         "home.toml",
@@ -293,10 +315,7 @@ fn a_request_that_is_there_at_every_end_is_given_up() {
          [device]\nslow = { kind = \"delay\", on = \"d\", write = \"10min\" }\n\
          [export]\nvol = { on = \"slow\" }\n",
     );
-    let mut manager = Manager::new(&dir);
-    manager.start(&["home.toml"]);
-    let name = Name::new(&dir);
-    name.attach("vol");
+    let (mut manager, name) = attached(&dir, &["home.toml"]);
     let read = || {
         let mut dd = Command::new("dd");
         dd.args([&format!("if={}", name.shown()), "of=/dev/null", "bs=4k", "count=1"]);
@@ -348,8 +367,7 @@ fn a_device_goes_on_where_another_cannot_be_attached() {
     dir.write("home.toml", &spec);
     let mut manager = Manager::new(&dir);
     manager.start(&["home.toml"]);
-    run("mkfs.ext4", &["-q", &name.shown()]);
-    name.mount();
+    name.make_fs();
     fs::write(taken.path(), "of somebody else").unwrap();
     dir.write("home.toml", &format!("{spec}{} = {{ on = \"b\", attach = true }}\n", taken.name));
     let why = format!("warning: {} is no device: {} is there already", taken.name, taken.shown());
@@ -363,7 +381,7 @@ fn a_device_goes_on_where_another_cannot_be_attached() {
         assert_eq!(log.matches("  goes on").count(), kills, "{log}");
         assert_eq!(log.matches(&why).count(), kills, "{log}");
         fs::write(name.mount_point().join("f"), noise(1 << 16, kills as u64)).unwrap();
-        run("sync", &["-f", &name.mount_point().display().to_string()]);
+        name.sync();
     }
     name.umount();
     assert_eq!(manager.stop(), 0, "{}", manager.log());
@@ -382,15 +400,9 @@ fn a_device_whose_export_has_grown_meanwhile_grows() {
         return;
     }
     let _alone = alone();
-    let dir = Dir::new();
-    dir.text(&["create", "disk.img", "64M"]);
-    let mut manager = Manager::new(&dir);
-    manager.start(&["disk.img"]);
-    let name = Name::new(&dir);
-    name.attach("vol");
-    manager.listen();
-    run("mkfs.ext4", &["-q", &name.shown()]);
-    name.mount();
+    let dir = plain();
+    let (mut manager, name) = attached(&dir, &["disk.img"]);
+    name.make_fs();
     // As a kill leaves it between the change of an export and that of its device.
     manager.kill();
     File::options().write(true).open(dir.path("disk.img")).unwrap().set_len(96 << 20).unwrap();
@@ -399,16 +411,11 @@ fn a_device_whose_export_has_grown_meanwhile_grows() {
     assert!(log.contains("  goes on") && !log.contains("keeps its size"), "{log}");
     assert_eq!(run("blockdev", &["--getsize64", &name.shown()]), format!("{}\n", 96 << 20));
     fs::write(name.mount_point().join("f"), noise(1 << 20, 3)).unwrap();
-    run("sync", &["-f", &name.mount_point().display().to_string()]);
+    name.sync();
     name.umount();
     run("e2fsck", &["-fn", &name.shown()]);
-    let device = File::options().read(true).write(true).open(name.path()).unwrap();
-    let (bytes, mut back) = (noise(1 << 20, 4), vec![0; 1 << 20]);
-    device.write_all_at(&bytes, 95 << 20).unwrap();
-    device.sync_all().unwrap();
-    File::open(dir.path("disk.img")).unwrap().read_exact_at(&mut back, 95 << 20).unwrap();
-    assert!(back == bytes, "what was added is the export's");
-    drop(device);
+    // What was added is the export's.
+    is_on_disk(&name, &dir.path("disk.img"), 95 << 20, 4);
     name.detach_well();
     assert_eq!(manager.stop(), 0, "{}", manager.log());
 }
@@ -419,13 +426,8 @@ fn a_device_goes_on_without_counts() {
         return;
     }
     let _alone = alone();
-    let dir = Dir::new();
-    dir.text(&["create", "disk.img", "64M"]);
-    let mut manager = Manager::new(&dir);
-    manager.start(&["disk.img"]);
-    let name = Name::new(&dir);
-    name.attach("vol");
-    manager.listen();
+    let dir = plain();
+    let (mut manager, name) = attached(&dir, &["disk.img"]);
     // The file cannot be opened; then it cannot be written anew.
     for (round, what) in [(1, "resent"), (2, "new")] {
         manager.kill();
@@ -435,12 +437,7 @@ fn a_device_goes_on_without_counts() {
         until("it was told", || manager.log().matches("it is not counted").count() == round);
         let log = manager.log();
         assert_eq!(log.matches("  goes on").count(), round, "{log}");
-        let (bytes, mut back) = (noise(1 << 20, round as u64), vec![0; 1 << 20]);
-        let device = File::options().read(true).write(true).open(name.path()).unwrap();
-        device.write_all_at(&bytes, 8 << 20).unwrap();
-        device.sync_all().unwrap();
-        File::open(dir.path("disk.img")).unwrap().read_exact_at(&mut back, 8 << 20).unwrap();
-        assert!(back == bytes, "round {round}");
+        is_on_disk(&name, &dir.path("disk.img"), 8 << 20, round as u64);
         fs::remove_dir(&in_the_way).unwrap();
     }
     name.detach_well();
@@ -454,8 +451,7 @@ fn a_change_tells_whether_a_device_is_held_from_now_on() {
         return;
     }
     let _alone = alone();
-    let dir = Dir::new();
-    dir.text(&["create", "disk.img", "64M"]);
+    let dir = plain();
     let server = dir.serve(&["disk.img", "--listen", "tcp:127.0.0.1:0"]);
     // A late write of a dead process may land over TCP; its user says whether that matters.
     let spec = |fenced: bool| {
@@ -470,7 +466,7 @@ fn a_change_tells_whether_a_device_is_held_from_now_on() {
     manager.start(&["home.toml"]);
     let name = Name::new(&dir);
     name.attach("other");
-    let device = File::options().read(true).write(true).open(name.path()).unwrap();
+    let device = name.open();
     let is_held = |name: &(String, _)| name.0.starts_with("attached/");
     manager.listen();
     assert!(manager.held.iter().any(is_held), "{:?}", manager.names());

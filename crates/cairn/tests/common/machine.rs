@@ -1,5 +1,6 @@
 //! Devices of this machine under names of their own, which are gone after the test.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -95,6 +96,22 @@ impl<'d> Name<'d> {
     pub fn detach_well(&self) {
         let ran = self.detach();
         assert_eq!(ran.code, 0, "{ran:?}");
+    }
+
+    /// The device, to be read and written.
+    pub fn open(&self) -> File {
+        File::options().read(true).write(true).open(self.path()).unwrap()
+    }
+
+    /// An empty file system on it, mounted.
+    pub fn make_fs(&self) {
+        run("mkfs.ext4", &["-q", &self.shown()]);
+        self.mount();
+    }
+
+    /// Flushes the file system that is mounted.
+    pub fn sync(&self) {
+        run("sync", &["-f", &self.mount_point().display().to_string()]);
     }
 
     pub fn mount(&self) {
