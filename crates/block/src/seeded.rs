@@ -77,6 +77,8 @@ pub enum Bug {
     CrashUnreconciled,
     /// 75 a member's image from when it was in use is the source of those that were closed in order
     ImageIsSource,
+    /// 76 a copy begins before the member has a state that says so, and stays
+    CopyUntold,
     /// 43 a change forgets a request that waits for its end
     ChangeDropsHeld,
     /// 45 a flush counts for what was answered after it was submitted
@@ -91,7 +93,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them, by their numbers.
-    pub const ALL: [(&str, Self); 40] = [
+    pub const ALL: [(&str, Self); 41] = [
         ("02a", Self::FlushFirstChild),
         ("02b", Self::FlushFirstMember),
         ("04", Self::FlushRetried),
@@ -127,6 +129,7 @@ impl Bug {
         ("12", Self::ResyncReadsTarget),
         ("14", Self::CrashUnreconciled),
         ("75", Self::ImageIsSource),
+        ("76", Self::CopyUntold),
         ("43", Self::ChangeDropsHeld),
         ("45", Self::FlushJoinedLate),
         ("52", Self::ServedUnlocked),

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::{ByteRange, Control, Op};
-use common::{LIMIT, PIECE, Rig, moments, opening, piece, text};
+use common::{LIMIT, NS_MAX, PIECE, Rig, moments, opening, piece, text};
 use graph::labels::Opening;
 use graph::live::{Live, Unchanged};
 use sim::Faults;
@@ -41,6 +41,46 @@ fn the_last_member_with_every_write_is_not_removed() {
     let Err(Unchanged::Failed(error)) = came else { panic!("it is refused: {came:?}") };
     assert!(error.to_string().contains("would show other bytes"), "{error}");
     assert!(rig.holds(&client, 0x5a), "what was answered is there");
+}
+
+/// What a copy comes to is told when the new graph is sure to stay, and its members have a state that says so: until
+/// then a label may be the one that an older image of a member has as well.
+#[test]
+fn an_image_from_before_a_copy_is_no_member_after_it() {
+    let rig = Rc::new(Rig::of_speeds(&[NS_MAX / 50, NS_MAX / 50, NS_MAX]));
+    let live = Rc::new(rig.open(&text(&[0, 1], false)));
+    let client = rig.client(&live);
+    rig.fill(&client, 0x11);
+    // No region is in use, and the next state does not get onto the member.
+    rig.pass(LIMIT);
+    let old = rig.disks[0].image();
+    rig.disks[0].set_faults(Faults { write_error: 1_000_000, ..Faults::default() });
+    rig.fill(&client, 0x5a);
+    rig.disks[0].set_faults(Faults::default());
+
+    let after = text(&[0, 1, 2], false);
+    let (own, its, wanted) = (rig.clone(), live.clone(), after.clone());
+    let change = async move {
+        let (turn, now) = (its.turn().await, its.now());
+        let looked = own.look(&wanted, opening(true), now.labels.as_ref()).await;
+        let (planned, survey) = looked?;
+        its.change(&turn, planned, Some(survey), LIMIT).await?;
+        own.world.env().sleep(Duration::from_secs(1)).await;
+        Ok::<_, Unchanged>(())
+    };
+    let mut came = 0;
+    let changed = moments(&rig, change, |images| {
+        let mut images: Vec<_> = images.iter().map(|image| image.cut(|_, _| false)).collect();
+        images[0] = old.clone();
+        let rig = Rig::of(&images);
+        let Ok(live) = rig.try_open(&after) else { return };
+        came += 1;
+        let client = rig.client(&live);
+        assert!((0..8).all(|_| rig.holds(&client, 0x5a)), "what was answered is there");
+    });
+    changed.unwrap_or_else(|unchanged| panic!("{unchanged:?}"));
+    println!("{came} states came up");
+    assert!(came > 10);
 }
 
 /// What takes its place keeps its own states already: a mirror that is closed writes none any more.

@@ -6,6 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
+use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{ByteRange, Error, Kept, RangeLock, Result, What};
 
@@ -103,6 +104,17 @@ impl Ledger {
             let is_held = || !self.kept.is_sure();
             durable.version == self.version(members) && (durable.is_sure || is_held())
         })
+    }
+
+    /// Until the mirror is sure to stay.
+    pub fn stays(&self) -> LocalFuture<()> {
+        self.kept.stays()
+    }
+
+    /// Whether a state that stays is on the members, and the next one tells so. Before, none may claim that they
+    /// have more than when the mirror was opened: an older image would count for a member.
+    fn is_settled(&self) -> bool {
+        self.durable.get().is_some_and(|durable| durable.is_sure)
     }
 
     /// The next state, sent to `ports`.
@@ -289,7 +301,7 @@ impl Inner {
     /// Takes regions out of the map that nobody writes to any more. Whether there are others left.
     async fn look_at_map(&self) -> bool {
         let Some(ledger) = &self.ledger else { return false };
-        if self.closing.get() {
+        if self.closing.get() || !ledger.is_settled() {
             return true;
         }
         let _one = self.underway.begin();

@@ -9,6 +9,7 @@ use block::{
 };
 
 use super::device::Inner;
+use super::ledger::Ledger;
 use super::member::{Member, State};
 use super::regions::Map;
 
@@ -56,6 +57,13 @@ impl Copy {
         (ours && !mirror.closing.get()).then_some(mirror)
     }
 
+    /// The member is out, if nothing has come between.
+    fn fail(&self, what: &str, error: &Error) {
+        if let Some(mirror) = self.goes_on() {
+            mirror.leave_out(self.index, State::Failed, Member::words_of(what, error));
+        }
+    }
+
     /// Copies one region; whether all is well.
     async fn region(&mut self, region: usize) -> bool {
         let Some(mirror) = self.goes_on() else { return false };
@@ -88,8 +96,7 @@ impl Copy {
             return false;
         }
         if let Err(Uncopied::Unread(error) | Uncopied::Unwritten(error)) = copied {
-            let why = Member::words_of("the copy", &error);
-            mirror.leave_out(self.index, State::Failed, why);
+            self.fail("the copy", &error);
             return false;
         }
         self.done += part.len();
@@ -108,8 +115,7 @@ impl Copy {
                 return false;
             }
             if let Err(error) = flushed {
-                let why = Member::words_of("flush", &error);
-                mirror.leave_out(self.index, State::Failed, why);
+                self.fail("flush", &error);
                 return false;
             }
         }
@@ -142,13 +148,11 @@ impl Inner {
                 let index = self.find(name)?;
                 self.may_resync(index)?;
                 self.begin_resync(index);
-                self.remember_soon();
             }
             None => {
                 for index in 0..self.members.len() {
                     if self.may_resync(index).is_ok() {
                         self.begin_resync(index);
-                        self.remember_soon();
                     }
                 }
             }
@@ -216,9 +220,21 @@ impl Inner {
             untold: 0,
             untold_most: UNTOLD_BYTES_MAX.min(all / UNTOLD_SHARE),
         };
-        let one = self.underway.begin();
+        let waits = !seeded::on(Bug::CopyUntold);
+        let stays = self.ledger.as_ref().filter(|_| waits).map(Ledger::stays);
+        let me = self.me.clone();
         self.env.spawn("a mirror's resync", async move {
-            let _one = one;
+            if let Some(stays) = stays {
+                stays.await;
+            }
+            let Some(mirror) = me.upgrade().filter(|mirror| !mirror.closing.get()) else { return };
+            let _one = mirror.underway.begin();
+            // Its label says that it is stale before it is written to; and what the states after that say of it is
+            // true of no older image of it.
+            if waits && let Err(error) = mirror.remember().await {
+                return copy.fail("the copy", &error);
+            }
+            drop(mirror);
             copy.run().await;
         });
     }
