@@ -43,6 +43,8 @@ pub(super) struct Look {
     pub label: Option<(Label, usize)>,
     /// The label of a disk that the running graph has open.
     pub store: Option<Rc<Store>>,
+    /// What keeps the disk from being used if it is one of the graph: it has lost its end.
+    cut: Option<Refusal>,
 }
 
 pub(super) struct Facts {
@@ -137,7 +139,24 @@ impl Survey {
                 Err(refusals) => survey.refusals = refusals,
             }
         }
+        survey.refuse_what_is_cut();
         survey
+    }
+
+    /// Disks of this graph that have lost their ends are not used. What is no disk of it, or not any more, may be half
+    /// wiped: of that it is told what it was.
+    fn refuse_what_is_cut(&mut self) {
+        let is_bound = |n| self.binding.disks.values().any(|bound| *bound == Bound::Labelled(n));
+        let is_told = |cut: &Refusal| self.refusals.iter().any(|refusal| refusal.disk == cut.disk);
+        let none_is_bound = self.binding.disks.is_empty();
+        let cut = self.looks.iter().enumerate().filter_map(|(n, look)| {
+            let cut = look.cut.as_ref().filter(|cut| !is_told(cut))?;
+            let name = &look.disk.given.name;
+            let counts = is_bound(n) || none_is_bound && !self.opening.wipe.contains(name);
+            counts.then(|| cut.clone())
+        });
+        let cut: Vec<_> = cut.collect();
+        self.refusals.extend(cut);
     }
 
     /// Which disks are to have more data: those of which somebody says so, and those of which the labels of the
@@ -225,9 +244,7 @@ impl Survey {
                     look.open = Some(open);
                     let has_lost_its_end = found.has_lost_its_end();
                     let sight = sight_of(found.into(), &mut look.label);
-                    if !self.opening.wipe.contains(&name) {
-                        cut_short(&look, size, has_lost_its_end)?;
-                    }
+                    look.cut = cut_short(&look, size, has_lost_its_end);
                     let is_as_made = |(label, _): &(Label, usize)| is_as_made(&look.disk, label);
                     let says_size = look.disk.given.size("size").is_some();
                     if says_size && !look.label.as_ref().is_some_and(is_as_made) {
@@ -420,8 +437,8 @@ impl Survey {
 impl Look {
     /// Nothing was seen yet.
     fn at(disk: LabelledDisk, place: String) -> Self {
-        let (identity, facts, open, label, store) = Default::default();
-        Self { disk, place, identity, facts, open, label, store }
+        let (identity, facts, open, label, store, cut) = Default::default();
+        Self { disk, place, identity, facts, open, label, store, cut }
     }
 
     fn surveyed(&self, data_bytes: u64) -> Surveyed {
@@ -476,8 +493,8 @@ fn said_of_size(look: &Look, has: u64) -> Result<(), Refusal> {
 
 /// A disk that has lost its end since it was labelled, and may be as long again. What was there must not be taken for
 /// what its device has written.
-fn cut_short(look: &Look, size: u64, has_lost_its_end: bool) -> Result<(), Refusal> {
-    let Some((label, _)) = &look.label else { return Ok(()) };
+fn cut_short(look: &Look, size: u64, has_lost_its_end: bool) -> Option<Refusal> {
+    let (label, _) = look.label.as_ref()?;
     let needed = Area::Back(label.data_bytes).range().end();
     let (name, place, graph) = (&look.disk.given.name, &look.place, &label.graph_name);
     let words = if needed > size {
@@ -492,9 +509,9 @@ fn cut_short(look: &Look, size: u64, has_lost_its_end: bool) -> Result<(), Refus
              written there. Next: cairn repair {graph} --plan says what can be done"
         )
     } else {
-        return Ok(());
+        return None;
     };
-    Err(Refusal::of(name, Why::Damaged, words))
+    Some(Refusal::of(name, Why::Damaged, words))
 }
 
 fn sight_of(seen: Seen, found: &mut Option<(Label, usize)>) -> Sight {
