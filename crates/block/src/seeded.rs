@@ -79,6 +79,8 @@ pub enum Bug {
     ImageIsSource,
     /// 76 a copy begins before the member has a state that says so, and stays
     CopyUntold,
+    /// 77 what the last member does late lands on top of what was answered since
+    LateUnfenced,
     /// 43 a change forgets a request that waits for its end
     ChangeDropsHeld,
     /// 45 a flush counts for what was answered after it was submitted
@@ -93,7 +95,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them, by their numbers.
-    pub const ALL: [(&str, Self); 41] = [
+    pub const ALL: [(&str, Self); 42] = [
         ("02a", Self::FlushFirstChild),
         ("02b", Self::FlushFirstMember),
         ("04", Self::FlushRetried),
@@ -130,6 +132,7 @@ impl Bug {
         ("14", Self::CrashUnreconciled),
         ("75", Self::ImageIsSource),
         ("76", Self::CopyUntold),
+        ("77", Self::LateUnfenced),
         ("43", Self::ChangeDropsHeld),
         ("45", Self::FlushJoinedLate),
         ("52", Self::ServedUnlocked),

@@ -11,8 +11,8 @@ use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{
     Below, Buf, ByteRange, Child, Control, Copies, Deadline, Device, Done, Env, Error, ErrorKind,
-    Event, FlushFault, Guard, Handled, Handover, Health, Info, Lower, Mode, Needs, Op, OrElse,
-    Pace, RangeLock, Report, Request, Result, Underway, What,
+    Event, FlushFault, Guard, Handled, Handover, Health, Info, Locked, Lower, Mode, Needs, Op,
+    OrElse, Pace, RangeLock, Report, Request, Result, Underway, What,
 };
 
 use super::MEMBERS_MAX;
@@ -110,11 +110,13 @@ impl Inner {
         (0..self.members.len()).filter(|n| self.members[*n].state() == State::InSync)
     }
 
+    fn is_last(&self, index: usize) -> bool {
+        self.in_sync().eq([index])
+    }
+
     /// Takes a member out, unless it is the last one: then its errors go up.
     pub fn retire(&self, index: usize, why: String) {
-        let member = &self.members[index];
-        let is_last = member.state() == State::InSync && self.in_sync().count() == 1;
-        if member.state().takes_writes() && !is_last {
+        if self.members[index].state().takes_writes() && !self.is_last(index) {
             self.leave_out(index, State::Failed, why);
         }
     }
@@ -218,7 +220,7 @@ impl Inner {
         let begun = self.env.now();
         member.read_begins();
         let child = member.lower.start(Op::read(range, into.clone()));
-        let answer = self.answer(index, self.deadline.guard(child)).await;
+        let answer = self.answer(index, self.deadline.guard(child), &mut None).await;
         member.read_ends(self.env.now().since(begun));
         let Some(done) = answer else {
             // The late answer may still arrive in that buffer: go on with another.
@@ -246,30 +248,38 @@ impl Inner {
     }
 
     /// The child's answer; `None` past the deadline. Then the work goes on without us, and is
-    /// counted until it is back.
-    pub(super) async fn answer(&self, index: usize, mut guard: Guard<Child>) -> Option<Done> {
+    /// counted until it is back. `alone`: the range that it changes, if it changes one.
+    pub(super) async fn answer(
+        &self,
+        index: usize,
+        mut guard: Guard<Child>,
+        alone: &mut Option<Locked>,
+    ) -> Option<Done> {
         let answer = (&mut guard).await;
         if answer.is_none() {
-            self.leave_late(index, guard);
+            self.leave_late(index, guard, alone);
         }
         answer
     }
 
-    fn leave_late(&self, index: usize, guard: Guard<Child>) {
+    /// Who stays although it does not answer keeps the range: what it does late must not land on top of
+    /// something newer. Others are out, and nobody reads what lands there.
+    fn leave_late(&self, index: usize, guard: Guard<Child>, alone: &mut Option<Locked>) {
         self.tell(What::DiskLate, Some(index), self.no_answer(index).to_string());
         self.members[index].one_late();
-        self.wait_for_late(index, guard.into_inner());
+        let kept = alone.take_if(|_| self.is_last(index) && !seeded::on(Bug::LateUnfenced));
+        self.wait_for_late(index, guard.into_inner(), kept);
     }
 
     /// Carries out something that changes bytes on every member that takes writes.
     async fn change(&self, op: &Op) -> Result<()> {
         let range = op.range().expect("what changes bytes has a range");
-        let _alone = match seeded::on(Bug::OverlapUnordered) {
+        let mut alone = match seeded::on(Bug::OverlapUnordered) {
             true => None,
             false => Some(self.lock.lock(range, Mode::Exclusive).await),
         };
         self.announce(range).await?;
-        let done = self.to_all(op).await;
+        let done = self.to_all(op, &mut alone).await;
         self.remembered().await.and(done)
     }
 
@@ -281,7 +291,7 @@ impl Inner {
     /// A flush that failed upwards is never made good by a later one, whichever members it meets.
     pub(super) async fn flush(&self) -> Result<()> {
         self.flush_fault.check()?;
-        let flushed = self.to_all(&Op::Flush).await;
+        let flushed = self.to_all(&Op::Flush, &mut None).await;
         let flushed = self.remembered().await.and(flushed);
         if let Err(error) = &flushed {
             self.flush_fault.note(error, &self.name);
@@ -294,8 +304,8 @@ impl Inner {
     }
 
     /// Starts `op` everywhere, waits for all, retires who failed. It worked if it is on a member
-    /// that stays in sync.
-    async fn to_all(&self, op: &Op) -> Result<()> {
+    /// that stays in sync. `alone`: the range that it changes, if it changes one.
+    async fn to_all(&self, op: &Op, alone: &mut Option<Locked>) -> Result<()> {
         let mut fan: Fan = [const { None }; MEMBERS_MAX];
         for (index, member) in self.members.iter().enumerate() {
             let left_out =
@@ -313,7 +323,7 @@ impl Inner {
                 Some(Err(error)) => failures.push((index, self.failed(op, index, error))),
                 None => {
                     let guard = fan[index].take().expect("it was polled just now");
-                    self.leave_late(index, guard);
+                    self.leave_late(index, guard, alone);
                     failures.push((index, self.failed(op, index, self.no_answer(index))));
                 }
             }

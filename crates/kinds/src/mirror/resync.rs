@@ -4,7 +4,7 @@ use std::rc::{Rc, Weak};
 
 use block::seeded::{self, Bug};
 use block::{
-    Buf, ByteRange, Child, Copies, Error, ErrorKind, Info, Mode, Op, Progress, Result,
+    Buf, ByteRange, Child, Copies, Error, ErrorKind, Info, Locked, Mode, Op, Progress, Result,
     STEP_BYTES_MAX, What,
 };
 
@@ -270,16 +270,22 @@ impl Inner {
         // Before the lock: who holds buffers may wait for it.
         let room = self.env.pool().wait_for(range.len() as usize).await;
         let room = room.map_err(Uncopied::Unread)?;
-        let _alone = self.lock.lock(range, Mode::Exclusive).await;
+        let mut alone = Some(self.lock.lock(range, Mode::Exclusive).await);
         let read = self.read_any(range, room, Copies::NONE.with(to)).await;
         let data = read.map_err(Uncopied::Unread)?;
-        self.put(to, range, data).await.map_err(Uncopied::Unwritten)
+        self.put(to, range, data, &mut alone).await.map_err(Uncopied::Unwritten)
     }
 
-    /// Writes to one member; the caller holds the range.
-    pub(super) async fn put(&self, to: usize, range: ByteRange, data: Buf) -> Result<()> {
+    /// Writes to one member; the caller has the range alone.
+    pub(super) async fn put(
+        &self,
+        to: usize,
+        range: ByteRange,
+        data: Buf,
+        alone: &mut Option<Locked>,
+    ) -> Result<()> {
         let child = self.members[to].lower.start(Op::write(range, data));
-        let answer = self.answer(to, self.deadline.guard(child)).await;
+        let answer = self.answer(to, self.deadline.guard(child), alone).await;
         answer.map_or_else(|| Err(self.no_answer(to)), |done| done.result)
     }
 
@@ -336,13 +342,14 @@ impl Inner {
         });
     }
 
-    /// Waits for a request that its caller has given up, only to know when it is back.
-    pub fn wait_for_late(&self, index: usize, child: Child) {
+    /// Waits for a request that its caller has given up: to know when it is back, and to keep a range until then.
+    pub fn wait_for_late(&self, index: usize, child: Child, kept: Option<Locked>) {
         let back = self.members[index].back();
         let one = self.underway.begin();
         self.env.spawn("a mirror's late request", async move {
             let _one = one;
             let _ = child.await;
+            drop(kept);
             back.set(back.get() - 1);
         });
     }

@@ -5,7 +5,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::{
-    BUF_ALIGN, Buf, ByteRange, Copies, Error, ErrorKind, Mode, Op, Progress, Result, Scrub, What,
+    BUF_ALIGN, Buf, ByteRange, Copies, Error, ErrorKind, Locked, Mode, Op, Progress, Result, Scrub,
+    What,
 };
 
 use super::device::Inner;
@@ -209,7 +210,7 @@ impl Inner {
         // What does not fit into the pool at all was refused when the graph was built.
         let Ok(room) = room else { return };
         let piece = |n: usize| room.slice(n * stride..n * stride + len);
-        let _alone = self.lock.lock(part, Mode::Exclusive).await;
+        let mut alone = Some(self.lock.lock(part, Mode::Exclusive).await);
         let begin = |n: usize| {
             let child = self.members[n].lower.start(Op::read(part, piece(n)));
             (n, self.deadline.guard(child))
@@ -217,7 +218,7 @@ impl Inner {
         let begun: Vec<_> = self.in_sync().map(begin).collect();
         let (mut read, mut unread) = (Vec::new(), Copies::NONE);
         for (index, guard) in begun {
-            match self.answer(index, guard).await.map(block::Done::into_buf) {
+            match self.answer(index, guard, &mut None).await.map(block::Done::into_buf) {
                 Some(Ok(bytes)) => read.push((index, bytes)),
                 Some(Err(_)) => {
                     self.members[index].count_error();
@@ -240,13 +241,13 @@ impl Inner {
         for index in 0..self.members.len() {
             if unread.has(index) || differing.has(index) {
                 add(&self.scrubbing.unreadable, u64::from(unread.has(index)));
-                self.rewrite(index, part, right.clone()).await;
+                self.rewrite(index, part, right.clone(), &mut alone).await;
             }
         }
     }
 
-    async fn rewrite(&self, index: usize, part: ByteRange, right: Buf) {
-        match self.put(index, part, right).await {
+    async fn rewrite(&self, index: usize, part: ByteRange, right: Buf, alone: &mut Option<Locked>) {
+        match self.put(index, part, right, alone).await {
             Ok(()) => self.rewritten(index, part),
             Err(error) => self.retire(index, Member::words_of("a rewrite", &error)),
         }

@@ -484,3 +484,28 @@ fn nobody_is_copied_from_a_member_that_is_late() {
     pair.until(|second| second.state == "in sync");
     assert!(pair.is_alike());
 }
+
+/// The last member stays although it does not answer: what it was given lands before anything later does.
+#[test]
+fn what_comes_late_does_not_land_on_what_is_written_since() {
+    let timeout = ("timeout", Value::Duration(Duration::from_secs(1)));
+    let pair = Pair::over(MIB, None, &[timeout]);
+    pair.until(|second| second.state == "in sync");
+    pair.fail();
+    pair.disks[0].set_faults(Faults { hang: 1_000_000, ..Faults::default() });
+    let write = pair.client().send(pair.write_of(0, 7));
+    pair.world.block_on(write).unwrap().result.unwrap_err();
+    pair.disks[0].set_faults(Faults::default());
+
+    let mut since = std::pin::pin!(pair.client().send(pair.write_of(0, 9)));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(since.as_mut().poll(&mut cx).is_pending());
+    pair.pass(Duration::from_millis(100));
+    assert!(since.as_mut().poll(&mut cx).is_pending(), "it waits");
+    // Elsewhere nobody waits.
+    pair.world.block_on(pair.client().send(pair.write_of(4096, 3))).unwrap().result.unwrap();
+    pair.disks[0].release();
+    pair.world.block_on(since).unwrap().result.unwrap();
+    pair.pass(Duration::from_millis(100));
+    assert!(pair.disks[0].peek(ByteRange::new(0, 512).unwrap()).iter().all(|byte| *byte == 9));
+}

@@ -139,13 +139,16 @@ impl Trial {
         Ok(())
     }
 
-    /// What the labels do not tell of does not come up. Disks that are `new` in it may be half wiped.
+    /// What the labels do not tell of does not come up. Disks that are `new` in it may be half wiped, or their labels
+    /// half written: then it is said how to take them all the same.
     fn refused_now(&mut self, what: &str, new: &[usize]) -> Result<(), Failure> {
-        let is_new = |words: &str| new.iter().any(|n| words.starts_with(&shape::name(*n)));
+        let is_new = |words: &str| {
+            new.iter().any(|n| words.starts_with(&shape::name(*n))) && words.contains("--wipe")
+        };
         let ask = Ask { degraded: self.plugged.contains(&None), ..Ask::default() };
         match self.start(ask, LIMIT)? {
             Start::Refused(Some(Why::Foreign | Why::Renamed), _) => Ok(()),
-            Start::Refused(Some(Why::Holds), words) if is_new(&words) => Ok(()),
+            Start::Refused(Some(Why::Holds | Why::Damaged), words) if is_new(&words) => Ok(()),
             Start::Refused(_, words) => Err(wrong(format!("{what} is told why: {words}"))),
             Start::Up | Start::Unfinished => Err(wrong(format!("{what} is refused: it is not"))),
         }
