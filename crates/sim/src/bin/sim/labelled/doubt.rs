@@ -51,7 +51,7 @@ impl Doubt {
     }
 
     /// The disk that lies, if only one does.
-    fn liar(self) -> Option<usize> {
+    pub(super) fn liar(self) -> Option<usize> {
         match self {
             Self::Tears(_) => None,
             Self::IgnoresFlushes(liar) | Self::LosesWrites(liar) | Self::Misdirects(liar) => {
