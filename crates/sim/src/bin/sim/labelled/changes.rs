@@ -365,10 +365,14 @@ impl Trial {
     }
 
     /// Whether a member that stays, and is not ill, has every write; or none that stays has them, and
-    /// nothing will come of it.
+    /// nothing will come of it: one that is ill may have them by then.
     fn is_safe(&self, shape: &Shape) -> Result<bool, Failure> {
         let in_sync = self.in_sync_now()?;
-        let stay: Vec<_> = in_sync.iter().filter(|n| shape.members.contains(n)).collect();
-        Ok(stay.is_empty() || stay.iter().any(|n| Some(**n) != self.ill))
+        let mut stay = in_sync.iter().filter(|n| shape.members.contains(n)).peekable();
+        let the_ill_stays = || self.ill.is_some_and(|ill| shape.members.contains(&ill));
+        Ok(match stay.peek() {
+            None => !the_ill_stays(),
+            Some(_) => stay.any(|n| Some(*n) != self.ill),
+        })
     }
 }
