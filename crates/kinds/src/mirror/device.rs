@@ -291,7 +291,15 @@ impl Inner {
     /// A flush that failed upwards is never made good by a later one, whichever members it meets.
     pub(super) async fn flush(&self) -> Result<()> {
         self.flush_fault.check()?;
-        let flushed = self.to_all(&Op::Flush, &mut None).await;
+        let flushed = loop {
+            let takes = |index: &usize| self.members[*index].state().takes_writes();
+            let asked = (0..self.members.len()).filter(takes).fold(Copies::NONE, Copies::with);
+            let flushed = self.to_all(&Op::Flush, &mut None).await;
+            // Who has come in sync since has everything as well, and was not asked: the others may be out by now.
+            if flushed.is_ok() || self.in_sync().all(|index| asked.has(index)) {
+                break flushed;
+            }
+        };
         let flushed = self.remembered().await.and(flushed);
         if let Err(error) = &flushed {
             self.flush_fault.note(error, &self.name);

@@ -509,3 +509,23 @@ fn what_comes_late_does_not_land_on_what_is_written_since() {
     pair.pass(Duration::from_millis(100));
     assert!(pair.disks[0].peek(ByteRange::new(0, 512).unwrap()).iter().all(|byte| *byte == 9));
 }
+
+/// A flush is on its way to the only member in sync; another one comes in sync, and that one is taken out.
+#[test]
+fn a_flush_is_that_of_who_is_in_sync_in_the_end() {
+    let pair = Pair::new(MIB);
+    pair.until(|second| second.state == "in sync");
+    pair.fail();
+    pair.disks[0].set_faults(Faults { stall: 1_000_000, ..Faults::default() });
+    let mut flush = std::pin::pin!(pair.client().send(Op::Flush));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(flush.as_mut().poll(&mut cx).is_pending());
+    pair.pass(Duration::from_micros(1));
+    pair.disks[0].set_faults(Faults::default());
+    pair.resync();
+    pair.until(|second| second.state == "in sync");
+    assert!(flush.as_mut().poll(&mut cx).is_pending(), "it is on its way still");
+    let member = pair.running().names[0].clone();
+    pair.control(&Control::Fail { member });
+    pair.world.block_on(flush).unwrap().result.unwrap();
+}
