@@ -236,7 +236,8 @@ impl SimDisk {
         let mut delay = self.config.least_ns + self.draw(flight.key, "delay") % span;
         if self.strikes(flight.key, "stall", self.faults.get().stall) {
             self.count(Count::Stall);
-            delay += 100_000_000 + self.draw(flight.key, "stalled") % 5_000_000_000;
+            // Twice that, as zeroes and the flush behind them may take, is within what plans have mirrors wait.
+            delay += 100_000_000 + self.draw(flight.key, "stalled") % 3_500_000_000;
         }
         let now = self.clock.now();
         let whole = range_of(&flight.io).is_some_and(|range| range.len() == SECTOR);
