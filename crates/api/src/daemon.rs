@@ -142,6 +142,9 @@ pub enum GraphSource {
         disks: BTreeMap<String, (String, String)>,
         /// Where keys of devices come from.
         keys: BTreeMap<String, String>,
+        /// Other options that labels do not keep, by device.
+        #[serde(default)]
+        options: BTreeMap<String, BTreeMap<String, String>>,
     },
 }
 

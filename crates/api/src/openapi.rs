@@ -269,6 +269,7 @@ fn examples() -> Vec<(&'static str, Value)> {
         text: text(),
         disks: BTreeMap::from([(text(), (text(), text()))]),
         keys: BTreeMap::from([(text(), text())]),
+        options: BTreeMap::from([(text(), BTreeMap::from([(text(), text())]))]),
     };
     let up = |source| UpRequest {
         name: text(),
@@ -340,6 +341,7 @@ fn examples() -> Vec<(&'static str, Value)> {
                 to: Some(1),
                 disks: BTreeMap::from([(text(), (text(), text()))]),
                 keys: BTreeMap::from([(text(), text())]),
+                options: BTreeMap::from([(text(), BTreeMap::from([(text(), text())]))]),
                 directory: PathBuf::from("/"),
                 wipe: names(),
                 move_bytes: true,

@@ -669,6 +669,9 @@ pub struct UndoRequest {
     pub disks: BTreeMap<String, (String, String)>,
     /// Where keys come from of which the server does not know it.
     pub keys: BTreeMap<String, String>,
+    /// Other options that labels do not keep, by device.
+    #[serde(default)]
+    pub options: BTreeMap<String, BTreeMap<String, String>>,
     /// The directory of whoever asks: relative paths begin there.
     pub directory: PathBuf,
     /// Disks that are labelled whatever is on them.

@@ -9,12 +9,12 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::{
-    Buf, BufPool, ByteRange, Error, ErrorKind, Event, Events, Extent, Result, Secret, Wanted,
-};
+use crate::{Buf, BufPool, Error, ErrorKind, Event, Events, Result, Secret, Wanted};
 
+mod storage;
 mod ticket;
 
+pub use storage::{CacheMode, DiskIo, Open, Place, Storage, StorageFacts, StorageNow};
 pub use ticket::{Outcome, Ticket, Tickets};
 
 /// A future of one core, boxed; for what happens once, not once per request.
@@ -209,9 +209,20 @@ pub trait World {
     /// # Errors
     /// `NotFound`, `Denied`; `Limit` if it is longer than `most` bytes.
     fn read_file(&self, path: &Path, _most: usize) -> Result<Vec<u8>> {
-        let words = format!("{}: there are no files here", path.display());
-        Err(Error::new(ErrorKind::Unsupported, words))
+        Err(no_files(path))
     }
+
+    /// As [`World::read_file`], into locked memory, such as the key of a certificate.
+    ///
+    /// # Errors
+    /// As there.
+    fn read_secret(&self, path: &Path, _most: usize) -> Result<Secret> {
+        Err(no_files(path))
+    }
+}
+
+fn no_files(path: &Path) -> Error {
+    Error::new(ErrorKind::Unsupported, format!("{}: there are no files here", path.display()))
 }
 
 /// Memory that outlives this process.
@@ -457,6 +468,12 @@ impl Env {
         self.0.read_file(path, most)
     }
 
+    /// See [`World::read_secret`].
+    #[allow(clippy::missing_errors_doc, reason = "as there")]
+    pub fn read_secret(&self, path: &Path, most: usize) -> Result<Secret> {
+        self.0.read_secret(path, most)
+    }
+
     /// Waits for `delay`.
     pub fn sleep(&self, delay: Duration) -> Sleep {
         self.sleep_until(self.now().after(delay))
@@ -525,114 +542,6 @@ impl Drop for Sleep {
     }
 }
 
-/// How to open a disk.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Open {
-    /// Where it is.
-    pub path: PathBuf,
-    /// A file (`false`) or a block device (`true`).
-    pub device: bool,
-    /// Whether writes will be refused.
-    pub read_only: bool,
-    /// Makes a file of this size if there is none.
-    pub create: Option<u64>,
-    /// Past the page cache or through it.
-    pub cache: CacheMode,
-}
-
-/// Whether the kernel's page cache takes part.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum CacheMode {
-    /// O_DIRECT; an open that cannot have it fails.
-    Direct,
-    /// Through the page cache.
-    Buffered,
-}
-
-/// An open disk. Locked against every other opener for as long as one of its requests is in flight.
-pub trait Storage {
-    /// The facts, as they were when it was opened.
-    fn facts(&self) -> &StorageFacts;
-    /// Somebody has looked again, and it has so many bytes by now: operations may reach as far.
-    fn has_grown(&self, size: u64) {
-        let _ = size;
-    }
-    /// From here on operations go past the kernel's page cache, or through it, as these facts say: what a look at
-    /// the same disk has found that was told to. Nothing is under way.
-    ///
-    /// # Errors
-    /// What the system says.
-    fn set_cache(&self, facts: &StorageFacts) -> Result<()> {
-        let _ = facts;
-        Ok(())
-    }
-    /// Begins one operation, aligned as the facts say.
-    fn start(&self, io: DiskIo) -> Ticket;
-    /// What is allocated in `range`: at most `max` extents from its start.
-    ///
-    /// # Errors
-    /// `Unsupported` where the file system cannot say.
-    fn extents(&self, range: ByteRange, max: usize) -> Result<Vec<Extent>>;
-}
-
-/// Facts about an open disk.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct StorageFacts {
-    /// Bytes.
-    pub size: u64,
-    /// What offsets and lengths are multiples of.
-    pub block_size: u32,
-    /// Whether O_DIRECT is in force.
-    pub direct: bool,
-    /// Whether ranges can be zeroed without sending zeros.
-    pub zeroes: bool,
-    /// Whether a discard gives space back.
-    pub discard: bool,
-    /// Whether it reads as zeros afterwards.
-    pub discard_zeroes: bool,
-    /// Whether this open created it, or would.
-    pub created: bool,
-    /// Which one it is, by whatever name it is opened: its path, absolute and without links.
-    pub identity: String,
-    /// In words: `O_DIRECT`, `through the page cache`.
-    pub words: String,
-}
-
-/// An operation on an open disk.
-#[derive(Debug)]
-pub enum DiskIo {
-    /// Fills the buffer from `offset`.
-    Read {
-        /// First byte.
-        offset: u64,
-        /// Where to.
-        into: Buf,
-    },
-    /// Stores the buffer at `offset`.
-    Write {
-        /// First byte.
-        offset: u64,
-        /// From where.
-        data: Buf,
-        /// Durable at completion.
-        fua: bool,
-    },
-    /// Makes the range read as zeros; gives the space back if `unmap`.
-    Zero {
-        /// Which bytes.
-        range: ByteRange,
-        /// Whether the space may be given back.
-        unmap: bool,
-    },
-    /// Gives the space back.
-    Discard {
-        /// Which bytes.
-        range: ByteRange,
-    },
-    /// Makes durable what completed before.
-    Flush,
-}
-
 /// Where to listen or connect.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Address {
@@ -690,8 +599,8 @@ pub trait Socket {
     /// Calls off the receive that is on its way: it answers what has arrived already, or an error, and
     /// no byte of the stream is lost.
     fn call_off(&self);
-    /// Whether the other end is closed for good, though what it has sent may not be received yet. `false` where
-    /// nobody can tell.
+    /// Whether the other end sends no more bytes: it is closed, or closed for sending. Bytes that it sent before may
+    /// not be received yet. `false` where this is not known.
     fn is_gone(&self) -> bool {
         false
     }

@@ -43,11 +43,17 @@ pub enum What {
     DiskLate,
     /// A label could not be written.
     LabelUnwritable,
+    /// The file of a disk was cut short by another program.
+    DiskCut,
+    /// The file of a disk was deleted.
+    DiskDeleted,
+    /// The path of a disk leads to another file, or to none.
+    DiskMoved,
 }
 
 impl What {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 12] = [
         Self::MemberFailed,
         Self::ResyncBegun,
         Self::ResyncEnded,
@@ -57,6 +63,9 @@ impl What {
         Self::SpareTaken,
         Self::DiskLate,
         Self::LabelUnwritable,
+        Self::DiskCut,
+        Self::DiskDeleted,
+        Self::DiskMoved,
     ];
 
     /// The word that programs know it by.
@@ -71,6 +80,9 @@ impl What {
             Self::SpareTaken => "spare-taken",
             Self::DiskLate => "disk-late",
             Self::LabelUnwritable => "label-unwritable",
+            Self::DiskCut => "disk-cut",
+            Self::DiskDeleted => "disk-deleted",
+            Self::DiskMoved => "disk-moved",
         }
     }
 }

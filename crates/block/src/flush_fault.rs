@@ -1,26 +1,58 @@
 //! A failed flush stays failed.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
-use crate::{Error, ErrorKind, Result};
+use crate::seeded::{self, Bug};
+use crate::{Error, ErrorKind, RangeLock, Result};
 
 /// Remembers the first flush that failed. After it nobody knows what was lost, so no later one can
 /// make it good, whatever the device below says then.
 #[derive(Default)]
-pub struct FlushFault(RefCell<Option<Error>>);
+pub struct FlushFault {
+    first: RefCell<Option<Error>>,
+    /// Held by the flush that is under way.
+    turn: RangeLock,
+    /// Flushes that were begun.
+    begun: Cell<u64>,
+    /// The last of them that has succeeded, counted from 1.
+    succeeded: Cell<u64>,
+}
 
 impl FlushFault {
+    /// Carries out a flush of the device of that name, one at a time. The kernel reports a lost write to one of several
+    /// flushes, and the others succeed without it. Flushes that wait for the turn share the next one.
+    ///
+    /// # Errors
+    /// The error of this flush; `Faulted` if one before it has failed.
+    pub async fn flush(&self, name: &str, flush: impl Future<Output = Result<()>>) -> Result<()> {
+        let asked = self.begun.get();
+        let _alone = match seeded::on(Bug::FlushBeside) {
+            true => None,
+            false => Some(self.turn.turn().await),
+        };
+        self.check()?;
+        if self.succeeded.get() > asked {
+            // That flush began after this one was asked for.
+            return Ok(());
+        }
+        let number = self.begun.get() + 1;
+        self.begun.set(number);
+        flush.await.inspect_err(|error| self.note(error, name))?;
+        self.succeeded.set(number);
+        Ok(())
+    }
+
     /// Whether flushes may still succeed.
     ///
     /// # Errors
     /// `Faulted`, with what the failed one said.
     pub fn check(&self) -> Result<()> {
-        self.0.borrow().clone().map_or(Ok(()), Err)
+        self.first.borrow().clone().map_or(Ok(()), Err)
     }
 
     /// Notes that a flush of the device of that name has failed, unless one did before.
     pub fn note(&self, error: &Error, name: &str) {
-        let mut first = self.0.borrow_mut();
+        let mut first = self.first.borrow_mut();
         if first.is_none() {
             let words = match error.kind() {
                 // It has been said below already.
@@ -36,7 +68,7 @@ impl FlushFault {
 
     /// What is to be said of it, if a flush has failed.
     pub fn error(&self) -> Option<Error> {
-        self.0.borrow().clone()
+        self.first.borrow().clone()
     }
 }
 

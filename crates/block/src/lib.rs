@@ -45,7 +45,7 @@ pub use pace::{Asked, BUSY_SHARE, LEAST_BYTES_PER_S, Pace, STEP_BYTES_MAX, STEP_
 pub use range::ByteRange;
 pub use range_lock::{Locked, Locking, Mode, RangeLock};
 pub use request::{Copies, EXTENTS_MAX, Extent, Op, Request, State, Verb, push_extent};
-pub use secret::{KeySource, SECRET_BYTES_MAX, Secret, Wanted};
+pub use secret::{KeySource, SECRET_BYTES_MAX, Secret, Wanted, while_hidden};
 pub use table::{
     Fused, Origin, ParseError, ParseProblem, Place, Port, PortPath, Run, Runs, Segment, Stripe,
     StripeTable, Table, TableError, TableId,

@@ -58,7 +58,8 @@ pub enum Op {
     Status {
         /// Which bytes.
         range: ByteRange,
-        /// The answer; covers at least the beginning of the range, in order, without gaps.
+        /// The answer; covers at least the beginning of the range, in order, without gaps. Empty when the
+        /// request is submitted. After an error it may hold anything.
         extents: Vec<Extent>,
     },
 }

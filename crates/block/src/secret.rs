@@ -108,6 +108,52 @@ impl Secret {
     }
 }
 
+/// Locked memory that is left for keys while other memory is locked.
+const LEFT_FOR_KEYS: usize = 256 << 10;
+
+/// Pages that are in no core dump, and locked if the limit allows.
+struct Hidden {
+    start: *mut libc::c_void,
+    len: usize,
+}
+
+/// Does `work` on memory from which secrets follow: meanwhile it is in no core dump, and is locked if the limit of locked memory
+/// allows it. Pages that `memory` shares with others are left out, and the caller erases it.
+pub fn while_hidden<T, R>(memory: &mut [T], work: impl FnOnce(&mut [T]) -> R) -> R {
+    let (from, bytes) = (memory.as_mut_ptr().cast::<u8>(), size_of_val(memory));
+    let skipped = from.align_offset(PAGE).min(bytes);
+    let len = (bytes - skipped) / PAGE * PAGE;
+    let hidden = Hidden { start: from.wrapping_add(skipped).cast(), len };
+    hidden.hide();
+    work(memory)
+}
+
+impl Hidden {
+    fn hide(&self) {
+        // SAFETY: whole pages of a slice that outlives `self`; neither call changes a byte of them.
+        let locked = unsafe {
+            libc::madvise(self.start, self.len, libc::MADV_DONTDUMP);
+            libc::mlock(self.start, self.len) == 0
+        };
+        if locked && Secret::zeroed(LEFT_FOR_KEYS).is_err() {
+            self.unlock();
+        }
+    }
+
+    fn unlock(&self) {
+        // SAFETY: as above. Pages that are not locked stay so.
+        unsafe { libc::munlock(self.start, self.len) };
+    }
+}
+
+impl Drop for Hidden {
+    fn drop(&mut self) {
+        self.unlock();
+        // SAFETY: as above.
+        unsafe { libc::madvise(self.start, self.len, libc::MADV_DODUMP) };
+    }
+}
+
 fn refused(what: &str) -> Error {
     let error = io::Error::last_os_error();
     let words = format!(
@@ -222,6 +268,23 @@ mod tests {
             assert!(flags.split(' ').any(|one| one == flag), "{flag} in {flags}");
         }
         assert_eq!(format!("{secret:?}"), "Secret(..)");
+    }
+
+    #[test]
+    fn hidden_memory_is_locked_and_in_no_dump_meanwhile() {
+        let mut memory = vec![7_u8; 64 * PAGE];
+        let at = memory.as_ptr() as usize + 8 * PAGE;
+        let during = while_hidden(&mut memory, |memory| {
+            memory[0] = 8;
+            flags_of(at)
+        });
+        for flag in ["lo", "dd"] {
+            assert!(during.split(' ').any(|one| one == flag), "{flag} in {during}");
+            assert!(!flags_of(at).split(' ').any(|one| one == flag), "{flag} afterwards");
+        }
+        assert!(memory[0] == 8 && memory[1..].iter().all(|byte| *byte == 7));
+        while_hidden(&mut [0_u8; 3], |_| ());
+        while_hidden::<u8, _>(&mut [], |_| ());
     }
 
     #[test]

@@ -27,16 +27,24 @@ pub enum Bug {
     FlushPerConnection,
     /// 35 one tweak for all data units of a request
     TweakOnce,
+    /// 35b a request that is split while workers are busy has the tweak of its beginning everywhere
+    TweakOfSplit,
+    /// 66 a write that the system carries out in part is not continued
+    ShortWrite,
     /// 41 a payload that came in part is written
     PartialPayload,
     /// 10 the tail of a vault's log moves before the pages are flushed
     LogTailEarly,
+    /// 10b room in a vault's log is computed without the record itself
+    RoomForNothing,
     /// 03 a transaction is answered before its record is flushed
     CommitBeforeFlush,
     /// 05b a vault's superblock goes over the one that counts
     SuperblockOverActive,
     /// 08b a commit is answered before the others know durably who missed it
     LeftBehindLate,
+    /// 05c the epoch of a vault stays when a copy is left behind
+    EpochKept,
     /// 23 a vault's log ends at any record that is damaged
     LogCutAtDamage,
     /// 44 the boundary of a migration moves before what is behind it is flushed
@@ -45,6 +53,8 @@ pub enum Bug {
     MoveUnrecorded,
     /// 44c a migration turns round in the midst of a window
     TurnedAtOnce,
+    /// 44d the window that a migration has moved is released before its state is durable
+    MoveReleasedEarly,
     /// 50 a server that came back is not sent again what it was not asked to flush
     ReplaySkipped,
     /// 51 a write is answered before its record is in the memory that outlives the process
@@ -63,6 +73,8 @@ pub enum Bug {
     ProgressEarly,
     /// 70 a region is marked after the write to it is sent
     RegionMarkedLate,
+    /// 70b a region leaves the map while a write there is in flight
+    RegionLeftBusy,
     /// 71 a region is called clean without a flush
     RegionUnflushed,
     /// 72 the map of a member that comes back is ignored
@@ -81,6 +93,12 @@ pub enum Bug {
     CopyUntold,
     /// 77 what the last member does late lands on top of what was answered since
     LateUnfenced,
+    /// 78 a member stays although a write of a copy that was begun again since is late there
+    LateCopyStays,
+    /// 79 the block status that one copy gave before it failed stays in the answer of the next one
+    StatusLeftOver,
+    /// 80 bytes count that a member of a mirror gave after it was taken out
+    FailedBelieved,
     /// 43 a change forgets a request that waits for its end
     ChangeDropsHeld,
     /// 45 a flush counts for what was answered after it was submitted
@@ -91,11 +109,33 @@ pub enum Bug {
     GoneNotClosed,
     /// 54 a disk is served after a kill before its server is flushed
     KilledNotFlushed,
+    /// 55 the error of one piece of a long request is forgotten
+    PieceErrorForgotten,
+    /// 07b trust in a spec brings back a member that missed writes
+    TrustOverLabels,
+    /// 37 a file that was cut short is read and written all the same
+    CutUnnoticed,
+    /// 60b the pieces of a long request are not admitted
+    PieceUnadmitted,
+    /// 85 a flush succeeds beside one that fails
+    FlushBeside,
+    /// 86 a mirror that is made anew forgets the states that were sent before
+    SentForgotten,
+    /// 87 a change is undone on the disks that it removes before any other disk
+    UndoneOnRemovedFirst,
+    /// 92 the spec in a label is not checked against the allow list
+    LabelBelieved,
+    /// 93 a label holds local options, and sources of keys
+    LabelHoldsAll,
+    /// 94 a removed key slot stays in the older generation of a label
+    OldSlotsStay,
+    /// 95 a connection whose certificate is not admitted any more stays
+    BarredStays,
 }
 
 impl Bug {
     /// All of them, by their numbers.
-    pub const ALL: [(&str, Self); 42] = [
+    pub const ALL: [(&str, Self); 62] = [
         ("02a", Self::FlushFirstChild),
         ("02b", Self::FlushFirstMember),
         ("04", Self::FlushRetried),
@@ -106,15 +146,20 @@ impl Bug {
         ("15", Self::OverlapUnordered),
         ("40", Self::FlushPerConnection),
         ("35", Self::TweakOnce),
+        ("35b", Self::TweakOfSplit),
+        ("66", Self::ShortWrite),
         ("41", Self::PartialPayload),
         ("10", Self::LogTailEarly),
+        ("10b", Self::RoomForNothing),
         ("03", Self::CommitBeforeFlush),
         ("05b", Self::SuperblockOverActive),
         ("08b", Self::LeftBehindLate),
+        ("05c", Self::EpochKept),
         ("23", Self::LogCutAtDamage),
         ("44", Self::MoveUnflushed),
         ("44b", Self::MoveUnrecorded),
         ("44c", Self::TurnedAtOnce),
+        ("44d", Self::MoveReleasedEarly),
         ("50", Self::ReplaySkipped),
         ("51", Self::AnsweredUnrecorded),
         ("60", Self::ChangeNotHeld),
@@ -124,6 +169,7 @@ impl Bug {
         ("64", Self::OlderServes),
         ("13", Self::ProgressEarly),
         ("70", Self::RegionMarkedLate),
+        ("70b", Self::RegionLeftBusy),
         ("71", Self::RegionUnflushed),
         ("72", Self::MapIgnored),
         ("73", Self::DataUnverified),
@@ -133,11 +179,25 @@ impl Bug {
         ("75", Self::ImageIsSource),
         ("76", Self::CopyUntold),
         ("77", Self::LateUnfenced),
+        ("78", Self::LateCopyStays),
+        ("79", Self::StatusLeftOver),
+        ("80", Self::FailedBelieved),
         ("43", Self::ChangeDropsHeld),
         ("45", Self::FlushJoinedLate),
         ("52", Self::ServedUnlocked),
         ("53", Self::GoneNotClosed),
         ("54", Self::KilledNotFlushed),
+        ("55", Self::PieceErrorForgotten),
+        ("07b", Self::TrustOverLabels),
+        ("37", Self::CutUnnoticed),
+        ("60b", Self::PieceUnadmitted),
+        ("85", Self::FlushBeside),
+        ("86", Self::SentForgotten),
+        ("87", Self::UndoneOnRemovedFirst),
+        ("92", Self::LabelBelieved),
+        ("93", Self::LabelHoldsAll),
+        ("94", Self::OldSlotsStay),
+        ("95", Self::BarredStays),
     ];
 }
 

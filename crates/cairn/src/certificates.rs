@@ -1,13 +1,15 @@
-//! The files behind TLS: read when a spec is checked and when it is served.
+//! The files behind TLS: read when a spec is checked, and by each handshake.
 
+use std::cell::RefCell;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::rc::Rc;
 
 use block::Env;
+use export::nbd::CurrentTls;
 use graph::spec::{Listen, Planned, Spec, TlsPaths};
 use net::nbd::PEM_MAX_BYTES;
-use tls::{Authorities, Identity, Pem, Server};
+use tls::{Authorities, Identity, Pem, PemKey, Revoked, Server};
 
 use crate::exit::{Exit, Failure, Result};
 use crate::out;
@@ -15,10 +17,10 @@ use crate::out;
 /// Adds to a spec what is wrong with the files that it names.
 pub fn check(env: &Env, spec: &mut Spec) {
     let Some(paths) = spec.tls().cloned() else { return };
-    let identity = identity(env, &paths).err();
-    let clients = paths.clients.as_deref().and_then(|path| authorities(env, path).err());
-    for error in identity.into_iter().chain(clients) {
-        spec.fault(paths.position, format!("tls: {error}"));
+    if let Err(errors) = Files::read(env, &paths).and_then(|files| files.server(env).map(drop)) {
+        for error in errors {
+            spec.fault(paths.position, format!("tls: {error}"));
+        }
     }
 }
 
@@ -26,7 +28,7 @@ pub fn check(env: &Env, spec: &mut Spec) {
 ///
 /// # Errors
 /// `Usage` without certificates; what is wrong with them.
-pub fn server(env: &Env, planned: &Planned, listens: &[Listen]) -> Result<Option<Rc<Server>>> {
+pub fn server(env: &Env, planned: &Planned, listens: &[Listen]) -> Result<Option<CurrentTls>> {
     let Some(at) = listens.iter().find(|at| at.tls) else { return Ok(None) };
     let Some(paths) = &planned.tls else {
         let why = format!(
@@ -35,29 +37,114 @@ pub fn server(env: &Env, planned: &Planned, listens: &[Listen]) -> Result<Option
         return Err(Failure::new(Exit::Usage, why));
     };
     warn_of_readers(&paths.key);
-    let identity = identity(env, paths)?;
-    let clients = paths.clients.as_deref().map(|path| authorities(env, path)).transpose()?;
-    if clients.is_none() {
+    if paths.clients.is_none() {
         out::note(&format!(
             "warning: {at} takes whoever can reach it: tls has no clients = \"CA.pem\""
         ));
     }
-    Ok(Some(Rc::new(Server::new(&identity, clients.as_ref())?)))
+    let first = |mut errors: Errors| Failure::from(errors.remove(0));
+    let files = Files::read(env, paths).map_err(first)?;
+    let server = Rc::new(files.server(env).map_err(first)?);
+    let current = Current { files, server, failed: None };
+    let (env, paths, current) = (env.clone(), paths.clone(), RefCell::new(current));
+    Ok(Some(Rc::new(move || current.borrow_mut().renewed(&env, &paths))))
+}
+
+/// At least one.
+type Errors = Vec<block::Error>;
+
+/// The files as they are.
+struct Files {
+    cert: Pem,
+    key: PemKey,
+    clients: Option<Pem>,
+    revoked: Option<Pem>,
+}
+
+/// The files that count.
+struct Current {
+    files: Files,
+    server: Rc<Server>,
+    /// Why the files as they are now do not count.
+    failed: Option<String>,
+}
+
+impl Current {
+    /// Returns the server of the files as they are now. Files that cannot be used change nothing, and are reported once.
+    fn renewed(&mut self, env: &Env, paths: &TlsPaths) -> Rc<Server> {
+        match Files::read(env, paths) {
+            Ok(files) if files == self.files => self.failed = None,
+            Ok(files) => match files.server(env) {
+                Ok(server) => {
+                    *self = Self { files, server: Rc::new(server), failed: None };
+                    out::note("TLS: the certificate files have changed, and are used from now on");
+                }
+                Err(errors) => self.fail(&errors),
+            },
+            Err(errors) => self.fail(&errors),
+        }
+        self.server.clone()
+    }
+
+    fn fail(&mut self, errors: &Errors) {
+        let why = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        if self.failed.as_ref() != Some(&why) {
+            out::note(&format!(
+                "warning: TLS: the certificate files have changed and cannot be used, those of before are: {why}"
+            ));
+            self.failed = Some(why);
+        }
+    }
+}
+
+impl PartialEq for Files {
+    fn eq(&self, other: &Self) -> bool {
+        let bytes = |pem: &Option<Pem>| pem.as_ref().map(|pem| pem.bytes.clone());
+        self.cert.bytes == other.cert.bytes
+            && self.key.bytes.same(&other.key.bytes)
+            && bytes(&self.clients) == bytes(&other.clients)
+            && bytes(&self.revoked) == bytes(&other.revoked)
+    }
+}
+
+impl Files {
+    fn read(env: &Env, paths: &TlsPaths) -> Result<Self, Errors> {
+        let key = env.read_secret(&paths.key, PEM_MAX_BYTES);
+        let key = key.map(|bytes| PemKey { path: paths.key.display().to_string(), bytes });
+        let other = |path: &Option<_>| path.as_deref().map(|path| read(env, path)).transpose();
+        let (clients, revoked) = (other(&paths.clients), other(&paths.revoked));
+        match (read(env, &paths.cert), key, clients, revoked) {
+            (Ok(cert), Ok(key), Ok(clients), Ok(revoked)) => {
+                Ok(Self { cert, key, clients, revoked })
+            }
+            (cert, key, clients, revoked) => {
+                let all = [cert.err(), key.err(), clients.err(), revoked.err()];
+                Err(all.into_iter().flatten().collect())
+            }
+        }
+    }
+
+    fn server(&self, env: &Env) -> Result<Server, Errors> {
+        let identity = Identity::new(&self.cert, &self.key);
+        let identity = identity.and_then(|it| it.check_time(env.wall()).map(|()| it));
+        let clients = self.clients.as_ref().map(Authorities::new).transpose();
+        let revoked = self.revoked.as_ref().map(Revoked::new).transpose();
+        match (identity, clients, revoked) {
+            (Ok(identity), Ok(clients), Ok(revoked)) => {
+                Server::new(&identity, clients.as_ref(), revoked.as_ref())
+                    .map_err(|error| vec![error])
+            }
+            (identity, clients, revoked) => {
+                let all = [identity.err(), clients.err(), revoked.err()];
+                Err(all.into_iter().flatten().collect())
+            }
+        }
+    }
 }
 
 fn read(env: &Env, path: &Path) -> block::Result<Pem> {
     let bytes = env.read_file(path, PEM_MAX_BYTES)?;
     Ok(Pem { path: path.display().to_string(), bytes })
-}
-
-fn identity(env: &Env, paths: &TlsPaths) -> block::Result<Identity> {
-    let identity = Identity::new(&read(env, &paths.cert)?, &read(env, &paths.key)?)?;
-    identity.check_time(env.wall())?;
-    Ok(identity)
-}
-
-fn authorities(env: &Env, path: &Path) -> block::Result<Authorities> {
-    Authorities::new(&read(env, path)?)
 }
 
 /// Whoever has the key is the server.

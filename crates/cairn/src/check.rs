@@ -7,10 +7,10 @@ use api::{Checked, CheckedDevice, CheckedDisk, Finding, Soundness};
 use block::{Env, Info};
 use graph::kind::{Bytes, Maker, Told};
 use graph::labels::{Remembered, disks, objections, older};
-use graph::spec::{Local, Planned, PlannedNode, Severity, Spec, Surveyed};
+use graph::spec::{Local, NOWHERE, Planned, PlannedNode, Severity, Spec, Surveyed};
 use meta::{Area, Inspection, Label, Uuid};
 
-use crate::labels::open_elsewhere;
+use crate::labels::{name_of, open_elsewhere};
 use crate::registry::REGISTRY;
 use crate::vaults;
 
@@ -52,9 +52,9 @@ impl Seen<'_> {
         Some(had).filter(|had| *had > self.inspection.size)
     }
 
-    /// Whether it is as long as it was, and what was at its end is gone.
+    /// Whether it is as long as it was, and the label at one of its ends is gone.
     pub fn has_lost_its_end(&self) -> bool {
-        self.cut_from().is_none() && self.inspection.has_lost_its_end()
+        self.cut_from().is_none() && self.inspection.lost_end().is_some()
     }
 }
 
@@ -185,12 +185,20 @@ pub fn nowhere_else(
     Some(format!("{device} cannot be copied from: {}", parted(&why).0))
 }
 
-/// The disks without a label, as what can be planned: where they are, nobody can tell, and nothing stands on what
-/// they are.
-pub fn raw_nowhere(newest: &Label) -> BTreeMap<String, (String, String)> {
+/// Stand-ins for the settings that labels do not hold, so that a graph can be planned: empty disks for those without a label,
+/// and paths that lead nowhere.
+pub fn nowhere(newest: &Label) -> Local {
     let spec = Spec::parse(&newest.spec, &newest.graph_name, &|_| None);
-    let nowhere = |name: &str| (name.to_owned(), ("null".to_owned(), UNKNOWN_BYTES.to_owned()));
-    spec.unlabelled().into_iter().map(nowhere).collect()
+    let disk = |name: &str| (name.to_owned(), ("null".to_owned(), UNKNOWN_BYTES.to_owned()));
+    let mut local = Local::default();
+    local.disks.extend(spec.unlabelled().into_iter().map(disk));
+    for (device, option, _) in spec.local_options(REGISTRY) {
+        if option.required {
+            let of = local.options.entry(device.to_owned()).or_default();
+            of.insert(option.name.to_owned(), NOWHERE.to_owned());
+        }
+    }
+    local
 }
 
 /// The graph that a label tells of as it would be with all of its disks, whether or not they are here; `None` if
@@ -206,11 +214,9 @@ pub async fn plan(env: &Env, newest: &Label, named: &Named) -> Result<Option<Pla
         words: String::new(),
     };
     let surveyed = named.iter().map(|(name, known)| (name.clone(), surveyed(known))).collect();
-    let Label { spec, graph_name, .. } = newest;
-    let raw = raw_nowhere(newest);
-    let has_raw = !raw.is_empty();
-    let local = Local { disks: raw, ..Local::default() };
-    let spec = Spec::of_label(spec, graph_name, REGISTRY, &local);
+    let local = nowhere(newest);
+    let has_raw = !local.disks.is_empty();
+    let spec = Spec::of_label(&newest.spec, &name_of(newest), &newest.graph_name, REGISTRY, &local);
     match spec.plan_over(REGISTRY, env, &surveyed).await {
         Ok(planned) => Ok(Some(planned)),
         // How large they are may matter.
@@ -268,8 +274,9 @@ impl Checking<'_> {
                 let next = self.after_a_cut(&name, named, planned);
                 self.find(Soundness::Damaged, &name, words, &next);
             } else if seen.has_lost_its_end() {
+                let area = if inspection.has_lost_its_front() { "front" } else { "back" };
                 let words = format!(
-                    "{place}: both copies of its label at the back are gone, and data may be"
+                    "{place}: both copies of its label at the {area} are gone, and data may be"
                 );
                 let (soundness, next) = self.without_its_end(&name, named, planned);
                 self.find(soundness, &name, words, &next);
@@ -309,7 +316,8 @@ impl Checking<'_> {
         let graph = &self.newest.graph_name;
         if !self.stopped {
             let next = format!(
-                "if it was cut short, cairn device replace {graph}/{name} PATH; cairn repair writes only its label"
+                "if it was cut short or written over, cairn device replace {graph}/{name} PATH; cairn repair writes \
+                 only its label"
             );
             return (Soundness::Repairable, next);
         }

@@ -29,6 +29,11 @@ pub fn machine() -> Machine {
     Machine::new(&host, id.unwrap_or_else(|_| by_name()))
 }
 
+/// Names a label in messages.
+pub fn name_of(label: &Label) -> String {
+    format!("label of {}", label.disk_name.escape_debug())
+}
+
 /// The machine that has a disk open, if that is another one.
 pub fn open_elsewhere(label: &Label) -> Option<&Machine> {
     label.holder.as_ref().filter(|holder| holder.id != machine().id)

@@ -7,6 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::ValueEnum;
 use serde::Serialize;
 
+use crate::out::escaped;
+
 /// How lines are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub enum LogForm {
@@ -64,7 +66,7 @@ pub fn note(line: &str) {
         _ => line.to_owned(),
     };
     // Where there is no stderr there is nobody to tell.
-    let _ = writeln!(std::io::stderr(), "{text}");
+    let _ = writeln!(std::io::stderr(), "{}", escaped(&text));
 }
 
 fn now_ms() -> u64 {

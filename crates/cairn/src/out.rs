@@ -1,5 +1,6 @@
 //! What the command prints: text for people, JSON for programs.
 
+use std::borrow::Cow;
 use std::io::{ErrorKind, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -35,8 +36,35 @@ impl Form {
     }
 }
 
-/// Prints text as it is. A reader that has gone (`| head`) has seen enough: that is no failure.
+/// Escapes what a terminal would act upon: names and words that come from disks and peers are part of any text. The escape of a
+/// character is that of JSON, so that JSON stays what it is.
+pub fn escaped(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_unsafe) {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        match is_unsafe(c) {
+            true => safe.push_str(&format!("\\u{:04x}", u32::from(c))),
+            false => safe.push(c),
+        }
+    }
+    Cow::Owned(safe)
+}
+
+/// Control characters, and those that change the direction of what follows.
+fn is_unsafe(c: char) -> bool {
+    c.is_control() && !matches!(c, '\n' | '\t')
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Prints text with what a terminal would act upon escaped.
 pub fn print(text: &str) -> Result<()> {
+    print_raw(&escaped(text))
+}
+
+/// Prints text as it is. A reader that has gone (`| head`) has seen enough: that is no failure.
+pub fn print_raw(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
@@ -92,6 +120,15 @@ pub fn columns(marks: &str, rows: &[Vec<String>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn escaped_leaves_nothing_that_a_terminal_acts_upon() {
+        let text = "home \u{1b}]0;x\u{7}\r\u{9b}2J\u{202e} \u{e9}\n\tb";
+        assert_eq!(escaped(text), "home \\u001b]0;x\\u0007\\u000d\\u009b2J\\u202e \u{e9}\n\tb");
+        let json = serde_json::to_string(text).unwrap();
+        assert_eq!(serde_json::from_str::<String>(&escaped(&json)).unwrap(), text);
+        assert!(!escaped(&json).contains(is_unsafe));
+    }
 
     #[test]
     fn columns_line_up() {

@@ -5,8 +5,9 @@
 //! back as a disk that has missed everything. Where its bytes are copied from others that is all; where they are
 //! nowhere else, somebody must say that they are these.
 //!
-//! A disk that was cut short and made long again has a label, and maybe zeros where there were data: it counts as one
-//! that has missed everything, too, unless somebody says that its bytes are whole.
+//! A disk that was cut short and made long again has a label, and maybe zeros where there were data. One that was written
+//! from its front on has a label at its back, and maybe other bytes where there were data. Both count as a disk that has
+//! missed everything, too, unless somebody says that its bytes are whole.
 
 use std::collections::BTreeMap;
 
@@ -64,7 +65,7 @@ enum How {
     GivenBack,
     /// It was older than others.
     Counts,
-    /// It had lost what was at its end.
+    /// It had lost the label at one of its ends.
     Ended,
 }
 
@@ -143,15 +144,15 @@ impl Graph<'_> {
         Remake { over, graph, name, place: said.place.to_owned(), how, words, label }
     }
 
-    /// The label of the disk, and in which copies it is, if what was at its end is gone.
+    /// The label of the disk, and in which copies it is, if the one at its front or its end is gone.
     fn without_its_end<'t>(&self, said: &Said<'_>, there: &'t There) -> Option<(&'t Label, usize)> {
         let known = self.named.get(said.name)?;
         let Ok(Some((label, number))) = &there.inspection.label else { return None };
-        let is_cut = label.disk == known.disk && there.inspection.has_lost_its_end();
+        let is_cut = label.disk == known.disk && there.inspection.lost_end().is_some();
         is_cut.then_some((label, *number))
     }
 
-    /// The end has its label again. What mirrors kept on the disk is forgotten, so that they copy all of it; unless
+    /// Both ends have a label again. What mirrors kept on the disk is forgotten, so that they copy all of it; unless
     /// somebody says that its bytes are whole.
     fn end_anew(
         &self,
@@ -175,8 +176,9 @@ impl Graph<'_> {
         }
         if let Some(why) = nowhere_else(self.planned, self.named, self.seen, &cut, name) {
             let graph = &self.newest.graph_name;
+            let end = there.inspection.lost_end().unwrap_or("end");
             let why = format!(
-                "the end of {place} is not what was written there, and {why}. Next: bring back the disk as it was, or a \
+                "the {end} of {place} is not what was written there, and {why}. Next: bring back the disk as it was, or a \
                  backup of it; if its bytes are known to be whole: cairn repair {graph} --trust {name}"
             );
             return Err(Failure::new(Exit::Degraded, why));

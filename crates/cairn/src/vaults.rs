@@ -9,11 +9,11 @@ use block::{Control, Env, ErrorKind, Health, Report};
 use graph::Graph;
 use graph::engine::Engine;
 use graph::labels::{Labels, Opening, Refusal, Survey};
-use graph::spec::{Local, Planned, Role, Spec};
+use graph::spec::{Planned, Role, Spec};
 use meta::Label;
 
-use crate::check::{parted, raw_nowhere};
-use crate::labels::opening;
+use crate::check::{nowhere, parted};
+use crate::labels::{name_of, opening};
 use crate::registry::REGISTRY;
 use crate::scan::place;
 
@@ -41,7 +41,12 @@ pub async fn check(
 ) -> Vec<Finding> {
     let mut found = Vec::new();
     let spec = Spec::parse(&newest.spec, &newest.graph_name, &|_| None);
-    let keyed = spec.keyed(REGISTRY);
+    let keyed = spec.keyed(REGISTRY).into_iter().map(|name| (name, "a key"));
+    let local = spec.local_options(REGISTRY).into_iter();
+    let local = local.filter(|(_, option, _)| option.required);
+    // Devices that open only with a setting that labels do not hold.
+    let locked: BTreeMap<_, _> =
+        keyed.chain(local.map(|(name, option, _)| (name, option.name))).collect();
     for node in planned.nodes.iter().filter(|node| KEEPS.contains(&node.kind.name)) {
         let beneath = planned.down_from(&node.name);
         let disks = beneath.nodes.iter().filter(|node| node.role == Role::Disk);
@@ -51,10 +56,9 @@ pub async fn check(
             // That is told already.
             continue;
         }
-        if let Some(locked) = beneath.nodes.iter().find(|node| keyed.contains(&node.name.as_str()))
-        {
-            let words =
-                format!("what it keeps is on {}, and was not looked at without a key", locked.name);
+        let mut names = beneath.nodes.iter().map(|node| node.name.as_str());
+        if let Some((on, lacks)) = names.find_map(|name| locked.get_key_value(name)) {
+            let words = format!("what it keeps is on {on}, and was not looked at without {lacks}");
             found.push(finding(&node.name, Soundness::Sound, words));
             continue;
         }
@@ -96,9 +100,9 @@ async fn open(
     places: &BTreeMap<String, PathBuf>,
 ) -> Result<Opened, String> {
     let here = places.iter().map(|(name, path)| (name.clone(), place(path)));
-    let disks = raw_nowhere(newest).into_iter().chain(here).collect();
-    let local = Local { disks, ..Local::default() };
-    let spec = Spec::of_label(&newest.spec, &newest.graph_name, REGISTRY, &local);
+    let mut local = nowhere(newest);
+    local.disks.extend(here);
+    let spec = Spec::of_label(&newest.spec, &name_of(newest), &newest.graph_name, REGISTRY, &local);
     let opening = Opening { degraded: true, take: true, changes: true, ..opening() };
     let survey = Survey::take(&spec, REGISTRY, env, engine, opening, true, None).await;
     if !survey.refusals().is_empty() {

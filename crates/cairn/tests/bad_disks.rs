@@ -136,19 +136,6 @@ fn an_error_in_the_middle_reaches_the_client_and_nobody_else() {
 }
 
 #[test]
-fn a_file_that_is_cut_short_answers_with_errors() {
-    let dir = Dir::new();
-    dir.text(&["create", "disk.img", "16M"]);
-    let serve = dir.serve(&["disk.img"]);
-    File::options().write(true).open(dir.path("disk.img")).unwrap().set_len(1 << 20).unwrap();
-    let ran = io(&dir, &serve, &["read 8M 4k", "write -P 2 0 4k", "read -P 2 0 4k"]);
-    assert!(ran.out.contains("read failed: Input/output error"), "{ran:?}");
-    assert!(ran.out.contains("read 4096/4096 bytes at offset 0"), "{ran:?}");
-    assert_eq!(dir.cairn(&["status"]).code, 0);
-    assert_eq!(serve.stop().code, 0);
-}
-
-#[test]
 fn the_last_member_in_sync_answers_with_its_errors() {
     let dir = Dir::new();
     dir.write(

@@ -34,6 +34,13 @@ fn damage(dir: &Dir, disk: &str, from: u64, len: u64) {
     file.write_all_at(&noise(len as usize, from), from).unwrap();
 }
 
+/// Damages both copies of the label at the front, so that each can still be recognized as one.
+fn damage_front(dir: &Dir, disk: &str) {
+    for at in [64 << 10, 320 << 10] {
+        damage(dir, disk, at + 600, 8);
+    }
+}
+
 fn bytes(dir: &Dir) -> [Vec<u8>; 2] {
     ["a.img", "b.img"].map(|disk| std::fs::read(dir.path(disk)).unwrap())
 }
@@ -55,8 +62,8 @@ fn what_is_sound_is_told_as_that_and_not_touched() {
 #[test]
 fn one_whole_copy_is_enough_for_a_repair() {
     let dir = made("mirror");
-    // Both copies at the front; the graph comes up all the same.
-    damage(&dir, "b.img", 0, MIB);
+    // Some bytes of both copies at the front; the graph comes up all the same.
+    damage_front(&dir, "b.img");
     let before = bytes(&dir);
     let checked = dir.cairn(&["check", "home"]);
     assert!(checked.code == 10 && checked.out.contains("at the front is"), "{checked:?}");
@@ -70,7 +77,7 @@ fn one_whole_copy_is_enough_for_a_repair() {
     // Now the other end has to do.
     damage(&dir, "b.img", 15 * MIB, MIB);
     dir.text(&["repair", "home.toml", "--trust", "b", "--yes"]);
-    damage(&dir, "b.img", 0, MIB);
+    damage_front(&dir, "b.img");
     dir.import(&["home"]).stop().ok();
     let [_, after] = bytes(&dir);
     assert!(
@@ -243,7 +250,7 @@ fn disks_that_another_machine_has_open_are_told() {
     assert!(checked.code == 5 && checked.out.contains(words), "{checked:?}");
     assert!(checked.out.contains("--take"), "{checked:?}");
     // Nor is its label written beside that machine.
-    damage(&dir, "b.img", 0, MIB);
+    damage_front(&dir, "b.img");
     let ran = dir.cairn(&["repair", "--yes"]);
     assert!(ran.code == 5 && ran.err.contains("gone for good, --take"), "{ran:?}");
     assert_eq!(dir.cairn(&["repair", "--yes", "--take"]).code, 5, "it is open there still");
@@ -426,8 +433,7 @@ fn a_cut_disk_is_one_wherever_it_is() {
     let serve = dir.serve(&["home.toml"]);
     damage(&dir, "a.img", 15 * MIB, MIB);
     let ran = dir.cairn(&["check"]);
-    let next =
-        "if it was cut short, cairn device replace home/a PATH; cairn repair writes only its label";
+    let next = "cairn device replace home/a PATH; cairn repair writes only its label";
     assert!(ran.code == 10 && ran.out.contains(next), "{ran:?}");
     serve.signal("KILL");
     serve.end();
@@ -473,4 +479,63 @@ fn a_sick_disk_of_one_graph_keeps_nobody_from_the_others() {
     near.stop().ok();
     far.signal("KILL");
     far.end();
+}
+
+/// Writes to `disk` as to a raw one: its label is served, too.
+fn write_raw(dir: &Dir, disk: &str) {
+    let raw = format!(
+        "name = \"raw\"\n[disk]\nd = {{ file = \"{disk}\", label = false }}\n[export]\nvol = {{ on = \"d\" }}\n"
+    );
+    dir.write("raw.toml", &raw);
+    let write = "qemu-io -f raw \"$uri\" -c 'write -P 2 0 6M'";
+    assert_eq!(dir.cairn(&["serve", "raw.toml", "--run", write]).code, 0);
+}
+
+#[test]
+fn resync_copies_member_whose_front_was_overwritten() {
+    let dir = made("mirror");
+    let fill = "qemu-io -f raw \"$uri\" -c 'write -P 9 0 13M' -c flush";
+    assert_eq!(dir.cairn(&["serve", "home.toml", "--run", fill]).code, 0);
+    write_raw(&dir, "b.img");
+    let before = bytes(&dir);
+    for args in [&["import", "home"][..], &["serve", "home.toml"]] {
+        let ran = dir.cairn(args);
+        assert!(ran.code == 11 && ran.err.contains("the front of b.img"), "{ran:?}");
+        assert!(ran.err.contains("cairn repair home --plan"), "{ran:?}");
+    }
+    let checked = dir.cairn(&["check"]);
+    assert!(checked.code == 10 && checked.out.contains("at the front are gone"), "{checked:?}");
+    assert!(bytes(&dir) == before, "nothing was written anew unasked");
+    assert_eq!(dir.cairn(&["repair", "--yes"]).code, 10, "it lacks everything");
+    let serve = dir.serve(&["home.toml"]);
+    let read = ["-r", "-f", "raw", serve.uri(), "-c", "read -P 9 0 13M"];
+    let read = common::tool(&dir, "qemu-io", &read);
+    assert!(read.code == 0 && !read.out.contains("failed"), "{read:?}");
+    until("it is copied", || dir.cairn(&["status"]).code == 0);
+    serve.stop().ok();
+    let [a, b] = bytes(&dir).map(|bytes| bytes[MIB as usize..15 << 20].to_vec());
+    assert!(a == b && a[..13 << 20].iter().all(|byte| *byte == 9));
+}
+
+#[test]
+fn repair_trusts_disk_whose_front_was_overwritten_only_if_asked() {
+    let dir = made("stripe");
+    write_raw(&dir, "b.img");
+    assert_eq!(dir.cairn(&["serve", "home.toml"]).code, 11);
+    assert_eq!(dir.cairn(&["check"]).code, 11);
+    let ran = dir.cairn(&["repair", "--yes"]);
+    assert!(ran.code == 11 && ran.out.contains("not repaired"), "{ran:?}");
+    assert!(dir.text(&["repair", "home", "--trust", "b", "--yes"]).contains("sound"));
+    dir.serve(&["home.toml"]).stop().ok();
+    // Of two members of a mirror with such a front, one at least is trusted.
+    let dir = made("mirror");
+    for disk in ["a.img", "b.img"] {
+        write_raw(&dir, disk);
+    }
+    let ran = dir.cairn(&["repair", "--yes"]);
+    assert!(ran.code == 11 && ran.out.matches("not repaired").count() == 2, "{ran:?}");
+    assert_eq!(dir.cairn(&["repair", "--trust", "b", "--yes"]).code, 10);
+    let serve = dir.serve(&["home.toml"]);
+    until("a is copied from b", || dir.cairn(&["status"]).code == 0);
+    serve.stop().ok();
 }

@@ -216,3 +216,90 @@ fn a_wiped_disk_has_nothing_of_cairns() {
     assert!(bytes[..1 << 20].iter().chain(&bytes[7 << 20..]).all(|byte| *byte == 0));
     assert_eq!(bytes[1 << 20], 7);
 }
+
+/// A spec of the disk `b.img` alone, with options.
+fn raw(options: &str) -> String {
+    format!(
+        "name = \"raw\"\n[disk]\nd = {{ file = \"b.img\"{options} }}\n[export]\nvol = {{ on = \"d\" }}\n"
+    )
+}
+
+#[test]
+fn raw_serve_refuses_labelled_disk_unless_read_only() {
+    let dir = pair();
+    assert_eq!(io(&dir, &[], "write -P 7 0 4M").code, 0);
+    let before = fs::read(dir.path("b.img")).unwrap();
+    dir.write("raw.toml", &raw(""));
+    for args in [
+        &["serve", "b.img", "--run", "true"][..],
+        &["serve", "b.img", "--dry-run"],
+        &["serve", "raw.toml", "--run", "true"],
+        &["serve", "raw.toml", "--dry-run"],
+    ] {
+        let ran = dir.cairn(args);
+        assert_eq!(ran.code, 5, "{args:?}: {ran:?}");
+        for words in [
+            "disk \"b\" of the graph \"home\"",
+            "cairn import home",
+            "--read-only",
+            "cairn wipe b.img",
+            "label = false",
+        ] {
+            assert!(ran.err.contains(words), "{words}: {ran:?}");
+        }
+    }
+    let read = "qemu-io -r -f raw \"$uri\" -c 'read -P 7 1M 4M'";
+    assert_eq!(dir.cairn(&["serve", "b.img", "--read-only", "--run", read]).code, 0);
+    assert_eq!(dir.cairn(&["serve", "raw.toml", "--read-only", "--run", read]).code, 0);
+    dir.write("raw.toml", &raw(", read_only = true"));
+    assert_eq!(dir.cairn(&["serve", "raw.toml", "--run", read]).code, 0);
+    assert!(fs::read(dir.path("b.img")).unwrap() == before);
+    // A guest's own Cairn may have labelled its disk.
+    dir.write("raw.toml", &raw(", label = false"));
+    let write = "qemu-io -f raw \"$uri\" -c 'write -P 2 0 4k'";
+    assert_eq!(dir.cairn(&["serve", "raw.toml", "--run", write]).code, 0);
+}
+
+#[test]
+fn raw_serve_goes_on_over_change_after_client_labels_disk() {
+    let dir = pair();
+    assert_eq!(io(&dir, &[], "write -P 7 0 4M").code, 0);
+    fs::rename(dir.path("b.img"), dir.path("image")).unwrap();
+    fs::write(dir.path("b.img"), vec![0; 8 << 20]).unwrap();
+    dir.write("raw.toml", &raw(""));
+    let serve = dir.serve(&["raw.toml"]);
+    assert_eq!(tool(&dir, "nbdcopy", &["image", serve.uri()]).code, 0);
+    dir.write("raw.toml", &raw(", timeout = \"20s\""));
+    dir.text(&["apply", "raw.toml"]);
+    serve.stop().ok();
+    assert_eq!(dir.cairn(&["serve", "raw.toml", "--run", "true"]).code, 5);
+}
+
+#[test]
+fn apply_refuses_raw_disk_that_has_label() {
+    let dir = pair();
+    assert_eq!(io(&dir, &[], "write -P 7 0 4M").code, 0);
+    fs::write(dir.path("c.img"), vec![0; 8 << 20]).unwrap();
+    let spec = |more: &str, export: &str| {
+        format!(
+            "name = \"raw\"\n[disk]\nc = {{ file = \"c.img\" }}\n{more}[export]\nvol = {{ on = \"c\" }}\n{export}"
+        )
+    };
+    dir.write("raw.toml", &spec("", ""));
+    let serve = dir.serve(&["raw.toml"]);
+    let before = fs::read(dir.path("b.img")).unwrap();
+    dir.write("raw.toml", &spec("b = { file = \"b.img\" }\n", "more = { on = \"b\" }\n"));
+    for args in [&["apply", "raw.toml", "--dry-run"][..], &["apply", "raw.toml"]] {
+        let ran = dir.cairn(args);
+        assert!(ran.code == 5 && ran.err.contains("of the graph \"home\""), "{args:?}: {ran:?}");
+    }
+    assert!(fs::read(dir.path("b.img")).unwrap() == before);
+    let read = tool(&dir, "qemu-io", &["-f", "raw", serve.uri(), "-c", "write -P 1 0 4k"]);
+    assert_eq!(read.code, 0, "the graph is as before: {read:?}");
+    dir.write(
+        "raw.toml",
+        &spec("b = { file = \"b.img\", label = false }\n", "more = { on = \"b\" }\n"),
+    );
+    dir.text(&["apply", "raw.toml"]);
+    serve.stop().ok();
+}

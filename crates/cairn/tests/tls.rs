@@ -5,9 +5,9 @@
 mod authority;
 mod common;
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use authority::{Authority, Valid};
@@ -466,4 +466,105 @@ fn at_a_planned_restart_sessions_are_closed_in_order() {
     assert!(!daemon.log().contains("closed: TLS"), "{}", daemon.log());
     assert_eq!(far.stop().code, 0);
     assert_eq!(daemon.stop(), 0, "{}", daemon.log());
+}
+
+/// qemu-io on an export, with the certificates of `who`, which reads a block for each line that it is given.
+struct Reader {
+    child: Child,
+    out: BufReader<ChildStdout>,
+}
+
+impl Reader {
+    fn start(dir: &Dir, export: &str, who: &str) -> Self {
+        let creds =
+            format!("tls-creds-x509,id=tls0,endpoint=client,dir={}", dir.path(who).display());
+        let image = format!(
+            "driver=nbd,server.type=unix,server.path={},export={export},tls-creds=tls0,tls-hostname=localhost",
+            dir.path("tls.sock").display()
+        );
+        let mut command = Command::new("qemu-io");
+        command.args(["--object", &creds, "-r", "--image-opts", &image]);
+        let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut child = piped.spawn().unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        Self { child, out }
+    }
+
+    fn reads(&mut self) -> bool {
+        self.child.stdin.as_mut().unwrap().write_all(b"read 0 4k\n").unwrap();
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert_ne!(self.out.read_line(&mut line).unwrap(), 0, "qemu-io has ended");
+            if line.contains("read failed") || line.contains("read 4096/4096") {
+                return line.contains("4096/4096");
+            }
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn apply_closes_sessions_whose_certificate_is_not_admitted_any_more() {
+    let (dir, serve) = serve();
+    let mut alices = Reader::start(&dir, "alices", "ours");
+    let mut bobs = Reader::start(&dir, "bobs", "bob");
+    let mut vol = Reader::start(&dir, "vol", "ours");
+    assert!(alices.reads() && bobs.reads() && vol.reads());
+    dir.write("t.toml", &SPEC.replace("alice.example", "carol.example"));
+    dir.text(&["apply", "t.toml"]);
+    assert!(!alices.reads(), "alice is not admitted any more");
+    assert!(bobs.reads() && vol.reads());
+    drop((alices, bobs, vol));
+    let err = serve.stop().err;
+    assert!(err.contains("its certificate is not admitted to this export any more"), "{err}");
+}
+
+#[test]
+fn certificate_files_are_read_by_each_handshake() {
+    let dir = Dir::new();
+    let (ours, here) = (Authority::new("ours"), |name: &str| dir.path(name));
+    ours.write(&here("ours"));
+    ours.sign(&here("ours"), "server", "localhost", &["localhost"], Valid::Now);
+    let alice = ours.sign(&here("ours"), "client", "alice", &["alice.example"], Valid::Now);
+    ours.write(&here("bob"));
+    ours.sign(&here("bob"), "client", "bob", &[], Valid::Now);
+    ours.revoke(&here("ours"), &[]);
+    let with_list = SPEC.replace("ca-cert.pem\" }", "ca-cert.pem\", revoked = \"ours/crl.pem\" }");
+    assert_ne!(with_list, SPEC);
+    dir.write("t.toml", &with_list);
+    let serve = dir.serve(&["t.toml"]);
+    let info = |who: &str| dir.cairn(&["info", &uri(&dir, "vol", who)]).code;
+    assert_eq!((info("ours"), info("bob")), (0, 0));
+    // Revoked.
+    ours.revoke(&here("ours"), &[alice]);
+    assert_eq!((info("ours"), info("bob")), (7, 0));
+    // A list that cannot be read changes nothing.
+    std::fs::write(here("ours/crl.pem"), "garbage").unwrap();
+    assert_eq!((info("ours"), info("bob")), (7, 0));
+    std::fs::remove_file(here("ours/crl.pem")).unwrap();
+    assert_eq!((info("ours"), info("bob")), (7, 0));
+    ours.revoke(&here("ours"), &[]);
+    assert_eq!(info("ours"), 0);
+    // Another authority and certificate, while the server runs.
+    let theirs = Authority::new("theirs");
+    theirs.write(&here("theirs"));
+    theirs.sign(&here("theirs"), "client", "carol", &[], Valid::Now);
+    theirs.sign(&here("ours"), "server", "localhost", &["localhost"], Valid::Now);
+    theirs.write(&here("ours"));
+    theirs.revoke(&here("ours"), &[]);
+    assert_eq!((info("theirs"), info("bob")), (0, 7));
+    let err = serve.stop().err;
+    assert!(err.contains("certificate is revoked") && err.contains("those of before are"), "{err}");
+    assert_eq!(err.matches("cannot be used").count(), 2, "{err}");
+
+    dir.write("t.toml", &with_list.replace("clients = \"ours/ca-cert.pem\", ", ""));
+    let ran = dir.cairn(&["validate", "t.toml"]);
+    assert!(ran.code == 3 && ran.err.contains("revoked needs clients"), "{ran:?}");
 }

@@ -8,11 +8,14 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 
 use api::KeySlots;
+
 use argon2::{Algorithm, Argon2, Params, Version};
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::hmac;
 use common::memory::{holds, memory};
 use common::{Dir, Ran, Serve, tool, until};
+use kinds::crypt::slots::KeySlots as KeySlotsOnDisk;
+use meta::Label;
 
 const MIB: usize = 1 << 20;
 /// Where the disks keep data; before and behind it are labels.
@@ -119,6 +122,17 @@ fn state(dir: &Dir, name: &str) -> Vec<u8> {
     newest[at..at + 2240].to_vec()
 }
 
+/// The numbers of the slots in each whole copy of a disk's label, of both generations.
+fn slots_of_all_copies(dir: &Dir, name: &str) -> Vec<Vec<usize>> {
+    let bytes = image(dir, name);
+    let areas = [0, bytes.len() - MIB];
+    let places = areas.into_iter().flat_map(|area| [area + (64 << 10), area + (320 << 10)]);
+    let labels = places.filter_map(|at| Label::decode(&bytes[at..]).ok());
+    let slots = labels.map(|label| KeySlotsOnDisk::parse(&label.cells["safe"].bytes).unwrap());
+    let used = |(n, slot): (usize, &Option<_>)| slot.is_some().then_some(n);
+    slots.map(|all| all.slots.iter().enumerate().filter_map(used).collect()).collect()
+}
+
 /// The volume key, by what `docs/formats/keyslots.md` says, without Cairn's code.
 fn volume_key(state: &[u8], number: usize, passphrase: &[u8]) -> Option<Vec<u8>> {
     let (head, slot) = (&state[..192], &state[192 + 256 * number..][..256]);
@@ -204,6 +218,43 @@ fn slots_are_added_changed_and_removed_while_it_is_served() {
     is_refused(&dir, "two");
     opens(&dir, "three");
     are_equal(&dir);
+}
+
+#[test]
+fn key_rm_and_key_change_erase_the_slot_from_both_generations() {
+    let dir = written();
+    let serve = dir.serve(&["home.toml"]);
+    dir.text(&["key", "add", "safe", "--key", "file:one", "--new-key", "file:two"]);
+    dir.text(&["key", "rm", "safe", "0", "--yes"]);
+    for disk in ["a.img", "b.img"] {
+        assert_eq!(slots_of_all_copies(&dir, disk), vec![vec![1]; 4], "{disk}");
+    }
+    let old = slot(&state(&dir, "a.img"), 1);
+    assert!(holds(&image(&dir, "b.img"), &old));
+    dir.text(&["key", "change", "safe", "--key", "file:two", "--new-key", "file:three"]);
+    for disk in ["a.img", "b.img"] {
+        assert!(!holds(&image(&dir, disk), &old), "{disk}");
+    }
+    serve.signal("KILL");
+    serve.end();
+
+    // A disk that was away loses it when it comes back.
+    fs::rename(dir.path("b.img"), dir.path("away")).unwrap();
+    takes(&dir, "three");
+    let serve = dir.serve(&["home.toml", "--degraded"]);
+    let old = slot(&state(&dir, "a.img"), 1);
+    dir.text(&["key", "change", "safe", "--key", "file:three", "--new-key", "file:one"]);
+    stop(serve);
+    fs::rename(dir.path("away"), dir.path("b.img")).unwrap();
+    takes(&dir, "one");
+    let serve = dir.serve(&["home.toml"]);
+    assert!(!holds(&image(&dir, "b.img"), &old), "the disk that was away");
+    stop(serve);
+}
+
+/// The secret part of a slot.
+fn slot(state: &[u8], number: usize) -> Vec<u8> {
+    state[192 + 256 * number..][68..148].to_vec()
 }
 
 #[test]

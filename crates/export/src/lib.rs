@@ -3,3 +3,4 @@
 
 pub mod fuse;
 pub mod nbd;
+mod pieces;

@@ -23,6 +23,7 @@ const READ: u32 = 15;
 const WRITE: u32 = 16;
 const FSYNC: u32 = 20;
 const INIT: u32 = 26;
+const FALLOCATE: u32 = 43;
 
 const MEMORY: &str = "[disk]\nm = { memory = \"1MiB\" }\n[export]\nvol = { on = \"m\" }\n";
 
@@ -177,7 +178,10 @@ fn arguments(offset: u64, size: u32) -> Vec<u8> {
 }
 
 /// The only export of a spec, in a core that runs `test`.
-fn with_export<F: Future<Output = ()>>(spec: &str, test: impl FnOnce(Env, Rc<Export>) -> F) {
+fn with_export<F: Future<Output = ()>>(
+    spec: &str,
+    test: impl FnOnce(Env, Rc<Export>, Engine) -> F,
+) {
     let core = Core::new(Config::default()).unwrap();
     let env = core.env();
     let spec = Spec::parse(spec, "test.toml", &|_| None);
@@ -188,7 +192,7 @@ fn with_export<F: Future<Output = ()>>(spec: &str, test: impl FnOnce(Env, Rc<Exp
         let graph = Graph::build(&planned, &engine, &env).await.expect("it can be built");
         let export = &graph.exports()[0];
         let export = Export::new(&env, &engine, export.node, &export.name, "a test");
-        test(env.clone(), export).await;
+        test(env.clone(), export, engine).await;
     });
 }
 
@@ -202,7 +206,7 @@ fn serve(export: &Rc<Export>, log: &Rc<RefCell<Vec<String>>>) -> (Rc<Wire>, Volu
 
 #[test]
 fn bytes_are_kept_and_nonsense_is_refused() {
-    with_export(MEMORY, |env, export| async move {
+    with_export(MEMORY, |env, export, _| async move {
         let log = Rc::default();
         let (wire, volume) = serve(&export, &log);
         let offer: Vec<u8> = [7u32, 45, 0, 1 << 30, 1 << 7].map(u32::to_ne_bytes).concat();
@@ -254,7 +258,7 @@ fn bytes_are_kept_and_nonsense_is_refused() {
 
 #[test]
 fn an_old_kernel_is_refused() {
-    with_export(MEMORY, |env, export| async move {
+    with_export(MEMORY, |env, export, _| async move {
         let log = Rc::default();
         let (wire, volume) = serve(&export, &log);
         wire.ask(INIT, 1, 0, &[7u32, 27, 0, 0].map(u32::to_ne_bytes).concat());
@@ -270,7 +274,7 @@ fn what_a_broken_mount_began_goes_first() {
     let spec = "[disk]\nm = { memory = \"1MiB\" }\n[device]\n\
                 late = { kind = \"delay\", on = \"m\", time = \"200ms\" }\n\
                 [export]\nvol = { on = \"late\" }\n";
-    with_export(spec, |env, export| async move {
+    with_export(spec, |env, export, _| async move {
         let log = Rc::default();
         let (old, gone) = serve(&export, &log);
         let (new, _volume) = serve(&export, &log);
@@ -293,9 +297,41 @@ fn what_a_broken_mount_began_goes_first() {
     });
 }
 
+/// A change of the graph, and a hand-over, admit no piece meanwhile.
+#[test]
+fn long_discard_is_admitted_piece_by_piece() {
+    const PUNCH_AND_KEEP_SIZE: u64 = 3;
+    let spec = "[disk]\nm = { memory = \"64MiB\" }\n[device]\n\
+                late = { kind = \"delay\", on = \"m\", write = \"50ms\" }\n\
+                [export]\nvol = { on = \"late\" }\n";
+    with_export(spec, |env, export, engine| async move {
+        let log = Rc::default();
+        let (wire, _volume) = serve(&export, &log);
+        let last = (64 << 20) - 4096;
+        wire.write(1, last, &[7; 4096]);
+        assert_eq!(wire.answer(&env, 1).await.0, 0);
+        wire.ask(
+            FALLOCATE,
+            2,
+            2,
+            &[0, 0, 64 << 20, PUNCH_AND_KEEP_SIZE].map(u64::to_ne_bytes).concat(),
+        );
+        env.sleep(Duration::from_millis(20)).await;
+        let held = engine.hold();
+        let drained = env.within(Duration::from_millis(200), engine.drained()).await;
+        assert!(drained.is_some(), "it waits for one piece");
+        env.sleep(Duration::from_millis(300)).await;
+        assert!(wire.answered(2).is_none(), "a piece began in a graph that is held");
+        drop(held);
+        assert_eq!(wire.answer(&env, 2).await.0, 0);
+        wire.read(3, last, 4096);
+        assert_eq!(wire.answer(&env, 3).await, (0, vec![0; 4096]));
+    });
+}
+
 #[test]
 fn a_mount_is_taken_over_with_what_is_not_answered() {
-    with_export(MEMORY, |env, export| async move {
+    with_export(MEMORY, |env, export, _| async move {
         let lines = Rc::<RefCell<Vec<String>>>::default();
         let wire = Rc::<Wire>::default();
         // They are there already when the process comes.
@@ -340,7 +376,7 @@ fn after_a_failed_flush_it_ends_with_its_process() {
     let spec = "[disk]\nm = { memory = \"1MiB\" }\n[device]\n\
                 bad = { kind = \"error\", on = \"m\", op = \"flush\" }\n\
                 [export]\nvol = { on = \"bad\" }\n";
-    with_export(spec, |env, export| async move {
+    with_export(spec, |env, export, _| async move {
         let (wire, volume) = serve(&export, &Rc::default());
         wire.write(1, 0, &[1; 4096]);
         assert_eq!(wire.answer(&env, 1).await.0, 0);

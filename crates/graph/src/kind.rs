@@ -28,6 +28,13 @@ pub struct Kind {
     pub maker: Maker,
 }
 
+impl Kind {
+    /// The option that names the source of its secret, if it has one.
+    pub fn secret(&self) -> Option<&'static OptionSpec> {
+        self.options.iter().find(|option| option.scope == Scope::Secret)
+    }
+}
+
 /// How many devices a kind stands on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lowers {
@@ -48,8 +55,22 @@ pub struct OptionSpec {
     pub value: ValueType,
     /// Whether it must be there.
     pub required: bool,
+    /// Where its value is kept.
+    pub scope: Scope,
     /// What it does, its unit and its default, in a sentence.
     pub help: &'static str,
+}
+
+/// Where the value of an option is kept. Anyone with the disk can read and write its label, so an option that names a path, a
+/// program, an address or a secret is never [`Scope::Graph`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scope {
+    /// In the labels of the graph's disks.
+    Graph,
+    /// On one machine, such as a path, or the choice of one start.
+    Local,
+    /// On one machine: it names the source of a secret, as [`block::KeySource`] reads it.
+    Secret,
 }
 
 /// What the value of an option is.
@@ -116,6 +137,9 @@ pub struct Given {
     pub options: Vec<(&'static str, Value)>,
     /// The facts about the lowers, in order.
     pub lowers: Vec<GivenLower>,
+    /// Whether [`TRUST`] is from a command at this start, not from the spec: an operator has seen the labels that it
+    /// overrules.
+    pub trusted_now: bool,
 }
 
 /// What is known of a lower before anything runs.

@@ -14,7 +14,7 @@ use block::{
 use crate::carried::Carried;
 use crate::engine::{AnyDevice, Engine, NodeId};
 use crate::kind::{Given, Kind, Maker, TRUST, Value};
-use crate::labels::{Labels, Place};
+use crate::labels::{self, Labels, Place, is_looked_at};
 use crate::spec::{Planned, PlannedNode};
 
 /// A graph whose devices are open. It stands for as long as its engine.
@@ -103,6 +103,8 @@ struct Building<'b> {
 pub struct Before<'b> {
     /// That graph.
     pub graph: &'b Graph,
+    /// What it was planned as.
+    pub planned: &'b Planned,
     /// For each node of the plan: the member of it that stays as it is.
     pub stays: Vec<Option<usize>>,
     /// What its other devices have handed over, by their names and kinds.
@@ -315,13 +317,14 @@ impl Graph {
         doors.for_each(|export| self.engine.forget(export.node));
     }
 
-    /// Ends what a member does by itself; nothing comes to it any more, unless the future is dropped before its
+    /// Ends what a member does by itself. Afterwards it refuses requests, unless the future is dropped before its
     /// end.
     pub(crate) fn close(&self, member: &Member) -> LocalFuture<Handover> {
         match &member.body {
             Body::Device(device) => {
                 let (closing, closed, name) =
                     (device.close(), self.closed.clone(), member.name.clone());
+                let (engine, node) = (self.engine.clone(), member.made[0]);
                 Box::pin(async move {
                     closed.borrow_mut().insert(name.clone());
                     let goes_on = OrElse::new(|| {
@@ -329,6 +332,7 @@ impl Graph {
                     });
                     let left = closing.await;
                     goes_on.done();
+                    engine.close(node);
                     left
                 })
             }
@@ -366,6 +370,13 @@ impl Graph {
                 let device = make(&plan.given, env, building.handover(plan)).await?;
                 let (mut made, body, info) = self.device(&plan.name, device, &[])?;
                 made.extend(self.completed(&plan.name, made[0], env)?);
+                let before = building.before.map(|before| before.planned);
+                if is_looked_at(building.plan, plan, before) {
+                    let refused = labels::refuse(plan, env, &self.engine.lower(made[0])).await;
+                    // The graph as it was before may want this disk, and so may the next change.
+                    refused
+                        .inspect_err(|_| made.iter().for_each(|node| self.engine.forget(*node)))?;
+                }
                 (made, body, info)
             }
         };

@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::ear::{Ear, Heard};
+use crate::events::{Events, Run};
 use crate::held::Held;
 use crate::pace::Pace;
 use crate::seat::{Sat, Seat};
@@ -56,6 +57,8 @@ pub struct Charge {
     pub command: Start,
     /// Where a line for the log goes.
     pub note: fn(&str),
+    /// How a program is run for an event.
+    pub run: Run,
 }
 
 /// What a graph is at.
@@ -155,10 +158,13 @@ impl Kept {
             failure: None,
         };
         let (tell, standing) = watch::channel(now);
-        let Charge { name, place, held, command, note } = charge;
+        let Charge { name, place, held, command, note, run } = charge;
+        let events = Events::begin(run);
         let held = Held::new(&name, held);
         let pace = Pace::default();
-        let keep = Keep { name, place, ear, held, command, note, pace, orders, tell, leaver: None };
+        let leaver = None;
+        let keep =
+            Keep { name, place, ear, held, command, note, events, pace, orders, tell, leaver };
         tokio::spawn(keep.run());
         Ok(Self { orders: sender, standing })
     }
@@ -254,6 +260,7 @@ struct Keep {
     held: Held,
     command: Start,
     note: fn(&str),
+    events: Events,
     pace: Pace,
     orders: mpsc::Receiver<Order>,
     tell: watch::Sender<Standing>,
@@ -523,6 +530,9 @@ impl Keep {
         }
         if words.store || words.remove {
             self.tell.send_modify(|standing| standing.held = self.held.len());
+        }
+        if let Some(event) = words.event.filter(|event| !self.events.push(event.clone())) {
+            self.note(&format!("warning: an event was lost for {}", event.program.display()));
         }
         life.renewed |= words.renewed;
         life.lasting |= words.lasting;

@@ -7,6 +7,7 @@
 //! | `state.rs` | the directory of such files, and its lock |
 //! | `words.rs` | what a worker says, as systemd would hear it (`docs/formats/keeper.md`) |
 //! | `ear.rs` | the socket where it is heard |
+//! | `events.rs` | programs that are run for its events |
 //! | `held.rs` | the descriptors that are held for the next worker |
 //! | `seat.rs` | who is the worker of a graph |
 //! | `worker.rs` | one process, from its start until it is wholly gone |
@@ -21,6 +22,7 @@
 )]
 
 mod ear;
+mod events;
 mod held;
 mod keep;
 mod pace;
@@ -31,10 +33,11 @@ mod words;
 mod worker;
 
 pub use ear::Ear;
+pub use events::Run;
 pub use held::Held;
 pub use keep::{Charge, Ended, Kept, Left, Phase, Standing, Start, WATCHDOG};
 pub use pace::{GIVE_UP_AFTER, PAUSE_MAX, Pace};
 pub use record::{Options, RECORD_MAX_BYTES, Record, Source, VERSION};
 pub use seat::{Sat, Seat};
 pub use state::{Entry, State, file_in};
-pub use words::{FAILURE, LASTING, RENEWED, WORDS_MAX_BYTES, Words};
+pub use words::{EVENT, Event, FAILURE, LASTING, RENEWED, WORDS_MAX_BYTES, Words};

@@ -56,6 +56,9 @@ pub enum Source {
         disks: BTreeMap<String, (String, String)>,
         /// Where keys of devices come from.
         keys: BTreeMap<String, String>,
+        /// Other options that labels do not keep, by device.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        options: BTreeMap<String, BTreeMap<String, String>>,
     },
 }
 
@@ -153,7 +156,15 @@ mod tests {
         let mut of_labels = record();
         let disks = BTreeMap::from([("a".to_owned(), ("file".to_owned(), "a.img".to_owned()))]);
         let keys = BTreeMap::from([("safe".to_owned(), "file:key".to_owned())]);
-        of_labels.next = Some(Source::Labels { text: String::new(), disks, keys });
+        of_labels.next =
+            Some(Source::Labels { text: String::new(), disks, keys, options: BTreeMap::new() });
+        let encoded = of_labels.encode().unwrap();
+        assert!(!String::from_utf8_lossy(&encoded).contains("\"options\":{\"t\""));
+        assert_eq!(Record::decode(&encoded).unwrap(), of_labels);
+        let file = BTreeMap::from([("file".to_owned(), "t.trace".to_owned())]);
+        if let Some(Source::Labels { options, .. }) = &mut of_labels.next {
+            options.insert("t".to_owned(), file);
+        }
         assert_eq!(Record::decode(&of_labels.encode().unwrap()).unwrap(), of_labels);
     }
 

@@ -259,6 +259,7 @@ mod tests {
             text: String::new(),
             disks: Default::default(),
             keys: Default::default(),
+            options: Default::default(),
         };
         let (name, directory) = (name.to_owned(), PathBuf::from("/"));
         Record { name, directory, source, next: None, options: Options::default() }

@@ -1,5 +1,10 @@
 //! What a worker says, as systemd would hear it. `docs/formats/keeper.md` is its document.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
 /// The longest message.
 pub const WORDS_MAX_BYTES: usize = 64 << 10;
 
@@ -11,6 +16,31 @@ pub const LASTING: &str = "X_CAIRN_LASTING";
 
 /// It has handed everything over.
 pub const RENEWED: &str = "X_CAIRN_RENEWED";
+
+/// A program that is to run outside of the worker's filter of system calls, as [`Event`] in JSON.
+pub const EVENT: &str = "X_CAIRN_EVENT";
+
+/// A program that is run for an event.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Event {
+    /// Its absolute path.
+    pub program: PathBuf,
+    /// Its working directory.
+    pub directory: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+    /// What its environment has besides.
+    pub variables: BTreeMap<String, String>,
+}
+
+impl Event {
+    /// The message of a worker that has it run; `None` if that is longer than a message may be.
+    pub fn message(&self) -> Option<String> {
+        let event = serde_json::to_string(self).expect("it has only fields that JSON knows");
+        let message = format!("{EVENT}={event}");
+        (message.len() <= WORDS_MAX_BYTES).then_some(message)
+    }
+}
 
 /// One message.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -35,6 +65,8 @@ pub struct Words {
     pub failure: Option<String>,
     /// Another one would end the same way, until somebody does something.
     pub lasting: bool,
+    /// A program that is to be run.
+    pub event: Option<Event>,
 }
 
 impl Words {
@@ -54,6 +86,7 @@ impl Words {
                 RENEWED => words.renewed |= is_so,
                 LASTING => words.lasting |= is_so,
                 "EXIT_STATUS" => words.exit = value.parse().ok(),
+                EVENT => words.event = serde_json::from_str(value).ok(),
                 FAILURE => words.failure = serde_json::from_str(value).ok(),
                 _ => {}
             }
@@ -88,6 +121,20 @@ mod tests {
         for nothing in [&b""[..], b"READY", b"READY=0", b"EXIT_STATUS=256", b"\xff\xfe=1"] {
             assert_eq!(Words::parse(nothing), Words::default());
         }
+    }
+
+    #[test]
+    fn message_of_an_event_is_read_back() {
+        let event = Event {
+            program: "/bin/mail \n x".into(),
+            directory: "/".into(),
+            arguments: vec!["failed".to_owned(), "EXIT_STATUS=3\nREADY=1".to_owned()],
+            variables: BTreeMap::from([("CAIRN_WORDS".to_owned(), "\"".to_owned())]),
+        };
+        let words = Words::parse(event.message().unwrap().as_bytes());
+        assert_eq!(words, Words { event: Some(event.clone()), ..Words::default() });
+        let arguments = vec!["x".repeat(WORDS_MAX_BYTES)];
+        assert_eq!(Event { arguments, ..event }.message(), None);
     }
 
     #[test]

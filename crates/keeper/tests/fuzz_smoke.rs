@@ -14,7 +14,12 @@ fn records() {
     let record = Record {
         name: "home".to_owned(),
         directory: PathBuf::from("/srv"),
-        source: Source::Labels { text: text.clone(), disks, keys: BTreeMap::new() },
+        source: Source::Labels {
+            text: text.clone(),
+            disks,
+            keys: BTreeMap::new(),
+            options: BTreeMap::from([("t".to_owned(), BTreeMap::new())]),
+        },
         next: Some(Source::Spec { file: "x.toml".to_owned(), text, variables: BTreeMap::new() }),
         options: Options { degraded: true, ..Options::default() },
     };

@@ -39,6 +39,7 @@ fn keep(
         held: vec![(held.0.to_owned(), held.1)],
         command: Box::new(command),
         note: |_| {},
+        run: |_| {},
     };
     Kept::begin(charge).unwrap()
 }

@@ -61,7 +61,7 @@ mod tests {
         };
         let lowers = sizes.iter().zip(["left", "right"]).map(lower).collect();
         let (graph, name) = ("test".to_owned(), "joined".to_owned());
-        Given { graph, name, options: options.to_vec(), lowers }
+        Given { graph, name, options: options.to_vec(), lowers, trusted_now: false }
     }
 
     fn fault(kind: Kind, given: &Given) -> Fault {

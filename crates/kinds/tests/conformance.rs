@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use block::Result;
+use block::{JobState, Result};
 use graph::kind::{Maker, Value};
 use kinds::REGISTRY;
 use sim::{Assembly, PartId};
@@ -114,6 +114,12 @@ fn stacked() -> Vec<Subject> {
         }),
         over("a crypt of 4 KiB blocks", 1, |graph, on| graph.add("crypt", &plain(), on))
             .with_blocks_of_4k(),
+        // Its worker threads are busy now and then: then it splits the next request.
+        Subject::new("a crypt of long requests", REGISTRY, 1, 2 << 20, |graph, on| {
+            graph.add("crypt", &plain(), on)
+        })
+        .with_transfers_of(1 << 20)
+        .with_seeds(1),
         over("a crypt in units of 4 KiB", 1, |graph, on| {
             let unit = [size("unit", 4096)];
             graph.add("crypt", &[&plain()[..], &unit[..]].concat(), on)
@@ -145,6 +151,16 @@ fn roomy(subject: Subject) -> Subject {
     Subject { lowers: lowers.collect(), ..subject }
 }
 
+/// Moves bytes, which begins on disks as they are. A move that is done stays done.
+fn moving(subject: Subject) -> Subject {
+    subject.adopting().promising(|before, after| match (&before.jobs[..], &after.jobs[..]) {
+        ([was], [is]) if was.state == JobState::Done && is.progress.done < is.progress.all => {
+            Err(format!("a move that was done is at {:?}", is.progress))
+        }
+        _ => Ok(()),
+    })
+}
+
 /// Blocks that are placed, and moved.
 fn remapped(
     more: &[(&'static str, Value)],
@@ -174,13 +190,13 @@ fn on_labels() -> Vec<Subject> {
         .with_copies(1),
         over("crypt", 1, with_slots()),
         over("a crypt of 4 KiB blocks", 1, with_slots()).with_blocks_of_4k(),
-        over("migrate", 2, |graph, on| graph.add("migrate", &[], on)),
-        over("a migrate of 4 KiB blocks", 2, |graph, on| graph.add("migrate", &[], on))
+        moving(over("migrate", 2, |graph, on| graph.add("migrate", &[], on))),
+        moving(over("a migrate of 4 KiB blocks", 2, |graph, on| graph.add("migrate", &[], on)))
             .with_blocks_of_4k(),
-        over("a migrate in place", 1, |graph, on| {
+        moving(over("a migrate in place", 1, |graph, on| {
             let safe = graph.add("crypt", &plain(), on)?;
             graph.add("migrate", &[], &[on[0], safe])
-        }),
+        })),
         over("a crypt on a mirror", 2, |graph, on| {
             let mirror = graph.add("mirror", &[], on)?;
             with_slots()(graph, &[mirror])

@@ -39,6 +39,11 @@ struct Bench {
     shelf: Rc<Shelf>,
 }
 
+/// Labels whose writes take their time.
+fn strict(world: &SimWorld) -> Rc<Shelf> {
+    Shelf::strict(&world.env(), Stream::new(world.seed(), "shelf", 0), Vec::new())
+}
+
 /// A device at work.
 struct Safe {
     graph: Assembly,
@@ -53,7 +58,8 @@ impl Bench {
         let config = DiskConfig { discard_zeroes: true, ..DiskConfig::new(SIZE, profile) };
         let disk = SimDisk::new(&world, 0, config);
         world.plug(PATH, &disk);
-        Self { world, disk, shelf: Shelf::new() }
+        let shelf = strict(&world);
+        Self { world, disk, shelf }
     }
 
     fn open(&self, options: &Options) -> Result<Safe> {
@@ -228,7 +234,7 @@ fn a_volume_is_made_once_and_opened_ever_after() {
     assert_eq!(bench.shelf.writes(), 1);
     drop(again);
     // Another volume has another key, whatever the passphrase.
-    let other = Bench { shelf: Shelf::new(), ..bench };
+    let other = Bench { shelf: strict(&bench.world), ..bench };
     assert!(other.open(&slots("credential:safe")).unwrap().read(0, 8192) != bytes(8192));
 }
 
@@ -380,7 +386,7 @@ fn faults(options: &[(&'static str, Value)], labelled: bool) -> Vec<(&'static st
     let (name, beneath) = ("d".to_owned(), Beneath::default());
     let lower = GivenLower { name, info, created: true, labelled, next_free: 0, beneath };
     let (graph, name, options) = ("g".to_owned(), "safe".to_owned(), options.to_vec());
-    let faults = plan(&Given { graph, name, options, lowers: vec![lower] });
+    let faults = plan(&Given { graph, name, options, lowers: vec![lower], trusted_now: false });
     faults.err().unwrap_or_default().into_iter().map(|f| (f.option, f.message)).collect()
 }
 
@@ -414,7 +420,8 @@ fn plans_find_every_fault() {
 /// A mirror's member may be dead and still be there. What the command says is what the next start finds.
 #[test]
 fn a_change_that_one_disk_does_not_take_is_no_change_anywhere() {
-    let (world, shelf) = (SimWorld::new(1), Shelf::new());
+    let world = SimWorld::new(1);
+    let shelf = strict(&world);
     for n in 0..2 {
         let disk = SimDisk::new(&world, n, DiskConfig::new(SIZE, Profile::Native512));
         world.plug(format!("{PATH}{n}"), &disk);

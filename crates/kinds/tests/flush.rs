@@ -72,3 +72,38 @@ fn nothing_is_called_zero_where_a_late_write_may_land() {
     world.run(env.now().after(std::time::Duration::from_secs(1))).unwrap();
     assert!(is_zero(), "it is known what has become of it");
 }
+
+/// Flushes of several connections are under way together, and one of them fails.
+#[test]
+fn flush_beside_one_that_fails_does_not_succeed_without_its_data() {
+    let (mut yes, mut no) = (0, 0);
+    for seed in 0..64 {
+        let world = SimWorld::new(seed);
+        let env = world.env();
+        let faults = Faults { flush_error: 400_000, ..Faults::default() };
+        let config =
+            DiskConfig { faults, destage: 0, ..DiskConfig::new(64 << 10, Profile::Native512) };
+        let disk = SimDisk::new(&world, 0, config);
+        world.plug("/a", &disk);
+        let mut graph = Assembly::new(&env, REGISTRY, true, Stream::new(seed, "order", 0));
+        let path = [("path", Value::Text("/a".to_owned()))];
+        let part = graph.add("path", &path, &[]).unwrap();
+        let client = Client::new(&graph.engine, graph.node(part));
+        let range = ByteRange::new(0, LEN).unwrap();
+        let data = env.buf(LEN as usize).unwrap();
+        data.write().fill(0x5a);
+        world.block_on(client.send(Op::write(range, data))).unwrap().result.unwrap();
+        let flushes: Vec<_> = (0..4).map(|_| client.send(Op::Flush)).collect();
+        for flush in flushes {
+            let flushed = world.block_on(flush).unwrap().result.is_ok();
+            *(if flushed { &mut yes } else { &mut no }) += 1;
+            if flushed {
+                let image = disk.image_in_flight().cut(|_, _| false);
+                disk.put_back(&image);
+                let is_there = disk.peek(range).iter().all(|byte| *byte == 0x5a);
+                assert!(is_there, "seed {seed}: what was flushed is lost");
+            }
+        }
+    }
+    assert!(yes > 20 && no > 20, "{yes} flushes succeed and {no} fail: both are to be seen");
+}

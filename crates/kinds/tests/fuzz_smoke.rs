@@ -2,6 +2,7 @@
 
 mod bodies;
 
+use graph::spec::{Local, Spec};
 use kinds::crypt::slots::{Cost, KeySlots, SLOTS, Slot};
 use kinds::mirror::Scrubbed;
 use kinds::mirror::record::{Known, Point, Record, Standing};
@@ -128,4 +129,23 @@ fn remap_records() {
         bodies::remap_records(input);
     });
     assert!(taken > testkit::INPUTS / 10, "{taken} of {} were taken", testkit::INPUTS);
+}
+
+#[test]
+fn label_texts() {
+    let label = "name = \"home\"\n[disk]\n\"a\" = { uuid = \"x\", size = 65536, block = 4096 }\n\
+        [device]\n\"t\" = { kind = \"trace\", on = [\"a\"], queue = 7 }\n\
+        \"safe\" = { kind = \"crypt\", on = [\"t\"] }\n[export]\n\"vol\" = { on = \"safe\" }\n";
+    let prepared = label.replace("queue = 7", "file = \"/etc/x\", mode = \"hook\"");
+    let prepared =
+        format!("{prepared}[events]\nrun = \"/x\"\n[nbd]\nlisten = \"unix:${{X:-y}}\"\n");
+    let whole = [label.as_bytes().to_vec(), prepared.into_bytes()];
+    let mut counted = 0;
+    testkit::smoke(&whole, |input| {
+        let text = String::from_utf8_lossy(input);
+        let spec = Spec::of_label(&text, "a", "home", kinds::REGISTRY, &Local::default());
+        counted += u64::from(spec.faults().is_none());
+        bodies::label_text(input);
+    });
+    assert!(counted > testkit::INPUTS / 50, "{counted} of {} were taken", testkit::INPUTS);
 }

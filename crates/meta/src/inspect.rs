@@ -69,12 +69,41 @@ impl Inspection {
     /// Whether the disk has lost what was at its end: it was cut short and made long again, or somebody has written
     /// there. What was before the end may be lost with it.
     pub fn has_lost_its_end(&self) -> bool {
-        let all = |area: fn(&Area) -> bool| self.copies.iter().filter(move |copy| area(&copy.area));
-        let front: Vec<_> = all(|area| *area == Area::Front).flat_map(|copy| &copy.found).collect();
-        // An update is durable in both areas before the next one begins, so the older of two has been at the back. Not
-        // where a disk is growing: the first one behind its new end may be in flight.
-        let was_there = matches!(front[..], [one, other] if one.data_bytes == other.data_bytes);
-        was_there && all(|area| *area != Area::Front).all(|copy| copy.found == Err(Wrong::NoMagic))
+        self.has_lost(|area| area != Area::Front)
+    }
+
+    /// Whether the label at the front is gone and one at the back is not: another program has written there, and may
+    /// have written to the data behind it.
+    pub fn has_lost_its_front(&self) -> bool {
+        self.has_lost(|area| area == Area::Front)
+    }
+
+    /// The end of the disk that has lost its label, in a word, if one has: `front` or `end`.
+    pub fn lost_end(&self) -> Option<&'static str> {
+        match (self.has_lost_its_front(), self.has_lost_its_end()) {
+            (true, _) => Some("front"),
+            (false, true) => Some("end"),
+            (false, false) => None,
+        }
+    }
+
+    /// Whether an area that had a label has none, by what the other area holds.
+    fn has_lost(&self, is_it: impl Fn(Area) -> bool) -> bool {
+        let of = |lost: bool| {
+            let copies = self.copies.iter().filter(|copy| is_it(copy.area) == lost);
+            copies.map(|copy| &copy.found).collect::<Vec<_>>()
+        };
+        // An update is durable in both areas before the next one begins, so the older of two has been in the other
+        // area, and the second one is preceded by a first. Not where a disk is growing: the first one behind its new
+        // end may be in flight.
+        let was_there = match of(false)[..] {
+            [Ok(one), Ok(other)] => one.data_bytes == other.data_bytes,
+            [Ok(only), Err(other)] | [Err(other), Ok(only)] => {
+                *other != Wrong::NoMagic || only.sequence > 1
+            }
+            _ => false,
+        };
+        was_there && of(true).into_iter().all(|found| *found == Err(Wrong::NoMagic))
     }
 
     /// What is wrong with copies of the label that counts, in words: each of them is in another place too.

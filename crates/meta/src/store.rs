@@ -3,7 +3,7 @@
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
 
-use block::{ByteRange, Env, Lower, RangeLock, Result, Standing, Waiters};
+use block::{ByteRange, Env, Error, ErrorKind, Lower, RangeLock, Result, Standing, Waiters};
 
 use crate::codec::{COPY_BYTES_MAX, Wrong};
 use crate::inspect::{Inspection, inspect};
@@ -51,6 +51,8 @@ struct OnDisk {
     tried: Cell<u64>,
     /// Whether what a process before left in a cache is durable.
     settled: Cell<bool>,
+    /// Whether this process has written both areas.
+    updated: Cell<bool>,
     /// Wakes those who wait for an update.
     written: Waiters,
     /// Of a copy: clients' writes may wait for an update with all other buffers in their hands.
@@ -79,6 +81,7 @@ impl Store {
             active: Cell::new(number),
             tried: Cell::new(tried),
             settled: Cell::new(false),
+            updated: Cell::new(false),
             written: Waiters::default(),
             _reserve: env.pool().standing(COPY_BYTES_MAX)?,
         };
@@ -132,6 +135,7 @@ impl Store {
             self.lower.flush().await?;
             self.on_disk.settled.set(true);
         }
+        self.end_is_there().await?;
         let number = self.on_disk.active.get().map_or(0, place::next_copy);
         if self.on_disk.active.get().is_none() {
             // What is left of a first label has its magic, whatever else: it is not taken for bytes of others.
@@ -142,8 +146,32 @@ impl Store {
         self.write(copy, number, next.data_bytes).await?;
         self.lower.flush().await?;
         self.on_disk.active.set(Some(number));
+        self.on_disk.updated.set(true);
         *self.on_disk.label.borrow_mut() = next;
         Ok(())
+    }
+
+    /// Fails if the copies at the end of the disk are gone. A file that was cut short would be made long again by the
+    /// next update, and nothing would tell of the bytes that are lost.
+    ///
+    /// Before the first update of a process [`Inspection::has_lost_its_end`] decides: a power cut may have kept the
+    /// copies at the end from being written.
+    async fn end_is_there(&self) -> Result<()> {
+        let active = self.on_disk.active.get().filter(|_| self.on_disk.updated.get());
+        let Some(active) = active else { return Ok(()) };
+        let back = Area::Back(self.on_disk.label.borrow().data_bytes);
+        let block = u64::from(self.lower.info().block_size);
+        for number in [active, 1 - active] {
+            let into = self.env.pool().scratch(block as usize).await?;
+            let first = ByteRange::new(back.copy(number), block).expect("a block has bytes");
+            match self.lower.read(first, into).await {
+                Ok(found) if found.read().iter().all(|byte| *byte == 0) => {}
+                // A disk that was found to be cut short refuses the update itself; what cannot be read is written anew.
+                Ok(_) | Err(_) => return Ok(()),
+            }
+        }
+        let words = "the end of the disk was cut off, or written over, by another program";
+        Err(Error::new(ErrorKind::Faulted, words))
     }
 
     /// Looks at every copy, between two updates.

@@ -2,9 +2,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
 
-use block::env::{DiskIo, Open, Outcome, Storage, StorageFacts, Ticket};
+use block::env::{DiskIo, Open, Outcome, Place, Storage, StorageFacts, StorageNow, Ticket};
+use block::seeded::{self, Bug};
 use block::{Buf, BufPool, ByteRange, Error, ErrorKind, Extent, Result, State};
 
 use crate::opening::{self, Opened};
@@ -41,6 +43,8 @@ pub(crate) struct OpenDisk {
     file: Rc<OwnedFd>,
     // A description of its own, so that looking for extents moves nobody's position.
     seeker: Option<OwnedFd>,
+    /// Whether it is a regular file: a block device is not cut short by other programs.
+    is_file: bool,
 }
 
 /// What an answer of the kernel leads to.
@@ -52,6 +56,8 @@ pub(crate) enum Step {
 /// Opens a disk for `side`.
 pub(crate) fn open(side: Rc<Side>, open: &Open) -> Result<OpenDisk> {
     let Opened { file, seeker, facts, inline, foreign, punch, zero_range } = opening::open(open)?;
+    let is_file =
+        sys::fstat(file.as_raw_fd()).is_ok_and(|now| now.st_mode & libc::S_IFMT == libc::S_IFREG);
     let disk = Disk {
         path: open.path.display().to_string(),
         size: Cell::new(facts.size),
@@ -65,7 +71,7 @@ pub(crate) fn open(side: Rc<Side>, open: &Open) -> Result<OpenDisk> {
         zero_range: Cell::new(zero_range),
         fault: RefCell::new(None),
     };
-    Ok(OpenDisk { side, disk: Rc::new(disk), file: Rc::new(file), seeker })
+    Ok(OpenDisk { side, disk: Rc::new(disk), file: Rc::new(file), seeker, is_file })
 }
 
 impl OpenDisk {
@@ -82,6 +88,31 @@ impl Storage for OpenDisk {
 
     fn has_grown(&self, size: u64) {
         self.disk.size.set(size.max(self.disk.size.get()));
+    }
+
+    fn size_now(&self) -> u64 {
+        let size = self.disk.size.get();
+        if !self.is_file {
+            return size;
+        }
+        sys::fstat(self.file.as_raw_fd()).map_or(size, |now| now.st_size as u64)
+    }
+
+    fn look(&self) -> Result<StorageNow> {
+        let (disk, fd) = (&self.disk, self.file.as_raw_fd());
+        let now = sys::fstat(fd)
+            .map_err(|error| Error::io(&error, format_args!("{}: stat", disk.path)))?;
+        if !self.is_file {
+            return Ok(StorageNow { size: disk.size.get(), place: Place::There });
+        }
+        let is_there = std::fs::metadata(&disk.path)
+            .is_ok_and(|there| there.dev() == now.st_dev && there.ino() == now.st_ino);
+        let place = match now.st_nlink {
+            0 => Place::Deleted(format!("/proc/{}/fd/{fd}", std::process::id())),
+            _ if is_there => Place::There,
+            _ => Place::Elsewhere,
+        };
+        Ok(StorageNow { size: now.st_size as u64, place })
     }
 
     fn set_cache(&self, facts: &StorageFacts) -> Result<()> {
@@ -260,7 +291,8 @@ impl Disk {
         }
         slot.moved += res as u64;
         let len = held.op.range().map_or(len, ByteRange::len);
-        if slot.moved == len {
+        let is_short_write = matches!(held.op, Op::Write { .. }) && res > 0;
+        if slot.moved == len || seeded::on(Bug::ShortWrite) && is_short_write {
             if let Op::ZeroWrite { .. } = held.op {
                 held.buf = None;
             }

@@ -11,6 +11,7 @@
 mod again;
 mod bequest;
 mod channel;
+mod confine;
 mod disk;
 mod engine;
 mod executor;
@@ -42,6 +43,7 @@ use crate::executor::{MAIN, Queue, TaskWaker};
 use crate::side::Side;
 
 pub use crate::bequest::{BEQUEST_MAX, bequeath, inherit_from};
+pub use crate::confine::confine;
 pub use crate::engine::Engine;
 pub use crate::given::give_key;
 pub use crate::signals::{Signals, let_signals_through};

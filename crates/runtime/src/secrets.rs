@@ -117,6 +117,27 @@ fn denied(words: impl Into<String>) -> Error {
     Error::new(ErrorKind::Denied, words)
 }
 
+/// Reads a secret file of at most `most` bytes into locked memory.
+///
+/// # Errors
+/// What the system says; `Limit` if it is longer.
+pub fn read(path: &Path, most: usize) -> Result<Secret> {
+    let failed = |error: io::Error| Error::io(&error, path.display());
+    let mut file = File::open(path).map_err(failed)?;
+    let found = file.metadata().map_err(failed)?;
+    // The length of a pipe is not known before its end.
+    let length = if found.is_file() { found.len() } else { most as u64 };
+    let room = usize::try_from(length).unwrap_or(usize::MAX).min(most) + 1;
+    let mut secret = Secret::zeroed(room)?;
+    let len = read_all(&mut file, secret.bytes_mut()).map_err(failed)?;
+    if len == room {
+        let words = format!("{}: longer than {} bytes", path.display(), room - 1);
+        return Err(Error::new(ErrorKind::Limit, words));
+    }
+    secret.truncate(len);
+    Ok(secret)
+}
+
 fn read_all(file: &mut File, into: &mut [u8]) -> io::Result<usize> {
     let mut len = 0;
     while len < into.len() {

@@ -24,7 +24,7 @@ use crate::Config;
 use crate::engine::{Answer, Running, Wait};
 use crate::executor::{MAIN, Queue, Tasks};
 use crate::remains::AllRemains;
-use crate::secrets::Keys;
+use crate::secrets::{self, Keys};
 use crate::slab::{Held, Op, Polled, Slab, Slot};
 use crate::sys::{self, Call};
 use crate::timers::Timers;
@@ -522,6 +522,10 @@ impl World for Side {
             return Err(Error::new(ErrorKind::Limit, words));
         }
         Ok(bytes)
+    }
+
+    fn read_secret(&self, path: &Path, most: usize) -> Result<Secret> {
+        secrets::read(path, most)
     }
 
     fn connect(&self, to: &Address) -> LocalFuture<Result<Rc<dyn Socket>>> {

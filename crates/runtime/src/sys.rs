@@ -301,12 +301,13 @@ pub(crate) fn readable(fd: RawFd, limit: Duration) -> io::Result<bool> {
     }
 }
 
-/// Whether nothing can be sent to the other end any more, nor be received beyond what has arrived. Over TCP a
-/// peer that has only said that it sends no more is not gone.
+/// Whether nothing can be received from the other end beyond the bytes that have arrived. A FIN counts: over TCP it is
+/// all that is ever heard of a process that was killed.
 pub(crate) fn is_hung_up(fd: RawFd) -> bool {
-    let mut polls = [libc::pollfd { fd, events: 0, revents: 0 }];
+    const ENDS: libc::c_short = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+    let mut polls = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
     let told = poll(&mut polls, Some(Duration::ZERO));
-    told.is_ok_and(|is_ready| is_ready && polls[0].revents & (libc::POLLHUP | libc::POLLERR) != 0)
+    told.is_ok_and(|is_ready| is_ready && polls[0].revents & ENDS != 0)
 }
 
 const STOPS: [c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];

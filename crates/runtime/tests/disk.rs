@@ -5,7 +5,7 @@ mod common;
 
 use block::env::{CacheMode, DiskIo, Open};
 use block::{ErrorKind, State};
-use common::{Place, byte_at, each_core, filled, range, write};
+use common::{Place, byte_at, each_core, filled, helper, range, write};
 use runtime::Core;
 
 const SIZE: u64 = 8 << 20;
@@ -145,4 +145,17 @@ fn one_disk_has_one_identity_by_whatever_name() {
         assert!(before.iter().chain(&after).all(|identity| *identity == facts.identity));
         assert!(std::path::Path::new(&facts.identity).is_absolute());
     });
+}
+
+#[test]
+fn short_write_is_continued_until_system_refuses_the_rest() {
+    let place = Place::on_disk("short");
+    std::fs::File::create(place.path()).unwrap().set_len(SIZE).unwrap();
+    // The limit is in blocks of 512 bytes. Who meets it is sent a signal, too, which is ignored here.
+    let script = "trap '' XFSZ; ulimit -f 2048; exec \"$@\"";
+    let mut limited = std::process::Command::new("sh");
+    limited.args(["-c", script, "sh"]).arg(helper("short_write")).arg(place.path());
+    let output = limited.output().unwrap();
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && output.stdout.ends_with(b"refused\n"), "{words}");
 }

@@ -209,7 +209,7 @@ impl Assembly {
         let kind = self.registry.find(kind).ok_or_else(unknown)?;
         let name = format!("{}{}", kind.name, self.parts.len());
         let (graph, options) = ("sim".to_owned(), options.to_vec());
-        let given = Given { graph, name, options, lowers: self.given(on) };
+        let given = Given { graph, name, options, lowers: self.given(on), trusted_now: false };
         let part = self.make(kind, &given, on)?;
         self.parts[part].beneath = Beneath::of(&given.name, kind.maker, &given.lowers);
         Ok(part)

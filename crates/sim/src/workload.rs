@@ -24,6 +24,9 @@ const LEARN_TRIES: u32 = 20;
 /// Blocks that most requests go to, so that they meet.
 const HOT_BLOCKS: u64 = 24;
 
+/// Bytes that a reader leaves in its buffer.
+const JUNK: u8 = 0xee;
+
 /// What every error says that a device of kind `error` makes.
 const ON_PURPOSE: &str = "on purpose";
 
@@ -48,6 +51,8 @@ pub struct Mix {
     pub abandon: Ppm,
     /// How often a client pauses.
     pub pause: Ppm,
+    /// Bytes of the longest request, if requests of all lengths are as frequent: otherwise most are short.
+    pub longest: Option<u64>,
 }
 
 impl Mix {
@@ -62,6 +67,7 @@ impl Mix {
         fua: 150_000,
         abandon: 20_000,
         pause: 100_000,
+        longest: None,
     };
 }
 
@@ -199,9 +205,10 @@ impl Worker {
         let info = self.client.info();
         let block = u64::from(info.block_size);
         let blocks = info.size / block;
-        let longest = LONG_BYTES.min(u64::from(info.max_transfer)) / block;
-        let longest = longest.clamp(1, blocks);
+        let longest = self.mix.longest.unwrap_or(LONG_BYTES).min(u64::from(info.max_transfer));
+        let longest = (longest / block).clamp(1, blocks);
         let len = match self.draw.below(16) {
+            _ if self.mix.longest.is_some() => self.draw.within(1, longest),
             0 => self.draw.within(1, longest),
             1..8 => self.draw.within(1, longest.min(BLOCKS_MAX)),
             _ => 1,
@@ -261,6 +268,8 @@ impl Worker {
         match (answer.result, answer.op) {
             (Ok(()), Op::Read { into, .. }) => {
                 self.tally.judge(self.model.saw(looking, range, &into.read()));
+                // The buffer of a read is the reader's: a device that keeps it would show these bytes to others.
+                into.write().fill(JUNK);
             }
             _ => self.model.look_failed(looking),
         }

@@ -6,11 +6,17 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::{ByteRange, Control, Op};
-use common::{LIMIT, NS_MAX, PIECE, Rig, moments, opening, piece, text};
+use block::env::Address;
+use block::{ByteRange, Control, ErrorKind, Kept, Op};
+use common::{DATA_BYTES, LIMIT, NS_MAX, PIECE, Rig, moments, opening, piece, text};
+use export::nbd::{Export, Limits, Server};
 use graph::labels::Opening;
 use graph::live::{Live, Unchanged};
+use kinds::mirror::record::Record;
+use meta::Area;
+use net::nbd::Client as Connection;
 use sim::Faults;
+use wire::nbd::{ClientConfig, Command, CommandFlags};
 
 #[test]
 fn the_last_member_with_every_write_is_not_removed() {
@@ -81,6 +87,89 @@ fn an_image_from_before_a_copy_is_no_member_after_it() {
     changed.unwrap_or_else(|unchanged| panic!("{unchanged:?}"));
     println!("{came} states came up");
     assert!(came > 10);
+}
+
+/// Requests of several pieces are admitted piece by piece: a change waits for the piece under way, and the rest
+/// reaches the graph that it made.
+#[test]
+fn member_added_during_long_request_has_its_zeroes() {
+    const PIECES: u64 = 8;
+    let rig = Rig::new(3);
+    let live = rig.open(&text(&[0, 1], false));
+    rig.pass(LIMIT);
+    let (env, node) = (rig.world.env(), live.now().graph.exports()[0].node);
+    let limits = Limits { piece_bytes: PIECE as u64, ..Limits::default() };
+    let export = Export::new(&env, &rig.engine, node, "vol", "");
+    let server = Server::new(&env, vec![export], limits, |_| {});
+    let at = Address::Unix("/socket".into());
+    server.serve(env.listen(&at).unwrap());
+    let connecting = Connection::connect(&env, &at, ClientConfig::connect("vol"));
+    let connection = rig.world.block_on(connecting).unwrap().unwrap();
+    let data = env.buf(PIECES as usize * PIECE).unwrap();
+    data.write().fill(0x5a);
+    let send =
+        |command, buf| connection.start(command, CommandFlags::NONE, 0, PIECES * PIECE as u64, buf);
+    rig.world.block_on(send(Command::Write, Some(data))).unwrap().result.unwrap();
+
+    let zeroing = send(Command::WriteZeroes, None);
+    let changing = async {
+        let (turn, now) = (live.turn().await, live.now());
+        let looked = rig.look(&text(&[0, 1, 2], false), opening(true), now.labels.as_ref()).await;
+        let (planned, survey) = looked?;
+        live.change(&turn, planned, Some(survey), LIMIT).await
+    };
+    let changed = rig.world.block_on(changing).unwrap();
+    changed.unwrap_or_else(|unchanged| panic!("{unchanged:?}"));
+    rig.world.block_on(zeroing).unwrap().result.unwrap();
+    rig.pass(LIMIT);
+    let range = ByteRange::new(meta::DATA_START, PIECES * PIECE as u64).unwrap();
+    for disk in &rig.disks {
+        assert!(disk.peek(range).iter().all(|byte| *byte == 0), "an old byte is left");
+    }
+}
+
+/// A device that was replaced may not undo the states of the device that took its place.
+#[test]
+fn label_refuses_state_of_replaced_device() {
+    let rig = Rig::new(2);
+    let live = rig.open(&text(&[0, 1], false));
+    rig.pass(LIMIT);
+    let now = live.now();
+    let mirror = now.planned.nodes.iter().position(|node| node.name == "m").unwrap();
+    let labels = now.labels.as_ref().unwrap();
+    let (before, after) = (labels.kept(&now.planned, mirror), labels.kept(&now.planned, mirror));
+    let write = |kept: &dyn Kept, byte: u8| {
+        let written = rig.world.block_on(kept.write(&[0], vec![byte])).unwrap();
+        written.into_iter().next().unwrap().1
+    };
+    write(&*after, 1).unwrap();
+    write(&*before, 1).expect("the same state again");
+    write(&*after, 2).unwrap();
+    let equal = write(&*before, 3).expect_err("the number is taken");
+    assert_eq!(equal.kind(), ErrorKind::Stopped, "{equal}");
+    write(&*after, 4).unwrap();
+    write(&*after, 5).unwrap();
+    write(&*before, 6).expect_err("a later state is there");
+    write(&*after, 7).unwrap();
+}
+
+/// A handle that outlives its device reaches nothing any more.
+#[test]
+fn closed_device_refuses_requests() {
+    let rig = Rig::new(3);
+    let live = rig.open(&text(&[0, 1], false));
+    rig.pass(LIMIT);
+    let old = rig.engine.lower(live.now().graph.exports()[0].node);
+    let changing = async {
+        let (turn, now) = (live.turn().await, live.now());
+        let looked = rig.look(&text(&[0, 1, 2], false), opening(true), now.labels.as_ref()).await;
+        let (planned, survey) = looked?;
+        live.change(&turn, planned, Some(survey), LIMIT).await
+    };
+    rig.world.block_on(changing).unwrap().unwrap();
+    let data = rig.world.env().buf(PIECE).unwrap();
+    let late = rig.world.block_on(old.call(Op::write(piece(), data))).unwrap();
+    assert_eq!(late.result.unwrap_err().kind(), ErrorKind::Stopped);
 }
 
 /// What takes its place keeps its own states already: a mirror that is closed writes none any more.
@@ -292,4 +381,46 @@ fn nobody_waits_for_the_label_of_a_disk_that_hangs() {
     let states: Vec<_> = report.members.iter().map(|member| member.state).collect();
     assert_eq!(states, ["in sync", "failed"], "{report:?}");
     assert!(rig.holds(&client, 0x5a));
+}
+
+/// What the label of a disk says of the mirror.
+fn record_on(rig: &Rig, disk: usize) -> Record {
+    let area = |area: Area| rig.disks[disk].peek(area.range());
+    let areas = [area(Area::Front), area(Area::Back(DATA_BYTES))];
+    let (_, label) = meta::newest(areas.iter().map(Vec::as_slice)).unwrap().unwrap();
+    Record::decode(&label.cells["m"].bytes).unwrap()
+}
+
+/// A state that a member did not acknowledge may be on its disk all the same. The next mirror of the process has to know
+/// that: otherwise the state counts as that of a split brain.
+#[test]
+fn mirror_made_anew_keeps_what_was_sent_to_a_failed_member() {
+    let rig = Rig::new(3);
+    let mirror = "kind = \"mirror\"";
+    let before = text(&[0, 1, 2], false).replace(mirror, &format!("{mirror}, spares = 1"));
+    let live = rig.open(&before);
+    rig.pass(LIMIT);
+    // The spare takes its place, so no later state is sent to it.
+    rig.disks[0].set_faults(Faults { write_error: 1_000_000, ..Faults::default() });
+    rig.fill(&rig.client(&live), 0x5a);
+    rig.pass(Duration::from_secs(1));
+    let of_failed = |record: &Record| record.member("d0").unwrap().clone();
+    let then = of_failed(&record_on(&rig, 1));
+    assert!(
+        then.sent.change > then.known.change,
+        "it has not acknowledged the last state: {then:?}"
+    );
+
+    let after = before.replace(mirror, &format!("{mirror}, timeout = \"7s\""));
+    let changing = async {
+        let (turn, now) = (live.turn().await, live.now());
+        let (planned, survey) = rig.look(&after, opening(true), now.labels.as_ref()).await?;
+        live.change(&turn, planned, Some(survey), LIMIT).await
+    };
+    let changed = rig.world.block_on(changing).unwrap();
+    assert!(matches!(changed, Err(Unchanged::Failed(_))), "{changed:?}");
+    rig.fill(&rig.client(&live), 0x5a);
+    let now = record_on(&rig, 1);
+    assert!(now.point.change > then.sent.change + 1, "another mirror has written it: {now:?}");
+    assert_eq!(of_failed(&now).sent, then.sent);
 }

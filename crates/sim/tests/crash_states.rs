@@ -11,7 +11,7 @@ use block::{ByteRange, Control, JobCommand, Op};
 use common::{DATA_BYTES, LIMIT, NS_MAX, PIECE, Rig, moments, opening, text};
 use graph::labels::Opening;
 use graph::live::{Live, Unchanged};
-use sim::Image;
+use sim::{Faults, Image};
 
 /// Up to so many writes that are not durable, every subset of them is looked at.
 const WRITES_MAX: usize = 8;
@@ -140,6 +140,83 @@ fn every_crash_over(rig: Rig, texts: [String; 2]) -> usize {
     println!("{states} states; before and after come up in {came:?}");
     assert!(states > 30 && !came.contains(&0), "both sides of the change are seen");
     both
+}
+
+/// Makes the graph another one.
+async fn change(
+    rig: Rc<Rig>,
+    live: Rc<Live>,
+    to: String,
+    ill: Option<usize>,
+) -> Result<(), Unchanged> {
+    let (turn, now) = (live.turn().await, live.now());
+    let (planned, survey) = rig.look(&to, opening(true), now.labels.as_ref()).await?;
+    if let Some(ill) = ill {
+        rig.disks[ill].set_faults(Faults { write_error: 1_000_000, ..Faults::default() });
+    }
+    live.change(&turn, planned, Some(survey), LIMIT).await.map(drop)
+}
+
+/// Cuts the power at every moment of a change that fails at the disk `ill` and is undone. `updates`: how often labels
+/// were written before. Answers in how many states both graphs come up, meanwhile and when it is undone.
+fn every_crash_of_an_undone_change(
+    from: &[usize],
+    to: &[usize],
+    ill: usize,
+    updates: usize,
+) -> [usize; 2] {
+    let texts = [from, to].map(|members| text(members, false));
+    let rig = Rc::new(Rig::new(4));
+    let live = Rc::new(rig.open(&texts[0]));
+    for _ in 0..updates {
+        rig.pass(LIMIT);
+        rig.fill(&rig.client(&live), FLUSHED);
+    }
+    let both = |states: Vec<Vec<Image>>| {
+        states.iter().filter(|state| who_comes_up(state, &texts) == [true; 2]).count()
+    };
+    let (mut seen, mut meanwhile) = (Seen::default(), 0);
+    let fails = change(rig.clone(), live.clone(), texts[1].clone(), Some(ill));
+    let done = moments(&rig, fails, |images| meanwhile += both(seen.new_of(&images)));
+    assert!(done.is_err(), "it fails");
+    let images: Vec<_> = rig.disks.iter().map(|disk| disk.image_in_flight()).collect();
+    let after = both(states(&images));
+
+    // Nothing of the failed change keeps the same one from being done.
+    rig.disks[ill].set_faults(Faults::default());
+    rig.pass(LIMIT);
+    let again = change(rig.clone(), live, texts[1].clone(), None);
+    let again = rig.world.block_on(again).unwrap();
+    again.unwrap_or_else(|unchanged| panic!("{unchanged:?}"));
+    [meanwhile, after]
+}
+
+#[test]
+fn undone_change_that_removes_a_member_leaves_one_graph() {
+    assert_eq!(every_crash_of_an_undone_change(&[0, 1, 2], &[0, 1], 1, 1), [0, 0]);
+}
+
+#[test]
+fn undone_change_that_replaces_a_member_leaves_one_graph() {
+    for ill in 1..4 {
+        assert_eq!(every_crash_of_an_undone_change(&[0, 1, 2], &[1, 2, 3], ill, 1), [0, 0]);
+    }
+}
+
+/// No disk that both graphs have can be told.
+#[test]
+fn undone_change_at_its_only_shared_disk_leaves_one_graph_in_the_end() {
+    for updates in 1..4 {
+        let [_, after] = every_crash_of_an_undone_change(&[0, 1], &[0, 2], 0, updates);
+        assert_eq!(after, 0);
+    }
+}
+
+#[test]
+fn undone_change_that_adds_a_member_leaves_one_graph_at_least() {
+    for ill in 0..3 {
+        every_crash_of_an_undone_change(&[0, 1], &[0, 1, 2], ill, 1);
+    }
 }
 
 #[test]

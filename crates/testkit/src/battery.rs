@@ -40,6 +40,7 @@ pub fn conformance(subject: &Subject) -> Result<Passed, Refusal> {
         })?;
         for seed in 0..subject.seeds {
             passed.run(subject, "overlaps", seed, fuse, overlaps)?;
+            passed.run(subject, "long requests", seed, fuse, long_requests)?;
             if !survives {
                 continue;
             }
@@ -47,6 +48,8 @@ pub fn conformance(subject: &Subject) -> Result<Passed, Refusal> {
             passed.run(subject, "kills", seed, fuse, kills)?;
             if subject.labelled {
                 passed.run(subject, "restarts", seed, fuse, restarts)?;
+                passed.run(subject, "changes", seed, fuse, changes)?;
+                passed.run(subject, "used disks", seed, fuse, used_disks)?;
             }
             if subject.labelled && subject.redundancy > 0 {
                 passed.run(subject, "relapses", seed, fuse, relapses)?;
@@ -138,6 +141,15 @@ fn overlaps(bench: &mut Bench) -> Result<(), Refusal> {
     bench.settle()
 }
 
+/// Requests as long as it takes, several at once.
+fn long_requests(bench: &mut Bench) -> Result<(), Refusal> {
+    let longest = Some(bench.facts().max_transfer.into());
+    bench.begin(6, 10, Mix { longest, ..Mix::ALL });
+    bench.finish()?;
+    bench.verify()?;
+    bench.settle()
+}
+
 fn power_cuts(bench: &mut Bench) -> Result<(), Refusal> {
     for round in 0..4 {
         let mix = if round == 1 { CARELESS } else { CAREFUL };
@@ -176,6 +188,28 @@ fn restarts(bench: &mut Bench) -> Result<(), Refusal> {
         bench.verify()?;
     }
     bench.settle()
+}
+
+/// Changes of a running graph make it anew, and are carried out or taken back. Before they are it is not sure to stay,
+/// and what it keeps is held back.
+fn changes(bench: &mut Bench) -> Result<(), Refusal> {
+    let draw = Stream::new(bench.world.seed(), "change", 0);
+    if draw.below(2) == 0 {
+        bench.relabel()?;
+    }
+    for _ in 0..4 {
+        bench.begin(4, 20, UNDISTURBED);
+        let meanwhile = Duration::from_nanos(draw.below(30_000_000));
+        bench.change(draw.below(2) == 0, meanwhile)?;
+        bench.verify()?;
+    }
+    bench.settle()
+}
+
+/// Somebody takes the labels away, and the bytes stay.
+fn used_disks(bench: &mut Bench) -> Result<(), Refusal> {
+    bench.begin(4, 20, UNDISTURBED);
+    bench.refuses_used()
 }
 
 /// A lower fails, and is well again at the next start: what it missed must not be read there.

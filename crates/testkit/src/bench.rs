@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::{CacheMode, Open};
-use block::{ByteRange, Control, Error, Health, Op};
+use block::{ByteRange, Control, Error, Health, Op, Report};
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
 use sim::{
@@ -42,6 +42,8 @@ pub(crate) struct Bench<'s> {
     fuse: bool,
     starts: u64,
     running: Option<Running>,
+    /// What it reported when it ended last.
+    reported: Report,
 }
 
 /// One life of the process.
@@ -72,6 +74,7 @@ impl<'s> Bench<'s> {
             fuse,
             starts: 0,
             running: None,
+            reported: Report::default(),
         };
         bench.start().map_err(|error| Refusal::new(Broken::Builds, error))?;
         bench.model = Rc::new(Model::new(seed, bench.running().client.info().size));
@@ -102,7 +105,8 @@ impl<'s> Bench<'s> {
         let opened = if self.subject.is_disk { &[] } else { &self.members[..] };
         for (n, member) in opened.iter().enumerate() {
             let draw = Stream::new(seed, "strict", self.starts << 32 | n as u64);
-            let strict = Strict::new(&env, env.open(&open(n))?, &member.watch, draw);
+            let most = self.subject.lowers[n].max_transfer;
+            let strict = Strict::new(&env, env.open(&open(n))?, most, &member.watch, draw);
             lowers.push(graph.adopt(&format!("lower{n}"), Rc::new(strict), &[])?);
         }
         let top = (self.subject.build)(&mut graph, &lowers)?;
@@ -224,12 +228,9 @@ impl<'s> Bench<'s> {
     /// Whether the subject reports that nothing has failed. What it does by itself fails without a client
     /// to tell: it is not well then, or counts it as `failed`.
     pub fn is_well(&self) -> bool {
-        let Running { graph, top, .. } = self.running();
-        let report = graph.control(*top, &Control::Report);
-        report.is_ok_and(|report| {
-            report.health == Health::Ok
-                && !report.counters.iter().any(|(name, n)| *name == "failed" && *n > 0)
-        })
+        let report = self.report();
+        report.health == Health::Ok
+            && !report.counters.iter().any(|(name, n)| *name == "failed" && *n > 0)
     }
 
     /// How many lowers may fail and nothing is seen.
@@ -267,11 +268,17 @@ impl<'s> Bench<'s> {
             member.disk.power_cut(policy);
         }
         self.model.power_cut();
-        self.start().map_err(|error| Refusal::new(Broken::Builds, error))
+        self.start_again()
     }
 
     /// It is flushed and closed in order, and another process takes its place.
     pub fn restart(&mut self) -> Result<(), Refusal> {
+        self.close()?;
+        self.start_again()
+    }
+
+    /// It is flushed and closed in order.
+    fn close(&mut self) -> Result<(), Refusal> {
         self.finish()?;
         let flushed = self.world.block_on(self.client().send(Op::Flush)).map_err(stuck)?;
         flushed.result.map_err(|error| Refusal::new(Broken::Errors, error))?;
@@ -281,7 +288,7 @@ impl<'s> Bench<'s> {
         // What devices do by themselves may be on its way to the disks still.
         self.pass(SETTLE)?;
         self.model.restarted();
-        self.start().map_err(|error| Refusal::new(Broken::Builds, error))
+        Ok(())
     }
 
     /// The process dies, and another takes its place once the disks are free.
@@ -290,10 +297,82 @@ impl<'s> Bench<'s> {
         self.ended();
         self.pass(SETTLE)?;
         self.model.restarted();
-        self.start().map_err(|error| Refusal::new(Broken::Builds, error))
+        self.start_again()
+    }
+
+    /// A change of a running graph makes it anew, and is carried out or taken back.
+    pub fn change(&mut self, taken_back: bool, meanwhile: Duration) -> Result<(), Refusal> {
+        self.close()?;
+        self.shelf.hold_back();
+        self.start_again()?;
+        // No client sends anything meanwhile: the change holds them.
+        self.pass(meanwhile)?;
+        if !taken_back {
+            self.shelf.release();
+            return Ok(());
+        }
+        self.world.drop_tasks();
+        // It was no life of the process: what it reported counts for nothing.
+        let reported = std::mem::take(&mut self.reported);
+        self.ended();
+        self.reported = reported;
+        self.shelf.take_back();
+        self.pass(SETTLE)?;
+        self.start_again()
+    }
+
+    /// Its lowers get new labels, with their bytes as they are.
+    pub fn relabel(&mut self) -> Result<(), Refusal> {
+        self.close()?;
+        self.shelf.forget(true);
+        self.reported = Report::default();
+        self.shelf.hold_back();
+        self.start_again()?;
+        self.shelf.release();
+        self.model = Rc::new(Model::new(self.world.seed(), self.running().client.info().size));
+        self.learn()
+    }
+
+    /// On lowers that are not new and have no state it does not start, and changes no byte.
+    pub fn refuses_used(&mut self) -> Result<(), Refusal> {
+        self.close()?;
+        self.shelf.forget(false);
+        let before = self.peek();
+        let refused = self.start().is_err();
+        self.pass(SETTLE)?;
+        let changed = self.peek() != before;
+        match (refused || self.subject.adopts, changed && !self.subject.adopts) {
+            (true, false) => Ok(()),
+            (false, _) => Err(Refusal::new(Broken::Foreign, "it has started")),
+            (_, true) => Err(Refusal::new(Broken::Foreign, "it has changed their bytes")),
+        }
+    }
+
+    /// The bytes of all lowers.
+    fn peek(&self) -> Vec<Vec<u8>> {
+        let lowers = self.members.iter().zip(&self.subject.lowers);
+        let whole = |size| ByteRange::new(0, size).expect("a lower has bytes");
+        lowers.map(|(member, lower)| member.disk.peek(whole(lower.size))).collect()
+    }
+
+    /// Builds it in its next life. What it reported before outlives that as the subject promises.
+    fn start_again(&mut self) -> Result<(), Refusal> {
+        self.start().map_err(|error| Refusal::new(Broken::Builds, error))?;
+        let Some(promise) = &self.subject.promise else { return Ok(()) };
+        promise(&self.reported, &self.report())
+            .map_err(|words| Refusal::new(Broken::Promise, words))
+    }
+
+    /// What it reports.
+    fn report(&self) -> Report {
+        let Running { graph, top, .. } = self.running();
+        graph.control(*top, &Control::Report).unwrap_or_default()
     }
 
     fn ended(&mut self) {
+        if self.running.is_some() {
+            self.reported = self.report();
+        }
         self.running = None;
         self.tally.killed();
     }

@@ -20,7 +20,6 @@ use crate::strict::Watch;
 const WRITE_NS_MAX: u64 = 8_000_000;
 
 /// The labels of some disks. They outlive the devices: each start looks at them anew.
-#[derive(Default)]
 pub struct Shelf {
     /// What devices keep on each disk, by their names.
     disks: RefCell<BTreeMap<PartId, BTreeMap<String, KeptState>>>,
@@ -32,27 +31,35 @@ pub struct Shelf {
     dead: Cell<Option<PartId>>,
     held: Cell<bool>,
     waiting: Waiters,
-    strictness: Option<Strictness>,
-}
-
-/// What makes writes slow, and lets them fail as other calls of a disk do.
-struct Strictness {
+    /// What was written since no device is sure to stay; `None`: all are.
+    unsure: RefCell<Option<Vec<(PartId, String, KeptState)>>>,
+    sure: Waiters,
     env: Env,
     draw: Stream,
-    disks: Vec<Rc<Watch>>,
+    /// Lets writes fail as other calls of a disk do.
+    watches: Vec<Rc<Watch>>,
 }
 
 impl Shelf {
-    /// Nothing was ever kept, on disks that are new until the first start.
-    pub fn new() -> Rc<Self> {
-        Rc::default()
-    }
-
-    /// The same; a write takes its time, reaches one disk after the other in any order, and is a call of
-    /// each of `disks`: it fails where that is to fail, and then the disk has either state.
-    pub fn strict(env: &Env, draw: Stream, disks: Vec<Rc<Watch>>) -> Rc<Self> {
-        let strictness = Some(Strictness { env: env.clone(), draw, disks });
-        Rc::new(Self { strictness, ..Self::default() })
+    /// An empty store on disks that are new until the first start. A write takes its time and reaches one disk after the
+    /// other, in any order. It is a call of each of `watches`: it fails where that fails, and then the disk has either
+    /// state.
+    pub fn strict(env: &Env, draw: Stream, watches: Vec<Rc<Watch>>) -> Rc<Self> {
+        Rc::new(Self {
+            disks: RefCell::default(),
+            known: RefCell::default(),
+            clean: Cell::default(),
+            writes: Cell::default(),
+            fails: Cell::default(),
+            dead: Cell::default(),
+            held: Cell::default(),
+            waiting: Waiters::default(),
+            unsure: RefCell::default(),
+            sure: Waiters::default(),
+            env: env.clone(),
+            draw,
+            watches,
+        })
     }
 
     /// All that was answered has been flushed, and nobody has the disks open; or somebody has.
@@ -94,6 +101,32 @@ impl Shelf {
         self.waiting.wake();
     }
 
+    /// From now on what devices write is held back, and they are not sure to stay.
+    pub fn hold_back(&self) {
+        self.unsure.replace(Some(Vec::new()));
+    }
+
+    /// Devices are sure to stay, and what was held back is kept.
+    pub fn release(&self) {
+        for (disk, device, state) in self.unsure.take().into_iter().flatten() {
+            self.place(disk, &device, &state);
+        }
+        self.sure.wake();
+    }
+
+    /// The devices have been taken back, and what they wrote is gone with them.
+    pub fn take_back(&self) {
+        self.unsure.take();
+    }
+
+    /// Nothing is kept any more; the disks are new, or not.
+    pub fn forget(&self, fresh: bool) {
+        self.disks.borrow_mut().clear();
+        if fresh {
+            self.known.borrow_mut().clear();
+        }
+    }
+
     /// Writes so far, one for all disks.
     pub fn writes(&self) -> u64 {
         self.writes.get()
@@ -125,9 +158,7 @@ impl Shelf {
     /// The disks in the order in which a write reaches them.
     fn order(&self, disks: BTreeSet<PartId>) -> Vec<PartId> {
         let mut disks: Vec<_> = disks.into_iter().collect();
-        if let Some(Strictness { draw, .. }) = &self.strictness {
-            disks.sort_by_cached_key(|_| draw.next());
-        }
+        disks.sort_by_cached_key(|_| self.draw.next());
         disks
     }
 
@@ -136,16 +167,18 @@ impl Shelf {
         if self.fails.get() || self.dead.get() == Some(disk) {
             return Err(failed());
         }
-        if let Some(Strictness { env, draw, disks }) = &self.strictness {
-            let fails = disks[disk].strikes();
-            // Whoever dies meanwhile has left it, or has not.
-            if draw.below(2) == 0 {
-                self.place(disk, device, state);
-            }
-            env.sleep(Duration::from_nanos(draw.below(WRITE_NS_MAX))).await;
-            if fails {
-                return Err(failed());
-            }
+        if let Some(held) = &mut *self.unsure.borrow_mut() {
+            held.push((disk, device.to_owned(), state.clone()));
+            return Ok(());
+        }
+        let fails = self.watches.get(disk).is_some_and(|watch| watch.strikes());
+        // Whoever dies meanwhile has left it, or has not.
+        if self.draw.below(2) == 0 {
+            self.place(disk, device, state);
+        }
+        self.env.sleep(Duration::from_nanos(self.draw.below(WRITE_NS_MAX))).await;
+        if fails {
+            return Err(failed());
         }
         self.place(disk, device, state);
         Ok(())
@@ -189,11 +222,12 @@ impl Kept for Look {
     }
 
     fn stays(&self) -> LocalFuture<()> {
-        Box::pin(std::future::ready(()))
+        let shelf = self.shelf.clone();
+        Box::pin(async move { shelf.sure.until(|| shelf.unsure.borrow().is_none()).await })
     }
 
     fn is_sure(&self) -> bool {
-        true
+        self.shelf.unsure.borrow().is_none()
     }
 
     fn on_failure(&self, _: Deadline, told: OnFailure) {

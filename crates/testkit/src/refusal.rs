@@ -27,6 +27,10 @@ pub enum Broken {
     Panic,
     /// It can be built.
     Builds,
+    /// Disks that are not new and have no state are refused, and keep their bytes.
+    Foreign,
+    /// What the subject itself promises over its report.
+    Promise,
 }
 
 /// Why a device was refused.
@@ -60,6 +64,8 @@ impl fmt::Display for Broken {
             Self::Facts => "size, block size and limits hold together",
             Self::Panic => "nothing panics",
             Self::Builds => "it can be built",
+            Self::Foreign => "used disks without a state are refused, and keep their bytes",
+            Self::Promise => "what a report says outlives a crash as its kind promises",
         })
     }
 }

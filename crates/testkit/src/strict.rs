@@ -12,12 +12,13 @@ use std::rc::Rc;
 use block::env::{DiskIo, Storage};
 use block::{
     Buf, ByteRange, Device, Env, Error, ErrorKind, Info, Op, Request, Result, State, check,
+    push_extent,
 };
 use sim::draw::Stream;
 
 use crate::refusal::Broken;
 
-/// The longest read or write that it takes: small, so that a limit that is overlooked is found.
+/// The longest read or write that it takes, if the subject names no other: small, so that a limit that is overlooked is found.
 pub const MAX_TRANSFER: u32 = 16 << 10;
 
 const JUNK: u8 = 0xee;
@@ -76,10 +77,16 @@ pub struct Strict {
 
 impl Strict {
     /// Over an open disk of the world that `env` leads to.
-    pub fn new(env: &Env, storage: Rc<dyn Storage>, watch: &Rc<Watch>, draw: Stream) -> Self {
+    pub fn new(
+        env: &Env,
+        storage: Rc<dyn Storage>,
+        max_transfer: u32,
+        watch: &Rc<Watch>,
+        draw: Stream,
+    ) -> Self {
         let facts = storage.facts();
         let info = Info {
-            max_transfer: MAX_TRANSFER,
+            max_transfer,
             discard_zeroes: facts.discard_zeroes,
             ..Info::disk(facts.size, facts.block_size)
         };
@@ -168,6 +175,9 @@ impl Device for Strict {
         }
         let fails = self.watch.strikes();
         if fails && !matches!(request.op, Op::Flush) {
+            if let Op::Status { range, extents } = &mut request.op {
+                push_extent(extents, u64::from(self.info.block_size).min(range.len()), State::Hole);
+            }
             return self.fail(request.op.verb().name()).await;
         }
         match &mut request.op {
@@ -182,7 +192,7 @@ impl Device for Strict {
             }
             Op::Flush => self.flush(fails).await,
             Op::Status { range, extents } => {
-                *extents = self.status(*range)?;
+                extents.extend(self.status(*range)?);
                 Ok(())
             }
         }

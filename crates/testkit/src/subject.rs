@@ -1,8 +1,10 @@
 //! What the battery judges.
 
-use block::Result;
+use block::Report;
 use graph::kind::Registry;
 use sim::{Assembly, PartId};
+
+use crate::strict::MAX_TRANSFER;
 
 /// A lower that a subject stands on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -11,10 +13,15 @@ pub struct LowerSpec {
     pub size: u64,
     /// Bytes of a block.
     pub block_size: u32,
+    /// The longest read or write that it takes.
+    pub max_transfer: u32,
 }
 
 /// Builds what is to be judged over the lowers, and answers the top of it.
-pub type Build = dyn Fn(&mut Assembly, &[PartId]) -> Result<PartId>;
+pub type Build = dyn Fn(&mut Assembly, &[PartId]) -> block::Result<PartId>;
+
+/// A kind's own promise: what its report before a crash demands of the one after it.
+pub type Promise = dyn Fn(&Report, &Report) -> Result<(), String>;
 
 /// A kind, or a graph of several, and what it promises beyond the contract.
 pub struct Subject {
@@ -34,6 +41,10 @@ pub struct Subject {
     pub is_disk: bool,
     /// Whether its lowers are labelled, so that it can keep something there.
     pub labelled: bool,
+    /// Whether it begins on disks that were used and have no state of it: their bytes become its own.
+    pub adopts: bool,
+    /// What it promises over its report.
+    pub promise: Option<Box<Promise>>,
     /// Seeds of each part of the battery.
     pub seeds: u64,
 }
@@ -45,17 +56,19 @@ impl Subject {
         registry: Registry,
         count: usize,
         size: u64,
-        build: impl Fn(&mut Assembly, &[PartId]) -> Result<PartId> + 'static,
+        build: impl Fn(&mut Assembly, &[PartId]) -> block::Result<PartId> + 'static,
     ) -> Self {
         Self {
             name: name.to_owned(),
             registry,
-            lowers: vec![LowerSpec { size, block_size: 512 }; count],
+            lowers: vec![LowerSpec { size, block_size: 512, max_transfer: MAX_TRANSFER }; count],
             build: Box::new(build),
             redundancy: 0,
             copies: false,
             is_disk: false,
             labelled: false,
+            adopts: false,
+            promise: None,
             seeds: 12,
         }
     }
@@ -66,7 +79,7 @@ impl Subject {
         registry: Registry,
         count: usize,
         size: u64,
-        build: impl Fn(&mut Assembly) -> Result<PartId> + 'static,
+        build: impl Fn(&mut Assembly) -> block::Result<PartId> + 'static,
     ) -> Self {
         let build = move |graph: &mut Assembly, _: &[PartId]| build(graph);
         Self { is_disk: true, ..Self::new(name, registry, count, size, build) }
@@ -79,10 +92,41 @@ impl Subject {
         self
     }
 
+    /// The same, on lowers that take requests so long.
+    #[must_use]
+    pub fn with_transfers_of(mut self, bytes: u32) -> Self {
+        self.lowers.iter_mut().for_each(|lower| lower.max_transfer = bytes);
+        self
+    }
+
+    /// The same, with so many seeds of each part.
+    #[must_use]
+    pub fn with_seeds(mut self, seeds: u64) -> Self {
+        self.seeds = seeds;
+        self
+    }
+
     /// The same, on labelled lowers: what it keeps there outlives it.
     #[must_use]
     pub fn on_labels(mut self) -> Self {
         self.labelled = true;
+        self
+    }
+
+    /// The same; it takes over used disks as they are.
+    #[must_use]
+    pub fn adopting(mut self) -> Self {
+        self.adopts = true;
+        self
+    }
+
+    /// The same, with a promise of its own.
+    #[must_use]
+    pub fn promising(
+        mut self,
+        promise: impl Fn(&Report, &Report) -> Result<(), String> + 'static,
+    ) -> Self {
+        self.promise = Some(Box::new(promise));
         self
     }
 

@@ -1,7 +1,7 @@
 //! The battery refuses what is wrong, by the rule that it breaks, and passes what is right.
 
 use testkit::conformance;
-use testkit::wrong::{Sin, copies, one, subject};
+use testkit::wrong::{Sin, copies, keeper, one, subject};
 
 #[test]
 fn every_sin_is_refused_by_its_rule() {
@@ -22,8 +22,8 @@ fn every_sin_is_refused_by_its_rule() {
 }
 
 #[test]
-fn without_a_sin_both_pass() {
-    for subject in [one(None), copies(None), copies(None).on_labels()] {
+fn devices_without_a_sin_pass() {
+    for subject in [one(None), copies(None), copies(None).on_labels(), keeper(None)] {
         if let Err(refusal) = conformance(&subject) {
             panic!("{refusal}");
         }

@@ -21,7 +21,7 @@ use rustls::{
     CertificateError, ClientConfig, ConnectionTrafficSecrets, ExtractedSecrets, ServerConfig,
 };
 
-use crate::identity::{Authorities, Identity, names, provider};
+use crate::identity::{Authorities, Identity, Revoked, names, provider};
 use crate::record::{HEADER_BYTES, Half, SEALED_MAX_BYTES};
 use crate::socket::{BATCH_BYTES, Begin, TlsSocket};
 
@@ -85,11 +85,16 @@ fn unusable(error: impl fmt::Display) -> Error {
 
 impl Server {
     /// A server with that certificate. With `clients` it takes nobody whose certificate they have not
-    /// signed; without, it does not ask for one.
+    /// signed; without, it does not ask for one. With lists of `revoked` ones, every certificate up to the authority has to be in
+    /// the scope of one of the lists, and in none of them.
     ///
     /// # Errors
     /// `Invalid` for authorities that cannot be used.
-    pub fn new(identity: &Identity, clients: Option<&Authorities>) -> Result<Self> {
+    pub fn new(
+        identity: &Identity,
+        clients: Option<&Authorities>,
+        revoked: Option<&Revoked>,
+    ) -> Result<Self> {
         let clock = Arc::<Clock>::default();
         let builder = ServerConfig::builder_with_details(provider(), clock.clone());
         let builder = builder.with_protocol_versions(&[&TLS13]).map_err(unusable)?;
@@ -98,6 +103,8 @@ impl Server {
             Some(Authorities(roots)) => {
                 let verifier =
                     WebPkiClientVerifier::builder_with_provider(roots.clone(), provider());
+                let lists = revoked.cloned().unwrap_or_default().0;
+                let verifier = verifier.with_crls(lists);
                 builder.with_client_cert_verifier(verifier.build().map_err(unusable)?)
             }
         };
@@ -441,6 +448,7 @@ fn untrusted(why: &CertificateError) -> String {
         CertificateError::UnknownIssuer => {
             "the peer's certificate is not signed by the authority that was given".to_owned()
         }
+        CertificateError::Revoked => "the peer's certificate is revoked".to_owned(),
         other => format!("the peer's certificate: {other}"),
     }
 }

@@ -3,13 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use block::{Error, ErrorKind, Result};
-use rustls::RootCertStore;
+use block::{Error, ErrorKind, Result, Secret};
 use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
+use rustls::{InconsistentKeys, RootCertStore};
 use x509_parser::prelude::{FromDer, GeneralName, ParsedExtension, X509Certificate};
+use x509_parser::revocation_list::CertificateRevocationList;
+use zeroize::Zeroize;
 
 /// A PEM file that somebody has read.
 #[derive(Clone)]
@@ -18,6 +21,14 @@ pub struct Pem {
     pub path: String,
     /// What is in it.
     pub bytes: Vec<u8>,
+}
+
+/// The PEM file of a key.
+pub struct PemKey {
+    /// Its path, for messages.
+    pub path: String,
+    /// What is in it.
+    pub bytes: Secret,
 }
 
 /// A certificate with what leads to its authority, and its key.
@@ -31,19 +42,23 @@ pub struct Identity {
 #[derive(Clone)]
 pub struct Authorities(pub(crate) Arc<RootCertStore>);
 
+/// Lists of certificates that their authorities have revoked.
+#[derive(Clone, Default)]
+pub struct Revoked(pub(crate) Vec<CertificateRevocationListDer<'static>>);
+
 pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-fn wrong(pem: &Pem, why: impl std::fmt::Display) -> Error {
-    Error::new(ErrorKind::Invalid, format!("{}: {why}", pem.path))
+fn wrong(path: &str, why: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Invalid, format!("{path}: {why}"))
 }
 
 fn certificates(pem: &Pem) -> Result<Vec<CertificateDer<'static>>> {
     let all: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem.bytes).collect();
-    let all = all.map_err(|error| wrong(pem, format!("no PEM: {error}")))?;
+    let all = all.map_err(|error| wrong(&pem.path, format!("no PEM: {error}")))?;
     if all.is_empty() {
-        return Err(wrong(pem, "no certificate in it (-----BEGIN CERTIFICATE-----)"));
+        return Err(wrong(&pem.path, "no certificate in it (-----BEGIN CERTIFICATE-----)"));
     }
     Ok(all)
 }
@@ -53,23 +68,32 @@ impl Identity {
     ///
     /// # Errors
     /// `Invalid`, with the file: nothing of the sort in it, or the key belongs to another certificate.
-    pub fn new(cert: &Pem, key: &Pem) -> Result<Self> {
+    pub fn new(cert: &Pem, key: &PemKey) -> Result<Self> {
         let chain = certificates(cert)?;
-        parse(&chain[0]).map_err(|why| wrong(cert, why))?;
-        let key_der = PrivateKeyDer::from_pem_slice(&key.bytes).map_err(|_| {
+        parse(&chain[0]).map_err(|why| wrong(&cert.path, why))?;
+        let key_der = PrivateKeyDer::from_pem_slice(key.bytes.bytes()).map_err(|_| {
             wrong(
-                key,
+                &key.path,
                 "no private key in it that needs no passphrase (-----BEGIN PRIVATE KEY-----)",
             )
         })?;
-        let certified =
-            CertifiedKey::from_der(chain, key_der, &provider()).map_err(|error| match error {
-                rustls::Error::InconsistentKeys(_) => wrong(
-                    key,
-                    format!("the key does not belong to the certificate in {}", cert.path),
-                ),
-                error => wrong(key, format!("the key or certificate cannot be used: {error}")),
-            })?;
+        let signing = any_supported_type(&key_der);
+        let mut key_der = key_der;
+        key_der.zeroize();
+        let certified = signing.map(|signing| CertifiedKey::new(chain, signing));
+        let checked = certified.and_then(|certified| match certified.keys_match() {
+            Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => {
+                Ok(certified)
+            }
+            Err(error) => Err(error),
+        });
+        let certified = checked.map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => wrong(
+                &key.path,
+                format!("the key does not belong to the certificate in {}", cert.path),
+            ),
+            error => wrong(&key.path, format!("the key or certificate cannot be used: {error}")),
+        })?;
         Ok(Self { certified: Arc::new(certified), path: cert.path.clone() })
     }
 
@@ -103,9 +127,29 @@ impl Authorities {
     pub fn new(pem: &Pem) -> Result<Self> {
         let mut store = RootCertStore::empty();
         for cert in certificates(pem)? {
-            store.add(cert).map_err(|error| wrong(pem, error))?;
+            store.add(cert).map_err(|error| wrong(&pem.path, error))?;
         }
         Ok(Self(Arc::new(store)))
+    }
+}
+
+impl Revoked {
+    /// Every list of the file.
+    ///
+    /// # Errors
+    /// `Invalid`, with the file, if it holds none, or one that cannot be read.
+    pub fn new(pem: &Pem) -> Result<Self> {
+        let all: std::result::Result<Vec<_>, _> =
+            CertificateRevocationListDer::pem_slice_iter(&pem.bytes).collect();
+        let all = all.map_err(|error| wrong(&pem.path, format!("no PEM: {error}")))?;
+        if all.is_empty() {
+            return Err(wrong(&pem.path, "no revocation list in it (-----BEGIN X509 CRL-----)"));
+        }
+        for list in &all {
+            CertificateRevocationList::from_der(list)
+                .map_err(|error| wrong(&pem.path, format!("no revocation list: {error}")))?;
+        }
+        Ok(Self(all))
     }
 }
 

@@ -22,4 +22,4 @@ mod socket;
 mod tests;
 
 pub use handshake::{CONNECTION_BYTES, Client, Secured, Server};
-pub use identity::{Authorities, Identity, Pem};
+pub use identity::{Authorities, Identity, Pem, PemKey, Revoked};

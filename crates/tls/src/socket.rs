@@ -29,6 +29,9 @@ const MESSAGE_MAX_BYTES: usize = 64 << 10;
 /// At the end, for the last word to leave.
 const FAREWELL: Duration = Duration::from_secs(1);
 
+/// Updates of the peer's keys between two records with data: each costs a derivation of keys and no byte of data.
+const UPDATES_MAX: u32 = 32;
+
 const NEW_SESSION_TICKET: u8 = 4;
 const KEY_UPDATE: u8 = 24;
 
@@ -77,6 +80,8 @@ struct Incoming {
     plain: Range<usize>,
     /// A handshake message that goes on in the next record.
     message: Vec<u8>,
+    /// Updates of the peer's keys since the last record with data.
+    updates: u32,
     into: Option<Buf>,
     ticket: Option<Ticket>,
     ended: bool,
@@ -120,6 +125,7 @@ impl TlsSocket {
             sealed,
             plain: 0..0,
             message: Vec::new(),
+            updates: 0,
             into: None,
             ticket: None,
             ended: false,
@@ -154,6 +160,18 @@ impl TlsSocket {
     #[cfg(test)]
     pub fn renew_after(&self, records: u64) {
         self.0.records_max.set(records);
+    }
+
+    /// Sends so many updates of keys, in one batch.
+    #[cfg(test)]
+    pub fn send_updates(&self, count: u32) -> Ticket {
+        let mut outgoing = self.0.outgoing.borrow_mut();
+        let mut len = 0;
+        for _ in 0..count {
+            len += outgoing.put(len, &[KEY_UPDATE, 0, 0, 1, 0], Content::Handshake);
+            outgoing.half = Half::new(self.0.keys.borrow_mut().next_sealing().unwrap()).unwrap();
+        }
+        self.0.lower.send(vec![outgoing.buf.slice(0..len)])
     }
 }
 
@@ -345,7 +363,12 @@ impl Inner {
             Content::Data if !incoming.message.is_empty() => {
                 return Err(Broken::new(UNEXPECTED_MESSAGE, "data inside a handshake message"));
             }
-            Content::Data => incoming.plain = plain,
+            Content::Data => {
+                if !plain.is_empty() {
+                    incoming.updates = 0;
+                }
+                incoming.plain = plain;
+            }
             Content::Alert => {
                 let alert: Option<[u8; 2]> = incoming.buf.read()[plain].try_into().ok();
                 let [_, alert] =
@@ -379,6 +402,11 @@ impl Inner {
                 (NEW_SESSION_TICKET, _) if self.client => {}
                 // The rest of its record would have been sealed with the old keys.
                 (KEY_UPDATE, [asked @ (0 | 1)]) if rest.len() == len => {
+                    incoming.updates += 1;
+                    if incoming.updates > UPDATES_MAX {
+                        let words = "more than 32 updates of its keys without data between them";
+                        return Err(Broken::new(UNEXPECTED_MESSAGE, words));
+                    }
                     let failed = Broken::new(INTERNAL_ERROR, "an update of keys that failed");
                     let next = self.keys.borrow_mut().next_opening().and_then(Half::new);
                     incoming.half = next.map_err(|_| failed)?;

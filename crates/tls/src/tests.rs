@@ -4,13 +4,13 @@
 use std::rc::Rc;
 
 use block::env::{Address, Socket};
-use block::{BUF_MAX_BYTES, Env, Memory};
+use block::{BUF_MAX_BYTES, Env, Memory, Secret};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use runtime::{Config, Core, Engine};
 
 use crate::handshake::secure_for_tests;
 use crate::socket::TlsSocket;
-use crate::{Authorities, CONNECTION_BYTES, Client, Identity, Pem, Server};
+use crate::{Authorities, CONNECTION_BYTES, Client, Identity, Pem, PemKey, Server};
 
 fn pem(text: String) -> Pem {
     Pem { path: "test.pem".to_owned(), bytes: text.into_bytes() }
@@ -25,10 +25,12 @@ fn sides() -> (Server, Client) {
     let key = KeyPair::generate().unwrap();
     let cert = CertificateParams::new(vec!["host".to_owned()]).unwrap();
     let cert = cert.signed_by(&key, &issuer).unwrap();
-    let identity = Identity::new(&pem(cert.pem()), &pem(key.serialize_pem())).unwrap();
+    let bytes = Secret::copy_of(key.serialize_pem().as_bytes()).unwrap();
+    let key = PemKey { path: "key.pem".to_owned(), bytes };
+    let identity = Identity::new(&pem(cert.pem()), &key).unwrap();
     let authorities = Authorities::new(&pem(ca.pem())).unwrap();
     let client = Client::new(&authorities, None, "host").unwrap();
-    (Server::new(&identity, None).unwrap(), client)
+    (Server::new(&identity, None, None).unwrap(), client)
 }
 
 /// Two sockets with TLS between them, and the plain one below the second.
@@ -155,6 +157,21 @@ fn an_end_is_told_from_garbage() {
         below.shutdown();
         let told = server.recv(env.buf(100).unwrap()).await.result.unwrap_err();
         assert!(told.to_string().contains("cut inside a TLS record"), "{told}");
+    });
+}
+
+#[test]
+fn updates_of_keys_without_data_end_the_connection() {
+    run(|env| async move {
+        let (server, client, _below) = pair(&env).await;
+        for _ in 0..3 {
+            client.send_updates(32).await.result.unwrap();
+            send_all(&env, &*client, b"hello", 5).await;
+            assert_eq!(receive(&env, &*server, 5, 5).await, b"hello");
+        }
+        client.send_updates(33).await.result.unwrap();
+        let ended = server.recv(env.buf(100).unwrap()).await.result.unwrap_err();
+        assert!(ended.to_string().contains("more than 32 updates"), "{ended}");
     });
 }
 

@@ -83,7 +83,9 @@ fn record(request: UpRequest) -> (Record, Vec<String>) {
     let UpRequest { listen, insecure, wipe, trust, take, keys, .. } = request;
     let source = match source {
         GraphSource::Spec { file, text, variables } => Source::Spec { file, text, variables },
-        GraphSource::Labels { text, disks, keys } => Source::Labels { text, disks, keys },
+        GraphSource::Labels { text, disks, keys, options } => {
+            Source::Labels { text, disks, keys, options }
+        }
     };
     let options = Options { read_only, degraded, insecure, listen };
     let each = |word: &'static str, names: Vec<String>| {

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::exit::{Exit, Failure, Result};
-use crate::serve::worker;
+use crate::serve::{events, worker};
 use crate::{log, out};
 
 /// For every graph to be up, or to have failed once, before the service manager is told.
@@ -139,7 +139,8 @@ impl Graphs {
         let command = move |words: &[String]| command(&file, &seat, words);
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
         let (name, place, held) = (name.to_owned(), self.place.clone(), held.unwrap_or_default());
-        let charge = Charge { name, place, held, command: Box::new(command), note: out::note };
+        let (note, run, command) = (out::note, events::run_noted, Box::new(command));
+        let charge = Charge { name, place, held, command, note, run };
         Ok(Kept::begin(charge)?)
     }
 

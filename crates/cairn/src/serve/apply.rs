@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use api::{Applied, ApplyRequest, ChangeLine, ResizeRequest};
 use graph::kind::Bytes;
-use graph::labels::{Opening, Survey};
+use graph::labels::{Opening, Survey, refuse_labelled};
 use graph::live::{Changes, Turn, Unchanged};
 use graph::spec::{Planned, Spec};
 
@@ -138,7 +138,9 @@ impl Serving {
         self.nobody_uses_what_goes(&planned)?;
         let known = self.known();
         let changes = if dry_run {
-            self.live.compare(&planned).map_err(Failure::from)?
+            let now = self.live.now();
+            refuse_labelled(&planned, Some(&now.planned), &self.env, &self.engine).await?;
+            self.live.compare(&planned)?
         } else {
             // What would not outlive this process any more is not held when the first request of clients begins.
             let withdraw = || self.attachments.withdraw_mortal();

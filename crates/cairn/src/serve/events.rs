@@ -1,17 +1,18 @@
 //! What has happened to devices, for whoever asks, and for a program that is run for each.
 
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use api::EventLine;
-use block::{Env, Told};
+use block::{Env, Told, What};
+use keeper::Event;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::sync::oneshot;
 
-use super::Serving;
+use super::{Serving, process};
 use crate::out;
 
 /// A program that has not ended by then is killed.
@@ -48,6 +49,23 @@ fn line(graph: &str, told: Told) -> EventLine {
 }
 
 impl Serving {
+    /// A member of a mirror whose file was deleted is taken out: it would be gone after the next stop.
+    pub fn take_out_deleted(self: &Rc<Self>) {
+        let Some(events) = self.env.events() else { return };
+        let serving = self.clone();
+        self.env.spawn("deleted disks", async move {
+            let mut last = 0;
+            loop {
+                for told in events.next_after(last).await {
+                    last = told.number;
+                    if told.event.what == What::DiskDeleted {
+                        serving.live.take_out(&told.event.device);
+                    }
+                }
+            }
+        });
+    }
+
     /// Runs the program of the spec, if it has one, once for each event: one after the other, beside the
     /// data path. What comes faster than it ends is kept as long as events are, and told of if it is lost.
     pub fn tell_program(self: &Rc<Self>) {
@@ -67,21 +85,60 @@ impl Serving {
                         let program = program.display();
                         out::note(&format!("warning: {lost} events were too fast for {program}"));
                     }
-                    run(program, line(&graph, told)).await;
+                    let event = match event_of(&program, line(&graph, told)) {
+                        Ok(event) => event,
+                        Err(error) => {
+                            out::note(&format!("warning: {}: {error}", program.display()));
+                            continue;
+                        }
+                    };
+                    match serving.record {
+                        Some(_) => have_run(&event),
+                        None => run(event).await,
+                    }
                 }
             }
         });
     }
 }
 
+/// The program for one event: words as mdadm gives them, and the rest in its environment.
+fn event_of(program: &Path, line: EventLine) -> std::io::Result<Event> {
+    let EventLine { number, at_unix_s, event, graph, device, member, words } = line;
+    let variables = [
+        ("CAIRN_EVENT", event.clone()),
+        ("CAIRN_GRAPH", graph),
+        ("CAIRN_DEVICE", device.clone()),
+        ("CAIRN_MEMBER", member.clone().unwrap_or_default()),
+        ("CAIRN_WORDS", words),
+        ("CAIRN_NUMBER", number.to_string()),
+        ("CAIRN_TIME", at_unix_s.to_string()),
+    ];
+    Ok(Event {
+        // A bare name is no word to be looked for elsewhere.
+        program: std::path::absolute(program)?,
+        directory: std::env::current_dir()?,
+        arguments: [event, device].into_iter().chain(member).collect(),
+        variables: variables.map(|(name, value)| (name.to_owned(), value)).into(),
+    })
+}
+
+/// Has the daemon run it: a program that this process started would inherit its filter of system calls.
+fn have_run(event: &Event) {
+    match event.message() {
+        Some(message) => process::tell_manager(&message),
+        None => {
+            let shown = event.program.display();
+            out::note(&format!("warning: an event is too long for {shown}, and was lost"));
+        }
+    }
+}
+
 /// Runs the program on a thread of its own, and waits for its end.
-async fn run(program: PathBuf, line: EventLine) {
+async fn run(event: Event) {
     let (tell, ended) = oneshot::channel();
     let begun = std::thread::Builder::new().name("cairn-event".to_owned()).spawn(move || {
-        let shown = format!("{} for {} of {}", program.display(), line.event, line.device);
-        if let Err(error) = run_now(&program, &line) {
-            out::note(&format!("warning: {shown}: {error}"));
-        }
+        run_noted(&event);
         // Nobody listens any more when the server is at its end.
         let _ = tell.send(());
     });
@@ -92,21 +149,20 @@ async fn run(program: PathBuf, line: EventLine) {
     }
 }
 
-/// Runs the program for one event: words as mdadm gives them, and the rest in its environment.
-fn run_now(program: &Path, line: &EventLine) -> std::io::Result<()> {
-    let member = line.member.as_deref().unwrap_or_default();
-    // A bare name is no word to be looked for elsewhere.
-    let mut command = std::process::Command::new(std::path::absolute(program)?);
+/// Runs the program to its end; a failure is a warning.
+pub fn run_noted(event: &Event) {
+    if let Err(error) = run_now(event) {
+        let what = event.arguments.join(" of ");
+        out::note(&format!("warning: {} for {what}: {error}", event.program.display()));
+    }
+}
+
+fn run_now(event: &Event) -> std::io::Result<()> {
+    let mut command = std::process::Command::new(&event.program);
     command
-        .args([&line.event, &line.device])
-        .args(line.member.as_deref())
-        .env("CAIRN_EVENT", &line.event)
-        .env("CAIRN_GRAPH", &line.graph)
-        .env("CAIRN_DEVICE", &line.device)
-        .env("CAIRN_MEMBER", member)
-        .env("CAIRN_WORDS", &line.words)
-        .env("CAIRN_NUMBER", line.number.to_string())
-        .env("CAIRN_TIME", line.at_unix_s.to_string())
+        .args(&event.arguments)
+        .envs(&event.variables)
+        .current_dir(&event.directory)
         .stdin(Stdio::null())
         .process_group(0);
     let mut child = runtime::let_signals_through(|| command.spawn())?;

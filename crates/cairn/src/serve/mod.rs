@@ -24,7 +24,7 @@ mod banner;
 mod command;
 mod connections;
 mod disks;
-mod events;
+pub mod events;
 mod growth;
 mod jobs;
 mod keys;
@@ -47,9 +47,9 @@ use api::{GraphSource, GraphView, UpRequest};
 use block::Env;
 use block::env::{Address, LISTENER, Listener};
 use clap::Args;
-use export::nbd::{Export, Limits, Server};
+use export::nbd::{CurrentTls, Export, Limits, Server};
 use graph::engine::Engine;
-use graph::labels::{Opening, Survey};
+use graph::labels::{Opening, Survey, refuse_labelled};
 use graph::live::{Live, Now};
 use graph::spec::units::parse_duration;
 use graph::spec::{Known, Listen, Planned, Spec};
@@ -134,7 +134,7 @@ struct Prepared {
     survey: Option<Survey>,
     planned: Planned,
     listens: Vec<Listen>,
-    tls: Option<Rc<tls::Server>>,
+    tls: Option<CurrentTls>,
 }
 
 /// A graph that clients can reach.
@@ -198,7 +198,7 @@ impl Serving {
     }
 
     /// Lets clients in.
-    async fn listen(&self, listens: &[Listen], tls: Option<Rc<tls::Server>>) -> Result<()> {
+    async fn listen(&self, listens: &[Listen], tls: Option<CurrentTls>) -> Result<()> {
         let mut listeners = Vec::new();
         for at in listens {
             listeners.push(self.listener(&at.address).await?);
@@ -361,6 +361,7 @@ impl ServeOptions {
             self.prepare(&core, &source, wipe)?;
         if self.dry_run {
             out::print(&banner::dry(&planned, &listens))?;
+            core.block_on(refuse_labelled(&planned, None, &env, &engine))?;
             let Some(survey) = survey else { return Ok(Exit::Ok) };
             out::print(&labels::glimpses(&survey))?;
             return labels::judged(&survey.foreseen(&planned));
@@ -379,6 +380,7 @@ impl ServeOptions {
         let serving = core.block_on(Serving::open(&env, &engine, spec, &planned, survey))?;
         let serving = Rc::new(Serving { read_only: self.read_only, record, ..serving });
         serving.tell_program();
+        serving.take_out_deleted();
         let goes_on = serving.goes_on();
         // Every disk is open, and so everything that a process before this one has begun is at its end.
         core.block_on(serving.attachments.resume());

@@ -14,6 +14,7 @@ use crate::certificates;
 use crate::check::{self, Seen};
 use crate::exit::{Exit, Failure, Result};
 use crate::registry::REGISTRY;
+use crate::source::faulty;
 
 impl Serving {
     /// What the graph was before.
@@ -89,7 +90,7 @@ impl Serving {
     /// As [`Serving::apply`]; `NotFound` if labels do not keep that, or nobody knows where a disk is.
     pub async fn go_back(self: &Rc<Self>, request: &UndoRequest) -> Result<Applied> {
         let turn = self.live.turn().await;
-        if !request.disks.is_empty() || !request.keys.is_empty() {
+        if !(request.disks.is_empty() && request.keys.is_empty() && request.options.is_empty()) {
             here(&request.directory, "paths")?;
         }
         if let [moving, ..] = &self.spec.borrow().moves()[..] {
@@ -100,11 +101,16 @@ impl Serving {
             );
             return Err(Failure::new(Exit::InUse, why));
         }
-        let UndoRequest { to, disks, keys, wipe, move_bytes, speed_bytes, dry_run, .. } = request;
+        let UndoRequest { to, disks, keys, options, .. } = request;
+        let UndoRequest { wipe, move_bytes, speed_bytes, dry_run, .. } = request;
         let past = self.past(*to)?;
-        let local = Local { disks: disks.clone(), keys: keys.clone() };
+        let (disks, keys, options) = (disks.clone(), keys.clone(), options.clone());
+        let local = Local { disks, keys, options };
         let spec = self.as_it_was(&past, &local);
         let mut spec = spec.map_err(|forgotten| nobody_knows(&past, &forgotten))?;
+        if let Some(faults) = spec.faults() {
+            return Err(faulty(&faults));
+        }
         certificates::check(&self.env, &mut spec);
         let moving = move_bytes.then_some(*speed_bytes);
         let mut applied = self.become_or_move(&turn, spec, wipe.clone(), moving, *dry_run).await?;
@@ -156,7 +162,9 @@ impl Serving {
     fn as_it_was(&self, past: &Past, local: &Local) -> Result<Spec, Vec<Forgotten>> {
         let known: Vec<_> =
             [self.known()].into_iter().chain(self.before.borrow().iter().cloned()).collect();
-        Spec::back_to(&past.spec, &uuids(&past.spec), &known, local, REGISTRY)
+        let names: Vec<_> = known[0].disks.keys().map(String::as_str).collect();
+        let file = format!("change {} in the labels of {}", past.epoch, names.join(", "));
+        Spec::back_to(&past.spec, &file, &uuids(&past.spec), &known, local, REGISTRY)
     }
 
     fn forgotten(&self, past: &Past) -> Vec<ForgottenDisk> {
@@ -165,7 +173,7 @@ impl Serving {
             Forgotten::Disk(name, Some(uuid)) => {
                 Some(ForgottenDisk { name, uuid: uuid.to_string() })
             }
-            Forgotten::Disk(_, None) | Forgotten::Key(_) => None,
+            Forgotten::Disk(_, None) | Forgotten::Key(_) | Forgotten::Option(..) => None,
         });
         disks.collect()
     }
@@ -198,6 +206,9 @@ fn nobody_knows(past: &Past, forgotten: &[Forgotten]) -> Failure {
             "nobody knows any more where the key of {name} comes from. Next: --key {name}=file:PATH \
              or credential:NAME"
         ),
+        Forgotten::Option(name, option) => {
+            format!("labels do not hold {option} of {name}. Next: --set {name}.{option}=VALUE")
+        }
     };
     let lines: Vec<_> = forgotten.iter().map(line).collect();
     Failure::new(Exit::NotFound, lines.join("\nerror: "))

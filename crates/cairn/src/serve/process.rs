@@ -1,9 +1,12 @@
 //! This process as the system sees it: its limits, its pid file, its service manager.
 
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use block::{Env, ErrorKind};
+use rustix::fs::OFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::exit::{Exit, Failure, Result};
@@ -91,7 +94,13 @@ impl PidFile {
 
     /// Writes it: clients can connect from now on.
     pub fn write(&self) -> Result<()> {
-        std::fs::write(&self.0, format!("{}\n", std::process::id()))
+        let mut options = std::fs::OpenOptions::new();
+        options.write(true).create(true).truncate(true);
+        // In a directory that others may write to, a link would lead root to any file.
+        options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+        let opened = options.open(&self.0);
+        opened
+            .and_then(|mut file| file.write_all(format!("{}\n", std::process::id()).as_bytes()))
             .map_err(|error| Failure::io(&error, format_args!("writing {}", self.0.display())))
     }
 }

@@ -94,6 +94,10 @@ pub fn main() -> ExitCode {
 
 impl WorkerArgs {
     fn run(self) -> Result {
+        // Before any thread is started: threads inherit it.
+        if let Err(error) = runtime::confine() {
+            out::note(&format!("warning: this process runs without a filter: {error}"));
+        }
         // A terminal's Ctrl-C is for the daemon, which ends workers in order; and nobody is asked there.
         rustix::process::setsid().map_err(|error| Failure::io(&error.into(), "a new session"))?;
         process::raise_limits()?;
@@ -232,9 +236,12 @@ pub fn spec_of(source: &Kept, name: &str) -> Spec {
         Kept::Spec { file, text, variables } => {
             Spec::parse(text, file, &|name| variables.get(name).cloned())
         }
-        Kept::Labels { text, disks, keys } => {
-            let local = Local { disks: disks.clone(), keys: keys.clone() };
-            Spec::of_label(text, name, REGISTRY, &local)
+        Kept::Labels { text, disks, keys, options } => {
+            let names: Vec<_> = disks.keys().map(String::as_str).collect();
+            let file = format!("label of {}", names.join(", "));
+            let (disks, keys, options) = (disks.clone(), keys.clone(), options.clone());
+            let local = Local { disks, keys, options };
+            Spec::of_label(text, &file, name, REGISTRY, &local)
         }
     }
 }

@@ -196,7 +196,7 @@ impl Written {
     fn lend_keys(&self) -> Result<BTreeMap<String, Lent>> {
         let spec = Spec::parse(&self.text, &self.file, &|name| self.variables.get(name).cloned());
         let mut lent = BTreeMap::new();
-        for (device, source) in spec.keys() {
+        for (device, source) in spec.keys(REGISTRY) {
             // What is no source is the daemon's to complain of.
             let Ok(source @ (KeySource::Ask | KeySource::Fd(_))) = source.parse() else { continue };
             let prompt = format!("passphrase for {}/{device}", self.name);

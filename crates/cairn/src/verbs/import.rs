@@ -24,7 +24,7 @@ use crate::running;
 use crate::scan::{self, Sight, Skipped, said_place};
 use crate::serve::ServeOptions;
 use crate::serve::worker::trust;
-use crate::source::Source;
+use crate::source::{Source, told};
 
 /// What `import` takes.
 #[derive(Args)]
@@ -34,6 +34,9 @@ pub struct ImportArgs {
     /// Where the key of a device comes from: file:PATH, fd:NUMBER, credential:NAME; asked for if not said
     #[arg(long, value_name = "DEVICE=SOURCE", value_parser = pair)]
     key: Vec<(String, String)>,
+    /// An option of a device that labels do not hold, such as the file of a trace
+    #[arg(long, value_name = "DEVICE.OPTION=VALUE", value_parser = pair)]
+    set: Vec<(String, String)>,
     /// Where a disk is that is not found by itself: a path, or an NBD URI
     #[arg(long, value_name = "NAME=PATH|URI", value_parser = pair)]
     disk: Vec<(String, String)>,
@@ -78,6 +81,23 @@ pub fn keys(pairs: &[(String, String)]) -> Result<BTreeMap<String, String>> {
     Ok(pairs.iter().cloned().collect())
 }
 
+/// Parses the options of devices that labels do not hold.
+///
+/// # Errors
+/// `Usage` for what names no option of a device.
+pub fn options(set: &[(String, String)]) -> Result<BTreeMap<String, BTreeMap<String, String>>> {
+    let mut options: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
+    for (name, value) in set {
+        let Some((device, option)) = name.rsplit_once('.') else {
+            let why =
+                format!("--set {name}: a device and its option are needed, as in t.file=PATH");
+            return Err(Failure::new(Exit::Usage, why));
+        };
+        options.entry(device.to_owned()).or_default().insert(option.to_owned(), value.clone());
+    }
+    Ok(options)
+}
+
 /// A graph, as the labels that were found tell it.
 #[derive(Serialize)]
 struct FoundGraph {
@@ -95,10 +115,15 @@ struct FoundGraph {
     unlabelled: Vec<String>,
     /// Devices that are opened with a key.
     keys: Vec<String>,
+    /// Required options that labels do not hold: `DEVICE.OPTION`.
+    options: Vec<String>,
     /// What stands against serving it, and no option helps against.
     refused: Vec<String>,
     #[serde(skip)]
     text: String,
+    /// The name of its newest label in messages.
+    #[serde(skip)]
+    file: String,
 }
 
 #[derive(Serialize)]
@@ -144,8 +169,11 @@ impl ImportArgs {
             return Ok(Exit::Ok);
         };
         let graph = found.choose(wanted)?;
+        if let Some(faults) = graph.spec(&Local::default()).faults() {
+            return Err(told(faults));
+        }
         let local = self.local(graph, keys)?;
-        let mut spec = Spec::of_label(&graph.text, &graph.name, REGISTRY, &local);
+        let mut spec = graph.spec(&local);
         trust(&mut spec, &self.trust)?;
         if let Some(daemon) = running::daemon().filter(|_| self.options.suits_daemon()) {
             return self.bring_up(form, &daemon, graph, local);
@@ -172,8 +200,8 @@ impl ImportArgs {
             })?;
             lent.insert(device.clone(), key);
         }
-        let Local { disks, keys } = local;
-        let source = GraphSource::Labels { text: graph.text.clone(), disks, keys };
+        let Local { disks, keys, options } = local;
+        let source = GraphSource::Labels { text: graph.text.clone(), disks, keys, options };
         let directory = place::here()?;
         let mut up = self.options.up(graph.name.clone(), directory, source);
         (up.wipe, up.trust) = (self.wipe.clone(), self.trust.clone());
@@ -213,7 +241,9 @@ impl ImportArgs {
                 ));
             }
         }
-        Ok(Local { disks, keys })
+        let local = Local { disks, keys, options: options(&self.set)? };
+        graph.check_options(&local)?;
+        Ok(local)
     }
 }
 
@@ -237,7 +267,9 @@ fn graphs(sights: Vec<Sight>, skipped: &[Skipped]) -> Vec<FoundGraph> {
 fn graph(name: String, uuid: Uuid, sights: Vec<Told>) -> Option<FoundGraph> {
     let counting = sights.iter().filter(|sight| !sight.label.forming);
     let newest = counting.max_by_key(|sight| (sight.label.epoch, sight.label.sequence));
-    let newest = newest?.label.clone();
+    let newest = newest?;
+    let file = format!("{} ({})", labels::name_of(&newest.label), newest.path.display());
+    let newest = newest.label.clone();
     // One that cannot be read says so when it is served.
     let named: BTreeMap<String, Remembered> = disks(&newest.spec).unwrap_or_default();
     let is_of = |sight: &Told| {
@@ -253,7 +285,7 @@ fn graph(name: String, uuid: Uuid, sights: Vec<Told>) -> Option<FoundGraph> {
     found.sort_by(|a, b| a.name.cmp(&b.name));
     let is_missing = |name: &&String| found.iter().all(|disk| disk.name != **name);
     let missing = named.keys().filter(is_missing).cloned().collect();
-    let spec = Spec::of_label(&newest.spec, &name, REGISTRY, &Local::default());
+    let spec = Spec::of_label(&newest.spec, &file, &name, REGISTRY, &Local::default());
     let text = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect();
     let as_written = Spec::parse(&newest.spec, &name, &|_| None);
     let holders: Vec<_> = sights.iter().filter_map(|sight| sight.label.holder.as_ref()).collect();
@@ -267,10 +299,19 @@ fn graph(name: String, uuid: Uuid, sights: Vec<Told>) -> Option<FoundGraph> {
         missing,
         unlabelled: text(as_written.unlabelled()),
         keys: text(spec.keyed(REGISTRY)),
+        options: needed(&spec),
         refused: Vec::new(),
         text: newest.spec,
+        file,
         name,
     })
+}
+
+/// Lists the required options that are not known.
+fn needed(spec: &Spec) -> Vec<String> {
+    let options = spec.local_options(REGISTRY).into_iter();
+    let needed = options.filter(|(_, option, is_set)| option.required && !is_set);
+    needed.map(|(device, option, _)| format!("{device}.{}", option.name)).collect()
 }
 
 impl Found {
@@ -331,6 +372,34 @@ impl Found {
 }
 
 impl FoundGraph {
+    /// Reads the spec in its newest label, completed with the settings of this machine.
+    fn spec(&self, local: &Local) -> Spec {
+        Spec::of_label(&self.text, &self.file, &self.name, REGISTRY, local)
+    }
+
+    /// Checks that exactly options that labels do not hold are set, and all that are required.
+    fn check_options(&self, local: &Local) -> Result<()> {
+        let spec = self.spec(local);
+        let known = spec.local_options(REGISTRY);
+        let set = local.options.iter();
+        for (device, option) in set.flat_map(|(device, of)| of.keys().map(move |key| (device, key)))
+        {
+            if !known.iter().any(|(it, known, _)| it == device && known.name == option) {
+                let why = format!(
+                    "--set {device}.{option}: {} has no such device, or labels hold that option",
+                    self.name
+                );
+                return Err(Failure::new(Exit::Usage, why));
+            }
+        }
+        let Some(option) = needed(&spec).into_iter().next() else { return Ok(()) };
+        let why = format!(
+            "{option} of {} is true on one machine only, so labels do not hold it. Next: --set {option}=VALUE",
+            self.name
+        );
+        Err(Failure::new(Exit::Usage, why))
+    }
+
     /// Where its disks are, but for those of which somebody says it.
     fn places(&self, said: &[(String, String)]) -> Result<BTreeMap<String, (String, String)>> {
         let is_said = |disk: &FoundDisk| said.iter().any(|(name, _)| *name == disk.name);
@@ -356,16 +425,19 @@ impl FoundGraph {
     /// What stands against serving it, as its start would tell: what `--degraded` and `--take` are for is not
     /// among that.
     async fn refusals(&self, env: &Env) -> Vec<String> {
+        if let Some(faults) = self.spec(&Local::default()).faults() {
+            return vec![faults.to_string()];
+        }
         let disks = match self.places(&[]) {
             Ok(disks) => disks,
             Err(failure) => return failure.message.split("\nerror: ").map(str::to_owned).collect(),
         };
-        if !self.unlabelled.is_empty() {
-            // It cannot be planned before somebody says where they are.
+        if !self.unlabelled.is_empty() || !self.options.is_empty() {
+            // It cannot be planned before these are known.
             return Vec::new();
         }
         let local = Local { disks, ..Local::default() };
-        let spec = Spec::of_label(&self.text, &self.name, REGISTRY, &local);
+        let spec = self.spec(&local);
         let engine = Engine::new(env.pool());
         env.spawn("engine", engine.clone().drive());
         let opening = Opening { take: true, ..labels::opening() };
@@ -430,6 +502,9 @@ impl FoundGraph {
         }
         for name in &self.unlabelled {
             needs.push(format!("with --disk {name}=PATH, for it has no label"));
+        }
+        for option in &self.options {
+            needs.push(format!("with --set {option}=VALUE, which labels do not hold"));
         }
         for name in &self.keys {
             needs.push(format!("key {name:?} is asked for, or --key {name}=SOURCE"));

@@ -1,7 +1,7 @@
 //! `cairn kinds`: what sorts of devices there are.
 
 use clap::Args;
-use graph::kind::{Kind, Lowers, OptionSpec, ValueType};
+use graph::kind::{Kind, Lowers, OptionSpec, Scope, ValueType};
 use graph::spec::units::{format_duration, write_size};
 use serde::Serialize;
 
@@ -30,6 +30,8 @@ struct OptionView {
     name: &'static str,
     value: String,
     required: bool,
+    /// Where its value is kept.
+    scope: &'static str,
     help: &'static str,
 }
 
@@ -97,5 +99,10 @@ fn option(option: &OptionSpec) -> OptionView {
         ValueType::Member => "name of a member".to_owned(),
         ValueType::Table(keys) => format!("table of {}", keys.join(", ")),
     };
-    OptionView { name: option.name, value, required: option.required, help: option.help }
+    let scope = match option.scope {
+        Scope::Graph => "graph",
+        Scope::Local => "local",
+        Scope::Secret => "secret",
+    };
+    OptionView { name: option.name, value, required: option.required, scope, help: option.help }
 }

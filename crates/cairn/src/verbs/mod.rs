@@ -48,7 +48,7 @@ fn confirm(question: &str) -> Result<()> {
     if !std::io::stdin().is_terminal() {
         return stop("there is no terminal to ask at. Next: add --yes");
     }
-    eprint!("{question} [y/N] ");
+    eprint!("{} [y/N] ", crate::out::escaped(question));
     let mut answer = String::new();
     let read = std::io::stdin().read_line(&mut answer);
     match (read, answer.trim()) {

@@ -204,7 +204,7 @@ impl RepairArgs {
                 Err(failure) => to_do.not.push(failure.message),
             }
         }
-        let elsewhere = looked.iter().filter(|(_, there)| there.inspection.has_lost_its_end());
+        let elsewhere = looked.iter().filter(|(_, there)| there.inspection.lost_end().is_some());
         let cut = cut(&seen, &named).chain(elsewhere.map(|(said, _)| said.name));
         let cut = cut.filter(|name| self.trust.iter().all(|trusted| trusted != name)).collect();
         let lost = said.iter().map(|(name, ..)| name.as_str()).collect();

@@ -53,6 +53,7 @@ impl TopArgs {
                 let _ = write!(text, "\x1b[{lines}A\x1b[J");
             }
             let table = table(&before, &now);
+            let table = out::escaped(&table);
             lines = table.lines().count();
             if in_place {
                 // A line that is too long is cut: broken, it would be two to go back over.
@@ -60,7 +61,7 @@ impl TopArgs {
             } else {
                 text.push_str(&table);
             }
-            out::print(&text)?;
+            out::print_raw(&text)?;
             if self.once {
                 return Ok(Exit::Ok);
             }

@@ -10,7 +10,7 @@ use meta::Uuid;
 
 use super::apply::Moving;
 use super::core;
-use super::import::{keys, pair};
+use super::import::{keys, options, pair};
 use crate::exit::{Exit, Result};
 use crate::out::{self, Form};
 use crate::place;
@@ -36,6 +36,9 @@ pub struct UndoArgs {
     /// Where the key of a device comes from that the graph has not any more: file:PATH, credential:NAME
     #[arg(long, value_name = "DEVICE=SOURCE", value_parser = pair)]
     key: Vec<(String, String)>,
+    /// An option that labels do not hold, of a device that the graph has no more, such as the file of a trace
+    #[arg(long, value_name = "DEVICE.OPTION=VALUE", value_parser = pair)]
+    set: Vec<(String, String)>,
     /// Look at the files of this directory for disks that have left, besides block devices
     #[arg(long, value_name = "DIR", default_value = ".")]
     directory: PathBuf,
@@ -68,6 +71,7 @@ impl UndoArgs {
             to: self.to,
             disks: self.disks(&history)?,
             keys,
+            options: options(&self.set)?,
             directory: place::here()?,
             wipe: self.wipe.clone(),
             move_bytes: self.moving.move_bytes,

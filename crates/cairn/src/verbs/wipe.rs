@@ -96,8 +96,13 @@ pub async fn open(path: &Path, read_only: bool, env: &Env, engine: &Engine) -> R
     };
     let options =
         vec![(name, Value::Text(shown.to_string())), ("read_only", Value::Switch(read_only))];
-    let given =
-        Given { graph: String::new(), name: shown.to_string(), options, lowers: Vec::new() };
+    let given = Given {
+        graph: String::new(),
+        name: shown.to_string(),
+        options,
+        lowers: Vec::new(),
+        trusted_now: false,
+    };
     let disk = make(&given, env, None).await?;
     Ok(engine.add_device(&given.name, disk, &[])?)
 }

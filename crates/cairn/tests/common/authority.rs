@@ -2,10 +2,12 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, date_time_ymd,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
+    RevokedCertParams, SerialNumber, date_time_ymd,
 };
 
 /// Somebody who signs.
@@ -39,10 +41,40 @@ impl Authority {
         std::fs::write(directory.join("ca-cert.pem"), &self.pem).unwrap();
     }
 
-    /// Writes a certificate and its key: `server-cert.pem` and `server-key.pem`, or `client-...`.
-    pub fn sign(&self, directory: &Path, role: &str, common: &str, names: &[&str], valid: Valid) {
+    /// Writes the list of what it has revoked: `crl.pem`.
+    pub fn revoke(&self, directory: &Path, serials: &[u64]) {
+        let revoked = |serial: &u64| RevokedCertParams {
+            serial_number: SerialNumber::from(*serial),
+            revocation_time: date_time_ymd(2024, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let params = CertificateRevocationListParams {
+            this_update: date_time_ymd(2024, 1, 1),
+            next_update: date_time_ymd(2090, 1, 1),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: serials.iter().map(revoked).collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        let list = params.signed_by(&self.issuer).unwrap();
+        std::fs::write(directory.join("crl.pem"), list.pem().unwrap()).unwrap();
+    }
+
+    /// Writes a certificate and its key: `server-cert.pem` and `server-key.pem`, or `client-...`; its serial number.
+    pub fn sign(
+        &self,
+        directory: &Path,
+        role: &str,
+        common: &str,
+        names: &[&str],
+        valid: Valid,
+    ) -> u64 {
+        static SERIAL: AtomicU64 = AtomicU64::new(1);
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let mut params = CertificateParams::new(names).unwrap();
+        params.serial_number = Some(SerialNumber::from(serial));
         params.distinguished_name.push(DnType::CommonName, common);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![match role {
@@ -61,5 +93,6 @@ impl Authority {
         let path = directory.join(format!("{role}-key.pem"));
         std::fs::write(&path, key.serialize_pem()).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        serial
     }
 }

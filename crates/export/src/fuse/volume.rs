@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
-use block::env::Channel;
+use block::env::{Channel, stopped};
 use block::{ByteRange, Copies, Error, ErrorKind, Op, Request, Result, Waiters};
 use graph::engine::Sink;
 use wire::fuse::{
@@ -13,7 +13,8 @@ use wire::fuse::{
 
 use super::inbox::Inbox;
 use super::{GREETING, RESENT_MAX, ROUND};
-use crate::nbd::{Export, Orphan, PIECE_BYTES};
+use crate::nbd::{Export, Orphan};
+use crate::pieces::{PIECE_BYTES, in_pieces};
 
 /// ENOENT: there is no other name.
 const NO_ENTRY: i32 = 2;
@@ -431,18 +432,13 @@ impl Inner {
         }
     }
 
+    /// No piece begins once the volume is unmounted, or while its graph is handed over: the kernel sends what is not
+    /// answered to the next server.
     async fn zero_in_pieces(self: Rc<Self>, token: usize, whole: ByteRange, unmap: bool) {
-        let lower = self.export.engine.lower(self.export.node);
-        let mut at = whole.start();
-        let mut result = Ok(());
-        while result.is_ok() && at < whole.end() {
-            let end = whole.end().min(at.saturating_add(PIECE_BYTES));
-            let range = ByteRange::between(at, end).expect("not empty");
-            result = lower.call(Op::WriteZeroes { range, unmap, fua: false }).await.result;
-            at = end;
-        }
-        let op = Op::WriteZeroes { range: whole, unmap, fua: false };
-        self.end(token, &op, result);
+        let zeroes = |range| Op::WriteZeroes { range, unmap, fua: false };
+        let goes_on = || !self.over.get();
+        let result = in_pieces(&self.export, whole, PIECE_BYTES, goes_on, zeroes).await;
+        self.end(token, &zeroes(whole), result.unwrap_or_else(|| Err(stopped())));
     }
 
     fn note(&self, asked: Asked) -> usize {

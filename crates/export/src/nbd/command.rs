@@ -3,9 +3,6 @@
 use block::{Buf, ByteRange, Copies, ErrorKind, Extent, Op, State};
 use wire::nbd::{AllocationFlags, Command, CommandFlags, Errno, RequestHeader};
 
-/// Trims and zeroes longer than this go down in pieces, so that no device sees an endless range.
-pub const PIECE_BYTES: u64 = 1 << 30;
-
 /// A cached range is read in pieces of this length.
 pub const PREFETCH_BYTES: u64 = 1 << 20;
 

@@ -5,10 +5,11 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::rc::{Rc, Weak};
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use block::env::Socket;
 use block::seeded::{self, Bug};
-use block::{Buf, ByteRange, Error, Mono, Op, Request, Result, Waiters};
+use block::{Buf, ByteRange, Env, Error, Mono, Op, Request, Result, Waiters};
 use graph::engine::Sink;
 use wire::nbd::{CommandFlags, Reply, ReplyStyle, RequestHeader, Session};
 use wire::stream::{Batch, Outbox};
@@ -30,9 +31,13 @@ pub struct Connection {
     pub export: Rc<Export>,
     pub socket: Rc<dyn Socket>,
     pub session: Session,
+    /// The names in the client's certificate.
+    pub names: Vec<String>,
     pub limits: Limits,
     /// Shut when no more requests are to begin.
     pub gate: Rc<Gate>,
+    /// Shut when its client is gone and another one waits to be served.
+    pub gone: Gate,
     pub peers: Rc<Peers>,
     pending: RefCell<Pending>,
     outbox: RefCell<Outbox>,
@@ -42,6 +47,8 @@ pub struct Connection {
     in_flight: Cell<u32>,
     /// Since when the client has taken nothing of what is being sent.
     sending: Cell<Option<Mono>>,
+    /// Requests that were begun and are left to the next server of the connection, as they came.
+    unanswered: RefCell<Vec<u8>>,
     /// No more answers are wanted.
     closed: Cell<bool>,
     /// Somebody else is to go on with it.
@@ -73,12 +80,27 @@ impl Peers {
         self.0.borrow().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Closes those whose client is gone, whatever of theirs has arrived and was not begun: who connects now
-    /// may know of its end, and counts on nothing landing any more that it does not wait for.
-    pub fn close_gone(&self) {
+    /// Waits until no client that is gone has a request that is not begun. Requests before its `NBD_CMD_DISC` are
+    /// begun, within `limit`; all others are dropped. A client that connects now may know of its end, and counts on
+    /// nothing of it that was not begun.
+    pub async fn close_gone(&self, env: &Env, limit: Duration) {
+        let mut gone = self.all();
+        gone.retain(|peer| peer.socket.is_gone() && !seeded::on(Bug::GoneNotClosed));
+        gone.iter().for_each(|peer| peer.gone.shut());
+        for peer in gone {
+            let ended = peer.waiting.until(|| peer.ended.get());
+            if env.within(limit, ended).await.is_none() {
+                peer.close();
+            }
+            peer.fence();
+        }
+    }
+
+    /// Closes the connections whose certificates their exports do not admit.
+    pub fn close_barred(&self) {
         for peer in self.all() {
-            let is_gone = peer.socket.is_gone() && !seeded::on(Bug::GoneNotClosed);
-            if is_gone && !peer.is_closed() {
+            let is_barred = !peer.export.is_for(&peer.names) && !seeded::on(Bug::BarredStays);
+            if is_barred && !peer.is_closed() {
                 peer.close();
                 peer.fence();
             }
@@ -117,6 +139,7 @@ impl Connection {
         export: Rc<Export>,
         socket: Rc<dyn Socket>,
         session: Session,
+        names: Vec<String>,
         limits: Limits,
         gate: Rc<Gate>,
         peers: Rc<Peers>,
@@ -126,8 +149,10 @@ impl Connection {
             export,
             socket,
             session,
+            names,
             limits,
             gate,
+            gone: Gate::default(),
             peers,
             pending: RefCell::default(),
             outbox,
@@ -135,6 +160,7 @@ impl Connection {
             held_bytes: Cell::new(0),
             in_flight: Cell::new(0),
             sending: Cell::new(None),
+            unanswered: RefCell::default(),
             closed: Cell::new(false),
             leaving: Cell::new(false),
             ended: Cell::new(false),
@@ -211,6 +237,28 @@ impl Connection {
 
     /// Answers the request of that token.
     pub fn end(&self, token: u64, op: Option<Op>, result: Result<()>) {
+        let header = self.take(token);
+        if self.closed.get() {
+            return;
+        }
+        let held = held_bytes(&header, self.session.style);
+        self.answer(Answer { header, held, op, result });
+    }
+
+    /// Leaves the request of that token to the next server of the connection. It came as `bytes`.
+    pub fn leave_unanswered(&self, token: u64, bytes: &[u8]) {
+        self.unanswered.borrow_mut().extend_from_slice(bytes);
+        self.take(token);
+        self.wake_writer();
+    }
+
+    /// The requests that were begun and left unanswered, as they came.
+    pub fn take_unanswered(&self) -> Vec<u8> {
+        self.unanswered.take()
+    }
+
+    /// Takes a request that is at its end out of the pending ones.
+    fn take(&self, token: u64) -> RequestHeader {
         let header = {
             let mut pending = self.pending.borrow_mut();
             pending.free.push(token as u32);
@@ -223,11 +271,7 @@ impl Connection {
         if self.ended.get() || self.closed.get() {
             self.export.wake_fenced();
         }
-        if self.closed.get() {
-            return;
-        }
-        let held = held_bytes(&header, self.session.style);
-        self.answer(Answer { header, held, op, result });
+        header
     }
 
     /// Answers a request that never began.
@@ -348,6 +392,7 @@ impl Connection {
     /// No more requests come; the writer ends once all is answered.
     pub fn end_of_requests(&self) {
         self.ended.set(true);
+        self.waiting.wake();
         self.wake_writer();
     }
 

@@ -77,7 +77,8 @@ impl Door<'_> {
     }
 }
 
-/// Leads the handshake; `None` if the client left. After TLS `socket` is the one above it.
+/// Leads the handshake. Returns the session and the names in the client's certificate, or `None` if the client left.
+/// After TLS `socket` is the one above it.
 ///
 /// # Errors
 /// Why the connection must be closed, in words.
@@ -86,7 +87,7 @@ pub async fn shake(
     socket: &mut Rc<dyn Socket>,
     door: &Door<'_>,
     inbox: &mut Inbox,
-) -> Result<Option<Session>, String> {
+) -> Result<Option<(Session, Vec<String>)>, String> {
     let mut handshake = door.begin();
     let mut names = Vec::new();
     let mut out = Vec::new();
@@ -109,7 +110,7 @@ pub async fn shake(
         match progress {
             ServerProgress::Ready(session) => {
                 send(env, &**socket, &mut out).await?;
-                return Ok(Some(*session));
+                return Ok(Some((*session, names)));
             }
             ServerProgress::Aborted => {
                 send(env, &**socket, &mut out).await?;

@@ -24,8 +24,9 @@ use block::{ByteRange, Env, Info};
 use graph::engine::{Engine, NodeId};
 use wire::nbd::{BlockSizes, ExportFacts, TransmissionFlags};
 
-pub(crate) use command::PIECE_BYTES;
-pub use server::Server;
+use crate::pieces::PIECE_BYTES;
+
+pub use server::{CurrentTls, Server};
 
 /// What clients may use up. Every number is a limit that somebody would otherwise find.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +42,8 @@ pub struct Limits {
     /// One request, from its first byte to its last; and, while others wait for memory, the time in
     /// which a client has to take something of its answers.
     pub request: Duration,
+    /// The longest part of a trim or a write of zeroes that is submitted at once.
+    pub piece_bytes: u64,
 }
 
 impl Default for Limits {
@@ -51,6 +54,7 @@ impl Default for Limits {
             held_bytes: 64 << 20,
             handshake: Duration::from_secs(10),
             request: Duration::from_secs(60),
+            piece_bytes: PIECE_BYTES,
         }
     }
 }
@@ -117,7 +121,7 @@ impl Export {
         &self.name
     }
 
-    /// From now on these get it, or everybody. Who is connected stays.
+    /// From now on these get it, or everybody. [`Server::offer`] closes the connections of others.
     pub fn let_in(&self, clients: Option<&[String]>) {
         *self.clients.borrow_mut() = clients.map(<[String]>::to_vec);
     }
@@ -137,7 +141,7 @@ impl Export {
         self.clients.borrow().is_none()
     }
 
-    fn is_for(&self, names: &[String]) -> bool {
+    pub(crate) fn is_for(&self, names: &[String]) -> bool {
         let clients = self.clients.borrow();
         clients.as_ref().is_none_or(|clients| names.iter().any(|name| clients.contains(name)))
     }

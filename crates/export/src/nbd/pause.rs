@@ -76,7 +76,7 @@ impl Server {
     /// is closed.
     pub fn hand_over(&self, identity: u64) -> Vec<(Handed, Rc<dyn Socket>)> {
         let (mut all, mut room) = (Vec::new(), Room::new());
-        for Paused { export, socket, session, unread } in self.inner().paused.take() {
+        for Paused { export, socket, session, unread, .. } in self.inner().paused.take() {
             let shown = Shown::of(&export.facts());
             let one = Handed { identity, session, shown, unread };
             match room.takes(encoded_bytes(&one)) {
@@ -110,7 +110,7 @@ impl Server {
         match taken {
             Ok(export) => {
                 let Handed { session, unread, .. } = one;
-                self.resume(Paused { export, socket, session, unread });
+                self.resume(Paused { export, socket, session, names: Vec::new(), unread });
                 Ok(())
             }
             Err(why) => {

@@ -5,14 +5,18 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
 
-use block::env::{Outcome, Ticket};
+use block::env::{Outcome, Ticket, stopped};
 use block::seeded::{self, Bug};
 use block::{Buf, ByteRange, Error, ErrorKind, Mono, Op, Result};
-use wire::nbd::{Command, CommandFlags, EXTENDED_REQUEST_BYTES, Errno, RequestHeader, check};
+use wire::nbd::{
+    Command, CommandFlags, EXTENDED_REQUEST_BYTES, Errno, ReplyStyle, RequestHeader, check,
+};
 use wire::stream::{INBOX_BYTES, Inbox};
 
-use super::command::{PIECE_BYTES, PREFETCH_BYTES, op_of, range_of, zeroing};
+use super::Export;
+use super::command::{PREFETCH_BYTES, op_of, range_of, zeroing};
 use super::connection::{Connection, held_bytes};
+use crate::pieces::in_pieces;
 
 /// Payloads longer than this are received straight into their own buffer.
 const STRAIGHT_BYTES: usize = 64 << 10;
@@ -21,6 +25,8 @@ const STRAIGHT_BYTES: usize = 64 << 10;
 enum End {
     /// The gate is shut.
     Over,
+    /// The client is gone, and another one waits to be served.
+    Gone,
     /// In words for the log.
     Broken(String),
 }
@@ -43,21 +49,21 @@ pub async fn read(
     inbox: Inbox,
     early: Vec<u8>,
 ) -> std::result::Result<Option<Vec<u8>>, String> {
-    let in_place = connection.export.info().buf_align == 1;
-    let early = Early { bytes: early, taken: 0 };
-    let (head, put_back) = (None, Vec::new());
-    let (since, hearing) = (None, None);
-    let mut reader = Reader { connection, inbox, early, head, put_back, since, hearing, in_place };
+    let mut reader = Reader::new(connection, inbox, early);
     let mut ended = reader.run().await;
+    if matches!(ended, Err(End::Gone)) {
+        ended = reader.run_last().await;
+    }
     if matches!(ended, Err(End::Over)) && connection.is_leaving() {
         ended = reader.hear_the_last().await;
     }
     let left = match ended {
         Ok(()) => Ok(None),
         Err(End::Over) => Ok(connection.is_leaving().then(|| reader.unread())),
+        Err(End::Gone) => unreachable!("the last requests are not interrupted"),
         Err(End::Broken(why)) => {
             connection.close();
-            return Err(why);
+            Err(why)
         }
     };
     connection.end_of_requests();
@@ -94,6 +100,12 @@ struct Head {
     len: usize,
 }
 
+impl Head {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
 struct Reader<'a> {
     connection: &'a Rc<Connection>,
     inbox: Inbox,
@@ -109,13 +121,59 @@ struct Reader<'a> {
     /// Whether payloads are handed on where they arrived: the device below does not care where that
     /// is, and so far has never held one longer than its call.
     in_place: bool,
+    /// Whether the client is gone and these requests are its last.
+    is_last: bool,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    fn new(connection: &'a Rc<Connection>, inbox: Inbox, early: Vec<u8>) -> Self {
+        Self {
+            connection,
+            inbox,
+            early: Early { bytes: early, taken: 0 },
+            head: None,
+            put_back: Vec::new(),
+            since: None,
+            hearing: None,
+            in_place: connection.export.info().buf_align == 1,
+            is_last: false,
+        }
+    }
+
+    /// Begins the last requests of a client that is gone, if it took its leave behind them. Without that it may
+    /// have been killed: another client that waits counts on nothing of it that was not begun.
+    async fn run_last(&mut self) -> Step {
+        let stream = self.rest().await?;
+        if !ends_in_order(&stream, self.connection.session.style) {
+            return Err("the client left before its last requests were begun".to_owned().into());
+        }
+        self.early = Early { bytes: stream, taken: 0 };
+        self.is_last = true;
+        self.run().await
+    }
+
+    /// The stream from the first request that was not begun to its end.
+    async fn rest(&mut self) -> Step<Vec<u8>> {
+        let mut rest = self.unread();
+        self.early = Early { bytes: Vec::new(), taken: 0 };
+        self.inbox.take(self.inbox.len());
+        while self.more(true).await? > 0 {
+            rest.extend_from_slice(&self.inbox.bytes());
+            self.inbox.take(self.inbox.len());
+            if rest.len() > self.connection.limits.held_bytes {
+                return Err("the client left, and too much of it was not begun".to_owned().into());
+            }
+        }
+        Ok(rest)
+    }
+
     /// Until the client leaves.
     async fn run(&mut self) -> Step {
         let style = self.connection.session.style;
         while !self.connection.gate.is_shut() {
+            if self.connection.gone.is_shut() && !self.is_last {
+                return Err(End::Gone);
+            }
             let parsed = RequestHeader::parse(&self.inbox.bytes(), style);
             match parsed.map_err(|error| error.to_string())? {
                 Some((header, _)) if header.command == Command::Disconnect => return Ok(()),
@@ -134,6 +192,8 @@ impl Reader<'_> {
                 }
                 None => {
                     if !self.receive().await? {
+                        // It is gone without its leave: of a long request no further piece begins.
+                        self.connection.gate.shut();
                         return Ok(());
                     }
                 }
@@ -164,7 +224,7 @@ impl Reader<'_> {
     fn unread(&mut self) -> Vec<u8> {
         let mut unread = Vec::new();
         if let Some(head) = self.head.take() {
-            unread.extend_from_slice(&head.bytes[..head.len]);
+            unread.extend_from_slice(head.bytes());
         }
         unread.append(&mut self.put_back);
         unread.extend_from_slice(&self.inbox.bytes());
@@ -245,7 +305,7 @@ impl Reader<'_> {
 
     /// Waits, unless no more requests are to begin.
     async fn unless_shut<F: Future>(&self, future: F) -> Step<F::Output> {
-        self.connection.gate.unless(future).await.ok_or(End::Over)
+        unless_shut(self.connection, self.is_last, future).await
     }
 
     /// Begins one request, whose payload follows in the stream.
@@ -274,9 +334,9 @@ impl Reader<'_> {
             }
             return Err(end);
         }
-        self.head = None;
+        let head = self.head.take().expect("it was taken off the stream for this request");
         let token = self.connection.begin(header, held);
-        self.begin(header, token, buf).await;
+        self.begin(header, head, token, buf).await;
         self.in_place &= !self.inbox.is_held();
         Ok(())
     }
@@ -299,7 +359,7 @@ impl Reader<'_> {
                     None => Poll::Pending,
                 }
             });
-            let heard = connection.gate.unless(heard).await.ok_or(End::Over)?;
+            let heard = unless_shut(&connection, self.is_last, heard).await?;
             let Some(outcome) = heard else { return Ok(()) };
             self.hearing = None;
             match outcome.result.map_err(|error| error.to_string())? {
@@ -394,10 +454,14 @@ impl Reader<'_> {
         }
     }
 
-    async fn begin(&self, header: RequestHeader, token: u64, buf: Option<Buf>) {
+    async fn begin(&self, header: RequestHeader, head: Head, token: u64, buf: Option<Buf>) {
         let connection = self.connection;
         let slow_zeroes =
             header.flags.has(CommandFlags::FAST_ZERO) && !connection.export.info().native_zeroes;
+        let is_long = match header.command {
+            Command::Trim | Command::WriteZeroes => header.length > connection.limits.piece_bytes,
+            command => command == Command::Cache,
+        };
         let writer = Rc::as_ptr(connection).addr();
         if header.command.modifies() {
             seeded::note(writer);
@@ -410,13 +474,9 @@ impl Reader<'_> {
                 let words = "zeroing is no faster than writing here";
                 connection.end(token, None, Err(Error::new(ErrorKind::Unsupported, words)));
             }
-            Command::Trim | Command::WriteZeroes if header.length > PIECE_BYTES => {
-                let task = zero_in_pieces(connection.clone(), header, token);
-                connection.export.env.spawn("a long trim", task);
-            }
-            Command::Cache => {
-                let task = prefetch(connection.clone(), header, token);
-                connection.export.env.spawn("a prefetch", task);
+            _ if is_long => {
+                let task = carry_out(connection.clone(), header, head, token);
+                connection.export.env.spawn("a long request", task);
             }
             _ => self.submit(op_of(&header, buf), token).await,
         }
@@ -434,42 +494,68 @@ impl Reader<'_> {
     }
 }
 
-/// A trim or a write of zeroes, one piece after the other.
-async fn zero_in_pieces(connection: Rc<Connection>, header: RequestHeader, token: u64) {
+/// Waits, unless no more requests are to begin: none does after the gate was shut, and none but the last ones of a
+/// client that is gone.
+async fn unless_shut<F: Future>(
+    connection: &Connection,
+    is_last: bool,
+    future: F,
+) -> Step<F::Output> {
+    let done = connection.gate.unless(future);
+    let done = match is_last {
+        true => done.await,
+        false => connection.gone.unless(done).await.ok_or(End::Gone)?,
+    };
+    done.ok_or(End::Over)
+}
+
+/// Carries out a trim, a write of zeroes or a prefetch piece by piece, for as long as the connection lasts. Where
+/// the connection goes on elsewhere, the whole request is left to the next server.
+async fn carry_out(connection: Rc<Connection>, header: RequestHeader, head: Head, token: u64) {
+    let goes_on = || !connection.gate.is_shut();
+    let export = &*connection.export;
     let whole = range_of(&header);
-    let lower = connection.export.engine.lower(connection.export.node);
-    let mut at = whole.start();
-    let mut result = Ok(());
-    while result.is_ok() && at < whole.end() {
-        let piece = ByteRange::between(at, whole.end().min(at.saturating_add(PIECE_BYTES)))
-            .expect("not empty");
-        result = lower.call(zeroing(&header, piece)).await.result;
-        at = piece.end();
+    let result = match header.command {
+        Command::Cache => prefetch(export, whole, goes_on).await,
+        _ => {
+            let piece_bytes = connection.limits.piece_bytes;
+            in_pieces(export, whole, piece_bytes, goes_on, |piece| zeroing(&header, piece)).await
+        }
+    };
+    match result {
+        Some(result) => connection.end(token, None, result),
+        None if connection.is_leaving() => connection.leave_unanswered(token, head.bytes()),
+        None => connection.end(token, None, Err(stopped())),
     }
-    connection.end(token, None, result);
 }
 
 /// Reads a range once, so that what caches below has it.
-async fn prefetch(connection: Rc<Connection>, header: RequestHeader, token: u64) {
-    let result = read_through(&connection, range_of(&header)).await;
-    connection.end(token, None, result);
+async fn prefetch(
+    export: &Export,
+    whole: ByteRange,
+    goes_on: impl Fn() -> bool,
+) -> Option<Result<()>> {
+    let piece_bytes = PREFETCH_BYTES.min(u64::from(export.info().max_transfer));
+    let buf = match export.env.pool().wait_for(piece_bytes as usize).await {
+        Ok(buf) => buf,
+        Err(error) => return Some(Err(error)),
+    };
+    let read = |range: ByteRange| Op::read(range, buf.slice(0..range.len() as usize));
+    in_pieces(export, whole, piece_bytes, goes_on, read).await
 }
 
-async fn read_through(connection: &Connection, whole: ByteRange) -> Result<()> {
-    let lower = connection.export.engine.lower(connection.export.node);
-    let buf = connection.export.env.pool().wait_for(PREFETCH_BYTES as usize).await?;
-    let mut at = whole.start();
-    while at < whole.end() {
-        let piece = ByteRange::between(at, whole.end().min(at.saturating_add(PREFETCH_BYTES)))
-            .expect("not empty");
-        let part = buf.slice(0..piece.len() as usize);
-        lower.read(piece, part).await?;
-        at = piece.end();
-        if connection.is_closed() {
-            break;
+/// Whether a client has taken its leave at the end of these requests.
+fn ends_in_order(stream: &[u8], style: ReplyStyle) -> bool {
+    let mut at = 0;
+    while let Some(Ok(Some((header, used)))) =
+        stream.get(at..).map(|rest| RequestHeader::parse(rest, style))
+    {
+        if header.command == Command::Disconnect {
+            return true;
         }
+        at += used + header.payload_bytes(style) as usize;
     }
-    Ok(())
+    false
 }
 
 fn kind_of(errno: Errno) -> ErrorKind {

@@ -24,6 +24,12 @@ const REST: Duration = Duration::from_millis(100);
 /// At the end, for the last answers to leave.
 const FAREWELL: Duration = Duration::from_secs(1);
 
+/// Why a connection is closed whose certificate was taken out of `clients`.
+const NOT_ADMITTED: &str = "its certificate is not admitted to this export any more";
+
+/// The server's side of TLS as it is now: each handshake asks anew.
+pub type CurrentTls = Rc<dyn Fn() -> Rc<tls::Server>>;
+
 /// A running NBD server.
 #[derive(Clone)]
 pub struct Server(Rc<Inner>);
@@ -54,6 +60,8 @@ pub(super) struct Paused {
     pub(super) export: Rc<Export>,
     pub(super) socket: Rc<dyn Socket>,
     pub(super) session: Session,
+    /// The names in the client's certificate.
+    pub(super) names: Vec<String>,
     /// What has arrived and is not begun.
     pub(super) unread: Vec<u8>,
 }
@@ -95,11 +103,11 @@ impl Server {
     }
 
     /// Serves whoever connects to `listener` and speaks TLS before anything else.
-    pub fn serve_tls(&self, listener: Rc<dyn Listener>, tls: &Rc<tls::Server>) {
+    pub fn serve_tls(&self, listener: Rc<dyn Listener>, tls: &CurrentTls) {
         self.listen(listener, Some(tls.clone()));
     }
 
-    fn listen(&self, listener: Rc<dyn Listener>, tls: Option<Rc<tls::Server>>) {
+    fn listen(&self, listener: Rc<dyn Listener>, tls: Option<CurrentTls>) {
         self.0.listeners.borrow_mut().push(listener.clone());
         let server = self.clone();
         self.0.env.spawn("an NBD listener", async move {
@@ -120,9 +128,11 @@ impl Server {
         });
     }
 
-    /// Offers these exports from now on. Who is connected to another one stays.
+    /// Offers these exports from now on. A connection to another one stays; one whose certificate is not admitted to its export
+    /// any more is closed.
     pub fn offer(&self, exports: Vec<Rc<Export>>) {
         *self.0.exports.borrow_mut() = exports;
+        self.0.peers.close_barred();
     }
 
     /// What is offered now.
@@ -185,7 +195,7 @@ impl Server {
         self.0.waiting.until(|| self.0.connections.get() == 0).await;
     }
 
-    fn admit(&self, mut socket: Rc<dyn Socket>, tls: Option<Rc<tls::Server>>) {
+    fn admit(&self, mut socket: Rc<dyn Socket>, tls: Option<CurrentTls>) {
         let inner = &self.0;
         // As many again may wait to be told that there is no room; beyond that they are just closed.
         if inner.connections.get() >= 2 * inner.limits.connections {
@@ -197,6 +207,7 @@ impl Server {
         let server = self.clone();
         inner.env.spawn("an NBD connection", async move {
             let peer = socket.peer();
+            let tls = tls.map(|current| current());
             let ended = server.shake_and_serve(&mut socket, gate, full, tls.as_deref()).await;
             server.ended(&*socket, &peer, ended);
         });
@@ -247,7 +258,7 @@ impl Server {
         let shaken = self.handshake(socket, &exports, &gate, full, tls).await;
         inner.shaking.set(inner.shaking.get() - 1);
         inner.waiting.wake();
-        let Some((session, inbox)) = shaken? else {
+        let Some((session, names, inbox)) = shaken? else {
             return Ok(None);
         };
         let socket = socket.clone();
@@ -256,8 +267,8 @@ impl Server {
         if !inner.exports.borrow().iter().any(|offered| Rc::ptr_eq(offered, &export)) {
             return Err(format!("{} is not offered any more", export.name));
         }
-        inner.peers.close_gone();
-        let paused = Paused { export, socket, session, unread: Vec::new() };
+        gate.unless(inner.peers.close_gone(&inner.env, inner.limits.request)).await;
+        let paused = Paused { export, socket, session, names, unread: Vec::new() };
         self.transmit(paused, inbox, gate).await
     }
 
@@ -268,11 +279,15 @@ impl Server {
         inbox: Inbox,
         gate: Rc<Gate>,
     ) -> Result<Option<Paused>, String> {
-        let Paused { export, socket, session, unread } = begin;
+        let Paused { export, socket, session, names, unread } = begin;
         let inner = &self.0;
+        if !export.is_for(&names) {
+            return Err(NOT_ADMITTED.to_owned());
+        }
         let (limits, peers) = (inner.limits, inner.peers.clone());
-        let connection = Connection::new(export.clone(), socket, session, limits, gate, peers)
-            .map_err(|error| error.to_string())?;
+        let connection =
+            Connection::new(export.clone(), socket, session, names, limits, gate, peers)
+                .map_err(|error| error.to_string())?;
         inner.served.set(inner.served.get() + 1);
         inner.peers.add(&connection);
         if inner.pausing.get() {
@@ -288,11 +303,16 @@ impl Server {
             if written && connection.is_leaving() {
                 connection.let_go();
                 let (socket, session) = (connection.socket.clone(), connection.session.clone());
-                return Ok(Some(Paused { export, socket, session, unread }));
+                let unread = [connection.take_unanswered(), unread].concat();
+                let names = connection.names.clone();
+                return Ok(Some(Paused { export, socket, session, names, unread }));
             }
             ended = Ok(None);
         }
         connection.close();
+        if !export.is_for(&connection.names) {
+            return Err(NOT_ADMITTED.to_owned());
+        }
         if connection.was_cut() {
             return Err(format!(
                 "it took none of its answers for {:?}, and others wait for memory",
@@ -310,7 +330,7 @@ impl Server {
         gate: &Gate,
         full: bool,
         tls: Option<&tls::Server>,
-    ) -> Result<Option<(Session, Inbox)>, String> {
+    ) -> Result<Option<(Session, Vec<String>, Inbox)>, String> {
         let inner = &self.0;
         let full = full.then_some(inner.limits.connections);
         let door = Door { exports, full, tls };
@@ -318,7 +338,7 @@ impl Server {
             let inbox = Inbox::new(inner.env.pool()).await;
             let mut inbox = inbox.map_err(|error| error.to_string())?;
             let session = shake(&inner.env, socket, &door, &mut inbox).await?;
-            Ok(session.map(|session| (session, inbox)))
+            Ok(session.map(|(session, names)| (session, names, inbox)))
         };
         let limit = inner.limits.handshake;
         let Some(shaken) = gate.unless(inner.env.within(limit, shaking)).await else {

@@ -1,6 +1,8 @@
 //! A client, byte by byte.
 
 use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -44,12 +46,25 @@ pub struct Client(pub UnixStream);
 impl Client {
     /// Past the greeting and the client's flags.
     pub fn shake(world: &World) -> Self {
-        let mut client = Self(UnixStream::connect(&world.path).unwrap());
+        Self::greeted(UnixStream::connect(&world.path).unwrap())
+    }
+
+    fn greeted(socket: UnixStream) -> Self {
+        let mut client = Self(socket);
         client.0.set_read_timeout(Some(PATIENCE)).unwrap();
         client.0.set_write_timeout(Some(PATIENCE)).unwrap();
         let greeting = client.bytes(18);
         assert_eq!(greeting, b"NBDMAGICIHAVEOPT\0\x03");
         client.send(&3_u32.to_be_bytes());
+        client
+    }
+
+    /// As [`Client::new`], over TCP.
+    pub fn over_tcp(world: &World) -> Self {
+        let socket = TcpStream::connect(("127.0.0.1", world.port())).unwrap();
+        socket.set_nodelay(true).unwrap();
+        let mut client = Self::greeted(UnixStream::from(OwnedFd::from(socket)));
+        assert_eq!(client.go("vol").last().unwrap().0, ACK);
         client
     }
 
@@ -171,7 +186,7 @@ impl Client {
     }
 }
 
-fn cookie_of(offset: u64, len: u32) -> u64 {
+pub fn cookie_of(offset: u64, len: u32) -> u64 {
     offset ^ u64::from(len).rotate_left(32)
 }
 

@@ -65,6 +65,20 @@ fn what_was_begun_is_answered_and_half_a_request_is_not_begun() {
 }
 
 #[test]
+fn long_request_fails_when_server_stops() {
+    const ESHUTDOWN: u32 = 108;
+    let world = World::new(SLOW, SHORT);
+    let mut client = Client::new(&world);
+    client.request(WRITE_ZEROES, 0, 0, 1 << 20, &[]);
+    std::thread::sleep(Duration::from_millis(50));
+    let begun = Instant::now();
+    world.begin_stop(Duration::from_secs(10));
+    assert_eq!(client.reply().0, ESHUTDOWN);
+    assert_eq!(world.end(), (1, true));
+    assert!(begun.elapsed() < Duration::from_millis(300), "{:?}", begun.elapsed());
+}
+
+#[test]
 fn a_client_that_reads_nothing_does_not_keep_it_from_ending() {
     let world = World::new(MEMORY, SHORT);
     let mut hog = Client::new(&world);

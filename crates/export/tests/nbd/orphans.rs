@@ -2,24 +2,25 @@
 
 use std::time::{Duration, Instant};
 
+use export::nbd::Limits;
+
 use super::client::*;
 use super::world::{SHORT, World, until};
 
 const WAIT: Duration = Duration::from_millis(600);
 
 /// Writes take their time.
-fn slow(disk: &str) -> World {
-    let spec = format!(
-        "[disk]\nm = {{ {disk} }}\n\
-         [device]\nslow = {{ kind = \"delay\", on = \"m\", write = \"600ms\" }}\n\
-         [export]\nvol = {{ on = \"slow\" }}\n"
-    );
-    World::new(&spec, SHORT)
+const SLOW: &str = "[disk]\nm = { memory = \"1MiB\" }\n\
+                    [device]\nslow = { kind = \"delay\", on = \"m\", write = \"600ms\" }\n\
+                    [export]\nvol = { on = \"slow\" }\n";
+
+fn slow() -> World {
+    World::new(SLOW, SHORT)
 }
 
 #[test]
 fn what_overlaps_waits_for_the_write_of_a_client_that_is_gone() {
-    let world = slow("memory = \"1MiB\"");
+    let world = slow();
     let mut other = Client::new(&world);
     let mut gone = Client::new(&world);
     let begun = Instant::now();
@@ -35,7 +36,7 @@ fn what_overlaps_waits_for_the_write_of_a_client_that_is_gone() {
 
 #[test]
 fn a_flush_waits_for_it_too() {
-    let world = slow("memory = \"1MiB\"");
+    let world = slow();
     let mut other = Client::new(&world);
     let mut gone = Client::new(&world);
     let begun = Instant::now();
@@ -47,25 +48,81 @@ fn a_flush_waits_for_it_too() {
     assert!(begun.elapsed() >= WAIT, "{:?}", begun.elapsed());
 }
 
+/// Bytes of the long requests below, and the first of their last piece.
+const LONG_BYTES: u32 = 4 * PIECE;
+const LAST: u64 = 3 * PIECE as u64;
+const PIECE: u32 = SHORT.piece_bytes as u32;
+
 #[test]
-fn a_long_trim_of_a_client_that_is_gone_comes_to_its_end() {
-    // It goes down in pieces of 1 GiB, and nobody else asks for anything meanwhile.
-    let world = slow("null = \"8GiB\"");
+fn long_request_of_gone_client_ends_with_piece_under_way() {
+    let world = slow();
     let mut other = Client::new(&world);
     let mut gone = Client::new(&world);
+    assert_eq!(other.ask(WRITE, 0, 0, LONG_BYTES, &[7; LONG_BYTES as usize]), 0);
     let begun = Instant::now();
-    gone.request(WRITE_ZEROES, 0, 0, 2 << 30, &[]);
+    gone.request(WRITE_ZEROES, 0, 0, LONG_BYTES, &[]);
     std::thread::sleep(Duration::from_millis(100));
     drop(gone);
     std::thread::sleep(Duration::from_millis(100));
-    other.read((2 << 30) - 4096, 4096);
-    assert!(begun.elapsed() >= 2 * WAIT, "{:?}", begun.elapsed());
+    assert_eq!(other.read(LAST, 512), [7; 512]);
+    assert!(begun.elapsed() >= WAIT, "the read has not waited for the piece");
+    assert!(begun.elapsed() < 2 * WAIT, "the read has waited for more than one piece");
+    assert_eq!(other.read(0, 512), [0; 512]);
+}
+
+#[test]
+fn long_request_ends_after_disconnect_command() {
+    let world = slow();
+    let mut client = Client::new(&world);
+    assert_eq!(client.ask(WRITE, 0, 0, LONG_BYTES, &[7; LONG_BYTES as usize]), 0);
+    client.request(WRITE_ZEROES, 0, 0, LONG_BYTES, &[]);
+    client.request(DISC, 0, 0, 0, &[]);
+    drop(client);
+    let mut other = Client::new(&world);
+    assert_eq!(other.read(LAST, PIECE), [0; PIECE as usize]);
+}
+
+/// A server that begins one request of a client at a time, and writes slowly.
+fn one_at_a_time() -> World {
+    World::new(SLOW, Limits { requests: 1, request: Duration::from_secs(20), ..SHORT })
+}
+
+#[test]
+fn unbegun_request_of_half_closed_client_is_dropped() {
+    for connect in [Client::new, Client::over_tcp] {
+        let world = one_at_a_time();
+        let mut gone = connect(&world);
+        gone.request(WRITE, 0, 0, 4096, &[1; 4096]);
+        gone.request(WRITE, 0, 8192, 4096, &[1; 4096]);
+        std::thread::sleep(Duration::from_millis(100));
+        gone.0.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut next = connect(&world);
+        assert_eq!(next.ask(WRITE, 0, 8192, 4096, &[2; 4096]), 0);
+        std::thread::sleep(3 * WAIT);
+        assert_eq!(next.read(8192, 4096), [2; 4096], "an older write has landed");
+        assert_eq!(next.read(0, 4096), [1; 4096], "it had begun");
+    }
+}
+
+#[test]
+fn requests_before_disconnect_command_are_begun_before_next_client_is_served() {
+    for connect in [Client::new, Client::over_tcp] {
+        let world = one_at_a_time();
+        let mut gone = connect(&world);
+        gone.request(WRITE, 0, 0, 4096, &[1; 4096]);
+        gone.request(WRITE, 0, 8192, 4096, &[1; 4096]);
+        gone.request(DISC, 0, 0, 0, &[]);
+        // Not dropped: an answer that nobody reads would reset the connection, and lose its requests.
+        gone.0.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut next = connect(&world);
+        assert_eq!(next.read(8192, 4096), [1; 4096]);
+    }
 }
 
 #[test]
 fn answers_are_read_after_the_last_request() {
     // The client says good-bye with its requests; its answers come all the same.
-    let world = slow("memory = \"1MiB\"");
+    let world = slow();
     let mut client = Client::new(&world);
     client.request(WRITE, 0, 0, 4096, &[7; 4096]);
     client.request(READ, 0, 65536, 65536, &[]);

@@ -92,6 +92,27 @@ fn what_is_under_way_at_any_time_is_answered_once() {
 }
 
 #[test]
+fn long_request_is_carried_out_by_next_server() {
+    let spec = "[disk]\nm = { memory = \"1MiB\" }\n\
+                [device]\nslow = { kind = \"delay\", on = \"m\", write = \"50ms\" }\n\
+                [export]\nvol = { on = \"slow\" }\n";
+    let world = World::new(spec, PATIENT);
+    let mut client = Client::new(&world);
+    assert_eq!(client.ask(WRITE, 0, 0, 1 << 20, &pattern(1 << 20)), 0);
+    client.request(WRITE_ZEROES, 0, 0, 1 << 20, &[]);
+    client.request(READ, 0, 0, 512, &[]);
+    assert_eq!(client.reply(), (0, cookie_of(0, 512)), "the read does not wait for the zeroes");
+    client.bytes(512);
+    std::thread::sleep(Duration::from_millis(120));
+    let begun = Instant::now();
+    world.next(IDENTITY);
+    assert!(begun.elapsed() < Duration::from_millis(400), "{:?} for one piece", begun.elapsed());
+    assert_eq!(client.reply(), (0, cookie_of(0, 1 << 20)));
+    assert_eq!(client.read(0, 1 << 20), vec![0; 1 << 20]);
+    assert_eq!(world.log(), [""; 0]);
+}
+
+#[test]
 fn every_style_of_replies_goes_on() {
     let world = World::new(MEMORY, PATIENT);
     let mut structured = Client::structured(&world);

@@ -64,6 +64,21 @@ fn bad_requests_are_answered_and_nothing_happens() {
 }
 
 #[test]
+fn long_write_zeroes_fails_when_one_piece_fails() {
+    let spec = "[disk]\nm = { memory = \"1MiB\" }\n[device]\n\
+                bad = { kind = \"error\", on = \"m\", with = \"io\", start = \"64KiB\", size = \"64KiB\" }\n\
+                [export]\nvol = { on = \"bad\" }\n";
+    let world = World::new(spec, SHORT);
+    let mut client = Client::new(&world);
+    assert_eq!(client.ask(WRITE, 0, 128 << 10, 4096, &[7; 4096]), 0);
+    for command in [WRITE_ZEROES, TRIM] {
+        assert_eq!(client.ask(command, 0, 0, 256 << 10, &[]), EIO);
+        assert_eq!(client.read(128 << 10, 4096), [7; 4096], "no piece begins after one has failed");
+    }
+    assert_eq!(client.ask(CACHE, 0, 0, 256 << 10, &[]), EIO);
+}
+
+#[test]
 fn garbage_after_the_handshake_is_closed() {
     let world = World::new(MEMORY, SHORT);
     let mut client = Client::new(&world);

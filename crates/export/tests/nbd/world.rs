@@ -1,7 +1,7 @@
 //! A server in a thread of its own.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -24,6 +24,7 @@ pub const SHORT: Limits = Limits {
     held_bytes: 64 << 20,
     handshake: Duration::from_millis(300),
     request: Duration::from_millis(500),
+    piece_bytes: 64 << 10,
 };
 
 /// A running server; its thread ends with it.
@@ -52,6 +53,7 @@ struct Shared {
     log: Mutex<Vec<String>>,
     most_bytes: AtomicUsize,
     connections: AtomicUsize,
+    port: AtomicU16,
     ready: AtomicBool,
 }
 
@@ -94,6 +96,11 @@ impl World {
 
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Relaxed)
+    }
+
+    /// The port on 127.0.0.1 of its other listener.
+    pub fn port(&self) -> u16 {
+        self.shared.port.load(Relaxed)
     }
 
     /// Has another server go on with all connections.
@@ -155,11 +162,15 @@ fn run(
         exports.map(|export| Export::new(&env, &engine, export.node, &export.name, "a test"));
     let exports: Vec<_> = exports.collect();
     let listener = env.listen(&Address::Unix(path)).unwrap();
+    let tcp = env.listen(&Address::Tcp("127.0.0.1".into(), 0)).unwrap();
+    let Address::Tcp(_, port) = tcp.address() else { panic!("it listens to TCP") };
+    shared.port.store(port, Relaxed);
     let begin = || {
         let ours = shared.clone();
         let log = move |line: &str| ours.log.lock().unwrap().push(line.to_owned());
         let server = Server::new(&env, exports.clone(), limits, log);
         server.serve(listener.clone());
+        server.serve(tcp.clone());
         server
     };
     let mut server = begin();

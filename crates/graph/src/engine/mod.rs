@@ -2,6 +2,7 @@
 //! done, and admits a request only with the slots and buffers that it may need in hand.
 
 mod arena;
+mod call;
 mod node;
 mod ready;
 mod slot;
@@ -178,7 +179,7 @@ impl Engine {
 
     fn add(&self, name: &str, info: Info, power: Power, reserve: Reserve) -> Result<NodeId> {
         let (name, counters) = (name.into(), Counters::default());
-        self.place(Rc::new(Node { name, info, power, reserve, counters }))
+        self.place(Rc::new(Node { name, info, power, reserve, counters, closed: Cell::new(false) }))
     }
 
     fn place(&self, node: Rc<Node>) -> Result<NodeId> {
@@ -311,6 +312,12 @@ impl Engine {
     pub fn lead(&self, door: NodeId, node: NodeId) {
         let node = self.node(node);
         self.0.nodes.borrow_mut()[door] = Some(node);
+    }
+
+    /// Closes a device: from now on it refuses every request. A handle that outlives the change that replaced
+    /// the device reaches nothing below it any more.
+    pub fn close(&self, id: NodeId) {
+        self.node(id).closed.set(true);
     }
 
     /// Forgets a node, and gives its number to the next one. Who has a handle to it keeps it.
@@ -511,10 +518,15 @@ impl Inner {
         device: &Rc<dyn AnyDevice>,
         future: Layout,
     ) -> Poll<Result<()>> {
-        let waker = self.waker(index, entry);
-        let outer = self.current.replace(entry.id.get());
-        let polled = entry.slot.enter(device, future, &mut Context::from_waker(&waker));
-        self.current.set(outer);
+        let polled = if node.closed.get() {
+            Poll::Ready(Err(node.refusal()))
+        } else {
+            let waker = self.waker(index, entry);
+            let outer = self.current.replace(entry.id.get());
+            let polled = entry.slot.enter(device, future, &mut Context::from_waker(&waker));
+            self.current.set(outer);
+            polled
+        };
         match &polled {
             Poll::Ready(result) => node.counters.end(result.is_ok()),
             Poll::Pending => entry.node.set(Some(node.clone())),

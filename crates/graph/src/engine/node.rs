@@ -4,7 +4,7 @@ use std::alloc::Layout;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use block::{BUF_MAX_BYTES, Hooks, Info, Op, Table, Verb};
+use block::{BUF_MAX_BYTES, Error, ErrorKind, Hooks, Info, Op, Table, Verb};
 
 use super::slot::AnyDevice;
 
@@ -30,6 +30,17 @@ pub(super) struct Node {
     /// What one request takes at most from here down.
     pub reserve: Reserve,
     pub counters: Counters,
+    /// Set when its graph has closed the device.
+    pub closed: Cell<bool>,
+}
+
+impl Node {
+    /// The answer to a request that comes after the device was closed.
+    #[cold]
+    pub fn refusal(&self) -> Error {
+        let words = format!("{} was closed by a change of its graph, or by its end", self.name);
+        Error::new(ErrorKind::Stopped, words)
+    }
 }
 
 /// What is kept back for a request before it begins.

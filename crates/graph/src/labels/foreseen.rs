@@ -5,7 +5,6 @@ use meta::Label;
 
 use super::bind::Bound;
 use super::kept::{DiskLabel, found};
-use super::open::disks_of;
 use super::slot::state_of;
 use super::survey::Survey;
 use super::{Refusal, Why};
@@ -16,11 +15,15 @@ impl Survey {
     /// What a start would be told: everything that keeps this graph from being opened on them, and what its devices would
     /// object to.
     pub fn foreseen(&self, planned: &Planned) -> Vec<Refusal> {
-        [self.refusals_of(planned), self.objections(planned)].concat()
+        let refusals = self.refusals_of(planned);
+        if refusals.iter().any(|refusal| refusal.why == Why::Missing) {
+            return refusals;
+        }
+        [refusals, self.objections(planned)].concat()
     }
 
     /// See [`objections`]. Where disks are new nothing of it can be told.
-    fn objections(&self, planned: &Planned) -> Vec<Refusal> {
+    pub(super) fn objections(&self, planned: &Planned) -> Vec<Refusal> {
         let bound = &self.binding.disks;
         if bound.values().any(|bound| matches!(bound, Bound::Fresh(_))) {
             return Vec::new();
@@ -47,7 +50,7 @@ pub fn objections<'p, 'l>(
     let objection = |node: &'p PlannedNode| {
         let Maker::Keeper { opens: Some(opens), .. } = node.kind.maker else { return None };
         let beneath = |lower: &usize| {
-            let disks = disks_of(planned, *lower).into_iter().map(|disk| &planned.nodes[disk]);
+            let disks = planned.disks_of(*lower).into_iter().map(|disk| &planned.nodes[disk]);
             let labels: Vec<_> = disks.map(|disk| (disk.labelled, label(&disk.name))).collect();
             let here = labels.iter().filter_map(|(_, label)| *label);
             let states = here.map(|(label, _)| label.cells.get(&node.name).map(state_of));

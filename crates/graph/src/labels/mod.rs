@@ -11,6 +11,7 @@
 //! | `slot.rs` | how the label of one disk is written |
 //! | `kept.rs` | what a device keeps in them |
 //! | `absent.rs` | a disk that is not there |
+//! | `raw.rs` | a raw disk that has a label |
 
 #![forbid(unsafe_code)]
 
@@ -19,6 +20,7 @@ mod bind;
 mod foreseen;
 mod kept;
 mod open;
+mod raw;
 mod slot;
 mod survey;
 mod text;
@@ -33,6 +35,8 @@ pub(crate) use absent::Absent;
 pub use foreseen::objections;
 pub use kept::{DiskLabel, LabelKept};
 pub use open::{Inspected, Labels, Place, older};
+pub use raw::refuse_labelled;
+pub(crate) use raw::{is_looked_at, refuse};
 pub use survey::{Glimpse, Survey};
 pub use text::{Remembered, disks};
 

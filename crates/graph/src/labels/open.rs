@@ -1,5 +1,6 @@
 //! The labels of a graph that is open: written before anything is served, marked at the end.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use super::text::{self, Remembered};
 use super::{Opening, Refusal, Why};
 use crate::engine::{AnyDevice, NodeId};
 use crate::kind::{Bytes, Kind};
-use crate::spec::{LabelledDisk, Planned, PlannedNode, Role, Spec};
+use crate::spec::{LabelledDisk, Planned, PlannedNode, Spec};
 
 /// Who waits for a change waits so long for disks that have left.
 const GONE_TOLD_WITHIN: Duration = Duration::from_secs(5);
@@ -41,8 +42,17 @@ pub struct Labels {
     keepers: BTreeSet<String>,
     /// Those of them that the labels named before.
     known: BTreeSet<String>,
-    /// Whether they are what a failed change has to be undone with.
-    again: bool,
+    /// Disks of the failed change that these labels undo. It keeps new ones open, so it is dropped when they are written.
+    undoes: Cell<Option<Undoes>>,
+}
+
+/// The disks on which the spec of a failed change may have been written.
+#[derive(Default)]
+struct Undoes {
+    /// Those that the graph had before, by their names.
+    shared: BTreeSet<String>,
+    /// Those that it had not.
+    new: Vec<Rc<Slot>>,
 }
 
 #[derive(Clone)]
@@ -86,7 +96,8 @@ impl Survey {
     /// As [`Survey::prepare`].
     pub async fn begin(self, planned: &Planned) -> Result<Labels, Vec<Refusal>> {
         let labels = self.labelled(planned, false).await?;
-        labels.tell(|disk| disk.fresh).await.into_iter().collect::<Result<()>>().map_err(failed)?;
+        let told = labels.tell(|_| true, |disk| disk.fresh).await;
+        told.into_iter().collect::<Result<()>>().map_err(failed)?;
         labels.clear_grown().await.map_err(failed)?;
         Ok(labels)
     }
@@ -160,7 +171,7 @@ impl Survey {
             past,
             keepers,
             known,
-            again: false,
+            undoes: Cell::new(None),
         })
     }
 
@@ -186,14 +197,7 @@ impl Survey {
         let missing = missing.join(", ");
         let (why, words) = match (&lost[..], self.opening.degraded) {
             ([], true) => return Vec::new(),
-            ([], false) => (
-                Why::Degraded,
-                format!(
-                    "{missing} of {:?} not found; all data are on the other disks. Next: bring it \
-                     back, or --degraded to go on without",
-                    planned.name
-                ),
-            ),
+            ([], false) => self.degradable(planned, &missing),
             (lost, _) => (
                 Why::Missing,
                 format!(
@@ -205,6 +209,19 @@ impl Survey {
             ),
         };
         vec![Refusal::new(why, words)]
+    }
+
+    /// Whether the graph can go on without disks that its devices can lack: the states in the other labels decide.
+    fn degradable(&self, planned: &Planned, missing: &str) -> (Why, String) {
+        let graph = &planned.name;
+        if let Some(objection) = self.objections(planned).first() {
+            return (Why::Missing, format!("{missing} of {graph:?} not found: {objection}"));
+        }
+        let words = format!(
+            "{missing} of {graph:?} not found; all data are on the other disks. Next: bring it back, or --degraded to \
+             go on without"
+        );
+        (Why::Degraded, words)
     }
 
     /// Disks that are as they were at an earlier time, with data that are on no other: with them, exports would show
@@ -419,23 +436,17 @@ impl Disk {
 
 impl Labels {
     /// Writes on all disks whose they are, what the graph looks like from now on, and what its devices keep. From then
-    /// on devices write what they keep at once. `before`: the graph that this one comes after.
+    /// on devices write what they keep at once.
     ///
     /// # Errors
     /// What the first of its disks says that has failed; to undo a change, one that has not is enough.
-    pub async fn commit(&self, before: Option<&Self>) -> Result<()> {
+    pub async fn commit(&self) -> Result<()> {
         // A new disk counts once the others say that it is one: else it could tell of a graph of which they know nothing.
-        let mut written =
-            self.tell(|disk| disk.fresh && !seeded::on(Bug::NewDiskEarly)).await.into_iter();
-        if before.is_none() && self.again {
-            // Its epoch is above all others: one disk that has it is enough to find it again.
-            written.reduce(Result::or).unwrap_or(Ok(()))?;
-            // What could not be told to the others goes with what is written there next. It stays in any case.
-            let _ = self.catch_up().await;
-            self.release();
-            return Ok(());
+        if let Some(undoes) = self.undoes.take() {
+            return self.undo(undoes).await;
         }
-        written.try_for_each(|written| written)?;
+        let written = self.tell(|_| true, |disk| disk.fresh && !seeded::on(Bug::NewDiskEarly));
+        written.await.into_iter().try_for_each(|written| written)?;
         self.catch_up().await?;
         self.made().await?;
         self.clear_grown().await?;
@@ -443,12 +454,41 @@ impl Labels {
         Ok(())
     }
 
+    /// Writes that a failed change is undone: first to the disks that may come up as its graph, then to those that it
+    /// removes. Otherwise both graphs come up after a crash, each without a disk of the other.
+    async fn undo(&self, undoes: Undoes) -> Result<()> {
+        let is_shared = |name: &str| undoes.shared.contains(name);
+        let removed_first = seeded::on(Bug::UndoneOnRemovedFirst);
+        let mut written = self.tell(|name| is_shared(name) != removed_first, |_| false).await;
+        let is_known = written.iter().any(Result::is_ok);
+        written.extend(self.tell(|name| is_shared(name) == removed_first, |_| false).await);
+        // Its epoch is above all others: one disk that has it is enough to find it again.
+        written.into_iter().reduce(Result::or).unwrap_or(Ok(()))?;
+        if !is_known && !undoes.shared.is_empty() {
+            // Only the disks that the change adds can keep its graph from coming up.
+            self.tell_not_ours(&undoes.new).await;
+        }
+        // The others get it with their next update. The graph stays in any case.
+        let _ = self.catch_up().await;
+        self.release();
+        Ok(())
+    }
+
     /// Tells the disks of the graph `before` that are its disks no more that they are not. The graph's own say so
     /// already, and one that has left may be ill: what cannot be told in [`GONE_TOLD_WITHIN`] is not.
     pub async fn tell_gone(&self, before: &Self) {
-        let gone = before.disks.values();
-        let gone = gone.filter_map(Disk::writable).filter(|slot| self.slot(&slot.store).is_none());
-        let told = gone.map(|slot| {
+        self.tell_not_ours(&before.without(self)).await;
+    }
+
+    /// The disks that may be written and that are none of the graph `other`.
+    fn without(&self, other: &Self) -> Vec<Rc<Slot>> {
+        let disks = self.disks.values().filter_map(Disk::writable);
+        disks.filter(|slot| other.slot(&slot.store).is_none()).cloned().collect()
+    }
+
+    /// Writes on disks that this graph does not have them, within [`GONE_TOLD_WITHIN`].
+    async fn tell_not_ours(&self, disks: &[Rc<Slot>]) {
+        let told = disks.iter().map(|slot| {
             let (epoch, spec) = (self.epoch, self.spec.clone());
             update(slot, move |label| {
                 (label.holder, label.epoch, label.spec) = (None, epoch, spec);
@@ -458,10 +498,14 @@ impl Labels {
         let _ = self.env.within(GONE_TOLD_WITHIN, all(told)).await;
     }
 
-    /// Writes on all disks whose they are; `forming`: which of them are being made still.
-    async fn tell(&self, forming: impl Fn(&Disk) -> bool) -> Vec<Result<()>> {
-        let writable =
-            self.disks.iter().filter_map(|(name, disk)| Some((name, disk, disk.writable()?)));
+    /// Writes the state of the graph to the disks of these names; `forming` names those that are new.
+    async fn tell(
+        &self,
+        which: impl Fn(&str) -> bool,
+        forming: impl Fn(&Disk) -> bool,
+    ) -> Vec<Result<()>> {
+        let disks = self.disks.iter().filter(|(name, _)| which(name));
+        let writable = disks.filter_map(|(name, disk)| Some((name, disk, disk.writable()?)));
         let told = writable.map(|(name, disk, slot)| -> LocalFuture<Result<()>> {
             let news = News {
                 holder: self.opening.machine.clone(),
@@ -545,6 +589,12 @@ impl Labels {
     /// the change.
     pub fn again(&self, failed: Option<&Self>) -> Self {
         let disks = self.disks.iter().map(|(name, disk)| (name.clone(), disk.again(failed)));
+        let undoes = failed.map(|failed| {
+            let has = |disk: &Disk| disk.store().is_some_and(|store| failed.slot(store).is_some());
+            let shared = self.disks.iter().filter(|(_, disk)| has(disk));
+            let shared = shared.map(|(name, _)| name.clone()).collect();
+            Undoes { shared, new: failed.without(self) }
+        });
         Self {
             env: self.env.clone(),
             opening: Opening { degraded: true, ..self.opening.clone() },
@@ -556,7 +606,7 @@ impl Labels {
             keepers: self.keepers.clone(),
             // By now all of them are.
             known: self.keepers.clone(),
-            again: true,
+            undoes: Cell::new(Some(undoes.unwrap_or_default())),
         }
     }
 
@@ -683,7 +733,7 @@ impl Labels {
         let node = &planned.nodes[index];
         let is_written_anew = self.is_written_anew(planned, index);
         let beneath = |lower: &usize| {
-            let disks = disks_of(planned, *lower);
+            let disks = planned.disks_of(*lower);
             let label = |disk: &usize| {
                 let known = self.disks.get(&planned.nodes[*disk].name);
                 let label = known.map(Disk::label).unwrap_or_else(|| DiskLabel {
@@ -723,15 +773,6 @@ pub fn older<'l>(labels: impl Iterator<Item = &'l Label> + Clone) -> BTreeSet<Uu
     let complete = labels.clone().map(|label| label.complete).max().unwrap_or(0);
     let complete = if seeded::on(Bug::OlderServes) { 0 } else { complete };
     labels.filter(|label| label.round < complete).map(|label| label.disk).collect()
-}
-
-/// The disks beneath a node, or itself.
-pub(super) fn disks_of(planned: &Planned, index: usize) -> BTreeSet<usize> {
-    let node = &planned.nodes[index];
-    match node.role {
-        Role::Disk => BTreeSet::from([index]),
-        Role::Device => node.lowers.iter().flat_map(|lower| disks_of(planned, *lower)).collect(),
-    }
 }
 
 /// A spec of labels, without how large its disks are: they do not shrink again.

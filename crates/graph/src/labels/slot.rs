@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use block::{KeptState, Result, Waiters};
+use block::{Error, ErrorKind, KeptState, Result, Waiters};
 use meta::{Cell as KeptCell, Label, Machine, Past, Store};
 
 /// What devices keep, by their names.
@@ -146,13 +146,14 @@ impl Slot {
     /// Writes what a device keeps; or holds it back.
     ///
     /// # Errors
-    /// What the disk says.
+    /// What the disk says; `Stopped` if the label has a later state of the device, which stays.
     pub async fn keep(&self, device: String, cell: KeptCell) -> Result<()> {
         if let Some(held) = &mut *self.held.borrow_mut() {
-            held.insert(device, cell);
-            return Ok(());
+            return put(held, device, cell);
         }
-        self.update(move |label| drop(label.cells.insert(device, cell))).await
+        let mut refused = Ok(());
+        self.update(|label| refused = put(&mut label.cells, device, cell)).await?;
+        refused
     }
 
     /// Writes what was held back since the label was last written.
@@ -187,6 +188,24 @@ impl Slot {
     fn is_behind(&self) -> bool {
         let (held, label) = (self.held.borrow(), self.store.label());
         held.iter().flatten().any(|(device, cell)| label.cells.get(device) != Some(cell))
+    }
+}
+
+/// Puts in the state of a device, unless a later one is there: a device that was replaced may not undo what its
+/// successor has recorded.
+fn put(cells: &mut Cells, device: String, cell: KeptCell) -> Result<()> {
+    match cells.get(&device) {
+        Some(is) if cell.sequence < is.sequence || cell.sequence == is.sequence && cell != *is => {
+            let words = format!(
+                "{device}: state {} comes after state {}, which its label has",
+                cell.sequence, is.sequence
+            );
+            Err(Error::new(ErrorKind::Stopped, words))
+        }
+        _ => {
+            cells.insert(device, cell);
+            Ok(())
+        }
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) struct Look {
     pub label: Option<(Label, usize)>,
     /// The label of a disk that the running graph has open.
     pub store: Option<Rc<Store>>,
-    /// What keeps the disk from being used if it is one of the graph: it has lost its end.
+    /// What keeps the disk from being used if it is one of the graph: it has lost one of its ends.
     cut: Option<Refusal>,
 }
 
@@ -68,6 +68,15 @@ pub(super) struct OpenDisk {
     pub device: Rc<dyn AnyDevice>,
     pub node: Rc<OwnNode>,
     pub lower: Lower,
+}
+
+impl OpenDisk {
+    /// A device that is open, as a node of the engine.
+    pub fn new(engine: &Engine, name: &str, device: Rc<dyn AnyDevice>) -> Result<Self, Error> {
+        let id = engine.add_device(name, device.clone(), &[])?;
+        let node = Rc::new(OwnNode { engine: engine.clone(), id });
+        Ok(Self { device, node, lower: engine.lower(id) })
+    }
 }
 
 /// A node that goes when nobody wants it any more.
@@ -242,9 +251,9 @@ impl Survey {
                     let open = self.open(&look.disk, read_only).await.map_err(fail)?;
                     let found = meta::inspect(&self.env, &open.lower).await.map_err(fail)?;
                     look.open = Some(open);
-                    let has_lost_its_end = found.has_lost_its_end();
+                    let lost_end = found.lost_end();
                     let sight = sight_of(found.into(), &mut look.label);
-                    look.cut = cut_short(&look, size, has_lost_its_end);
+                    look.cut = cut_short(&look, size, lost_end);
                     let is_as_made = |(label, _): &(Label, usize)| is_as_made(&look.disk, label);
                     let says_size = look.disk.given.size("size").is_some();
                     if says_size && !look.label.as_ref().is_some_and(is_as_made) {
@@ -357,9 +366,7 @@ impl Survey {
     }
 
     fn node(&self, disk: &LabelledDisk, device: Rc<dyn AnyDevice>) -> Result<OpenDisk, Error> {
-        let id = self.engine.add_device(&disk.given.name, device.clone(), &[])?;
-        let node = Rc::new(OwnNode { engine: self.engine.clone(), id });
-        Ok(OpenDisk { device, node, lower: self.engine.lower(id) })
+        OpenDisk::new(&self.engine, &disk.given.name, device)
     }
 
     /// What planning has to know of each disk.
@@ -491,9 +498,9 @@ fn said_of_size(look: &Look, has: u64) -> Result<(), Refusal> {
     Err(Refusal::of(name, Why::Failed(ErrorKind::Unsupported), words))
 }
 
-/// A disk that has lost its end since it was labelled, and may be as long again. What was there must not be taken for
-/// what its device has written.
-fn cut_short(look: &Look, size: u64, has_lost_its_end: bool) -> Option<Refusal> {
+/// A disk that has lost one of its ends since it was labelled, and may be as long again. What is there must not be taken
+/// for what its device has written.
+fn cut_short(look: &Look, size: u64, lost_end: Option<&str>) -> Option<Refusal> {
     let (label, _) = look.label.as_ref()?;
     let needed = Area::Back(label.data_bytes).range().end();
     let (name, place, graph) = (&look.disk.given.name, &look.place, &label.graph_name);
@@ -503,13 +510,16 @@ fn cut_short(look: &Look, size: u64, has_lost_its_end: bool) -> Option<Refusal> 
              disks have its data, make it that large again, and --wipe {name} has it copied anew; else bring it back \
              from a copy of it"
         )
-    } else if has_lost_its_end {
-        format!(
-            "the end of {place} is not what was written there: it was cut short and made long again, or somebody has \
-             written there. Next: cairn repair {graph} --plan says what can be done"
-        )
     } else {
-        return None;
+        let end = lost_end?;
+        let why = match end {
+            "front" => "another program has written there, and maybe to its data",
+            _ => "it was cut short and made long again, or somebody has written there",
+        };
+        format!(
+            "the {end} of {place} is not what was written there: {why}. Next: cairn repair {graph} --plan says what \
+             can be done"
+        )
     };
     Some(Refusal::of(name, Why::Damaged, words))
 }

@@ -4,16 +4,13 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use block::seeded::{self, Bug};
 use block::{Error, ErrorKind, Result};
 use meta::Uuid;
 
-use crate::kind::{Maker, TRUST, ValueType};
+use crate::kind::{Maker, Scope};
 use crate::spec::write::{self, quoted};
-use crate::spec::{Planned, PlannedNode, Role, plain_disks};
-
-/// Options that are an operator's word for one start, or lead to a place on one machine. Options
-/// whose value is a path are never written either.
-const LOCAL: [&str; 2] = ["key", TRUST];
+use crate::spec::{Planned, PlannedNode, Role, options_of, plain_disks};
 
 /// What the labels of a graph remember of a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,14 +65,12 @@ fn device_fields(planned: &Planned, node: &PlannedNode) -> Vec<String> {
     let on: Vec<_> = on.collect();
     let mut fields =
         vec![format!("kind = {}", quoted(node.kind.name)), format!("on = [{}]", on.join(", "))];
-    let is_path = |name: &str| {
-        let option = node.kind.options.iter().find(|option| option.name == name);
-        option.is_some_and(|option| matches!(option.value, ValueType::Path | ValueType::Table(_)))
+    let is_kept = |name: &str| {
+        let option = options_of(node.kind).find(|option| option.name == name);
+        option.is_some_and(|option| option.scope == Scope::Graph) || seeded::on(Bug::LabelHoldsAll)
     };
-    for (name, value) in &node.given.options {
-        if !LOCAL.contains(name) && !is_path(name) {
-            fields.push(format!("{name} = {}", write::value(value, |bytes| bytes.to_string())));
-        }
+    for (name, value) in node.given.options.iter().filter(|(name, _)| is_kept(name)) {
+        fields.push(format!("{name} = {}", write::value(value, |bytes| bytes.to_string())));
     }
     fields
 }

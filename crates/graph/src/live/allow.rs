@@ -22,7 +22,7 @@ pub fn allow(old: &Now, planned: &Planned, stays: &[Option<usize>]) -> Result<()
         }
     }
     let has_all = having_all(old);
-    let compared = Compared { old: &old.planned, new: planned, stays, has_all: &has_all };
+    let compared = Compared::new(&old.planned, planned, stays, &has_all);
     if let Some(Renamed { device, was, is }) = renamed(&compared) {
         return refuse(format!(
             "{device} knows its members by their names, and {was} would be {is}: it could not tell whether \
@@ -74,7 +74,7 @@ pub fn shows(
     (before, after): (usize, usize),
 ) -> Result<(), Differs> {
     let has_all = having_all(old);
-    let compared = Compared { old: &old.planned, new: planned, stays, has_all: &has_all };
+    let compared = Compared::new(&old.planned, planned, stays, &has_all);
     compared.shows(before, after)
 }
 

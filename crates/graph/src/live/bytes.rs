@@ -1,5 +1,8 @@
 //! Whether clients find their bytes after a change: what an export shows, before and after.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
 use block::Table;
 
 use crate::kind::Bytes;
@@ -19,6 +22,8 @@ pub struct Compared<'c> {
     pub stays: &'c [Option<usize>],
     /// Of a device of `old` whose lowers all have its bytes: whether that lower has all of them now.
     pub has_all: &'c dyn Fn(&PlannedNode, &PlannedNode) -> bool,
+    /// The pairs of nodes that were compared, with the result: each pair is compared once, however many ways lead to it.
+    compared: RefCell<BTreeMap<(usize, usize), Result<(), Differs>>>,
 }
 
 /// Two devices that show other bytes.
@@ -30,7 +35,17 @@ pub struct Differs {
     pub new: usize,
 }
 
-impl Compared<'_> {
+impl<'c> Compared<'c> {
+    /// A comparison that nothing is known of yet.
+    pub fn new(
+        old: &'c Planned,
+        new: &'c Planned,
+        stays: &'c [Option<usize>],
+        has_all: &'c dyn Fn(&PlannedNode, &PlannedNode) -> bool,
+    ) -> Self {
+        Self { old, new, stays, has_all, compared: RefCell::default() }
+    }
+
     /// Whether `n` of the new graph shows at each address what `o` of the old one shows there.
     ///
     /// # Errors
@@ -40,6 +55,15 @@ impl Compared<'_> {
         if self.stays[n] == Some(o) {
             return Ok(());
         }
+        if let Some(known) = self.compared.borrow().get(&(o, n)) {
+            return *known;
+        }
+        let shown = self.shows_anew(o, n);
+        self.compared.borrow_mut().insert((o, n), shown);
+        shown
+    }
+
+    fn shows_anew(&self, o: usize, n: usize) -> Result<(), Differs> {
         let (old, new) = (&self.old.nodes[o], &self.new.nodes[n]);
         if is_of_lowers(old) || is_of_lowers(new) {
             let both = [old, new].map(bytes) == [Bytes::OfFirst; 2] && old.name == new.name;

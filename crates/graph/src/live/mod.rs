@@ -26,7 +26,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::seeded::{self, Bug};
-use block::{Env, Error, ErrorKind, Kept, Locked, Mono, NothingKept, Op, RangeLock, Result};
+use block::{
+    Control, Env, Error, ErrorKind, Kept, Locked, Mono, NothingKept, Op, RangeLock, Result,
+};
 
 use crate::Graph;
 use crate::engine::Engine;
@@ -298,6 +300,24 @@ impl Live {
         waiting.collect()
     }
 
+    /// Takes a disk out of the lowest devices above it that can do without it.
+    pub fn take_out(&self, disk: &str) {
+        let now = self.now();
+        let nodes = &now.planned.nodes;
+        // Whether a node, in the order of the plan, loses bytes with the disk.
+        let mut loses: Vec<bool> = Vec::with_capacity(nodes.len());
+        for node in nodes {
+            let can_do_without = |lower: &usize| {
+                let fail = Control::Fail { member: nodes[*lower].name.clone() };
+                // Other devices have no members, and the last member in sync stays.
+                let device = now.graph.member(&node.name);
+                device.is_some_and(|device| now.graph.control(device, &fail).is_ok())
+            };
+            let mut lost = node.lowers.iter().filter(|lower| loses[**lower]);
+            loses.push(node.name == disk || lost.any(|lower| !can_do_without(lower)));
+        }
+    }
+
     /// Ends what devices do by themselves, those above first: the next start finds everything in its place. What does
     /// not end by then is cut off, as by a kill. For a graph of which nothing more is asked.
     pub async fn close_devices(&self, deadline: Mono) {
@@ -352,7 +372,7 @@ impl Live {
         // What was under way may have put a member out since the change was asked for.
         allow(old, change.planned, &change.stays)?;
         let (stays, handovers) = (change.stays.clone(), change.handovers.clone());
-        let before = Before { graph: &old.graph, stays, handovers };
+        let before = Before { graph: &old.graph, planned: &old.planned, stays, handovers };
         let mut graph = Graph::empty(change.planned, &self.engine);
         let made = async {
             if seeded::on(Bug::ChangeToldEarly) {
@@ -423,12 +443,12 @@ impl Live {
         let Change { old, labels, closed, handovers, .. } = change;
         let labels = old.labels.as_ref().map(|before| before.again(labels));
         let stays = closed.iter().enumerate().map(|(n, closed)| (!closed).then_some(n)).collect();
-        let before = Before { graph: &old.graph, stays, handovers };
+        let before = Before { graph: &old.graph, planned: &old.planned, stays, handovers };
         let mut graph = Graph::empty(&old.planned, &self.engine);
         let back = async {
             graph.fill(&old.planned, labels.as_ref(), &self.env, Some(&before)).await?;
             if let Some(labels) = &labels {
-                labels.commit(None).await?;
+                labels.commit().await?;
             }
             graph.open_doors(Some(&old.graph))
         }
@@ -477,7 +497,7 @@ fn also(error: Error, left: Option<Error>) -> Error {
 /// Lets the labels say what has become of the graph: from here on it is so.
 async fn tell(change: &Change<'_>) -> Result<()> {
     match (change.labels, &change.old.labels) {
-        (Some(labels), before) => labels.commit(before.as_ref()).await,
+        (Some(labels), _) => labels.commit().await,
         (None, Some(before)) => before.close().await,
         (None, None) => Ok(()),
     }

@@ -64,7 +64,13 @@ impl Draft {
         let named = |name: &&str| self.0.nodes.iter().position(|node| node.name == **name).unwrap();
         let lowers: Vec<usize> = on.iter().map(named).collect();
         let (graph, role) = ("g".to_owned(), if on.is_empty() { Role::Disk } else { Role::Device });
-        let given = Given { graph, name: name.to_owned(), options: Vec::new(), lowers: Vec::new() };
+        let given = Given {
+            graph,
+            name: name.to_owned(),
+            options: Vec::new(),
+            lowers: Vec::new(),
+            trusted_now: false,
+        };
         self.0.nodes.push(PlannedNode {
             name: name.to_owned(),
             kind,
@@ -76,6 +82,7 @@ impl Draft {
             unused_bytes: 0,
             created: false,
             labelled: false,
+            said_raw: false,
             absent: false,
             words: String::new(),
             position: Position { line: 1, column: 1 },
@@ -115,7 +122,7 @@ fn shows(old: &Draft, new: &Draft, in_sync: &[&str]) -> Result<(), String> {
     let (old, new) = (&old.0, &new.0);
     let stays = stays(old, new);
     let in_sync = |_: &PlannedNode, member: &PlannedNode| in_sync.contains(&member.name.as_str());
-    let compared = Compared { old, new, stays: &stays, has_all: &in_sync };
+    let compared = Compared::new(old, new, &stays, &in_sync);
     let differs = compared.shows(old.nodes.len() - 1, new.nodes.len() - 1);
     differs.map_err(|differs| new.nodes[differs.new].name.clone())
 }
@@ -234,7 +241,7 @@ fn a_member_that_would_have_another_name_is_told() {
     let in_sync = |_: &PlannedNode, _: &PlannedNode| true;
     let of = |old: &Draft, new: &Draft| {
         let stays = stays(&old.0, &new.0);
-        let compared = Compared { old: &old.0, new: &new.0, stays: &stays, has_all: &in_sync };
+        let compared = Compared::new(&old.0, &new.0, &stays, &in_sync);
         renamed(&compared).map(|Renamed { device, was, is }| format!("{device}: {was} is {is}"))
     };
     let old = pair(&["a", "b"]);

@@ -6,13 +6,14 @@ use super::fault::Log;
 use super::parse::{Entry, Section, Spec, unknown_key};
 use super::tree::{Field, Item, Raw, Word};
 use super::{near, value};
-use crate::kind::{Kind, Lowers, Maker, OptionSpec, Registry, Value, ValueType};
+use crate::kind::{Kind, Lowers, Maker, OptionSpec, Registry, Scope, Value, ValueType};
 
 /// Whether a kind that only looks on is a hook or is carried by a device of its own.
 const MODE: OptionSpec = OptionSpec {
     name: "mode",
     value: ValueType::Choice(&["hook", "device"]),
     required: false,
+    scope: Scope::Graph,
     help: "\"hook\" (the default), or \"device\": carried by an async device",
 };
 
@@ -20,6 +21,7 @@ const READ_ONLY: OptionSpec = OptionSpec {
     name: "read_only",
     value: ValueType::Switch,
     required: false,
+    scope: Scope::Graph,
     help: "refuse writes",
 };
 
@@ -27,14 +29,19 @@ const ATTACH: OptionSpec = OptionSpec {
     name: "attach",
     value: ValueType::Switch,
     required: false,
+    scope: Scope::Local,
     help: "make it a block device of this machine",
 };
+
+/// Options of an export beside `on` and `clients`.
+pub(super) const EXPORT_OPTIONS: [OptionSpec; 2] = [READ_ONLY, ATTACH];
 
 /// Of every disk.
 const LABEL: OptionSpec = OptionSpec {
     name: "label",
     value: ValueType::Switch,
     required: false,
+    scope: Scope::Local,
     help: "keep what must survive in the disk's first and last MiB; data are between",
 };
 
@@ -52,6 +59,8 @@ pub(super) struct Draft<'s> {
     pub(super) options: Vec<(&'static str, Value)>,
     /// Of a disk: whether it has a label.
     pub(super) label: bool,
+    /// Of a disk: whether it says that it has none.
+    pub(super) said_raw: bool,
     /// Whether it can be planned: nothing is wrong with it by itself.
     pub(super) sound: bool,
 }
@@ -110,6 +119,7 @@ impl<'s> Draft<'s> {
             lowers: Vec::new(),
             options: Vec::new(),
             label: false,
+            said_raw: false,
             sound: false,
         };
         if !entry.broken {
@@ -144,8 +154,8 @@ impl<'s> Draft<'s> {
             told.push(two.as_str());
         }
         let sound = self.options(&[], &told, log) && told.is_empty();
-        let set = |option: &(&str, Value)| *option == (LABEL.name, Value::Switch(true));
-        self.label = self.options.iter().any(set);
+        let says = |on| self.options.contains(&(LABEL.name, Value::Switch(on)));
+        (self.label, self.said_raw) = (says(true), says(false));
         self.options.retain(|(name, _)| *name != LABEL.name);
         sound
     }
@@ -246,10 +256,7 @@ impl<'s> Draft<'s> {
     /// something else, and in `told`, which are known to be wrong.
     fn options(&mut self, others: &[&str], told: &[&str], log: &mut Log) -> bool {
         let Some(kind) = self.kind else { return false };
-        let mode = matches!(kind.maker, Maker::Hooks { .. }).then_some(&MODE);
-        let label = (kind.lowers == Lowers::None).then_some(&LABEL);
-        let known: Vec<&'static OptionSpec> =
-            kind.options.iter().chain(mode).chain(label).collect();
+        let known: Vec<&'static OptionSpec> = options_of(kind).collect();
         let mut sound = true;
         for Field { key, item } in &self.entry.fields {
             let name = key.text.as_str();
@@ -316,6 +323,13 @@ impl<'s> ExportDraft<'s> {
         draft.on.take_if(|_| entry.twice);
         draft
     }
+}
+
+/// Returns the options of a kind, and those that all kinds of its sort have.
+pub(crate) fn options_of(kind: &'static Kind) -> impl Iterator<Item = &'static OptionSpec> {
+    let mode = matches!(kind.maker, Maker::Hooks { .. }).then_some(&MODE);
+    let label = (kind.lowers == Lowers::None).then_some(&LABEL);
+    kind.options.iter().chain(mode).chain(label)
 }
 
 /// Names in certificates, as one or as a list.

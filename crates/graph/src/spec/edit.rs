@@ -82,7 +82,7 @@ impl Spec {
         self.entries.iter().filter(is_heard).map(|entry| entry.name.text.clone()).collect()
     }
 
-    /// The bytes of `member` count at this start, where those of the members may differ.
+    /// The bytes of `member` count at this start, whatever labels know of it.
     ///
     /// # Errors
     /// If no device that takes such a word stands on it.
@@ -100,6 +100,7 @@ impl Spec {
         for device in devices {
             device.fields.retain(|field| field.key.text != TRUST);
             device.fields.push(text_field(TRUST, member));
+            device.trusted_now = true;
         }
         Ok(())
     }
@@ -135,7 +136,14 @@ impl Spec {
         let label = Field { key: word("label"), item: item(Raw::Switch(true)) };
         let fields = vec![text_field(kind, &place.to_string_lossy()), label];
         let (section, name) = (Section::Disk, word(name));
-        self.entries.push(Entry { section, name, fields, broken: false, twice: false });
+        self.entries.push(Entry {
+            section,
+            name,
+            fields,
+            broken: false,
+            twice: false,
+            trusted_now: false,
+        });
         Ok(())
     }
 

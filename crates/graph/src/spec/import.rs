@@ -5,10 +5,7 @@ use std::collections::BTreeMap;
 use super::fault::Position;
 use super::parse::{Entry, Section, Spec};
 use super::tree::{Field, Item, Raw, Word};
-use crate::kind::Registry;
-
-/// The option of kinds that are opened with a key.
-pub(super) const KEY: &str = "key";
+use crate::kind::{Kind, OptionSpec, Registry, Scope};
 
 /// What labels do not keep.
 #[derive(Clone, Debug, Default)]
@@ -17,37 +14,57 @@ pub struct Local {
     pub disks: BTreeMap<String, (String, String)>,
     /// Where keys of devices come from, where nobody is to be asked.
     pub keys: BTreeMap<String, String>,
+    /// Other options that labels do not keep, by device.
+    pub options: BTreeMap<String, BTreeMap<String, String>>,
 }
 
 impl Spec {
-    /// The spec that a label keeps, with the disks where they are. A disk whose place is not known is
-    /// missing; a key whose source is not known is asked for.
-    pub fn of_label(text: &str, graph: &str, registry: Registry, local: &Local) -> Self {
-        let mut spec = Self::parse(text, graph, &|_| None);
+    /// Reads the spec in a label of `graph`, and completes it with the settings of this machine; `file` names the label in
+    /// messages. A disk without a known place is missing; a key without a known source is asked for. A setting that labels
+    /// never hold is a fault.
+    pub fn of_label(
+        text: &str,
+        file: &str,
+        graph: &str,
+        registry: Registry,
+        local: &Local,
+    ) -> Self {
+        let mut spec = Self::in_label(text, file, graph, registry);
         for entry in &mut spec.entries {
             match entry.section {
                 Section::Disk => place(entry, local),
-                Section::Device => give_key(entry, registry, local),
+                Section::Device => complete(entry, registry, local),
                 Section::Export => {}
             }
         }
         spec
     }
 
-    /// The devices that are opened with a key.
+    /// Lists the devices that are opened with a key.
     pub fn keyed(&self, registry: Registry) -> Vec<&str> {
-        let keyed = self.entries.iter().filter(|entry| needs_key(entry, registry));
-        keyed.map(|entry| entry.name.text.as_str()).collect()
+        let is_keyed = |entry: &&Entry| {
+            entry.kind(registry).and_then(Kind::secret).is_some_and(|secret| secret.required)
+        };
+        self.entries.iter().filter(is_keyed).map(|entry| entry.name.text.as_str()).collect()
     }
 
-    /// The devices with a key, and where it says that it comes from.
-    pub fn keys(&self) -> Vec<(&str, &str)> {
-        let devices = self.entries.iter().filter(|entry| entry.section == Section::Device);
-        let key = |entry| match Entry::field(entry, KEY).map(|item| &item.raw) {
-            Some(Raw::Text(source)) => Some((entry.name.text.as_str(), source.as_str())),
-            _ => None,
+    /// Lists the devices with a key, and the source of each.
+    pub fn keys(&self, registry: Registry) -> Vec<(&str, &str)> {
+        let key = |entry| {
+            let secret = Entry::kind(entry, registry)?.secret()?;
+            Some((entry.name.text.as_str(), entry.text(secret.name)?))
         };
-        devices.filter_map(key).collect()
+        self.entries.iter().filter_map(key).collect()
+    }
+
+    /// Lists the options of its devices that belong to one machine, but for keys: the device, the option, and whether it is set.
+    pub fn local_options(&self, registry: Registry) -> Vec<(&str, &'static OptionSpec, bool)> {
+        let of_entry = |entry| {
+            let options = Entry::of_machine(entry, registry);
+            let options = options.filter(|option| option.scope == Scope::Local);
+            options.map(|option| (&*entry.name.text, option, entry.field(option.name).is_some()))
+        };
+        self.entries.iter().flat_map(of_entry).collect()
     }
 
     /// The disks that stand in it without a label: nothing tells where they are.
@@ -71,19 +88,27 @@ fn place(entry: &mut Entry, local: &Local) {
     }
 }
 
-pub(super) fn needs_key(entry: &Entry, registry: Registry) -> bool {
-    let kind = match entry.field("kind").map(|item| &item.raw) {
-        Some(Raw::Text(kind)) if entry.section == Section::Device => registry.find(kind),
-        _ => None,
-    };
-    let options = kind.into_iter().flat_map(|kind| kind.options);
-    options.into_iter().any(|option| option.name == KEY && option.required)
+/// Adds the options of a device that this machine knows.
+fn complete(entry: &mut Entry, registry: Registry, local: &Local) {
+    let name = entry.name.text.clone();
+    for option in entry.of_machine(registry) {
+        let value = local.of(&name, option).or_else(|| {
+            let is_asked = option.scope == Scope::Secret && option.required;
+            is_asked.then_some("ask")
+        });
+        entry.fields.extend(value.map(|value| field(option.name, Raw::Text(value.to_owned()))));
+    }
 }
 
-fn give_key(entry: &mut Entry, registry: Registry, local: &Local) {
-    if needs_key(entry, registry) && entry.field(KEY).is_none() {
-        let source = local.keys.get(&entry.name.text).map_or("ask", String::as_str);
-        entry.fields.push(field(KEY, Raw::Text(source.to_owned())));
+impl Local {
+    /// Returns the value of an option of a device.
+    pub(super) fn of(&self, device: &str, option: &OptionSpec) -> Option<&str> {
+        let value = match option.scope {
+            Scope::Secret => self.keys.get(device),
+            Scope::Local => self.options.get(device).and_then(|of| of.get(option.name)),
+            Scope::Graph => None,
+        };
+        value.map(String::as_str)
     }
 }
 

@@ -10,7 +10,7 @@ use super::fault::{Log, Position};
 use super::parse::unknown_key;
 use super::tree::{Field, Item, Raw};
 use super::value;
-use crate::kind::{OptionSpec, Value, ValueType};
+use crate::kind::{OptionSpec, Scope, Value, ValueType};
 
 /// Addresses of one graph.
 pub const LISTENS_MAX: usize = 16;
@@ -22,6 +22,7 @@ const INSECURE: OptionSpec = OptionSpec {
     name: "insecure",
     value: ValueType::Switch,
     required: false,
+    scope: Scope::Local,
     help: "listen on TCP beyond loopback although nothing is encrypted and nobody is asked who they are",
 };
 
@@ -29,14 +30,16 @@ const MAX_CONNECTIONS: OptionSpec = OptionSpec {
     name: "max_connections",
     value: ValueType::Integer(1, 65_536),
     required: false,
+    scope: Scope::Local,
     help: "connections at once",
 };
 
 const TLS: OptionSpec = OptionSpec {
     name: "tls",
-    value: ValueType::Table(&["cert", "key", "clients"]),
+    value: ValueType::Table(&["cert", "key", "clients", "revoked"]),
     required: false,
-    help: "the server's certificate, its key, and the authority that signs clients",
+    scope: Scope::Local,
+    help: "the server's certificate, its key, the authority that signs clients, and its lists of revoked ones",
 };
 
 const KEYS: [&str; 4] = ["listen", INSECURE.name, MAX_CONNECTIONS.name, TLS.name];
@@ -70,6 +73,8 @@ pub struct TlsPaths {
     pub key: PathBuf,
     /// The authorities that sign clients; without, clients show no certificate.
     pub clients: Option<PathBuf>,
+    /// Lists of certificates that are revoked.
+    pub revoked: Option<PathBuf>,
     /// Where it stands in the spec.
     pub position: Position,
 }
@@ -128,7 +133,14 @@ fn tls_paths(texts: &[(&str, String)], at: Position, log: &mut Log) -> Option<Tl
         log.error(at, "tls: cert and key are both needed");
         return None;
     };
-    Some(TlsPaths { cert, key, clients: find("clients"), position: at })
+    let (clients, revoked): (Option<PathBuf>, Option<PathBuf>) = (find("clients"), find("revoked"));
+    if revoked.is_some() && clients.is_none() {
+        log.error(
+            at,
+            "tls: revoked needs clients = \"CA.pem\": without it no certificate is asked for",
+        );
+    }
+    Some(TlsPaths { cert, key, clients, revoked, position: at })
 }
 
 fn listens(item: &Item, insecure: bool, log: &mut Log) -> Vec<Listen> {

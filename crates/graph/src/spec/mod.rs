@@ -12,6 +12,7 @@
 //! | `owner.rs` | which bytes belong to whom |
 //! | `plan.rs` | the plan of every device, from the bottom up |
 //! | `disks.rs`, `import.rs` | the spec that labels keep: its disks, and all of it on another machine |
+//! | `label.rs` | what a label may say |
 //! | `edit.rs` | small changes of a spec: a disk that moves, comes or goes |
 //! | `moving.rs` | the spec while bytes move |
 //! | `past.rs` | the spec as it was before |
@@ -27,6 +28,7 @@ mod draft;
 mod edit;
 mod fault;
 mod import;
+mod label;
 mod listen;
 mod moving;
 mod near;
@@ -43,6 +45,7 @@ mod vars;
 pub mod write;
 
 pub(crate) use disks::plain_disks;
+pub(crate) use draft::options_of;
 pub use fault::{Fault, Faults, Position, Severity};
 pub use import::{Local, NOWHERE};
 pub use listen::{

@@ -91,6 +91,7 @@ impl Spec {
             .collect(),
             broken: false,
             twice: false,
+            trusted_now: false,
         });
         spec
     }

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::fault::{Log, Position};
+use super::fault::{Faults, Log, Position};
 use super::listen::{Nbd, TlsPaths};
 use super::tree::{Field, Item, Raw, Word};
 use super::{near, tree, value};
-use crate::kind::{OptionSpec, Value, ValueType};
+use crate::kind::{OptionSpec, Scope, Value, ValueType};
 
 /// Bytes in a text: far more than [`DEVICES_MAX`] devices need.
 pub const TEXT_MAX_BYTES: usize = 4 << 20;
@@ -27,6 +27,7 @@ const RUN: OptionSpec = OptionSpec {
     name: "run",
     value: ValueType::Path,
     required: false,
+    scope: Scope::Local,
     help: "the program that is run for each event",
 };
 
@@ -54,6 +55,8 @@ pub(super) struct Entry {
     pub(super) broken: bool,
     /// Another has the name, which has been told.
     pub(super) twice: bool,
+    /// See [`crate::kind::Given::trusted_now`].
+    pub(super) trusted_now: bool,
 }
 
 impl Entry {
@@ -97,7 +100,18 @@ impl Spec {
     /// it. What is wrong is kept until [`Spec::plan`].
     pub fn parse(text: &str, file: &str, vars: &dyn Fn(&str) -> Option<String>) -> Self {
         let stem = Path::new(file).file_stem().unwrap_or_default().to_string_lossy();
-        let mut spec = Self::empty(file, &stem);
+        Self::read(text, file, &stem, vars, Self::section)
+    }
+
+    /// As [`Spec::parse`], with `section` called for each section; `name` is the name of a text without one.
+    pub(super) fn read(
+        text: &str,
+        file: &str,
+        name: &str,
+        vars: &dyn Fn(&str) -> Option<String>,
+        section: impl Fn(&mut Self, &Field),
+    ) -> Self {
+        let mut spec = Self::empty(file, name);
         if text.len() > TEXT_MAX_BYTES {
             let bytes = text.len();
             let message = format!("the text has {bytes} bytes; at most {TEXT_MAX_BYTES} are read");
@@ -108,7 +122,7 @@ impl Spec {
             return spec;
         };
         for field in &fields {
-            spec.section(field);
+            section(&mut spec, field);
         }
         spec.entries.sort_by_key(|entry| entry.name.at);
         spec.check_names();
@@ -119,6 +133,11 @@ impl Spec {
     /// The files behind TLS, if it names them.
     pub fn tls(&self) -> Option<&TlsPaths> {
         self.nbd.tls.as_ref()
+    }
+
+    /// Returns the faults so far, if one of them is an error; planning finds the others.
+    pub fn faults(&self) -> Option<Faults> {
+        self.log.clone().finish().err()
     }
 
     /// Adds a fault that somebody else has found; planning tells it with the others.
@@ -138,6 +157,7 @@ impl Spec {
             fields: std::iter::once(first).chain(read_only.clone()).collect(),
             broken: false,
             twice: false,
+            trusted_now: false,
         };
         let name = Path::new(path).file_name().unwrap_or_default().to_string_lossy();
         let mut spec = Self::empty(path, &name);
@@ -162,7 +182,7 @@ impl Spec {
         }
     }
 
-    fn section(&mut self, field: &Field) {
+    pub(super) fn section(&mut self, field: &Field) {
         let Field { key, item } = field;
         match key.text.as_str() {
             "name" => self.set_name(item),
@@ -218,7 +238,14 @@ impl Spec {
                     (Vec::new(), true)
                 }
             };
-            let entry = Entry { section, name: name.clone(), fields, broken, twice: false };
+            let entry = Entry {
+                section,
+                name: name.clone(),
+                fields,
+                broken,
+                twice: false,
+                trusted_now: false,
+            };
             match section {
                 Section::Export => self.exports.push(entry),
                 Section::Disk | Section::Device => self.entries.push(entry),

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use meta::Uuid;
 
-use super::import::{KEY, Local, field, needs_key};
+use super::import::{Local, field};
 use super::parse::{Entry, Section, Spec};
-use super::tree::{Field, Raw};
+use super::tree::Raw;
 use super::write::table;
-use crate::kind::{Registry, ValueType};
+use crate::kind::{Registry, Scope, TRUST};
 
 /// A spec of this machine, and which labelled disk is which in it.
 #[derive(Clone)]
@@ -26,11 +26,13 @@ pub enum Forgotten {
     Disk(String, Option<Uuid>),
     /// Where the key of this device comes from.
     Key(String),
+    /// An option of this device that labels do not keep.
+    Option(String, &'static str),
 }
 
 impl Spec {
-    /// The spec that labels keep as `text`, in which the disks are `disks`. What is true on this machine only is
-    /// as in `known`, the first of which counts most, or as `local` says; addresses and the like are those of the
+    /// Reads the spec that labels keep as `text`, with these `disks`; `file` names it in messages. Settings of this machine
+    /// come from `local`, then from `known`, the first of which counts most. Addresses and the like are those of the
     /// first.
     ///
     /// # Errors
@@ -40,12 +42,13 @@ impl Spec {
     /// Without a spec in `known`.
     pub fn back_to(
         text: &str,
+        file: &str,
         disks: &BTreeMap<String, Uuid>,
         known: &[Known],
         local: &Local,
         registry: Registry,
     ) -> Result<Self, Vec<Forgotten>> {
-        let kept = Self::parse(text, "label", &|_| None);
+        let kept = Self::in_label(text, file, known[0].spec.name(), registry);
         let memory = Memory { known, local, registry };
         let mut spec = known[0].spec.clone();
         spec.log.clone_from(&kept.log);
@@ -59,7 +62,8 @@ impl Spec {
         };
         spec.entries = whole(kept.entries);
         spec.exports = whole(kept.exports);
-        if forgotten.is_empty() { Ok(spec) } else { Err(forgotten) }
+        // Nothing is asked for a spec that is refused.
+        if forgotten.is_empty() || spec.faults().is_some() { Ok(spec) } else { Err(forgotten) }
     }
 
     /// How it differs from the spec before it, name by name: `added`, `gone` or `changed`.
@@ -129,32 +133,19 @@ impl Memory<'_> {
 
     fn device(&self, mut entry: Entry) -> Result<Entry, Forgotten> {
         let name = &entry.name.text;
-        let kind = |entry: &Entry| match entry.field("kind").map(|item| &item.raw) {
-            Some(Raw::Text(kind)) => self.registry.find(kind),
-            _ => None,
-        };
-        let is_local = |field: &&Field| {
-            let options = kind(&entry).into_iter().flat_map(|kind| kind.options);
-            let option = options.into_iter().find(|option| option.name == field.key.text);
-            let is_path =
-                |value: &ValueType| matches!(value, ValueType::Path | ValueType::Table(_));
-            field.key.text == KEY || option.is_some_and(|option| is_path(&option.value))
-        };
+        let mut fields = Vec::new();
+        let kind = |entry: &Entry| entry.kind(self.registry).map(|kind| kind.name);
         let before = self.before(Section::Device, name);
-        let before = before
-            .filter(|before| kind(before).map(|it| it.name) == kind(&entry).map(|it| it.name));
-        let mut fields: Vec<_> = before
-            .into_iter()
-            .flat_map(|before| &before.fields)
-            .filter(is_local)
-            .cloned()
-            .collect();
-        if let Some(source) = self.local.keys.get(name) {
-            fields.retain(|field| field.key.text != KEY);
-            fields.push(field(KEY, Raw::Text(source.clone())));
-        }
-        if needs_key(&entry, self.registry) && fields.iter().all(|field| field.key.text != KEY) {
-            return Err(Forgotten::Key(name.clone()));
+        let before = before.filter(|before| kind(before) == kind(&entry));
+        for option in entry.of_machine(self.registry).filter(|option| option.name != TRUST) {
+            let said = self.local.of(name, option).map(|value| Raw::Text(value.to_owned()));
+            let known = before.and_then(|before| before.field(option.name));
+            match said.or_else(|| known.map(|item| item.raw.clone())) {
+                Some(value) => fields.push(field(option.name, value)),
+                None if !option.required => {}
+                None if option.scope == Scope::Secret => return Err(Forgotten::Key(name.clone())),
+                None => return Err(Forgotten::Option(name.clone(), option.name)),
+            }
         }
         entry.fields.extend(fields);
         Ok(entry)
@@ -194,7 +185,7 @@ mod tests {
 
     fn back(known: &[Known], local: &Local) -> Result<String, Vec<Forgotten>> {
         let disks = uuids(&[("a", 1), ("b", 2)]);
-        let spec = Spec::back_to(BEFORE, &disks, known, local, Registry(&[]));
+        let spec = Spec::back_to(BEFORE, "label", &disks, known, local, Registry(&[]));
         spec.map(|spec| spec.to_text())
     }
 

@@ -66,6 +66,8 @@ pub struct PlannedNode {
     pub created: bool,
     /// Whether every disk beneath it has a label, or it is a disk that has one.
     pub labelled: bool,
+    /// Whether it is a disk with `label = false`: it is served raw even if it has a label.
+    pub said_raw: bool,
     /// Whether it is a disk that its graph remembers, and that nobody has found.
     pub absent: bool,
     /// Of a disk, in words: `O_DIRECT`, `in memory`.
@@ -165,7 +167,13 @@ impl Spec {
         let labelled = drafts.filter(|draft| draft.label && draft.sound).map(|draft| {
             let name = draft.entry.name.text.clone();
             let graph = self.name.clone();
-            let given = Given { graph, name, options: draft.options, lowers: Vec::new() };
+            let given = Given {
+                graph,
+                name,
+                options: draft.options,
+                lowers: Vec::new(),
+                trusted_now: draft.entry.trusted_now,
+            };
             LabelledDisk { kind: draft.kind.expect("a sound draft has a kind"), given }
         });
         labelled.collect()
@@ -310,6 +318,7 @@ impl Planner<'_> {
             unused_bytes,
             created,
             labelled,
+            said_raw: draft.said_raw,
             absent,
             words,
             position,
@@ -330,7 +339,13 @@ impl Planner<'_> {
         };
         let lowers = lowers.iter().zip(&draft.lowers).map(lower).collect();
         let (graph, name) = (self.graph.to_owned(), draft.entry.name.text.clone());
-        Given { graph, name, options: draft.options.clone(), lowers }
+        Given {
+            graph,
+            name,
+            options: draft.options.clone(),
+            lowers,
+            trusted_now: draft.entry.trusted_now,
+        }
     }
 
     /// Asks the kind what the device will be.

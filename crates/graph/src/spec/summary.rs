@@ -109,10 +109,21 @@ impl Planned {
 
     /// The disks that a device stands on, by their names.
     pub fn beneath(&self, device: &str) -> Vec<String> {
-        let redundancies = self.redundancies();
         let index = self.nodes.iter().position(|node| node.name == device);
-        let disks = index.into_iter().flat_map(|index| &redundancies[index].disks);
-        disks.map(|disk| self.nodes[*disk].name.clone()).collect()
+        let disks = index.into_iter().flat_map(|index| self.disks_of(index));
+        disks.map(|disk| self.nodes[disk].name.clone()).collect()
+    }
+
+    /// The disks that node `index` stands on, or itself if it is a disk. The walk visits each node once: in a hostile
+    /// graph the number of ways down doubles with each device.
+    pub(crate) fn disks_of(&self, index: usize) -> BTreeSet<usize> {
+        let mut reached = BTreeSet::from([index]);
+        let mut open = vec![index];
+        while let Some(at) = open.pop() {
+            open.extend(self.nodes[at].lowers.iter().filter(|lower| reached.insert(**lower)));
+        }
+        reached.retain(|node| self.nodes[*node].role == Role::Disk);
+        reached
     }
 
     /// What the user gets: a line for each export, and one for each device that leaves bytes unused.

@@ -89,11 +89,12 @@ impl Spec {
         if listens.iter().any(is_open) {
             fields.push("insecure = true".to_owned());
         }
-        if let Some(TlsPaths { cert, key, clients, .. }) = tls {
+        if let Some(TlsPaths { cert, key, clients, revoked, .. }) = tls {
             let path = |path: &Path| quoted(&path.to_string_lossy());
-            let clients = clients.as_deref().map(path);
-            let clients = clients.map_or(String::new(), |path| format!(", clients = {path}"));
-            fields.push(format!("tls = {{ cert = {}, key = {}{clients} }}", path(cert), path(key)));
+            let more = [("clients", clients), ("revoked", revoked)].into_iter();
+            let more = more.filter_map(|(key, file)| Some((key, path(file.as_deref()?))));
+            let more: String = more.map(|(key, file)| format!(", {key} = {file}")).collect();
+            fields.push(format!("tls = {{ cert = {}, key = {}{more} }}", path(cert), path(key)));
         }
         fields.extend(max_connections.map(|most| format!("max_connections = {most}")));
         fields
@@ -140,7 +141,7 @@ mod tests {
     fn a_spec_is_read_back_as_it_was() {
         let text = "name = \"home\"\n[nbd]\nlisten = [\"unix:${RUN}/a.sock\", \"tls://0.0.0.0:1\", \
                     \"tcp:10.0.0.1:2\"]\ninsecure = true\nmax_connections = 7\n\
-                    tls = { cert = \"c.pem\", key = \"k.pem\", clients = \"ca.pem\" }\n\
+                    tls = { cert = \"c.pem\", key = \"k.pem\", clients = \"ca.pem\", revoked = \"crl.pem\" }\n\
                     [events]\nrun = \"/bin/told\"\n\
                     [disk]\n\"a.b\" = { file = \"a $$ \\\"b\\\"\", size = \"1GiB\", create = true }\n\
                     [device]\nx = { kind = \"error\", on = \"a.b\", share = 0.5, count = 3 }\n\
@@ -159,6 +160,7 @@ mod tests {
             "count\" = 3",
             "/bin/told",
             "ca.pem",
+            "crl.pem",
             "= 7",
             "[\"me\"]",
         ] {

@@ -12,8 +12,8 @@ use block::{
 };
 use graph::engine::AnyDevice;
 use graph::kind::{
-    Bytes, DiskPlan, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Registry, TablePlan,
-    ValueType, at_once,
+    Bytes, DiskPlan, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Registry, Scope,
+    TablePlan, ValueType, at_once,
 };
 use graph::spec::{Faults, Planned, Spec};
 
@@ -97,7 +97,7 @@ const SIZE: ValueType = ValueType::Size(512, 1 << 62);
 const START: OptionSpec = option("start", ValueType::Size(0, u64::MAX), false);
 
 const fn option(name: &'static str, value: ValueType, required: bool) -> OptionSpec {
-    OptionSpec { name, value, required, help: "as the test needs" }
+    OptionSpec { name, value, required, scope: Scope::Graph, help: "as the test needs" }
 }
 
 const fn kind(

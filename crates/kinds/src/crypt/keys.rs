@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::LocalFuture;
+use block::seeded::{self, Bug};
 use block::{
     Env, Error, ErrorKind, Kept, KeyCommand, KeySlot, KeySource, Report, Result, Secret, Waiters,
 };
@@ -178,8 +179,8 @@ impl Keys {
     async fn put_volume(&self, volume: KeySlots) -> Result<()> {
         let before = self.volume.borrow().clone();
         let Err(error) = keep(&*self.kept, &volume).await else {
-            *self.volume.borrow_mut() = volume;
-            return Ok(());
+            *self.volume.borrow_mut() = volume.clone();
+            return self.forget_older(&volume).await;
         };
         // It fails again on the disk that has failed; of that one no newer state can be left.
         let _ = keep(&*self.kept, &before).await;
@@ -188,6 +189,21 @@ impl Keys {
              with --degraded, or mend it"
         );
         Err(Error::new(error.kind(), why))
+    }
+
+    /// Writes the slots once more, over the older generation of each label. That one has the slots from before, and
+    /// opens with them if the newer one is damaged.
+    async fn forget_older(&self, volume: &KeySlots) -> Result<()> {
+        if seeded::on(Bug::OldSlotsStay) {
+            return Ok(());
+        }
+        keep(&*self.kept, volume).await.map_err(|error| {
+            let why = format!(
+                "{error}; the key slots have changed, but a label may still hold those of before in its older generation. \
+                 Next: take the disk that fails away, and erase it"
+            );
+            Error::new(error.kind(), why)
+        })
     }
 }
 

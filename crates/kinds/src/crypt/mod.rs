@@ -24,7 +24,7 @@ use std::rc::Rc;
 use block::env::LocalFuture;
 use block::{Env, Handover, Info, Kept, KeySource, Lower, Result};
 use graph::engine::AnyDevice;
-use graph::kind::{Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
+use graph::kind::{Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
 
 use device::{Crypt, Parts};
 use keys::{Keys, Turn};
@@ -43,18 +43,21 @@ pub const KIND: Kind = Kind {
             name: "key",
             value: ValueType::Text,
             required: true,
+            scope: Scope::Secret,
             help: "where the passphrase comes from: file:PATH, fd:N, credential:NAME or ask",
         },
         OptionSpec {
             name: "plain",
             value: ValueType::Switch,
             required: false,
+            scope: Scope::Graph,
             help: "no key slots: the source holds the 64 bytes of the key itself; off if not set",
         },
         OptionSpec {
             name: "unit",
             value: ValueType::Size(512, 65536),
             required: false,
+            scope: Scope::Graph,
             help: "bytes that are encrypted as one, a power of two; the block size of what it \
                    stands on if not set",
         },
@@ -62,18 +65,21 @@ pub const KIND: Kind = Kind {
             name: "discards",
             value: ValueType::Switch,
             required: false,
+            scope: Scope::Graph,
             help: "discards go down, and tell who sees the disk what is in use; off if not set",
         },
         OptionSpec {
             name: "kdf_memory",
             value: ValueType::Size((MEMORY_KIB_MIN as u64) << 10, (MEMORY_KIB_MAX as u64) << 10),
             required: false,
+            scope: Scope::Graph,
             help: "memory that deriving a key takes, for slots that are made; 256MiB if not set",
         },
         OptionSpec {
             name: "kdf_passes",
             value: ValueType::Integer(1, PASSES_MAX as u64),
             required: false,
+            scope: Scope::Graph,
             help: "passes over that memory, for slots that are made; 4 if not set",
         },
     ],

@@ -5,7 +5,7 @@
 use argon2::{Algorithm, Argon2, Block, Params, Version};
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::{constant_time, hmac};
-use block::{Error, ErrorKind, Result, Secret};
+use block::{Error, ErrorKind, Result, Secret, while_hidden};
 use zeroize::Zeroize;
 
 use super::slots::{Cost, KeySlots, SLOTS, Slot};
@@ -113,10 +113,13 @@ fn derive(slot: &Slot, passphrase: &[u8], into: &mut [u8]) -> Result<()> {
         return Err(Error::new(ErrorKind::Limit, why));
     }
     memory.resize(params.block_count(), Block::default());
-    Argon2::new(Algorithm::Argon2id, Version::V0x13, params)
-        .hash_password_into_with_memory(passphrase, &slot.salt, into, &mut memory)
-        .expect("all lengths are within the limits of Argon2");
-    memory.zeroize();
+    let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
+    while_hidden(&mut memory, |memory| {
+        argon2
+            .hash_password_into_with_memory(passphrase, &slot.salt, into, &mut *memory)
+            .expect("all lengths are within the limits of Argon2");
+        memory.iter_mut().for_each(Zeroize::zeroize);
+    });
     wipe_stack();
     Ok(())
 }

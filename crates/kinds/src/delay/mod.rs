@@ -9,7 +9,7 @@ use block::{
     Verb,
 };
 use graph::engine::AnyDevice;
-use graph::kind::{Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
+use graph::kind::{Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
 
 /// `delay`
 pub const KIND: Kind = Kind {
@@ -22,30 +22,35 @@ pub const KIND: Kind = Kind {
             name: "time",
             value: ValueType::Duration(TIME_MAX),
             required: false,
+            scope: Scope::Graph,
             help: "how long a request waits if its own option below is not set; 0s if not set",
         },
         OptionSpec {
             name: "read",
             value: ValueType::Duration(TIME_MAX),
             required: false,
+            scope: Scope::Graph,
             help: "how long reads and status requests wait; `time` if not set",
         },
         OptionSpec {
             name: "write",
             value: ValueType::Duration(TIME_MAX),
             required: false,
+            scope: Scope::Graph,
             help: "how long writes, zeroes and discards wait; `time` if not set",
         },
         OptionSpec {
             name: "flush",
             value: ValueType::Duration(TIME_MAX),
             required: false,
+            scope: Scope::Graph,
             help: "how long flushes wait; `time` if not set",
         },
         OptionSpec {
             name: "jitter",
             value: ValueType::Duration(TIME_MAX),
             required: false,
+            scope: Scope::Graph,
             help: "up to so much longer, drawn for each request; 0s if not set",
         },
     ],

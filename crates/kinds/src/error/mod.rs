@@ -9,7 +9,7 @@ use block::{
     ByteRange, Control, Env, Error, ErrorKind, Handled, Health, Hooks, Op, Push, Report, Request,
     Result, Verb,
 };
-use graph::kind::{Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
+use graph::kind::{Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
 use graph::spec::units::format_exact;
 
 use schedule::Schedule;
@@ -25,30 +25,35 @@ pub const KIND: Kind = Kind {
             name: "op",
             value: ValueType::Choices(&["read", "write", "zero", "discard", "flush", "status"]),
             required: false,
+            scope: Scope::Graph,
             help: "which operations; read, write, zero and discard if not set",
         },
         OptionSpec {
             name: "start",
             value: ValueType::Size(0, u64::MAX),
             required: false,
+            scope: Scope::Graph,
             help: "only requests that touch bytes from here on; 0 if not set",
         },
         OptionSpec {
             name: "size",
             value: ValueType::Size(1, u64::MAX),
             required: false,
+            scope: Scope::Graph,
             help: "so many bytes from `start` on; up to the end if not set",
         },
         OptionSpec {
             name: "after",
             value: ValueType::Integer(0, u64::MAX),
             required: false,
+            scope: Scope::Graph,
             help: "so many matching requests pass first; 0 if not set",
         },
         OptionSpec {
             name: "schedule",
             value: ValueType::Text,
             required: false,
+            scope: Scope::Graph,
             help: "which of the matching requests, by number from 1 on: \"every 4\", \"3,5,9-12\"; \
                    all if not set",
         },
@@ -56,12 +61,14 @@ pub const KIND: Kind = Kind {
             name: "rate",
             value: ValueType::Share,
             required: false,
+            scope: Scope::Graph,
             help: "the share of them that fails, drawn for each; 1 if not set",
         },
         OptionSpec {
             name: "count",
             value: ValueType::Integer(0, u64::MAX),
             required: false,
+            scope: Scope::Graph,
             help: "at most so many failures; without end if not set",
         },
         OptionSpec {
@@ -75,12 +82,14 @@ pub const KIND: Kind = Kind {
                 "unsupported",
             ]),
             required: false,
+            scope: Scope::Graph,
             help: "the error; io if not set",
         },
         OptionSpec {
             name: "when",
             value: ValueType::Choice(&["before", "after"]),
             required: false,
+            scope: Scope::Graph,
             help: "whether the request fails before it goes down, or after it was carried out; \
                    before if not set",
         },

@@ -9,15 +9,19 @@ use std::time::Duration;
 use block::env::{CacheMode, DiskIo, LocalFuture, Open, Storage, StorageFacts, Ticket};
 use block::seeded::{self, Bug};
 use block::{
-    Buf, ByteRange, Control, Deadline, Device, EXTENTS_MAX, Env, Error, ErrorKind, Extent,
+    Buf, ByteRange, Control, Deadline, Device, EXTENTS_MAX, Env, Error, ErrorKind, Event, Extent,
     FlushFault, Handled, Handover, Health, Info, Op, Report, Request, Result, State, Underway,
     push_extent,
 };
 use graph::engine::AnyDevice;
 use graph::kind::{
-    DiskPlan, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType, at_once,
+    DiskPlan, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType, at_once,
 };
 use graph::spec::units::format_exact;
+
+mod watch;
+
+use watch::{Seen, Watch};
 
 /// `file`
 pub const FILE: Kind = Kind {
@@ -26,17 +30,25 @@ pub const FILE: Kind = Kind {
     manual: include_str!("manual.md"),
     lowers: Lowers::None,
     options: &[
-        OptionSpec { name: "file", value: ValueType::Path, required: true, help: "the file" },
+        OptionSpec {
+            name: "file",
+            value: ValueType::Path,
+            required: true,
+            scope: Scope::Local,
+            help: "the file",
+        },
         OptionSpec {
             name: "create",
             value: ValueType::Switch,
             required: false,
+            scope: Scope::Local,
             help: "make the file, sparse and of `size`, if there is none",
         },
         OptionSpec {
             name: "size",
             value: ValueType::Size(512, 1 << 62),
             required: false,
+            scope: Scope::Local,
             help: "bytes; needed with `create`",
         },
         CACHE,
@@ -60,6 +72,7 @@ pub const PATH: Kind = Kind {
             name: "path",
             value: ValueType::Path,
             required: true,
+            scope: Scope::Local,
             help: "the block device, best by a stable name: /dev/disk/by-id/...",
         },
         CACHE,
@@ -76,6 +89,7 @@ const CACHE: OptionSpec = OptionSpec {
     name: "cache",
     value: ValueType::Choice(&["direct", "buffered"]),
     required: false,
+    scope: Scope::Local,
     help: "\"direct\" (O_DIRECT, the default) or \"buffered\" (through the kernel's page cache)",
 };
 
@@ -83,6 +97,7 @@ const READ_ONLY: OptionSpec = OptionSpec {
     name: "read_only",
     value: ValueType::Switch,
     required: false,
+    scope: Scope::Local,
     help: "refuse writes, and let others read the same disk",
 };
 
@@ -90,6 +105,7 @@ const TIMEOUT: OptionSpec = OptionSpec {
     name: "timeout",
     value: ValueType::Duration(Duration::from_secs(600)),
     required: false,
+    scope: Scope::Local,
     help: "after this long without an answer the disk is out of service until the answer is there; \
            30s if not set",
 };
@@ -178,14 +194,16 @@ struct Opened {
     flush_fault: FlushFault,
     /// Operations that nobody waits for any more and that the kernel still works on.
     late: Rc<Cell<u32>>,
+    watch: Watch,
 }
 
 impl Opened {
     fn new(env: &Env, open: Open) -> Result<Self> {
         let storage = env.open(&open)?;
         let direct = Cell::new(storage.facts().direct);
+        let watch = Watch::new(env.now());
         let (flush_fault, late) = Default::default();
-        Ok(Self { open, storage, direct, flush_fault, late })
+        Ok(Self { open, storage, direct, flush_fault, late, watch })
     }
 
     /// Whether this is what would be opened.
@@ -259,6 +277,7 @@ impl Disk {
         if self.opened.late.get() > 0 {
             return Err(self.overdue());
         }
+        self.watch(Some(&io))?;
         let mut guard = self.deadline.guard(self.start(io)?);
         let Some(outcome) = (&mut guard).await else {
             self.wait_for_late(guard.into_inner());
@@ -268,9 +287,27 @@ impl Disk {
             Ok(_) => Ok(outcome.buf),
             Err(error) => {
                 self.errors.set(self.errors.get() + 1);
+                // A read that ends early: nothing more is written to a file that was cut short.
+                self.watch(None)?;
                 Err(error.at(&self.name))
             }
         }
+    }
+
+    /// Looks at the file: at its size before the first write of each turn, at everything once a second and where there is
+    /// a reason to (`None`).
+    fn watch(&self, io: Option<&DiskIo>) -> Result<()> {
+        let Opened { storage, watch, .. } = &*self.opened;
+        let now = self.env.now();
+        let writes = matches!(io, Some(DiskIo::Write { .. } | DiskIo::Zero { .. }));
+        let is_short = || writes && watch.is_new_turn(now) && storage.size_now() < self.facts.size;
+        if io.is_none() || watch.is_due(now) || is_short() {
+            for Seen { what, words } in watch.look(&**storage, self.facts.size, now) {
+                let (device, member) = (self.name.clone(), None);
+                self.env.tell(Event { what, device, member, words });
+            }
+        }
+        watch.fault().map_or(Ok(()), |fault| Err(fault.at(&self.name)))
     }
 
     fn start(&self, io: DiskIo) -> Result<Ticket> {
@@ -305,28 +342,32 @@ impl Disk {
     }
 
     async fn flush(&self) -> Result<()> {
-        self.opened.flush_fault.check()?;
-        let mut flushed = self.carry_out(DiskIo::Flush).await;
-        if flushed.is_err() && seeded::on(Bug::FlushRetried) {
-            flushed = self.carry_out(DiskIo::Flush).await;
-        }
-        flushed.map(drop).inspect_err(|error| self.opened.flush_fault.note(error, &self.name))
+        let flush = async {
+            let mut flushed = self.carry_out(DiskIo::Flush).await;
+            if flushed.is_err() && seeded::on(Bug::FlushRetried) {
+                flushed = self.carry_out(DiskIo::Flush).await;
+            }
+            flushed.map(drop)
+        };
+        self.opened.flush_fault.flush(&self.name, flush).await
     }
 
     async fn and_flush(&self, fua: bool) -> Result<()> {
         if fua { self.flush().await } else { Ok(()) }
     }
 
-    /// While something is late it may land anywhere yet: then nothing is called zero.
-    fn status(&self, range: ByteRange) -> Vec<Extent> {
+    /// While something is late it may land anywhere yet: then nothing is called zero. A file that was cut short would
+    /// seem to have holes.
+    fn status(&self, range: ByteRange) -> Result<Vec<Extent>> {
+        self.watch(None)?;
         let is_late = self.opened.late.get() > 0;
         let known =
             if is_late { None } else { self.opened.storage.extents(range, EXTENTS_MAX).ok() };
-        known.unwrap_or_else(|| {
+        Ok(known.unwrap_or_else(|| {
             let mut all = Vec::new();
             push_extent(&mut all, range.len(), State::Data);
             all
-        })
+        }))
     }
 }
 
@@ -360,7 +401,7 @@ impl Device for Disk {
             }
             Op::Flush => self.flush().await,
             Op::Status { range, extents } => {
-                *extents = self.status(*range);
+                *extents = self.status(*range)?;
                 Ok(())
             }
         }
@@ -368,12 +409,12 @@ impl Device for Disk {
 
     fn control(&self, control: &Control) -> Handled {
         let Control::Report = control else { return Handled::Pass };
-        let summary = match self.opened.flush_fault.error() {
-            Some(error) => error.words().to_owned(),
-            None if self.opened.late.get() > 0 => self.overdue().words().to_owned(),
-            None => String::new(),
+        let Opened { flush_fault, late, watch, .. } = &*self.opened;
+        let (health, summary) = match flush_fault.error() {
+            Some(error) => (Health::Failed, error.words().to_owned()),
+            None if late.get() > 0 => (Health::Failed, self.overdue().words().to_owned()),
+            None => watch.report(),
         };
-        let health = if summary.is_empty() { Health::Ok } else { Health::Failed };
         let counters =
             vec![("errors", self.errors.get()), ("late", u64::from(self.opened.late.get()))];
         Handled::Done(Ok(Report { health, summary, counters, ..Report::default() }))

@@ -20,7 +20,7 @@ use block::{
     Result,
 };
 use graph::engine::AnyDevice;
-use graph::kind::{Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
+use graph::kind::{Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
 
 use throttle::{Bucket, Throttle, Ticket, Turn};
 
@@ -41,6 +41,7 @@ pub const KIND: Kind = Kind {
             name: "burst",
             value: ValueType::Duration(Duration::from_secs(3600)),
             required: false,
+            scope: Scope::Graph,
             help: "what this much time brings may be used at once after a rest; 100ms if not set",
         },
     ],
@@ -48,11 +49,23 @@ pub const KIND: Kind = Kind {
 };
 
 const fn requests(name: &'static str, help: &'static str) -> OptionSpec {
-    OptionSpec { name, value: ValueType::Integer(1, 1 << 40), required: false, help }
+    OptionSpec {
+        name,
+        value: ValueType::Integer(1, 1 << 40),
+        required: false,
+        scope: Scope::Graph,
+        help,
+    }
 }
 
 const fn bytes(name: &'static str, help: &'static str) -> OptionSpec {
-    OptionSpec { name, value: ValueType::Size(1, 1 << 50), required: false, help }
+    OptionSpec {
+        name,
+        value: ValueType::Size(1, 1 << 50),
+        required: false,
+        scope: Scope::Graph,
+        help,
+    }
 }
 
 /// Over any second a limit is passed by a tenth at most, and a queue that is filled from a turn of

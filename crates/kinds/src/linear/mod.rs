@@ -1,7 +1,7 @@
 //! A window onto one device.
 
 use block::{Port, Table};
-use graph::kind::{Given, Kind, Lowers, Maker, OptionSpec, Plan, TablePlan, ValueType};
+use graph::kind::{Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, TablePlan, ValueType};
 
 use crate::tables;
 
@@ -16,12 +16,14 @@ pub const KIND: Kind = Kind {
             name: "start",
             value: ValueType::Size(0, u64::MAX),
             required: false,
+            scope: Scope::Graph,
             help: "first byte of the lower device; 0 if not set",
         },
         OptionSpec {
             name: "size",
             value: ValueType::Size(512, u64::MAX),
             required: false,
+            scope: Scope::Graph,
             help: "bytes; up to the end of the lower device if not set",
         },
     ],

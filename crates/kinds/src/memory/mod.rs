@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use block::{ByteRange, Device, Env, Info, Op, Request, Result, State, push_extent};
 use graph::engine::AnyDevice;
-use graph::kind::{Given, Kind, Lowers, Maker, OptionSpec, ValueType, at_once};
+use graph::kind::{Given, Kind, Lowers, Maker, OptionSpec, Scope, ValueType, at_once};
 
 use crate::nowhere;
 
@@ -19,6 +19,7 @@ pub const KIND: Kind = Kind {
         name: "memory",
         value: ValueType::Size(512, 1 << 46),
         required: true,
+        scope: Scope::Local,
         help: "its size in bytes; memory is taken as it is written",
     }],
     maker: Maker::Disk {

@@ -19,7 +19,7 @@ use std::rc::Rc;
 use block::env::LocalFuture;
 use block::{Env, Error, ErrorKind, Info, Kept, Lower, Result};
 use graph::engine::AnyDevice;
-use graph::kind::{Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
+use graph::kind::{Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
 use graph::spec::units::format_exact;
 
 use device::{Making, Migrate};
@@ -36,12 +36,14 @@ pub const KIND: Kind = Kind {
             name: "speed",
             value: ValueType::Size(1 << 16, 1 << 40),
             required: false,
+            scope: Scope::Graph,
             help: "bytes moved per second at most; as many as clients leave if not set",
         },
         OptionSpec {
             name: "leave",
             value: ValueType::Switch,
             required: false,
+            scope: Scope::Graph,
             help: "takes itself out of the graph when it is done; off if not set",
         },
     ],

@@ -183,7 +183,11 @@ impl Inner {
         let (source, _) = self.sides();
         let data = source.read(range, room).await?;
         let window = self.in_place.then(|| Window::of(range, &data.read()));
-        if !seeded::on(Bug::MoveUnrecorded) && (window.is_some() || mover.moved.is_some()) {
+        let has_moved = mover.moved.is_some();
+        if seeded::on(Bug::MoveReleasedEarly) {
+            mover.moved = None;
+        }
+        if !seeded::on(Bug::MoveUnrecorded) && (window.is_some() || has_moved) {
             self.keep(window.clone()).await?;
         }
         mover.moved = None;

@@ -185,14 +185,17 @@ impl Inner {
         let mut tried = Copies::NONE;
         let mut failed = None;
         while let Some(index) = self.choose(*avoid, tried) {
+            let begun = self.members[index].changes();
             match self.read_from(index, range, into).await {
                 Ok(()) => {
                     *avoid = avoid.with(index);
                     return Ok(tried);
                 }
-                Err(error) => failed = Some(error),
+                Err(error) => {
+                    tried = self.tried(tried, index, begun);
+                    failed = Some(error);
+                }
             }
-            tried = tried.with(index);
         }
         // Made only now: an error costs an allocation, and most reads need none.
         Err(failed.unwrap_or_else(|| self.nobody()))
@@ -201,36 +204,52 @@ impl Inner {
     /// Asks members until one answers.
     async fn status(&self, op: &mut Op) -> Result<()> {
         self.after_writes(op.range().expect("status has a range")).await;
-        let mut failed = Err(self.nobody());
-        for index in self.in_sync() {
+        let (mut tried, mut failed) = (Copies::NONE, Err(self.nobody()));
+        while let Some(index) = self.next_in_sync(tried) {
+            let begun = self.members[index].changes();
             match self.members[index].lower.forward(op).await {
-                // Taken out meanwhile: as with a read.
-                Ok(()) if self.members[index].state() != State::InSync => {
-                    failed = Err(self.nobody())
+                Ok(()) if self.is_believed(index, begun) => return Ok(()),
+                Ok(()) => {}
+                Err(error) => {
+                    tried = self.tried(tried, index, begun);
+                    failed = Err(error);
                 }
-                Ok(()) => return Ok(()),
-                Err(error) => failed = Err(error),
             }
         }
         failed
     }
 
+    /// The next member to be asked. Members come in sync, and are taken out, while others are asked.
+    pub(super) fn next_in_sync(&self, tried: Copies) -> Option<usize> {
+        self.in_sync().find(|n| !tried.has(*n))
+    }
+
+    /// The members that need not be asked again, after this one has not answered. `begun`: its [`Member::changes`] when
+    /// it was asked. A member that was taken out meanwhile may come back in sync, and be the only one.
+    fn tried(&self, tried: Copies, index: usize, begun: u64) -> Copies {
+        if self.members[index].changes() == begun { tried.with(index) } else { tried }
+    }
+
+    /// Whether an answer that a member has just given counts. `begun`: its [`Member::changes`] when it was asked.
+    /// A member that was taken out meanwhile may show older bytes: a failed flush drops earlier writes.
+    pub(super) fn is_believed(&self, index: usize, begun: u64) -> bool {
+        self.members[index].changes() == begun || seeded::on(Bug::FailedBelieved)
+    }
+
     async fn read_from(&self, index: usize, range: ByteRange, into: &mut Buf) -> Result<()> {
         let member = &self.members[index];
-        let begun = self.env.now();
+        let (begun, changes) = (self.env.now(), member.changes());
         member.read_begins();
         let child = member.lower.start(Op::read(range, into.clone()));
-        let answer = self.answer(index, self.deadline.guard(child), &mut None).await;
+        let answer = self.answer(index, "read", self.deadline.guard(child), &mut None).await;
         member.read_ends(self.env.now().since(begun));
         let Some(done) = answer else {
             // The late answer may still arrive in that buffer: go on with another.
             *into = self.env.pool().scratch(into.len()).await?;
-            self.retire(index, format!("no answer to a read within {:?}", self.deadline.limit()));
             return Err(self.no_answer(index));
         };
         match done.into_buf() {
-            // Taken out meanwhile: who has failed at one thing may have forgotten another.
-            Ok(buf) if !self.may_be_read(index) => {
+            Ok(buf) if !self.is_believed(index, changes) => {
                 *into = buf;
                 Err(self.nobody())
             }
@@ -248,27 +267,40 @@ impl Inner {
     }
 
     /// The child's answer; `None` past the deadline. Then the work goes on without us, and is
-    /// counted until it is back. `alone`: the range that it changes, if it changes one.
+    /// counted until it is back. `what`: the operation, in a word. `alone`: the range that it changes, if it
+    /// changes one.
     pub(super) async fn answer(
         &self,
         index: usize,
+        what: &str,
         mut guard: Guard<Child>,
         alone: &mut Option<Locked>,
     ) -> Option<Done> {
         let answer = (&mut guard).await;
         if answer.is_none() {
-            self.leave_late(index, guard, alone);
+            self.leave_late(index, what, guard, alone);
         }
         answer
     }
 
-    /// Who stays although it does not answer keeps the range: what it does late must not land on top of
-    /// something newer. Others are out, and nobody reads what lands there.
-    fn leave_late(&self, index: usize, guard: Guard<Child>, alone: &mut Option<Locked>) {
-        self.tell(What::DiskLate, Some(index), self.no_answer(index).to_string());
+    /// The last member in sync stays although it does not answer, and keeps the range: its late write must not
+    /// land on top of a newer one. Any other member is out at once. A caller may have given the member up
+    /// already, as a copy does that was begun again: the write that is late would land on the next copy.
+    fn leave_late(
+        &self,
+        index: usize,
+        what: &str,
+        guard: Guard<Child>,
+        alone: &mut Option<Locked>,
+    ) {
+        let error = self.no_answer(index);
+        self.tell(What::DiskLate, Some(index), error.to_string());
         self.members[index].one_late();
         let kept = alone.take_if(|_| self.is_last(index) && !seeded::on(Bug::LateUnfenced));
         self.wait_for_late(index, guard.into_inner(), kept);
+        if !seeded::on(Bug::LateCopyStays) {
+            self.retire(index, Member::words_of(what, &error));
+        }
     }
 
     /// Carries out something that changes bytes on every member that takes writes.
@@ -331,7 +363,7 @@ impl Inner {
                 Some(Err(error)) => failures.push((index, self.failed(op, index, error))),
                 None => {
                     let guard = fan[index].take().expect("it was polled just now");
-                    self.leave_late(index, guard, alone);
+                    self.leave_late(index, op.verb().name(), guard, alone);
                     failures.push((index, self.failed(op, index, self.no_answer(index))));
                 }
             }

@@ -3,6 +3,7 @@
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -52,6 +53,9 @@ struct Lineage {
     opening: u64,
     /// The highest change.
     change: Cell<u64>,
+    /// The last of these states that was sent to each member, by its name. It may be on a disk that has not acknowledged
+    /// it.
+    sent: RefCell<BTreeMap<String, Point>>,
 }
 
 impl Ledger {
@@ -59,17 +63,25 @@ impl Ledger {
         kept: Rc<dyn Kept>,
         opening: u64,
         decision: &Decision,
+        names: &[&str],
         regions: Regions,
         delay: Duration,
     ) -> Self {
         let before = kept.handed_over().and_then(|left| left.downcast::<Lineage>().ok());
-        let lineage =
-            before.unwrap_or_else(|| Rc::new(Lineage { opening, change: Cell::default() }));
+        let lineage = before.unwrap_or_else(|| {
+            let (change, sent) = Default::default();
+            Rc::new(Lineage { opening, change, sent })
+        });
         lineage.change.set(lineage.change.get().max(decision.change));
+        let mut known = decision.known.clone();
+        for ((_, sent), name) in known.iter_mut().zip(names) {
+            let before = lineage.sent.borrow().get(*name).copied();
+            *sent = before.filter(|_| !seeded::on(Bug::SentForgotten)).unwrap_or(*sent);
+        }
         Self {
             kept,
             lineage,
-            known: RefCell::new(decision.known.clone()),
+            known: RefCell::new(known),
             intent: Intent::new(regions),
             delay,
             flush_failed: Cell::new(false),
@@ -119,11 +131,14 @@ impl Ledger {
 
     /// The next state, sent to `ports`.
     fn next(&self, members: &[Member], ports: &[usize], scrubbed: Scrubbed) -> Record {
-        let Lineage { opening, change } = &*self.lineage;
+        let Lineage { opening, change, sent } = &*self.lineage;
         change.set(change.get() + 1);
         let point = Point { opening: *opening, change: change.get() };
         let mut all = self.known.borrow_mut();
-        ports.iter().for_each(|port| all[*port].1 = point);
+        for port in ports {
+            all[*port].1 = point;
+            sent.borrow_mut().insert(members[*port].lower.name().to_owned(), point);
+        }
         let member = |(member, (known, sent)): (&Member, &(Point, Point))| Known {
             name: member.lower.name().to_owned(),
             standing: match member.state() {
@@ -305,7 +320,7 @@ impl Inner {
             return true;
         }
         let _one = self.underway.begin();
-        let busy = |range| self.lock.is_wanted(range);
+        let busy = |range| self.lock.is_wanted(range) && !seeded::on(Bug::RegionLeftBusy);
         let quiet = ledger.intent.quiet(busy);
         // What was written there is on all members before the map says that they are alike.
         if !quiet.is_empty() && (seeded::on(Bug::RegionUnflushed) || self.flush().await.is_ok()) {

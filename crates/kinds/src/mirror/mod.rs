@@ -30,7 +30,7 @@ use block::env::LocalFuture;
 use block::{Env, Error, ErrorKind, Found, Info, Kept, Lower, Result};
 use graph::engine::AnyDevice;
 use graph::kind::{
-    Bytes, Fault, Given, GivenLower, Kind, Lowers, Maker, OptionSpec, Plan, ValueType,
+    Bytes, Fault, Given, GivenLower, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
 };
 
 use device::{Making, Mirror};
@@ -53,6 +53,7 @@ pub const KIND: Kind = Kind {
             name: "trust",
             value: ValueType::Member,
             required: false,
+            scope: Scope::Local,
             help: "the member whose bytes count when the members may differ; the others are copied \
                    from it",
         },
@@ -60,30 +61,35 @@ pub const KIND: Kind = Kind {
             name: "timeout",
             value: ValueType::Duration(Duration::from_secs(600)),
             required: false,
+            scope: Scope::Graph,
             help: "a member that has not answered for this long is taken out; 20s if not set",
         },
         OptionSpec {
             name: "speed",
             value: ValueType::Size(SPEED_MIN, SPEED_MAX),
             required: false,
+            scope: Scope::Graph,
             help: "the most bytes a second that it copies to members by itself; no limit if not set",
         },
         OptionSpec {
             name: "spares",
             value: ValueType::Integer(0, MEMBERS_MAX as u64 - 2),
             required: false,
+            scope: Scope::Graph,
             help: "how many of its members wait until another one fails, without copies; 0 if not set",
         },
         OptionSpec {
             name: "scrub",
             value: ValueType::Duration(SCRUB_MAX),
             required: false,
+            scope: Scope::Graph,
             help: "how long after a scrub the next one begins; none begins by itself if not set",
         },
         OptionSpec {
             name: "region",
             value: ValueType::Size(REGION_BYTES_MIN, REGION_BYTES_MAX),
             required: false,
+            scope: Scope::Graph,
             help: "the part of it that is copied as a whole if there may be a difference in it: a \
                    power of two; 1MiB if not set, or as much as its size needs",
         },
@@ -91,6 +97,7 @@ pub const KIND: Kind = Kind {
             name: "settle",
             value: ValueType::Duration(SETTLE_MAX),
             required: false,
+            scope: Scope::Graph,
             help: "how long nobody has written to a region until it counts as alike after a crash; \
                    5s if not set",
         },
@@ -144,8 +151,8 @@ fn plan(given: &Given) -> Plan<Info> {
     if !newly_made && !labelled && given.text("trust").is_none() {
         let names: Vec<_> = given.lowers.iter().map(|lower| format!("{:?}", lower.name)).collect();
         let fault = format!(
-            "these members were there before, without labels nobody knows whether they are equal; \
-             say whose bytes count: trust = {}",
+            "cannot tell whether these members are identical: they were used before without labels; \
+             choose the one whose bytes count: trust = {}",
             names.join(" or ")
         );
         return Err(vec![Fault::new("on", fault)]);
@@ -219,7 +226,8 @@ async fn open(
         let missing = decision.missing.clone();
         let opening = env.random("a mirror's opening");
         let settle = given.duration("settle").unwrap_or(SETTLE_DEFAULT).max(SETTLE_MIN);
-        let ledger = Ledger::new(kept.clone(), opening, &decision, regions, settle);
+        let names: Vec<_> = lowers.iter().map(Lower::name).collect();
+        let ledger = Ledger::new(kept.clone(), opening, &decision, &names, regions, settle);
         (states, missing, decision.scrubbed, Some(ledger))
     } else {
         let states = of_raw(given);
@@ -293,6 +301,7 @@ fn decide(
         created: given.lowers.iter().all(|lower| lower.created),
         spares: spares(given),
         trust,
+        trusted_now: given.trusted_now,
         may_degrade,
     };
     members.decide()

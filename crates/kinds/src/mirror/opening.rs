@@ -8,8 +8,8 @@ use super::record::{Known, Point, Record, Standing};
 use super::regions::{Map, Regions};
 use super::scrub::Scrubbed;
 
-/// How somebody says whose bytes count.
-const BY_A_WORD: &str = "trust = MEMBER in the spec, or cairn import --trust MEMBER";
+/// How an operator chooses the member whose bytes count, where the members or their writes are in doubt.
+const TRUST: &str = "trust = MEMBER in the spec, or cairn import --trust MEMBER";
 
 /// What is known of the members when a mirror is opened.
 pub struct Members<'m> {
@@ -25,6 +25,8 @@ pub struct Members<'m> {
     pub spares: usize,
     /// The member that somebody says to trust.
     pub trust: Option<usize>,
+    /// Whether that is from a command at this start, and not from the spec, which may be older than the labels.
+    pub trusted_now: bool,
     /// Whether somebody says that it may open without all.
     pub may_degrade: bool,
 }
@@ -54,24 +56,12 @@ impl Members<'_> {
         let Some((newest, apart)) = self.newest(&records) else { return self.first() };
         let mut standings: Vec<_> =
             (0..self.names.len()).map(|n| self.standing(n, newest, records[n].as_ref())).collect();
-        let objection = match apart {
-            Some(other) => Some(self.apart(other)),
-            None => self.objection(newest, &standings),
-        };
         let mut missing: Vec<_> =
             (0..self.names.len()).map(|n| self.missing(n, newest, records[n].as_ref())).collect();
-        let word = match objection {
-            // Labels know who has every write: a word that was said once, and stands in a spec still, brings nobody's
-            // older bytes back.
-            None => {
-                self.divided(newest, &records, &mut standings, &mut missing);
-                None
-            }
-            Some(objection) => {
-                let trusted = self.trust.filter(|n| self.found[*n].present);
-                Some(trusted.ok_or(objection)?)
-            }
-        };
+        let word = self.word(newest, apart, &standings, &records)?;
+        if word.is_none() {
+            self.divided(newest, &records, &mut standings, &mut missing);
+        }
         self.take_the_word(word, &mut standings, &mut missing);
         let in_sync = standings.iter().zip(&mut missing);
         in_sync.filter(|(it, _)| **it == Standing::InSync).for_each(|(_, map)| map.clear());
@@ -96,34 +86,11 @@ impl Members<'_> {
         self.names.iter().zip(&self.found).map(record).collect()
     }
 
-    /// Nobody has left a state: the members are new, or somebody must say whose bytes count.
+    /// No member has a state: they are new, or an operator must choose the one whose bytes count.
     fn first(&self) -> Result<Decision> {
         let count = self.names.len();
-        let mut old = (0..count).filter(|n| !self.found[*n].fresh);
-        // What is blank has nothing that could count.
-        let only_old = old.next().filter(|n| old.next().is_none() && self.found[*n].present);
+        let source = self.source()?;
         let all_new = self.found.iter().all(|found| found.fresh);
-        let source = match (self.trust, only_old) {
-            (Some(trusted), _) if self.found[trusted].present => trusted,
-            (Some(trusted), _) => {
-                let name = self.names[trusted];
-                let words = format!(
-                    "trust = {name}, and {name} is not there. Next: bring it back, or trust a member \
-                     that is"
-                );
-                return Err(Error::new(ErrorKind::Degraded, words));
-            }
-            (None, Some(only_old)) => only_old,
-            (None, None) if all_new => 0,
-            (None, None) => {
-                let names = self.names.join(" or ");
-                let words = format!(
-                    "its members were there before it, and nobody knows whether they are equal. \
-                     Next: say whose bytes count: trust = {names}"
-                );
-                return Err(Error::new(ErrorKind::Degraded, words));
-            }
-        };
         let equal = self.created && all_new && self.trust.is_none();
         let equal = |n| equal && n + self.spares < count;
         let standing = |n| if equal(n) || n == source { Standing::InSync } else { Standing::Stale };
@@ -138,6 +105,39 @@ impl Members<'_> {
             change: 0,
             scrubbed: Scrubbed::default(),
         })
+    }
+
+    /// The member whose bytes count where no member has a state.
+    fn source(&self) -> Result<usize> {
+        let degraded = |words| Err(Error::new(ErrorKind::Degraded, words));
+        if let Some(trusted) = self.trust {
+            let name = self.names[trusted];
+            let absent = (0..self.names.len()).find(|n| !self.found[*n].present);
+            return match absent {
+                _ if !self.found[trusted].present => degraded(format!(
+                    "trust = {name}, and {name} is not there. Next: bring it back, or trust a member that is"
+                )),
+                Some(absent) if !self.trusted_now && !seeded::on(Bug::TrustOverLabels) => {
+                    degraded(format!(
+                        "{} is not there, and may have writes that {name} missed. Next: bring it back; or cairn import \
+                         --trust {name}, and they are lost",
+                        self.names[absent]
+                    ))
+                }
+                _ => Ok(trusted),
+            };
+        }
+        let mut old = (0..self.names.len()).filter(|n| !self.found[*n].fresh);
+        match (old.next(), old.next()) {
+            (None, _) => Ok(0),
+            // A blank member has nothing that could count.
+            (Some(only), None) if self.found[only].present => Ok(only),
+            _ => degraded(format!(
+                "cannot tell whether these members are identical: they were used before without a state of the mirror. \
+                 Next: choose the one whose bytes count: trust = {}",
+                self.names.join(" or ")
+            )),
+        }
     }
 
     /// Whether a member has every write, by the newest state and by what it has itself.
@@ -215,21 +215,50 @@ impl Members<'_> {
     fn apart(&self, other: usize) -> Error {
         let words = format!(
             "{} was written apart from the other members: both went on without the other. Next: \
-             {BY_A_WORD}; what only the others have is lost",
+             {TRUST}; what only the others have is lost",
             self.names[other]
         );
         Error::new(ErrorKind::Degraded, words)
     }
 
-    /// What stands against opening it without a word of somebody.
-    fn objection(&self, newest: &Record, standings: &[Standing]) -> Option<Error> {
-        if newest.flush_failed {
-            let words = format!(
-                "a flush failed on every member before it was closed, and what it should have kept may be lost. Next: \
-                 {BY_A_WORD}, to take what it has"
-            );
-            return Some(Error::new(ErrorKind::Degraded, words));
+    /// The member that is trusted, if the labels leave open whose bytes count; `None` if they do not.
+    ///
+    /// `trust` in a spec may be older than the labels. It chooses between the halves of a split brain and after a
+    /// failed flush, and only a member that is in sync by its half. A member that missed writes comes back by a
+    /// command at this start.
+    ///
+    /// # Errors
+    /// The objection that no trusted member answers.
+    fn word(
+        &self,
+        newest: &Record,
+        apart: Option<usize>,
+        standings: &[Standing],
+        records: &[Option<Record>],
+    ) -> Result<Option<usize>> {
+        let present = |n: &usize| self.found[*n].present;
+        let commanded = self
+            .trust
+            .filter(present)
+            .filter(|_| self.trusted_now || seeded::on(Bug::TrustOverLabels));
+        let is_current =
+            |n: &usize| standings[*n] == Standing::InSync || self.is_apart(*n, newest, records);
+        let chosen = commanded.or(self.trust.filter(present).filter(is_current));
+        if let Some(other) = apart {
+            return chosen.ok_or_else(|| self.apart(other)).map(Some);
         }
+        let after_flush = match newest.flush_failed {
+            true => Some(chosen.ok_or_else(flush_failed)?),
+            false => None,
+        };
+        match self.absence(newest, standings) {
+            None => Ok(after_flush),
+            Some(objection) => commanded.ok_or(objection).map(Some),
+        }
+    }
+
+    /// Why the members that are there are not enough.
+    fn absence(&self, newest: &Record, standings: &[Standing]) -> Option<Error> {
         let in_sync = |n: &usize| standings[*n] == Standing::InSync;
         let (here, gone): (Vec<_>, Vec<_>) =
             (0..self.names.len()).filter(in_sync).partition(|n| self.found[*n].present);
@@ -244,8 +273,8 @@ impl Members<'_> {
             .collect();
         if here.is_empty() {
             let words = format!(
-                "no member that has every write is there; {} had. Next: bring it back; or {BY_A_WORD}, and what \
-                 that one misses is lost",
+                "no member that has every write is there; {} had. Next: bring it back; or cairn import --trust \
+                 MEMBER, and the writes that MEMBER missed are lost",
                 if gone.is_empty() { "none".to_owned() } else { gone.join(", ") }
             );
             return Some(Error::new(ErrorKind::Degraded, words));
@@ -351,6 +380,14 @@ impl Members<'_> {
             (None, None) => Default::default(),
         }
     }
+}
+
+fn flush_failed() -> Error {
+    let words = format!(
+        "a flush failed on every member before it was closed, and what it should have kept may be lost. Next: {TRUST}, \
+         to take what it has"
+    );
+    Error::new(ErrorKind::Degraded, words)
 }
 
 impl Known {

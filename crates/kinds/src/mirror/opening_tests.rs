@@ -61,12 +61,20 @@ struct Case {
     regions: Regions,
     created: bool,
     trust: Option<usize>,
+    trusted_now: bool,
     may_degrade: bool,
 }
 
 impl Case {
     fn new(found: Vec<Found>) -> Self {
-        Self { found, regions: regions(), created: false, trust: None, may_degrade: false }
+        Self {
+            found,
+            regions: regions(),
+            created: false,
+            trust: None,
+            trusted_now: false,
+            may_degrade: false,
+        }
     }
 
     /// The standings, or the words of the refusal.
@@ -87,6 +95,7 @@ impl Case {
             created: self.created,
             spares: 0,
             trust: self.trust,
+            trusted_now: self.trusted_now,
             may_degrade: self.may_degrade,
         };
         members.decide().map_err(|error| error.to_string())
@@ -162,7 +171,62 @@ fn one_that_failed_is_copied_whatever_it_says_of_itself() {
     case.may_degrade = true;
     assert!(case.decide().unwrap_err().contains("no member that has every write is there; a had"));
     case.trust = Some(1);
+    assert!(case.decide().unwrap_err().contains("no member that has every write is there"));
+    case.trusted_now = true;
     assert_eq!(case.decide(), Ok(vec![STALE, IN]));
+}
+
+#[test]
+fn trust_in_spec_chooses_no_stale_member_of_split_brain() {
+    // c failed; then a and b went on, each without the other.
+    let (before, failed) = (point(1, 5), point(1, 4));
+    let alone = |opening, me: &str| {
+        let now = point(opening, 7);
+        let it = |name| if name == me { (IN, before, now) } else { (STALE, before, before) };
+        let (a, b) = (it("a"), it("b"));
+        record(
+            now,
+            true,
+            &[("a", a.0, a.1, a.2), ("b", b.0, b.1, b.2), ("c", FAILED, failed, failed)],
+        )
+    };
+    let before_both = record(
+        point(1, 4),
+        true,
+        &[("a", IN, failed, failed), ("b", IN, failed, failed), ("c", IN, failed, failed)],
+    );
+    let states = [&alone(2, "a"), &alone(3, "b"), &before_both];
+    let mut case = Case::new(states.map(|state| found(Some(state))).to_vec());
+    case.trust = Some(2);
+    assert!(case.decide().unwrap_err().contains("written apart"));
+    for half in [0, 1] {
+        case.trust = Some(half);
+        assert_eq!(case.decide().unwrap()[half], IN);
+    }
+    (case.trust, case.trusted_now) = (Some(2), true);
+    assert_eq!(case.decide(), Ok(vec![STALE, STALE, IN]));
+}
+
+#[test]
+fn trust_in_spec_brings_back_no_stale_member_after_failed_flush() {
+    let now = point(2, 7);
+    let newest = record(now, true, &[("a", IN, now, now), ("b", FAILED, point(1, 5), point(1, 5))]);
+    let newest = Record { flush_failed: true, ..newest };
+    let mut case = Case::new(vec![found(Some(&newest)), found(Some(&both(true)))]);
+    case.trust = Some(1);
+    assert!(case.decide().unwrap_err().contains("a flush failed"));
+    case.trust = Some(0);
+    assert_eq!(case.decide(), Ok(vec![IN, STALE]));
+}
+
+#[test]
+fn trust_in_spec_does_not_do_without_member_in_sync() {
+    let away = Found { present: false, ..found(None) };
+    let mut case = Case::new(vec![found(Some(&both(true))), away]);
+    case.trust = Some(0);
+    assert!(case.decide().unwrap_err().contains("b is not there, and has every write"));
+    case.may_degrade = true;
+    assert_eq!(case.decide(), Ok(vec![IN, STALE]));
 }
 
 #[test]
@@ -309,6 +373,8 @@ fn who_is_not_there_cannot_be_trusted() {
     case.trust = Some(1);
     assert!(case.decide().unwrap_err().contains("b is not there"));
     case.trust = Some(0);
+    assert!(case.decide().unwrap_err().contains("b is not there, and may have writes"));
+    case.trusted_now = true;
     assert_eq!(case.decide(), Ok(vec![IN, STALE]));
 }
 
@@ -358,7 +424,7 @@ fn who_is_not_what_it_should_be_is_copied_as_a_whole() {
     // Somebody had to say whom to trust.
     case.found = vec![found(Some(&newest)), found(Some(&both(true)))];
     case.found[0].present = false;
-    case.trust = Some(1);
+    (case.trust, case.trusted_now) = (Some(1), true);
     case.may_degrade = true;
     assert_eq!(case.decide(), Ok(vec![STALE, IN]));
     assert_eq!(case.missing(), [Map::all(10), map(&[])]);

@@ -285,7 +285,7 @@ impl Inner {
         alone: &mut Option<Locked>,
     ) -> Result<()> {
         let child = self.members[to].lower.start(Op::write(range, data));
-        let answer = self.answer(to, self.deadline.guard(child), alone).await;
+        let answer = self.answer(to, "write", self.deadline.guard(child), alone).await;
         answer.map_or_else(|| Err(self.no_answer(to)), |done| done.result)
     }
 
@@ -295,20 +295,23 @@ impl Inner {
         self.tell(What::RangeRewritten, Some(index), range.to_string());
     }
 
-    /// The bytes of a range from any member that is in sync and not `except`ed.
-    async fn read_any(&self, range: ByteRange, room: Buf, except: Copies) -> Result<Buf> {
+    /// The bytes of a range from any member that is in sync and not `tried`.
+    async fn read_any(&self, range: ByteRange, room: Buf, mut tried: Copies) -> Result<Buf> {
         let mut room = Some(room);
         let mut failed =
             Error::new(ErrorKind::Faulted, "no other member is in sync").at(&self.name);
-        for source in self.in_sync().filter(|n| !except.has(*n)) {
+        while let Some(source) = self.next_in_sync(tried) {
+            tried = tried.with(source);
             let buf = match room.take() {
                 Some(room) => room,
                 // What is late may still come to the one before.
                 None => self.env.pool().wait_for(range.len() as usize).await?,
             };
+            let begun = self.members[source].changes();
             let read = self.members[source].lower.start(Op::read(range, buf));
             match self.deadline.guard(read).await.map(block::Done::into_buf) {
-                Some(Ok(data)) => return Ok(data),
+                Some(Ok(data)) if self.is_believed(source, begun) => return Ok(data),
+                Some(Ok(data)) => room = Some(data),
                 Some(Err(error)) => failed = error,
                 None => failed = self.no_answer(source),
             }

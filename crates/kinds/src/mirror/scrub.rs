@@ -218,13 +218,13 @@ impl Inner {
         let begun: Vec<_> = self.in_sync().map(begin).collect();
         let (mut read, mut unread) = (Vec::new(), Copies::NONE);
         for (index, guard) in begun {
-            match self.answer(index, guard, &mut None).await.map(block::Done::into_buf) {
+            match self.answer(index, "read", guard, &mut None).await.map(block::Done::into_buf) {
                 Some(Ok(bytes)) => read.push((index, bytes)),
                 Some(Err(_)) => {
                     self.members[index].count_error();
                     unread = unread.with(index);
                 }
-                None => self.retire(index, self.no_answer(index).to_string()),
+                None => {}
             }
         }
         read.retain(|(index, _)| self.members[*index].state() == State::InSync);

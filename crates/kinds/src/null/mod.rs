@@ -2,9 +2,9 @@
 
 use std::rc::Rc;
 
-use block::{Buf, Device, Env, Info, Op, Request, Result, State, push_extent};
+use block::{Device, Env, Info, Op, Request, Result, State, push_extent};
 use graph::engine::AnyDevice;
-use graph::kind::{Given, Kind, Lowers, Maker, OptionSpec, ValueType, at_once};
+use graph::kind::{Given, Kind, Lowers, Maker, OptionSpec, Scope, ValueType, at_once};
 
 use crate::nowhere;
 
@@ -18,6 +18,7 @@ pub const KIND: Kind = Kind {
         name: "null",
         value: ValueType::Size(512, 1 << 62),
         required: true,
+        scope: Scope::Local,
         help: "its size in bytes",
     }],
     maker: Maker::Disk {
@@ -28,18 +29,12 @@ pub const KIND: Kind = Kind {
     },
 };
 
-/// Reads up to this length are answered with one shared buffer of zeros.
-const ZEROS_BYTES: usize = 256 << 10;
-
 struct Null {
     info: Info,
-    zeros: Buf,
 }
 
-fn make(given: &Given, env: &Env) -> Result<Rc<dyn AnyDevice>> {
-    let zeros = env.buf(ZEROS_BYTES)?;
-    zeros.write().fill(0);
-    Ok(Rc::new(Null { info: nowhere::info(given, "null"), zeros }))
+fn make(given: &Given, _: &Env) -> Result<Rc<dyn AnyDevice>> {
+    Ok(Rc::new(Null { info: nowhere::info(given, "null") }))
 }
 
 impl Device for Null {
@@ -49,13 +44,7 @@ impl Device for Null {
 
     async fn submit(&self, request: &mut Request) -> Result<()> {
         match &mut request.op {
-            Op::Read { into, .. } => {
-                if into.len() <= ZEROS_BYTES {
-                    *into = self.zeros.slice(0..into.len());
-                } else {
-                    into.write().fill(0);
-                }
-            }
+            Op::Read { into, .. } => into.write().fill(0),
             Op::Write { .. } | Op::WriteZeroes { .. } | Op::Discard { .. } | Op::Flush => {}
             Op::Status { range, extents } => push_extent(extents, range.len(), State::Hole),
         }

@@ -1,7 +1,9 @@
 //! Part of a device, beside other parts of it.
 
 use block::{Port, Table};
-use graph::kind::{Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, TablePlan, ValueType};
+use graph::kind::{
+    Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, TablePlan, ValueType,
+};
 use graph::spec::units::{format_exact, format_size, write_size};
 
 use crate::tables;
@@ -17,12 +19,14 @@ pub const KIND: Kind = Kind {
             name: "start",
             value: ValueType::Size(0, u64::MAX),
             required: false,
+            scope: Scope::Graph,
             help: "first byte of the lower device; after the partition before if not set",
         },
         OptionSpec {
             name: "size",
             value: ValueType::SizeOrRest,
             required: true,
+            scope: Scope::Graph,
             help: "bytes, or \"rest\"",
         },
     ],

@@ -26,7 +26,7 @@ use std::time::Duration;
 use block::env::LocalFuture;
 use block::{Env, Error, ErrorKind, Info, Kept, Lower, Result};
 use graph::engine::AnyDevice;
-use graph::kind::{Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
+use graph::kind::{Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
 use graph::spec::units::write_size;
 use meta::alloc::Policy;
 
@@ -47,18 +47,21 @@ pub const KIND: Kind = Kind {
             name: "size",
             value: ValueType::Size(BLOCK_BYTES_MIN, 1 << 60),
             required: true,
+            scope: Scope::Graph,
             help: "bytes that clients see; may be more than there is room for",
         },
         OptionSpec {
             name: "block",
             value: ValueType::Size(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX),
             required: false,
+            scope: Scope::Graph,
             help: "bytes that have a place of their own, a power of two; 64KiB if not set",
         },
         OptionSpec {
             name: "policy",
             value: ValueType::Choice(&POLICIES),
             required: false,
+            scope: Scope::Graph,
             help: "where a place is looked for: the first that is free, behind the last one taken, or \
                    near it; first-free if not set",
         },
@@ -66,6 +69,7 @@ pub const KIND: Kind = Kind {
             name: "meta",
             value: ValueType::Member,
             required: false,
+            scope: Scope::Graph,
             help: "the one of its two devices that has the map; the beginning of its only one if not \
                    set",
         },
@@ -73,18 +77,21 @@ pub const KIND: Kind = Kind {
             name: "cache",
             value: ValueType::Size(CACHE_BYTES_MIN, CACHE_BYTES_MAX),
             required: false,
+            scope: Scope::Graph,
             help: "memory for the map; 16MiB if not set",
         },
         OptionSpec {
             name: "pack",
             value: ValueType::Switch,
             required: false,
+            scope: Scope::Graph,
             help: "moves blocks to the front in the background; off if not set",
         },
         OptionSpec {
             name: "speed",
             value: ValueType::Size(64 << 10, 1 << 40),
             required: false,
+            scope: Scope::Graph,
             help: "bytes moved per second at most while it packs; as many as clients leave if not set",
         },
     ],

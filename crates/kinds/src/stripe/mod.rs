@@ -1,7 +1,9 @@
 //! Chunks dealt out over several devices.
 
 use block::{StripeTable, Table, TableError};
-use graph::kind::{Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, TablePlan, ValueType};
+use graph::kind::{
+    Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, TablePlan, ValueType,
+};
 
 use crate::tables;
 
@@ -18,6 +20,7 @@ pub const KIND: Kind = Kind {
         name: "chunk",
         value: ValueType::Size(512, CHUNK_MAX),
         required: false,
+        scope: Scope::Graph,
         help: "bytes on one device before the next one's turn; 64KiB if not set",
     }],
     maker: Maker::Table(plan),

@@ -23,7 +23,7 @@ use block::env::{CacheMode, Open};
 use block::{
     Control, Env, Error, ErrorKind, Handled, Hooks, Mono, Op, Push, Report, Request, Result,
 };
-use graph::kind::{Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
+use graph::kind::{Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
 
 pub use entry::{Entry, Header, Malformed, Record, SLOT_BYTES};
 pub use reader::Reader;
@@ -43,12 +43,14 @@ pub const KIND: Kind = Kind {
             name: "file",
             value: ValueType::Path,
             required: true,
+            scope: Scope::Local,
             help: "the trace; made, sparse, if it is not there, and continued if it is",
         },
         OptionSpec {
             name: "size",
             value: ValueType::Size(BLOCK_BYTES, 1 << 44),
             required: false,
+            scope: Scope::Graph,
             help: "bytes of a file that is made: 64 for each request that it can hold; 1GiB if not \
                    set",
         },
@@ -56,6 +58,7 @@ pub const KIND: Kind = Kind {
             name: "queue",
             value: ValueType::Integer(1, 1 << 20),
             required: false,
+            scope: Scope::Graph,
             help: "requests that may wait to be written, in memory; those beyond are counted and \
                    not recorded; 65536 if not set",
         },

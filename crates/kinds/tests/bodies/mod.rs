@@ -2,6 +2,7 @@
 //! thousand inputs in each `cargo test`.
 
 use block::{Found, KeptState};
+use graph::spec::{Local, Spec};
 use kinds::crypt::slots::{KeySlots, STATE_BYTES};
 use kinds::mirror::opening::Members;
 use kinds::mirror::record::{CHANGE_MAX, Record, Standing};
@@ -65,6 +66,7 @@ pub fn mirror_records(data: &[u8]) {
         created: false,
         spares: 0,
         trust: bit(4).then_some(usize::from(first >> 5) % count),
+        trusted_now: bit(0),
         may_degrade: bit(7),
     };
     let Ok(decision) = members.decide() else { return };
@@ -99,4 +101,24 @@ pub fn remap_records(data: &[u8]) {
     let layout = record.layout;
     assert!(layout.size() > 0 && layout.range(layout.blocks - 1, 1).end() == layout.size());
     assert!(layout.places(layout.places - 1, 1).end() <= 1 << 62);
+}
+
+/// Reads the spec in a label that anyone may have written: no setting of the machine comes from it, and no control character
+/// reaches a message.
+pub fn label_text(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let local =
+        Local { keys: [("safe".to_owned(), "file:mine".to_owned())].into(), ..Local::default() };
+    let spec = Spec::of_label(&text, "label of a", "home", kinds::REGISTRY, &local);
+    assert!(spec.events_program().is_none() && spec.tls().is_none());
+    for (device, source) in spec.keys(kinds::REGISTRY) {
+        assert!(source == "ask" || (device, source) == ("safe", "file:mine"), "{device} {source}");
+    }
+    for (device, option, is_set) in spec.local_options(kinds::REGISTRY) {
+        assert!(!is_set, "{} of {device} is the machine's", option.name);
+    }
+    let written = spec.to_text();
+    assert!(!written.contains("\n[nbd]\n") && !written.contains("\n[events]\n"), "{written}");
+    let shown = spec.faults().map(|faults| faults.to_string()).unwrap_or_default();
+    assert!(!shown.contains(|c: char| c.is_control() && c != '\n'), "{shown:?}");
 }

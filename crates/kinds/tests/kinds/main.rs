@@ -3,6 +3,7 @@
 mod delay;
 mod error;
 mod file;
+mod labels;
 mod limit;
 mod manuals;
 mod migrate;

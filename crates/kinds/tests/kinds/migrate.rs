@@ -44,7 +44,8 @@ impl Bench {
             world.plug(format!("/disk{n}"), &disk);
             disk
         });
-        Self { world, disks, shelf: Shelf::new(), in_place, options: Vec::new(), lives: 0 }
+        let shelf = Shelf::strict(&world.env(), Stream::new(seed, "shelf", 0), Vec::new());
+        Self { world, disks, shelf, in_place, options: Vec::new(), lives: 0 }
     }
 
     fn start(&mut self) -> Life {

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use block::{ByteRange, Control, Op};
+use block::{ByteRange, Control, Extent, Op, State};
 use graph::kind::Value;
 use sim::draw::Stream;
 use sim::{Assembly, Client, CutPolicy, DiskConfig, Faults, PartId, Profile, SimDisk, SimWorld};
@@ -29,28 +29,23 @@ struct Running {
 
 impl Pair {
     fn new(size: u64) -> Self {
-        Self::over(size, None, &[])
+        Self::over(size, false, &[])
     }
 
     /// On labelled disks, in sync.
     fn labelled(size: u64, options: &[(&'static str, Value)]) -> Self {
-        let pair = Self::over(size, Some(Shelf::new()), options);
+        let pair = Self::over(size, true, options);
         pair.until(|second| second.state == "in sync");
         pair
     }
 
-    /// `shelf`: where it keeps its state, if its disks are labelled.
-    fn over(size: u64, shelf: Option<Rc<Shelf>>, options: &[(&'static str, Value)]) -> Self {
-        Self::of(2, size, shelf, options)
+    /// `labelled`: whether its disks are, so that it keeps its state there.
+    fn over(size: u64, labelled: bool, options: &[(&'static str, Value)]) -> Self {
+        Self::of(2, size, labelled, options)
     }
 
     /// The same over so many disks.
-    fn of(
-        count: u64,
-        size: u64,
-        shelf: Option<Rc<Shelf>>,
-        options: &[(&'static str, Value)],
-    ) -> Self {
+    fn of(count: u64, size: u64, labelled: bool, options: &[(&'static str, Value)]) -> Self {
         let world = SimWorld::new(1);
         let disk = |n| {
             let config = DiskConfig { destage: 0, ..DiskConfig::new(size, Profile::Native512) };
@@ -59,6 +54,8 @@ impl Pair {
             disk
         };
         let disks = (0..count).map(disk).collect();
+        let strict = || Shelf::strict(&world.env(), Stream::new(1, "shelf", 0), Vec::new());
+        let shelf = labelled.then(strict);
         let mut pair = Self { world, shelf, options: options.to_vec(), disks, running: None };
         pair.start();
         pair
@@ -196,8 +193,8 @@ fn a_member_whose_flush_fails_is_out_before_the_others_have_answered() {
 /// that the other has not.
 #[test]
 fn a_write_that_misses_a_member_is_answered_when_that_is_durable() {
-    let shelf = Shelf::new();
-    let pair = Pair::over(MIB, Some(shelf.clone()), &[]);
+    let pair = Pair::over(MIB, true, &[]);
+    let shelf = pair.shelf.clone().expect("its disks are labelled");
     pair.until(|second| second.state == "in sync");
     pair.write(0, 7);
     pair.disks[1].set_faults(Faults { write_error: 1_000_000, ..Faults::default() });
@@ -241,9 +238,29 @@ fn where_nobody_writes_any_more_both_are_alike_after_a_crash() {
 }
 
 #[test]
+fn region_stays_dirty_while_write_to_one_member_is_slow() {
+    let settle = ("settle", Value::Duration(Duration::from_millis(10)));
+    let mut pair = Pair::labelled(64 * MIB, &[settle]);
+    pair.disks[1].set_faults(Faults { hang: 1_000_000, ..Faults::default() });
+    let mut write = std::pin::pin!(pair.client().send(pair.write_of(3 * MIB, 7)));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(write.as_mut().poll(&mut cx).is_pending());
+    // First the labels say where it goes.
+    while pair.disks[1].in_flight().is_empty() {
+        pair.pass(Duration::from_micros(100));
+    }
+    pair.disks[1].set_faults(Faults::default());
+    pair.pass(Duration::from_secs(5));
+    pair.power_cut();
+    pair.pass(Duration::from_secs(1));
+    pair.until(|second| second.state == "in sync");
+    assert!(pair.is_alike());
+}
+
+#[test]
 fn a_region_is_in_the_labels_before_it_is_written_to() {
-    let shelf = Shelf::new();
-    let pair = Pair::over(8 * MIB, Some(shelf.clone()), &[]);
+    let pair = Pair::over(8 * MIB, true, &[]);
+    let shelf = pair.shelf.clone().expect("its disks are labelled");
     pair.until(|second| second.state == "in sync");
     pair.write(0, 7);
     shelf.hold(true);
@@ -277,7 +294,7 @@ fn a_member_that_was_out_is_given_what_it_missed() {
 /// Its progress is told from time to time, and what it tells of is on the disk.
 #[test]
 fn a_copy_goes_on_where_it_was() {
-    let mut pair = Pair::over(64 * MIB, Some(Shelf::new()), &[]);
+    let mut pair = Pair::over(64 * MIB, true, &[]);
     pair.fail();
     (0..64).for_each(|region| pair.write(region * MIB, 7));
     pair.pass(Duration::from_secs(60));
@@ -382,7 +399,7 @@ fn a_scrub_comes_when_it_is_due_and_goes_on_after_a_stop() {
 #[test]
 fn a_spare_stands_in_for_a_member_that_fails() {
     let spares = [("spares", Value::Integer(1))];
-    let mut three = Pair::of(3, 4 * MIB, Some(Shelf::new()), &spares);
+    let mut three = Pair::of(3, 4 * MIB, true, &spares);
     let states = |three: &Pair| {
         let members = three.control(&Control::Report).members;
         members.into_iter().map(|member| member.state).collect::<Vec<_>>()
@@ -464,7 +481,7 @@ fn a_member_that_misses_a_write_is_out_once_another_one_has_it() {
 #[test]
 fn nobody_is_copied_from_a_member_that_is_late() {
     let timeout = ("timeout", Value::Duration(Duration::from_secs(1)));
-    let pair = Pair::over(MIB, None, &[timeout]);
+    let pair = Pair::over(MIB, false, &[timeout]);
     pair.until(|second| second.state == "in sync");
     pair.fail();
     pair.disks[0].set_faults(Faults { hang: 1_000_000, ..Faults::default() });
@@ -489,7 +506,7 @@ fn nobody_is_copied_from_a_member_that_is_late() {
 #[test]
 fn what_comes_late_does_not_land_on_what_is_written_since() {
     let timeout = ("timeout", Value::Duration(Duration::from_secs(1)));
-    let pair = Pair::over(MIB, None, &[timeout]);
+    let pair = Pair::over(MIB, false, &[timeout]);
     pair.until(|second| second.state == "in sync");
     pair.fail();
     pair.disks[0].set_faults(Faults { hang: 1_000_000, ..Faults::default() });
@@ -528,4 +545,96 @@ fn a_flush_is_that_of_who_is_in_sync_in_the_end() {
     let member = pair.running().names[0].clone();
     pair.control(&Control::Fail { member });
     pair.world.block_on(flush).unwrap().result.unwrap();
+}
+
+/// A copy is begun again while a write of the copy before it is in flight. That write is late, and lands after
+/// the member has come in sync.
+#[test]
+fn resync_waits_for_late_write_of_resync_before_it() {
+    let timeout = ("timeout", Value::Duration(Duration::from_millis(50)));
+    let pair = Pair::over(MIB, false, &[timeout]);
+    pair.disks[1].set_faults(Faults { stall: 1_000_000, ..Faults::default() });
+    // The first copy has read its range and begun to write it.
+    pair.pass(Duration::from_millis(10));
+    pair.fail();
+    pair.resync();
+    pair.disks[1].set_faults(Faults::default());
+    // Longer than the timeout, shorter than the shortest stall.
+    pair.pass(Duration::from_millis(80));
+    pair.write(0, 7);
+    pair.pass(Duration::from_secs(10));
+    assert!(pair.is_alike() || pair.second().state != "in sync", "the late write is on top");
+    assert_eq!(pair.second().state, "failed");
+    pair.resync();
+    pair.until(|second| second.state == "in sync");
+    assert!(pair.is_alike());
+}
+
+/// The first member gives an answer and is not believed: the answer of the second one counts alone.
+#[test]
+fn status_is_answer_of_one_member() {
+    let (world, size) = (SimWorld::new(1), ("memory", Value::Size(MIB)));
+    let mut graph = Assembly::new(&world.env(), kinds::REGISTRY, true, Stream::new(1, "order", 0));
+    let disks = [(); 2].map(|()| graph.add("memory", std::slice::from_ref(&size), &[]).unwrap());
+    let fails =
+        [("op", Value::List(vec!["status".to_owned()])), ("when", Value::Text("after".to_owned()))];
+    let bad = graph.add("error", &fails, &disks[..1]).unwrap();
+    let trust = ("trust", Value::Text(graph.name(bad).to_owned()));
+    let mirror = graph.add("mirror", &[trust], &[bad, disks[1]]).unwrap();
+    world.run(world.env().now().after(Duration::from_secs(1))).unwrap();
+
+    let client = Client::new(&graph.engine, graph.node(mirror));
+    let range = ByteRange::new(0, MIB).unwrap();
+    let status = client.send(Op::Status { range, extents: Vec::new() });
+    let Op::Status { extents, .. } = world.block_on(status).unwrap().op else { panic!() };
+    // The first member has holes. The second one was copied from it, and has bytes everywhere.
+    assert_eq!(extents, [Extent { len: MIB, state: State::Data }]);
+}
+
+/// The source of a resync is taken out while it is read, and shows other bytes from then on.
+#[test]
+fn resync_does_not_believe_source_that_failed_meanwhile() {
+    let pair = Pair::of(3, MIB, false, &[]);
+    let is_in_sync = |member: &block::Member| member.state == "in sync";
+    while !pair.control(&Control::Report).members.iter().all(is_in_sync) {
+        pair.pass(Duration::from_millis(1));
+    }
+    pair.fail();
+    pair.write(0, 7);
+    pair.send(Op::Flush);
+    pair.disks[0].set_faults(Faults { stall: 1_000_000, ..Faults::default() });
+    pair.resync();
+    pair.pass(Duration::from_millis(1));
+    pair.disks[0].set_faults(Faults::default());
+    pair.control(&Control::Fail { member: pair.running().names[0].clone() });
+    assert!(pair.disks[0].rot(0));
+    pair.until(is_in_sync);
+    let all = ByteRange::new(0, MIB).unwrap();
+    assert!(pair.disks[1].peek(all) == pair.disks[2].peek(all), "members in sync are alike");
+}
+
+/// The only member in sync is taken out while it is asked, once another one has come in sync.
+#[test]
+fn status_asks_member_that_came_in_sync_meanwhile() {
+    let (world, disk) = (SimWorld::new(1), ("memory", Value::Size(MIB)));
+    let mut graph = Assembly::new(&world.env(), kinds::REGISTRY, true, Stream::new(1, "order", 0));
+    let disks = [(); 2].map(|()| graph.add("memory", std::slice::from_ref(&disk), &[]).unwrap());
+    let slow = |n, verb, seconds| (n, [(verb, Value::Duration(Duration::from_secs(seconds)))]);
+    let members = [slow(0, "flush", 1), slow(1, "read", 2)]
+        .map(|(n, options)| graph.add("delay", &options, &disks[n..=n]).unwrap());
+    let second = graph.name(members[1]).to_owned();
+    let trust = ("trust", Value::Text(second.clone()));
+    let mirror = graph.add("mirror", &[trust], &members).unwrap();
+    let client = Client::new(&graph.engine, graph.node(mirror));
+    let control = |control| graph.control(mirror, &control).unwrap();
+    let range = ByteRange::new(0, MIB).unwrap();
+
+    // It waits until the resync has written, and is on its way when the resync flushes.
+    world.run(world.env().now().after(Duration::from_millis(1))).unwrap();
+    let status = client.send(Op::Status { range, extents: Vec::new() });
+    while control(Control::Report).members[0].state != "in sync" {
+        world.run(world.env().now().after(Duration::from_millis(10))).unwrap();
+    }
+    control(Control::Fail { member: second });
+    world.block_on(status).unwrap().result.unwrap();
 }

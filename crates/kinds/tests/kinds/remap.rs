@@ -52,7 +52,8 @@ impl Bench {
         };
         let disks = (0..disks).map(disk).collect();
         let options = vec![size("size", blocks * BLOCK), size("block", BLOCK)];
-        Self { world, disks, shelf: Shelf::new(), options, lives: 0 }
+        let shelf = Shelf::strict(&world.env(), Stream::new(seed, "shelf", 0), Vec::new());
+        Self { world, disks, shelf, options, lives: 0 }
     }
 
     fn set(&mut self, name: &'static str, value: Value) {

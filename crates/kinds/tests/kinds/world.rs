@@ -11,8 +11,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use block::env::{
-    Address, DiskIo, Listener, LocalFuture, Open, Outcome, Socket, Storage, StorageFacts, Ticket,
-    Tickets, TimerId,
+    Address, DiskIo, Listener, LocalFuture, Open, Outcome, Place, Socket, Storage, StorageFacts,
+    StorageNow, Ticket, Tickets, TimerId,
 };
 use block::{
     Buf, BufPool, ByteRange, Control, Env, Error, ErrorKind, Extent, Lower, Mono, Op, Report,
@@ -287,6 +287,14 @@ impl Opened {
 impl Storage for Opened {
     fn facts(&self) -> &StorageFacts {
         &self.facts
+    }
+
+    fn size_now(&self) -> u64 {
+        self.file.bytes.borrow().len() as u64
+    }
+
+    fn look(&self) -> block::Result<StorageNow> {
+        Ok(StorageNow { size: self.size_now(), place: Place::There })
     }
 
     fn start(&self, io: DiskIo) -> Ticket {

@@ -68,14 +68,24 @@ impl Disk {
 
     /// What looking at it answers, with the back as it is or as another disk has it.
     fn has_lost_its_end(&self, back: &[u8]) -> bool {
-        let areas = [(Area::Front, &self.0[0][..]), (Area::Back(DATA_BYTES), back)];
-        let all = areas.into_iter().flat_map(|(area, bytes)| {
-            let copies = copies(bytes).into_iter().enumerate();
-            copies.map(move |(number, found)| CopyFound { area, number, found })
-        });
-        let (size, other) = (DATA_BYTES + 2 * AREA_BYTES, Sought::Unknown);
-        Inspection { size, copies: all.collect(), label: Ok(None), other }.has_lost_its_end()
+        seen(&self.0[0], back).has_lost_its_end()
     }
+
+    /// The same with another front.
+    fn has_lost_its_front(&self, front: &[u8]) -> bool {
+        seen(front, &self.0[1]).has_lost_its_front()
+    }
+}
+
+/// A look at a disk with these areas.
+fn seen(front: &[u8], back: &[u8]) -> Inspection {
+    let areas = [(Area::Front, front), (Area::Back(DATA_BYTES), back)];
+    let all = areas.into_iter().flat_map(|(area, bytes)| {
+        let copies = copies(bytes).into_iter().enumerate();
+        copies.map(move |(number, found)| CopyFound { area, number, found })
+    });
+    let (size, other) = (DATA_BYTES + 2 * AREA_BYTES, Sought::Unknown);
+    Inspection { size, copies: all.collect(), label: Ok(None), other }
 }
 
 /// What is found after an update of which only some sectors arrived: the old label or the new one.
@@ -85,7 +95,7 @@ fn torn(before: &Disk, active: usize, new: &Label, kept: [&dyn Fn(usize) -> bool
     let mut disk = before.clone();
     (0..2).for_each(|area| disk.write(area, number, &copy, kept[area]));
     let (_, found) = disk.read().expect("one generation is whole").expect("there is a label");
-    assert!(!disk.has_lost_its_end(&disk.0[1]));
+    assert_eq!(seen(&disk.0[0], &disk.0[1]).lost_end(), None);
     let old = label(new.sequence - 1, new.spec.len());
     assert!(found == *new || found == old, "neither the old label nor the new: {found:?}");
     found == *new
@@ -146,11 +156,37 @@ fn an_end_that_is_gone_is_told_from_one_that_was_never_written() {
         assert!(!disk.has_lost_its_end(&disk.0[1]));
         // Of the first one nothing says that it has been at the back.
         assert_eq!(disk.has_lost_its_end(&blank), last > 1, "{last}");
+        // Whatever became of the other generation at the front.
+        let mut cut = disk.clone();
+        cut.0[0][COPIES[1 - active] as usize..].iter_mut().take(8).for_each(|byte| *byte = 0);
+        assert_eq!(cut.has_lost_its_end(&blank), last > 1, "{last}");
+        let mut torn = disk.clone();
+        torn.0[0][COPIES[1 - active] as usize + 100] ^= 1;
+        assert_eq!(torn.has_lost_its_end(&blank), last > 1, "{last}");
         // A disk that grows has its first copy behind the new end in flight.
         let mut grows = disk.clone();
         let new = Label { data_bytes: 2 * DATA_BYTES, ..label(last + 1, 100) };
         grows.write(0, next_copy(active), &new.encode().unwrap(), |_| true);
         assert!(!grows.has_lost_its_end(&blank));
+    }
+}
+
+#[test]
+fn inspection_reports_front_that_is_gone() {
+    let blank = vec![0; AREA_BYTES as usize];
+    for last in 1..=5 {
+        let (disk, active) = Disk::after(last, 100);
+        // A power cut while the first one is written may leave it at the back alone.
+        assert_eq!(disk.has_lost_its_front(&blank), last > 1, "{last}");
+        // A torn update at the back leaves the other generation there.
+        let mut torn = disk.clone();
+        let new = label(last + 1, 100).encode().unwrap();
+        torn.write(1, next_copy(active), &new, |sector| sector == 0);
+        assert!(torn.has_lost_its_front(&blank));
+        // A damaged copy is still one.
+        let mut damaged = disk.0[0].clone();
+        damaged[COPIES[active] as usize + 600] ^= 1;
+        assert!(!disk.has_lost_its_front(&damaged));
     }
 }
 

@@ -110,6 +110,8 @@ pub struct Counters {
     pub records: u64,
     /// Transactions in them.
     pub transactions: u64,
+    /// Records for which the log had no room until a checkpoint was made.
+    pub waited: u64,
     /// Checkpoints.
     pub checkpoints: u64,
     /// The most pages that were in memory at once.

@@ -204,6 +204,25 @@ fn copies_that_went_on_apart_are_refused_together() {
 }
 
 #[test]
+fn open_rejects_copy_left_behind_that_continued_alone() {
+    let world = SimWorld::new(1);
+    let env = world.env();
+    block_on(&world, async {
+        let (vault, disks, trace) = begin_large(&env, 2).await;
+        disks[1].fails.set(Fails { flushes: true, ..Fails::default() });
+        scene::run(&vault, &trace, 4, 6).await.unwrap();
+        drop(vault);
+        disks[1].fails.set(Fails::default());
+        // The first copy is not opened in between: an opening raises the epoch too.
+        let two = Vault::open(&env, vec![None, Some(disks[1].lower())], &ALONE).await.unwrap();
+        scene::run(&two, &trace, 4, 4).await.unwrap();
+        drop(two);
+        let error = Vault::open(&env, some(&disks), &SMALL).await.err().unwrap();
+        assert!(error.to_string().contains("apart"), "{error}");
+    });
+}
+
+#[test]
 fn the_wrong_disk_in_a_place_is_refused() {
     let world = SimWorld::new(1);
     let env = world.env();

@@ -10,4 +10,5 @@ mod figures;
 mod golden;
 mod model;
 mod objects;
+mod room;
 mod scene;

@@ -17,9 +17,11 @@ use zerocopy::little_endian::U64;
 use crate::scene::block_on;
 
 const DISK_BYTES: u64 = 2 << 20;
-const SHAPE: Shape = Shape { log_bytes: Some(64 << 10), objects: 64, bytes: None };
+pub const SHAPE: Shape = Shape { log_bytes: Some(64 << 10), objects: 64, bytes: None };
 const OPTIONS: Options =
     Options { cache_bytes: 60 * 4096, read_only: false, may_degrade: false, vault: None };
+
+const DEGRADED: Options = Options { may_degrade: true, ..OPTIONS };
 
 /// Runs from one crash to the next.
 const LIVES: u64 = 6;
@@ -183,21 +185,24 @@ async fn shown(vault: &Vault, client: u64) -> Result<State> {
     Ok(state)
 }
 
-struct Run {
-    world: SimWorld,
+/// A vault on disks of a simulated world, and its clients.
+pub struct Run {
+    pub world: SimWorld,
     disks: Vec<Rc<SimDisk>>,
     clients: Vec<Rc<RefCell<Client>>>,
-    random: Stream,
+    pub random: Stream,
     /// What carries requests to the disks in this life.
     graph: RefCell<Option<Assembly>>,
     /// The copy that does wrong.
     bad: usize,
     rejoins: std::cell::Cell<u64>,
     crashes: std::cell::Cell<u64>,
+    /// Copies that were left behind and then opened alone.
+    forks: std::cell::Cell<u64>,
 }
 
 impl Run {
-    fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         let world = SimWorld::new(seed);
         let random = Stream::new(seed, "vault model", 0);
         let copies = random.within(1, 3);
@@ -211,11 +216,11 @@ impl Run {
         let disks = (0..copies).map(disk).collect();
         let bad = random.below(copies) as usize;
         let clients = (0..CLIENTS).map(|_| Rc::default()).collect();
-        let (graph, rejoins, crashes) = Default::default();
-        Self { world, disks, clients, random, graph, bad, rejoins, crashes }
+        let (graph, rejoins, crashes, forks) = Default::default();
+        Self { world, disks, clients, random, graph, bad, rejoins, crashes, forks }
     }
 
-    fn lowers(&self) -> Vec<Lower> {
+    pub fn lowers(&self) -> Vec<Lower> {
         let order = Stream::new(self.random.next(), "order", 0);
         let mut graph = Assembly::new(&self.world.env(), kinds::REGISTRY, false, order);
         let disk = |n: usize| {
@@ -228,15 +233,51 @@ impl Run {
         lowers
     }
 
-    async fn open(&self) -> Vault {
+    pub async fn open(&self) -> Vault {
         let lowers: Vec<_> = self.lowers().into_iter().map(Some).collect();
-        let degraded = Options { may_degrade: true, ..OPTIONS };
         match Vault::open(&self.world.env(), lowers.clone(), &OPTIONS).await {
             Err(error) if error.kind() == block::ErrorKind::Degraded => {
-                Vault::open(&self.world.env(), lowers, &degraded).await.unwrap()
+                Vault::open(&self.world.env(), lowers, &DEGRADED).await.unwrap()
             }
             opened => opened.unwrap(),
         }
+    }
+
+    /// Opens a copy that was left behind without the others, and lets it continue: all of them together are
+    /// refused then. Afterwards its disk has its former bytes again.
+    fn fork(&self, what: &str) {
+        let left = block_on(&self.world, self.left_behind());
+        self.crash(false);
+        let Some(copy) = left else { return };
+        let before = self.disks[copy].image();
+        let continued = block_on(&self.world, self.continue_alone(copy));
+        self.crash(false);
+        if continued.is_ok() {
+            self.forks.set(self.forks.get() + 1);
+            let lowers = self.lowers().into_iter().map(Some).collect();
+            let opened = block_on(&self.world, Vault::open(&self.world.env(), lowers, &DEGRADED));
+            let error = opened.err().unwrap_or_else(|| panic!("{what}: opened with copy {copy}"));
+            assert!(error.to_string().contains("apart"), "{what}: {error}");
+            self.crash(false);
+        }
+        self.disks[copy].put_back(&before);
+    }
+
+    /// A copy that the others have left behind. Nothing is written: an opening for writing raises the epoch.
+    async fn left_behind(&self) -> Option<usize> {
+        let lowers = self.lowers().into_iter().map(Some).collect();
+        let looks = Options { read_only: true, ..DEGRADED };
+        let vault = Vault::open(&self.world.env(), lowers, &looks).await.ok()?;
+        (0..vault.copies()).find(|copy| vault.standing(*copy).0 == Standing::Behind)
+    }
+
+    async fn continue_alone(&self, copy: usize) -> Result<()> {
+        let lowers = self.lowers().into_iter().enumerate();
+        let alone = lowers.map(|(n, lower)| (n == copy).then_some(lower)).collect();
+        let vault = Vault::open(&self.world.env(), alone, &DEGRADED).await?;
+        let mut transaction = vault.begin();
+        transaction.create(&Spec::cell("alone", 0, 100))?;
+        vault.commit(transaction).await
     }
 
     /// From one opening to the next crash.
@@ -266,7 +307,8 @@ impl Run {
         } else {
             drop(vault);
         }
-        self.crash();
+        self.crash(self.random.chance(600_000));
+        self.fork(what);
     }
 
     /// Of several copies the same one does wrong, now and then, in each way that a disk can.
@@ -284,13 +326,12 @@ impl Run {
         }
     }
 
-    fn crash(&self) {
+    pub fn crash(&self, power: bool) {
         self.crashes.set(self.crashes.get() + 1);
         self.world.kill();
         if let Some(graph) = self.graph.take() {
             graph.engine.abandon();
         }
-        let power = self.random.chance(600_000);
         for disk in &self.disks {
             if power {
                 disk.power_cut(self.random.pick(&CutPolicy::ALL));
@@ -357,7 +398,7 @@ async fn talk(env: Env, vault: Vault, number: u64, client: Rc<RefCell<Client>>, 
 
 #[test]
 fn what_was_answered_is_there_and_what_was_not_is_whole_or_not() {
-    let (mut commits, mut rejoins, mut crashes) = (0, 0, 0);
+    let (mut commits, mut rejoins, mut crashes, mut forks) = (0, 0, 0, 0);
     let seeds = std::env::var("N").map_or(30, |n| n.parse().expect("N is a number"));
     let first = std::env::var("SEED").map_or(0, |seed| seed.parse().expect("SEED is a number"));
     for seed in first..first + seeds {
@@ -365,17 +406,19 @@ fn what_was_answered_is_there_and_what_was_not_is_whole_or_not() {
         block_on(&run.world, async {
             Vault::format(&run.world.env(), &run.lowers(), SHAPE).await.unwrap();
         });
-        run.crash();
+        run.crash(run.random.chance(600_000));
         for life in 0..LIVES {
             run.live(&format!("SEED={seed} N=1, life {life}"));
         }
         commits += run.clients.iter().map(|client| client.borrow().commits).sum::<u64>();
         rejoins += run.rejoins.get();
         crashes += run.crashes.get();
+        forks += run.forks.get();
     }
-    println!("{commits} commits, {crashes} crashes, {rejoins} copies came back");
+    println!("{commits} commits, {crashes} crashes, {rejoins} copies came back, {forks} forks");
     assert!(commits > 20 * seeds, "{commits} commits");
     assert!(seeds < 30 || rejoins > 0, "no copy came back");
+    assert!(seeds < 30 || forks > 0, "no copy that was left behind was opened alone");
 }
 
 /// Bytes over several pages, as the state of a cell.
@@ -437,6 +480,6 @@ fn who_still_reads_what_is_deleted_does_no_harm_to_what_comes_after_it() {
                 vault.commit(transaction).await.unwrap();
             }
         });
-        run.crash();
+        run.crash(false);
     }
 }

@@ -27,7 +27,9 @@ use std::time::Duration;
 use block::env::Address;
 use block::{Env, Error, ErrorKind, Info, Result};
 use graph::engine::AnyDevice;
-use graph::kind::{DiskPlan, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, ValueType};
+use graph::kind::{
+    DiskPlan, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
+};
 use wire::nbd::{ClientConfig, ExportFacts, TransmissionFlags};
 
 use link::{Link, Reach};
@@ -51,24 +53,28 @@ pub const KIND: Kind = Kind {
             name: "nbd",
             value: ValueType::Text,
             required: true,
+            scope: Scope::Local,
             help: "where: nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH; nbds for TLS",
         },
         OptionSpec {
             name: "tls",
             value: ValueType::Table(&["ca", "cert", "key", "hostname"]),
             required: false,
+            scope: Scope::Local,
             help: "for nbds: whom to trust, our certificate and its key, the server's name",
         },
         OptionSpec {
             name: "timeout",
             value: ValueType::Duration(Duration::from_secs(600)),
             required: false,
+            scope: Scope::Local,
             help: "after this long without an answer the disk is out of service; 30s if not set",
         },
         OptionSpec {
             name: "reconnect",
             value: ValueType::Duration(Duration::from_secs(24 * 60 * 60)),
             required: false,
+            scope: Scope::Local,
             help: "how long requests are held while the server is away; then, or at once with 0s, the \
                    disk is out of service; 30s if not set",
         },
@@ -76,6 +82,7 @@ pub const KIND: Kind = Kind {
             name: "replay",
             value: ValueType::Size(0, 1 << 40),
             required: false,
+            scope: Scope::Local,
             help: "how many bytes of answered, unflushed writes are kept to be sent again after a lost \
                    connection; 64MiB if not set",
         },
@@ -83,12 +90,14 @@ pub const KIND: Kind = Kind {
             name: "connections",
             value: ValueType::Integer(1, CONNECTIONS_MAX),
             required: false,
+            scope: Scope::Local,
             help: "how many connections share the requests; 1 if not set",
         },
         OptionSpec {
             name: "unsafe_replica",
             value: ValueType::Switch,
             required: false,
+            scope: Scope::Local,
             help: "let it be a member of a mirror although it is reached over TCP",
         },
     ],

@@ -162,13 +162,12 @@ impl Inner {
         if !self.info.volatile_cache {
             return Ok(());
         }
-        self.link.flush_fault.check()?;
-        let flushed = self.flush_server().await;
-        if let Err(error) = &flushed {
-            self.link.flush_failed(error);
-        }
+        let fault = &self.link.flush_fault;
+        let flush =
+            async { self.flush_server().await.inspect_err(|error| self.link.flush_failed(error)) };
+        fault.flush(self.link.name(), flush).await?;
         // More may have been forgotten meanwhile.
-        flushed.and_then(|()| self.link.flush_fault.check())
+        fault.check()
     }
 
     /// Covers what was answered before: if it is sent again, all of that has been replayed by then.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use block::env::{Address, Socket};
 use block::{Env, Error, ErrorKind, Memory, Result};
-use tls::{Authorities, Identity, Pem, Secured};
+use tls::{Authorities, Identity, Pem, PemKey, Secured};
 use wire::nbd::ClientConfig;
 use wire::nbd::uri::{Address as UriAddress, NbdUri};
 
@@ -90,7 +90,9 @@ impl TlsFiles {
             }
             cert => cert?,
         };
-        let identity = Identity::new(&cert, &Self::read(env, key)?)?;
+        let bytes = env.read_secret(key, PEM_MAX_BYTES)?;
+        let key = PemKey { path: key.display().to_string(), bytes };
+        let identity = Identity::new(&cert, &key)?;
         identity.check_time(env.wall())?;
         Ok(Some(identity))
     }

@@ -26,7 +26,13 @@ pub fn time(limit: Duration) -> Value {
 pub fn given(uri: &str, options: Options<'_>) -> Given {
     let mut options = options.to_vec();
     options.push(("nbd", Value::Text(uri.to_owned())));
-    Given { graph: "test".to_owned(), name: "far".to_owned(), options, lowers: Vec::new() }
+    Given {
+        graph: "test".to_owned(),
+        name: "far".to_owned(),
+        options,
+        lowers: Vec::new(),
+        trusted_now: false,
+    }
 }
 
 pub fn range(at: u64, len: u64) -> ByteRange {

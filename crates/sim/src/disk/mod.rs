@@ -57,6 +57,8 @@ pub struct SimDisk {
     cuts: Stream,
     openers: plug::Openers,
     lossy: Cell<bool>,
+    /// Bytes of its file, if it was cut short.
+    short: Cell<Option<u64>>,
     reads: Cell<u64>,
 }
 
@@ -71,6 +73,8 @@ struct Flight {
     hung: bool,
     /// Whether the first of its two steps was made.
     half: bool,
+    /// Whether a read is answered with junk.
+    garbled: bool,
 }
 
 /// What goes wrong with an operation.
@@ -106,6 +110,7 @@ impl SimDisk {
             clock,
             openers: plug::Openers::default(),
             lossy: Cell::new(false),
+            short: Cell::new(None),
             reads: Cell::new(0),
         })
     }
@@ -123,6 +128,34 @@ impl SimDisk {
     /// Changes what goes wrong from now on.
     pub fn set_faults(&self, faults: Faults) {
         self.faults.set(faults);
+    }
+
+    /// Cuts its file to `size` bytes. A write behind that makes it longer again, with zeros between.
+    pub fn cut_short(&self, size: u64) {
+        self.count(Count::DiskCut);
+        self.lossy.set(true);
+        self.short.set(Some(size));
+        self.store.borrow_mut().forget_from(size / SECTOR);
+    }
+
+    /// Makes its file as long as it was, with zeros.
+    pub fn grow_back(&self) {
+        self.short.set(None);
+    }
+
+    /// Bytes of its file.
+    pub(crate) fn size(&self) -> u64 {
+        self.short.get().unwrap_or(self.config.size)
+    }
+
+    /// Answers reads within `range` that are in flight now with junk: what a disk answers after it was taken out of
+    /// service counts for nothing.
+    pub fn garble_reads(&self, range: ByteRange) {
+        for flight in self.flights.borrow_mut().values_mut() {
+            let DiskIo::Read { offset, into } = &flight.io else { continue };
+            let read = ByteRange::new(*offset, into.len() as u64).expect("a read has bytes");
+            flight.garbled = range.contains(read);
+        }
     }
 
     /// Whether it has lost something that it had answered for, otherwise than with power.
@@ -212,6 +245,7 @@ impl SimDisk {
             waker: None,
             abandoned: false,
             half: false,
+            garbled: false,
             io,
             key,
             hung,
@@ -236,8 +270,8 @@ impl SimDisk {
         let mut delay = self.config.least_ns + self.draw(flight.key, "delay") % span;
         if self.strikes(flight.key, "stall", self.faults.get().stall) {
             self.count(Count::Stall);
-            // Twice that, as zeroes and the flush behind them may take, is within what plans have mirrors wait.
-            delay += 100_000_000 + self.draw(flight.key, "stalled") % 3_500_000_000;
+            // Mirrors wait longer than three stalls: zeroes, the flush that is under way then, and the flush behind them.
+            delay += 100_000_000 + self.draw(flight.key, "stalled") % 2_500_000_000;
         }
         let now = self.clock.now();
         let whole = range_of(&flight.io).is_some_and(|range| range.len() == SECTOR);
@@ -300,6 +334,12 @@ impl SimDisk {
         self.clock.record(domain(&self.name), mix(id) ^ flight.key);
         let spoilt = self.spoilt();
         let result = self.carry_out(id, &flight);
+        if flight.garbled
+            && let DiskIo::Read { into, .. } = &flight.io
+        {
+            self.count(Count::ReadGarbled);
+            into.write().iter_mut().for_each(|byte| *byte = !*byte);
+        }
         self.destage(&flight);
         let repaired = spoilt.saturating_sub(self.spoilt());
         self.clock.counters.add_many(Count::ReadRepaired, repaired as u64);
@@ -345,6 +385,10 @@ impl SimDisk {
         {
             self.count(Count::Rot);
         }
+        if range.end() > self.size() {
+            let words = format!("read of {} bytes at {} ends early", range.len(), range.start());
+            return Err(Error::new(ErrorKind::Io, words));
+        }
         if let Some(bad) = sectors(range).find(|s| self.store.borrow().is_spoilt(*s)) {
             return Err(Error::os(5, format_args!("read of sector {bad}")));
         }
@@ -379,6 +423,9 @@ impl SimDisk {
             return Err(Error::os(28, format_args!("write of {len} bytes")));
         }
         let half = self.draw(flight.key, "half");
+        if self.size() < pending.sectors.end * SECTOR {
+            self.short.set(Some(pending.sectors.end * SECTOR));
+        }
         let mut store = self.store.borrow_mut();
         match fate {
             Fate::Error => {

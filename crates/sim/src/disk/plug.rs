@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use block::env::{CacheMode, DiskIo, Open, Storage, StorageFacts, Ticket};
+use block::env::{CacheMode, DiskIo, Open, Place, Storage, StorageFacts, StorageNow, Ticket};
 use block::seeded::{self, Bug};
 use block::{ByteRange, Error, ErrorKind, Extent, Result};
 
@@ -118,6 +118,14 @@ impl Drop for Opened {
 impl Storage for Opened {
     fn facts(&self) -> &StorageFacts {
         &self.facts
+    }
+
+    fn size_now(&self) -> u64 {
+        self.disk.size()
+    }
+
+    fn look(&self) -> Result<StorageNow> {
+        Ok(StorageNow { size: self.size_now(), place: Place::There })
     }
 
     fn start(&self, io: DiskIo) -> Ticket {

@@ -85,6 +85,14 @@ impl Store {
         put(&mut page[(sector % PER_PAGE * SECTOR) as usize..][..SECTOR as usize], bytes);
     }
 
+    /// Sectors from there on are zeros, on the medium and in the cache: their file was cut short.
+    pub fn forget_from(&mut self, sector: u64) {
+        self.cache.split_off(&sector);
+        let kept: Vec<u64> = self.medium.keys().copied().collect();
+        let last = kept.last().map_or(0, |page| (page + 1) * PER_PAGE);
+        (sector..last).for_each(|sector| self.settle(sector, None));
+    }
+
     /// The write takes effect on those of its sectors that `which` names.
     pub fn apply(&mut self, pending: &Pending, which: impl Fn(u64) -> bool) {
         for sector in pending.sectors.clone().filter(|sector| which(*sector)) {

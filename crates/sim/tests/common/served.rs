@@ -89,8 +89,13 @@ pub async fn disk(env: &Env, connections: u64, replay: u64) -> Result<Rc<dyn Any
         ("connections", Value::Integer(connections)),
         ("replay", Value::Size(replay)),
     ];
-    let given =
-        Given { graph: "test".to_owned(), name: "far".to_owned(), options, lowers: Vec::new() };
+    let given = Given {
+        graph: "test".to_owned(),
+        name: "far".to_owned(),
+        options,
+        lowers: Vec::new(),
+        trusted_now: false,
+    };
     let Maker::Disk { make, .. } = net::nbd::KIND.maker else { panic!("nbd is a disk") };
     make(&given, env, None).await
 }

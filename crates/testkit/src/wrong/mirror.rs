@@ -29,13 +29,23 @@ pub(super) struct Copies {
 }
 
 impl Copies {
-    pub fn new(members: Vec<Lower>, kept: Rc<dyn Kept>, env: &Env, sin: Option<Sin>) -> Self {
+    pub fn new(
+        members: Vec<Lower>,
+        kept: Rc<dyn Kept>,
+        env: &Env,
+        sin: Option<Sin>,
+    ) -> Result<Self> {
+        let found = kept.found(0);
+        if found.labelled && !found.fresh && found.state.is_none() {
+            let words = "the members are not new, and have no state";
+            return Err(Error::new(ErrorKind::NotFound, words));
+        }
         let states = (0..members.len()).filter_map(|port| kept.found(port).state.as_ref());
         let newest = states.max_by_key(|state| state.sequence);
         let newest = newest.filter(|_| sin != Some(Sin::ForgetsStale));
         let has_failed = |n: usize| newest.is_some_and(|state| state.bytes[n] != 0);
         let info = Info::over(members.iter().map(Lower::info)).expect("there are members");
-        Self {
+        Ok(Self {
             info: Info { size: members[0].info().size, ..info },
             failed: (0..members.len()).map(|n| Cell::new(has_failed(n))).collect(),
             members,
@@ -48,7 +58,7 @@ impl Copies {
             turn: Cell::new(0),
             resynced: Cell::new(false),
             sin,
-        }
+        })
     }
 
     fn has(&self, sin: Sin) -> bool {

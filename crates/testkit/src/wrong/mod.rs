@@ -2,11 +2,13 @@
 //!
 //! Each is a correct device but for one [`Sin`]; without any, the two of them pass.
 
+mod keeper;
 mod mirror;
 mod window;
 
 use std::rc::Rc;
 
+use block::Report;
 use graph::kind::Registry;
 use sim::Rule;
 
@@ -76,11 +78,17 @@ pub enum Sin {
     Panics,
     /// Fails now and then, for no reason.
     FailsAtRandom,
+    /// Reports as durable what it never stores.
+    NeverStores,
+    /// Formats a disk that is not new and has no state.
+    FormatsUsed,
+    /// Changes bytes below before it is sure to stay.
+    ActsUnsure,
 }
 
 impl Sin {
     /// All of them.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 33] = [
         Self::AcknowledgesEarly,
         Self::FlushSkipsMember,
         Self::IgnoresFlush,
@@ -111,10 +119,14 @@ impl Sin {
         Self::Boasts,
         Self::Panics,
         Self::FailsAtRandom,
+        Self::NeverStores,
+        Self::FormatsUsed,
+        Self::ActsUnsure,
     ];
 
     /// The rules by any of which the battery may refuse it.
     pub fn breaks(self) -> &'static [Broken] {
+        use Broken::{Builds, Foreign, Promise};
         use Broken::{Bytes, Completes, Copies, Errors, Facts, Panic, Payload, Returns, Seam};
         use Rule::{Durable, Order, Place, Status, Sticky, Whole};
         match self {
@@ -123,7 +135,9 @@ impl Sin {
             Self::IgnoresFua | Self::JoinsFlush => &[Bytes(Durable), Bytes(Order)],
             Self::ReordersOverlaps => &[Bytes(Order), Copies],
             Self::NeverResyncs => &[Bytes(Order), Bytes(Durable)],
-            Self::ForgetsStale | Self::MarksLate => &[Bytes(Order), Bytes(Durable)],
+            Self::ForgetsStale => &[Bytes(Order), Bytes(Durable)],
+            // After a power cut there may be no mark at all.
+            Self::MarksLate => &[Bytes(Order), Bytes(Durable), Builds],
             Self::RevivesEarly => &[Bytes(Order), Bytes(Durable)],
             Self::DiscardsCopies => &[Bytes(Order), Copies],
             // Of a read that it swallows the buffer shows what it held before.
@@ -144,6 +158,9 @@ impl Sin {
             Self::Boasts => &[Errors, Facts],
             Self::Panics => &[Panic],
             Self::FailsAtRandom => &[Errors],
+            Self::NeverStores => &[Promise],
+            Self::FormatsUsed => &[Foreign],
+            Self::ActsUnsure => &[Bytes(Order)],
         }
     }
 
@@ -164,6 +181,10 @@ impl Sin {
         )
     }
 
+    fn is_of_a_state(self) -> bool {
+        matches!(self, Self::NeverStores | Self::FormatsUsed | Self::ActsUnsure)
+    }
+
     fn is_of_labels(self) -> bool {
         matches!(self, Self::ForgetsStale | Self::MarksLate | Self::RevivesEarly)
     }
@@ -174,6 +195,7 @@ const SIZE: u64 = 48 << 10;
 /// A device with that sin.
 pub fn subject(sin: Sin) -> Subject {
     match sin {
+        _ if sin.is_of_a_state() => keeper(Some(sin)),
         _ if sin.is_of_labels() => copies(Some(sin)).on_labels(),
         _ if sin.is_of_copies() => copies(Some(sin)),
         _ => one(Some(sin)),
@@ -186,10 +208,25 @@ pub fn copies(sin: Option<Sin>) -> Subject {
     let subject = Subject::new(&name, Registry(&[]), 2, SIZE, move |graph, lowers| {
         let members = lowers.iter().map(|lower| graph.lower(*lower)).collect();
         let kept = graph.kept("copies", lowers);
-        let device = mirror::Copies::new(members, kept, graph.env(), sin);
+        let device = mirror::Copies::new(members, kept, graph.env(), sin)?;
         graph.adopt("copies", Rc::new(device), lowers)
     });
     subject.with_copies(1)
+}
+
+/// A device that keeps a number on its lower.
+pub fn keeper(sin: Option<Sin>) -> Subject {
+    let name = sin.map_or("a keeper".to_owned(), |sin| format!("a keeper, {sin:?}"));
+    let subject = Subject::new(&name, Registry(&[]), 1, SIZE, move |graph, lowers| {
+        let kept = graph.kept("keeper", lowers);
+        let device = keeper::Keeper::new(graph.lower(lowers[0]), kept, graph.env(), sin)?;
+        graph.adopt("keeper", device, lowers)
+    });
+    let starts = |report: &Report| report.counters.iter().map(|(_, starts)| *starts).sum::<u64>();
+    subject.on_labels().promising(move |before, after| match (starts(before), starts(after)) {
+        (before, after) if after < before => Err(format!("{after} starts after {before}")),
+        _ => Ok(()),
+    })
 }
 
 /// A device that passes everything on to one.

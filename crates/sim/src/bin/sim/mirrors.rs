@@ -9,6 +9,7 @@ use block::{ByteRange, Control, Op, Report};
 use sim::draw::Stream;
 use sim::{Assembly, Client, Count, Faults, PartId, SimDisk, SimWorld};
 
+use crate::plan::{self, Plan};
 use crate::shapes::{Member, Mirror};
 
 /// The most that is read at once to compare.
@@ -19,6 +20,9 @@ const READ_ERRORS_MAX: u64 = 10;
 
 /// How long they count.
 const READ_ERRORS_WITHIN: Duration = Duration::from_secs(600);
+
+/// Commands of a round to a member that relapses.
+const RELAPSES: u64 = 12;
 
 const IN_SYNC: &str = "in sync";
 
@@ -31,6 +35,8 @@ pub struct Mirrors {
     troubled: BTreeSet<PartId>,
     /// Whether the others may be taken out for their errors, too.
     may_fail: bool,
+    /// Whether commands come fast, and take a member out as often as they bring it back.
+    relapses: bool,
 }
 
 /// A broken promise, in words.
@@ -38,13 +44,12 @@ type Wrong = String;
 
 impl Mirrors {
     /// Those of a graph over `disks`. `trouble`: what goes wrong with the member of each that may
-    /// fail, by whether it is one disk; none if the disks have their troubles already. `may_fail`: whether members
-    /// may be taken out for these.
+    /// fail, by whether it is one disk; none if the disks have their troubles already.
     pub fn new(
         world: &SimWorld,
         disks: &[Rc<SimDisk>],
         all: Vec<Mirror>,
-        may_fail: bool,
+        plan: &Plan,
         trouble: impl Fn(bool) -> Option<Faults>,
     ) -> Self {
         let mut troubled = BTreeSet::new();
@@ -61,7 +66,8 @@ impl Mirrors {
             }
         }
         let (world, disks, all) = (world.clone(), disks.to_vec(), Rc::new(all));
-        Self { world, disks, all, troubled, may_fail }
+        let Plan { may_fail, relapses, .. } = *plan;
+        Self { world, disks, all, troubled, may_fail, relapses }
     }
 
     /// Takes members out and brings them back, now and then, while requests are on their way.
@@ -70,16 +76,22 @@ impl Mirrors {
             return;
         }
         let (graph, all, world) = (graph.clone(), self.all.clone(), self.world.clone());
-        let env = self.world.env();
-        let pauses = draw.within(1, 6);
+        let disks = self.disks.clone();
+        let (env, relapses) = (self.world.env(), self.relapses);
+        let pauses = if relapses { RELAPSES } else { draw.within(1, 6) };
         env.clone().spawn("commands", async move {
             for _ in 0..pauses {
                 env.sleep(Duration::from_nanos(draw.below(within_ns / pauses) + 1)).await;
                 let mirror = &all[draw.below(all.len() as u64) as usize];
                 let any = draw.below(mirror.members.len() as u64) as usize;
-                let member = mirror.members[mirror.victim.unwrap_or(any)].part;
-                let member = graph.name(member).to_owned();
-                let control = match draw.below(5) {
+                let member = &mirror.members[mirror.victim.unwrap_or(any)];
+                if relapses {
+                    let is_late = draw.below(2) == 0;
+                    let faults = if is_late { plan::relapsing() } else { Faults::default() };
+                    mirror.disks_of_victim().for_each(|disk| disks[disk].set_faults(faults));
+                }
+                let member = graph.name(member.part).to_owned();
+                let control = match draw.below(if relapses { 4 } else { 5 }) {
                     0 | 1 => Control::Fail { member },
                     2 => Control::Resync { member: None },
                     _ => Control::Resync { member: Some(member) },
@@ -89,6 +101,12 @@ impl Mirrors {
                 if done && matches!(control, Control::Fail { .. }) {
                     world.counters().add(Count::MemberFailed);
                 }
+            }
+            // All are resynced while writes of the resyncs before are late.
+            for mirror in all.iter().filter(|_| relapses) {
+                let none = Faults::default();
+                mirror.disks_of_victim().for_each(|disk| disks[disk].set_faults(none));
+                let _ = graph.control(mirror.part, &Control::Resync { member: None });
             }
         });
     }
@@ -288,6 +306,12 @@ impl Mirrors {
 }
 
 impl Mirror {
+    /// The disks of the member that may fail, if one may.
+    fn disks_of_victim(&self) -> impl Iterator<Item = usize> + '_ {
+        let victim = self.victim.map(|victim| &self.members[victim]);
+        victim.into_iter().flat_map(|victim| victim.disks.iter().copied())
+    }
+
     /// Whether a member may stay out in the end: it fails on purpose, or what it is copied from may.
     fn may_miss(&self, member: usize) -> bool {
         self.is_spare || self.victim == Some(member) && self.members[member].fails

@@ -19,6 +19,8 @@ pub struct Plan {
     pub within_budget: bool,
     /// How long a mirror waits for its members: less than a late answer may take, or more.
     pub patience: Duration,
+    /// Whether the member that may fail is taken out and brought back again and again, and is late often.
+    pub relapses: bool,
     /// The height of the graph.
     pub depth: u32,
     /// Whether tables fuse.
@@ -88,6 +90,7 @@ impl Plan {
             may_fail: matches!(class, Some(Class::Told | Class::Lost)),
             within_budget: class.is_none(),
             patience: Duration::from_secs(if hasty { 2 } else { 8 }),
+            relapses: hasty && class.is_none() && Stream::new(seed, "relapses", 0).below(2) == 0,
             depth: draw.below(4) as u32,
             fuse: draw.below(2) == 0,
             timeout: Duration::from_secs(draw.within(10, 30)),
@@ -99,6 +102,11 @@ impl Plan {
             rounds: (0..draw.within(1, 3)).map(|_| end(&draw, class)).collect(),
         }
     }
+}
+
+/// The faults of a member that relapses: many answers are late.
+pub fn relapsing() -> Faults {
+    Faults { stall: 400_000, ..Faults::default() }
 }
 
 /// What goes wrong with the member that a mirror must do without; `is_disk`: it is one disk.
@@ -162,6 +170,7 @@ fn mix(draw: &Stream) -> Mix {
         fua: draw.pick(&[0, 100_000, 500_000]),
         abandon: draw.pick(&[0, 0, 30_000]),
         pause: draw.pick(&[0, 100_000, 500_000]),
+        longest: None,
     }
 }
 

@@ -5,18 +5,18 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::ErrorKind;
-use block::env::Address;
-use export::nbd::{Export, Limits, Server};
+use export::nbd::Server;
 use graph::engine::Engine;
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
 use sim::{
-    Assembly, Client, Count, Counters, CutPolicy, Door, Model, PartId, Promise, Remote, SimDisk,
-    SimWorld, Stuck,
+    Assembly, Client, Count, Counters, CutPolicy, Door, Model, PartId, Promise, SimDisk, SimWorld,
+    Stuck,
 };
 
 use crate::mirrors::Mirrors;
 use crate::plan::{self, End, Plan};
+use crate::served::serve;
 use crate::shapes::{self, Step};
 
 /// In virtual time: longer than any work takes that takes an end.
@@ -152,8 +152,11 @@ impl Trial {
         let drawn = shapes::draw(&mut graph, &draw, steps, block, depth, patience, within_budget)
             .map_err(|error| Failure(format!("a graph can be built: {error}")))?;
         let troubles = Stream::new(seed, "troubles", 0);
-        let mirrors = Mirrors::new(&world, &disks, drawn.mirrors, plan.may_fail, |is_disk| {
-            plan.within_budget.then(|| plan::trouble(&troubles, is_disk))
+        let mirrors = Mirrors::new(&world, &disks, drawn.mirrors, &plan, |is_disk| {
+            plan.within_budget.then(|| match plan.relapses {
+                true => plan::relapsing(),
+                false => plan::trouble(&troubles, is_disk),
+            })
         });
         let running = Running::new(graph, drawn.top, plan.connections, 0)?;
         let model = Rc::new(Model::new(seed, running.client.info().size));
@@ -422,18 +425,7 @@ impl Running {
         let (env, node) = (graph.env().clone(), graph.node(top));
         let client = Client::new(&graph.engine, node);
         let kept_bytes = env.pool().used_bytes();
-        let (mut door, mut server) = (Door::Graph(client.clone()), None);
-        if connections > 0 {
-            let export = Export::new(&env, &graph.engine, node, "volume", "");
-            let served = Server::new(&env, vec![export], Limits::default(), |_| {});
-            let at = Address::Unix("/socket".into());
-            let listener = env.listen(&at).map_err(|error| Failure(error.to_string()))?;
-            served.serve(listener);
-            server = Some(served);
-            let draw = Stream::new(env.random("connections"), "connections", start);
-            let info = client.info().clone();
-            door = Door::Nbd(Remote::new(&env, &at, "volume", info, connections, draw));
-        }
+        let (door, server) = serve(&env, &graph.engine, node, connections, start)?;
         Ok(Self { graph: Rc::new(graph), client, door, server, kept_bytes })
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use block::ErrorKind;
 use graph::labels::{self, Opening, Why};
 use graph::live::Unchanged;
+use graph::spec::Spec;
 use meta::Machine;
 use sim::workload::Worker;
 use sim::{Client, Count, Door, Faults};
@@ -88,7 +89,10 @@ impl Trial {
             let well: Vec<_> = self.in_sync.iter().copied().filter(well).collect();
             self.in_sync = well;
         }
-        if due == Due::Done { self.which(shape) } else { Ok(()) }
+        if due == Due::Done {
+            self.between = Some([self.shape.clone(), shape]);
+        }
+        self.which()
     }
 
     fn crash(&mut self, crash: Crash) -> Result<(), Failure> {
@@ -99,8 +103,11 @@ impl Trial {
     }
 
     /// Of the graph from before a change and the one after it, one comes up; the other one is refused
-    /// where it would lose track of a disk.
-    fn which(&mut self, after: Shape) -> Result<(), Failure> {
+    /// where it would lose track of a disk. Which one it is may be different after another crash, as long as neither has
+    /// come up: what the labels say need not be durable.
+    pub(super) fn which(&mut self) -> Result<(), Failure> {
+        let Some([before, after]) = self.between.clone() else { return Ok(()) };
+        self.shape = before;
         if after.members == self.shape.members {
             // Both are over the same disks, and the same bytes.
             if self.draw.below(2) == 0 {
@@ -172,11 +179,11 @@ impl Trial {
             take: false,
             changes: true,
         };
-        let text = wish.shape.text(None);
+        let spec = Spec::parse(&wish.shape.text(None), "g.toml", &|_| None);
         let change = async {
             let turn = live.turn().await;
             let now = live.now();
-            let looked = look(&text, &env, engine, opening, now.labels.as_ref()).await;
+            let looked = look(&spec, &env, engine, opening, now.labels.as_ref()).await;
             let (planned, survey) = looked?;
             live.change(&turn, planned, Some(survey), PATIENCE).await.map(drop)
         };

@@ -48,6 +48,9 @@ impl Trial {
     /// While nothing runs, hands do something; then it starts again, now and then at the second try.
     pub(super) fn between(&mut self) -> Result<(), Failure> {
         self.settle()?;
+        if let Some(cut) = self.cut.take() {
+            return self.long_again(cut);
+        }
         let hand = if self.takes(What::Hand) { self.draw.pick(&HANDS) } else { Hand::Nothing };
         self.note(What::Hand, format!("{hand:?}"));
         match hand {
@@ -63,6 +66,23 @@ impl Trial {
         }
         self.interrupted(Ask::default())?;
         self.up(Ask::default())
+    }
+
+    /// A file that was cut short is made long again: with zeros where the label was, its disk is not used unasked.
+    fn long_again(&mut self, cut: usize) -> Result<(), Failure> {
+        self.put_all_back();
+        self.disks[cut].grow_back();
+        match self.start(Ask::default(), LIMIT)? {
+            Start::Up => self.check(),
+            Start::Refused(Some(_), words)
+                if words.contains("--wipe") || words.contains("repair") =>
+            {
+                // It is another disk from now on.
+                self.images[cut] = None;
+                self.up(Ask { wipe: Some(cut), ..Ask::default() })
+            }
+            other => Err(wrong(format!("a disk without its end is refused: {}", other.words()))),
+        }
     }
 
     /// A start that does not come to its end.
@@ -96,6 +116,7 @@ impl Trial {
                 self.in_sync = before;
             }
             self.settle()?;
+            self.which()?;
         }
         Ok(())
     }
@@ -145,18 +166,23 @@ impl Trial {
         self.put_all_back();
         let any = self.any_member();
         let spare = self.in_sync.iter().any(|n| *n != any);
-        let mut knows_more = false;
+        let knows_more = self.knows_more(any)?;
+        // Where the others were never told, --degraded is the operator's decision.
+        if !spare && !knows_more {
+            self.stale_alone(any)?;
+        }
         if spare {
-            knows_more = self.knows_more(any)?;
             self.plug(any, None);
             match self.start(Ask::default(), LIMIT)? {
                 Start::Refused(Some(Why::Degraded), _) => {}
+                Start::Refused(Some(Why::Missing), words)
+                    if words.contains(NOBODY) && !self.somebody()? => {}
                 Start::Refused(_, words) => {
                     return Err(wrong(format!("it says what is missing: {words}")));
                 }
                 _ => return Err(wrong("nothing comes up with less unasked")),
             }
-            let ask = Ask { degraded: true, ..Ask::default() };
+            let ask = Ask { degraded: true, leftover: self.leftover(), ..Ask::default() };
             self.interrupted(ask)?;
             match self.start(ask, LIMIT)? {
                 Start::Up => {
@@ -181,6 +207,32 @@ impl Trial {
                 self.up(Ask { trust, ..Ask::default() })
             }
             other => Err(wrong(format!("what was away comes back: {}", other.words()))),
+        }
+    }
+
+    /// A member that an earlier `trust` in the spec may name.
+    fn leftover(&self) -> Option<usize> {
+        (self.draw.below(2) == 0).then(|| self.any_member())
+    }
+
+    /// The only member in sync is away. The others do not come up without it, whatever the spec trusts, unless one of
+    /// them has every write that was answered: its copy was finished just before the process ended.
+    fn stale_alone(&mut self, only: usize) -> Result<(), Failure> {
+        self.plug(only, None);
+        let leftover = self.leftover().filter(|n| *n != only);
+        match self.start(Ask { degraded: true, leftover, ..Ask::default() }, LIMIT)? {
+            Start::Refused(None, words) if words.contains(NOBODY) => {
+                self.world.counters().add(Count::StaleRefused);
+                Ok(())
+            }
+            // It alone may have been told that a change is undone.
+            Start::Refused(..) => Ok(()),
+            Start::Up => {
+                self.check()?;
+                self.kill()?;
+                self.settle()
+            }
+            Start::Unfinished => Err(wrong("it comes up in time, or is refused")),
         }
     }
 

@@ -18,6 +18,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::{ByteRange, Control, Error, ErrorKind, Op, Report as DeviceReport};
+use export::nbd::Server;
 use graph::engine::Engine;
 use graph::labels::{Labels, Opening, Survey, Why};
 use graph::live::{Live, Now, Unchanged};
@@ -30,6 +31,7 @@ use sim::{
     SimWorld,
 };
 
+use crate::served::serve;
 use crate::trial::{Failure, Report};
 
 mod changes;
@@ -107,7 +109,12 @@ enum Load {
 struct Ask {
     degraded: bool,
     elsewhere: bool,
+    /// The member that a command at this start trusts.
     trust: Option<usize>,
+    /// The member that the spec trusts, from an earlier time.
+    leftover: Option<usize>,
+    /// The disk that is labelled whatever is on it.
+    wipe: Option<usize>,
 }
 
 /// What came of a start.
@@ -147,10 +154,14 @@ struct Trial {
     in_sync: Vec<usize>,
     /// The disk that has errors, or had them in this life of the process: its last flush may have failed.
     ill: Option<usize>,
+    /// The disk whose file was cut short in this life of the process.
+    cut: Option<usize>,
     /// Disks that were ever part of the graph.
     used: BTreeSet<usize>,
     /// Whether some labels may tell of another graph than others: until it comes up again, all of them are needed.
     torn: bool,
+    /// The graphs from before and after the change that left labels torn, if both may come up.
+    between: Option<[Shape; 2]>,
     /// What is wrong with the disks from the beginning, if anything is.
     doubt: Option<Doubt>,
     /// The lives so far, and those within hands.
@@ -163,6 +174,9 @@ struct Running {
     engine: Engine,
     live: Rc<Live>,
     client: Client,
+    /// How workers reach it: a server and its clients, or straight.
+    door: Door,
+    server: Option<Server>,
 }
 
 /// Runs a seed, but for the steps that `history` leaves away.
@@ -252,8 +266,10 @@ impl Trial {
             running: None,
             in_sync: vec![0],
             ill: None,
+            cut: None,
             used: (0..count).collect(),
             torn: false,
+            between: None,
             doubt,
             life: 0,
             history: history.clone(),
@@ -300,19 +316,20 @@ impl Trial {
             let order = Stream::new(self.seed, "order", self.starts);
             engine.shuffle(move |ready| order.below(ready as u64) as usize);
             env.spawn("engine", engine.clone().drive());
-            let text = self.shape.text(ask.trust);
+            let text = self.shape.text(ask.leftover);
+            let trust = ask.trust.map(|n| self.shape.member(n));
             let id = if ask.elsewhere { THERE } else { HERE };
             let opening = Opening {
                 machine: Machine::new("host", id),
                 degraded: ask.degraded,
-                wipe: Vec::new(),
+                wipe: ask.wipe.map(shape::name).into_iter().collect(),
                 replaced: Vec::new(),
                 grow: BTreeMap::new(),
                 take: false,
                 changes: false,
             };
             let (world, opened) = (self.world.env(), engine.clone());
-            let opening = async move { open(&text, &world, &opened, opening).await };
+            let opening = async move { open(&text, trust, &world, &opened, opening).await };
             let up = self.world.block_on(async move { env.within(limit, opening).await })?;
             match up {
                 None => {
@@ -321,9 +338,12 @@ impl Trial {
                 }
                 Some(Ok(live)) => {
                     self.world.counters().add(Count::Labelled);
-                    self.torn = false;
-                    let client = Client::new(&engine, live.now().graph.exports()[0].node);
-                    self.running = Some(Running { engine, live: Rc::new(live), client });
+                    (self.torn, self.between) = (false, None);
+                    let node = live.now().graph.exports()[0].node;
+                    let (env, count) = (self.world.env(), self.connections());
+                    let (door, server) = serve(&env, &engine, node, count, self.starts)?;
+                    let (client, live) = (Client::new(&engine, node), Rc::new(live));
+                    self.running = Some(Running { engine, live, client, door, server });
                     self.note_copies()?;
                     return Ok(Start::Up);
                 }
@@ -340,6 +360,16 @@ impl Trial {
             }
         }
         Err(wrong("a labelled graph comes up again: its disks stay in use"))
+    }
+
+    /// Over how many NBD connections clients come; straight into the graph if none. In doubt they look at errors,
+    /// of which NBD carries a number only.
+    fn connections(&self) -> usize {
+        let draw = Stream::new(self.seed, "connections", 0);
+        match draw.below(3) {
+            0 if self.doubt.is_none() => draw.within(1, 3) as usize,
+            _ => 0,
+        }
     }
 
     /// Starts the process; it must come up, and show what it must show.
@@ -371,7 +401,7 @@ impl Trial {
         let running = self.running.as_ref().expect("it runs");
         Worker {
             env: self.world.env(),
-            client: Door::Graph(running.client.clone()),
+            client: running.door.clone(),
             model: self.model.clone(),
             tally: self.tally.clone(),
             draw: Stream::new(self.seed, "worker", number),
@@ -429,9 +459,12 @@ impl Trial {
     fn life(&mut self, load: Load) -> Result<(), Failure> {
         let Course { end, changes, clients } = self.course(load);
         if self.takes(What::Trouble) {
-            self.trouble(end)?;
+            self.trouble(end, changes)?;
             let soon = Duration::from_nanos(self.draw.within(1_000, 8_000_000));
             self.bring_back(soon);
+            if changes == 0 && self.ill.is_none() && self.cut.is_none() {
+                self.take_out(soon);
+            }
         }
         for n in 0..clients {
             if self.takes(What::Client(n)) {
@@ -451,7 +484,7 @@ impl Trial {
         self.come_to(end)?;
         self.calm();
         for n in self.shape.members.clone() {
-            if self.draw.below(4) == 0 {
+            if self.draw.below(4) == 0 && self.cut != Some(n) {
                 self.images[n] = Some(self.disks[n].image());
             }
         }
@@ -511,7 +544,7 @@ impl Trial {
     }
 
     /// One member that another can stand in for has errors, or is taken out by command.
-    fn trouble(&mut self, end: End) -> Result<(), Failure> {
+    fn trouble(&mut self, end: End, changes: u64) -> Result<(), Failure> {
         let in_sync = self.in_sync_now()?;
         let any = self.any_member();
         if in_sync == [any] || self.plugged.contains(&None) {
@@ -525,6 +558,7 @@ impl Trial {
                 // It may be the last one, or out already.
                 if self.control(&Control::Fail { member }).is_ok() {
                     self.world.counters().add(Count::MemberFailed);
+                    self.disks[any].garble_reads(self.data());
                 }
                 none
             }
@@ -532,6 +566,12 @@ impl Trial {
             // than a mirror survives.
             (1, End::Stop) => Faults { flush_error: rate, ..none },
             (1 | 2, _) => Faults { write_error: rate, ..none },
+            (_, End::PowerAfter(_) | End::KillAfter(_) | End::KillAtFailure(_)) if changes == 0 => {
+                self.disks[any]
+                    .cut_short(self.draw.below(self.disks[any].config().size / 512) * 512);
+                self.cut = Some(any);
+                none
+            }
             _ => none,
         };
         self.note(What::Trouble, format!("d{any}: {faults:?}"));
@@ -572,7 +612,11 @@ impl Trial {
 
     /// Flushes and closes, as the server does.
     fn stop(&mut self) -> Result<(), Failure> {
-        let client = self.running.as_ref().expect("it runs").client.clone();
+        let Running { client, door, server, .. } = self.running.as_ref().expect("it runs");
+        if let (Door::Nbd(remote), Some(server)) = (door, server) {
+            remote.close();
+            self.world.block_on(server.stop(LIMIT))?;
+        }
         let flushed = self.world.block_on(client.send(Op::Flush))?;
         flushed.result.map_err(|error| wrong(format!("a calm graph can be flushed: {error}")))?;
         // A disk of which an earlier flush has failed is out by now.
@@ -651,9 +695,14 @@ impl Trial {
         self.judge()
     }
 
+    /// The bytes of a disk between its label areas.
+    fn data(&self) -> ByteRange {
+        ByteRange::new(meta::DATA_START, self.shape.data_bytes()).expect("some bytes")
+    }
+
     /// Members in sync hold the same.
     fn alike(&self) -> Result<(), Failure> {
-        let data = ByteRange::new(meta::DATA_START, self.shape.data_bytes()).expect("some bytes");
+        let data = self.data();
         let first = self.disks[self.in_sync_now()?[0]].peek(data);
         for n in self.in_sync_now()? {
             self.world.counters().add(Count::Compared);
@@ -665,27 +714,31 @@ impl Trial {
     }
 }
 
-/// Opens the graph of a text as `serve` does.
+/// Opens the graph of a text as `serve` does; `trust`: the member that a command trusts.
 async fn open(
     text: &str,
+    trust: Option<String>,
     env: &block::Env,
     engine: &Engine,
     opening: Opening,
 ) -> Result<Live, Unchanged> {
-    let (planned, survey) = look(text, env, engine, opening, None).await?;
+    let mut spec = Spec::parse(text, "g.toml", &|_| None);
+    if let Some(member) = trust {
+        spec.trust(&member, kinds::REGISTRY).expect("it is a member of the mirror");
+    }
+    let (planned, survey) = look(&spec, env, engine, opening, None).await?;
     Live::open(env, engine, planned, Some(survey)).await
 }
 
-/// What a text says, and what is on its disks. `running`: what is open already.
+/// Looks at the disks of a spec and plans it. `running`: the labels that are open already.
 async fn look(
-    text: &str,
+    spec: &Spec,
     env: &block::Env,
     engine: &Engine,
     opening: Opening,
     running: Option<&Labels>,
 ) -> Result<(Planned, Survey), Unchanged> {
-    let spec = Spec::parse(text, "g.toml", &|_| None);
-    let survey = Survey::take(&spec, kinds::REGISTRY, env, engine, opening, false, running).await;
+    let survey = Survey::take(spec, kinds::REGISTRY, env, engine, opening, false, running).await;
     if !survey.refusals().is_empty() {
         return Err(Unchanged::Refused(survey.refusals().to_vec()));
     }

@@ -1,0 +1,150 @@
+//! The largest graphs that a spec may describe: their size must not keep a command busy.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
+
+mod common;
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use common::Dir;
+
+/// The longest that one command may take for a legal graph.
+const TAKES_AT_MOST: Duration = Duration::from_secs(2);
+
+/// Devices of a spec, and devices on one another, the disk included.
+const DEVICES_MAX: usize = 4096;
+const DEPTH_MAX: usize = 32;
+
+/// A text that a label takes has at most so many bytes.
+const LABEL_SPEC_BYTES_MAX: usize = 120 << 10;
+
+/// Runs a command that must end with `code` within the limit, and returns what it printed.
+fn in_time(dir: &Dir, code: i32, args: &[&str]) -> String {
+    let begun = Instant::now();
+    let ran = dir.cairn(args);
+    let took = begun.elapsed();
+    assert_eq!(ran.code, code, "cairn {args:?}: {ran:?}");
+    assert!(took <= TAKES_AT_MOST, "cairn {args:?} took {took:?}");
+    ran.out
+}
+
+/// `layers` layers of `parts` partitions and a concat of all of them: `parts` ways down from each layer to the next.
+fn stacked(layers: usize, parts: usize) -> String {
+    let mut text = String::new();
+    let mut below = "d".to_owned();
+    for layer in 0..layers {
+        let names: Vec<_> = (0..parts).map(|part| format!("p{layer}x{part}")).collect();
+        for name in &names {
+            let _ = writeln!(
+                text,
+                "{name} = {{ kind = \"partition\", on = \"{below}\", size = \"64KiB\" }}"
+            );
+        }
+        let on: Vec<_> = names.iter().map(|name| format!("\"{name}\"")).collect();
+        let _ = writeln!(text, "c{layer} = {{ kind = \"concat\", on = [{}] }}", on.join(", "));
+        below = format!("c{layer}");
+    }
+    text
+}
+
+/// A graph on two labelled disks with a mirror on top. The mirror keeps a state in their labels, which each start reads.
+fn labelled(devices: &str, top: &str) -> String {
+    format!(
+        "name = \"large\"\n[disk]\n\
+         d = {{ file = \"d.img\", size = \"512MiB\", create = true, label = true }}\n\
+         e = {{ file = \"e.img\", size = \"512MiB\", create = true, label = true }}\n\
+         [device]\n{devices}\
+         m = {{ kind = \"mirror\", on = [\"{top}\", \"e\"] }}\n\
+         [export]\nvol = {{ on = \"m\" }}\n"
+    )
+}
+
+/// Validates and starts the graph, then looks at the labels that the start wrote.
+fn all_in_time(text: &str) {
+    let dir = Dir::in_memory();
+    dir.write("large.toml", text);
+    in_time(&dir, 0, &["validate", "large.toml"]);
+    in_time(&dir, 0, &["serve", "large.toml", "--dry-run"]);
+    in_time(&dir, 0, &["serve", "large.toml", "--run", "true"]);
+    in_time(&dir, 0, &["serve", "large.toml", "--run", "true"]);
+    let found = in_time(&dir, 0, &["import"]);
+    assert!(found.contains("would come up"), "{found}");
+    in_time(&dir, 0, &["check"]);
+    in_time(&dir, 0, &["import", "large", "--run", "true"]);
+    change_in_time(&dir, text);
+    // The disk that has the most beneath the mirror is the only one here.
+    std::fs::rename(dir.path("e.img"), dir.path("run/e.img")).unwrap();
+    in_time(&dir, 0, &["import"]);
+    in_time(&dir, 10, &["check"]);
+}
+
+/// Changes the lowest disk, so that all devices are compared with those before.
+fn change_in_time(dir: &Dir, text: &str) {
+    dir.write("changed.toml", &text.replace("d.img\"", "d.img\", timeout = \"20s\""));
+    let serve = dir.serve(&["large.toml"]);
+    in_time(dir, 0, &["apply", "changed.toml"]);
+    assert_eq!(serve.stop().code, 0);
+}
+
+#[test]
+fn start_ends_in_time_for_deep_stack_of_partitions() {
+    let layers = (DEPTH_MAX - 2) / 2;
+    all_in_time(&labelled(&stacked(layers, 8), &format!("c{}", layers - 1)));
+}
+
+#[test]
+fn start_ends_in_time_for_largest_spec_that_a_label_takes() {
+    let layers = (DEPTH_MAX - 2) / 2;
+    let (mut parts, mut text) = (1, String::new());
+    loop {
+        let next = stacked(layers, parts);
+        if next.len() > LABEL_SPEC_BYTES_MAX || layers * (parts + 1) > DEVICES_MAX - 3 {
+            break;
+        }
+        (text, parts) = (next, parts + 1);
+    }
+    all_in_time(&labelled(&text, &format!("c{}", layers - 1)));
+}
+
+/// As [`stacked`], with a mirror of two partitions in each layer: each of them keeps a state, and asks for its disks.
+fn mirrored(layers: usize) -> String {
+    let mut text = String::new();
+    let mut below = "d".to_owned();
+    for layer in 0..layers {
+        for part in ["a", "b"] {
+            let _ = writeln!(
+                text,
+                "{part}{layer} = {{ kind = \"partition\", on = \"{below}\", size = \"{}KiB\" }}",
+                64 << (layers - layer)
+            );
+        }
+        let _ =
+            writeln!(text, "r{layer} = {{ kind = \"mirror\", on = [\"a{layer}\", \"b{layer}\"] }}");
+        below = format!("r{layer}");
+    }
+    text
+}
+
+#[test]
+fn start_ends_in_time_for_deep_stack_of_mirrors() {
+    // A request through more of them needs more buffers than a graph may have.
+    let layers = 5;
+    all_in_time(&labelled(&mirrored(layers), &format!("r{}", layers - 1)));
+}
+
+#[test]
+fn start_ends_in_time_for_widest_spec() {
+    let dir = Dir::in_memory();
+    let (mut disks, mut devices) = (String::new(), String::new());
+    for n in 0..DEVICES_MAX / 2 {
+        let _ = writeln!(disks, "d{n} = {{ null = \"1MiB\" }}");
+        let _ =
+            writeln!(devices, "p{n} = {{ kind = \"partition\", on = \"d{n}\", size = \"rest\" }}");
+    }
+    let text = format!(
+        "name = \"wide\"\n[disk]\n{disks}[device]\n{devices}[export]\nvol = {{ on = \"p0\" }}\n"
+    );
+    dir.write("wide.toml", &text);
+    in_time(&dir, 0, &["validate", "wide.toml"]);
+    in_time(&dir, 0, &["serve", "wide.toml", "--run", "true"]);
+}

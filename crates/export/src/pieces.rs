@@ -1,0 +1,39 @@
+//! Long requests, carried out piece by piece.
+
+use block::seeded::{self, Bug};
+use block::{ByteRange, Op, Result};
+
+use crate::nbd::Export;
+
+/// Trims, writes of zeroes and discards longer than this are carried out in pieces: a change of the graph waits
+/// for one piece, not for a request that may take minutes.
+pub const PIECE_BYTES: u64 = 16 << 20;
+
+/// Carries out `whole`, one piece after the other; each is admitted like a request of its own. The first error
+/// ends it and is its answer. `None`: `goes_on` was false between two pieces, and the rest is not begun.
+pub async fn in_pieces(
+    export: &Export,
+    whole: ByteRange,
+    piece_bytes: u64,
+    goes_on: impl Fn() -> bool,
+    op_of: impl Fn(ByteRange) -> Op,
+) -> Option<Result<()>> {
+    let unadmitted = seeded::on(Bug::PieceUnadmitted).then(|| export.engine.lower(export.node));
+    let mut at = whole.start();
+    while at < whole.end() {
+        if !goes_on() {
+            return None;
+        }
+        let end = whole.end().min(at.saturating_add(piece_bytes));
+        let op = op_of(ByteRange::between(at, end).expect("not empty"));
+        let done = match &unadmitted {
+            Some(lower) => lower.call(op).await,
+            None => export.engine.call(export.node, op).await,
+        };
+        match done.result {
+            Err(error) if !seeded::on(Bug::PieceErrorForgotten) => return Some(Err(error)),
+            _ => at = end,
+        }
+    }
+    Some(Ok(()))
+}

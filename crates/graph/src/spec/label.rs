@@ -1,0 +1,99 @@
+//! Reads the spec in a label, which is outside input: anyone who had the disk may have written it. The lists here are the only
+//! ones of its permitted keys (`docs/formats/label.md`).
+
+use block::seeded::{self, Bug};
+
+use super::draft::{EXPORT_OPTIONS, options_of};
+use super::fault::{Log, Position};
+use super::parse::{Entry, Section, Spec};
+use super::tree::{Raw, Word};
+use crate::kind::{Kind, OptionSpec, Registry, Scope};
+
+/// Sections of a spec that labels hold.
+const SECTIONS: [&str; 4] = ["name", "disk", "device", "export"];
+
+/// Keys of a disk in a label. Its place, and how it is opened, belong to the machine.
+const OF_DISK: [&str; 3] = ["uuid", "size", "block"];
+
+impl Spec {
+    /// Reads the spec in a label of `graph`; `file` names the label in messages. A key that Cairn never writes into a label
+    /// is a fault, and is left out.
+    pub(super) fn in_label(text: &str, file: &str, graph: &str, registry: Registry) -> Self {
+        let mut spec = Self::read(text, file, graph, &|_| None, |spec, field| {
+            if SECTIONS.contains(&field.key.text.as_str()) || seeded::on(Bug::LabelBelieved) {
+                spec.section(field);
+            } else {
+                refuse(&field.key, "", &mut spec.log);
+            }
+        });
+        let Self { entries, exports, log, .. } = &mut spec;
+        for entry in entries.iter_mut().chain(exports) {
+            keep_allowed(entry, registry, log);
+        }
+        if spec.name != graph {
+            let why =
+                format!("the name is {:?}, and the label is of the graph {graph:?}", spec.name);
+            spec.log.error(Position::NOWHERE, why);
+        }
+        spec
+    }
+}
+
+fn keep_allowed(entry: &mut Entry, registry: Registry, log: &mut Log) {
+    let place = format!(" of {} {:?}", entry.section.word(), entry.name.text);
+    let kind = entry.kind(registry);
+    let is_kept = |option: &&OptionSpec| option.scope == Scope::Graph;
+    let allowed: Vec<&str> = match entry.section {
+        Section::Disk => OF_DISK.to_vec(),
+        Section::Device => {
+            let options = kind.into_iter().flat_map(options_of).filter(is_kept);
+            ["kind", "on"].into_iter().chain(options.map(|option| option.name)).collect()
+        }
+        Section::Export => {
+            let options = EXPORT_OPTIONS.iter().filter(is_kept);
+            std::iter::once("on").chain(options.map(|option| option.name)).collect()
+        }
+    };
+    entry.fields.retain(|field| {
+        let key = field.key.text.as_str();
+        let is_allowed = allowed.contains(&key) || seeded::on(Bug::LabelBelieved);
+        if !is_allowed {
+            refuse(&field.key, &place, log);
+        }
+        is_allowed
+    });
+}
+
+fn refuse(key: &Word, place: &str, log: &mut Log) {
+    let why = format!(
+        "{:?}{place} is never in a label, so something other than Cairn wrote this one. Next: serve its disks by a spec \
+         of your own",
+        key.text
+    );
+    log.error(key.at, why);
+}
+
+impl Entry {
+    /// Returns the kind of a device, if it exists.
+    pub(super) fn kind(&self, registry: Registry) -> Option<&'static Kind> {
+        let kind = self.text("kind").filter(|_| self.section == Section::Device)?;
+        registry.find(kind)
+    }
+
+    /// Returns the options of a device that labels do not hold.
+    pub(super) fn of_machine(
+        &self,
+        registry: Registry,
+    ) -> impl Iterator<Item = &'static OptionSpec> + use<> {
+        let options = self.kind(registry).into_iter().flat_map(options_of);
+        options.filter(|option| option.scope != Scope::Graph)
+    }
+
+    /// Returns the value of an option, if it is text.
+    pub(super) fn text(&self, key: &str) -> Option<&str> {
+        match self.field(key).map(|item| &item.raw) {
+            Some(Raw::Text(text)) => Some(text),
+            _ => None,
+        }
+    }
+}

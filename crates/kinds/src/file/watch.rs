@@ -1,0 +1,108 @@
+//! What other programs do to the file of an open disk: they cut it short, delete it, or put another in its place.
+
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+use block::env::{Place, Storage};
+use block::seeded::{self, Bug};
+use block::{Error, ErrorKind, Health, Mono, What};
+use graph::spec::units::format_size;
+
+/// Between two looks at a file that is used.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// What is known of the file since it was opened.
+pub struct Watch {
+    next: Cell<Mono>,
+    turn: Cell<Mono>,
+    place: RefCell<Place>,
+    /// Set when the file was cut short: bytes are lost, and a write would hide that.
+    fault: RefCell<Option<Error>>,
+}
+
+/// A change that an operator should hear of.
+pub struct Seen {
+    pub what: What,
+    pub words: String,
+}
+
+impl Watch {
+    /// Of a file that was opened at that time.
+    pub fn new(now: Mono) -> Self {
+        Self {
+            next: Cell::new(now.after(INTERVAL)),
+            turn: Cell::new(now),
+            place: RefCell::new(Place::There),
+            fault: RefCell::default(),
+        }
+    }
+
+    /// Whether it is time to look.
+    pub fn is_due(&self, now: Mono) -> bool {
+        now >= self.next.get()
+    }
+
+    /// Whether it was not asked in this turn of the reactor.
+    pub fn is_new_turn(&self, now: Mono) -> bool {
+        self.turn.replace(now) != now
+    }
+
+    /// Why nothing is read or written any more.
+    pub fn fault(&self) -> Option<Error> {
+        self.fault.borrow().clone()
+    }
+
+    /// Looks at the file, which had so many bytes when it was opened. Returns what is new.
+    pub fn look(&self, storage: &dyn Storage, opened_bytes: u64, now: Mono) -> Vec<Seen> {
+        self.next.set(now.after(INTERVAL));
+        // Another look will tell.
+        let Ok(found) = storage.look() else { return Vec::new() };
+        let mut seen = Vec::new();
+        let is_cut = found.size < opened_bytes && !seeded::on(Bug::CutUnnoticed);
+        if is_cut && self.fault.borrow().is_none() {
+            let words = format!(
+                "its file was cut short by another program, from {} to {}: out of service",
+                format_size(opened_bytes),
+                format_size(found.size)
+            );
+            *self.fault.borrow_mut() = Some(Error::new(ErrorKind::Faulted, words.clone()));
+            seen.push(Seen { what: What::DiskCut, words });
+        }
+        let before = self.place.replace(found.place);
+        if before != *self.place.borrow() {
+            let what = match &*self.place.borrow() {
+                Place::There => return seen,
+                Place::Elsewhere => What::DiskMoved,
+                Place::Deleted(_) => What::DiskDeleted,
+            };
+            seen.push(Seen { what, words: self.report().1 });
+        }
+        seen
+    }
+
+    /// How the disk is, in words with the next step.
+    pub fn report(&self) -> (Health, String) {
+        if let Some(fault) = &*self.fault.borrow() {
+            let words = format!(
+                "{}. Next: stop; bring the file back from a copy, or make it as large again and have it copied from \
+                 other members",
+                fault.words()
+            );
+            return (Health::Failed, words);
+        }
+        match &*self.place.borrow() {
+            Place::There => (Health::Ok, String::new()),
+            Place::Elsewhere => {
+                let words = "its file was moved: the path leads to another file, or to none, at the next start";
+                (Health::Ok, words.to_owned())
+            }
+            Place::Deleted(path) => {
+                let words = format!(
+                    "its file was deleted and ends with this process. Next: stop all writes and save it: cp \
+                     --sparse=always {path} NEW"
+                );
+                (Health::Degraded, words)
+            }
+        }
+    }
+}

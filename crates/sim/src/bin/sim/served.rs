@@ -1,0 +1,36 @@
+//! An NBD server between clients and a graph.
+
+use block::Env;
+use block::env::Address;
+use export::nbd::{Export, Limits, Server};
+use graph::engine::{Engine, NodeId};
+use sim::draw::Stream;
+use sim::{Client, Door, Remote};
+
+use crate::trial::Failure;
+
+/// So short that most trims and writes of zeroes have several pieces.
+const PIECE_BYTES: u64 = 8 << 10;
+
+/// The clients' way to `node`: through so many connections, or straight into the graph if there are none. `start`: the
+/// number of the process's start.
+pub fn serve(
+    env: &Env,
+    engine: &Engine,
+    node: NodeId,
+    connections: usize,
+    start: u64,
+) -> Result<(Door, Option<Server>), Failure> {
+    let client = Client::new(engine, node);
+    if connections == 0 {
+        return Ok((Door::Graph(client), None));
+    }
+    let limits = Limits { piece_bytes: PIECE_BYTES, ..Limits::default() };
+    let server =
+        Server::new(env, vec![Export::new(env, engine, node, "volume", "")], limits, |_| {});
+    let at = Address::Unix("/socket".into());
+    server.serve(env.listen(&at).map_err(|error| Failure::new(error.to_string()))?);
+    let draw = Stream::new(env.random("connections"), "connections", start);
+    let remote = Remote::new(env, &at, "volume", client.info().clone(), connections, draw);
+    Ok((Door::Nbd(remote), Some(server)))
+}

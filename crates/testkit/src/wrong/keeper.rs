@@ -1,0 +1,89 @@
+//! One lower, and a number that is kept there, with room for sins.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use block::{
+    Control, Device, Env, Error, ErrorKind, Handled, Info, Kept, KeptState, Lower, Op, Report,
+    Request, Result, Waiters,
+};
+
+use super::Sin;
+
+/// Counts its starts, durably, and passes everything on.
+pub(super) struct Keeper {
+    lower: Lower,
+    kept: Rc<dyn Kept>,
+    /// The number that is durable.
+    starts: Cell<u64>,
+    opened: RefCell<Option<Result<()>>>,
+    waiting: Waiters,
+    sin: Option<Sin>,
+}
+
+impl Keeper {
+    pub fn new(lower: Lower, kept: Rc<dyn Kept>, env: &Env, sin: Option<Sin>) -> Result<Rc<Self>> {
+        let found = kept.found(0);
+        let is_used = !found.fresh && found.state.is_none();
+        if is_used && !matches!(sin, Some(Sin::FormatsUsed | Sin::NeverStores)) {
+            return Err(Error::new(ErrorKind::NotFound, "the disk is not new, and has no state"));
+        }
+        let formats = is_used && sin == Some(Sin::FormatsUsed)
+            || sin == Some(Sin::ActsUnsure) && !kept.is_sure();
+        let starts = Cell::new(found.state.as_ref().map_or(0, number));
+        let (opened, waiting) = Default::default();
+        let keeper = Rc::new(Self { lower, kept, starts, opened, waiting, sin });
+        let opening = keeper.clone();
+        env.spawn("a keeper's start", async move {
+            let opened = opening.open(formats).await;
+            opening.opened.replace(Some(opened));
+            opening.waiting.wake();
+        });
+        Ok(keeper)
+    }
+
+    async fn open(&self, formats: bool) -> Result<()> {
+        if formats {
+            let range = block::ByteRange::new(0, self.lower.info().size).expect("it has bytes");
+            let zeroes = Op::WriteZeroes { range, unmap: false, fua: true };
+            self.lower.call(zeroes).await.result?;
+        }
+        let next = self.starts.get() + 1;
+        if self.sin != Some(Sin::NeverStores) {
+            let written = self.kept.write(&[0], next.to_le_bytes().to_vec()).await;
+            written.into_iter().try_for_each(|(_, answer)| answer)?;
+            // What is held back may go again: it is reported by the next life, if it has stayed.
+            if !self.kept.is_sure() {
+                return Ok(());
+            }
+        }
+        self.starts.set(next);
+        Ok(())
+    }
+}
+
+fn number(state: &KeptState) -> u64 {
+    state.bytes.as_slice().try_into().map_or(0, u64::from_le_bytes)
+}
+
+impl Device for Keeper {
+    fn info(&self) -> &Info {
+        self.lower.info()
+    }
+
+    async fn submit(&self, request: &mut Request) -> Result<()> {
+        self.waiting.until(|| self.opened.borrow().is_some()).await;
+        self.opened.borrow().clone().expect("it was just there")?;
+        self.lower.forward(&mut request.op).await
+    }
+
+    fn control(&self, control: &Control) -> Handled {
+        match control {
+            Control::Report => {
+                let counters = vec![("starts", self.starts.get())];
+                Handled::Done(Ok(Report { counters, ..Report::default() }))
+            }
+            _ => Handled::Pass,
+        }
+    }
+}
