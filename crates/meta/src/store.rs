@@ -53,6 +53,8 @@ struct OnDisk {
     settled: Cell<bool>,
     /// Whether this process has written both areas.
     updated: Cell<bool>,
+    /// Bytes up to the last one that is not zero, of each copy by its number; `None` before this process wrote it.
+    held: [Cell<Option<usize>>; 2],
     /// Wakes those who wait for an update.
     written: Waiters,
     /// Of a copy: clients' writes may wait for an update with all other buffers in their hands.
@@ -82,6 +84,7 @@ impl Store {
             tried: Cell::new(tried),
             settled: Cell::new(false),
             updated: Cell::new(false),
+            held: Default::default(),
             written: Waiters::default(),
             _reserve: env.pool().standing(COPY_BYTES_MAX)?,
         };
@@ -137,14 +140,20 @@ impl Store {
         }
         self.end_is_there().await?;
         let number = self.on_disk.active.get().map_or(0, place::next_copy);
+        let held = match self.on_disk.held[number].get() {
+            Some(held) => held,
+            None => self.held(number, next.data_bytes).await?,
+        };
+        self.on_disk.held[number].set(Some(held.max(copy.len())));
         if self.on_disk.active.get().is_none() {
             // What is left of a first label has its magic, whatever else: it is not taken for bytes of others.
             let head = copy.len().min(self.lower.info().block_size as usize);
-            self.write(&copy[..head], number, next.data_bytes).await?;
+            self.write(&copy[..head], head, number, next.data_bytes).await?;
             self.lower.flush().await?;
         }
-        self.write(copy, number, next.data_bytes).await?;
+        self.write(copy, held, number, next.data_bytes).await?;
         self.lower.flush().await?;
+        self.on_disk.held[number].set(Some(copy.len()));
         self.on_disk.active.set(Some(number));
         self.on_disk.updated.set(true);
         *self.on_disk.label.borrow_mut() = next;
@@ -193,10 +202,31 @@ impl Store {
         self.update(|_| {}).await
     }
 
-    /// Writes a copy into both areas.
-    async fn write(&self, copy: &[u8], number: usize, data_bytes: u64) -> Result<()> {
+    /// Bytes of a copy up to the last one that is not zero, in either area. All of it if it cannot be read.
+    async fn held(&self, number: usize, data_bytes: u64) -> Result<usize> {
+        let step = step(&self.lower).min(COPY_BYTES_MAX);
+        let mut held = 0;
+        for area in [Area::Front, Area::Back(data_bytes)] {
+            for from in (0..COPY_BYTES_MAX).step_by(step) {
+                let len = step.min(COPY_BYTES_MAX - from);
+                let into = self.env.pool().scratch(len).await?;
+                let part = ByteRange::new(area.copy(number) + from as u64, len as u64);
+                let Ok(found) = self.lower.read(part.expect("a part has bytes"), into).await else {
+                    return Ok(COPY_BYTES_MAX);
+                };
+                let last = found.read().iter().rposition(|byte| *byte != 0);
+                held = last.map_or(held, |last| held.max(from + last + 1));
+            }
+        }
+        Ok(held)
+    }
+
+    /// Writes a copy into both areas, and zeros behind it up to `held`: of a label that was longer nothing stays, such as
+    /// a key slot that was removed.
+    async fn write(&self, copy: &[u8], held: usize, number: usize, data_bytes: u64) -> Result<()> {
         let block = self.lower.info().block_size as usize;
-        let data = self.env.pool().scratch(copy.len().next_multiple_of(block)).await?;
+        let len = copy.len().max(held).next_multiple_of(block);
+        let data = self.env.pool().scratch(len).await?;
         {
             let mut bytes = data.write();
             bytes[..copy.len()].copy_from_slice(copy);

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use block::ByteRange;
 use graph::kind::Value;
-use meta::{Label, Store, Uuid};
+use meta::{Cell, Label, Store, Uuid};
 use sim::draw::Stream;
 use sim::{Assembly, DiskConfig, Profile, SimDisk, SimWorld};
 
@@ -68,4 +69,43 @@ fn an_update_that_nobody_waits_for_any_more_comes_before_the_next() {
         let (label, _) = found.label.as_ref().unwrap().as_ref().unwrap();
         assert_eq!((label.epoch, found.ills().len()), (4, 0), "cut after {} us", 2 * micros);
     }
+}
+
+/// A longer label may have held the slot of a key that is removed by now.
+#[test]
+fn label_that_becomes_shorter_leaves_none_of_its_bytes() {
+    let world = SimWorld::new(1);
+    let env = world.env();
+    let disk = SimDisk::new(&world, 0, DiskConfig::new(4 << 20, Profile::Native512));
+    world.plug("/disk", &disk);
+    let mut graph = Assembly::new(&env, kinds::REGISTRY, false, Stream::new(1, "order", 0));
+    let node = graph.add("path", &[("path", Value::Text("/disk".to_owned()))], &[]).unwrap();
+    let store = Store::new(&env, &graph.lower(node), label(), None).unwrap();
+    let secret = b"a removed key slot";
+    let is_there = || {
+        let bytes = disk.peek(ByteRange::new(0, 4 << 20).unwrap());
+        bytes.windows(secret.len()).any(|window| window == secret)
+    };
+    let longer = |label: &mut Label| {
+        let cell = Cell { sequence: 1, bytes: secret.repeat(200) };
+        label.cells.insert("safe".to_owned(), cell);
+    };
+    let shorter = |label: &mut Label| drop(label.cells.remove("safe"));
+    let wrote = world.block_on(async {
+        store.update(longer).await?;
+        store.update(longer).await
+    });
+    wrote.unwrap().unwrap();
+    assert!(is_there());
+    // The process that shortens it has written the longer one, or finds it there.
+    let (found, number) = world.block_on(store.inspect()).unwrap().unwrap().label.unwrap().unwrap();
+    let next = Store::new(&env, &graph.lower(node), found, Some(number)).unwrap();
+    let wrote = world.block_on(async {
+        next.update(shorter).await?;
+        next.update(longer).await?;
+        next.update(shorter).await?;
+        next.update(shorter).await
+    });
+    wrote.unwrap().unwrap();
+    assert!(!is_there(), "both generations are without it");
 }
