@@ -111,6 +111,8 @@ pub enum Bug {
     KilledNotFlushed,
     /// 55 the error of one piece of a long request is forgotten
     PieceErrorForgotten,
+    /// 06b a disk whose label at the front was overwritten is believed
+    OverwrittenBelieved,
     /// 07b trust in a spec brings back a member that missed writes
     TrustOverLabels,
     /// 37 a file that was cut short is read and written all the same
@@ -135,7 +137,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them, by their numbers.
-    pub const ALL: [(&str, Self); 62] = [
+    pub const ALL: [(&str, Self); 63] = [
         ("02a", Self::FlushFirstChild),
         ("02b", Self::FlushFirstMember),
         ("04", Self::FlushRetried),
@@ -188,6 +190,7 @@ impl Bug {
         ("53", Self::GoneNotClosed),
         ("54", Self::KilledNotFlushed),
         ("55", Self::PieceErrorForgotten),
+        ("06b", Self::OverwrittenBelieved),
         ("07b", Self::TrustOverLabels),
         ("37", Self::CutUnnoticed),
         ("60b", Self::PieceUnadmitted),

@@ -11,10 +11,10 @@
 
 use std::collections::BTreeMap;
 
-use graph::kind::{Bytes, Maker};
-use graph::labels::{Remembered, older};
+use graph::kind::Maker;
+use graph::labels::{Remembered, forget_copies, older};
+use graph::spec::Planned;
 use graph::spec::units::format_exact;
-use graph::spec::{Planned, PlannedNode};
 use meta::{Area, Inspection, Label, Machine, Sought, Wrong};
 use serde::Serialize;
 
@@ -183,8 +183,7 @@ impl Graph<'_> {
             );
             return Err(Failure::new(Exit::Degraded, why));
         }
-        let mirrors = self.planned.nodes.iter().filter(|node| copies(node));
-        mirrors.for_each(|node| drop(label.cells.remove(&node.name)));
+        forget_copies(&mut label, self.planned);
         let words = "all of it is copied there from the others at the next start".to_owned();
         Ok(self.made(said, How::Ended, words, label, Some(number)))
     }
@@ -339,11 +338,6 @@ impl Graph<'_> {
             }
         }
     }
-}
-
-/// Whether a device has its bytes on each of its lowers, and copies there what one of them has missed.
-fn copies(node: &PlannedNode) -> bool {
-    matches!(node.kind.maker, Maker::Keeper { bytes: Bytes::OfEach, .. })
 }
 
 /// Whether there is nothing of others, and no label.

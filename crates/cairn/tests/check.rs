@@ -493,20 +493,23 @@ fn write_raw(dir: &Dir, disk: &str) {
 
 #[test]
 fn resync_copies_member_whose_front_was_overwritten() {
+    for is_repaired in [false, true] {
+        copies_overwritten_member(is_repaired);
+    }
+}
+
+fn copies_overwritten_member(is_repaired: bool) {
     let dir = made("mirror");
     let fill = "qemu-io -f raw \"$uri\" -c 'write -P 9 0 13M' -c flush";
     assert_eq!(dir.cairn(&["serve", "home.toml", "--run", fill]).code, 0);
     write_raw(&dir, "b.img");
     let before = bytes(&dir);
-    for args in [&["import", "home"][..], &["serve", "home.toml"]] {
-        let ran = dir.cairn(args);
-        assert!(ran.code == 11 && ran.err.contains("the front of b.img"), "{ran:?}");
-        assert!(ran.err.contains("cairn repair home --plan"), "{ran:?}");
-    }
     let checked = dir.cairn(&["check"]);
     assert!(checked.code == 10 && checked.out.contains("at the front are gone"), "{checked:?}");
-    assert!(bytes(&dir) == before, "nothing was written anew unasked");
-    assert_eq!(dir.cairn(&["repair", "--yes"]).code, 10, "it lacks everything");
+    assert!(bytes(&dir) == before, "a check writes nothing");
+    if is_repaired {
+        assert_eq!(dir.cairn(&["repair", "--yes"]).code, 10, "it lacks everything");
+    }
     let serve = dir.serve(&["home.toml"]);
     let read = ["-r", "-f", "raw", serve.uri(), "-c", "read -P 9 0 13M"];
     let read = common::tool(&dir, "qemu-io", &read);
@@ -532,10 +535,39 @@ fn repair_trusts_disk_whose_front_was_overwritten_only_if_asked() {
     for disk in ["a.img", "b.img"] {
         write_raw(&dir, disk);
     }
+    for args in [&["import", "home"][..], &["serve", "home.toml"]] {
+        let ran = dir.cairn(args);
+        assert!(ran.code == 11 && ran.err.contains("the front of b.img"), "{ran:?}");
+        assert!(ran.err.contains("cairn repair home --plan"), "{ran:?}");
+    }
     let ran = dir.cairn(&["repair", "--yes"]);
     assert!(ran.code == 11 && ran.out.matches("not repaired").count() == 2, "{ran:?}");
     assert_eq!(dir.cairn(&["repair", "--trust", "b", "--yes"]).code, 10);
     let serve = dir.serve(&["home.toml"]);
     until("a is copied from b", || dir.cairn(&["status"]).code == 0);
+    serve.stop().ok();
+}
+
+#[test]
+fn start_refuses_overwritten_member_where_others_missed_writes() {
+    let dir = made("mirror");
+    let away = dir.path("away.img");
+    std::fs::rename(dir.path("b.img"), &away).unwrap();
+    let fill = "qemu-io -f raw \"$uri\" -c 'write -P 9 0 1M' -c flush";
+    assert_eq!(dir.cairn(&["serve", "home.toml", "--degraded", "--run", fill]).code, 0);
+    std::fs::rename(&away, dir.path("b.img")).unwrap();
+    write_raw(&dir, "a.img");
+    let before = bytes(&dir);
+    for args in [&["serve", "home.toml"][..], &["serve", "home.toml", "--degraded"]] {
+        let ran = dir.cairn(args);
+        assert!(ran.code == 11 && ran.err.contains("the front of a.img"), "{ran:?}");
+    }
+    assert!(bytes(&dir) == before, "a refused start writes nothing");
+    assert!(dir.cairn(&["repair", "home", "--trust", "a", "--yes"]).out.contains("wrote a.img"));
+    let serve = dir.serve(&["home.toml"]);
+    // Its bytes count as they are: those that the other program has written.
+    let read = ["-r", "-f", "raw", serve.uri(), "-c", "read -P 2 0 1M"];
+    let read = common::tool(&dir, "qemu-io", &read);
+    assert!(read.code == 0 && !read.out.contains("failed"), "{read:?}");
     serve.stop().ok();
 }

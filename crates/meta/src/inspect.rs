@@ -1,6 +1,6 @@
 //! All copies of a disk's label, one by one: what is sound, and what a repair would write anew.
 
-use block::{Env, Lower, Result};
+use block::{Env, Lower};
 
 use crate::codec::Wrong;
 use crate::place::{self, Area};
@@ -16,8 +16,11 @@ pub struct CopyFound {
     /// Which of the two there.
     pub number: usize,
     /// What it says.
-    pub found: Result<Label, Wrong>,
+    pub found: Found,
 }
+
+/// A label, or why there is none.
+type Found = Result<Label, Wrong>;
 
 /// What a disk holds where a label would be.
 #[derive(Debug)]
@@ -36,7 +39,7 @@ pub struct Inspection {
 ///
 /// # Errors
 /// What the disk says.
-pub async fn inspect(env: &Env, lower: &Lower) -> Result<Inspection> {
+pub async fn inspect(env: &Env, lower: &Lower) -> block::Result<Inspection> {
     let size = lower.info().size;
     let Ok(data) = data_bytes(size) else {
         let (copies, label, other) = (Vec::new(), Ok(None), Sought::TooSmall(size));
@@ -69,13 +72,24 @@ impl Inspection {
     /// Whether the disk has lost what was at its end: it was cut short and made long again, or somebody has written
     /// there. What was before the end may be lost with it.
     pub fn has_lost_its_end(&self) -> bool {
-        self.has_lost(|area| area != Area::Front)
+        let is_gone = |found: &Found| *found == Err(Wrong::NoMagic);
+        self.has_lost(
+            |area| area != Area::Front,
+            |copies| copies.iter().all(|found| is_gone(found)),
+        )
     }
 
     /// Whether the label at the front is gone and one at the back is not: another program has written there, and may
     /// have written to the data behind it.
+    ///
+    /// Two copies there that are damaged and can still be recognized do not count: a bit that flips in one and a power
+    /// cut during an update of the other leave that.
     pub fn has_lost_its_front(&self) -> bool {
-        self.has_lost(|area| area == Area::Front)
+        let is_overwritten = |copies: &[&Found]| {
+            copies.iter().all(|found| found.is_err())
+                && copies.iter().any(|found| **found == Err(Wrong::NoMagic))
+        };
+        self.has_lost(|area| area == Area::Front, is_overwritten)
     }
 
     /// The end of the disk that has lost its label, in a word, if one has: `front` or `end`.
@@ -87,8 +101,9 @@ impl Inspection {
         }
     }
 
-    /// Whether an area that had a label has none, by what the other area holds.
-    fn has_lost(&self, is_it: impl Fn(Area) -> bool) -> bool {
+    /// Whether an area that had a label has lost it: by the copies in the other area it was there, and by its own copies
+    /// it is lost.
+    fn has_lost(&self, is_it: impl Fn(Area) -> bool, is_lost: impl Fn(&[&Found]) -> bool) -> bool {
         let of = |lost: bool| {
             let copies = self.copies.iter().filter(|copy| is_it(copy.area) == lost);
             copies.map(|copy| &copy.found).collect::<Vec<_>>()
@@ -103,7 +118,7 @@ impl Inspection {
             }
             _ => false,
         };
-        was_there && of(true).into_iter().all(|found| *found == Err(Wrong::NoMagic))
+        was_there && is_lost(&of(true))
     }
 
     /// What is wrong with copies of the label that counts, in words: each of them is in another place too.

@@ -85,6 +85,8 @@ counts! {
     StaleRefused "openings refused because no member in sync was there",
     ForeignRefused "openings refused because another machine had the disks",
     LabelRot "bits of labels that turned over",
+    Overwritten "members whose front another program has overwritten",
+    OverwrittenRefused "overwritten members that were refused for want of a copy",
     StartCut "starts that were cut short before the next life",
     Moved "openings by another machine than the one that closed the disks",
     ChangeDone "changes of a graph under load",

@@ -11,6 +11,7 @@
 //! | `slot.rs` | how the label of one disk is written |
 //! | `kept.rs` | what a device keeps in them |
 //! | `absent.rs` | a disk that is not there |
+//! | `overwritten.rs` | a disk whose label at the front another program has overwritten |
 //! | `raw.rs` | a raw disk that has a label |
 
 #![forbid(unsafe_code)]
@@ -20,6 +21,7 @@ mod bind;
 mod foreseen;
 mod kept;
 mod open;
+mod overwritten;
 mod raw;
 mod slot;
 mod survey;
@@ -35,6 +37,7 @@ pub(crate) use absent::Absent;
 pub use foreseen::objections;
 pub use kept::{DiskLabel, LabelKept};
 pub use open::{Inspected, Labels, Place, older};
+pub use overwritten::forget_copies;
 pub use raw::refuse_labelled;
 pub(crate) use raw::{is_looked_at, refuse};
 pub use survey::{Glimpse, Survey};

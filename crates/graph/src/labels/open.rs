@@ -13,6 +13,7 @@ use meta::{Inspection, Label, PAST_MAX, Past, Store, Uuid};
 use super::absent::Absent;
 use super::bind::{Binding, Bound};
 use super::kept::{DiskLabel, LabelKept, all};
+use super::overwritten;
 use super::slot::{News, Slot};
 use super::survey::{InUse, OpenDisk, Survey, place_of};
 use super::text::{self, Remembered};
@@ -149,7 +150,7 @@ impl Survey {
         for (name, bound) in &bound {
             let disk = match bound {
                 Bound::Absent(known) => Disk::absent(known),
-                Bound::Labelled(n) => self.known(*n, held).map_err(failed)?,
+                Bound::Labelled(n) => self.known(*n, planned, held).map_err(failed)?,
                 Bound::Fresh(n) => {
                     let label = draft(name, &remembered[name]);
                     self.make(*n, label, held).await.map_err(failed)?
@@ -179,6 +180,7 @@ impl Survey {
     pub(super) fn refusals_of(&self, planned: &Planned) -> Vec<Refusal> {
         let mut refusals = self.refusals.clone();
         refusals.extend(self.lost(planned));
+        refusals.extend(self.overwritten(planned));
         refusals.extend(self.older(planned));
         refusals.extend(self.forgotten(planned));
         refusals.extend(self.unwritable());
@@ -351,13 +353,16 @@ impl Survey {
         self.binding.disks.iter().map(one).collect()
     }
 
-    fn known(&self, n: usize, held: bool) -> Result<Disk> {
+    fn known(&self, n: usize, planned: &Planned, held: bool) -> Result<Disk> {
         let look = &self.looks[n];
-        let (label, number) = look.label.clone().expect("it was bound by its label");
+        let (mut label, number) = look.label.clone().expect("it was bound by its label");
         let open = look.open.clone().expect("its label was read");
         let (clean, data_bytes) = (label.holder.is_none(), self.data_bytes(n));
         let grown_from = self.grown.get(&n).map(|_| label.data_bytes);
         let fresh = label.forming;
+        if look.overwritten.is_some() {
+            overwritten::forget_copies(&mut label, planned);
+        }
         let (store, clean) = match &look.store {
             // All that was answered is flushed when a graph is changed.
             Some(store) => (Rc::new(store.through(&open.lower)), true),

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use block::seeded::{self, Bug};
 use block::{Env, Error, ErrorKind, Info, Lower};
 use meta::{AREA_BYTES, Area, Label, Seen, Sought, Store};
 
 use super::bind::{self, Binding, Bound, Sight, Sighting};
-use super::{Labels, Opening, Refusal, Why, text};
+use super::{Labels, Opening, Refusal, Why, overwritten, text};
 use crate::engine::{AnyDevice, Engine, NodeId};
 use crate::kind::{DiskPlan, Fault, Given, Maker, OF_MAKING, Registry, Value};
 use crate::spec::units::{format_exact, write_size};
@@ -43,8 +44,10 @@ pub(super) struct Look {
     pub label: Option<(Label, usize)>,
     /// The label of a disk that the running graph has open.
     pub store: Option<Rc<Store>>,
-    /// What keeps the disk from being used if it is one of the graph: it has lost one of its ends.
+    /// The refusal of the disk if it is one of the graph: it has lost its end.
     cut: Option<Refusal>,
+    /// The refusal of the disk if its bytes are on no other one: another program has overwritten its front.
+    pub overwritten: Option<Refusal>,
 }
 
 pub(super) struct Facts {
@@ -142,8 +145,11 @@ impl Survey {
                     let older = survey.names_of_older().into_iter().map(|name| {
                         format!("note: {name} is older than the other disks: they were in use since, without it")
                     });
-                    let older: Vec<_> = older.collect();
-                    survey.binding.notices.extend(older);
+                    let overwritten = survey.overwritten_names().into_iter().map(|(name, _)| {
+                        format!("note: another program has written to the front of {name}: nothing on it is believed")
+                    });
+                    let notices: Vec<_> = older.chain(overwritten).collect();
+                    survey.binding.notices.extend(notices);
                 }
                 Err(refusals) => survey.refusals = refusals,
             }
@@ -251,9 +257,12 @@ impl Survey {
                     let open = self.open(&look.disk, read_only).await.map_err(fail)?;
                     let found = meta::inspect(&self.env, &open.lower).await.map_err(fail)?;
                     look.open = Some(open);
-                    let lost_end = found.lost_end();
+                    let lost_front =
+                        found.has_lost_its_front() && !seeded::on(Bug::OverwrittenBelieved);
+                    let lost_end = found.has_lost_its_end();
                     let sight = sight_of(found.into(), &mut look.label);
-                    look.cut = cut_short(&look, size, lost_end);
+                    look.cut = cut_short(&look, size, lost_end && !lost_front);
+                    look.overwritten = overwritten::refusal(&look).filter(|_| lost_front);
                     let is_as_made = |(label, _): &(Label, usize)| is_as_made(&look.disk, label);
                     let says_size = look.disk.given.size("size").is_some();
                     if says_size && !look.label.as_ref().is_some_and(is_as_made) {
@@ -444,8 +453,8 @@ impl Survey {
 impl Look {
     /// Nothing was seen yet.
     fn at(disk: LabelledDisk, place: String) -> Self {
-        let (identity, facts, open, label, store, cut) = Default::default();
-        Self { disk, place, identity, facts, open, label, store, cut }
+        let (identity, facts, open, label, store, cut, overwritten) = Default::default();
+        Self { disk, place, identity, facts, open, label, store, cut, overwritten }
     }
 
     fn surveyed(&self, data_bytes: u64) -> Surveyed {
@@ -498,9 +507,9 @@ fn said_of_size(look: &Look, has: u64) -> Result<(), Refusal> {
     Err(Refusal::of(name, Why::Failed(ErrorKind::Unsupported), words))
 }
 
-/// A disk that has lost one of its ends since it was labelled, and may be as long again. What is there must not be taken
-/// for what its device has written.
-fn cut_short(look: &Look, size: u64, lost_end: Option<&str>) -> Option<Refusal> {
+/// The refusal of a disk that has lost its end since it was labelled, and may be as long again: its bytes there are not
+/// those that its device has written.
+fn cut_short(look: &Look, size: u64, lost_end: bool) -> Option<Refusal> {
     let (label, _) = look.label.as_ref()?;
     let needed = Area::Back(label.data_bytes).range().end();
     let (name, place, graph) = (&look.disk.given.name, &look.place, &label.graph_name);
@@ -510,16 +519,13 @@ fn cut_short(look: &Look, size: u64, lost_end: Option<&str>) -> Option<Refusal> 
              disks have its data, make it that large again, and --wipe {name} has it copied anew; else bring it back \
              from a copy of it"
         )
-    } else {
-        let end = lost_end?;
-        let why = match end {
-            "front" => "another program has written there, and maybe to its data",
-            _ => "it was cut short and made long again, or somebody has written there",
-        };
+    } else if lost_end {
         format!(
-            "the {end} of {place} is not what was written there: {why}. Next: cairn repair {graph} --plan says what \
-             can be done"
+            "the end of {place} is not what was written there: it was cut short and made long again, or another program \
+             has written there. Next: cairn repair {graph} --plan says what can be done"
         )
+    } else {
+        return None;
     };
     Some(Refusal::of(name, Why::Damaged, words))
 }

@@ -187,6 +187,13 @@ fn inspection_reports_front_that_is_gone() {
         let mut damaged = disk.0[0].clone();
         damaged[COPIES[active] as usize + 600] ^= 1;
         assert!(!disk.has_lost_its_front(&damaged));
+        // So are two of them, as a bit that flips and a torn update leave them.
+        let number = next_copy(active);
+        damaged[COPIES[number] as usize + 600] ^= 1;
+        assert!(!disk.has_lost_its_front(&damaged));
+        // The first update of an overwritten front may be torn.
+        damaged[COPIES[active] as usize..][..SECTOR].fill(0);
+        assert_eq!(disk.has_lost_its_front(&damaged), last > 1, "{last}");
     }
 }
 

@@ -1,7 +1,9 @@
 //! What a hand does to a disk, beside what its seed draws.
 
-use super::store::Store;
-use super::{Flight, SECTOR, SimDisk};
+use block::ByteRange;
+
+use super::store::{Payload, Pending, Store};
+use super::{Flight, SECTOR, SimDisk, sectors};
 
 /// All that a disk held at one moment.
 #[derive(Clone)]
@@ -39,6 +41,15 @@ impl SimDisk {
     /// there.
     pub fn rot(&self, offset: u64) -> bool {
         self.store.borrow_mut().rot(offset / SECTOR, offset % SECTOR)
+    }
+
+    /// Another program has filled these bytes with `byte`, durably.
+    pub fn overwrite(&self, range: ByteRange, byte: u8) {
+        let payload = Payload::Bytes(vec![byte; range.len() as usize].into());
+        let pending = Pending { write: u64::MAX, sectors: sectors(range), payload };
+        let mut store = self.store.borrow_mut();
+        store.apply(&pending, |_| true);
+        store.persist_write(&pending);
     }
 
     /// What it holds now, cache and all.

@@ -4,6 +4,7 @@ use block::{ByteRange, Op};
 use graph::labels::Why;
 use meta::Area;
 use sim::Count;
+use sim::draw::Stream;
 
 use std::time::Duration;
 
@@ -19,6 +20,9 @@ const NOBODY: &str = "no member that has every write";
 const COPIES: [u64; 2] = [64 << 10, 320 << 10];
 const COPY_BYTES: u64 = 1024;
 
+/// One of so many times another program overwrites a disk.
+const OVERWRITES: u64 = 10;
+
 /// What hands do while nothing runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Hand {
@@ -30,6 +34,7 @@ enum Hand {
     Apart,
     Elsewhere,
     Rot,
+    Overwrite,
 }
 
 const HANDS: [Hand; 9] = [
@@ -51,7 +56,7 @@ impl Trial {
         if let Some(cut) = self.cut.take() {
             return self.long_again(cut);
         }
-        let hand = if self.takes(What::Hand) { self.draw.pick(&HANDS) } else { Hand::Nothing };
+        let hand = if self.takes(What::Hand) { self.hand() } else { Hand::Nothing };
         self.note(What::Hand, format!("{hand:?}"));
         match hand {
             _ if self.torn => {}
@@ -63,9 +68,18 @@ impl Trial {
             Hand::Apart => return self.apart(),
             Hand::Elsewhere => self.elsewhere()?,
             Hand::Rot => self.rot(),
+            Hand::Overwrite => return self.overwrite(),
         }
         self.interrupted(Ask::default())?;
         self.up(Ask::default())
+    }
+
+    /// One of them, drawn.
+    fn hand(&self) -> Hand {
+        match Stream::new(self.seed, "overwrite", self.life).below(OVERWRITES) {
+            0 => Hand::Overwrite,
+            _ => self.draw.pick(&HANDS),
+        }
     }
 
     /// A file that was cut short is made long again: with zeros where the label was, its disk is not used unasked.
@@ -151,6 +165,29 @@ impl Trial {
         let copy = self.draw.pick(&COPIES);
         if self.disks[any].rot(area.range().start() + copy + self.draw.below(COPY_BYTES)) {
             self.world.counters().add(Count::LabelRot);
+        }
+    }
+
+    /// Another program writes to a member from its front on. All of the member is copied anew; where no other one has every
+    /// write for certain, its graph may be refused.
+    fn overwrite(&mut self) -> Result<(), Failure> {
+        self.put_all_back();
+        let any = self.any_member();
+        let (before, has_copy) = (self.disks[any].image(), self.another_is_whole(any)?);
+        let end = meta::DATA_START + 4096 * self.draw.within(1, self.shape.data_bytes() / 4096);
+        self.disks[any].overwrite(ByteRange::between(0, end).expect("some bytes"), 0x5a);
+        self.world.counters().add(Count::Overwritten);
+        if has_copy {
+            self.interrupted(Ask::default())?;
+        }
+        match self.start(Ask::default(), LIMIT)? {
+            Start::Up => self.check(),
+            Start::Refused(Some(Why::Damaged), words) if !has_copy && words.contains("repair") => {
+                self.world.counters().add(Count::OverwrittenRefused);
+                self.disks[any].put_back(&before);
+                self.up(Ask::default())
+            }
+            other => Err(wrong(format!("an overwritten member is copied anew: {}", other.words()))),
         }
     }
 

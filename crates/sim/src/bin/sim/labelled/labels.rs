@@ -27,13 +27,24 @@ impl Trial {
     /// Whether a member is there that has every write for certain: the newest state that is left of the
     /// mirror says so, and the member has this state itself.
     pub(super) fn somebody(&self) -> Result<bool, Failure> {
+        Ok(!self.whole()?.is_empty())
+    }
+
+    /// The members that have every write for certain.
+    fn whole(&self) -> Result<Vec<usize>, Failure> {
         let records = self.records()?;
         let newest = records.iter().map(|(_, record)| record.point.change).max();
-        Ok(records.iter().any(|(n, record)| {
+        let is_whole = |(n, record): &&(usize, Record)| {
             let own = record.member(&self.shape.member(*n));
             Some(record.point.change) == newest
                 && own.is_some_and(|own| own.standing == Standing::InSync)
-        }))
+        };
+        Ok(records.iter().filter(is_whole).map(|(n, _)| *n).collect())
+    }
+
+    /// Whether a member other than `disk` has every write for certain, as [`Trial::somebody`] tells.
+    pub(super) fn another_is_whole(&self, disk: usize) -> Result<bool, Failure> {
+        Ok(self.whole()?.into_iter().any(|n| n != disk))
     }
 
     /// Whether the label of a member alone says that no other one has every write.

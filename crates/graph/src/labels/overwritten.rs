@@ -1,0 +1,76 @@
+//! Disks whose label at the front is gone while the one at the back is whole: another program has written there, and
+//! maybe to the data. A mirror copies such a member anew; where its bytes are nowhere else, a start is refused.
+
+use std::collections::BTreeSet;
+
+use meta::Label;
+
+use super::bind::Bound;
+use super::foreseen::objections;
+use super::survey::{Look, Survey};
+use super::{Refusal, Why};
+use crate::kind::{Bytes, Maker};
+use crate::spec::{Planned, PlannedNode};
+
+impl Survey {
+    /// Refuses the overwritten disks whose bytes are on no other disk, or whose copies miss writes.
+    pub(super) fn overwritten(&self, planned: &Planned) -> Vec<Refusal> {
+        let lost = self.overwritten_names();
+        if lost.is_empty() {
+            return Vec::new();
+        }
+        let refused = lost.iter().filter(|(name, _)| self.is_nowhere_else(planned, name));
+        refused.map(|(_, refusal)| (*refusal).clone()).collect()
+    }
+
+    /// The bound disks that are overwritten at the front, each with the refusal that is due where no copy is.
+    pub(super) fn overwritten_names(&self) -> Vec<(&str, &Refusal)> {
+        let bound = self.binding.disks.iter().filter_map(|(name, bound)| match bound {
+            Bound::Labelled(n) => Some((name.as_str(), self.looks[*n].overwritten.as_ref()?)),
+            Bound::Fresh(_) | Bound::Absent(_) => None,
+        });
+        bound.collect()
+    }
+
+    /// Whether the bytes of an overwritten disk cannot be copied from other disks.
+    fn is_nowhere_else(&self, planned: &Planned, name: &str) -> bool {
+        let overwritten: BTreeSet<_> =
+            self.overwritten_names().into_iter().map(|(name, _)| name).collect();
+        // A disk that is new or not there has no copy of anything either.
+        let is_without_bytes = |(name, bound): &(&String, &Bound)| {
+            !matches!(bound, Bound::Labelled(_)) || overwritten.contains(name.as_str())
+        };
+        let without = self.binding.disks.iter().filter(is_without_bytes);
+        let without: Vec<&str> = without.map(|(name, _)| name.as_str()).collect();
+        let others: Vec<&str> = without.iter().copied().filter(|other| *other != name).collect();
+        let anyway = planned.only_on(&others);
+        let is_only_there = planned.only_on(&without).iter().any(|shows| !anyway.contains(shows));
+        // The states in its label count, though its bytes do not: another member may have missed writes.
+        let label = |disk: &str| match self.binding.disks.get(disk) {
+            Some(Bound::Labelled(n)) => Some((self.label(*n)?, !overwritten.contains(disk))),
+            Some(Bound::Fresh(_) | Bound::Absent(_)) | None => None,
+        };
+        let is_above = |device: &str| planned.beneath(device).iter().any(|disk| disk == name);
+        is_only_there || objections(planned, label).iter().any(|(device, _)| is_above(device))
+    }
+}
+
+/// Forgets the states of the devices that hold copies: they copy all of the disk anew. The label on the disk loses them
+/// with the first update, which is durable before anything is served.
+pub fn forget_copies(label: &mut Label, planned: &Planned) {
+    let holds_copies =
+        |node: &&PlannedNode| matches!(node.kind.maker, Maker::Keeper { bytes: Bytes::OfEach, .. });
+    let copies = planned.nodes.iter().filter(holds_copies);
+    copies.for_each(|node| drop(label.cells.remove(&node.name)));
+}
+
+/// The refusal that is due if the bytes of the disk are on no other one.
+pub(super) fn refusal(look: &Look) -> Option<Refusal> {
+    let (label, _) = look.label.as_ref()?;
+    let (name, place, graph) = (&look.disk.given.name, &look.place, &label.graph_name);
+    let words = format!(
+        "the front of {place} is not what was written there: another program has written there, and maybe to its data. \
+         Next: cairn repair {graph} --plan says what can be done"
+    );
+    Some(Refusal::of(name, Why::Damaged, words))
+}
