@@ -15,6 +15,9 @@ const TAKES_AT_MOST: Duration = Duration::from_secs(2);
 const DEVICES_MAX: usize = 4096;
 const DEPTH_MAX: usize = 32;
 
+/// Devices that one device may stand on.
+const LOWERS_MAX: usize = 1024;
+
 /// A text that a label takes has at most so many bytes.
 const LABEL_SPEC_BYTES_MAX: usize = 120 << 10;
 
@@ -147,4 +150,39 @@ fn start_ends_in_time_for_widest_spec() {
     dir.write("wide.toml", &text);
     in_time(&dir, 0, &["validate", "wide.toml"]);
     in_time(&dir, 0, &["serve", "wide.toml", "--run", "true"]);
+}
+
+/// Each of the partitions stands on all disks.
+#[test]
+fn start_ends_in_time_for_densest_spec() {
+    let dir = Dir::in_memory();
+    let disks: Vec<_> = (0..LOWERS_MAX).map(|n| format!("d{n}")).collect();
+    let mut text = "name = \"dense\"\n[disk]\n".to_owned();
+    for disk in &disks {
+        let _ = writeln!(text, "{disk} = {{ null = \"1MiB\" }}");
+    }
+    let on: Vec<_> = disks.iter().map(|name| format!("\"{name}\"")).collect();
+    let _ = writeln!(text, "[device]\nall = {{ kind = \"concat\", on = [{}] }}", on.join(", "));
+    for n in 0..DEVICES_MAX - LOWERS_MAX - 1 {
+        let _ = writeln!(text, "p{n} = {{ kind = \"partition\", on = \"all\", size = \"64KiB\" }}");
+    }
+    text += "[export]\nvol = { on = \"p0\" }\n";
+    dir.write("dense.toml", &text);
+    in_time(&dir, 0, &["validate", "dense.toml"]);
+    in_time(&dir, 0, &["serve", "dense.toml", "--run", "true"]);
+}
+
+#[test]
+fn validate_lists_first_faults_of_spec_with_very_many() {
+    let dir = Dir::in_memory();
+    let mut text = "name = \"wrong\"\n[device]\n".to_owned();
+    let on: Vec<_> = (0..1000).map(|n| format!("\"d{n}\"")).collect();
+    for n in 0..400 {
+        let _ = writeln!(text, "c{n} = {{ kind = \"concat\", on = [{}] }}", on.join(","));
+    }
+    dir.write("wrong.toml", &text);
+    let begun = Instant::now();
+    let ran = dir.cairn(&["validate", "wrong.toml"]);
+    assert!(ran.code == 3 && begun.elapsed() <= TAKES_AT_MOST, "{:?}", begun.elapsed());
+    assert!(ran.err.lines().count() < 110 && ran.err.contains("more faults"), "{}", ran.err.len());
 }

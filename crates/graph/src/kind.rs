@@ -2,12 +2,12 @@
 //!
 //! `graph` does not know any kind. The binary hands it a [`Registry`].
 
-use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::LocalFuture;
 use block::{Env, Found, Handover, Hooks, Info, Kept, Lower, Result, Table};
+use fixedbitset::FixedBitSet;
 
 use crate::engine::AnyDevice;
 
@@ -157,29 +157,33 @@ pub struct GivenLower {
     /// one takes.
     pub next_free: u64,
     /// What its bytes are on.
-    pub beneath: Beneath,
+    pub beneath: Rc<Beneath>,
 }
 
 /// What the bytes of a device are on.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Beneath {
-    /// The disks, by their names.
-    pub disks: BTreeSet<String>,
+    /// The disks, by the numbers of the devices of the graph. One bit for each: in a dense graph each device stands on all
+    /// disks.
+    pub disks: FixedBitSet,
     /// The device itself, and those beneath it, downwards, on which each of its bytes stands at the place
     /// that it has here.
     pub in_place: Vec<String>,
 }
 
 impl Beneath {
-    /// What the device `name` is on, made so, over these lowers.
-    pub fn of(name: &str, maker: Maker, lowers: &[GivenLower]) -> Self {
+    /// What the device `name`, the graph's device number `number`, is on, made so, over these lowers.
+    pub fn of(name: &str, number: usize, maker: Maker, lowers: &[GivenLower]) -> Self {
         let mut in_place = vec![name.to_owned()];
         let stays = matches!(maker.bytes(), Bytes::OfLower | Bytes::Recoded);
         let below = lowers.first().filter(|_| stays);
         in_place.extend(below.into_iter().flat_map(|lower| lower.beneath.in_place.clone()));
-        let disks = lowers.iter().flat_map(|lower| lower.beneath.disks.clone());
-        let own = matches!(maker, Maker::Disk { .. }).then(|| name.to_owned());
-        Self { disks: disks.chain(own).collect(), in_place }
+        let mut disks = FixedBitSet::new();
+        lowers.iter().for_each(|lower| disks.union_with(&lower.beneath.disks));
+        if matches!(maker, Maker::Disk { .. }) {
+            disks.grow_and_insert(number);
+        }
+        Self { disks, in_place }
     }
 }
 

@@ -4,6 +4,9 @@ use block::{ByteRange, Error, ErrorKind, Result};
 
 use crate::running::{Export, Graph};
 
+/// Places of one byte, all devices on the way counted.
+const PLACES_MAX: usize = 4096;
+
 /// A step on the way down: a byte of one device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Located {
@@ -25,7 +28,7 @@ impl Graph {
     /// The way of byte `offset` of an export down to the disks.
     ///
     /// # Errors
-    /// `OutOfRange` past the end, with the size.
+    /// `OutOfRange` past the end, with the size; `Limit` if it is in more than 4096 places.
     pub fn locate(&self, export: &Export, offset: u64) -> Result<Located> {
         if offset >= export.info.size {
             return Err(Error::new(
@@ -36,10 +39,22 @@ impl Graph {
                 ),
             ));
         }
-        self.locate_in(export.member, offset, "")
+        self.locate_in(export.member, offset, "", &mut 0)
     }
 
-    fn locate_in(&self, member: usize, offset: u64, how: &'static str) -> Result<Located> {
+    /// `places`: those that were found so far. Their number doubles with each mirror of two partitions of one device.
+    fn locate_in(
+        &self,
+        member: usize,
+        offset: u64,
+        how: &'static str,
+        places: &mut usize,
+    ) -> Result<Located> {
+        *places += 1;
+        if *places > PLACES_MAX {
+            let words = format!("the byte is in more than {PLACES_MAX} places of the graph");
+            return Err(Error::new(ErrorKind::Limit, words));
+        }
         let member = &self.members()[member];
         let byte = ByteRange::new(offset, 1).expect("one byte inside a device");
         let mut below = Vec::new();
@@ -48,6 +63,7 @@ impl Graph {
                 member.lowers[place.lower],
                 place.range.start(),
                 place.how,
+                places,
             )?);
         }
         let (name, kind, label_bytes) =

@@ -48,7 +48,9 @@ pub fn words(error: &TableError, given: &Given) -> String {
 mod tests {
     use super::*;
     use block::Info;
-    use graph::kind::{Beneath, Kind, Maker, Value};
+    use std::rc::Rc;
+
+    use graph::kind::{Kind, Maker, Value};
 
     fn given(options: &[(&'static str, Value)], sizes: &[u64]) -> Given {
         let lower = |(size, name): (&u64, &str)| GivenLower {
@@ -57,7 +59,7 @@ mod tests {
             created: true,
             labelled: false,
             next_free: 0,
-            beneath: Beneath::default(),
+            beneath: Rc::default(),
         };
         let lowers = sizes.iter().zip(["left", "right"]).map(lower).collect();
         let (graph, name) = ("test".to_owned(), "joined".to_owned());

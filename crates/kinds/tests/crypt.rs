@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use block::{ByteRange, Control, ErrorKind, Extent, Info, KeyCommand, Op, Report, Result, State};
-use graph::kind::{Beneath, Given, GivenLower, Maker, Value};
+use graph::kind::{Given, GivenLower, Maker, Value};
 use kinds::REGISTRY;
 use kinds::crypt::slots::{KeySlots, SLOTS};
 use sim::draw::Stream;
@@ -383,7 +383,7 @@ fn faults(options: &[(&'static str, Value)], labelled: bool) -> Vec<(&'static st
         panic!("crypt keeps something")
     };
     let info = Info::disk(SIZE, 512);
-    let (name, beneath) = ("d".to_owned(), Beneath::default());
+    let (name, beneath) = ("d".to_owned(), Rc::default());
     let lower = GivenLower { name, info, created: true, labelled, next_free: 0, beneath };
     let (graph, name, options) = ("g".to_owned(), "safe".to_owned(), options.to_vec());
     let faults = plan(&Given { graph, name, options, lowers: vec![lower], trusted_now: false });

@@ -52,7 +52,7 @@ struct Part {
     on: Vec<PartId>,
     /// The first byte that no partition of it takes.
     next_free: u64,
-    beneath: Beneath,
+    beneath: Rc<Beneath>,
 }
 
 /// What stands behind the node of a part.
@@ -211,7 +211,8 @@ impl Assembly {
         let (graph, options) = ("sim".to_owned(), options.to_vec());
         let given = Given { graph, name, options, lowers: self.given(on), trusted_now: false };
         let part = self.make(kind, &given, on)?;
-        self.parts[part].beneath = Beneath::of(&given.name, kind.maker, &given.lowers);
+        let beneath = Beneath::of(&given.name, part, kind.maker, &given.lowers);
+        self.parts[part].beneath = Rc::new(beneath);
         Ok(part)
     }
 
@@ -307,9 +308,8 @@ impl Assembly {
 
     fn push(&mut self, name: String, on: &[PartId], node: NodeId, body: Body) -> PartId {
         let (info, on) = (self.engine.info(node), on.to_vec());
-        let below = on.iter().flat_map(|part| self.parts[*part].beneath.disks.clone());
-        let own = on.is_empty().then(|| name.clone());
-        let beneath = Beneath { disks: below.chain(own).collect(), in_place: vec![name.clone()] };
+        // Once its kind is known, [`Assembly::add`] says what it is on.
+        let beneath = Rc::default();
         self.parts.push(Part { name, info, node, body, on, next_free: 0, beneath });
         self.parts.len() - 1
     }

@@ -19,7 +19,18 @@ impl Survey {
         if lost.is_empty() {
             return Vec::new();
         }
-        let refused = lost.iter().filter(|(name, _)| self.is_nowhere_else(planned, name));
+        let names: BTreeSet<&str> = lost.iter().map(|(name, _)| *name).collect();
+        // The states in its label count, though its bytes do not: another member may have missed writes.
+        let label = |disk: &str| match self.binding.disks.get(disk) {
+            Some(Bound::Labelled(n)) => Some((self.label(*n)?, !names.contains(disk))),
+            Some(Bound::Fresh(_) | Bound::Absent(_)) | None => None,
+        };
+        let objections = objections(planned, label).into_iter();
+        let objecting: BTreeSet<String> =
+            objections.flat_map(|(device, _)| planned.beneath(device)).collect();
+        let is_refused =
+            |name: &str| objecting.contains(name) || self.is_nowhere_else(planned, name, &names);
+        let refused = lost.iter().filter(|(name, _)| is_refused(name));
         refused.map(|(_, refusal)| (*refusal).clone()).collect()
     }
 
@@ -32,11 +43,8 @@ impl Survey {
         bound.collect()
     }
 
-    /// Whether the bytes of an overwritten disk cannot be copied from other disks.
-    fn is_nowhere_else(&self, planned: &Planned, name: &str) -> bool {
-        let overwritten: BTreeSet<_> =
-            self.overwritten_names().into_iter().map(|(name, _)| name).collect();
-        // A disk that is new or not there has no copy of anything either.
+    /// Whether some bytes of a disk are on no other disk than those that are new, absent or `overwritten`.
+    fn is_nowhere_else(&self, planned: &Planned, name: &str, overwritten: &BTreeSet<&str>) -> bool {
         let is_without_bytes = |(name, bound): &(&String, &Bound)| {
             !matches!(bound, Bound::Labelled(_)) || overwritten.contains(name.as_str())
         };
@@ -44,14 +52,7 @@ impl Survey {
         let without: Vec<&str> = without.map(|(name, _)| name.as_str()).collect();
         let others: Vec<&str> = without.iter().copied().filter(|other| *other != name).collect();
         let anyway = planned.only_on(&others);
-        let is_only_there = planned.only_on(&without).iter().any(|shows| !anyway.contains(shows));
-        // The states in its label count, though its bytes do not: another member may have missed writes.
-        let label = |disk: &str| match self.binding.disks.get(disk) {
-            Some(Bound::Labelled(n)) => Some((self.label(*n)?, !overwritten.contains(disk))),
-            Some(Bound::Fresh(_) | Bound::Absent(_)) | None => None,
-        };
-        let is_above = |device: &str| planned.beneath(device).iter().any(|disk| disk == name);
-        is_only_there || objections(planned, label).iter().any(|(device, _)| is_above(device))
+        planned.only_on(&without).iter().any(|shows| !anyway.contains(shows))
     }
 }
 

@@ -95,12 +95,12 @@ impl<'s> Names<'s> {
         if let Some(index) = self.nodes.get(name) {
             return Some(*index);
         }
-        let message = if self.exports.contains_key(name) {
-            format!("{name:?} is an export, and nothing stands on exports; name what it is on")
-        } else {
-            format!("no device {name:?}{}", near::hint(name, self.nodes.keys().copied()))
-        };
-        log.error(word.at, message);
+        log.error_with(word.at, || match self.exports.contains_key(name) {
+            true => {
+                format!("{name:?} is an export, and nothing stands on exports; name what it is on")
+            }
+            false => format!("no device {name:?}{}", near::hint(name, self.nodes.keys().copied())),
+        });
         None
     }
 }
@@ -199,8 +199,8 @@ impl<'s> Draft<'s> {
             }
             Some(_) => kind,
             None => {
-                let hint = near::hint(name, registry.device_names());
-                log.error(item.at, format!("no kind {name:?}{hint}"));
+                let hint = || near::hint(name, registry.device_names());
+                log.error_with(item.at, || format!("no kind {name:?}{}", hint()));
                 None
             }
         }

@@ -77,23 +77,34 @@ impl fmt::Display for Fault {
     }
 }
 
+/// Of a spec so many faults are told; of others there is only a count.
+const FAULTS_MAX: usize = 100;
+
 /// Everything that is wrong with a spec, in the order of the text; at least one fault is an error.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Faults(Vec<Fault>);
+pub struct Faults {
+    told: Vec<Fault>,
+    /// Errors beyond those.
+    more: usize,
+}
 
 impl Faults {
-    /// The faults, warnings among them.
+    /// The faults, warnings among them; the first 100 that were found.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Fault> {
-        self.0.iter()
+        self.told.iter()
     }
 }
 
 impl fmt::Display for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for fault in &self.0 {
+        for fault in &self.told {
             writeln!(f, "{fault}")?;
         }
-        let errors = self.0.iter().filter(|fault| fault.severity == Severity::Error).count();
+        if self.more > 0 {
+            writeln!(f, "and {} more faults", self.more)?;
+        }
+        let told = self.told.iter().filter(|fault| fault.severity == Severity::Error).count();
+        let errors = told + self.more;
         let s = if errors == 1 { "" } else { "s" };
         write!(f, "{errors} fault{s}, nothing done.")
     }
@@ -106,29 +117,44 @@ impl Error for Faults {}
 pub(super) struct Log {
     file: Arc<str>,
     faults: Vec<Fault>,
+    /// Errors beyond [`FAULTS_MAX`].
+    more: usize,
 }
 
 impl Log {
     pub(super) fn new(file: &str) -> Self {
-        Self { file: file.into(), faults: Vec::new() }
+        Self { file: file.into(), faults: Vec::new(), more: 0 }
     }
 
     pub(super) fn error(&mut self, position: Position, message: impl Into<String>) {
-        self.add(position, Severity::Error, message.into());
+        self.error_with(position, || message.into());
+    }
+
+    /// The same with words that take time to find: they are asked for only if the fault is told.
+    pub(super) fn error_with(&mut self, position: Position, message: impl FnOnce() -> String) {
+        match self.faults.len() < FAULTS_MAX {
+            true => self.add(position, Severity::Error, message()),
+            false => self.more += 1,
+        }
     }
 
     pub(super) fn warning(&mut self, position: Position, message: impl Into<String>) {
-        self.add(position, Severity::Warning, message.into());
+        if self.faults.len() < FAULTS_MAX {
+            self.add(position, Severity::Warning, message.into());
+        }
     }
 
     pub(super) fn has_errors(&self) -> bool {
-        self.faults.iter().any(|fault| fault.severity == Severity::Error)
+        self.more > 0 || self.faults.iter().any(|fault| fault.severity == Severity::Error)
     }
 
     /// The warnings, if there is nothing worse.
     pub(super) fn finish(mut self) -> Result<Vec<Fault>, Faults> {
         self.faults.sort_by_key(|fault| fault.position);
-        if self.has_errors() { Err(Faults(self.faults)) } else { Ok(self.faults) }
+        match self.has_errors() {
+            true => Err(Faults { told: self.faults, more: self.more }),
+            false => Ok(self.faults),
+        }
     }
 
     fn add(&mut self, position: Position, severity: Severity, message: String) {

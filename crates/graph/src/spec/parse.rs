@@ -318,8 +318,9 @@ pub(super) fn unknown_key<'k>(
     known: impl IntoIterator<Item = &'k str>,
     log: &mut Log,
 ) {
-    let hint = near::hint(&key.text, known);
-    log.error(key.at, format!("no key {:?} in {place}{hint}", key.text));
+    log.error_with(key.at, || {
+        format!("no key {:?} in {place}{}", key.text, near::hint(&key.text, known))
+    });
 }
 
 fn is_name_byte(byte: u8) -> bool {

@@ -1,6 +1,7 @@
 //! The plan of every device, from the bottom up.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use block::{Env, Info, Port, Table, TableError};
 
@@ -208,6 +209,7 @@ impl Spec {
             surveyed,
             drafts: &drafts,
             nodes: Vec::new(),
+            beneath: Vec::new(),
             places: vec![None; drafts.len()],
             uses: vec![Uses::default(); drafts.len()],
             spoiled: vec![false; drafts.len()],
@@ -233,6 +235,8 @@ struct Planner<'p> {
     surveyed: &'p BTreeMap<String, Surveyed>,
     drafts: &'p [Draft<'p>],
     nodes: Vec<PlannedNode>,
+    /// By node: what it is on.
+    beneath: Vec<Rc<Beneath>>,
     /// By draft: its node, if it could be planned.
     places: Vec<Option<usize>>,
     /// By draft: who uses it.
@@ -266,6 +270,9 @@ impl Planner<'_> {
         }
         if let Some(node) = node {
             self.places[index] = Some(self.nodes.len());
+            let beneath =
+                Beneath::of(&node.name, self.nodes.len(), node.kind.maker, &node.given.lowers);
+            self.beneath.push(Rc::new(beneath));
             self.nodes.push(node);
         }
     }
@@ -326,15 +333,15 @@ impl Planner<'_> {
     }
 
     fn given(&self, draft: &Draft<'_>, lowers: &[usize]) -> Given {
-        let lower = |(node, draft): (&usize, &usize)| {
-            let node = &self.nodes[*node];
+        let lower = |(index, draft): (&usize, &usize)| {
+            let node = &self.nodes[*index];
             GivenLower {
                 name: node.name.clone(),
                 info: node.info.clone(),
                 created: node.created,
                 labelled: node.labelled,
                 next_free: self.uses[*draft].next_free(),
-                beneath: Beneath::of(&node.name, node.kind.maker, &node.given.lowers),
+                beneath: self.beneath[*index].clone(),
             }
         };
         let lowers = lowers.iter().zip(&draft.lowers).map(lower).collect();

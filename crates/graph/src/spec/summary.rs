@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use fixedbitset::FixedBitSet;
+
 use super::plan::{Planned, PlannedExport, PlannedNode, Role};
 use super::units::format_exact;
 
@@ -10,13 +12,13 @@ use super::units::format_exact;
 const COPIES: [&str; 1] = ["mirror"];
 
 /// What happens when disks fail.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Redundancy {
     /// How many more disks may fail, whichever they are, without loss of data; `None` if those that are absent
     /// are too many already.
     pub survives: Option<usize>,
     /// The disks beneath: indices into [`Planned::nodes`].
-    pub disks: BTreeSet<usize>,
+    pub disks: FixedBitSet,
 }
 
 impl Planned {
@@ -32,12 +34,11 @@ impl Planned {
         let mut all: Vec<Redundancy> = Vec::new();
         for (index, node) in self.nodes.iter().enumerate() {
             let lowers: Vec<&Redundancy> = node.lowers.iter().map(|lower| &all[*lower]).collect();
-            let disks = match node.role {
-                Role::Disk => BTreeSet::from([index]),
-                Role::Device => {
-                    lowers.iter().flat_map(|lower| lower.disks.iter().copied()).collect()
-                }
-            };
+            let mut disks = FixedBitSet::new();
+            match node.role {
+                Role::Disk => disks.grow_and_insert(index),
+                Role::Device => lowers.iter().for_each(|lower| disks.union_with(&lower.disks)),
+            }
             let survives = if COPIES.contains(&node.kind.name) {
                 of_copies(&lowers)
             } else {
@@ -65,8 +66,9 @@ impl Planned {
     /// What shows bytes of these disks that are nowhere else: exports, and devices that nothing stands on.
     pub fn only_on(&self, disks: &[&str]) -> Vec<&str> {
         let lost = self.lost(disks);
-        let stands_on = |node: usize| self.nodes.iter().any(|above| above.lowers.contains(&node));
-        let tops = (0..self.nodes.len()).filter(|node| lost[*node] && !stands_on(*node));
+        let stood_on: BTreeSet<usize> =
+            self.nodes.iter().flat_map(|above| above.lowers.iter().copied()).collect();
+        let tops = (0..self.nodes.len()).filter(|node| lost[*node] && !stood_on.contains(node));
         let tops = tops.map(|node| self.nodes[node].name.as_str());
         let is_shown =
             |top: &&str| !self.exports.iter().any(|export| self.nodes[export.node].name == *top);
@@ -147,14 +149,14 @@ impl Planned {
     fn export_line(&self, export: &PlannedExport, redundancy: &Redundancy) -> String {
         let info = &export.info;
         let mut parts = vec![format_exact(info.size), format!("blocks of {}", info.block_size)];
-        let disks = redundancy.disks.iter().map(|disk| &self.nodes[*disk]);
+        let disks = redundancy.disks.ones().map(|disk| &self.nodes[disk]);
         let (absent, here): (Vec<_>, Vec<_>) = disks.partition(|disk| disk.absent);
         let words: BTreeSet<&str> = here.iter().map(|disk| disk.words.as_str()).collect();
         parts.extend(words.into_iter().filter(|words| !words.is_empty()).map(str::to_owned));
-        let labels = redundancy.disks.iter().filter(|disk| self.nodes[**disk].labelled).count();
+        let labels = redundancy.disks.ones().filter(|disk| self.nodes[*disk].labelled).count();
         let labels = match labels {
             0 => "raw",
-            all if all == redundancy.disks.len() => "labelled",
+            all if all == redundancy.disks.count_ones(..) => "labelled",
             _ => "raw and labelled",
         };
         parts.push(labels.to_owned());
@@ -177,7 +179,7 @@ impl Planned {
 
 /// Copies that share a disk fail together, so of these only the best counts.
 fn of_copies(lowers: &[&Redundancy]) -> Option<usize> {
-    let mut groups: Vec<(BTreeSet<usize>, Option<usize>)> = Vec::new();
+    let mut groups: Vec<(FixedBitSet, Option<usize>)> = Vec::new();
     for lower in lowers {
         let mut group = (lower.disks.clone(), lower.survives);
         groups.retain(|(disks, survives)| {

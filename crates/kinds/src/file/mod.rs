@@ -386,8 +386,12 @@ impl Device for Disk {
                 Ok(())
             }
             Op::Write { range, data, fua } => {
-                let io = DiskIo::Write { offset: range.start(), data: data.clone(), fua: *fua };
-                self.carry_out(io).await.map(drop)
+                // The kernel tells the error of a write in its page cache once: to a write with FUA, or to a flush of others
+                // beside it. So through the page cache all such errors come to flushes, which share them.
+                let (offset, fua, direct) = (range.start(), *fua, self.facts.direct);
+                let io = DiskIo::Write { offset, data: data.clone(), fua: fua && direct };
+                self.carry_out(io).await?;
+                self.and_flush(fua && !direct).await
             }
             Op::WriteZeroes { range, unmap, fua } => {
                 let (range, fua) = (*range, *fua);
