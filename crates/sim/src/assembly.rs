@@ -14,6 +14,7 @@ use block::{
     Below, ByteRange, Control, Env, Error, ErrorKind, Handled, Hooks, Info, Kept, Lower,
     NothingKept, Port, Report, Result, Table,
 };
+use fixedbitset::FixedBitSet;
 use graph::Carried;
 use graph::engine::{AnyDevice, Engine, NodeId};
 use graph::kind::{Beneath, Fault, Given, GivenLower, Kind, Maker, Registry, TablePlan, Value};
@@ -308,8 +309,12 @@ impl Assembly {
 
     fn push(&mut self, name: String, on: &[PartId], node: NodeId, body: Body) -> PartId {
         let (info, on) = (self.engine.info(node), on.to_vec());
-        // Once its kind is known, [`Assembly::add`] says what it is on.
-        let beneath = Rc::default();
+        let mut disks = FixedBitSet::new();
+        on.iter().for_each(|part| disks.union_with(&self.parts[*part].beneath.disks));
+        if on.is_empty() {
+            disks.grow_and_insert(self.parts.len());
+        }
+        let beneath = Rc::new(Beneath { disks, in_place: vec![name.clone()] });
         self.parts.push(Part { name, info, node, body, on, next_free: 0, beneath });
         self.parts.len() - 1
     }
