@@ -5,6 +5,7 @@ mod common;
 
 use std::fs;
 
+use common::keeper::Daemon;
 use common::machine::relabel;
 use common::{Dir, Ran, tool};
 
@@ -273,6 +274,24 @@ fn raw_serve_goes_on_over_change_after_client_labels_disk() {
     dir.text(&["apply", "raw.toml"]);
     serve.stop().ok();
     assert_eq!(dir.cairn(&["serve", "raw.toml", "--run", "true"]).code, 5);
+}
+
+#[test]
+fn daemon_refuses_raw_disk_that_has_label() {
+    let dir = pair();
+    assert_eq!(io(&dir, &[], "write -P 7 0 4M").code, 0);
+    let before = fs::read(dir.path("b.img")).unwrap();
+    let mut daemon = Daemon::start(&dir);
+    dir.write("raw.toml", &raw(""));
+    for args in [&["apply", "raw.toml", "--dry-run"][..], &["apply", "raw.toml"]] {
+        let ran = dir.cairn(args);
+        assert!(ran.code == 5 && ran.err.contains("of the graph \"home\""), "{args:?}: {ran:?}");
+    }
+    assert!(!dir.cairn(&["ls"]).out.contains("raw"), "a graph that never came up is not kept");
+    assert!(fs::read(dir.path("b.img")).unwrap() == before);
+    dir.write("raw.toml", &raw(", label = false"));
+    dir.text(&["apply", "raw.toml"]);
+    assert_eq!(daemon.stop(), 0);
 }
 
 #[test]
