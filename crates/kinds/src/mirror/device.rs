@@ -226,7 +226,7 @@ impl Inner {
 
     /// The members that need not be asked again, after this one has not answered. `begun`: its [`Member::changes`] when
     /// it was asked. A member that was taken out meanwhile may come back in sync, and be the only one.
-    fn tried(&self, tried: Copies, index: usize, begun: u64) -> Copies {
+    pub(super) fn tried(&self, tried: Copies, index: usize, begun: u64) -> Copies {
         if self.members[index].changes() == begun { tried.with(index) } else { tried }
     }
 

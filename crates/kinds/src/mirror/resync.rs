@@ -301,7 +301,6 @@ impl Inner {
         let mut failed =
             Error::new(ErrorKind::Faulted, "no other member is in sync").at(&self.name);
         while let Some(source) = self.next_in_sync(tried) {
-            tried = tried.with(source);
             let buf = match room.take() {
                 Some(room) => room,
                 // What is late may still come to the one before.
@@ -309,7 +308,9 @@ impl Inner {
             };
             let begun = self.members[source].changes();
             let read = self.members[source].lower.start(Op::read(range, buf));
-            match self.deadline.guard(read).await.map(block::Done::into_buf) {
+            let read = self.deadline.guard(read).await.map(block::Done::into_buf);
+            tried = self.tried(tried, source, begun);
+            match read {
                 Some(Ok(data)) if self.is_believed(source, begun) => return Ok(data),
                 Some(Ok(data)) => room = Some(data),
                 Some(Err(error)) => failed = error,
