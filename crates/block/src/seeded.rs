@@ -57,6 +57,8 @@ pub enum Bug {
     MoveReleasedEarly,
     /// 50 a server that came back is not sent again what it was not asked to flush
     ReplaySkipped,
+    /// 50b overlapping changes are sent again at once over several connections
+    ReplayUnordered,
     /// 51 a write is answered before its record is in the memory that outlives the process
     AnsweredUnrecorded,
     /// 60 clients are not held while a graph changes
@@ -135,7 +137,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them, by their numbers.
-    pub const ALL: [(&str, Self); 62] = [
+    pub const ALL: [(&str, Self); 63] = [
         ("02a", Self::FlushFirstChild),
         ("02b", Self::FlushFirstMember),
         ("04", Self::FlushRetried),
@@ -161,6 +163,7 @@ impl Bug {
         ("44c", Self::TurnedAtOnce),
         ("44d", Self::MoveReleasedEarly),
         ("50", Self::ReplaySkipped),
+        ("50b", Self::ReplayUnordered),
         ("51", Self::AnsweredUnrecorded),
         ("60", Self::ChangeNotHeld),
         ("61", Self::ChangeUnflushed),

@@ -70,6 +70,8 @@ counts! {
     Connected "connections",
     Reset "connections that broke",
     Unknown "requests whose connection broke before the answer",
+    ServerCut "power cuts of a server while its clients lived on",
+    Replayed "changes that a disk over NBD sent again",
     Sent "network sends",
     SplitSend "network sends that took less than all",
     Received "network receives",

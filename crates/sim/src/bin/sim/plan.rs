@@ -102,6 +102,31 @@ impl Plan {
             rounds: (0..draw.within(1, 3)).map(|_| end(&draw, class)).collect(),
         }
     }
+
+    /// The plan of a seed about disks behind a server: the server loses its power, and nothing else goes wrong.
+    pub fn far(seed: u64) -> Self {
+        let draw = Stream::new(seed, "far plan", 0);
+        // An export of a disk without discards does not offer them; graphs of specs emulate them, an `Assembly` does not.
+        let disk = || DiskConfig { discard: true, ..disk(&draw, None, true) };
+        Self {
+            disks: (0..draw.within(1, 5)).map(|_| disk()).collect(),
+            promise: Promise::Full,
+            may_fail: false,
+            within_budget: true,
+            // Longer than a server is away, and the rests before it is found again.
+            patience: Duration::from_secs(8),
+            relapses: false,
+            depth: draw.below(4) as u32,
+            fuse: draw.below(2) == 0,
+            timeout: Duration::from_secs(30),
+            connections: if draw.below(4) == 0 { draw.within(1, 3) as usize } else { 0 },
+            clients: draw.within(1, 10),
+            requests: draw.within(5, 60),
+            mix: mix(&draw),
+            cut: None,
+            rounds: vec![End::Done; draw.within(1, 3) as usize],
+        }
+    }
 }
 
 /// The faults of a member that relapses: many answers are late.
