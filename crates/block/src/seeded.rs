@@ -105,6 +105,8 @@ pub enum Bug {
     ChangeDropsHeld,
     /// 45 a flush counts for what was answered after it was submitted
     FlushJoinedLate,
+    /// 45b a flush on its way does not ask a member that came in sync meanwhile
+    FlushNotAskedAnew,
     /// 52 a disk is served before its lock is had
     ServedUnlocked,
     /// 53 what a client had sent that is gone is begun beside its successor's
@@ -137,7 +139,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them, by their numbers.
-    pub const ALL: [(&str, Self); 63] = [
+    pub const ALL: [(&str, Self); 64] = [
         ("02a", Self::FlushFirstChild),
         ("02b", Self::FlushFirstMember),
         ("04", Self::FlushRetried),
@@ -187,6 +189,7 @@ impl Bug {
         ("80", Self::FailedBelieved),
         ("43", Self::ChangeDropsHeld),
         ("45", Self::FlushJoinedLate),
+        ("45b", Self::FlushNotAskedAnew),
         ("52", Self::ServedUnlocked),
         ("53", Self::GoneNotClosed),
         ("54", Self::KilledNotFlushed),

@@ -70,6 +70,7 @@ counts! {
     Connected "connections",
     Reset "connections that broke",
     Unknown "requests whose connection broke before the answer",
+    TakenOver "times that all members with a late flush were taken out after others had come in sync",
     ServerCut "power cuts of a server while its clients lived on",
     Replayed "changes that a disk over NBD sent again",
     Sent "network sends",

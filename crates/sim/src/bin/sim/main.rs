@@ -2,6 +2,7 @@
 
 mod clients;
 mod far;
+mod handover;
 mod labelled;
 mod mirrors;
 mod plan;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
             About::Labels => {}
             About::Graph => println!("{:#?}", Plan::draw(seed)),
             About::Far => println!("{:#?}", Plan::far(seed)),
+            About::Handover => println!("{:#?}", Plan::handover(seed)),
         }
         let mut sum = Sum::default();
         let ok = sum.seed(seed, true);
@@ -199,6 +201,8 @@ enum About {
     Labels,
     /// Disks behind a server that loses its power.
     Far,
+    /// Members of a mirror that take over from each other.
+    Handover,
     /// Any graph; most seeds.
     Graph,
 }
@@ -210,6 +214,7 @@ impl About {
         }
         match Stream::new(seed, "which", 0).below(16) {
             0 => Self::Far,
+            1 => Self::Handover,
             _ => Self::Graph,
         }
     }
@@ -220,6 +225,7 @@ fn run(seed: u64) -> Result<Report, String> {
     match About::of(seed) {
         About::Labels => labelled_run(seed, &History::default()),
         About::Far => caught(|| far::run(seed)),
+        About::Handover => caught(|| handover::run(seed)),
         About::Graph => caught(|| trial::run(seed)),
     }
 }

@@ -169,7 +169,8 @@ impl Mirrors {
         Ok(false)
     }
 
-    fn is_copying(&self, graph: &Assembly) -> Result<bool, Wrong> {
+    /// Whether a member is being copied.
+    pub fn is_copying(&self, graph: &Assembly) -> Result<bool, Wrong> {
         for mirror in self.all.iter() {
             if report(graph, mirror)?.members.iter().any(|member| member.state == "copying") {
                 return Ok(true);

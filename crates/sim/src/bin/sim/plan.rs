@@ -127,6 +127,21 @@ impl Plan {
             rounds: vec![End::Done; draw.within(1, 3) as usize],
         }
     }
+
+    /// The plan of a seed about members of a mirror that take over from each other: nothing goes wrong but flushes that
+    /// are late, and power.
+    pub fn handover(seed: u64) -> Self {
+        let draw = Stream::new(seed, "handover plan", 0);
+        let size = 4096 * draw.within(2, 24);
+        let disk = || DiskConfig { size, ..disk(&draw, None, true) };
+        Self {
+            disks: (0..draw.within(2, 4)).map(|_| disk()).collect(),
+            clients: draw.within(0, 4),
+            requests: draw.within(5, 60),
+            rounds: vec![End::Done; draw.within(1, 3) as usize],
+            ..Self::far(seed)
+        }
+    }
 }
 
 /// The faults of a member that relapses: many answers are late.
@@ -171,6 +186,7 @@ fn disk(draw: &Stream, class: Option<Class>, hasty: bool) -> DiskConfig {
         flush_error: 3 * rate(class == Some(Class::Lost)),
         rot: rate(has(Class::Silent)),
         lost_write: rate(has(Class::Silent)),
+        late_flush: 0,
         misdirected: rate(has(Class::Silent)),
     };
     DiskConfig {
