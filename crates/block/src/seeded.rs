@@ -57,6 +57,8 @@ pub enum Bug {
     MoveReleasedEarly,
     /// 50 a server that came back is not sent again what it was not asked to flush
     ReplaySkipped,
+    /// 50b overlapping changes are sent again at once over several connections
+    ReplayUnordered,
     /// 51 a write is answered before its record is in the memory that outlives the process
     AnsweredUnrecorded,
     /// 60 clients are not held while a graph changes
@@ -103,6 +105,8 @@ pub enum Bug {
     ChangeDropsHeld,
     /// 45 a flush counts for what was answered after it was submitted
     FlushJoinedLate,
+    /// 45b a flush on its way does not ask a member that came in sync meanwhile
+    FlushNotAskedAnew,
     /// 52 a disk is served before its lock is had
     ServedUnlocked,
     /// 53 what a client had sent that is gone is begun beside its successor's
@@ -137,7 +141,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them, by their numbers.
-    pub const ALL: [(&str, Self); 63] = [
+    pub const ALL: [(&str, Self); 65] = [
         ("02a", Self::FlushFirstChild),
         ("02b", Self::FlushFirstMember),
         ("04", Self::FlushRetried),
@@ -163,6 +167,7 @@ impl Bug {
         ("44c", Self::TurnedAtOnce),
         ("44d", Self::MoveReleasedEarly),
         ("50", Self::ReplaySkipped),
+        ("50b", Self::ReplayUnordered),
         ("51", Self::AnsweredUnrecorded),
         ("60", Self::ChangeNotHeld),
         ("61", Self::ChangeUnflushed),
@@ -186,6 +191,7 @@ impl Bug {
         ("80", Self::FailedBelieved),
         ("43", Self::ChangeDropsHeld),
         ("45", Self::FlushJoinedLate),
+        ("45b", Self::FlushNotAskedAnew),
         ("52", Self::ServedUnlocked),
         ("53", Self::GoneNotClosed),
         ("54", Self::KilledNotFlushed),

@@ -107,10 +107,10 @@ impl Assembly {
     }
 
     /// Waits for what needs time, if there is a world to wait in.
-    fn finished<T>(&self, answer: LocalFuture<Result<T>>) -> Result<T> {
-        let Some(world) = &self.world else { return at_once(answer) };
+    fn finished<T>(&self, answer: LocalFuture<T>) -> Result<T> {
+        let Some(world) = &self.world else { return Ok(at_once(answer)) };
         let stuck = |stuck: Stuck| Error::new(ErrorKind::TimedOut, stuck.to_string());
-        world.block_on(answer).map_err(stuck)?
+        world.block_on(answer).map_err(stuck)
     }
 
     /// Carries out a control request that may take time.
@@ -246,12 +246,12 @@ impl Assembly {
                 plan(given).map_err(refused)?;
                 let lowers = nodes.iter().map(|node| self.engine.lower(*node)).collect();
                 let kept = self.kept(&name, on);
-                let device = self.finished(make(given, &self.env, lowers, kept))?;
+                let device = self.finished(make(given, &self.env, lowers, kept))??;
                 self.adopt(&name, device, on)
             }
             Maker::Disk { plan, make } => {
-                at_once(plan(given, &self.env)).map_err(refused)?;
-                let disk = at_once(make(given, &self.env, None))?;
+                self.finished(plan(given, &self.env))?.map_err(refused)?;
+                let disk = self.finished(make(given, &self.env, None))??;
                 self.adopt(&name, disk, &[])
             }
         }

@@ -141,12 +141,25 @@ impl Network {
 
     /// Breaks the `drawn`-th connection, if there are any.
     pub fn reset_one(&self, drawn: u64) {
-        let pairs: Vec<_> = self.pairs.borrow().iter().filter_map(Weak::upgrade).collect();
-        let whole: Vec<_> = pairs.iter().filter(|pair| pair.is_whole()).collect();
+        let whole = self.whole();
         if !whole.is_empty() {
-            self.clock.counters.add(Count::Reset);
-            whole[drawn as usize % whole.len()].break_off();
+            self.reset(&whole[drawn as usize % whole.len()]);
         }
+    }
+
+    /// Breaks all connections.
+    pub fn reset_all(&self) {
+        self.whole().iter().for_each(|pair| self.reset(pair));
+    }
+
+    fn whole(&self) -> Vec<Rc<Pair>> {
+        let pairs = self.pairs.borrow();
+        pairs.iter().filter_map(Weak::upgrade).filter(|pair| pair.is_whole()).collect()
+    }
+
+    fn reset(&self, pair: &Pair) {
+        self.clock.counters.add(Count::Reset);
+        pair.break_off();
     }
 
     /// Nobody listens any more.

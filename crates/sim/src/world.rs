@@ -301,6 +301,11 @@ impl SimWorld {
         self.0.network.reset_one(drawn);
     }
 
+    /// Breaks all connections, as a server does that loses its power.
+    pub fn reset_connections(&self) {
+        self.0.network.reset_all();
+    }
+
     /// Ends every task.
     pub fn drop_tasks(&self) {
         let tasks = self.0.tasks.replace(vec![None]);

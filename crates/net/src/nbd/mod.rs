@@ -194,7 +194,8 @@ fn info_of(given: &Given, env: &Env, facts: &ExportFacts) -> Result<Info> {
         volatile_cache: has(TransmissionFlags::FLUSH),
         native_fua: has(TransmissionFlags::FUA),
         native_zeroes: has(TransmissionFlags::WRITE_ZEROES),
-        discard: has(TransmissionFlags::TRIM),
+        // Where changes may be sent again, a discard is sent as zeroes.
+        discard: has(TransmissionFlags::TRIM) && (!keeps || has(TransmissionFlags::WRITE_ZEROES)),
         preferred_io: facts.blocks.preferred().max(4096),
         max_transfer,
         // A payload that is kept has a buffer of its own; any other may lie where it arrived.

@@ -146,6 +146,12 @@ impl Inner {
         Ok(())
     }
 
+    /// The command for a discard. A trim that is sent again may take effect where it did not before, and reads have
+    /// shown the old bytes by then; zeroes are the same each time.
+    fn discarding(&self) -> Command {
+        if self.link.log.keeps() { Command::WriteZeroes } else { Command::Trim }
+    }
+
     /// A change as commands that the server can be told.
     fn pieces(&self, change: &Change) -> impl Iterator<Item = Change> + use<> {
         let whole = change.range;
@@ -270,7 +276,7 @@ impl Device for Remote {
                 inner.change(change(Command::WriteZeroes, flags, range, None), *fua).await
             }
             Op::Discard { range, fua } => {
-                inner.change(change(Command::Trim, none, range, None), *fua).await
+                inner.change(change(inner.discarding(), none, range, None), *fua).await
             }
             Op::Flush => inner.flush().await,
             Op::Status { range, extents } => {

@@ -11,6 +11,7 @@ pub const READ: u16 = 0;
 pub const WRITE: u16 = 1;
 pub const DISC: u16 = 2;
 pub const FLUSH: u16 = 3;
+pub const TRIM: u16 = 4;
 pub const WRITE_ZEROES: u16 = 6;
 pub const BLOCK_STATUS: u16 = 7;
 

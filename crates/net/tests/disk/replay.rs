@@ -8,7 +8,7 @@ use block::{Health, Op};
 
 use graph::kind::Value;
 
-use crate::fake::{Act, Asked, FLAGS, FLUSH, Fake, MULTI_CONN, READ, WRITE, WRITE_ZEROES};
+use crate::fake::{Act, Asked, FLAGS, FLUSH, Fake, MULTI_CONN, READ, TRIM, WRITE, WRITE_ZEROES};
 use crate::volume::{Volume, range, says, time};
 
 fn good(_: u32) -> (u64, u16) {
@@ -46,6 +46,28 @@ fn writes_zeroes_and_their_order_come_back() {
     armed.store(true, Ordering::Relaxed);
     assert!(volume.read(0, 64 << 10).unwrap() == expected[..64 << 10]);
     assert_eq!(volume.counter("replayed"), 3, "the flush covered what was replayed");
+}
+
+#[test]
+fn discard_is_sent_as_zeroes_where_it_may_be_sent_again() {
+    for (replay, command) in [(64 << 10, WRITE_ZEROES), (0, TRIM)] {
+        let fake = Fake::new(good, |_| Act::Serve);
+        let volume = Volume::new(&fake.uri(), &[("replay", Value::Size(replay))]);
+        volume.discard(4096, 8192).unwrap();
+        let seen = fake.seen();
+        let asked = seen.asked.last().expect("the discard was sent");
+        assert_eq!((asked.command, asked.flags, asked.offset, asked.len), (command, 0, 4096, 8192));
+    }
+}
+
+#[test]
+fn disk_has_no_discard_where_server_lacks_zeroes() {
+    const NO_ZEROES: u16 = FLAGS & !(1 << 6);
+    for (replay, discards) in [(64 << 10, false), (0, true)] {
+        let fake = Fake::new(|_| (1 << 20, NO_ZEROES), |_| Act::Serve);
+        let volume = Volume::new(&fake.uri(), &[("replay", Value::Size(replay))]);
+        assert_eq!(volume.info().discard, discards, "replay = {replay}");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::{Buf, ByteRange, Control, Env, Error, Extent, Handled, Op, Report, Result};
+use block::{Buf, ByteRange, Control, Env, Error, Extent, Handled, Info, Op, Report, Result};
 use graph::engine::{AnyDevice, Engine};
 use graph::kind::{Given, Maker, Value};
 use runtime::{Config, Core};
@@ -79,6 +79,10 @@ impl Volume {
         self.call(Op::WriteZeroes { range: range(at, len), unmap: true, fua: false }).map(drop)
     }
 
+    pub fn discard(&self, at: u64, len: u64) -> Result<()> {
+        self.call(Op::Discard { range: range(at, len), fua: false }).map(drop)
+    }
+
     pub fn read(&self, at: u64, len: u64) -> Result<Vec<u8>> {
         let into = self.env().buf(len as usize)?;
         match self.call(Op::read(range(at, len), into))? {
@@ -96,6 +100,10 @@ impl Volume {
 
     pub fn flush(&self) -> Result<()> {
         self.call(Op::Flush).map(drop)
+    }
+
+    pub fn info(&self) -> &Info {
+        self.client.info()
     }
 
     pub fn report(&self) -> Report {

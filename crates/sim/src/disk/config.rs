@@ -63,6 +63,8 @@ pub struct Faults {
     pub flush_error: Ppm,
     /// An answer comes late.
     pub stall: Ppm,
+    /// An answer of a flush comes late.
+    pub late_flush: Ppm,
     /// An answer never comes.
     pub hang: Ppm,
     /// A bit of a sector turns over on the medium.

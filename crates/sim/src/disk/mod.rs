@@ -268,7 +268,11 @@ impl SimDisk {
         let me: Rc<Self> = self.me.upgrade().expect("it is being called");
         let span = self.config.most_ns - self.config.least_ns + 1;
         let mut delay = self.config.least_ns + self.draw(flight.key, "delay") % span;
-        if self.strikes(flight.key, "stall", self.faults.get().stall) {
+        let faults = self.faults.get();
+        let is_flush = matches!(flight.io, DiskIo::Flush);
+        if self.strikes(flight.key, "stall", faults.stall)
+            || is_flush && self.strikes(flight.key, "late flush", faults.late_flush)
+        {
             self.count(Count::Stall);
             // Mirrors wait longer than three stalls: zeroes, the flush that is under way then, and the flush behind them.
             delay += 100_000_000 + self.draw(flight.key, "stalled") % 2_500_000_000;

@@ -1,5 +1,8 @@
 //! Runs seeds, those first that once failed. `N=5000` says how many, `FROM=0` from which on, `SEED=0x2a` that it is one.
 
+mod clients;
+mod far;
+mod handover;
 mod labelled;
 mod mirrors;
 mod plan;
@@ -11,10 +14,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
-use sim::draw::mix;
+use sim::draw::{Stream, mix};
 use sim::{Count, Counters};
 
 use crate::labelled::{History, Step};
+use crate::plan::Plan;
 use crate::trial::{Failure, Report};
 
 /// From so many seeds on, everything has to have happened.
@@ -34,8 +38,11 @@ fn main() -> ExitCode {
         }
     }
     if let Some(seed) = number("SEED") {
-        if !is_labelled(seed) {
-            println!("{:#?}", plan::Plan::draw(seed));
+        match About::of(seed) {
+            About::Labels => {}
+            About::Graph => println!("{:#?}", Plan::draw(seed)),
+            About::Far => println!("{:#?}", Plan::far(seed)),
+            About::Handover => println!("{:#?}", Plan::handover(seed)),
         }
         let mut sum = Sum::default();
         let ok = sum.seed(seed, true);
@@ -81,7 +88,7 @@ fn hex(text: &str) -> u64 {
 
 /// Takes steps out of a seed that fails, and says what is left.
 fn shrink(seed: u64) -> ExitCode {
-    if !is_labelled(seed) {
+    if About::of(seed) != About::Labels {
         println!("{seed:#x} is not about labelled disks: its steps cannot be taken out");
         return ExitCode::FAILURE;
     }
@@ -187,16 +194,39 @@ impl Sum {
     }
 }
 
-/// Every fourth seed is about labelled disks.
-fn is_labelled(seed: u64) -> bool {
-    seed.is_multiple_of(4)
+/// The subject of a seed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum About {
+    /// Labelled disks; every fourth seed.
+    Labels,
+    /// Disks behind a server that loses its power.
+    Far,
+    /// Members of a mirror that take over from each other.
+    Handover,
+    /// Any graph; most seeds.
+    Graph,
+}
+
+impl About {
+    fn of(seed: u64) -> Self {
+        if seed.is_multiple_of(4) {
+            return Self::Labels;
+        }
+        match Stream::new(seed, "which", 0).below(16) {
+            0 => Self::Far,
+            1 => Self::Handover,
+            _ => Self::Graph,
+        }
+    }
 }
 
 /// One run; a panic is a failure like any other.
 fn run(seed: u64) -> Result<Report, String> {
-    match is_labelled(seed) {
-        true => labelled_run(seed, &History::default()),
-        false => caught(|| trial::run(seed)),
+    match About::of(seed) {
+        About::Labels => labelled_run(seed, &History::default()),
+        About::Far => caught(|| far::run(seed)),
+        About::Handover => caught(|| handover::run(seed)),
+        About::Graph => caught(|| trial::run(seed)),
     }
 }
 

@@ -106,9 +106,14 @@ impl Mirrors {
             for mirror in all.iter().filter(|_| relapses) {
                 let none = Faults::default();
                 mirror.disks_of_victim().for_each(|disk| disks[disk].set_faults(none));
-                let _ = graph.control(mirror.part, &Control::Resync { member: None });
+                mirror.resync(&graph);
             }
         });
+    }
+
+    /// Brings back every member that is out.
+    pub fn resync(&self, graph: &Assembly) {
+        self.all.iter().for_each(|mirror| mirror.resync(graph));
     }
 
     /// Notes what has become of the members, and answers for each mirror whose bytes count from the
@@ -164,7 +169,8 @@ impl Mirrors {
         Ok(false)
     }
 
-    fn is_copying(&self, graph: &Assembly) -> Result<bool, Wrong> {
+    /// Whether a member is being copied.
+    pub fn is_copying(&self, graph: &Assembly) -> Result<bool, Wrong> {
         for mirror in self.all.iter() {
             if report(graph, mirror)?.members.iter().any(|member| member.state == "copying") {
                 return Ok(true);
@@ -310,6 +316,11 @@ impl Mirror {
     fn disks_of_victim(&self) -> impl Iterator<Item = usize> + '_ {
         let victim = self.victim.map(|victim| &self.members[victim]);
         victim.into_iter().flat_map(|victim| victim.disks.iter().copied())
+    }
+
+    /// Brings back every member that is out. It may well be refused: its requests may be late.
+    fn resync(&self, graph: &Assembly) {
+        let _ = graph.control(self.part, &Control::Resync { member: None });
     }
 
     /// Whether a member may stay out in the end: it fails on purpose, or what it is copied from may.

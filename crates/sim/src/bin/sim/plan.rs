@@ -102,6 +102,46 @@ impl Plan {
             rounds: (0..draw.within(1, 3)).map(|_| end(&draw, class)).collect(),
         }
     }
+
+    /// The plan of a seed about disks behind a server: the server loses its power, and nothing else goes wrong.
+    pub fn far(seed: u64) -> Self {
+        let draw = Stream::new(seed, "far plan", 0);
+        // An export of a disk without discards does not offer them; graphs of specs emulate them, an `Assembly` does not.
+        let disk = || DiskConfig { discard: true, ..disk(&draw, None, true) };
+        Self {
+            disks: (0..draw.within(1, 5)).map(|_| disk()).collect(),
+            promise: Promise::Full,
+            may_fail: false,
+            within_budget: true,
+            // Longer than a server is away, and the rests before it is found again.
+            patience: Duration::from_secs(8),
+            relapses: false,
+            depth: draw.below(4) as u32,
+            fuse: draw.below(2) == 0,
+            timeout: Duration::from_secs(30),
+            connections: if draw.below(4) == 0 { draw.within(1, 3) as usize } else { 0 },
+            clients: draw.within(1, 10),
+            requests: draw.within(5, 60),
+            mix: mix(&draw),
+            cut: None,
+            rounds: vec![End::Done; draw.within(1, 3) as usize],
+        }
+    }
+
+    /// The plan of a seed about members of a mirror that take over from each other: nothing goes wrong but flushes that
+    /// are late, and power.
+    pub fn handover(seed: u64) -> Self {
+        let draw = Stream::new(seed, "handover plan", 0);
+        let size = 4096 * draw.within(2, 24);
+        let disk = || DiskConfig { size, ..disk(&draw, None, true) };
+        Self {
+            disks: (0..draw.within(2, 4)).map(|_| disk()).collect(),
+            clients: draw.within(0, 4),
+            requests: draw.within(5, 60),
+            rounds: vec![End::Done; draw.within(1, 3) as usize],
+            ..Self::far(seed)
+        }
+    }
 }
 
 /// The faults of a member that relapses: many answers are late.
@@ -146,6 +186,7 @@ fn disk(draw: &Stream, class: Option<Class>, hasty: bool) -> DiskConfig {
         flush_error: 3 * rate(class == Some(Class::Lost)),
         rot: rate(has(Class::Silent)),
         lost_write: rate(has(Class::Silent)),
+        late_flush: 0,
         misdirected: rate(has(Class::Silent)),
     };
     DiskConfig {

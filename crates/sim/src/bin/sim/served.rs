@@ -12,6 +12,11 @@ use crate::trial::Failure;
 /// So short that most trims and writes of zeroes have several pieces.
 const PIECE_BYTES: u64 = 8 << 10;
 
+/// Returns the limits of a server.
+pub fn limits() -> Limits {
+    Limits { piece_bytes: PIECE_BYTES, ..Limits::default() }
+}
+
 /// The clients' way to `node`: through so many connections, or straight into the graph if there are none. `start`: the
 /// number of the process's start.
 pub fn serve(
@@ -25,9 +30,8 @@ pub fn serve(
     if connections == 0 {
         return Ok((Door::Graph(client), None));
     }
-    let limits = Limits { piece_bytes: PIECE_BYTES, ..Limits::default() };
     let server =
-        Server::new(env, vec![Export::new(env, engine, node, "volume", "")], limits, |_| {});
+        Server::new(env, vec![Export::new(env, engine, node, "volume", "")], limits(), |_| {});
     let at = Address::Unix("/socket".into());
     server.serve(env.listen(&at).map_err(|error| Failure::new(error.to_string()))?);
     let draw = Stream::new(env.random("connections"), "connections", start);

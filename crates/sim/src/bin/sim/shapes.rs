@@ -152,6 +152,16 @@ pub fn rebuild(graph: &mut Assembly, steps: &[Step]) -> Result<()> {
     steps.iter().try_for_each(|step| graph.add(step.kind, &step.options, &step.on).map(drop))
 }
 
+/// A disk at the export `uri` over so many connections, which keeps `replay` bytes to be sent again.
+pub fn far_disk(uri: String, connections: u64, replay: u64) -> Step {
+    let options = vec![
+        ("nbd", Value::Text(uri)),
+        ("connections", Value::Integer(connections)),
+        ("replay", Value::Size(replay)),
+    ];
+    Step { kind: "nbd", options, on: Vec::new() }
+}
+
 /// A disk at `path`.
 pub fn disk(kind: &'static str, path: String, timeout: Duration) -> Step {
     let options = vec![(kind, Value::Text(path)), ("timeout", Value::Duration(timeout))];

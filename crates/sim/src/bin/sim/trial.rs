@@ -8,19 +8,19 @@ use block::ErrorKind;
 use export::nbd::Server;
 use graph::engine::Engine;
 use sim::draw::Stream;
-use sim::workload::{Mix, Tally, Worker};
+use sim::workload::Mix;
 use sim::{
-    Assembly, Client, Count, Counters, CutPolicy, Door, Model, PartId, Promise, SimDisk, SimWorld,
-    Stuck,
+    Assembly, Client, Count, Counters, CutPolicy, Door, PartId, Promise, SimDisk, SimWorld, Stuck,
 };
 
+use crate::clients::{Clients, May};
 use crate::mirrors::Mirrors;
 use crate::plan::{self, End, Plan};
 use crate::served::serve;
 use crate::shapes::{self, Step};
 
 /// In virtual time: longer than any work takes that takes an end.
-const LIMIT: Duration = Duration::from_secs(3600);
+pub const LIMIT: Duration = Duration::from_secs(3600);
 
 /// Commands come within this time from the beginning of a round.
 const COMMANDS_WITHIN_NS: u64 = 10_000_000;
@@ -84,14 +84,14 @@ pub fn run(seed: u64) -> Result<Report, Failure> {
     }
     trial.settle()?;
     let counters = trial.world.counters();
-    counters.add_many(Count::Injected, trial.tally.injected.get());
-    counters.add_many(Count::Unknown, trial.tally.lost.get());
+    counters.add_many(Count::Injected, trial.clients.tally.injected.get());
+    counters.add_many(Count::Unknown, trial.clients.tally.lost.get());
     let counters = Counters::default();
     counters.absorb(trial.world.counters());
     Ok(Report {
         counters,
         kinds: trial.steps.iter().map(|step| step.kind).collect(),
-        requests: (trial.tally.done.get(), trial.tally.failed.get()),
+        requests: (trial.clients.tally.done.get(), trial.clients.tally.failed.get()),
         trace: trial.world.trace(),
     })
 }
@@ -103,10 +103,7 @@ struct Trial {
     steps: Vec<Step>,
     top: PartId,
     mirrors: Mirrors,
-    /// Whether requests may fail on purpose.
-    may_fail: bool,
-    model: Rc<Model>,
-    tally: Rc<Tally>,
+    clients: Clients,
     starts: u64,
     running: Option<Running>,
 }
@@ -115,8 +112,6 @@ struct Trial {
 struct Running {
     graph: Rc<Assembly>,
     client: Client,
-    /// How workers reach it: a server and its clients, or straight.
-    door: Door,
     server: Option<Server>,
     /// Bytes of buffers that devices keep for themselves.
     kept_bytes: usize,
@@ -158,9 +153,10 @@ impl Trial {
                 false => plan::trouble(&troubles, is_disk),
             })
         });
-        let running = Running::new(graph, drawn.top, plan.connections, 0)?;
-        let model = Rc::new(Model::new(seed, running.client.info().size));
-        model.demand(plan.promise);
+        let (running, door) = Running::new(graph, drawn.top, plan.connections, 0)?;
+        let may = May { fail_on_purpose: drawn.may_fail, fail: plan.may_fail };
+        let clients = Clients::new(&world, door, may);
+        clients.model.demand(plan.promise);
         let trial = Self {
             plan,
             world,
@@ -168,14 +164,12 @@ impl Trial {
             steps: drawn.steps,
             top: drawn.top,
             mirrors,
-            may_fail: drawn.may_fail,
-            model,
-            tally: Rc::default(),
+            clients,
             starts: 0,
             running: Some(running),
         };
         if trial.steps.iter().any(|step| step.kind == "crypt") {
-            trial.world.block_on(trial.worker(u64::MAX, Mix::ALL).learn())?;
+            trial.world.block_on(trial.clients.worker(u64::MAX, Mix::ALL).learn())?;
         }
         Ok(trial)
     }
@@ -184,20 +178,9 @@ impl Trial {
         self.running.as_ref().expect("it runs between its start and its end")
     }
 
-    fn worker(&self, number: u64, mix: Mix) -> Worker {
-        Worker {
-            env: self.world.env(),
-            client: self.running().door.clone(),
-            model: self.model.clone(),
-            tally: self.tally.clone(),
-            draw: Stream::new(self.world.seed(), "worker", number),
-            mix,
-        }
-    }
-
     fn begin(&self, round: u64) {
         for n in 0..self.plan.clients {
-            self.worker(round << 32 | n, self.plan.mix).start(self.plan.requests);
+            self.clients.worker(round << 32 | n, self.plan.mix).start(self.plan.requests);
         }
     }
 
@@ -208,26 +191,26 @@ impl Trial {
         self.resets(Stream::new(self.world.seed(), "resets", self.starts << 32 | round));
         match end {
             End::Done => {
-                self.finish()?;
+                self.clients.finish()?;
                 if self.quiet()? {
                     self.compare()?;
                 }
             }
             End::PowerAfter(time) => {
-                self.pass(time)?;
+                self.clients.pass(time)?;
                 self.power_cut()?;
             }
             End::PowerAtFlush(flushes) => {
-                let flushes = self.tally.flushes.get() + flushes;
-                self.world.block_on(self.tally.until_flushes(flushes))?;
+                let flushes = self.clients.tally.flushes.get() + flushes;
+                self.world.block_on(self.clients.tally.until_flushes(flushes))?;
                 self.power_cut()?;
             }
             End::KillAfter(time) => {
-                self.pass(time)?;
+                self.clients.pass(time)?;
                 self.kill()?;
             }
         }
-        self.judge()?;
+        self.clients.judge()?;
         self.verify()
     }
 
@@ -248,17 +231,7 @@ impl Trial {
 
     fn work(&self, round: u64) -> Result<(), Failure> {
         self.begin(round);
-        self.finish()
-    }
-
-    fn finish(&self) -> Result<(), Failure> {
-        let env = self.world.env();
-        let tally = self.tally.clone();
-        let done = self.world.block_on(async move { env.within(LIMIT, tally.idle()).await })?;
-        if done.is_none() {
-            return Err(Failure(format!("everything is done within {LIMIT:?}: it is not")));
-        }
-        self.judge()
+        self.clients.finish()
     }
 
     fn quiet(&self) -> Result<bool, Failure> {
@@ -296,29 +269,7 @@ impl Trial {
     }
 
     fn verify(&self) -> Result<(), Failure> {
-        let worker = self.worker(self.starts << 48, Mix::ALL);
-        self.world.block_on(worker.verify())?;
-        self.judge()
-    }
-
-    fn pass(&self, time: Duration) -> Result<(), Failure> {
-        Ok(self.world.run(self.world.env().now().after(time))?)
-    }
-
-    fn judge(&self) -> Result<(), Failure> {
-        if let Some(wrong) = &*self.tally.wrong.borrow() {
-            return Err(Failure(wrong.to_string()));
-        }
-        // Where disks fail, the other member may be out.
-        if self.tally.injected.get() > 0 && !self.may_fail && !self.plan.may_fail {
-            return Err(Failure("a mirror makes good what its spare member says".to_owned()));
-        }
-        match &*self.tally.error.borrow() {
-            Some(error) if !self.plan.may_fail => {
-                Err(Failure(format!("what a graph must survive fails no request: {error}")))
-            }
-            _ => Ok(()),
-        }
+        self.clients.verify(self.starts)
     }
 
     fn power_cut(&mut self) -> Result<(), Failure> {
@@ -336,7 +287,7 @@ impl Trial {
                 disk.power_cut(self.plan.cut.unwrap_or(drawn));
             }
             self.world.power_cut_files();
-            self.model.power_cut();
+            self.clients.model.power_cut();
             self.start()?;
         }
         Ok(())
@@ -348,7 +299,7 @@ impl Trial {
         engine.abandon();
         drop(engine);
         self.start()?;
-        self.model.restarted();
+        self.clients.model.restarted();
         Ok(())
     }
 
@@ -361,7 +312,8 @@ impl Trial {
                 self.world.counters().add(Count::Trusted);
             }
         }
-        self.tally.killed();
+        self.clients.tally.killed();
+        self.clients.door = None;
         Ok(running.graph.engine.clone())
     }
 
@@ -372,7 +324,8 @@ impl Trial {
             match shapes::rebuild(&mut graph, &self.steps) {
                 Ok(()) => {
                     let connections = self.plan.connections;
-                    self.running = Some(Running::new(graph, self.top, connections, self.starts)?);
+                    let (running, door) = Running::new(graph, self.top, connections, self.starts)?;
+                    (self.running, self.clients.door) = (Some(running), Some(door));
                     return Ok(());
                 }
                 Err(error) if error.kind() == ErrorKind::InUse => {
@@ -381,7 +334,7 @@ impl Trial {
                     if attempt == OPEN_TRIES / 2 {
                         self.disks.iter().for_each(|disk| disk.release());
                     }
-                    self.pass(OPEN_PAUSE)?;
+                    self.clients.pass(OPEN_PAUSE)?;
                 }
                 Err(error) => return Err(Failure(format!("a graph comes up again: {error}"))),
             }
@@ -395,20 +348,20 @@ impl Trial {
             disk.set_faults(Default::default());
             disk.release();
         }
-        self.finish()?;
+        self.clients.finish()?;
         self.kill()
     }
 
     /// Nobody holds anything when all is quiet.
     fn settle(&self) -> Result<(), Failure> {
-        if let (Door::Nbd(remote), Some(server)) = (&self.running().door, &self.running().server) {
+        if let (Door::Nbd(remote), Some(server)) = (self.clients.door(), &self.running().server) {
             remote.close();
             let (_, answered) = self.world.block_on(server.stop(STOP_WITHIN))?;
             if !answered {
                 return Err(Failure("a server that is idle stops at once".to_owned()));
             }
         }
-        self.pass(Duration::from_secs(60))?;
+        self.clients.pass(Duration::from_secs(60))?;
         let Running { graph, client, kept_bytes, .. } = self.running();
         let used = self.world.env().pool().used_bytes().saturating_sub(*kept_bytes);
         let (open, in_flight) = (client.open(), graph.engine.in_flight());
@@ -421,12 +374,18 @@ impl Trial {
 }
 
 impl Running {
-    fn new(graph: Assembly, top: PartId, connections: usize, start: u64) -> Result<Self, Failure> {
+    /// A life, and how clients reach it: through a server, or straight.
+    fn new(
+        graph: Assembly,
+        top: PartId,
+        connections: usize,
+        start: u64,
+    ) -> Result<(Self, Door), Failure> {
         let (env, node) = (graph.env().clone(), graph.node(top));
         let client = Client::new(&graph.engine, node);
         let kept_bytes = env.pool().used_bytes();
         let (door, server) = serve(&env, &graph.engine, node, connections, start)?;
-        Ok(Self { graph: Rc::new(graph), client, door, server, kept_bytes })
+        Ok((Self { graph: Rc::new(graph), client, server, kept_bytes }, door))
     }
 }
 

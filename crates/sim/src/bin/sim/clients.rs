@@ -1,0 +1,93 @@
+//! Clients of a volume, and the model that judges their answers.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use sim::draw::Stream;
+use sim::workload::{Mix, Tally, Worker};
+use sim::{Door, Model, SimWorld};
+
+use crate::trial::{Failure, LIMIT};
+
+/// Clients of one volume, which may be served by one process after the other.
+pub struct Clients {
+    pub world: SimWorld,
+    /// `None` between two processes: a door keeps the graph and its disks open.
+    pub door: Option<Door>,
+    pub model: Rc<Model>,
+    pub tally: Rc<Tally>,
+    pub may: May,
+}
+
+/// Failures of requests that are allowed.
+#[derive(Clone, Copy, Default)]
+pub struct May {
+    /// A device of kind `error` may fail them.
+    pub fail_on_purpose: bool,
+    /// More goes wrong than the graph must survive.
+    pub fail: bool,
+}
+
+impl Clients {
+    /// Makes clients that come through `door` to a volume of zeros.
+    pub fn new(world: &SimWorld, door: Door, may: May) -> Self {
+        let model = Rc::new(Model::new(world.seed(), door.info().size));
+        Self { world: world.clone(), door: Some(door), model, tally: Rc::default(), may }
+    }
+
+    /// Returns the way to the volume.
+    pub fn door(&self) -> &Door {
+        self.door.as_ref().expect("clients come between a start and its end")
+    }
+
+    /// Makes a client with a stream of its own.
+    pub fn worker(&self, number: u64, mix: Mix) -> Worker {
+        Worker {
+            env: self.world.env(),
+            client: self.door().clone(),
+            model: self.model.clone(),
+            tally: self.tally.clone(),
+            draw: Stream::new(self.world.seed(), "worker", number),
+            mix,
+        }
+    }
+
+    /// Lets the world run for so long.
+    pub fn pass(&self, time: Duration) -> Result<(), Failure> {
+        Ok(self.world.run(self.world.env().now().after(time))?)
+    }
+
+    /// Waits until every client is done.
+    pub fn finish(&self) -> Result<(), Failure> {
+        let (env, tally) = (self.world.env(), self.tally.clone());
+        let done = self.world.block_on(async move { env.within(LIMIT, tally.idle()).await })?;
+        if done.is_none() {
+            return Err(Failure::new(format!("everything is done within {LIMIT:?}: it is not")));
+        }
+        self.judge()
+    }
+
+    /// Reads everything.
+    pub fn verify(&self, number: u64) -> Result<(), Failure> {
+        self.world.block_on(self.worker(number << 48, Mix::ALL).verify())?;
+        self.judge()
+    }
+
+    /// Judges the answers so far.
+    pub fn judge(&self) -> Result<(), Failure> {
+        if let Some(wrong) = &*self.tally.wrong.borrow() {
+            return Err(Failure::new(wrong.to_string()));
+        }
+        let May { fail_on_purpose, fail } = self.may;
+        // Where disks fail, the other member may be out.
+        if self.tally.injected.get() > 0 && !fail_on_purpose && !fail {
+            return Err(Failure::new("a mirror makes good what its spare member says"));
+        }
+        match &*self.tally.error.borrow() {
+            Some(error) if !fail => {
+                Err(Failure::new(format!("what a graph must survive fails no request: {error}")))
+            }
+            _ => Ok(()),
+        }
+    }
+}

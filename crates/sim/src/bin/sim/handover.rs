@@ -1,0 +1,244 @@
+//! A mirror whose members take over from each other while flushes are late. Some members are out and come back in
+//! sync while flushes are on their way to the others. Then the others are taken out. No flush fails for it, and flushed
+//! changes are there after a power cut.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use block::Control;
+use graph::kind::Value;
+use sim::draw::Stream;
+use sim::workload::Mix;
+use sim::{Assembly, Client, Count, Counters, CutPolicy, Door, Faults, PartId, SimDisk, SimWorld};
+
+use crate::clients::{Clients, May};
+use crate::mirrors::Mirrors;
+use crate::plan::Plan;
+use crate::shapes::{Member, Mirror};
+use crate::trial::{Failure, Report};
+
+/// The longest wait for members to come in sync: about as long as the latest flush takes.
+const COPY_WITHIN: Duration = Duration::from_secs(3);
+
+/// The requests of a client that only flushes.
+const FLUSH: Mix = Mix {
+    read: 0,
+    write: 0,
+    zero: 0,
+    discard: 0,
+    flush: 1,
+    status: 0,
+    fua: 0,
+    abandon: 0,
+    pause: 0,
+    longest: None,
+};
+
+/// Runs a seed.
+///
+/// # Errors
+/// The first promise that is broken.
+pub fn run(seed: u64) -> Result<Report, Failure> {
+    let mut trial = Trial::new(seed)?;
+    for round in 0..trial.plan.rounds.len() as u64 {
+        trial.round(round)?;
+    }
+    trial.redundancy()?;
+    Ok(trial.report())
+}
+
+struct Trial {
+    plan: Plan,
+    world: SimWorld,
+    draw: Stream,
+    disks: Vec<Rc<SimDisk>>,
+    mirrors: Mirrors,
+    graph: Rc<Assembly>,
+    clients: Clients,
+    starts: u64,
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        // Tasks hold the world, and it them.
+        self.graph.engine.abandon();
+        self.world.drop_tasks();
+    }
+}
+
+impl Trial {
+    fn new(seed: u64) -> Result<Self, Failure> {
+        let (plan, world) = (Plan::handover(seed), SimWorld::new(seed));
+        let disk = |(n, config): (usize, &sim::DiskConfig)| {
+            let disk = SimDisk::new(&world, n as u64, config.clone());
+            world.plug(path(n), &disk);
+            disk
+        };
+        let disks: Vec<_> = plan.disks.iter().enumerate().map(disk).collect();
+        let member = |n| Member { part: n, disks: vec![n], is_disk: true, fails: false };
+        let members = (0..disks.len()).map(member).collect();
+        let mirror = Mirror { part: disks.len(), members, victim: None, is_spare: false };
+        let mirrors = Mirrors::new(&world, &disks, vec![mirror], &plan, |_| None);
+        let graph = start(&world, &plan, 0, "path0")?;
+        let clients = Clients::new(&world, door(&graph, disks.len()), May::default());
+        let draw = Stream::new(seed, "handover", 0);
+        Ok(Self { plan, world, draw, disks, mirrors, graph: Rc::new(graph), clients, starts: 0 })
+    }
+
+    /// Takes some members out and brings them back while flushes to the others are late; then takes those out.
+    fn round(&mut self, round: u64) -> Result<(), Failure> {
+        self.until_in_sync()?;
+        for n in 0..self.plan.clients {
+            self.clients.worker(round << 32 | n, self.plan.mix).start(self.plan.requests);
+        }
+        let (first, second) = self.halves();
+        self.take_out(&first)?;
+        self.pass(1_000, 4_000_000)?;
+        let late = self.draw.within(300_000, 1_000_000) as u32;
+        self.each(&second, Faults { late_flush: late, ..Faults::default() });
+        let begun = self.clients.tally.flushes.get();
+        self.clients.worker(round << 32 | self.plan.clients, FLUSH).start(self.draw.within(1, 3));
+        self.pass(1_000, 4_000_000)?;
+        self.mirrors.resync(&self.graph);
+        self.until_copied()?;
+        if self.draw.below(2) == 0 {
+            self.each(&second, Faults::default());
+        }
+        let are_out = self.take_out(&second)? == second.len();
+        if are_out && self.clients.tally.flushes.get() == begun {
+            self.world.counters().add(Count::TakenOver);
+        }
+        self.end()
+    }
+
+    /// Ends the round: all requests are answered, or the power goes, perhaps just after a flush was answered.
+    fn end(&mut self) -> Result<(), Failure> {
+        match self.draw.below(4) {
+            0 => self.clients.finish()?,
+            1 => {
+                self.pass(1_000, 3_000_000_000)?;
+                self.power_cut()?;
+            }
+            _ => {
+                let flushes = self.clients.tally.flushes.get() + self.draw.within(1, 3);
+                self.world.block_on(self.clients.tally.until_flushes(flushes))?;
+                self.power_cut()?;
+            }
+        }
+        self.clients.judge()?;
+        self.clients.verify(self.starts)
+    }
+
+    /// Divides the members into two parts; neither is empty.
+    fn halves(&self) -> (Vec<usize>, Vec<usize>) {
+        let mut first: Vec<_> = (0..self.disks.len()).collect();
+        let keep = self.draw.within(1, first.len() as u64 - 1) as usize;
+        let mut second = Vec::new();
+        while first.len() > keep {
+            second.push(first.swap_remove(self.draw.below(first.len() as u64) as usize));
+        }
+        (first, second)
+    }
+
+    fn each(&self, members: &[usize], faults: Faults) {
+        members.iter().for_each(|n| self.disks[*n].set_faults(faults));
+    }
+
+    /// Takes these members out; returns how many of them are out then.
+    fn take_out(&self, members: &[usize]) -> Result<usize, Failure> {
+        let mut out = 0;
+        for n in members {
+            let member = self.graph.name(*n).to_owned();
+            // The mirror refuses it if none of the others is in sync.
+            if self.graph.control(self.disks.len(), &Control::Fail { member }).is_ok() {
+                self.world.counters().add(Count::MemberFailed);
+                out += 1;
+            }
+            self.pass(1, 100_000)?;
+        }
+        Ok(out)
+    }
+
+    /// Waits until no member is copied any more, but not for long.
+    fn until_copied(&self) -> Result<(), Failure> {
+        let begun = self.world.env().now();
+        while self.world.env().now().since(begun) < COPY_WITHIN
+            && self.mirrors.is_copying(&self.graph).map_err(Failure::new)?
+        {
+            self.pass(1_000, 4_000_000)?;
+        }
+        self.clients.judge()
+    }
+
+    fn pass(&self, least_ns: u64, most_ns: u64) -> Result<(), Failure> {
+        self.clients.pass(Duration::from_nanos(self.draw.within(least_ns, most_ns)))
+    }
+
+    fn power_cut(&mut self) -> Result<(), Failure> {
+        let trusted = self.mirrors.trusted(&self.graph, &self.draw).map_err(Failure::new)?;
+        let trust = trusted.into_iter().next().map(|(_, name)| name).unwrap_or_default();
+        self.clients.tally.killed();
+        self.clients.door = None;
+        self.graph.engine.abandon();
+        self.world.drop_tasks();
+        for disk in &self.disks {
+            disk.power_cut(self.draw.pick(&CutPolicy::ALL));
+            disk.set_faults(Faults::default());
+        }
+        self.clients.model.power_cut();
+        self.starts += 1;
+        self.graph = Rc::new(start(&self.world, &self.plan, self.starts, &trust)?);
+        self.clients.door = Some(door(&self.graph, self.disks.len()));
+        Ok(())
+    }
+
+    /// Brings all members back in sync.
+    fn until_in_sync(&self) -> Result<(), Failure> {
+        self.each(&(0..self.disks.len()).collect::<Vec<_>>(), Faults::default());
+        if !self.mirrors.quiet(&self.graph).map_err(Failure::new)? {
+            return Err(Failure::new("all is quiet in the end: it is not"));
+        }
+        self.mirrors.resync(&self.graph);
+        self.mirrors.quiet(&self.graph).map_err(Failure::new)?;
+        self.mirrors.all_in_sync(&self.graph).map_err(Failure::new)
+    }
+
+    /// Brings all members back in sync and compares them.
+    fn redundancy(&self) -> Result<(), Failure> {
+        self.clients.finish()?;
+        self.until_in_sync()?;
+        self.mirrors.check(&self.graph).map_err(Failure::new)?;
+        self.clients.verify(u64::from(u16::MAX))
+    }
+
+    fn report(&self) -> Report {
+        let counters = Counters::default();
+        counters.absorb(self.world.counters());
+        let tally = &self.clients.tally;
+        let kinds = vec!["path", "mirror"];
+        let requests = (tally.done.get(), tally.failed.get());
+        Report { counters, kinds, requests, trace: self.world.trace() }
+    }
+}
+
+fn path(n: usize) -> String {
+    format!("/disk{n}")
+}
+
+fn door(graph: &Assembly, mirror: PartId) -> Door {
+    Door::Graph(Client::new(&graph.engine, graph.node(mirror)))
+}
+
+/// Starts the mirror; the bytes of the member `trust` are the ones that count.
+fn start(world: &SimWorld, plan: &Plan, start: u64, trust: &str) -> Result<Assembly, Failure> {
+    let order = Stream::new(world.seed(), "order", start);
+    let mut graph = Assembly::new(&world.env(), kinds::REGISTRY, plan.fuse, order);
+    let failed = |error| Failure::new(format!("a graph comes up again: {error}"));
+    let mut parts = Vec::new();
+    for n in 0..plan.disks.len() {
+        parts.push(graph.add("path", &[("path", Value::Text(path(n)))], &[]).map_err(failed)?);
+    }
+    let (trust, timeout) = (Value::Text(trust.to_owned()), Value::Duration(plan.patience));
+    graph.add("mirror", &[("trust", trust), ("timeout", timeout)], &parts).map_err(failed)?;
+    Ok(graph)
+}
