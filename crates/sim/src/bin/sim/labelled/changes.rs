@@ -227,7 +227,11 @@ impl Trial {
             }
             // Its label goes where it is plugged in, and its name with it.
             (Unchanged::Refused(_), _) if why == Some(Why::Renamed) => !self.in_places(),
-            (Unchanged::Refused(_), _) => is_ill && why == Some(Why::Failed(ErrorKind::Io)),
+            (Unchanged::Refused(_), _) => {
+                // A disk that has left with an operation under way stays locked until that is back.
+                let failed = [ErrorKind::Io, ErrorKind::TimedOut, ErrorKind::InUse];
+                is_ill && failed.iter().any(|kind| why == Some(Why::Failed(*kind)))
+            }
             (Unchanged::Failed(_), _) => false,
         };
         if undone {

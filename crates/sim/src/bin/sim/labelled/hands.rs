@@ -73,7 +73,7 @@ impl Trial {
         self.put_all_back();
         self.disks[cut].grow_back();
         match self.start(Ask::default(), LIMIT)? {
-            Start::Up => self.check(),
+            Start::Up => self.came_up(),
             Start::Refused(Some(_), words)
                 if words.contains("--wipe") || words.contains("repair") =>
             {
@@ -199,7 +199,7 @@ impl Trial {
         }
         self.put_all_back();
         match self.start(Ask::default(), LIMIT)? {
-            Start::Up => self.check(),
+            Start::Up => self.came_up(),
             // The process died when it alone knew that the others had failed: it may have gone on without them. No
             // label tells whether it had: that state is durable before anybody is answered on its strength.
             Start::Refused(None, words) if words.contains("written apart") && knows_more => {
@@ -245,7 +245,7 @@ impl Trial {
         self.disks[any].put_back(image);
         self.world.counters().add(Count::OldImage);
         match self.start(Ask::default(), LIMIT)? {
-            Start::Up => self.check(),
+            Start::Up => self.came_up(),
             // From a time when it knew better of the others.
             Start::Refused(None, words) if words.contains("written apart") => {
                 self.up(Ask { trust: Some(other), ..Ask::default() })

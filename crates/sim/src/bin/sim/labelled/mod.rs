@@ -11,6 +11,7 @@
 //! | `hands.rs` | what becomes of disks between two lives |
 //! | `doubt.rs` | disks that do not keep what they promise |
 //! | `steps.rs` | what is done, step by step, and what can be left away |
+//! | `trouble.rs` | one disk with errors, or with late answers |
 //! | `labels.rs` | what labels say, read from outside |
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,8 +28,7 @@ use meta::Machine;
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
 use sim::{
-    Client, Count, Counters, CutPolicy, DiskConfig, Door, Faults, Image, Model, Profile, SimDisk,
-    SimWorld,
+    Client, Count, Counters, CutPolicy, DiskConfig, Door, Image, Model, Profile, SimDisk, SimWorld,
 };
 
 use crate::served::serve;
@@ -41,6 +41,7 @@ mod hands;
 mod labels;
 mod shape;
 mod steps;
+mod trouble;
 
 use doubt::Doubt;
 pub use shape::KINDS;
@@ -152,7 +153,8 @@ struct Trial {
     running: Option<Running>,
     /// Who was in sync when the process ended.
     in_sync: Vec<usize>,
-    /// The disk that has errors, or had them in this life of the process: its last flush may have failed.
+    /// The disk that has errors or does not answer in time, or did so in this life of the process: its last flush may
+    /// have failed, and it may be out of the mirror.
     ill: Option<usize>,
     /// The disk whose file was cut short in this life of the process.
     cut: Option<usize>,
@@ -375,6 +377,15 @@ impl Trial {
     /// Starts the process; it must come up, and show what it must show.
     fn up(&mut self, ask: Ask) -> Result<(), Failure> {
         self.begin(ask)?;
+        self.came_up()
+    }
+
+    /// Checks a graph just after its start, before any other write. Members in sync are alike by then.
+    fn came_up(&self) -> Result<(), Failure> {
+        // A remap writes by itself from the start on.
+        if !self.shape.remap {
+            self.alike()?;
+        }
         self.check()
     }
 
@@ -458,12 +469,15 @@ impl Trial {
     /// Requests, with one member that fails, until the process ends one way or another.
     fn life(&mut self, load: Load) -> Result<(), Failure> {
         let Course { end, changes, clients } = self.course(load);
+        let mut is_late = false;
         if self.takes(What::Trouble) {
-            self.trouble(end, changes)?;
+            is_late = self.trouble(end, changes)?;
             let soon = Duration::from_nanos(self.draw.within(1_000, 8_000_000));
             self.bring_back(soon);
             if changes == 0 && self.ill.is_none() && self.cut.is_none() {
-                self.take_out(soon);
+                let any = self.any_member();
+                let pause = self.draw.below(soon.as_nanos() as u64);
+                self.take_out(any, Duration::from_nanos(pause));
             }
         }
         for n in 0..clients {
@@ -481,6 +495,9 @@ impl Trial {
             }
         }
         self.takes(What::End);
+        if is_late {
+            self.hold_up()?;
+        }
         self.come_to(end)?;
         self.calm();
         for n in self.shape.members.clone() {
@@ -541,48 +558,6 @@ impl Trial {
                 self.crash_in_change(end, crash)
             }
         }
-    }
-
-    /// One member that another can stand in for has errors, or is taken out by command.
-    fn trouble(&mut self, end: End, changes: u64) -> Result<(), Failure> {
-        let in_sync = self.in_sync_now()?;
-        let any = self.any_member();
-        if in_sync == [any] || self.plugged.contains(&None) {
-            return Ok(());
-        }
-        let none = Faults::default();
-        let rate = self.draw.within(50_000, 500_000) as u32;
-        let faults = match (self.draw.below(4), end) {
-            (0, _) => {
-                let member = self.shape.member(any);
-                // It may be the last one, or out already.
-                if self.control(&Control::Fail { member }).is_ok() {
-                    self.world.counters().add(Count::MemberFailed);
-                    self.disks[any].garble_reads(self.data());
-                }
-                none
-            }
-            // What a failed flush drops is lost before anybody knows: a kill then is one fault more
-            // than a mirror survives.
-            (1, End::Stop) => Faults { flush_error: rate, ..none },
-            (1 | 2, _) => Faults { write_error: rate, ..none },
-            (_, End::PowerAfter(_) | End::KillAfter(_) | End::KillAtFailure(_)) if changes == 0 => {
-                self.disks[any]
-                    .cut_short(self.draw.below(self.disks[any].config().size / 512) * 512);
-                self.cut = Some(any);
-                none
-            }
-            _ => none,
-        };
-        self.note(What::Trouble, format!("d{any}: {faults:?}"));
-        // Its label follows it, wherever it is plugged in.
-        self.disks[any].set_faults(faults);
-        self.ill = (faults != none).then_some(any);
-        Ok(())
-    }
-
-    fn calm(&self) {
-        self.disks.iter().for_each(|disk| disk.set_faults(Faults::default()));
     }
 
     fn finish(&self) -> Result<(), Failure> {
