@@ -119,10 +119,7 @@ impl Trial {
         let newest = labels.iter().map(|(_, label)| label).max_by_key(|label| label.epoch);
         let newest = newest.ok_or_else(|| wrong("a graph has labels"))?;
         let named = labels::disks(&newest.spec).map_err(|error| wrong(error.to_string()))?;
-        let is_it = |shape: &Shape| {
-            let names = shape.members.iter().map(|n| shape::name(*n));
-            names.collect::<std::collections::BTreeSet<_>>() == named.keys().cloned().collect()
-        };
+        let is_it = |shape: &Shape| shape.names().iter().eq(named.keys());
         if is_it(&after) {
             self.world.counters().add(Count::ChangeTold);
             self.refused_now("the graph from before a change", &[])?;

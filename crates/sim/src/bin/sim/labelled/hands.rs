@@ -13,7 +13,7 @@ use crate::trial::Failure;
 
 /// What a mirror says of which nobody in sync is there: so its labels must say, whatever the process before
 /// knew when it ended. Nobody may rely on what was not durable (a mirror's record, section "When it is written").
-const NOBODY: &str = "no member that has every write";
+pub(super) const NOBODY: &str = "no member that has every write";
 
 /// Where the copies of a label begin in an area (`docs/formats/label.md`), and what is always used of one.
 const COPIES: [u64; 2] = [64 << 10, 320 << 10];
@@ -50,6 +50,9 @@ impl Trial {
         self.settle()?;
         if let Some(cut) = self.cut.take() {
             return self.long_again(cut);
+        }
+        if !self.torn {
+            self.older_beside()?;
         }
         let hand = if self.takes(What::Hand) { self.draw.pick(&HANDS) } else { Hand::Nothing };
         self.note(What::Hand, format!("{hand:?}"));

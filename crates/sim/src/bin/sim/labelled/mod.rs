@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | `mod.rs` | lives of the process |
 //! | `shape.rs` | the graph: a mirror, and what stands above and below it |
+//! | `beside.rs` | a disk beside the mirror, and older images of it |
 //! | `copies.rs` | what a mirror copies |
 //! | `changes.rs` | the graph becomes another one under load |
 //! | `hands.rs` | what becomes of disks between two lives |
@@ -34,6 +35,7 @@ use sim::{
 use crate::served::serve;
 use crate::trial::{Failure, Report};
 
+mod beside;
 mod changes;
 mod copies;
 mod doubt;
@@ -43,6 +45,7 @@ mod shape;
 mod steps;
 mod trouble;
 
+use beside::Beside;
 use doubt::Doubt;
 pub use shape::KINDS;
 use shape::Shape;
@@ -143,6 +146,8 @@ struct Trial {
     draw: Stream,
     shape: Shape,
     disks: Vec<Rc<SimDisk>>,
+    /// A disk beside the mirror, if the graph has one.
+    beside: Option<Beside>,
     /// Which disk is plugged in where; `None`: it is away.
     plugged: Vec<Option<usize>>,
     /// An image of each disk from some time when nothing ran; `None`: it had no part in the graph then.
@@ -239,6 +244,7 @@ impl Trial {
         let doubt = Doubt::draw(seed, count);
         // Of damage an encryption makes junk, of which nobody knows what it was.
         shape.crypt &= doubt.is_none();
+        shape.beside = doubt.is_none() && Beside::draw(seed);
         let disk = |n: usize| {
             let profile = draw.pick(&[Profile::Native512, Profile::Native512, Profile::Native4k]);
             let profile = doubt.map_or(profile, |doubt| doubt.profile(n, profile));
@@ -257,6 +263,7 @@ impl Trial {
         let mut trial = Self {
             seed,
             model: Rc::new(Model::new(seed, VOLUME_BYTES)),
+            beside: Beside::new(&world, &shape, disks.len()),
             world,
             draw,
             shape,
@@ -341,6 +348,7 @@ impl Trial {
                 Some(Ok(live)) => {
                     self.world.counters().add(Count::Labelled);
                     (self.torn, self.between) = (false, None);
+                    self.beside.iter_mut().for_each(Beside::round_completed);
                     let node = live.now().graph.exports()[0].node;
                     let (env, count) = (self.world.env(), self.connections());
                     let (door, server) = serve(&env, &engine, node, count, self.starts)?;
@@ -498,8 +506,10 @@ impl Trial {
         if is_late {
             self.hold_up()?;
         }
+        self.beside.iter_mut().for_each(Beside::keep_image);
         self.come_to(end)?;
         self.calm();
+        self.beside.iter_mut().for_each(Beside::keep_image);
         for n in self.shape.members.clone() {
             if self.draw.below(4) == 0 && self.cut != Some(n) {
                 self.images[n] = Some(self.disks[n].image());
@@ -601,6 +611,9 @@ impl Trial {
         let now = running.live.now();
         let labels = now.labels.as_ref().expect("it has labelled disks");
         let closed = self.world.block_on(labels.close())?;
+        if closed.is_ok() {
+            self.beside.iter_mut().for_each(Beside::round_completed);
+        }
         self.closed_in_order(closed)?;
         self.tally.killed();
         self.world.drop_tasks();
@@ -619,7 +632,8 @@ impl Trial {
             running.engine.abandon();
         }
         let together = self.draw.pick(&CutPolicy::ALL);
-        for disk in &self.disks {
+        let beside = self.beside.as_ref().map(|beside| &beside.disk);
+        for disk in self.disks.iter().chain(beside) {
             let own = self.draw.pick(&CutPolicy::ALL);
             disk.power_cut(if self.draw.below(2) == 0 { together } else { own });
         }

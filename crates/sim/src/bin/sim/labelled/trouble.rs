@@ -37,13 +37,15 @@ impl Trial {
     /// Gives one member errors or late answers, or takes it out by command. The others can replace it. Returns whether its
     /// answers are late.
     pub(super) fn trouble(&mut self, end: End, changes: u64) -> Result<bool, Failure> {
+        let any = self.any_member();
+        if self.plugged.contains(&None) {
+            return Ok(false);
+        }
         let late = Late::draw(self.seed, self.life);
         if late.is_some() {
             self.await_copies()?;
         }
-        let in_sync = self.in_sync_now()?;
-        let any = self.any_member();
-        if in_sync == [any] || self.plugged.contains(&None) {
+        if self.in_sync_now()? == [any] {
             return Ok(false);
         }
         let faults = match &late {
