@@ -71,6 +71,8 @@ pub enum Bug {
     NewDiskEarly,
     /// 64 a disk of an earlier time is served beside the others
     OlderServes,
+    /// 64b a disk that is one round older than the others is served beside them
+    OlderByOneServes,
     /// 13 a copy's progress is told before what was copied is flushed
     ProgressEarly,
     /// 70 a region is marked after the write to it is sent
@@ -141,7 +143,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them, by their numbers.
-    pub const ALL: [(&str, Self); 65] = [
+    pub const ALL: [(&str, Self); 66] = [
         ("02a", Self::FlushFirstChild),
         ("02b", Self::FlushFirstMember),
         ("04", Self::FlushRetried),
@@ -174,6 +176,7 @@ impl Bug {
         ("62", Self::ChangeToldEarly),
         ("63", Self::NewDiskEarly),
         ("64", Self::OlderServes),
+        ("64b", Self::OlderByOneServes),
         ("13", Self::ProgressEarly),
         ("70", Self::RegionMarkedLate),
         ("70b", Self::RegionLeftBusy),

@@ -86,6 +86,7 @@ counts! {
     DiskCut "disks whose files were cut short while they were used",
     ReadGarbled "reads answered with junk by a disk that was taken out meanwhile",
     StaleRefused "openings refused because no member in sync was there",
+    OlderRefused "openings refused because a single disk was of an earlier time",
     ForeignRefused "openings refused because another machine had the disks",
     LabelRot "bits of labels that turned over",
     Overwritten "members whose front another program has overwritten",

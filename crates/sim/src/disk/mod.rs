@@ -138,6 +138,15 @@ impl SimDisk {
         self.store.borrow_mut().forget_from(size / SECTOR);
     }
 
+    /// Whether something is under way that changes bytes behind `size`.
+    pub fn is_writing_behind(&self, size: u64) -> bool {
+        let is_behind = |flight: &Flight| {
+            let writes = !matches!(flight.io, DiskIo::Read { .. });
+            writes && range_of(&flight.io).is_some_and(|range| range.end() > size)
+        };
+        self.flights.borrow().values().any(is_behind)
+    }
+
     /// Makes its file as long as it was, with zeros.
     pub fn grow_back(&self) {
         self.short.set(None);

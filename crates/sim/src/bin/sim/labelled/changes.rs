@@ -119,10 +119,7 @@ impl Trial {
         let newest = labels.iter().map(|(_, label)| label).max_by_key(|label| label.epoch);
         let newest = newest.ok_or_else(|| wrong("a graph has labels"))?;
         let named = labels::disks(&newest.spec).map_err(|error| wrong(error.to_string()))?;
-        let is_it = |shape: &Shape| {
-            let names = shape.members.iter().map(|n| shape::name(*n));
-            names.collect::<std::collections::BTreeSet<_>>() == named.keys().cloned().collect()
-        };
+        let is_it = |shape: &Shape| shape.names().iter().eq(named.keys());
         if is_it(&after) {
             self.world.counters().add(Count::ChangeTold);
             self.refused_now("the graph from before a change", &[])?;
@@ -227,7 +224,11 @@ impl Trial {
             }
             // Its label goes where it is plugged in, and its name with it.
             (Unchanged::Refused(_), _) if why == Some(Why::Renamed) => !self.in_places(),
-            (Unchanged::Refused(_), _) => is_ill && why == Some(Why::Failed(ErrorKind::Io)),
+            (Unchanged::Refused(_), _) => {
+                // A disk that has left with an operation under way stays locked until that is back.
+                let failed = [ErrorKind::Io, ErrorKind::TimedOut, ErrorKind::InUse];
+                is_ill && failed.iter().any(|kind| why == Some(Why::Failed(*kind)))
+            }
             (Unchanged::Failed(_), _) => false,
         };
         if undone {

@@ -47,18 +47,17 @@ impl Trial {
         });
     }
 
-    /// Takes a member out by command while others are read and copied. Its answers count for nothing from then on.
-    pub(super) fn take_out(&self, within: Duration) {
-        let (any, data) = (self.any_member(), self.data());
-        let (member, disk) = (self.shape.member(any), self.disks[any].clone());
+    /// Takes a member out by command after a pause, while others are read and copied. Its answers count for nothing from
+    /// then on.
+    pub(super) fn take_out(&self, disk: usize, pause: Duration) {
+        let (member, data) = (self.shape.member(disk), self.data());
+        let (world, disk) = (self.world.clone(), self.disks[disk].clone());
         let live = self.running.as_ref().expect("it runs").live.clone();
-        let (world, pause) =
-            (self.world.clone(), Duration::from_nanos(self.draw.below(within.as_nanos() as u64)));
         self.world.env().spawn("a command", async move {
             world.env().sleep(pause).await;
             let now = live.now();
             let mirror = now.graph.member("m").expect("the spec has it");
-            // The last member in sync stays.
+            // The last member in sync stays, and a change may have removed this one.
             if now.graph.control(mirror, &Control::Fail { member }).is_ok() {
                 world.counters().add(Count::MemberFailed);
                 disk.garble_reads(data);

@@ -14,7 +14,7 @@ use crate::trial::Failure;
 
 /// What a mirror says of which nobody in sync is there: so its labels must say, whatever the process before
 /// knew when it ended. Nobody may rely on what was not durable (a mirror's record, section "When it is written").
-const NOBODY: &str = "no member that has every write";
+pub(super) const NOBODY: &str = "no member that has every write";
 
 /// Where the copies of a label begin in an area (`docs/formats/label.md`), and what is always used of one.
 const COPIES: [u64; 2] = [64 << 10, 320 << 10];
@@ -56,6 +56,9 @@ impl Trial {
         if let Some(cut) = self.cut.take() {
             return self.long_again(cut);
         }
+        if !self.torn {
+            self.older_beside()?;
+        }
         let hand = if self.takes(What::Hand) { self.hand() } else { Hand::Nothing };
         self.note(What::Hand, format!("{hand:?}"));
         match hand {
@@ -87,7 +90,7 @@ impl Trial {
         self.put_all_back();
         self.disks[cut].grow_back();
         match self.start(Ask::default(), LIMIT)? {
-            Start::Up => self.check(),
+            Start::Up => self.came_up(),
             Start::Refused(Some(_), words)
                 if words.contains("--wipe") || words.contains("repair") =>
             {
@@ -181,7 +184,7 @@ impl Trial {
             self.interrupted(Ask::default())?;
         }
         match self.start(Ask::default(), LIMIT)? {
-            Start::Up => self.check(),
+            Start::Up => self.came_up(),
             Start::Refused(Some(Why::Damaged), words) if !has_copy && words.contains("repair") => {
                 self.world.counters().add(Count::OverwrittenRefused);
                 self.disks[any].put_back(&before);
@@ -236,7 +239,7 @@ impl Trial {
         }
         self.put_all_back();
         match self.start(Ask::default(), LIMIT)? {
-            Start::Up => self.check(),
+            Start::Up => self.came_up(),
             // The process died when it alone knew that the others had failed: it may have gone on without them. No
             // label tells whether it had: that state is durable before anybody is answered on its strength.
             Start::Refused(None, words) if words.contains("written apart") && knows_more => {
@@ -282,7 +285,7 @@ impl Trial {
         self.disks[any].put_back(image);
         self.world.counters().add(Count::OldImage);
         match self.start(Ask::default(), LIMIT)? {
-            Start::Up => self.check(),
+            Start::Up => self.came_up(),
             // From a time when it knew better of the others.
             Start::Refused(None, words) if words.contains("written apart") => {
                 self.up(Ask { trust: Some(other), ..Ask::default() })

@@ -1,27 +1,31 @@
 //! What labels say, read from the disks by nobody who runs: what a start has to make of them.
 
+use std::rc::Rc;
+
 use block::Result;
 use kinds::mirror::record::{Record, Standing};
 use meta::{Area, Label};
+use sim::SimDisk;
 
-use super::{Trial, wrong};
+use super::{Trial, VOLUME_BYTES, wrong};
 use crate::trial::Failure;
 
 impl Trial {
-    /// The labels of the members that are plugged in, by the numbers of the disks.
+    /// The labels of the disks of the graph that are plugged in, by the numbers of the disks; the disk beside the mirror
+    /// comes last.
     pub(super) fn labels(&self) -> Result<Vec<(usize, Label)>, Failure> {
-        let disks = self.plugged.iter().flatten();
-        let disks = disks.filter(|n| self.shape.members.contains(n));
-        let label = |n: &usize| {
-            let area = |area: Area| self.disks[*n].peek(area.range());
-            let areas = [area(Area::Front), area(Area::Back(self.shape.data_bytes()))];
+        let members = self.plugged.iter().flatten().filter(|n| self.shape.members.contains(n));
+        let members = members.map(|n| (*n, &self.disks[*n], self.shape.data_bytes()));
+        let beside = self.beside.iter().map(|it| (self.disks.len(), &it.disk, VOLUME_BYTES));
+        let label = |(n, disk, data_bytes): (usize, &Rc<SimDisk>, u64)| {
+            let areas = [Area::Front, Area::Back(data_bytes)].map(|area| disk.peek(area.range()));
             let newest = meta::newest(areas.iter().map(Vec::as_slice));
             let newest =
                 newest.map_err(|why| wrong(format!("the label of d{n} is whole: {why}")))?;
             let (_, label) = newest.ok_or_else(|| wrong(format!("d{n} has a label")))?;
-            Ok((*n, label))
+            Ok((n, label))
         };
-        disks.map(label).collect()
+        members.chain(beside).map(label).collect()
     }
 
     /// Whether a member is there that has every write for certain: the newest state that is left of the

@@ -6,11 +6,13 @@
 //! | --- | --- |
 //! | `mod.rs` | lives of the process |
 //! | `shape.rs` | the graph: a mirror, and what stands above and below it |
+//! | `beside.rs` | a disk beside the mirror, and older images of it |
 //! | `copies.rs` | what a mirror copies |
 //! | `changes.rs` | the graph becomes another one under load |
 //! | `hands.rs` | what becomes of disks between two lives |
 //! | `doubt.rs` | disks that do not keep what they promise |
 //! | `steps.rs` | what is done, step by step, and what can be left away |
+//! | `trouble.rs` | one disk with errors, or with late answers |
 //! | `labels.rs` | what labels say, read from outside |
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,13 +29,13 @@ use meta::Machine;
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
 use sim::{
-    Client, Count, Counters, CutPolicy, DiskConfig, Door, Faults, Image, Model, Profile, SimDisk,
-    SimWorld,
+    Client, Count, Counters, CutPolicy, DiskConfig, Door, Image, Model, Profile, SimDisk, SimWorld,
 };
 
 use crate::served::serve;
 use crate::trial::{Failure, Report};
 
+mod beside;
 mod changes;
 mod copies;
 mod doubt;
@@ -41,7 +43,9 @@ mod hands;
 mod labels;
 mod shape;
 mod steps;
+mod trouble;
 
+use beside::Beside;
 use doubt::Doubt;
 pub use shape::KINDS;
 use shape::Shape;
@@ -142,6 +146,8 @@ struct Trial {
     draw: Stream,
     shape: Shape,
     disks: Vec<Rc<SimDisk>>,
+    /// A disk beside the mirror, if the graph has one.
+    beside: Option<Beside>,
     /// Which disk is plugged in where; `None`: it is away.
     plugged: Vec<Option<usize>>,
     /// An image of each disk from some time when nothing ran; `None`: it had no part in the graph then.
@@ -152,7 +158,8 @@ struct Trial {
     running: Option<Running>,
     /// Who was in sync when the process ended.
     in_sync: Vec<usize>,
-    /// The disk that has errors, or had them in this life of the process: its last flush may have failed.
+    /// The disk that has errors or does not answer in time, or did so in this life of the process: its last flush may
+    /// have failed, and it may be out of the mirror.
     ill: Option<usize>,
     /// The disk whose file was cut short in this life of the process.
     cut: Option<usize>,
@@ -237,6 +244,7 @@ impl Trial {
         let doubt = Doubt::draw(seed, count);
         // Of damage an encryption makes junk, of which nobody knows what it was.
         shape.crypt &= doubt.is_none();
+        shape.beside = doubt.is_none() && Beside::draw(seed);
         let disk = |n: usize| {
             let profile = draw.pick(&[Profile::Native512, Profile::Native512, Profile::Native4k]);
             let profile = doubt.map_or(profile, |doubt| doubt.profile(n, profile));
@@ -255,6 +263,7 @@ impl Trial {
         let mut trial = Self {
             seed,
             model: Rc::new(Model::new(seed, VOLUME_BYTES)),
+            beside: Beside::new(&world, &shape, disks.len()),
             world,
             draw,
             shape,
@@ -339,6 +348,7 @@ impl Trial {
                 Some(Ok(live)) => {
                     self.world.counters().add(Count::Labelled);
                     (self.torn, self.between) = (false, None);
+                    self.beside.iter_mut().for_each(Beside::round_completed);
                     let node = live.now().graph.exports()[0].node;
                     let (env, count) = (self.world.env(), self.connections());
                     let (door, server) = serve(&env, &engine, node, count, self.starts)?;
@@ -375,6 +385,15 @@ impl Trial {
     /// Starts the process; it must come up, and show what it must show.
     fn up(&mut self, ask: Ask) -> Result<(), Failure> {
         self.begin(ask)?;
+        self.came_up()
+    }
+
+    /// Checks a graph just after its start, before any other write. Members in sync are alike by then.
+    fn came_up(&self) -> Result<(), Failure> {
+        // A remap writes by itself from the start on.
+        if !self.shape.remap {
+            self.alike()?;
+        }
         self.check()
     }
 
@@ -458,12 +477,15 @@ impl Trial {
     /// Requests, with one member that fails, until the process ends one way or another.
     fn life(&mut self, load: Load) -> Result<(), Failure> {
         let Course { end, changes, clients } = self.course(load);
+        let mut is_late = false;
         if self.takes(What::Trouble) {
-            self.trouble(end, changes)?;
+            is_late = self.trouble(end, changes)?;
             let soon = Duration::from_nanos(self.draw.within(1_000, 8_000_000));
             self.bring_back(soon);
             if changes == 0 && self.ill.is_none() && self.cut.is_none() {
-                self.take_out(soon);
+                let any = self.any_member();
+                let pause = self.draw.below(soon.as_nanos() as u64);
+                self.take_out(any, Duration::from_nanos(pause));
             }
         }
         for n in 0..clients {
@@ -481,8 +503,13 @@ impl Trial {
             }
         }
         self.takes(What::End);
+        if is_late {
+            self.hold_up()?;
+        }
+        self.beside.iter_mut().for_each(Beside::keep_image);
         self.come_to(end)?;
         self.calm();
+        self.beside.iter_mut().for_each(Beside::keep_image);
         for n in self.shape.members.clone() {
             if self.draw.below(4) == 0 && self.cut != Some(n) {
                 self.images[n] = Some(self.disks[n].image());
@@ -543,48 +570,6 @@ impl Trial {
         }
     }
 
-    /// One member that another can stand in for has errors, or is taken out by command.
-    fn trouble(&mut self, end: End, changes: u64) -> Result<(), Failure> {
-        let in_sync = self.in_sync_now()?;
-        let any = self.any_member();
-        if in_sync == [any] || self.plugged.contains(&None) {
-            return Ok(());
-        }
-        let none = Faults::default();
-        let rate = self.draw.within(50_000, 500_000) as u32;
-        let faults = match (self.draw.below(4), end) {
-            (0, _) => {
-                let member = self.shape.member(any);
-                // It may be the last one, or out already.
-                if self.control(&Control::Fail { member }).is_ok() {
-                    self.world.counters().add(Count::MemberFailed);
-                    self.disks[any].garble_reads(self.data());
-                }
-                none
-            }
-            // What a failed flush drops is lost before anybody knows: a kill then is one fault more
-            // than a mirror survives.
-            (1, End::Stop) => Faults { flush_error: rate, ..none },
-            (1 | 2, _) => Faults { write_error: rate, ..none },
-            (_, End::PowerAfter(_) | End::KillAfter(_) | End::KillAtFailure(_)) if changes == 0 => {
-                self.disks[any]
-                    .cut_short(self.draw.below(self.disks[any].config().size / 512) * 512);
-                self.cut = Some(any);
-                none
-            }
-            _ => none,
-        };
-        self.note(What::Trouble, format!("d{any}: {faults:?}"));
-        // Its label follows it, wherever it is plugged in.
-        self.disks[any].set_faults(faults);
-        self.ill = (faults != none).then_some(any);
-        Ok(())
-    }
-
-    fn calm(&self) {
-        self.disks.iter().for_each(|disk| disk.set_faults(Faults::default()));
-    }
-
     fn finish(&self) -> Result<(), Failure> {
         let (env, tally) = (self.world.env(), self.tally.clone());
         let done = self.world.block_on(async move { env.within(LIMIT, tally.idle()).await })?;
@@ -626,6 +611,9 @@ impl Trial {
         let now = running.live.now();
         let labels = now.labels.as_ref().expect("it has labelled disks");
         let closed = self.world.block_on(labels.close())?;
+        if closed.is_ok() {
+            self.beside.iter_mut().for_each(Beside::round_completed);
+        }
         self.closed_in_order(closed)?;
         self.tally.killed();
         self.world.drop_tasks();
@@ -644,7 +632,8 @@ impl Trial {
             running.engine.abandon();
         }
         let together = self.draw.pick(&CutPolicy::ALL);
-        for disk in &self.disks {
+        let beside = self.beside.as_ref().map(|beside| &beside.disk);
+        for disk in self.disks.iter().chain(beside) {
             let own = self.draw.pick(&CutPolicy::ALL);
             disk.power_cut(if self.draw.below(2) == 0 { together } else { own });
         }

@@ -1,5 +1,6 @@
 //! A graph over labelled disks: a mirror, and perhaps something between it and its disks, and above it.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use sim::draw::Stream;
@@ -15,6 +16,9 @@ const CRYPT: &str = "key = \"credential:safe\", kdf_memory = \"64KiB\", kdf_pass
 
 /// A map takes so much, and leaves some places more than there are blocks.
 const MAP_BYTES: u64 = 192 << 10;
+
+/// The name of the disk beside the mirror.
+const BESIDE: &str = "beside";
 
 /// What stands where.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -42,6 +46,8 @@ pub struct Shape {
     pub clear: Vec<&'static str>,
     /// Whether a second export, for readers, shows the same.
     pub second: bool,
+    /// Whether a labelled disk stands beside the mirror, with an export of its own.
+    pub beside: bool,
     /// How long a mirror on raw disks waits for a member, in seconds, if there is one.
     pub raw_timeout_s: Option<u64>,
 }
@@ -63,6 +69,7 @@ impl Shape {
             shifted: false,
             clear: CLEAR[..clear].to_vec(),
             second: false,
+            beside: false,
             raw_timeout_s: (draw.below(4) == 0).then_some(20),
             remap: draw.below(4) == 0,
         }
@@ -71,6 +78,12 @@ impl Shape {
     /// Bytes of a disk without its label.
     pub fn data_bytes(&self) -> u64 {
         super::VOLUME_BYTES + if self.remap { MAP_BYTES } else { 0 }
+    }
+
+    /// The names of all labelled disks.
+    pub fn names(&self) -> BTreeSet<String> {
+        let beside = self.beside.then(|| BESIDE.to_owned());
+        self.members.iter().map(|n| name(*n)).chain(beside).collect()
     }
 
     /// The name of a member of the mirror.
@@ -100,6 +113,9 @@ impl Shape {
             let how = self.opened();
             line(&mut text, &name, &format!("path = \"{path}\", label = true{how}"));
         }
+        if self.beside {
+            line(&mut text, BESIDE, &format!("path = \"{}\", label = true", super::beside::PATH));
+        }
         if self.raw_timeout_s.is_some() {
             text += "r0 = { memory = \"64KiB\" }\nr1 = { memory = \"64KiB\" }\n";
         }
@@ -120,6 +136,9 @@ impl Shape {
         }
         if self.raw_timeout_s.is_some() {
             line(&mut text, "scratch", "on = \"raw\"");
+        }
+        if self.beside {
+            line(&mut text, "own", &format!("on = \"{BESIDE}\""));
         }
         text
     }

@@ -1,0 +1,90 @@
+//! A labelled disk beside the mirror, with an export of its own: no other disk has its bytes, so an older image of it is
+//! refused.
+
+use std::rc::Rc;
+
+use graph::labels::Why;
+use sim::draw::Stream;
+use sim::{Count, DiskConfig, Image, Profile, SimDisk, SimWorld};
+
+use super::hands::NOBODY;
+use super::shape::Shape;
+use super::{Ask, LABEL_BYTES, LIMIT, Start, Trial, VOLUME_BYTES, wrong};
+use crate::trial::Failure;
+
+/// Where the disk is.
+pub(super) const PATH: &str = "/beside";
+
+/// One of so many graphs has such a disk.
+const SHARE: u64 = 4;
+
+/// The disk beside the mirror.
+pub(super) struct Beside {
+    pub disk: Rc<SimDisk>,
+    /// Its images of earlier times, each with the number of rounds that were complete then.
+    images: Vec<(u64, Image)>,
+    /// How many rounds are known to be complete: every disk has had the label updates of that many openings and
+    /// orderly ends.
+    rounds: u64,
+}
+
+impl Beside {
+    /// Whether the graph of a seed has such a disk.
+    pub fn draw(seed: u64) -> bool {
+        Stream::new(seed, "beside", 0).below(SHARE) == 0
+    }
+
+    /// Plugs the disk in, if a graph of this shape has one. `number`: one that no other disk has.
+    pub fn new(world: &SimWorld, shape: &Shape, number: usize) -> Option<Self> {
+        shape.beside.then(|| {
+            let config = DiskConfig::new(LABEL_BYTES + VOLUME_BYTES, Profile::Native512);
+            let disk = SimDisk::new(world, number as u64, config);
+            world.plug(PATH, &disk);
+            Self { disk, images: Vec::new(), rounds: 0 }
+        })
+    }
+
+    /// Notes that all disks have had the label updates of an opening, or of an orderly end.
+    pub fn round_completed(&mut self) {
+        self.rounds += 1;
+    }
+
+    /// Keeps an image of the disk as it is now.
+    pub fn keep_image(&mut self) {
+        self.images.push((self.rounds, self.disk.image()));
+    }
+
+    /// An image that is older than the last complete round: by one round in half of the cases, if there is one.
+    fn older_image(&self, draw: &Stream) -> Option<&Image> {
+        let older: Vec<_> = self.images.iter().filter(|(at, _)| *at < self.rounds).collect();
+        let newest = older.iter().map(|(at, _)| *at).max()?;
+        let least = if draw.below(2) == 0 { newest } else { 0 };
+        let chosen: Vec<_> = older.into_iter().filter(|(at, _)| *at >= least).collect();
+        Some(&draw.pick(&chosen).1)
+    }
+}
+
+impl Trial {
+    /// Puts back an older image of the disk beside the mirror, now and then. A start is refused until the disk is as it
+    /// was last.
+    pub(super) fn older_beside(&mut self) -> Result<(), Failure> {
+        let draw = Stream::new(self.seed, "older beside", self.life);
+        let Some(beside) = self.beside.as_ref().filter(|_| draw.below(2) == 0) else {
+            return Ok(());
+        };
+        let Some(image) = beside.older_image(&draw) else { return Ok(()) };
+        let (disk, own) = (beside.disk.clone(), beside.disk.image());
+        disk.put_back(image);
+        match self.start(Ask::default(), LIMIT)? {
+            Start::Refused(Some(Why::Older), _) => self.world.counters().add(Count::OlderRefused),
+            // As it is without the older image.
+            Start::Refused(None, words) if words.contains(NOBODY) && !self.somebody()? => {}
+            other => {
+                let words = other.words();
+                return Err(wrong(format!("an older image of a single disk is refused: {words}")));
+            }
+        }
+        disk.put_back(&own);
+        Ok(())
+    }
+}

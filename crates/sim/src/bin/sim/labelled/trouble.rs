@@ -1,0 +1,121 @@
+//! One disk with errors, or with late answers, while the process runs.
+
+use std::time::Duration;
+
+use block::Control;
+use sim::draw::Stream;
+use sim::{Count, Faults};
+
+use super::steps::What;
+use super::{End, Trial};
+use crate::trial::Failure;
+
+/// How long a life waits for copies before answers are late.
+const COPIES_WITHIN: Duration = Duration::from_millis(200);
+
+/// Late answers of a disk in one life of the process.
+struct Late {
+    faults: Faults,
+    /// When the disk is taken out by command, if it is: perhaps before its answers are there.
+    taken_out: Option<Duration>,
+}
+
+impl Late {
+    /// Draws late answers for one of three lives.
+    fn draw(seed: u64, life: u64) -> Option<Self> {
+        let draw = Stream::new(seed, "late", life);
+        let stall = draw.within(20_000, 300_000) as u32;
+        let hang = draw.pick(&[0, 0, stall / 4]);
+        let pause = Duration::from_nanos(draw.within(1_000, 20_000_000));
+        let taken_out = (draw.below(4) == 0).then_some(pause);
+        let faults = Faults { stall, hang, ..Faults::default() };
+        (draw.below(3) == 0).then_some(Self { faults, taken_out })
+    }
+}
+
+impl Trial {
+    /// Gives one member errors or late answers, or takes it out by command. The others can replace it. Returns whether its
+    /// answers are late.
+    pub(super) fn trouble(&mut self, end: End, changes: u64) -> Result<bool, Failure> {
+        let any = self.any_member();
+        if self.plugged.contains(&None) {
+            return Ok(false);
+        }
+        let late = Late::draw(self.seed, self.life);
+        if late.is_some() {
+            self.await_copies()?;
+        }
+        if self.in_sync_now()? == [any] {
+            return Ok(false);
+        }
+        let faults = match &late {
+            Some(late) => late.faults,
+            None => self.errors(any, end, changes),
+        };
+        self.note(What::Trouble, format!("d{any}: {faults:?}"));
+        // Its label follows it, wherever it is plugged in.
+        self.disks[any].set_faults(faults);
+        self.ill = (faults != Faults::default()).then_some(any);
+        if let Some(pause) = late.as_ref().and_then(|late| late.taken_out) {
+            self.take_out(any, pause);
+        }
+        Ok(late.is_some())
+    }
+
+    /// Draws errors of the disk `any`; or takes it out, or cuts its file short.
+    fn errors(&mut self, any: usize, end: End, changes: u64) -> Faults {
+        let none = Faults::default();
+        let rate = self.draw.within(50_000, 500_000) as u32;
+        match (self.draw.below(4), end) {
+            (0, _) => {
+                let member = self.shape.member(any);
+                // It may be the last one, or out already.
+                if self.control(&Control::Fail { member }).is_ok() {
+                    self.world.counters().add(Count::MemberFailed);
+                    self.disks[any].garble_reads(self.data());
+                }
+                none
+            }
+            // What a failed flush drops is lost before anybody knows: a kill then is one fault more
+            // than a mirror survives.
+            (1, End::Stop) => Faults { flush_error: rate, ..none },
+            (1 | 2, _) => Faults { write_error: rate, ..none },
+            (_, End::PowerAfter(_) | End::KillAfter(_) | End::KillAtFailure(_)) if changes == 0 => {
+                let disk = &self.disks[any];
+                let size = self.draw.below(disk.config().size / 512) * 512;
+                // A write under way behind that makes the file as long as it was, and nothing can notice the loss.
+                if !disk.is_writing_behind(size) {
+                    disk.cut_short(size);
+                    self.cut = Some(any);
+                }
+                none
+            }
+            _ => none,
+        }
+    }
+
+    /// Ends all troubles of disks. Hung operations are answered with errors.
+    pub(super) fn calm(&self) {
+        for disk in &self.disks {
+            disk.set_faults(Faults::default());
+            disk.release();
+        }
+    }
+
+    /// Waits for the copies that began with the start: before, most disks with late answers would not be in sync.
+    fn await_copies(&self) -> Result<(), Failure> {
+        let env = self.world.env();
+        let until = env.now().after(COPIES_WITHIN);
+        while env.now() < until && self.in_sync_now()?.len() < self.shape.members.len() {
+            self.world.run(env.now().after(COPIES_WITHIN / 100))?;
+        }
+        Ok(())
+    }
+
+    /// Waits until clients are held up by late answers, and regions leave the map of the mirror.
+    pub(super) fn hold_up(&self) -> Result<(), Failure> {
+        let draw = Stream::new(self.seed, "held up", self.life);
+        let pause = Duration::from_nanos(draw.within(1_000, 50_000_000));
+        Ok(self.world.run(self.world.env().now().after(pause))?)
+    }
+}
