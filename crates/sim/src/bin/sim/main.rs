@@ -3,6 +3,7 @@
 mod labelled;
 mod mirrors;
 mod plan;
+mod process;
 mod served;
 mod shapes;
 mod trial;
