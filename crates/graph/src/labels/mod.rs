@@ -10,6 +10,7 @@
 //! | `open.rs` | labels of a graph that is open |
 //! | `slot.rs` | how the label of one disk is written |
 //! | `kept.rs` | what a device keeps in them |
+//! | `moved.rs` | a migration that has ended, and would begin again |
 //! | `absent.rs` | a disk that is not there |
 //! | `raw.rs` | a raw disk that has a label |
 
@@ -19,6 +20,7 @@ mod absent;
 mod bind;
 mod foreseen;
 mod kept;
+mod moved;
 mod open;
 mod raw;
 mod slot;

@@ -181,6 +181,7 @@ impl Survey {
         refusals.extend(self.lost(planned));
         refusals.extend(self.older(planned));
         refusals.extend(self.forgotten(planned));
+        refusals.extend(self.moved(planned));
         refusals.extend(self.unwritable());
         refusals
     }
