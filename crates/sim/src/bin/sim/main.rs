@@ -1,6 +1,7 @@
 //! Runs seeds, those first that once failed. `N=5000` says how many, `FROM=0` from which on, `SEED=0x2a` that it is one.
 
 mod labelled;
+mod migrations;
 mod mirrors;
 mod plan;
 mod process;
@@ -169,7 +170,8 @@ impl Sum {
 
     fn missing(&self) -> Vec<String> {
         let events = self.counters.zeroes().map(|count| count.words().to_owned());
-        let kinds = shapes::SHAPES.iter().map(|shape| shape.kind).chain(labelled::KINDS);
+        let kinds = shapes::SHAPES.iter().map(|shape| shape.kind);
+        let kinds = kinds.chain(labelled::KINDS).chain(migrations::KINDS);
         let kinds = kinds.filter(|kind| !self.kinds.contains_key(kind));
         events.chain(kinds.map(|kind| format!("a {kind}"))).collect()
     }
@@ -193,12 +195,16 @@ fn is_labelled(seed: u64) -> bool {
     seed.is_multiple_of(4)
 }
 
-/// One run; a panic is a failure like any other.
+/// One run; a panic is a failure like any other. Some seeds have a second trial, which shares nothing with the first.
 fn run(seed: u64) -> Result<Report, String> {
-    match is_labelled(seed) {
-        true => labelled_run(seed, &History::default()),
-        false => caught(|| trial::run(seed)),
+    let report = match is_labelled(seed) {
+        true => labelled_run(seed, &History::default())?,
+        false => caught(|| trial::run(seed))?,
+    };
+    if !migrations::is_drawn(seed) {
+        return Ok(report);
     }
+    Ok(report.and(caught(|| migrations::run(seed))?))
 }
 
 fn labelled_run(seed: u64, history: &History) -> Result<Report, String> {
