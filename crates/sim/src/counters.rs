@@ -107,6 +107,13 @@ counts! {
     DoubtLost "labelled graphs with a disk that loses writes",
     DoubtMisdirected "labelled graphs with a disk that puts writes elsewhere",
     DoubtRefused "starts refused for what such a disk had done, and done without it",
+    MigrationBegun "migrations that a change began",
+    MigrationWindow "windows that a migration moved",
+    MigrationTurned "migrations that turned round",
+    MigrationPaused "migrations that paused",
+    MigrationCrashed "crashes in the middle of a migration",
+    MigrationEnded "migrations that a change ended",
+    MigrationLeft "openings without a disk that a volume has left",
     Work "jobs for other threads",
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use block::env::Address;
 use block::{Buf, Env, Error, Info, Op, Result};
 use net::nbd::Client as Connection;
-use wire::nbd::{ClientConfig, Command, CommandFlags};
+use wire::nbd::{ClientConfig, Command, CommandFlags, TransmissionFlags};
 
 use crate::client::{Answer, Client};
 use crate::draw::Stream;
@@ -73,7 +73,8 @@ impl Door {
             Self::Nbd(remote) => {
                 // With no connection it is never sent; nobody can tell.
                 let connection = remote.any();
-                if let (Some(connection), Some(sent)) = (connection, Sent::of(&op, &remote.info)) {
+                let Some(connection) = connection else { return };
+                if let Some(sent) = Sent::of(&op, &connection) {
                     drop(sent.start(&connection));
                 }
             }
@@ -91,13 +92,15 @@ struct Sent {
 }
 
 impl Sent {
-    /// `None` for what is no single command.
-    fn of(op: &Op, info: &Info) -> Option<Self> {
+    /// The command for a connection, which offers the abilities that the export had when it was made. `None` for what is no
+    /// single command.
+    fn of(op: &Op, connection: &Connection) -> Option<Self> {
+        let offers = |flag| connection.session().facts.flags.has(flag);
         let (command, buf) = match op {
             Op::Read { into, .. } => (Command::Read, Some(into.clone())),
             Op::Write { data, .. } => (Command::Write, Some(data.clone())),
             // Zeros are a discard that did all it may.
-            Op::Discard { .. } if info.discard => (Command::Trim, None),
+            Op::Discard { .. } if offers(TransmissionFlags::TRIM) => (Command::Trim, None),
             Op::WriteZeroes { .. } | Op::Discard { .. } => (Command::WriteZeroes, None),
             Op::Flush => (Command::Flush, None),
             Op::Status { .. } => return None,
@@ -191,7 +194,7 @@ impl Remote {
             *extents = connection.status(range.start(), range.len()).await?;
             return Ok(());
         }
-        let sent = Sent::of(op, &self.info).expect("all but status is one command");
+        let sent = Sent::of(op, connection).expect("all but status is one command");
         let outcome = sent.start(connection).await;
         outcome.result?;
         if let (Op::Read { into, .. }, Some(buf)) = (op, outcome.buf) {

@@ -18,6 +18,9 @@ const BLOCKS_MAX: u64 = 12;
 /// The most bytes of the rest, if the device takes so many.
 const LONG_BYTES: u64 = 64 << 10;
 
+/// Requests in which a large volume is read as a whole.
+const VERIFY_STEPS: u64 = 128;
+
 /// Before anybody has written, a read is tried this often: some devices fail now and then on purpose.
 const LEARN_TRIES: u32 = 20;
 
@@ -53,6 +56,8 @@ pub struct Mix {
     pub pause: Ppm,
     /// Bytes of the longest request, if requests of all lengths are as frequent: otherwise most are short.
     pub longest: Option<u64>,
+    /// The byte around which most requests are; a third of the volume if not set.
+    pub hot: Option<u64>,
 }
 
 impl Mix {
@@ -68,6 +73,7 @@ impl Mix {
         abandon: 20_000,
         pause: 100_000,
         longest: None,
+        hot: None,
     };
 }
 
@@ -214,12 +220,16 @@ impl Worker {
             _ => 1,
         };
         let room = blocks - len + 1;
+        let hot = match self.mix.hot {
+            None => blocks / 3,
+            Some(byte) => (byte / block).saturating_sub(HOT_BLOCKS / 2),
+        };
         let start = match self.draw.below(8) {
             // The edges.
             0 => 0,
             1 => room - 1,
             2 => self.draw.below(room),
-            _ => (blocks / 3 + self.draw.below(HOT_BLOCKS)) % room,
+            _ => (hot + self.draw.below(HOT_BLOCKS)) % room,
         };
         ByteRange::new(start * block, len * block).expect("some blocks")
     }
@@ -328,7 +338,9 @@ impl Worker {
     pub async fn verify(mut self) {
         self.mix.abandon = 0;
         let info = self.client.info().clone();
-        let step = u64::from(info.block_size) * BLOCKS_MAX;
+        let block = u64::from(info.block_size);
+        // Large volumes take longer requests.
+        let step = (block * BLOCKS_MAX).max(info.size / VERIFY_STEPS / block * block);
         let step = step.min(u64::from(info.max_transfer)).min(info.size);
         for round in 0..3 {
             let mut at = 0;

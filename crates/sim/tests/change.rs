@@ -10,7 +10,7 @@ use block::env::Address;
 use block::{ByteRange, Control, ErrorKind, Kept, Op};
 use common::{DATA_BYTES, LIMIT, NS_MAX, PIECE, Rig, moments, opening, piece, text};
 use export::nbd::{Export, Limits, Server};
-use graph::labels::Opening;
+use graph::labels::{Opening, Why};
 use graph::live::{Live, Unchanged};
 use kinds::mirror::record::Record;
 use meta::Area;
@@ -423,4 +423,48 @@ fn mirror_made_anew_keeps_what_was_sent_to_a_failed_member() {
     let now = record_on(&rig, 1);
     assert!(now.point.change > then.sent.change + 1, "another mirror has written it: {now:?}");
     assert_eq!(of_failed(&now).sent, then.sent);
+}
+
+/// A spec from before the end of a migration would encrypt a volume twice: it is refused, and the volume is as it was.
+#[test]
+fn start_rejects_migration_that_has_ended() {
+    let disk = "name = \"g\"\n[disk]\nd0 = { path = \"/disk0\", label = true }\n[device]\n";
+    let safe = "safe = { kind = \"crypt\", on = \"d0\", key = \"credential:safe\", \
+                kdf_memory = \"64KiB\", kdf_passes = 1 }\n";
+    let spec =
+        |devices: &str, on: &str| format!("{disk}{devices}[export]\nvol = {{ on = \"{on}\" }}\n");
+    let migrate = |on: &str| format!("{safe}move = {{ kind = \"migrate\", on = [{on}] }}\n");
+    let plain = spec("", "d0");
+    let encrypted = spec(safe, "safe");
+    let [encrypts, decrypts] =
+        [migrate("\"d0\", \"safe\""), migrate("\"safe\", \"d0\"")].map(|it| spec(&it, "move"));
+    let mut images: Vec<_> = Rig::new(1).disks.iter().map(|disk| disk.image()).collect();
+    for (before, during, after) in
+        [(&plain, &encrypts, &encrypted), (&encrypted, &decrypts, &plain)]
+    {
+        let rig = Rig::of(&images);
+        let live = rig.open(before);
+        rig.fill(&rig.client(&live), 0x5a);
+        become_graph(&rig, &live, during);
+        rig.pass(LIMIT);
+        become_graph(&rig, &live, after);
+        images = rig.disks.iter().map(|disk| disk.image()).collect();
+        match Rig::of(&images).try_open(during) {
+            Err(Unchanged::Refused(why)) => assert_eq!(why[0].why, Why::Renamed, "{}", why[0]),
+            Err(unchanged) => panic!("{unchanged:?}"),
+            Ok(_) => panic!("it would move again: {during}"),
+        }
+        let rig = Rig::of(&images);
+        let live = rig.open(after);
+        assert!(rig.holds(&rig.client(&live), 0x5a), "{after}");
+    }
+}
+
+fn become_graph(rig: &Rig, live: &Live, text: &str) {
+    let change = async {
+        let (turn, now) = (live.turn().await, live.now());
+        let (planned, survey) = rig.look(text, opening(true), now.labels.as_ref()).await?;
+        live.change(&turn, planned, Some(survey), LIMIT).await.map(drop)
+    };
+    rig.world.block_on(change).unwrap().unwrap_or_else(|unchanged| panic!("{unchanged:?}"));
 }

@@ -10,6 +10,8 @@
 //! | `open.rs` | labels of a graph that is open |
 //! | `slot.rs` | how the label of one disk is written |
 //! | `kept.rs` | what a device keeps in them |
+//! | `older.rs` | disks of an earlier time |
+//! | `moved.rs` | a migration that has ended, and would begin again |
 //! | `absent.rs` | a disk that is not there |
 //! | `overwritten.rs` | a disk whose label at the front another program has overwritten |
 //! | `raw.rs` | a raw disk that has a label |
@@ -20,6 +22,8 @@ mod absent;
 mod bind;
 mod foreseen;
 mod kept;
+mod moved;
+mod older;
 mod open;
 mod overwritten;
 mod raw;
@@ -36,7 +40,8 @@ use meta::Machine;
 pub(crate) use absent::Absent;
 pub use foreseen::objections;
 pub use kept::{DiskLabel, LabelKept};
-pub use open::{Inspected, Labels, Place, older};
+pub use older::older;
+pub use open::{Inspected, Labels, Place};
 pub use overwritten::forget_copies;
 pub use raw::refuse_labelled;
 pub(crate) use raw::{is_looked_at, refuse};

@@ -183,6 +183,7 @@ impl Survey {
         refusals.extend(self.overwritten(planned));
         refusals.extend(self.older(planned));
         refusals.extend(self.forgotten(planned));
+        refusals.extend(self.moved(planned));
         refusals.extend(self.unwritable());
         refusals
     }
@@ -226,43 +227,12 @@ impl Survey {
         (Why::Degraded, words)
     }
 
-    /// Disks that are as they were at an earlier time, with data that are on no other: with them, exports would show
-    /// bytes of different times.
-    fn older(&self, planned: &Planned) -> Vec<Refusal> {
-        let names = self.names_of_older();
-        let lost = planned.lost_without(&names).join(", ");
-        if lost.is_empty() {
-            return Vec::new();
-        }
-        let refusal = |name: &&str| {
-            let graph = &planned.name;
-            let words = format!(
-                "is older than the other disks of {graph:?}: they were in use since, without it, and {lost} would show \
-                 bytes of different times. Next: bring back the disk as it was last; or if its bytes are meant, from a \
-                 backup: cairn repair {graph} --disk {name}=PATH --trust {name} --plan"
-            );
-            Refusal::of(name, Why::Older, words)
-        };
-        names.iter().map(refusal).collect()
-    }
-
-    /// See [`older`].
-    pub(super) fn names_of_older(&self) -> Vec<&str> {
-        let older = older(self.labels());
-        let is_older = |bound: &Bound| match bound {
-            Bound::Labelled(n) => self.label(*n).is_some_and(|label| older.contains(&label.disk)),
-            Bound::Fresh(_) | Bound::Absent(_) => false,
-        };
-        let bound = self.binding.disks.iter().filter(|(_, bound)| is_older(bound));
-        bound.map(|(name, _)| name.as_str()).collect()
-    }
-
     pub(super) fn label(&self, n: usize) -> Option<&Label> {
         self.looks[n].label.as_ref().map(|(label, _)| label)
     }
 
     /// Those of the disks that have one and are bound by it.
-    fn labels(&self) -> impl Iterator<Item = &Label> + Clone {
+    pub(super) fn labels(&self) -> impl Iterator<Item = &Label> + Clone {
         self.binding.disks.values().filter_map(|bound| match bound {
             Bound::Labelled(n) => self.label(*n),
             Bound::Fresh(_) | Bound::Absent(_) => None,
@@ -770,15 +740,6 @@ impl Labels {
                     && above.lowers[1] == index
             })
     }
-}
-
-/// The disks that are older than others: these were told of a round of which all were told, and that they know
-/// nothing of.
-pub fn older<'l>(labels: impl Iterator<Item = &'l Label> + Clone) -> BTreeSet<Uuid> {
-    let complete = labels.clone().map(|label| label.complete).max().unwrap_or(0);
-    let complete = if seeded::on(Bug::OlderServes) { 0 } else { complete };
-    let complete = complete.saturating_sub(u64::from(seeded::on(Bug::OlderByOneServes)));
-    labels.filter(|label| label.round < complete).map(|label| label.disk).collect()
 }
 
 /// A spec of labels, without how large its disks are: they do not shrink again.

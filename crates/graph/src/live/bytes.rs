@@ -51,7 +51,7 @@ impl<'c> Compared<'c> {
     /// # Errors
     /// Where it does not.
     pub fn shows(&self, o: usize, n: usize) -> Result<(), Differs> {
-        let (o, n) = (through(self.old, o), through(self.new, n));
+        let (o, n) = (self.old.through(o), self.new.through(n));
         if self.stays[n] == Some(o) {
             return Ok(());
         }
@@ -125,14 +125,6 @@ pub fn bytes(node: &PlannedNode) -> Bytes {
 /// Whether clients see the bytes of one of its lowers, or of several.
 fn is_of_lowers(node: &PlannedNode) -> bool {
     matches!(bytes(node), Bytes::OfEach | Bytes::OfFirst)
-}
-
-/// Past the devices that show the bytes of their lower.
-fn through(planned: &Planned, mut index: usize) -> usize {
-    while bytes(&planned.nodes[index]) == Bytes::OfLower {
-        index = planned.nodes[index].lowers[0];
-    }
-    index
 }
 
 /// A labelled disk is known by its label, under its name; a raw one by its place. What goes with the

@@ -116,6 +116,25 @@ impl Spec {
         spec
     }
 
+    /// The name of an export that shows `shown`, on a way down that does not come to `behind` first.
+    pub(crate) fn shown_by(&self, shown: &str, behind: &str) -> Option<&str> {
+        let shows = |export: &&Entry| {
+            let mut left: Vec<String> = export.on().into_iter().cloned().collect();
+            let mut seen = Vec::new();
+            while let Some(name) = left.pop() {
+                if name == shown {
+                    return true;
+                }
+                if name != behind && !seen.contains(&name) {
+                    left.extend(self.lowers(&name));
+                    seen.push(name);
+                }
+            }
+            false
+        };
+        self.exports.iter().find(shows).map(|export| export.name.text.as_str())
+    }
+
     fn lowers(&self, name: &str) -> Vec<String> {
         let entry = self.entries.iter().find(|entry| entry.name.text == name);
         entry.map(|entry| entry.on().into_iter().cloned().collect()).unwrap_or_default()

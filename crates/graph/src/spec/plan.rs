@@ -13,7 +13,7 @@ use super::owner::{User, Uses};
 use super::parse::Spec;
 use super::units::write_size;
 use crate::kind::{
-    self, Beneath, DiskPlan, Given, GivenLower, Kind, Maker, Registry, TablePlan, Value,
+    self, Beneath, Bytes, DiskPlan, Given, GivenLower, Kind, Maker, Registry, TablePlan, Value,
 };
 
 /// A graph that can be built: everything has been checked, nothing has been opened.
@@ -78,6 +78,14 @@ pub struct PlannedNode {
 }
 
 impl Planned {
+    /// The first node from `index` down that does more than show the bytes of its lower.
+    pub(crate) fn through(&self, mut index: usize) -> usize {
+        while self.nodes[index].kind.maker.bytes() == Bytes::OfLower {
+            index = self.nodes[index].lowers[0];
+        }
+        index
+    }
+
     /// Lets every export refuse writes, whatever the spec says.
     pub fn refuse_writes(&mut self) {
         for export in &mut self.exports {

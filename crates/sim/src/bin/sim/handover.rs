@@ -32,6 +32,7 @@ const FLUSH: Mix = Mix {
     abandon: 0,
     pause: 0,
     longest: None,
+    hot: None,
 };
 
 /// Runs a seed.

@@ -4,8 +4,10 @@ mod clients;
 mod far;
 mod handover;
 mod labelled;
+mod migrations;
 mod mirrors;
 mod plan;
+mod process;
 mod served;
 mod shapes;
 mod trial;
@@ -175,7 +177,8 @@ impl Sum {
 
     fn missing(&self) -> Vec<String> {
         let events = self.counters.zeroes().map(|count| count.words().to_owned());
-        let kinds = shapes::SHAPES.iter().map(|shape| shape.kind).chain(labelled::KINDS);
+        let kinds = shapes::SHAPES.iter().map(|shape| shape.kind);
+        let kinds = kinds.chain(labelled::KINDS).chain(migrations::KINDS);
         let kinds = kinds.filter(|kind| !self.kinds.contains_key(kind));
         events.chain(kinds.map(|kind| format!("a {kind}"))).collect()
     }
@@ -220,14 +223,18 @@ impl About {
     }
 }
 
-/// One run; a panic is a failure like any other.
+/// One run; a panic is a failure like any other. Some seeds have a second trial, which shares nothing with the first.
 fn run(seed: u64) -> Result<Report, String> {
-    match About::of(seed) {
-        About::Labels => labelled_run(seed, &History::default()),
-        About::Far => caught(|| far::run(seed)),
-        About::Handover => caught(|| handover::run(seed)),
-        About::Graph => caught(|| trial::run(seed)),
+    let report = match About::of(seed) {
+        About::Labels => labelled_run(seed, &History::default())?,
+        About::Far => caught(|| far::run(seed))?,
+        About::Handover => caught(|| handover::run(seed))?,
+        About::Graph => caught(|| trial::run(seed))?,
+    };
+    if !migrations::is_drawn(seed) {
+        return Ok(report);
     }
+    Ok(report.and(caught(|| migrations::run(seed))?))
 }
 
 fn labelled_run(seed: u64, history: &History) -> Result<Report, String> {

@@ -212,6 +212,7 @@ fn mix(draw: &Stream) -> Mix {
         abandon: draw.pick(&[0, 0, 30_000]),
         pause: draw.pick(&[0, 100_000, 500_000]),
         longest: None,
+        hot: None,
     }
 }
 

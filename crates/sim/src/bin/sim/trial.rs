@@ -44,6 +44,19 @@ pub struct Report {
     pub trace: u64,
 }
 
+impl Report {
+    /// The report of a seed with two trials.
+    pub fn and(self, other: Self) -> Self {
+        self.counters.absorb(&other.counters);
+        Self {
+            counters: self.counters,
+            kinds: self.kinds.into_iter().chain(other.kinds).collect(),
+            requests: (self.requests.0 + other.requests.0, self.requests.1 + other.requests.1),
+            trace: self.trace ^ other.trace.rotate_left(1),
+        }
+    }
+}
+
 /// Why a seed failed.
 pub struct Failure(String);
 

@@ -1,23 +1,18 @@
 //! The graph becomes another one while clients work, or must not, or the process dies meanwhile.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use block::ErrorKind;
 use graph::labels::{self, Opening, Why};
 use graph::live::Unchanged;
-use graph::spec::Spec;
-use meta::Machine;
 use sim::workload::Worker;
 use sim::{Client, Count, Door, Faults};
 
 use super::shape::{self, CLEAR, Shape};
 use super::steps::What;
-use super::{Ask, Crash, End, HERE, LIMIT, Start, Trial, in_words, look, wrong};
+use super::{Ask, Crash, End, HERE, LIMIT, Start, Trial, wrong};
+use crate::process::{self, in_words};
 use crate::trial::Failure;
-
-/// Until what clients have begun is answered and flushed, as `serve` has it.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 const OTHER_BYTES: &str = "would show other bytes";
 const LOST_TRACK: &str = "knows its members by their names";
@@ -165,26 +160,13 @@ impl Trial {
         limit: Duration,
     ) -> Result<Option<Result<(), Unchanged>>, Failure> {
         let running = self.running.as_ref().expect("it runs");
-        let (live, engine, env) = (&running.live, &running.engine, self.world.env());
         let opening = Opening {
-            machine: Machine::new("host", HERE),
-            // What is missing was missing before.
+            // A disk that is missing was missing before.
             degraded: true,
             wipe: wish.wipe.clone(),
-            replaced: Vec::new(),
-            grow: BTreeMap::new(),
-            take: false,
-            changes: true,
+            ..process::opening(HERE)
         };
-        let spec = Spec::parse(&wish.shape.text(None), "g.toml", &|_| None);
-        let change = async {
-            let turn = live.turn().await;
-            let now = live.now();
-            let looked = look(&spec, &env, engine, opening, now.labels.as_ref()).await;
-            let (planned, survey) = looked?;
-            live.change(&turn, planned, Some(survey), PATIENCE).await.map(drop)
-        };
-        Ok(self.world.block_on(env.within(limit, change))?)
+        running.change(&self.world, &wish.shape.text(None), opening, limit)
     }
 
     /// What came of a change is what has to.

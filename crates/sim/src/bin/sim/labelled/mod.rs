@@ -15,24 +15,18 @@
 //! | `trouble.rs` | one disk with errors, or with late answers |
 //! | `labels.rs` | what labels say, read from outside |
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::{ByteRange, Control, Error, ErrorKind, Op, Report as DeviceReport};
-use export::nbd::Server;
-use graph::engine::Engine;
-use graph::labels::{Labels, Opening, Survey, Why};
-use graph::live::{Live, Now, Unchanged};
-use graph::spec::{Planned, Spec};
-use meta::Machine;
+use block::{ByteRange, Control, ErrorKind, Report as DeviceReport};
+use graph::labels::{Opening, Why};
+use graph::live::Now;
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
-use sim::{
-    Client, Count, Counters, CutPolicy, DiskConfig, Door, Image, Model, Profile, SimDisk, SimWorld,
-};
+use sim::{Count, Counters, DiskConfig, Image, Model, Profile, SimDisk, SimWorld};
 
-use crate::served::serve;
+use crate::process::{self, LIMIT, Running, Started, Wanted};
 use crate::trial::{Failure, Report};
 
 mod beside;
@@ -51,13 +45,6 @@ pub use shape::KINDS;
 use shape::Shape;
 use steps::What;
 pub use steps::{History, Step, shrink};
-
-/// In virtual time: longer than any work takes that takes an end.
-const LIMIT: Duration = Duration::from_secs(3600);
-
-/// How often and how long a start waits for a disk that a dead process still writes to.
-const OPEN_TRIES: u32 = 40;
-const OPEN_PAUSE: Duration = Duration::from_millis(250);
 
 /// Bytes of a disk beyond its data.
 const LABEL_BYTES: u64 = 2 * meta::AREA_BYTES;
@@ -174,16 +161,6 @@ struct Trial {
     /// The lives so far, and those within hands.
     life: u64,
     history: History,
-}
-
-/// One life of the process.
-struct Running {
-    engine: Engine,
-    live: Rc<Live>,
-    client: Client,
-    /// How workers reach it: a server and its clients, or straight.
-    door: Door,
-    server: Option<Server>,
 }
 
 /// Runs a seed, but for the steps that `history` leaves away.
@@ -317,59 +294,29 @@ impl Trial {
 
     /// Starts the process, however long disks of the one before are busy. `limit`: for all of it.
     fn start(&mut self, ask: Ask, limit: Duration) -> Result<Start, Failure> {
-        for _ in 0..OPEN_TRIES {
-            self.starts += 1;
-            self.ill = None;
-            let env = self.world.env();
-            let engine = Engine::new(env.pool());
-            let order = Stream::new(self.seed, "order", self.starts);
-            engine.shuffle(move |ready| order.below(ready as u64) as usize);
-            env.spawn("engine", engine.clone().drive());
-            let text = self.shape.text(ask.leftover);
-            let trust = ask.trust.map(|n| self.shape.member(n));
-            let id = if ask.elsewhere { THERE } else { HERE };
-            let opening = Opening {
-                machine: Machine::new("host", id),
+        self.ill = None;
+        let wanted = Wanted {
+            text: self.shape.text(ask.leftover),
+            trust: ask.trust.map(|n| self.shape.member(n)),
+            opening: Opening {
                 degraded: ask.degraded,
                 wipe: ask.wipe.map(shape::name).into_iter().collect(),
-                replaced: Vec::new(),
-                grow: BTreeMap::new(),
-                take: false,
-                changes: false,
-            };
-            let (world, opened) = (self.world.env(), engine.clone());
-            let opening = async move { open(&text, trust, &world, &opened, opening).await };
-            let up = self.world.block_on(async move { env.within(limit, opening).await })?;
-            match up {
-                None => {
-                    engine.abandon();
-                    return Ok(Start::Unfinished);
-                }
-                Some(Ok(live)) => {
-                    self.world.counters().add(Count::Labelled);
-                    (self.torn, self.between) = (false, None);
-                    self.beside.iter_mut().for_each(Beside::round_completed);
-                    let node = live.now().graph.exports()[0].node;
-                    let (env, count) = (self.world.env(), self.connections());
-                    let (door, server) = serve(&env, &engine, node, count, self.starts)?;
-                    let (client, live) = (Client::new(&engine, node), Rc::new(live));
-                    self.running = Some(Running { engine, live, client, door, server });
-                    self.note_copies()?;
-                    return Ok(Start::Up);
-                }
-                Some(Err(unchanged)) => {
-                    let (why, words) = in_words(&unchanged);
-                    engine.abandon();
-                    self.world.drop_tasks();
-                    if why != Some(Why::Failed(ErrorKind::InUse)) {
-                        return Ok(Start::Refused(why, words));
-                    }
-                    let later = self.world.env().now().after(OPEN_PAUSE);
-                    self.world.run(later)?;
-                }
+                ..process::opening(if ask.elsewhere { THERE } else { HERE })
+            },
+            connections: self.connections(),
+            limit,
+        };
+        match process::start(&self.world, &mut self.starts, &wanted)? {
+            Started::Up(running) => {
+                (self.torn, self.between) = (false, None);
+                self.beside.iter_mut().for_each(Beside::round_completed);
+                self.running = Some(running);
+                self.note_copies()?;
+                Ok(Start::Up)
             }
+            Started::Refused(why, words) => Ok(Start::Refused(why, words)),
+            Started::Unfinished => Ok(Start::Unfinished),
         }
-        Err(wrong("a labelled graph comes up again: its disks stay in use"))
     }
 
     /// Over how many NBD connections clients come; straight into the graph if none. In doubt they look at errors,
@@ -597,20 +544,11 @@ impl Trial {
 
     /// Flushes and closes, as the server does.
     fn stop(&mut self) -> Result<(), Failure> {
-        let Running { client, door, server, .. } = self.running.as_ref().expect("it runs");
-        if let (Door::Nbd(remote), Some(server)) = (door, server) {
-            remote.close();
-            self.world.block_on(server.stop(LIMIT))?;
-        }
-        let flushed = self.world.block_on(client.send(Op::Flush))?;
-        flushed.result.map_err(|error| wrong(format!("a calm graph can be flushed: {error}")))?;
+        self.running.as_ref().expect("it runs").quiesce(&self.world)?;
         // A disk of which an earlier flush has failed is out by now.
         self.in_sync = self.in_sync_now()?;
         let running = self.running.take().expect("it runs");
-        self.world.block_on(running.live.close_devices(self.world.env().now().after(LIMIT)))?;
-        let now = running.live.now();
-        let labels = now.labels.as_ref().expect("it has labelled disks");
-        let closed = self.world.block_on(labels.close())?;
+        let closed = running.close(&self.world)?;
         if closed.is_ok() {
             self.beside.iter_mut().for_each(Beside::round_completed);
         }
@@ -631,12 +569,8 @@ impl Trial {
         if let Some(running) = self.running.take() {
             running.engine.abandon();
         }
-        let together = self.draw.pick(&CutPolicy::ALL);
         let beside = self.beside.as_ref().map(|beside| &beside.disk);
-        for disk in self.disks.iter().chain(beside) {
-            let own = self.draw.pick(&CutPolicy::ALL);
-            disk.power_cut(if self.draw.below(2) == 0 { together } else { own });
-        }
+        process::cut_power(self.disks.iter().chain(beside), &self.draw);
         self.model.power_cut();
         Ok(())
     }
@@ -700,50 +634,5 @@ impl Trial {
             }
         }
         Ok(())
-    }
-}
-
-/// Opens the graph of a text as `serve` does; `trust`: the member that a command trusts.
-async fn open(
-    text: &str,
-    trust: Option<String>,
-    env: &block::Env,
-    engine: &Engine,
-    opening: Opening,
-) -> Result<Live, Unchanged> {
-    let mut spec = Spec::parse(text, "g.toml", &|_| None);
-    if let Some(member) = trust {
-        spec.trust(&member, kinds::REGISTRY).expect("it is a member of the mirror");
-    }
-    let (planned, survey) = look(&spec, env, engine, opening, None).await?;
-    Live::open(env, engine, planned, Some(survey)).await
-}
-
-/// Looks at the disks of a spec and plans it. `running`: the labels that are open already.
-async fn look(
-    spec: &Spec,
-    env: &block::Env,
-    engine: &Engine,
-    opening: Opening,
-    running: Option<&Labels>,
-) -> Result<(Planned, Survey), Unchanged> {
-    let survey = Survey::take(spec, kinds::REGISTRY, env, engine, opening, false, running).await;
-    if !survey.refusals().is_empty() {
-        return Err(Unchanged::Refused(survey.refusals().to_vec()));
-    }
-    let planned = spec.plan_over(kinds::REGISTRY, env, &survey.facts()).await;
-    let faults = |faults: graph::spec::Faults| Error::new(ErrorKind::Invalid, faults.to_string());
-    Ok((planned.map_err(faults).map_err(Unchanged::Failed)?, survey))
-}
-
-/// The first reason, if labels gave it, and all of it in words.
-fn in_words(unchanged: &Unchanged) -> (Option<Why>, String) {
-    match unchanged {
-        Unchanged::Refused(refusals) => {
-            let words: Vec<_> = refusals.iter().map(ToString::to_string).collect();
-            (refusals.first().map(|first| first.why), words.join("; "))
-        }
-        Unchanged::Failed(error) => (None, error.to_string()),
-        Unchanged::Lost { change, back } => (None, format!("{change}; and no way back: {back}")),
     }
 }

@@ -1,0 +1,527 @@
+//! Migrations of a volume while clients use it: from disk to disk, or in place. Changes of the running graph begin and end
+//! them. They turn round and pause, and kills and power cuts come at any moment. Every read is judged. In the end the volume
+//! is verified without the disks that it has left.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `mod.rs` | lives of the process, and the judge |
+//! | `changes.rs` | beginning, changing and ending a migration |
+//! | `shape.rs` | the graph |
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use block::{Control, Job, JobCommand, JobState, Report as DeviceReport};
+use graph::labels::Why;
+use sim::draw::Stream;
+use sim::workload::{Mix, Tally, Worker};
+use sim::{Count, Counters, DiskConfig, Model, Profile, SimDisk, SimWorld};
+
+use crate::process::{self, LIMIT, Running, Started, Wanted};
+use crate::trial::{Failure, Report};
+
+mod changes;
+mod shape;
+
+pub use shape::KINDS;
+use shape::{MOVE, Shape, Side};
+
+/// One of so many seeds has a trial of migrations.
+const SHARE: u64 = 4;
+
+/// Bytes of a disk beyond its data.
+const LABEL_BYTES: u64 = 2 * meta::AREA_BYTES;
+
+const DISKS: usize = 4;
+
+/// The windows of a migration: in place, and from disk to disk.
+const WINDOW_IN_PLACE: u64 = 192 << 10;
+const WINDOW: u64 = 1 << 20;
+
+/// Without a request for so long, clients count as idle, and a migration goes as fast as it can.
+const IDLE: Duration = Duration::from_millis(50);
+
+/// Longer than a migration waits beside clients before its second window.
+const DUE_WITHIN: Duration = Duration::from_millis(1500);
+
+/// The shortest step of that wait.
+const STEP_MIN: Duration = Duration::from_micros(200);
+
+/// In virtual time: longer than a migration takes that clients leave alone.
+const SECONDS_MAX: u32 = 600;
+
+/// Buffers as a server has them: with fewer, an encryption would take shorter requests than a disk, and clients know
+/// how long theirs may be.
+const POOL_BYTES: usize = 512 << 20;
+
+const HERE: [u8; 16] = [1; 16];
+
+const NOT_NEW: &str = "there are no key slots on the disks beneath, and these disks are not new";
+
+/// Whether a seed has a trial of migrations beside its other one.
+pub fn is_drawn(seed: u64) -> bool {
+    Stream::new(seed, "migrations", 0).below(SHARE) == 0
+}
+
+/// Runs a seed.
+///
+/// # Errors
+/// The first promise that is broken.
+pub fn run(seed: u64) -> Result<Report, Failure> {
+    let mut trial = Trial::new(seed)?;
+    for round in 0..trial.draw.within(4, 14) {
+        trial.draw = Stream::new(seed, "round of a migration", round);
+        trial.round()?;
+    }
+    trial.ends()?;
+    let counters = Counters::default();
+    counters.absorb(trial.world.counters());
+    Ok(Report {
+        counters,
+        kinds: trial.kinds.iter().copied().collect(),
+        requests: (trial.tally.done.get(), trial.tally.failed.get()),
+        trace: trial.world.trace(),
+    })
+}
+
+struct Trial {
+    seed: u64,
+    world: SimWorld,
+    draw: Stream,
+    disks: Vec<Rc<SimDisk>>,
+    /// The slowest answer of a disk. Other times are multiples.
+    answer: Duration,
+    model: Rc<Model>,
+    tally: Rc<Tally>,
+    starts: u64,
+    workers: u64,
+    running: Option<Running>,
+    /// The graph that runs, or ran last.
+    shape: Shape,
+    /// The other graph that may come up: the process died while one became the other.
+    other: Option<Shape>,
+    /// Disks that were ever part of the graph.
+    used: BTreeSet<usize>,
+    /// How far the migration was when it was looked at last.
+    boundary: u64,
+    kinds: BTreeSet<&'static str>,
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        // Tasks hold the world, and it them.
+        if let Some(running) = self.running.take() {
+            running.engine.abandon();
+        }
+        self.world.drop_tasks();
+    }
+}
+
+fn wrong(words: impl Into<String>) -> Failure {
+    Failure::new(words)
+}
+
+impl Trial {
+    fn new(seed: u64) -> Result<Self, Failure> {
+        let world = SimWorld::with_pool(seed, POOL_BYTES);
+        let draw = Stream::new(seed, "migrations", 1);
+        let profile = draw.pick(&[Profile::Native512, Profile::Native512, Profile::Native4k]);
+        let size = volume_bytes(&draw, u64::from(profile.block_size()));
+        // The slower disks are, the more of a client's work falls into one step of a migration.
+        let most_ns = draw.pick(&[500_000, 5_000_000, 20_000_000]);
+        let disk = |n: usize| {
+            let config = DiskConfig {
+                most_ns: draw.within(most_ns / 2, most_ns),
+                discard_zeroes: draw.below(2) == 0,
+                destage: draw.pick(&[0, 100_000, 1_000_000]),
+                ..DiskConfig::new(LABEL_BYTES + size, profile)
+            };
+            let disk = SimDisk::new(&world, n as u64, config);
+            world.plug(shape::path(n), &disk);
+            disk
+        };
+        let disks = (0..DISKS).map(disk).collect();
+        let side = Side {
+            disks: (0..1 + draw.below(4) as usize / 3).collect(),
+            is_encrypted: draw.below(3) == 0,
+        };
+        let mut trial = Self {
+            seed,
+            model: Rc::new(Model::new(seed, size)),
+            world,
+            draw,
+            disks,
+            answer: Duration::from_nanos(most_ns),
+            tally: Rc::default(),
+            starts: 0,
+            workers: 0,
+            running: None,
+            shape: Shape::still(side.clone()),
+            other: None,
+            used: side.disks.into_iter().collect(),
+            boundary: 0,
+            kinds: BTreeSet::new(),
+        };
+        trial.starts_up()?;
+        // Under an encryption blank bytes are junk, and have to stay so.
+        let worker = trial.worker();
+        trial.world.block_on(worker.learn())?;
+        Ok(trial)
+    }
+
+    /// Clients work; then the graph changes, or the process dies, or neither.
+    fn round(&mut self) -> Result<(), Failure> {
+        // Without them a migration goes as fast as it can from its start on.
+        if self.draw.below(2) == 0 {
+            self.works()?;
+        }
+        let job = self.job()?;
+        match self.draw.below(8) {
+            _ if job.is_none() => self.changes(),
+            0 => self.check(),
+            1 => self.stops(),
+            2 | 3 => self.changes(),
+            _ if job.is_some_and(|job| job.state == JobState::Done) => self.changes(),
+            _ => {
+                self.passes_until_due()?;
+                self.crashes()?;
+                self.comes_back()
+            }
+        }
+    }
+
+    /// Clients come in waves, so that a migration goes on beside them and between them.
+    fn works(&mut self) -> Result<(), Failure> {
+        for _ in 0..self.draw.within(1, 4) {
+            let idle = if self.draw.below(2) == 0 { IDLE } else { Duration::ZERO };
+            let pause = self.draw.below(8 * self.answer.as_nanos() as u64);
+            self.passes(idle + Duration::from_nanos(pause))?;
+            for _ in 0..self.draw.within(1, 4) {
+                let requests = self.draw.within(1, 12);
+                self.worker().start(requests);
+            }
+            self.commands()?;
+        }
+        Ok(())
+    }
+
+    /// Commands turn the migration round, pause it or resume it.
+    fn commands(&mut self) -> Result<(), Failure> {
+        let Some(job) = self.job()? else { return Ok(()) };
+        let command = match (job.state, self.draw.below(12)) {
+            (JobState::Paused, 0..=5) => JobCommand::Resume,
+            (_, 0 | 1) => JobCommand::Cancel,
+            (_, 2) => JobCommand::Pause,
+            _ => return Ok(()),
+        };
+        // It may be done, or go back already.
+        if self.control(&Control::Job(command)).is_ok() {
+            match command {
+                JobCommand::Cancel => self.world.counters().add(Count::MigrationTurned),
+                JobCommand::Pause => self.world.counters().add(Count::MigrationPaused),
+                JobCommand::Resume | JobCommand::Wait => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Time passes up to the moment of a crash.
+    fn passes_until_due(&mut self) -> Result<(), Failure> {
+        match self.draw.below(5) {
+            0 => self.passes_some(24),
+            1 => self.passes_until_answered(self.draw.below(6)),
+            2 => {
+                self.passes_until_moved()?;
+                self.passes_some(4)
+            }
+            // Idle clients come as a window has moved, and get few answers.
+            _ => {
+                self.finish()?;
+                self.passes_until_moved()?;
+                for _ in 0..self.draw.within(1, 3) {
+                    let requests = self.draw.within(1, 3);
+                    self.worker().start(requests);
+                }
+                self.passes_until_answered(self.draw.below(3))
+            }
+        }
+    }
+
+    fn passes_until_answered(&mut self, answers: u64) -> Result<(), Failure> {
+        let done = self.tally.done.get() + answers;
+        self.passes_until(|trial| trial.tally.done.get() > done)
+    }
+
+    fn passes_until_moved(&mut self) -> Result<(), Failure> {
+        let boundary = self.boundary;
+        self.passes_until(|trial| trial.boundary != boundary)
+    }
+
+    /// Time passes in short steps until something is due, or for long.
+    fn passes_until(&mut self, is_due: impl Fn(&Self) -> bool) -> Result<(), Failure> {
+        let step = (self.answer / self.draw.within(8, 40) as u32).max(STEP_MIN);
+        let end = self.world.env().now().after(DUE_WITHIN);
+        while !is_due(self) && self.world.env().now() < end {
+            self.passes(step)?;
+        }
+        Ok(())
+    }
+
+    /// Time passes, at most that of so many answers.
+    fn passes_some(&mut self, answers: u64) -> Result<(), Failure> {
+        let most = answers * self.answer.as_nanos() as u64;
+        self.passes(Duration::from_nanos(self.draw.below(most)))
+    }
+
+    fn passes(&mut self, time: Duration) -> Result<(), Failure> {
+        self.world.run(self.world.env().now().after(time))?;
+        self.judge()?;
+        self.job().map(drop)
+    }
+
+    /// The process dies, or the power goes.
+    fn crashes(&mut self) -> Result<(), Failure> {
+        if self.running.is_some() && self.is_moving()? {
+            self.world.counters().add(Count::MigrationCrashed);
+        }
+        self.tally.killed();
+        let power = self.draw.below(2) == 0;
+        match power {
+            true => self.world.drop_tasks(),
+            false => self.world.kill(),
+        }
+        if let Some(running) = self.running.take() {
+            running.engine.abandon();
+        }
+        match power {
+            true => {
+                process::cut_power(&self.disks, &self.draw);
+                self.model.power_cut();
+            }
+            false => self.model.restarted(),
+        }
+        Ok(())
+    }
+
+    /// The process is closed in order and starts again.
+    fn stops(&mut self) -> Result<(), Failure> {
+        self.finish()?;
+        let running = self.running.take().expect("it runs");
+        running.quiesce(&self.world)?;
+        let closed = running.close(&self.world)?;
+        closed.map_err(|error| wrong(format!("disks that all work can be closed: {error}")))?;
+        self.tally.killed();
+        self.world.drop_tasks();
+        running.engine.abandon();
+        // Its handles keep the disks open.
+        drop(running);
+        self.model.restarted();
+        self.comes_back()
+    }
+
+    /// The process starts again, now and then at the second try, and without the disks that its volume has left.
+    fn comes_back(&mut self) -> Result<(), Failure> {
+        if self.draw.below(2) == 0 {
+            self.takes_others_away();
+        }
+        while self.draw.below(4) == 0 {
+            self.world.counters().add(Count::StartCut);
+            let limit = self.draw.within(1_000, 24 * self.answer.as_nanos() as u64);
+            self.start(Duration::from_nanos(limit))?;
+            self.crashes()?;
+        }
+        self.starts_up()?;
+        match self.draw.below(5) {
+            0 => self.check(),
+            _ => Ok(()),
+        }
+    }
+
+    fn starts_up(&mut self) -> Result<(), Failure> {
+        if self.start(LIMIT)? {
+            return Ok(());
+        }
+        Err(wrong("a graph with a migration comes up in time"))
+    }
+
+    /// Starts the process; `false`: it was not up in time. After a crash in a change one of two graphs comes up.
+    fn start(&mut self, limit: Duration) -> Result<bool, Failure> {
+        let mut shapes = vec![self.shape.clone()];
+        shapes.extend(self.other.clone());
+        if self.draw.below(2) == 0 {
+            shapes.reverse();
+        }
+        let mut said = Vec::new();
+        for shape in &shapes {
+            let wanted = Wanted {
+                text: shape.text(),
+                trust: None,
+                opening: process::opening(HERE),
+                connections: self.connections(),
+                limit,
+            };
+            match process::start(&self.world, &mut self.starts, &wanted)? {
+                Started::Up(running) => {
+                    self.running = Some(running);
+                    self.is_now(shape.clone());
+                    return self.job().map(|_| true);
+                }
+                Started::Unfinished => return Ok(false),
+                Started::Refused(why, words) if is_of_other_graph(why, &words) => said.push(words),
+                Started::Refused(_, words) => {
+                    return Err(wrong(format!("a graph with a migration comes up: {words}")));
+                }
+            }
+        }
+        Err(wrong(format!("a graph with a migration comes up: {shapes:?}: {}", said.join("; "))))
+    }
+
+    /// From now on this is the graph.
+    fn is_now(&mut self, shape: Shape) {
+        self.kinds.extend(shape.kinds());
+        (self.shape, self.other) = (shape, None);
+    }
+
+    /// NBD connections of clients; 0: straight into the graph.
+    fn connections(&self) -> usize {
+        let draw = Stream::new(self.seed, "connections", 1);
+        if draw.below(4) == 0 { draw.within(1, 3) as usize } else { 0 }
+    }
+
+    fn worker(&mut self) -> Worker {
+        self.workers += 1;
+        Worker {
+            env: self.world.env(),
+            client: self.running.as_ref().expect("it runs").door.clone(),
+            model: self.model.clone(),
+            tally: self.tally.clone(),
+            draw: Stream::new(self.seed, "worker", self.workers),
+            mix: Mix { hot: Some(self.boundary), ..Mix::ALL },
+        }
+    }
+
+    /// Reads everything.
+    fn check(&mut self) -> Result<(), Failure> {
+        let worker = self.worker();
+        self.world.block_on(worker.verify())?;
+        self.judge()
+    }
+
+    fn judge(&self) -> Result<(), Failure> {
+        if let Some(broken) = &*self.tally.wrong.borrow() {
+            return Err(wrong(broken.to_string()));
+        }
+        match &*self.tally.error.borrow() {
+            Some(error) => Err(wrong(format!("a migration fails no request: {error}"))),
+            None => Ok(()),
+        }
+    }
+
+    fn finish(&mut self) -> Result<(), Failure> {
+        let (env, tally) = (self.world.env(), self.tally.clone());
+        let done = self.world.block_on(async move { env.within(LIMIT, tally.idle()).await })?;
+        if done.is_none() {
+            return Err(wrong(format!("everything is done within {LIMIT:?}: it is not")));
+        }
+        self.judge()
+    }
+
+    /// Asks the device that moves bytes.
+    fn control(&self, control: &Control) -> block::Result<DeviceReport> {
+        let now = self.running.as_ref().expect("it runs").live.now();
+        now.graph.control(now.graph.member(MOVE).expect("the spec has it"), control)
+    }
+
+    /// The migration, if there is one. Counts the windows that have moved since it was looked at last.
+    fn job(&mut self) -> Result<Option<Job>, Failure> {
+        // A change that was cut short may have put it in or out already.
+        let now = self.running.as_ref().expect("it runs").live.now();
+        if self.shape.target.is_none() || now.graph.member(MOVE).is_none() {
+            return Ok(None);
+        }
+        let report = self.control(&Control::Report).map_err(|error| wrong(error.to_string()))?;
+        let [job] = <[Job; 1]>::try_from(report.jobs)
+            .map_err(|jobs| wrong(format!("a migration is one job: {jobs:?}")))?;
+        if job.state == JobState::Stopped {
+            return Err(wrong(format!("disks that work stop no migration: {}", job.detail)));
+        }
+        let boundary = match job.what.starts_with("back") {
+            true => job.progress.all - job.progress.done,
+            false => job.progress.done,
+        };
+        let windows = boundary.abs_diff(self.boundary).div_ceil(match self.shape.is_in_place() {
+            true => WINDOW_IN_PLACE,
+            false => WINDOW,
+        });
+        self.world.counters().add_many(Count::MigrationWindow, windows);
+        self.boundary = boundary;
+        Ok(Some(job))
+    }
+
+    fn is_moving(&mut self) -> Result<bool, Failure> {
+        Ok(self.job()?.is_some_and(|job| job.state != JobState::Done))
+    }
+
+    /// Only the disks of the graph are there.
+    fn takes_others_away(&mut self) {
+        if self.other.is_some() {
+            return;
+        }
+        let disks = self.shape.disks();
+        for n in (0..DISKS).filter(|n| !disks.contains(n)) {
+            self.world.unplug(shape::path(n));
+        }
+        if self.used.iter().any(|n| !disks.contains(n)) {
+            self.world.counters().add(Count::MigrationLeft);
+        }
+    }
+
+    fn puts_all_back(&self) {
+        for (n, disk) in self.disks.iter().enumerate() {
+            self.world.plug(shape::path(n), disk);
+        }
+    }
+
+    /// In the end the migration is done and gone, and the volume is there without the disks that it has left.
+    fn ends(&mut self) -> Result<(), Failure> {
+        self.draw = Stream::new(self.seed, "end of migrations", 0);
+        self.finish()?;
+        for _ in 0..SECONDS_MAX {
+            match self.job()?.map(|job| job.state) {
+                None => break,
+                Some(JobState::Done) => self.ends_migration()?,
+                Some(JobState::Paused) => {
+                    let resumed = self.control(&Control::Job(JobCommand::Resume));
+                    resumed.map_err(|error| wrong(format!("a pause ends: {error}")))?;
+                }
+                Some(JobState::Running | JobState::Stopped) => {
+                    self.passes(Duration::from_secs(1))?;
+                }
+            }
+        }
+        if let Some(job) = self.job()? {
+            return Err(wrong(format!("a migration comes to its end: {job:?}")));
+        }
+        self.check()?;
+        self.takes_others_away();
+        self.stops()?;
+        self.check()
+    }
+}
+
+/// Draws the bytes of the volume: some windows of one sort, mostly with a short last one.
+fn volume_bytes(draw: &Stream, block: u64) -> u64 {
+    let (window, windows) = draw.pick(&[(WINDOW_IN_PLACE, 8), (WINDOW, 4)]);
+    draw.within(window / block, windows * window / block) * block
+}
+
+/// Whether a start is refused because labels say another graph: one that lacks disks or devices of this one, or has others.
+fn is_of_other_graph(why: Option<Why>, words: &str) -> bool {
+    match why {
+        Some(Why::Foreign | Why::Renamed | Why::Holds | Why::Damaged) => true,
+        // Labels do not say that an encryption in place has begun, and a start does not begin it.
+        None => words.contains(NOT_NEW),
+        Some(_) => false,
+    }
+}

@@ -1,0 +1,209 @@
+//! A process that serves a graph over labelled disks, as `serve` does: how it starts, changes its graph, stops and dies.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use block::{Env, Error, ErrorKind, Op};
+use export::nbd::Server;
+use graph::engine::Engine;
+use graph::labels::{Labels, Opening, Survey, Why};
+use graph::live::{Live, Unchanged};
+use graph::spec::{Faults, Planned, Spec};
+use meta::Machine;
+use sim::draw::Stream;
+use sim::{Client, Count, CutPolicy, Door, SimDisk, SimWorld};
+
+use crate::served::serve;
+use crate::trial::Failure;
+
+/// In virtual time: longer than any work takes that takes an end.
+pub const LIMIT: Duration = Duration::from_secs(3600);
+
+/// Until what clients have begun is answered and flushed, as `serve` has it.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often and how long a start waits for a disk that a dead process still writes to.
+const OPEN_TRIES: u32 = 40;
+const OPEN_PAUSE: Duration = Duration::from_millis(250);
+
+/// One life of the process.
+pub struct Running {
+    /// The engine of its graph.
+    pub engine: Engine,
+    /// The graph, whatever becomes of it.
+    pub live: Rc<Live>,
+    /// The way to the first export without a server.
+    pub client: Client,
+    /// The way of workers: a server and its clients, or straight.
+    pub door: Door,
+    /// The server, if there is one.
+    pub server: Option<Server>,
+}
+
+/// A start that is asked for.
+pub struct Wanted {
+    /// The text of the spec.
+    pub text: String,
+    /// The member that a command trusts.
+    pub trust: Option<String>,
+    /// How disks are opened.
+    pub opening: Opening,
+    /// NBD connections of clients; 0: straight into the graph.
+    pub connections: usize,
+    /// Time for all of it.
+    pub limit: Duration,
+}
+
+/// Result of a start.
+pub enum Started {
+    /// The graph is up.
+    Up(Running),
+    /// The first reason, if labels gave it; and the words.
+    Refused(Option<Why>, String),
+    /// The graph was not up in time.
+    Unfinished,
+}
+
+/// The plain way to open disks, on the machine of that id.
+pub fn opening(id: [u8; 16]) -> Opening {
+    Opening {
+        machine: Machine::new("host", id),
+        degraded: false,
+        wipe: Vec::new(),
+        replaced: Vec::new(),
+        grow: BTreeMap::new(),
+        take: false,
+        changes: false,
+    }
+}
+
+/// Starts the process, however long the process before it keeps disks busy. `starts` counts the attempts.
+pub fn start(world: &SimWorld, starts: &mut u64, wanted: &Wanted) -> Result<Started, Failure> {
+    for _ in 0..OPEN_TRIES {
+        *starts += 1;
+        let env = world.env();
+        let engine = Engine::new(env.pool());
+        let order = Stream::new(world.seed(), "order", *starts);
+        engine.shuffle(move |ready| order.below(ready as u64) as usize);
+        env.spawn("engine", engine.clone().drive());
+        let (inside, opened) = (world.env(), engine.clone());
+        let opening = async move { open(wanted, &inside, &opened).await };
+        let up = world.block_on(async move { env.within(wanted.limit, opening).await })?;
+        match up {
+            None => {
+                engine.abandon();
+                return Ok(Started::Unfinished);
+            }
+            Some(Ok(live)) => {
+                world.counters().add(Count::Labelled);
+                let node = live.now().graph.exports()[0].node;
+                let (door, server) =
+                    serve(&world.env(), &engine, node, wanted.connections, *starts)?;
+                let (client, live) = (Client::new(&engine, node), Rc::new(live));
+                return Ok(Started::Up(Running { engine, live, client, door, server }));
+            }
+            Some(Err(unchanged)) => {
+                let (why, words) = in_words(&unchanged);
+                engine.abandon();
+                world.drop_tasks();
+                if why != Some(Why::Failed(ErrorKind::InUse)) {
+                    return Ok(Started::Refused(why, words));
+                }
+                world.run(world.env().now().after(OPEN_PAUSE))?;
+            }
+        }
+    }
+    Err(Failure::new("a labelled graph comes up again: its disks stay in use"))
+}
+
+/// Opens the graph of a text.
+async fn open(wanted: &Wanted, env: &Env, engine: &Engine) -> Result<Live, Unchanged> {
+    let mut spec = Spec::parse(&wanted.text, "g.toml", &|_| None);
+    if let Some(member) = &wanted.trust {
+        spec.trust(member, kinds::REGISTRY).expect("it is a member of the mirror");
+    }
+    let (planned, survey) = look(&spec, env, engine, wanted.opening.clone(), None).await?;
+    Live::open(env, engine, planned, Some(survey)).await
+}
+
+/// Looks at the disks of a spec and plans it. `running`: the labels that are open already.
+async fn look(
+    spec: &Spec,
+    env: &Env,
+    engine: &Engine,
+    opening: Opening,
+    running: Option<&Labels>,
+) -> Result<(Planned, Survey), Unchanged> {
+    let survey = Survey::take(spec, kinds::REGISTRY, env, engine, opening, false, running).await;
+    if !survey.refusals().is_empty() {
+        return Err(Unchanged::Refused(survey.refusals().to_vec()));
+    }
+    let planned = spec.plan_over(kinds::REGISTRY, env, &survey.facts()).await;
+    let faults = |faults: Faults| Error::new(ErrorKind::Invalid, faults.to_string());
+    Ok((planned.map_err(faults).map_err(Unchanged::Failed)?, survey))
+}
+
+/// The first reason, if labels gave it, and all of it in words.
+pub fn in_words(unchanged: &Unchanged) -> (Option<Why>, String) {
+    match unchanged {
+        Unchanged::Refused(refusals) => {
+            let words: Vec<_> = refusals.iter().map(ToString::to_string).collect();
+            (refusals.first().map(|first| first.why), words.join("; "))
+        }
+        Unchanged::Failed(error) => (None, error.to_string()),
+        Unchanged::Lost { change, back } => (None, format!("{change}; and no way back: {back}")),
+    }
+}
+
+impl Running {
+    /// Changes the graph to that of a text. `None`: the change is not done within `limit`.
+    pub fn change(
+        &self,
+        world: &SimWorld,
+        text: &str,
+        opening: Opening,
+        limit: Duration,
+    ) -> Result<Option<Result<(), Unchanged>>, Failure> {
+        let (live, engine, env) = (&self.live, &self.engine, world.env());
+        let opening = Opening { changes: true, ..opening };
+        let spec = Spec::parse(text, "g.toml", &|_| None);
+        let change = async {
+            let turn = live.turn().await;
+            let now = live.now();
+            let looked = look(&spec, &env, engine, opening, now.labels.as_ref()).await;
+            let (planned, survey) = looked?;
+            live.change(&turn, planned, Some(survey), PATIENCE).await.map(drop)
+        };
+        Ok(world.block_on(env.within(limit, change))?)
+    }
+
+    /// Stops the server, and flushes.
+    pub fn quiesce(&self, world: &SimWorld) -> Result<(), Failure> {
+        if let (Door::Nbd(remote), Some(server)) = (&self.door, &self.server) {
+            remote.close();
+            world.block_on(server.stop(LIMIT))?;
+        }
+        let flushed = world.block_on(self.client.send(Op::Flush))?;
+        flushed
+            .result
+            .map_err(|error| Failure::new(format!("a calm graph can be flushed: {error}")))
+    }
+
+    /// Closes devices and labels in order. Answers whether all labels say so.
+    pub fn close(&self, world: &SimWorld) -> Result<block::Result<()>, Failure> {
+        world.block_on(self.live.close_devices(world.env().now().after(LIMIT)))?;
+        let now = self.live.now();
+        let labels = now.labels.as_ref().expect("it has labelled disks");
+        Ok(world.block_on(labels.close())?)
+    }
+}
+
+/// Cuts the power of all disks, which keep what they draw.
+pub fn cut_power<'d>(disks: impl IntoIterator<Item = &'d Rc<SimDisk>>, draw: &Stream) {
+    let together = draw.pick(&CutPolicy::ALL);
+    for disk in disks {
+        let own = draw.pick(&CutPolicy::ALL);
+        disk.power_cut(if draw.below(2) == 0 { together } else { own });
+    }
+}
