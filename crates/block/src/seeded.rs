@@ -131,6 +131,8 @@ pub enum Bug {
     SentForgotten,
     /// 87 a change is undone on the disks that it removes before any other disk
     UndoneOnRemovedFirst,
+    /// 88 a start repeats a migration that has ended
+    MigrationRepeated,
     /// 92 the spec in a label is not checked against the allow list
     LabelBelieved,
     /// 93 a label holds local options, and sources of keys
@@ -143,7 +145,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them, by their numbers.
-    pub const ALL: [(&str, Self); 66] = [
+    pub const ALL: [(&str, Self); 67] = [
         ("02a", Self::FlushFirstChild),
         ("02b", Self::FlushFirstMember),
         ("04", Self::FlushRetried),
@@ -206,6 +208,7 @@ impl Bug {
         ("85", Self::FlushBeside),
         ("86", Self::SentForgotten),
         ("87", Self::UndoneOnRemovedFirst),
+        ("88", Self::MigrationRepeated),
         ("92", Self::LabelBelieved),
         ("93", Self::LabelHoldsAll),
         ("94", Self::OldSlotsStay),

@@ -42,7 +42,8 @@ impl Inner {
     /// Begins to move, or to find out that nothing is left.
     pub fn resume(self: &Rc<Self>) {
         let torn = self.torn.borrow().clone();
-        if self.paused.get() {
+        // A window that is half moved is mended first: requests there wait for that.
+        if self.paused.get() && torn.is_none() {
             return self.become_state(State::Paused);
         }
         self.become_state(State::Moving);

@@ -236,6 +236,39 @@ fn it_rests_and_goes_on_and_keeps_to_its_speed() {
 }
 
 #[test]
+fn paused_migration_mends_window_that_kill_left_half_moved() {
+    let mut half_moved = 0;
+    for seed in 0..200 {
+        let mut bench = Bench::new(seed, true);
+        let draw = Stream::new(seed, "moments", 0);
+        let life = bench.start();
+        bench.pass(Duration::from_nanos(draw.within(10_000, 20_000_000)));
+        if life.job(JobCommand::Pause).is_err() {
+            continue;
+        }
+        bench.pass(Duration::from_nanos(draw.below(3_000_000)));
+        drop(life);
+        bench.world.kill();
+        bench.pass(Duration::from_secs(1));
+        let is_half_moved = |state: &[u8]| {
+            let record = Record::decode(state).unwrap();
+            record.paused && record.window.is_some()
+        };
+        half_moved += u64::from(bench.shelf.bytes().is_some_and(|state| is_half_moved(&state)));
+        let life = bench.start();
+        bench.pass(Duration::from_secs(1));
+        for at in (0..SIZE).step_by(64 << 10) {
+            let len = (SIZE - at).min(64 << 10);
+            let into = bench.world.env().buf(len as usize).unwrap();
+            let read = Op::read(ByteRange::new(at, len).unwrap(), into);
+            let done = bench.world.block_on(life.client.send(read)).unwrap();
+            done.result.unwrap_or_else(|error| panic!("seed {seed}, at {at}: {error}"));
+        }
+    }
+    assert!(half_moved > 0, "no kill came in a window after a pause");
+}
+
+#[test]
 fn a_disk_that_fails_stops_it_and_it_tries_again() {
     let mut bench = Bench::new(3, true);
     let life = bench.start();
