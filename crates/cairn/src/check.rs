@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use api::{Checked, CheckedDevice, CheckedDisk, Finding, Soundness};
 use block::{Env, Info};
 use graph::kind::{Bytes, Maker, Told};
-use graph::labels::{Remembered, disks, objections, older};
+use graph::labels::{Remembered, disks, objections, objections_without_bytes, older};
 use graph::spec::{Local, NOWHERE, Planned, PlannedNode, Severity, Spec, Surveyed};
 use meta::{Area, Inspection, Label, Uuid};
 
@@ -175,11 +175,11 @@ pub fn nowhere_else(
     }
     let label = |disk: &str| {
         let known = named.get(disk)?;
-        let seen = seen.iter().find(|seen| seen.label.disk == known.disk)?;
-        Some((seen.label, !cut.contains(&disk)))
+        seen.iter().find(|seen| seen.label.disk == known.disk).map(|seen| seen.label)
     };
     let is_above = |device: &str| planned.beneath(device).iter().any(|disk| disk == name);
-    let mut objections = objections(planned, label).into_iter();
+    let without = cut.iter().copied().collect();
+    let mut objections = objections_without_bytes(planned, label, &without).into_iter();
     let (device, why) = objections.find(|(device, _)| is_above(device))?;
     let why = why.to_string();
     Some(format!("{device} cannot be copied from: {}", parted(&why).0))

@@ -179,7 +179,8 @@ impl Graph<'_> {
             let end = there.inspection.lost_end().unwrap_or("end");
             let why = format!(
                 "the {end} of {place} is not what was written there, and {why}. Next: bring back the disk as it was, or a \
-                 backup of it; if its bytes are known to be whole: cairn repair {graph} --trust {name}"
+                 backup of it; if its bytes are known to be whole: cairn repair {graph} --trust {name}; if those of \
+                 another member of a mirror are: cairn import {graph} --trust MEMBER"
             );
             return Err(Failure::new(Exit::Degraded, why));
         }

@@ -42,7 +42,7 @@ pub use foreseen::objections;
 pub use kept::{DiskLabel, LabelKept};
 pub use older::older;
 pub use open::{Inspected, Labels, Place};
-pub use overwritten::forget_copies;
+pub use overwritten::{forget_copies, objections_without_bytes};
 pub use raw::refuse_labelled;
 pub(crate) use raw::{is_looked_at, refuse};
 pub use survey::{Glimpse, Survey};

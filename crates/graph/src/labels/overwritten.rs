@@ -1,8 +1,9 @@
 //! Disks whose label at the front is gone while the one at the back is whole: another program has written there, and
 //! maybe to the data. A mirror copies such a member anew; where its bytes are nowhere else, a start is refused.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use block::Error;
 use meta::Label;
 
 use super::bind::Bound;
@@ -20,12 +21,11 @@ impl Survey {
             return Vec::new();
         }
         let names: BTreeSet<&str> = lost.iter().map(|(name, _)| *name).collect();
-        // The states in its label count, though its bytes do not: another member may have missed writes.
         let label = |disk: &str| match self.binding.disks.get(disk) {
-            Some(Bound::Labelled(n)) => Some((self.label(*n)?, !names.contains(disk))),
+            Some(Bound::Labelled(n)) => self.label(*n),
             Some(Bound::Fresh(_) | Bound::Absent(_)) | None => None,
         };
-        let objections = objections(planned, label).into_iter();
+        let objections = objections_without_bytes(planned, label, &names).into_iter();
         let objecting: BTreeSet<String> =
             objections.flat_map(|(device, _)| planned.beneath(device)).collect();
         let is_refused =
@@ -54,6 +54,29 @@ impl Survey {
         let anyway = planned.only_on(&others);
         planned.only_on(&without).iter().any(|shows| !anyway.contains(shows))
     }
+}
+
+/// What stands against copying the disks `without` anew from others.
+///
+/// By the states in their labels another member may have missed writes, so these count while their bytes do not. A start
+/// forgets these states, so the others must be enough without them as well.
+pub fn objections_without_bytes<'p, 'l>(
+    planned: &'p Planned,
+    label: impl Fn(&str) -> Option<&'l Label>,
+    without: &BTreeSet<&str>,
+) -> Vec<(&'p str, Error)> {
+    let with_states = objections(planned, |disk| Some((label(disk)?, !without.contains(disk))));
+    let forgotten: BTreeMap<&str, Label> = without
+        .iter()
+        .filter_map(|disk| {
+            let mut label = label(disk)?.clone();
+            forget_copies(&mut label, planned);
+            Some((*disk, label))
+        })
+        .collect();
+    let without_states =
+        objections(planned, |disk| Some((forgotten.get(disk).or(label(disk))?, true)));
+    with_states.into_iter().chain(without_states).collect()
 }
 
 /// Forgets the states of the devices that hold copies: they copy all of the disk anew. The label on the disk loses them
