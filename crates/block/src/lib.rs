@@ -23,6 +23,7 @@ mod request;
 mod secret;
 pub mod seeded;
 mod table;
+pub mod units;
 mod waiters;
 
 pub use buf::{BUF_ALIGN, BUF_MAX_BYTES, Buf, BufPool, Memory, Ref, RefMut, Standing};

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
+use block::units::format_size;
 use block::{Env, ErrorKind};
 use graph::engine::Engine;
 use graph::labels::{Glimpse, Labels, Opening, Refusal, Survey, Why};
 use graph::spec::Spec;
-use graph::spec::units::format_size;
 use meta::{Label, Machine};
 
 use crate::exit::{Exit, Failure, Result};

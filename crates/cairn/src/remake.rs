@@ -11,10 +11,10 @@
 
 use std::collections::BTreeMap;
 
+use block::units::format_exact;
 use graph::kind::Maker;
 use graph::labels::{Remembered, forget_copies, older};
 use graph::spec::Planned;
-use graph::spec::units::format_exact;
 use meta::{Area, Inspection, Label, Machine, Sought, Wrong};
 use serde::Serialize;
 

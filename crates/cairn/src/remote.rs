@@ -4,8 +4,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::Socket;
+use block::units::format_exact;
 use block::{Env, Memory};
-use graph::spec::units::format_exact;
 use net::nbd::{Target, secure};
 use serde::Serialize;
 use wire::nbd::TransmissionFlags as Flags;

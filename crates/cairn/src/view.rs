@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use api::{ExportView, GraphView, Health, NodeView, Power, SpecText};
 use block::env::Address;
+use block::units::{format_exact, write_size};
 use graph::kind::{Lowers, Maker, Value};
-use graph::spec::units::{format_exact, write_size};
 use graph::spec::write::{self, quoted};
 use graph::spec::{Listen, NOWHERE, Planned, PlannedNode, Role, is_loopback};
 

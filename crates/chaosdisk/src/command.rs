@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use block::Verb;
-use graph::spec::units::{parse_duration, parse_size};
+use block::units::{parse_duration, parse_size};
 use sim::{CutPolicy, DiskConfig, Profile};
 
 /// What the control socket understands, a line each.

@@ -1,8 +1,8 @@
 //! What the table kinds share.
 
+use block::units::{format_exact, format_size, write_size};
 use block::{Port, Table, TableError};
 use graph::kind::{Fault, Given, GivenLower, Plan, TablePlan};
-use graph::spec::units::{format_exact, format_size, write_size};
 
 /// The ports of a table over all of a device's lowers, with their sizes.
 pub fn ports(given: &Given) -> Vec<(Port, u64)> {

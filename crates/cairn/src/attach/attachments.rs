@@ -8,8 +8,8 @@ use api::{Attached, GraphView, Means, Problem};
 use attach::{Claim, Found, Name};
 use block::Env;
 use block::Waiters;
+use block::units::format_duration;
 use export::nbd::Export;
-use graph::spec::units::format_duration;
 
 use super::behind::{Behind, choose, step};
 use super::hands::Step;

@@ -10,7 +10,7 @@ pub use svg::svg;
 pub use term::term;
 
 use api::{Health, NodeView, Power};
-use graph::spec::units::format_size;
+use block::units::format_size;
 
 /// What is said of a node beside its name.
 fn facts(node: &NodeView) -> String {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use api::{GraphView, Health, NodeView, Power};
-use graph::spec::units::format_size;
+use block::units::format_size;
 
 use super::facts;
 use super::layout::{LAYER_HEIGHT, Layout, layout};

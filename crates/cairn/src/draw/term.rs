@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use api::{GraphView, NodeView};
-use graph::spec::units::format_size;
+use block::units::format_size;
 
 use super::facts;
 use crate::out::columns;

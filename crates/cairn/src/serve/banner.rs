@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use api::Attached;
 use block::env::Address;
-use graph::spec::units::format_exact;
+use block::units::format_exact;
 use graph::spec::{Listen, Planned, PlannedNode};
 
 use crate::attach::must_be_root;

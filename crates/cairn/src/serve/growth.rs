@@ -3,7 +3,7 @@
 use std::fs::File;
 
 use api::{ChangeLine, ResizeRequest};
-use graph::spec::units::format_exact;
+use block::units::format_exact;
 use graph::spec::{Planned, Role};
 
 use crate::exit::{Exit, Failure, Result};

@@ -46,12 +46,12 @@ use std::time::Duration;
 use api::{GraphSource, GraphView, UpRequest};
 use block::Env;
 use block::env::{Address, LISTENER, Listener};
+use block::units::parse_duration;
 use clap::Args;
 use export::nbd::{CurrentTls, Export, Limits, Server};
 use graph::engine::Engine;
 use graph::labels::{Opening, Survey, refuse_labelled};
 use graph::live::{Live, Now};
-use graph::spec::units::parse_duration;
 use graph::spec::{Known, Listen, Planned, Spec};
 use runtime::{Config, Core, Signals};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use block::Mono;
-use graph::spec::units::format_duration;
+use block::units::format_duration;
 use runtime::{Core, Signals};
 use rustix::process::Signal;
 

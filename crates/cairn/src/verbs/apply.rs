@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use api::{Applied, ApplyRequest, Client, GraphSource, Health, UpRequest};
 use block::KeySource;
+use block::units::{parse_size, write_size};
 use clap::Args;
 use graph::kind::ValueType;
 use graph::spec::Spec;
-use graph::spec::units::{parse_size, write_size};
 
 use super::key::Lent;
 use crate::exit::{Exit, Result};

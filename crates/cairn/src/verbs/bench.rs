@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bench::load::{self, Load, Outcome, Pattern, Verify};
+use block::units::{format_duration, parse_duration, parse_size};
 use clap::Args;
-use graph::spec::units::{format_duration, parse_duration, parse_size};
 use runtime::{Config, Core};
 use serde::Serialize;
 

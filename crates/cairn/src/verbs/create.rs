@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
+use block::units::{format_size, parse_size, write_size};
 use clap::Args;
-use graph::spec::units::{format_size, parse_size, write_size};
 use serde::Serialize;
 
 use crate::exit::{Exit, Failure, Result};

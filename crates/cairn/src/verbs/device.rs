@@ -9,8 +9,8 @@ use api::{
     Client, DeviceStatus, DiskChange, DiskRequest, MemberRequest, MemberStatus, ResizeRequest,
     ScrubRequest,
 };
+use block::units::parse_size;
 use clap::{Args, Subcommand};
-use graph::spec::units::parse_size;
 
 use super::{confirm, progress};
 use crate::exit::{Exit, Failure, Result};

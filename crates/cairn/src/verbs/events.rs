@@ -1,8 +1,8 @@
 //! `cairn events`: what has happened to devices.
 
 use api::EventLine;
+use block::units::format_duration;
 use clap::Args;
-use graph::spec::units::format_duration;
 
 use crate::exit::{Exit, Result};
 use crate::out::{self, Form};

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use api::{Client, GraphSource};
+use block::units::format_duration;
 use block::{Env, KeySource};
 use clap::Args;
 use graph::engine::Engine;
 use graph::labels::{Opening, Refusal, Remembered, Survey, Why, disks};
-use graph::spec::units::format_duration;
 use graph::spec::{Local, Spec};
 use meta::{Label, Uuid};
 use serde::Serialize;

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use block::env::{CacheMode, Open};
+use block::units::{format_exact, format_size};
 use block::{Env, ErrorKind};
 use clap::Args;
 use graph::engine::Engine;
-use graph::spec::units::{format_exact, format_size};
 use meta::{Label, Seen, Store};
 use serde::Serialize;
 

@@ -4,8 +4,8 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use api::{Client, Job, JobCommand, JobRequest, JobState};
+use block::units::format_size;
 use clap::{Args, Subcommand};
-use graph::spec::units::format_size;
 use serde::Serialize;
 
 use super::progress;

@@ -8,9 +8,9 @@ use std::io::{PipeReader, Write};
 use std::os::fd::AsRawFd;
 
 use api::{Client, KeyChange, KeyRequest, KeySlots};
+use block::units::write_size;
 use block::{KeySource, Wanted};
 use clap::{Args, Subcommand};
-use graph::spec::units::write_size;
 
 use super::device::has_node;
 use super::{confirm, core};

@@ -1,8 +1,8 @@
 //! `cairn kinds`: what sorts of devices there are.
 
+use block::units::{format_duration, write_size};
 use clap::Args;
 use graph::kind::{Kind, Lowers, OptionSpec, Scope, ValueType};
-use graph::spec::units::{format_duration, write_size};
 use serde::Serialize;
 
 use crate::exit::{Exit, Failure, Result};

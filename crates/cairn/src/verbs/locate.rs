@@ -1,8 +1,8 @@
 //! `cairn locate`: where one byte of an export lies on the disks.
 
 use api::Place;
+use block::units::parse_size;
 use clap::Args;
-use graph::spec::units::parse_size;
 
 use crate::exit::{Exit, Result};
 use crate::out::Form;

@@ -1,8 +1,8 @@
 //! `cairn ls`: what runs, and where clients reach it.
 
 use api::GraphView;
+use block::units::format_size;
 use clap::Args;
-use graph::spec::units::format_size;
 use serde::Serialize;
 
 use crate::exit::{Exit, Result};

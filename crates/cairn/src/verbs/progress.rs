@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use graph::spec::units::format_duration;
+use block::units::format_duration;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
 /// A bar for `what` is done to `whose`, so many bytes of it; nothing is drawn where nobody looks.

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use api::{Attached, DeviceStatus, Health, KeptGraph, MemberStatus, Phase, Progress, Room, Status};
+use block::units::{format_duration, format_size};
 use clap::Args;
-use graph::spec::units::{format_duration, format_size};
 
 use crate::exit::{Exit, Result};
 use crate::out::{self, Form, count};

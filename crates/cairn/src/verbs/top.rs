@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use api::{Counts, Top, TopRow};
 use block::Verb;
+use block::units::parse_duration;
 use clap::Args;
-use graph::spec::units::parse_duration;
 
 use crate::exit::{Exit, Failure, Result};
 use crate::out::{self, Form, columns};

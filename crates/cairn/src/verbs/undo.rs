@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use api::{History, PastSpec, UndoRequest};
+use block::units::format_duration;
 use clap::Args;
-use graph::spec::units::format_duration;
 use meta::Uuid;
 
 use super::apply::Moving;

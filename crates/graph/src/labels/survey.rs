@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::seeded::{self, Bug};
+use block::units::{format_exact, write_size};
 use block::{Env, Error, ErrorKind, Info, Lower};
 use meta::{AREA_BYTES, Area, Label, Seen, Sought, Store};
 
@@ -12,7 +13,6 @@ use super::bind::{self, Binding, Bound, Sight, Sighting};
 use super::{Labels, Opening, Refusal, Why, overwritten, text};
 use crate::engine::{AnyDevice, Engine, NodeId};
 use crate::kind::{DiskPlan, Fault, Given, Maker, OF_MAKING, Registry, Value};
-use crate::spec::units::{format_exact, write_size};
 use crate::spec::{LabelledDisk, NOWHERE, Spec, Surveyed};
 
 /// Whether a disk that is open and cannot be opened again is there all the same: it answers so soon.

@@ -1,6 +1,7 @@
 //! What a change does, in words.
 
-use crate::spec::units::format_size;
+use block::units::format_size;
+
 use crate::spec::{Planned, PlannedNode};
 
 /// What a change does to a graph.

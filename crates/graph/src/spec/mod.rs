@@ -18,7 +18,6 @@
 //! | `past.rs` | the spec as it was before |
 //! | `summary.rs` | what the user gets |
 //! | `fault.rs`, `near.rs` | faults, and the word that was meant |
-//! | `units.rs` | sizes, times and shares as text |
 //! | `write.rs` | values as a spec takes them |
 
 #![forbid(unsafe_code)]
@@ -39,7 +38,6 @@ mod past;
 mod plan;
 mod summary;
 mod tree;
-pub mod units;
 mod value;
 mod vars;
 pub mod write;

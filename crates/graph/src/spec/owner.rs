@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use block::units::format_size;
 use block::{ByteRange, Place, Port, Table};
 
 use super::fault::{Log, Position};
-use super::units::format_size;
 
 /// Who uses a device, and where that is written.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use block::units::write_size;
 use block::{Env, Info, Port, Table, TableError};
 
 use super::draft::{Draft, ExportDraft, Names};
@@ -11,7 +12,6 @@ use super::listen::{Listen, Nbd, TlsPaths};
 use super::order::order;
 use super::owner::{User, Uses};
 use super::parse::Spec;
-use super::units::write_size;
 use crate::kind::{
     self, Beneath, Bytes, DiskPlan, Given, GivenLower, Kind, Maker, Registry, TablePlan, Value,
 };

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use block::units::format_exact;
 use fixedbitset::FixedBitSet;
 
 use super::plan::{Planned, PlannedExport, PlannedNode, Role};
-use super::units::format_exact;
 
 /// Kinds each lower of which holds all the data.
 const COPIES: [&str; 1] = ["mirror"];

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use block::units;
+
 use super::fault::Log;
+use super::near;
 use super::parse::unknown_key;
 use super::tree::{Field, Item, Raw, Word};
-use super::{near, units};
 use crate::kind::{OptionSpec, Value, ValueType};
 
 /// The value that was written for `option`; `None` if it was told to be wrong. `members` is what the

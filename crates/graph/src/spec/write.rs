@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use block::env::Address;
+use block::units::write_duration;
 
 use super::listen::{Listen, Nbd, TlsPaths, is_loopback};
 use super::parse::{Section, Spec};
 use super::tree::{Field, Raw};
-use super::units::write_duration;
 use crate::kind::Value;
 
 /// The value as TOML; `size`: how bytes are written, for people or for programs.

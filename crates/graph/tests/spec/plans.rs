@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use block::env::Address;
-use graph::spec::units::{
+use block::units::{
     format_duration, format_exact, format_size, parse_size, write_duration, write_size,
 };
 use graph::spec::{Listen, Planned, Position, Role, Severity, Spec};

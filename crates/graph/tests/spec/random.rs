@@ -1,6 +1,6 @@
 //! Laws that hold for any text and any number.
 
-use graph::spec::units::{parse_duration, parse_share, parse_size, write_duration, write_size};
+use block::units::{parse_duration, parse_share, parse_size, write_duration, write_size};
 use graph::spec::{Severity, Spec};
 use proptest::collection::vec;
 use proptest::prelude::*;

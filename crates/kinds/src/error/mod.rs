@@ -5,12 +5,12 @@ mod schedule;
 use std::cell::Cell;
 use std::rc::Rc;
 
+use block::units::format_exact;
 use block::{
     ByteRange, Control, Env, Error, ErrorKind, Handled, Health, Hooks, Op, Push, Report, Request,
     Result, Verb,
 };
 use graph::kind::{Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
-use graph::spec::units::format_exact;
 
 use schedule::Schedule;
 

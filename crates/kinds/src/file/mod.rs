@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use block::env::{CacheMode, DiskIo, LocalFuture, Open, Storage, StorageFacts, Ticket};
 use block::seeded::{self, Bug};
+use block::units::format_exact;
 use block::{
     Buf, ByteRange, Control, Deadline, Device, EXTENTS_MAX, Env, Error, ErrorKind, Event, Extent,
     FlushFault, Handled, Handover, Health, Info, Op, Report, Request, Result, State, Underway,
@@ -17,7 +18,6 @@ use graph::engine::AnyDevice;
 use graph::kind::{
     DiskPlan, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType, at_once,
 };
-use graph::spec::units::format_exact;
 
 mod watch;
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use block::env::{Place, Storage};
 use block::seeded::{self, Bug};
+use block::units::format_size;
 use block::{Error, ErrorKind, Health, Mono, What};
-use graph::spec::units::format_size;
 
 /// Between two looks at a file that is used.
 const INTERVAL: Duration = Duration::from_secs(1);

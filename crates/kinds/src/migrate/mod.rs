@@ -17,10 +17,10 @@ pub mod record;
 use std::rc::Rc;
 
 use block::env::LocalFuture;
+use block::units::format_exact;
 use block::{Env, Error, ErrorKind, Info, Kept, Lower, Result};
 use graph::engine::AnyDevice;
 use graph::kind::{Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
-use graph::spec::units::format_exact;
 
 use device::{Making, Migrate};
 use record::Record;

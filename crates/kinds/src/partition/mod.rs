@@ -1,10 +1,10 @@
 //! Part of a device, beside other parts of it.
 
+use block::units::{format_exact, format_size, write_size};
 use block::{Port, Table};
 use graph::kind::{
     Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, TablePlan, ValueType,
 };
-use graph::spec::units::{format_exact, format_size, write_size};
 
 use crate::tables;
 

@@ -24,10 +24,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::LocalFuture;
+use block::units::write_size;
 use block::{Env, Error, ErrorKind, Info, Kept, Lower, Result};
 use graph::engine::AnyDevice;
 use graph::kind::{Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
-use graph::spec::units::write_size;
 use meta::alloc::Policy;
 
 use blocks::BATCH_BLOCKS;

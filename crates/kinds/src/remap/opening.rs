@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use block::units::write_size;
 use block::{Env, Error, ErrorKind, Found, Kept, Lower, Result};
-use graph::spec::units::write_size;
 use meta::Uuid;
 use meta::alloc::{Allocator, Policy};
 use meta::vault::{Options, Shape, Vault};

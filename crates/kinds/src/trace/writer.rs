@@ -4,8 +4,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::{DiskIo, Storage};
+use block::units::format_size;
 use block::{Buf, Env, Error, ErrorKind, Result};
-use graph::spec::units::format_size;
 
 use super::entry::{Entry, Header, SLOT_BYTES, Slot};
 use super::queue::Queue;
