@@ -61,7 +61,7 @@ pub struct Found {
     pub labelled: bool,
     /// Whether every disk beneath is there. One that is not answers nothing but errors.
     pub present: bool,
-    /// Whether this start labelled every disk beneath: nothing was there before.
+    /// Whether nothing was served yet from any disk beneath: this start labelled it, or one before that was cut short.
     pub fresh: bool,
     /// Whether every disk beneath was closed in order: all that was answered had been flushed.
     pub clean: bool,

@@ -53,7 +53,10 @@ impl Members<'_> {
     /// Why it must not be opened, and what to do.
     pub fn decide(&self) -> Result<Decision> {
         let records = self.records()?;
-        let Some((newest, apart)) = self.newest(&records) else { return self.first() };
+        // A start that was cut short may have left the first state on some members only. Nothing was served from it.
+        let nothing_served = self.found.iter().all(|found| found.fresh);
+        let newest = self.newest(&records).filter(|_| !nothing_served);
+        let Some((newest, apart)) = newest else { return self.first() };
         let mut standings: Vec<_> =
             (0..self.names.len()).map(|n| self.standing(n, newest, records[n].as_ref())).collect();
         let mut missing: Vec<_> =
@@ -86,7 +89,7 @@ impl Members<'_> {
         self.names.iter().zip(&self.found).map(record).collect()
     }
 
-    /// No member has a state: they are new, or an operator must choose the one whose bytes count.
+    /// No member has a state that counts: they are new, or an operator must choose the one whose bytes count.
     fn first(&self) -> Result<Decision> {
         let count = self.names.len();
         let source = self.source()?;

@@ -110,6 +110,18 @@ fn both(active: bool) -> Record {
 }
 
 #[test]
+fn first_state_on_stale_member_alone_does_not_count() {
+    let (never, now) = (Point::default(), point(1, 1));
+    let first = record(now, false, &[("a", IN, never, now), ("b", STALE, never, now)]);
+    let fresh = |record| Found { fresh: true, ..found(record) };
+    let mut case = Case::new(vec![fresh(None), fresh(Some(&first))]);
+    assert_eq!(case.decide(), Ok(vec![IN, STALE]), "a crash cut the first start short");
+    case.found[1].fresh = false;
+    let words = case.decide().unwrap_err();
+    assert!(words.contains("no member that has every write is there"), "{words}");
+}
+
+#[test]
 fn new_members_are_equal_only_if_they_were_made_empty() {
     let fresh = Found { fresh: true, ..found(None) };
     let mut case = Case::new(vec![fresh.clone(), fresh.clone()]);
