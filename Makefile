@@ -41,7 +41,7 @@ fuzz:
 # The files with unsafe code that Miri can run: the slots of the engine, the buffer pool, the wakers.
 miri:
 	@rustup component add --toolchain nightly miri rust-src 2>/dev/null || true
-	MIRIFLAGS=-Zmiri-strict-provenance cargo +nightly miri test --package cairn-graph --lib engine
+	MIRIFLAGS=-Zmiri-strict-provenance cargo +nightly miri test --package cairn-engine --lib
 	MIRIFLAGS=-Zmiri-strict-provenance cargo +nightly miri test --package cairn-block --lib -- buf range_lock
 
 clean:

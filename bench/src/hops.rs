@@ -11,8 +11,8 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use block::{Buf, ByteRange, Op, Request, Result, Verb};
+use engine::{Engine, Sink};
 use graph::Graph;
-use graph::engine::{Engine, Sink};
 use graph::spec::Spec;
 use runtime::{Config, Core};
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use block::units::format_size;
 use block::{Env, ErrorKind};
-use graph::engine::Engine;
+use engine::Engine;
 use graph::labels::{Glimpse, Labels, Opening, Refusal, Survey, Why};
 use graph::spec::Spec;
 use meta::{Label, Machine};

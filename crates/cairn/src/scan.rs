@@ -4,7 +4,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use block::{Env, Lower};
-use graph::engine::Engine;
+use engine::Engine;
 use meta::{Inspection, Label, Seen, Store, Wrong};
 use serde::Serialize;
 

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use api::{Finding, Soundness};
 use block::{Control, Env, ErrorKind, Health, Report};
+use engine::Engine;
 use graph::Graph;
-use graph::engine::Engine;
 use graph::labels::{Labels, Opening, Refusal, Survey};
 use graph::spec::{Planned, Role, Spec};
 use meta::Label;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use block::env::Address;
 use block::{Env, Error, ErrorKind, Result};
+use engine::Engine;
 use export::nbd::{Export, Limits, Server};
-use graph::engine::Engine;
 use serde_json::{Map, Value, json};
 use sim::CutPolicy;
 

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use block::env::{Channel, Outcome, Ticket, Tickets, stopped};
 use block::{Buf, Env, Result};
+use engine::Engine;
 use export::fuse::Volume;
 use export::nbd::Export;
 use graph::Graph;
-use graph::engine::Engine;
 use graph::spec::Spec;
 use runtime::{Config, Core};
 use wire::fuse::RESENT;

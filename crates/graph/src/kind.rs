@@ -9,7 +9,7 @@ use block::env::LocalFuture;
 use block::{Env, Found, Handover, Hooks, Info, Kept, Lower, Result, Table};
 use fixedbitset::FixedBitSet;
 
-use crate::engine::AnyDevice;
+use engine::AnyDevice;
 
 /// A sort of device.
 #[derive(Clone, Copy)]

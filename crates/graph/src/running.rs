@@ -10,9 +10,9 @@ use block::{
     Below, ByteRange, Control, Deadline, Emulate, Env, Error, ErrorKind, Found, Handled, Handover,
     Hooks, Info, Kept, NothingKept, OnFailure, OrElse, Port, Report, Result, Table, TableId,
 };
+use engine::{AnyDevice, Engine, NodeId};
 
 use crate::carried::Carried;
-use crate::engine::{AnyDevice, Engine, NodeId};
 use crate::kind::{Given, Kind, Maker, TRUST, Value};
 use crate::labels::{self, Labels, Place, is_looked_at};
 use crate::spec::{Planned, PlannedNode};

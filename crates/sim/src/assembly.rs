@@ -14,9 +14,9 @@ use block::{
     Below, ByteRange, Control, Env, Error, ErrorKind, Handled, Hooks, Info, Kept, Lower,
     NothingKept, Port, Report, Result, Table,
 };
+use engine::{AnyDevice, Engine, NodeId};
 use fixedbitset::FixedBitSet;
 use graph::Carried;
-use graph::engine::{AnyDevice, Engine, NodeId};
 use graph::kind::{Beneath, Fault, Given, GivenLower, Kind, Maker, Registry, TablePlan, Value};
 
 use crate::draw::Stream;

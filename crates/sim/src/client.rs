@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use block::{Error, ErrorKind, Info, Op, Request, Result, check};
-use graph::engine::{Engine, NodeId, Sink};
+use engine::{Engine, NodeId, Sink};
 
 /// Somebody who sends requests to the top of a graph. A clone is a second handle.
 #[derive(Clone)]

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::{ByteRange, Control, Env, ErrorKind, Handled, Op};
-use graph::engine::{AnyDevice, Engine};
+use engine::{AnyDevice, Engine};
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
 use sim::{Client, Count, CutPolicy, Door, Model, ProcessId, SimDisk, SimWorld};

@@ -6,7 +6,7 @@ mod served;
 use std::rc::Rc;
 use std::time::Duration;
 
-use graph::engine::Engine;
+use engine::Engine;
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
 use sim::{Client, CutPolicy, Door, Model, SimWorld};

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use api::Means;
-use graph::engine::Engine;
+use engine::Engine;
 use graph::spec::{Planned, Spec};
 use runtime::{Config, Core};
 use wire::nbd::uri::NbdUri;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use block::Mono;
 use clap::Parser;
-use graph::engine::Engine;
+use engine::Engine;
 use graph::labels::{Opening, Survey};
 use graph::spec::{Local, Spec};
 use keeper::{LASTING, RENEWED, Record, Seat, Source as Kept, Words};

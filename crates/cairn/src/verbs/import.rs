@@ -7,7 +7,7 @@ use api::{Client, GraphSource};
 use block::units::format_duration;
 use block::{Env, KeySource};
 use clap::Args;
-use graph::engine::Engine;
+use engine::Engine;
 use graph::labels::{Opening, Refusal, Remembered, Survey, Why, disks};
 use graph::spec::{Local, Spec};
 use meta::{Label, Uuid};

@@ -6,7 +6,7 @@ use block::env::{CacheMode, Open};
 use block::units::{format_exact, format_size};
 use block::{Env, ErrorKind};
 use clap::Args;
-use graph::engine::Engine;
+use engine::Engine;
 use meta::{Label, Seen, Store};
 use serde::Serialize;
 

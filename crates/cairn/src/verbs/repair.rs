@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use api::{Checked, CheckedDisk};
 use block::Env;
 use clap::Args;
-use graph::engine::Engine;
+use engine::Engine;
 use graph::labels::disks;
 use graph::spec::Planned;
 use meta::{Inspection, Label, Store};

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use api::GraphView;
 use clap::Args;
-use graph::engine::Engine;
+use engine::Engine;
 use graph::spec::{Fault, Spec};
 use serde::Serialize;
 

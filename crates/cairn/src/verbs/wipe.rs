@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use block::env::{CacheMode, Open};
 use block::{Env, Error, ErrorKind};
 use clap::Args;
-use graph::engine::{Engine, NodeId};
+use engine::{Engine, NodeId};
 use graph::kind::{Given, Maker, Value};
 use meta::{Seen, Sought, Store};
 use serde::Serialize;

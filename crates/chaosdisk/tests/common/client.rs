@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::{ByteRange, Env, Op, Result};
-use graph::engine::Engine;
+use engine::Engine;
 use graph::kind::{Given, Maker, Value};
 use runtime::Core;
 use sim::draw::Stream;

@@ -5,7 +5,7 @@ use std::rc::{Rc, Weak};
 
 use block::env::{Channel, stopped};
 use block::{ByteRange, Copies, Error, ErrorKind, Op, Request, Result, Waiters};
-use graph::engine::Sink;
+use engine::Sink;
 use wire::fuse::{
     Call, Facts, Init, MAX_WRITE_BYTES, MINOR_SPOKEN, Node, PAGE_BYTES, RESENT, Reply, VOLUME_NAME,
     Zeroing,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use block::env::Socket;
 use block::seeded::{self, Bug};
 use block::{Buf, ByteRange, Env, Error, Mono, Op, Request, Result, Waiters};
-use graph::engine::Sink;
+use engine::Sink;
 use wire::nbd::{CommandFlags, Reply, ReplyStyle, RequestHeader, Session};
 use wire::stream::{Batch, Outbox};
 

@@ -21,7 +21,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use block::{ByteRange, Env, Info};
-use graph::engine::{Engine, NodeId};
+use engine::{Engine, NodeId};
 use wire::nbd::{BlockSizes, ExportFacts, TransmissionFlags};
 
 use crate::pieces::PIECE_BYTES;

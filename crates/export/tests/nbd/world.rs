@@ -7,9 +7,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use block::env::Address;
+use engine::Engine;
 use export::nbd::{Export, Limits, Server};
 use graph::Graph;
-use graph::engine::Engine;
 use graph::spec::Spec;
 use runtime::{Config, Core};
 use wire::nbd::handed;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{Env, Error, ErrorKind, Kept, Result};
+use engine::{AnyDevice, NodeId};
 use meta::{Inspection, Label, PAST_MAX, Past, Store, Uuid};
 
 use super::absent::Absent;
@@ -18,7 +19,6 @@ use super::slot::{News, Slot};
 use super::survey::{InUse, OpenDisk, Survey, place_of};
 use super::text::{self, Remembered};
 use super::{Opening, Refusal, Why};
-use crate::engine::{AnyDevice, NodeId};
 use crate::kind::{Bytes, Kind};
 use crate::spec::{LabelledDisk, Planned, PlannedNode, Spec};
 

@@ -1,10 +1,10 @@
 //! A raw disk that has a label: its graph would lose it to the first write.
 
 use block::{Env, Error, ErrorKind, Lower, Result};
+use engine::Engine;
 use meta::{Label, Seen, Store, Wrong};
 
 use super::survey::OpenDisk;
-use crate::engine::Engine;
 use crate::kind::{Maker, Value};
 use crate::spec::{Planned, PlannedNode, Role};
 

@@ -7,11 +7,11 @@ use std::time::Duration;
 use block::seeded::{self, Bug};
 use block::units::{format_exact, write_size};
 use block::{Env, Error, ErrorKind, Info, Lower};
+use engine::{AnyDevice, Engine, NodeId};
 use meta::{AREA_BYTES, Area, Label, Seen, Sought, Store};
 
 use super::bind::{self, Binding, Bound, Sight, Sighting};
 use super::{Labels, Opening, Refusal, Why, overwritten, text};
-use crate::engine::{AnyDevice, Engine, NodeId};
 use crate::kind::{DiskPlan, Fault, Given, Maker, OF_MAKING, Registry, Value};
 use crate::spec::{LabelledDisk, NOWHERE, Spec, Surveyed};
 

@@ -29,9 +29,9 @@ use block::seeded::{self, Bug};
 use block::{
     Control, Env, Error, ErrorKind, Kept, Locked, Mono, NothingKept, Op, RangeLock, Result,
 };
+use engine::Engine;
 
 use crate::Graph;
-use crate::engine::Engine;
 use crate::kind::{Maker, TRUST};
 use crate::labels::{Absent, Labels, Refusal, Survey};
 use crate::running::Before;

@@ -10,7 +10,7 @@ use block::env::{
 use block::{
     BufPool, Env, Error, ErrorKind, Handover, Hooks, Info, Lower, Port, Result, Table, TableError,
 };
-use graph::engine::AnyDevice;
+use engine::AnyDevice;
 use graph::kind::{
     Bytes, DiskPlan, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Registry, Scope,
     TablePlan, ValueType, at_once,

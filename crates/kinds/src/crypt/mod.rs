@@ -23,7 +23,7 @@ use std::rc::Rc;
 
 use block::env::LocalFuture;
 use block::{Env, Handover, Info, Kept, KeySource, Lower, Result};
-use graph::engine::AnyDevice;
+use engine::AnyDevice;
 use graph::kind::{Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
 
 use device::{Crypt, Parts};

@@ -8,7 +8,7 @@ use block::{
     Below, ByteRange, Control, Device, Env, Handled, Info, Lower, Needs, Report, Request, Result,
     Verb,
 };
-use graph::engine::AnyDevice;
+use engine::AnyDevice;
 use graph::kind::{Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
 
 /// `delay`

@@ -14,7 +14,7 @@ use block::{
     FlushFault, Handled, Handover, Health, Info, Op, Report, Request, Result, State, Underway,
     push_extent,
 };
-use graph::engine::AnyDevice;
+use engine::AnyDevice;
 use graph::kind::{
     DiskPlan, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType, at_once,
 };

@@ -19,7 +19,7 @@ use block::{
     Below, ByteRange, Control, Device, Env, Handled, Info, Lower, Mono, Needs, Op, Report, Request,
     Result,
 };
-use graph::engine::AnyDevice;
+use engine::AnyDevice;
 use graph::kind::{Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
 
 use throttle::{Bucket, Throttle, Ticket, Turn};

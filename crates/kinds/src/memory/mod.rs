@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use block::{ByteRange, Device, Env, Info, Op, Request, Result, State, push_extent};
-use graph::engine::AnyDevice;
+use engine::AnyDevice;
 use graph::kind::{Given, Kind, Lowers, Maker, OptionSpec, Scope, ValueType, at_once};
 
 use crate::nowhere;

@@ -19,7 +19,7 @@ use std::rc::Rc;
 use block::env::LocalFuture;
 use block::units::format_exact;
 use block::{Env, Error, ErrorKind, Info, Kept, Lower, Result};
-use graph::engine::AnyDevice;
+use engine::AnyDevice;
 use graph::kind::{Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
 
 use device::{Making, Migrate};

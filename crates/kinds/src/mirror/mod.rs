@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use block::env::LocalFuture;
 use block::{Env, Error, ErrorKind, Found, Info, Kept, Lower, Result};
-use graph::engine::AnyDevice;
+use engine::AnyDevice;
 use graph::kind::{
     Bytes, Fault, Given, GivenLower, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
 };

@@ -26,7 +26,7 @@ use std::time::Duration;
 use block::env::LocalFuture;
 use block::units::write_size;
 use block::{Env, Error, ErrorKind, Info, Kept, Lower, Result};
-use graph::engine::AnyDevice;
+use engine::AnyDevice;
 use graph::kind::{Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
 use meta::alloc::Policy;
 

@@ -319,7 +319,7 @@ fn what_is_given_back_is_discarded_below() {
     let life = bench.start();
     let discards = || {
         let disk = life.graph.node(0);
-        let look = |counters: &graph::engine::Counters| {
+        let look = |counters: &engine::Counters| {
             (counters.ops(Verb::Discard), counters.bytes(Verb::Discard))
         };
         life.graph.engine.counters(disk, look)

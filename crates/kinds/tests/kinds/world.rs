@@ -18,8 +18,8 @@ use block::{
     Buf, BufPool, ByteRange, Control, Env, Error, ErrorKind, Extent, Lower, Mono, Op, Report,
     Request, Result,
 };
+use engine::{Engine, NodeId, Sink};
 use graph::Graph;
-use graph::engine::{Engine, NodeId, Sink};
 use graph::spec::Spec;
 
 /// The task that [`World::block_on`] was given.

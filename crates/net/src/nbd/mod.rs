@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use block::env::Address;
 use block::{Env, Error, ErrorKind, Info, Result};
-use graph::engine::AnyDevice;
+use engine::AnyDevice;
 use graph::kind::{
     DiskPlan, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
 };

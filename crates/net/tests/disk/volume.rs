@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::{Buf, ByteRange, Control, Env, Error, Extent, Handled, Info, Op, Report, Result};
-use graph::engine::{AnyDevice, Engine};
+use engine::{AnyDevice, Engine};
 use graph::kind::{Given, Maker, Value};
 use runtime::{Config, Core};
 use sim::Client;

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::{ByteRange, Op};
-use graph::engine::Engine;
+use engine::Engine;
 use graph::labels::{Labels, Opening, Survey};
 use graph::live::{Live, Unchanged};
 use graph::spec::{Planned, Spec};

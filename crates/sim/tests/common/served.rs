@@ -4,8 +4,8 @@ use std::rc::Rc;
 
 use block::env::{Address, CacheMode, DiskIo, Open, Storage};
 use block::{Device, EXTENTS_MAX, Env, Info, Op, Request, Result};
+use engine::{AnyDevice, Engine};
 use export::nbd::{Export, Limits, Server};
-use graph::engine::{AnyDevice, Engine};
 use graph::kind::{Given, Maker, Value};
 use sim::{DiskConfig, Profile, SimDisk, SimWorld};
 

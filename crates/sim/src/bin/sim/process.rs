@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::{Env, Error, ErrorKind, Op};
+use engine::Engine;
 use export::nbd::Server;
-use graph::engine::Engine;
 use graph::labels::{Labels, Opening, Survey, Why};
 use graph::live::{Live, Unchanged};
 use graph::spec::{Faults, Planned, Spec};

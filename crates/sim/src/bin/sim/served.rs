@@ -2,8 +2,8 @@
 
 use block::Env;
 use block::env::Address;
+use engine::{Engine, NodeId};
 use export::nbd::{Export, Limits, Server};
-use graph::engine::{Engine, NodeId};
 use sim::draw::Stream;
 use sim::{Client, Door, Remote};
 

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::ErrorKind;
+use engine::Engine;
 use export::nbd::Server;
-use graph::engine::Engine;
 use sim::draw::Stream;
 use sim::workload::Mix;
 use sim::{
