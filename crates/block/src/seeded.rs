@@ -133,6 +133,8 @@ pub enum Bug {
     UndoneOnRemovedFirst,
     /// 88 a start repeats a migration that has ended
     MigrationRepeated,
+    /// 89 a window is moved under sums that a power cut has made wrong
+    MoveMendedUnrecorded,
     /// 92 the spec in a label is not checked against the allow list
     LabelBelieved,
     /// 93 a label holds local options, and sources of keys
@@ -145,7 +147,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them, by their numbers.
-    pub const ALL: [(&str, Self); 67] = [
+    pub const ALL: [(&str, Self); 68] = [
         ("02a", Self::FlushFirstChild),
         ("02b", Self::FlushFirstMember),
         ("04", Self::FlushRetried),
@@ -209,6 +211,7 @@ impl Bug {
         ("86", Self::SentForgotten),
         ("87", Self::UndoneOnRemovedFirst),
         ("88", Self::MigrationRepeated),
+        ("89", Self::MoveMendedUnrecorded),
         ("92", Self::LabelBelieved),
         ("93", Self::LabelHoldsAll),
         ("94", Self::OldSlotsStay),
