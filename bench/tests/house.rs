@@ -10,11 +10,12 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("meta", &["block"]),
     ("wire", &["block"]),
     ("engine", &["block"]),
-    ("graph", &["block", "engine", "meta"]),
+    ("kind", &["block", "engine"]),
+    ("graph", &["block", "engine", "kind", "meta"]),
     ("tls", &["block"]),
-    ("kinds", &["block", "engine", "graph", "meta"]),
+    ("kinds", &["block", "kind", "meta"]),
     ("export", &["block", "engine", "tls", "wire"]),
-    ("net", &["block", "engine", "graph", "tls", "wire"]),
+    ("net", &["block", "kind", "tls", "wire"]),
     ("runtime", &["block"]),
     ("bench", &["api", "block", "engine", "graph", "kinds", "net", "runtime", "wire"]),
     ("api", &[]),
@@ -23,13 +24,16 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "cairn",
         &[
-            "api", "attach", "bench", "block", "engine", "export", "graph", "keeper", "kinds",
-            "meta", "net", "runtime", "tls", "wire",
+            "api", "attach", "bench", "block", "engine", "export", "graph", "keeper", "kind",
+            "kinds", "meta", "net", "runtime", "tls", "wire",
         ],
     ),
-    ("sim", &["block", "engine", "export", "graph", "kinds", "meta", "net", "runtime", "wire"]),
-    ("testkit", &["block", "graph", "kinds", "sim"]),
-    ("chaosdisk", &["block", "engine", "export", "graph", "runtime", "sim"]),
+    (
+        "sim",
+        &["block", "engine", "export", "graph", "kind", "kinds", "meta", "net", "runtime", "wire"],
+    ),
+    ("testkit", &["block", "kind", "kinds", "sim"]),
+    ("chaosdisk", &["block", "engine", "export", "runtime", "sim"]),
 ];
 
 fn manifests() -> BTreeMap<String, toml::Table> {

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use api::{Checked, CheckedDevice, CheckedDisk, Finding, Soundness};
 use block::{Env, Info};
-use graph::kind::{Bytes, Maker, Told};
 use graph::labels::{Remembered, disks, objections, objections_without_bytes, older};
 use graph::spec::{Local, NOWHERE, Planned, PlannedNode, Severity, Spec, Surveyed};
+use kind::{Bytes, Maker, Told};
 use meta::{Area, Inspection, Label, Uuid};
 
 use crate::labels::{name_of, open_elsewhere};

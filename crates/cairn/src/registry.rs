@@ -1,6 +1,6 @@
 //! Every kind that this binary has.
 
-use graph::kind::{Kind, Registry};
+use kind::{Kind, Registry};
 
 const COUNT: usize = kinds::REGISTRY.0.len() + 1;
 
@@ -19,7 +19,7 @@ pub const REGISTRY: Registry = Registry(&KINDS);
 
 #[cfg(test)]
 mod tests {
-    use graph::kind::{Lowers, Scope, ValueType};
+    use kind::{Lowers, Scope, ValueType};
 
     use super::*;
 

@@ -12,9 +12,9 @@
 use std::collections::BTreeMap;
 
 use block::units::format_exact;
-use graph::kind::Maker;
 use graph::labels::{Remembered, forget_copies, older};
 use graph::spec::Planned;
+use kind::Maker;
 use meta::{Area, Inspection, Label, Machine, Sought, Wrong};
 use serde::Serialize;
 

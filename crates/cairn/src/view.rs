@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use api::{ExportView, GraphView, Health, NodeView, Power, SpecText};
 use block::env::Address;
 use block::units::{format_exact, write_size};
-use graph::kind::{Lowers, Maker, Value};
 use graph::spec::write::{self, quoted};
 use graph::spec::{Listen, NOWHERE, Planned, PlannedNode, Role, is_loopback};
+use kind::{Lowers, Maker, Value};
 
 /// The graph; `uris` leads to an export, and is empty for a plan that is not served.
 pub fn graph(planned: &Planned, pid: Option<u32>, uris: impl Fn(&str) -> Vec<String>) -> GraphView {

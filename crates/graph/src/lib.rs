@@ -2,7 +2,6 @@
 //! that it is given.
 
 mod carried;
-pub mod kind;
 pub mod labels;
 pub mod live;
 mod locate;

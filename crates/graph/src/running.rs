@@ -11,9 +11,9 @@ use block::{
     Hooks, Info, Kept, NothingKept, OnFailure, OrElse, Port, Report, Result, Table, TableId,
 };
 use engine::{AnyDevice, Engine, NodeId};
+use kind::{Given, Kind, Maker, TRUST, Value};
 
 use crate::carried::Carried;
-use crate::kind::{Given, Kind, Maker, TRUST, Value};
 use crate::labels::{self, Labels, Place, is_looked_at};
 use crate::spec::{Planned, PlannedNode};
 

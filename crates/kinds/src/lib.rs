@@ -19,7 +19,7 @@ mod stripe;
 mod tables;
 pub mod trace;
 
-use graph::kind::Registry;
+use kind::Registry;
 
 /// All kinds of this crate.
 pub const REGISTRY: Registry = Registry(&[

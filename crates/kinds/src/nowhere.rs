@@ -1,7 +1,7 @@
 //! What disks without storage share: `memory` and `null`.
 
 use block::Info;
-use graph::kind::{DiskPlan, Given, Plan};
+use kind::{DiskPlan, Given, Plan};
 
 /// The facts of a disk that is gone with the process; its size is the option of that name.
 pub fn info(given: &Given, option: &str) -> Info {

@@ -2,7 +2,7 @@
 
 use block::units::{format_exact, format_size, write_size};
 use block::{Port, Table, TableError};
-use graph::kind::{Fault, Given, GivenLower, Plan, TablePlan};
+use kind::{Fault, Given, GivenLower, Plan, TablePlan};
 
 /// The ports of a table over all of a device's lowers, with their sizes.
 pub fn ports(given: &Given) -> Vec<(Port, u64)> {
@@ -50,7 +50,7 @@ mod tests {
     use block::Info;
     use std::rc::Rc;
 
-    use graph::kind::{Kind, Maker, Value};
+    use kind::{Kind, Maker, Value};
 
     fn given(options: &[(&'static str, Value)], sizes: &[u64]) -> Given {
         let lower = |(size, name): (&u64, &str)| GivenLower {

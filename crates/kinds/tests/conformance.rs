@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use block::{JobState, Result};
-use graph::kind::{Maker, Value};
+use kind::{Maker, Value};
 use kinds::REGISTRY;
 use sim::{Assembly, PartId};
 use testkit::{LowerSpec, Subject, conformance, disk_path};

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use block::{ByteRange, Control, ErrorKind, Extent, Info, KeyCommand, Op, Report, Result, State};
-use graph::kind::{Given, GivenLower, Maker, Value};
+use kind::{Given, GivenLower, Maker, Value};
 use kinds::REGISTRY;
 use kinds::crypt::slots::{KeySlots, SLOTS};
 use sim::draw::Stream;

@@ -2,7 +2,7 @@
 //! is late says of itself.
 
 use block::{ByteRange, Op};
-use graph::kind::Value;
+use kind::Value;
 use kinds::REGISTRY;
 use sim::draw::Stream;
 use sim::{Assembly, Client, CutPolicy, DiskConfig, Faults, Profile, SimDisk, SimWorld, Stamp};

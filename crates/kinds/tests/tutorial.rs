@@ -5,8 +5,7 @@
 use std::rc::Rc;
 
 use block::{Below, Buf, ByteRange, Device, Env, Info, Lower, Needs, Op, Request, Result};
-use engine::AnyDevice;
-use graph::kind::{Bytes, Given, Kind, Lowers, Maker, Plan, Registry};
+use kind::{AnyDevice, Bytes, Given, Kind, Lowers, Maker, Plan, Registry};
 
 /// `reverse`: every 512 bytes back to front. Of no use but to show a device that changes bytes.
 pub const KIND: Kind = Kind {

@@ -17,7 +17,7 @@ use block::{
 use engine::{AnyDevice, Engine, NodeId};
 use fixedbitset::FixedBitSet;
 use graph::Carried;
-use graph::kind::{Beneath, Fault, Given, GivenLower, Kind, Maker, Registry, TablePlan, Value};
+use kind::{Beneath, Fault, Given, GivenLower, Kind, Maker, Registry, TablePlan, Value};
 
 use crate::draw::Stream;
 use crate::world::{SimWorld, Stuck};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use block::env::{Address, Ticket};
 use block::{ByteRange, Op};
 use export::nbd::{Export, Limits, Server};
-use graph::kind::Value;
+use kind::Value;
 use net::nbd::Client as Connection;
 use sim::draw::Stream;
 use sim::{Assembly, Client, CutPolicy, DiskConfig, Faults, ProcessId, Profile, SimDisk, SimWorld};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use block::ByteRange;
-use graph::kind::Value;
+use kind::Value;
 use meta::{Cell, Label, Store, Uuid};
 use sim::draw::Stream;
 use sim::{Assembly, DiskConfig, Profile, SimDisk, SimWorld};

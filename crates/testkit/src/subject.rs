@@ -1,7 +1,7 @@
 //! What the battery judges.
 
 use block::Report;
-use graph::kind::Registry;
+use kind::Registry;
 use sim::{Assembly, PartId};
 
 use crate::strict::MAX_TRANSFER;

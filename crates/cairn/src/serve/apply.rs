@@ -7,10 +7,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use api::{Applied, ApplyRequest, ChangeLine, ResizeRequest};
-use graph::kind::Bytes;
 use graph::labels::{Opening, Survey, refuse_labelled};
 use graph::live::{Changes, Turn, Unchanged};
 use graph::spec::{Planned, Spec};
+use kind::Bytes;
 
 use super::growth::Growth;
 use super::{Serving, no_device, offered};

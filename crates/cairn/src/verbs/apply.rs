@@ -9,8 +9,8 @@ use api::{Applied, ApplyRequest, Client, GraphSource, Health, UpRequest};
 use block::KeySource;
 use block::units::{parse_size, write_size};
 use clap::Args;
-use graph::kind::ValueType;
 use graph::spec::Spec;
+use kind::ValueType;
 
 use super::key::Lent;
 use crate::exit::{Exit, Result};

@@ -2,7 +2,7 @@
 
 use block::units::{format_duration, write_size};
 use clap::Args;
-use graph::kind::{Kind, Lowers, OptionSpec, Scope, ValueType};
+use kind::{Kind, Lowers, OptionSpec, Scope, ValueType};
 use serde::Serialize;
 
 use crate::exit::{Exit, Failure, Result};

@@ -6,7 +6,7 @@ use block::env::{CacheMode, Open};
 use block::{Env, Error, ErrorKind};
 use clap::Args;
 use engine::{Engine, NodeId};
-use graph::kind::{Given, Maker, Value};
+use kind::{Given, Maker, Value};
 use meta::{Seen, Sought, Store};
 use serde::Serialize;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use block::{ByteRange, Env, Op, Result};
 use engine::Engine;
-use graph::kind::{Given, Maker, Value};
+use kind::{Given, Maker, Value};
 use runtime::Core;
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};

@@ -1,6 +1,7 @@
 //! What a start would be told, without one.
 
 use block::{Error, Found};
+use kind::Maker;
 use meta::Label;
 
 use super::bind::Bound;
@@ -8,7 +9,6 @@ use super::kept::{DiskLabel, found};
 use super::slot::state_of;
 use super::survey::Survey;
 use super::{Refusal, Why};
-use crate::kind::Maker;
 use crate::spec::{Planned, PlannedNode};
 
 impl Survey {

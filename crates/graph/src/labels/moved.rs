@@ -1,10 +1,10 @@
 //! A spec from before the end of a migration: with it the bytes would move a second time.
 
 use block::seeded::{self, Bug};
+use kind::Bytes;
 
 use super::survey::Survey;
 use super::{Refusal, Why};
-use crate::kind::Bytes;
 use crate::spec::Planned;
 
 impl Survey {

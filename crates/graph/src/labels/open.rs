@@ -9,6 +9,7 @@ use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{Env, Error, ErrorKind, Kept, Result};
 use engine::{AnyDevice, NodeId};
+use kind::{Bytes, Kind};
 use meta::{Inspection, Label, PAST_MAX, Past, Store, Uuid};
 
 use super::absent::Absent;
@@ -19,7 +20,6 @@ use super::slot::{News, Slot};
 use super::survey::{InUse, OpenDisk, Survey, place_of};
 use super::text::{self, Remembered};
 use super::{Opening, Refusal, Why};
-use crate::kind::{Bytes, Kind};
 use crate::spec::{LabelledDisk, Planned, PlannedNode, Spec};
 
 /// Who waits for a change waits so long for disks that have left.

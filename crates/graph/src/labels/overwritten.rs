@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use block::Error;
+use kind::{Bytes, Maker};
 use meta::Label;
 
 use super::bind::Bound;
 use super::foreseen::objections;
 use super::survey::{Look, Survey};
 use super::{Refusal, Why};
-use crate::kind::{Bytes, Maker};
 use crate::spec::{Planned, PlannedNode};
 
 impl Survey {

@@ -2,10 +2,10 @@
 
 use block::{Env, Error, ErrorKind, Lower, Result};
 use engine::Engine;
+use kind::{Maker, Value};
 use meta::{Label, Seen, Store, Wrong};
 
 use super::survey::OpenDisk;
-use crate::kind::{Maker, Value};
 use crate::spec::{Planned, PlannedNode, Role};
 
 /// Refuses the raw disks of a plan that have a label, as building the graph would. For a look at what would be: it

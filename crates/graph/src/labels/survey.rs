@@ -8,11 +8,11 @@ use block::seeded::{self, Bug};
 use block::units::{format_exact, write_size};
 use block::{Env, Error, ErrorKind, Info, Lower};
 use engine::{AnyDevice, Engine, NodeId};
+use kind::{DiskPlan, Fault, Given, Maker, OF_MAKING, Registry, Value};
 use meta::{AREA_BYTES, Area, Label, Seen, Sought, Store};
 
 use super::bind::{self, Binding, Bound, Sight, Sighting};
 use super::{Labels, Opening, Refusal, Why, overwritten, text};
-use crate::kind::{DiskPlan, Fault, Given, Maker, OF_MAKING, Registry, Value};
 use crate::spec::{LabelledDisk, NOWHERE, Spec, Surveyed};
 
 /// Whether a disk that is open and cannot be opened again is there all the same: it answers so soon.

@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 
 use block::seeded::{self, Bug};
 use block::{Error, ErrorKind, Result};
+use kind::{Maker, Scope};
 use meta::Uuid;
 
-use crate::kind::{Maker, Scope};
 use crate::spec::write::{self, quoted};
 use crate::spec::{Planned, PlannedNode, Role, options_of, plain_disks};
 

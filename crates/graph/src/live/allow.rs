@@ -1,10 +1,10 @@
 //! What may become of a graph that runs.
 
 use block::{Control, Error, ErrorKind, Result};
+use kind::{Bytes, Maker, TRUST};
 
 use super::Now;
 use super::bytes::{self, Compared, Differs};
-use crate::kind::{Bytes, Maker, TRUST};
 use crate::spec::{Planned, PlannedNode};
 
 /// Whether the graph may become what `planned` says.

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use block::Table;
+use kind::Bytes;
 
-use crate::kind::Bytes;
 use crate::spec::{Planned, PlannedNode, Role};
 
 /// Options that change nothing about the bytes.

@@ -30,9 +30,9 @@ use block::{
     Control, Env, Error, ErrorKind, Kept, Locked, Mono, NothingKept, Op, RangeLock, Result,
 };
 use engine::Engine;
+use kind::{Maker, TRUST};
 
 use crate::Graph;
-use crate::kind::{Maker, TRUST};
 use crate::labels::{Absent, Labels, Refusal, Survey};
 use crate::running::Before;
 use crate::spec::Planned;

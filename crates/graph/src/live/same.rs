@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::kind::OF_MAKING;
+use kind::OF_MAKING;
+
 use crate::spec::{Planned, PlannedNode, Role};
 
 /// For each node of `new`: the node of `old` that it is, if nothing about it changes.

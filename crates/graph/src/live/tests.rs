@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use block::{Info, Port, Table};
+use kind::{Bytes, Given, Kind, Lowers, Maker, Value};
 
 use super::allow::{Renamed, newly_trusted, renamed};
 use super::bytes::Compared;
 use super::same::stays;
-use crate::kind::{Bytes, Given, Kind, Lowers, Maker, Value};
 use crate::spec::{Planned, PlannedNode, Position, Role};
 
 const MIB: u64 = 1 << 20;

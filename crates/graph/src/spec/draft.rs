@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use kind::{Kind, Lowers, Maker, OptionSpec, Registry, Scope, Value, ValueType};
+
 use super::fault::Log;
 use super::parse::{Entry, Section, Spec, unknown_key};
 use super::tree::{Field, Item, Raw, Word};
 use super::{near, value};
-use crate::kind::{Kind, Lowers, Maker, OptionSpec, Registry, Scope, Value, ValueType};
 
 /// Whether a kind that only looks on is a hook or is carried by a device of its own.
 const MODE: OptionSpec = OptionSpec {

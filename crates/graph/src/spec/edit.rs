@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use kind::{OF_MAKING, Registry, TRUST};
+
 use super::fault::Position;
 use super::parse::{DEVICES_MAX, Entry, Section, Spec, wrong_name};
 use super::tree::{Field, Item, Raw, Word};
-use crate::kind::{OF_MAKING, Registry, TRUST};
 
 /// Keys of a disk that say what it is.
 const PLACES: [&str; 2] = ["file", "path"];

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use kind::{Kind, OptionSpec, Registry, Scope};
+
 use super::fault::Position;
 use super::parse::{Entry, Section, Spec};
 use super::tree::{Field, Item, Raw, Word};
-use crate::kind::{Kind, OptionSpec, Registry, Scope};
 
 /// What labels do not keep.
 #[derive(Clone, Debug, Default)]

@@ -2,12 +2,12 @@
 //! ones of its permitted keys (`docs/formats/label.md`).
 
 use block::seeded::{self, Bug};
+use kind::{Kind, OptionSpec, Registry, Scope};
 
 use super::draft::{EXPORT_OPTIONS, options_of};
 use super::fault::{Log, Position};
 use super::parse::{Entry, Section, Spec};
 use super::tree::{Raw, Word};
-use crate::kind::{Kind, OptionSpec, Registry, Scope};
 
 /// Sections of a spec that labels hold.
 const SECTIONS: [&str; 4] = ["name", "disk", "device", "export"];

@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use block::env::Address;
+use kind::{OptionSpec, Scope, Value, ValueType};
 
 use super::fault::{Log, Position};
 use super::parse::unknown_key;
 use super::tree::{Field, Item, Raw};
 use super::value;
-use crate::kind::{OptionSpec, Scope, Value, ValueType};
 
 /// Addresses of one graph.
 pub const LISTENS_MAX: usize = 16;

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use kind::{OptionSpec, Scope, Value, ValueType};
+
 use super::fault::{Faults, Log, Position};
 use super::listen::{Nbd, TlsPaths};
 use super::tree::{Field, Item, Raw, Word};
 use super::{near, tree, value};
-use crate::kind::{OptionSpec, Scope, Value, ValueType};
 
 /// Bytes in a text: far more than [`DEVICES_MAX`] devices need.
 pub const TEXT_MAX_BYTES: usize = 4 << 20;
@@ -55,7 +56,7 @@ pub(super) struct Entry {
     pub(super) broken: bool,
     /// Another has the name, which has been told.
     pub(super) twice: bool,
-    /// See [`crate::kind::Given::trusted_now`].
+    /// See [`kind::Given::trusted_now`].
     pub(super) trusted_now: bool,
 }
 

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use kind::{Registry, Scope, TRUST};
 use meta::Uuid;
 
 use super::import::{Local, field};
 use super::parse::{Entry, Section, Spec};
 use super::tree::Raw;
 use super::write::table;
-use crate::kind::{Registry, Scope, TRUST};
 
 /// A spec of this machine, and which labelled disk is which in it.
 #[derive(Clone)]

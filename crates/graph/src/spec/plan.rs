@@ -5,6 +5,9 @@ use std::rc::Rc;
 
 use block::units::write_size;
 use block::{Env, Info, Port, Table, TableError};
+use kind::{
+    self, Beneath, Bytes, DiskPlan, Given, GivenLower, Kind, Maker, Registry, TablePlan, Value,
+};
 
 use super::draft::{Draft, ExportDraft, Names};
 use super::fault::{Fault, Faults, Log, Position};
@@ -12,9 +15,6 @@ use super::listen::{Listen, Nbd, TlsPaths};
 use super::order::order;
 use super::owner::{User, Uses};
 use super::parse::Spec;
-use crate::kind::{
-    self, Beneath, Bytes, DiskPlan, Given, GivenLower, Kind, Maker, Registry, TablePlan, Value,
-};
 
 /// A graph that can be built: everything has been checked, nothing has been opened.
 #[derive(Clone)]

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use block::units;
+use kind::{OptionSpec, Value, ValueType};
 
 use super::fault::Log;
 use super::near;
 use super::parse::unknown_key;
 use super::tree::{Field, Item, Raw, Word};
-use crate::kind::{OptionSpec, Value, ValueType};
 
 /// The value that was written for `option`; `None` if it was told to be wrong. `members` is what the
 /// device stands on.

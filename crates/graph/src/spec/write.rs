@@ -5,11 +5,11 @@ use std::path::Path;
 
 use block::env::Address;
 use block::units::write_duration;
+use kind::Value;
 
 use super::listen::{Listen, Nbd, TlsPaths, is_loopback};
 use super::parse::{Section, Spec};
 use super::tree::{Field, Raw};
-use crate::kind::Value;
 
 /// The value as TOML; `size`: how bytes are written, for people or for programs.
 pub fn value(value: &Value, size: impl Fn(u64) -> String) -> String {

@@ -11,11 +11,11 @@ use block::{
     BufPool, Env, Error, ErrorKind, Handover, Hooks, Info, Lower, Port, Result, Table, TableError,
 };
 use engine::AnyDevice;
-use graph::kind::{
+use graph::spec::{Faults, Planned, Spec};
+use kind::{
     Bytes, DiskPlan, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Registry, Scope,
     TablePlan, ValueType, at_once,
 };
-use graph::spec::{Faults, Planned, Spec};
 
 const MADE: &str = "a plan makes nothing";
 

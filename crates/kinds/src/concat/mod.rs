@@ -1,7 +1,7 @@
 //! Devices one after the other.
 
 use block::Table;
-use graph::kind::{Given, Kind, Lowers, Maker, Plan, TablePlan};
+use kind::{Given, Kind, Lowers, Maker, Plan, TablePlan};
 
 use crate::tables;
 

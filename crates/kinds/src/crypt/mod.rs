@@ -23,8 +23,9 @@ use std::rc::Rc;
 
 use block::env::LocalFuture;
 use block::{Env, Handover, Info, Kept, KeySource, Lower, Result};
-use engine::AnyDevice;
-use graph::kind::{Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
+use kind::{
+    AnyDevice, Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
+};
 
 use device::{Crypt, Parts};
 use keys::{Keys, Turn};

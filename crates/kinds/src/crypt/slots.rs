@@ -1,6 +1,6 @@
 //! The key slots as bytes: `docs/formats/keyslots.md`. No I/O, no cryptography.
 
-use graph::kind::Told;
+use kind::Told;
 use std::fmt;
 
 /// The length of a state.

@@ -8,8 +8,9 @@ use block::{
     Below, ByteRange, Control, Device, Env, Handled, Info, Lower, Needs, Report, Request, Result,
     Verb,
 };
-use engine::AnyDevice;
-use graph::kind::{Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
+use kind::{
+    AnyDevice, Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
+};
 
 /// `delay`
 pub const KIND: Kind = Kind {

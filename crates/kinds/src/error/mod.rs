@@ -10,7 +10,7 @@ use block::{
     ByteRange, Control, Env, Error, ErrorKind, Handled, Health, Hooks, Op, Push, Report, Request,
     Result, Verb,
 };
-use graph::kind::{Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
+use kind::{Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
 
 use schedule::Schedule;
 

@@ -14,9 +14,9 @@ use block::{
     FlushFault, Handled, Handover, Health, Info, Op, Report, Request, Result, State, Underway,
     push_extent,
 };
-use engine::AnyDevice;
-use graph::kind::{
-    DiskPlan, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType, at_once,
+use kind::{
+    AnyDevice, DiskPlan, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
+    at_once,
 };
 
 mod watch;

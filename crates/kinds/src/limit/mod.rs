@@ -19,8 +19,9 @@ use block::{
     Below, ByteRange, Control, Device, Env, Handled, Info, Lower, Mono, Needs, Op, Report, Request,
     Result,
 };
-use engine::AnyDevice;
-use graph::kind::{Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
+use kind::{
+    AnyDevice, Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
+};
 
 use throttle::{Bucket, Throttle, Ticket, Turn};
 

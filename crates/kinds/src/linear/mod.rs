@@ -1,7 +1,7 @@
 //! A window onto one device.
 
 use block::{Port, Table};
-use graph::kind::{Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, TablePlan, ValueType};
+use kind::{Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, TablePlan, ValueType};
 
 use crate::tables;
 

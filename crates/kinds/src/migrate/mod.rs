@@ -19,8 +19,9 @@ use std::rc::Rc;
 use block::env::LocalFuture;
 use block::units::format_exact;
 use block::{Env, Error, ErrorKind, Info, Kept, Lower, Result};
-use engine::AnyDevice;
-use graph::kind::{Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
+use kind::{
+    AnyDevice, Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
+};
 
 use device::{Making, Migrate};
 use record::Record;

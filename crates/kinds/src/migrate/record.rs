@@ -2,7 +2,7 @@
 
 use block::{ByteRange, KEPT_BYTES_MAX};
 use crc_fast::CrcAlgorithm;
-use graph::kind::Told;
+use kind::Told;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

@@ -28,9 +28,9 @@ use std::time::Duration;
 
 use block::env::LocalFuture;
 use block::{Env, Error, ErrorKind, Found, Info, Kept, Lower, Result};
-use engine::AnyDevice;
-use graph::kind::{
-    Bytes, Fault, Given, GivenLower, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
+use kind::{
+    AnyDevice, Bytes, Fault, Given, GivenLower, Kind, Lowers, Maker, OptionSpec, Plan, Scope,
+    ValueType,
 };
 
 use device::{Making, Mirror};

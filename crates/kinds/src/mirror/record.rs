@@ -1,6 +1,6 @@
 //! What a mirror keeps in the labels beneath it: `docs/formats/mirror.md`.
 
-use graph::kind::Told;
+use kind::Told;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

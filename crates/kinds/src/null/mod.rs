@@ -3,8 +3,7 @@
 use std::rc::Rc;
 
 use block::{Device, Env, Info, Op, Request, Result, State, push_extent};
-use engine::AnyDevice;
-use graph::kind::{Given, Kind, Lowers, Maker, OptionSpec, Scope, ValueType, at_once};
+use kind::{AnyDevice, Given, Kind, Lowers, Maker, OptionSpec, Scope, ValueType, at_once};
 
 use crate::nowhere;
 

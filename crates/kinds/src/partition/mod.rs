@@ -2,9 +2,7 @@
 
 use block::units::{format_exact, format_size, write_size};
 use block::{Port, Table};
-use graph::kind::{
-    Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, TablePlan, ValueType,
-};
+use kind::{Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, TablePlan, ValueType};
 
 use crate::tables;
 

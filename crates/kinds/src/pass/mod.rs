@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use block::{Control, Env, Handled, Hooks, Push, Report, Request, Result};
-use graph::kind::{Given, Kind, Lowers, Maker, Plan};
+use kind::{Given, Kind, Lowers, Maker, Plan};
 
 /// `pass`
 pub const KIND: Kind = Kind {

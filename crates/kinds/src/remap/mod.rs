@@ -26,8 +26,9 @@ use std::time::Duration;
 use block::env::LocalFuture;
 use block::units::write_size;
 use block::{Env, Error, ErrorKind, Info, Kept, Lower, Result};
-use engine::AnyDevice;
-use graph::kind::{Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
+use kind::{
+    AnyDevice, Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
+};
 use meta::alloc::Policy;
 
 use blocks::BATCH_BLOCKS;

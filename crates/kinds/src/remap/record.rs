@@ -1,6 +1,6 @@
 //! What a device keeps in the labels beneath it: `docs/formats/remap.md`.
 
-use graph::kind::Told;
+use kind::Told;
 use meta::Uuid;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

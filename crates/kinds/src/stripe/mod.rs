@@ -1,9 +1,7 @@
 //! Chunks dealt out over several devices.
 
 use block::{StripeTable, Table, TableError};
-use graph::kind::{
-    Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, TablePlan, ValueType,
-};
+use kind::{Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, TablePlan, ValueType};
 
 use crate::tables;
 

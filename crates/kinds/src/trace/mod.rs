@@ -23,7 +23,7 @@ use block::env::{CacheMode, Open};
 use block::{
     Control, Env, Error, ErrorKind, Handled, Hooks, Mono, Op, Push, Report, Request, Result,
 };
-use graph::kind::{Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
+use kind::{Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
 
 pub use entry::{Entry, Header, Malformed, Record, SLOT_BYTES};
 pub use reader::Reader;

@@ -1,7 +1,7 @@
 //! The allow list for the spec in a label.
 
-use graph::kind::Registry;
 use graph::spec::{Local, Spec};
+use kind::Registry;
 
 const REGISTRY: Registry = kinds::REGISTRY;
 

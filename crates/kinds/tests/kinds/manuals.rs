@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use graph::kind::Kind;
 use graph::spec::Spec;
+use kind::Kind;
 use kinds::REGISTRY;
 
 use crate::world::World;

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::{ByteRange, Control, ErrorKind, JobCommand, JobState, Op, Report, Result};
-use graph::kind::Value;
+use kind::Value;
 use kinds::migrate::record::{Record, WINDOW_MAX_BYTES, Window};
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};

@@ -5,7 +5,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use block::{ByteRange, Control, Extent, Op, State};
-use graph::kind::Value;
+use kind::Value;
 use sim::draw::Stream;
 use sim::{Assembly, Client, CutPolicy, DiskConfig, Faults, PartId, Profile, SimDisk, SimWorld};
 use testkit::Shelf;

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::{ByteRange, Control, ErrorKind, JobCommand, JobState, Op, Report, Result, State, Verb};
-use graph::kind::Value;
+use kind::Value;
 use meta::vault::{Array, Options, Shape, Spec, Vault};
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::{Env, Lower, Result};
-use graph::kind::Value;
+use kind::Value;
 use meta::vault::{
     Array, Bitmap, Cell, Codec, Log, ObjectId, Options, Shape, Spec, Standing, Vault,
 };

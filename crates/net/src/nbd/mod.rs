@@ -26,9 +26,8 @@ use std::time::Duration;
 
 use block::env::Address;
 use block::{Env, Error, ErrorKind, Info, Result};
-use engine::AnyDevice;
-use graph::kind::{
-    DiskPlan, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
+use kind::{
+    AnyDevice, DiskPlan, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
 };
 use wire::nbd::{ClientConfig, ExportFacts, TransmissionFlags};
 

@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use kind::Value;
+
 use crate::fake::{
     Act, BLOCK_STATUS, Claim, FLAGS, FLUSH, Fake, MULTI_CONN, PIECE_BYTE, Piece, READ, READ_ONLY,
     SLOW, WRITE, WRITE_ZEROES,
 };
 use crate::volume::{Volume, says, time};
 use block::{EXTENTS_MAX, Extent, State};
-use graph::kind::Value;
 
 fn good(_: u32) -> (u64, u16) {
     (1 << 20, FLAGS)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use block::{Health, Op};
 
-use graph::kind::Value;
+use kind::Value;
 
 use crate::fake::{Act, Asked, FLAGS, FLUSH, Fake, MULTI_CONN, READ, TRIM, WRITE, WRITE_ZEROES};
 use crate::volume::{Volume, range, says, time};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use block::{Buf, ByteRange, Control, Env, Error, Extent, Handled, Info, Op, Report, Result};
 use engine::{AnyDevice, Engine};
-use graph::kind::{Given, Maker, Value};
+use kind::{Given, Maker, Value};
 use runtime::{Config, Core};
 use sim::Client;
 

@@ -6,7 +6,7 @@ use block::env::{Address, CacheMode, DiskIo, Open, Storage};
 use block::{Device, EXTENTS_MAX, Env, Info, Op, Request, Result};
 use engine::{AnyDevice, Engine};
 use export::nbd::{Export, Limits, Server};
-use graph::kind::{Given, Maker, Value};
+use kind::{Given, Maker, Value};
 use sim::{DiskConfig, Profile, SimDisk, SimWorld};
 
 /// Bytes of the disk.

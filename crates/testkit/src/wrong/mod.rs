@@ -9,7 +9,7 @@ mod window;
 use std::rc::Rc;
 
 use block::Report;
-use graph::kind::Registry;
+use kind::Registry;
 use sim::Rule;
 
 use crate::refusal::Broken;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use block::env::{Address, Listener};
 use block::{Control, Op};
 use export::nbd::{Export, Server};
-use graph::kind::{Kind, Registry, Value};
+use kind::{Kind, Registry, Value};
 use sim::draw::Stream;
 use sim::workload::Mix;
 use sim::{Assembly, Client, Count, Counters, CutPolicy, PartId, ProcessId, SimDisk, SimWorld};

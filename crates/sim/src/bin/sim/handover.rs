@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::Control;
-use graph::kind::Value;
+use kind::Value;
 use sim::draw::Stream;
 use sim::workload::Mix;
 use sim::{Assembly, Client, Count, Counters, CutPolicy, Door, Faults, PartId, SimDisk, SimWorld};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use block::{Error, Result};
-use graph::kind::Value;
+use kind::Value;
 use sim::draw::Stream;
 use sim::{Assembly, PartId};
 

@@ -1,6 +1,7 @@
-//! Kinds: what sorts of devices there are, what their options mean, and how one is made.
+//! What the author of a kind uses: options, plans, makers, and the registry that the binary hands to `graph`. Together
+//! with [`block`], the contract of a device, that is all.
 //!
-//! `graph` does not know any kind. The binary hands it a [`Registry`].
+//! `graph` does not know any kind.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -9,7 +10,8 @@ use block::env::LocalFuture;
 use block::{Env, Found, Handover, Hooks, Info, Kept, Lower, Result, Table};
 use fixedbitset::FixedBitSet;
 
-use engine::AnyDevice;
+pub use block;
+pub use engine::AnyDevice;
 
 /// A sort of device.
 #[derive(Clone, Copy)]
