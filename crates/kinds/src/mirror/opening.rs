@@ -293,11 +293,11 @@ impl Members<'_> {
         Some(Error::new(ErrorKind::Degraded, words))
     }
 
-    /// Whether a member may have answered what those who count on the newest state do not have.
+    /// Whether a member may have answered requests that those in sync by the newest state do not have.
     ///
-    /// It may not if its state came before that one; or if it is an older image, for the newest knows
-    /// of a later state there. And not if it thinks that another one is in sync which is so by the
-    /// newest state: then that one has all that it answered, unless it is an older image itself.
+    /// It has not if its state came before the newest, or if the newest knows of a later state on it: then it is an older
+    /// image. Nor has it if another member has all that it answered: one that its state says is in sync, and that is so by
+    /// the newest state, or was so by its own state, from which the newest comes.
     fn is_apart(&self, n: usize, newest: &Record, records: &[Option<Record>]) -> bool {
         let Some(own) = &records[n] else { return false };
         if own == newest {
@@ -309,18 +309,16 @@ impl Members<'_> {
             return false;
         }
         let vouches = |other: usize| {
-            let is_in_sync = |record: &Record| {
-                record
-                    .member(self.names[other])
-                    .filter(|it| it.standing == Standing::InSync)
-                    .cloned()
+            let name = self.names[other];
+            let in_sync = |record: &Record| {
+                record.member(name).is_some_and(|it| it.standing == Standing::InSync)
             };
-            let (Some(theirs), Some(_), Some(thought)) =
-                (&records[other], is_in_sync(newest), is_in_sync(own))
-            else {
+            let (Some(theirs), Some(thought)) = (&records[other], own.member(name)) else {
                 return false;
             };
-            theirs.point.change >= thought.known.change
+            let leads_on = newest.member(name).is_some_and(|known| known.may_have(theirs.point));
+            let counts = in_sync(newest) || in_sync(theirs) && leads_on;
+            counts && in_sync(own) && theirs.point.change >= thought.known.change
         };
         !(0..records.len()).any(|other| other != n && vouches(other))
     }

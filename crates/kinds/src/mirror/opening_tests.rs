@@ -314,6 +314,31 @@ fn a_state_that_only_one_heard_of_is_no_split_if_somebody_else_has_all_it_answer
 }
 
 #[test]
+fn state_that_only_one_heard_of_is_no_split_if_member_in_sync_failed_since() {
+    // a's last state reached no other member; b went on without a, and c was copied from b before b failed.
+    let (before, heard, last) = (point(1, 4), point(1, 5), point(1, 6));
+    let of_a = record(
+        last,
+        true,
+        &[("a", STALE, heard, last), ("b", IN, heard, last), ("c", FAILED, before, before)],
+    );
+    let state = |opening, change, b| {
+        let (now, earlier) = (point(opening, change), point(opening, change - 1));
+        let of_b = if b == IN { now } else { earlier };
+        record(
+            now,
+            true,
+            &[("a", STALE, before, heard), ("b", b, earlier, of_b), ("c", IN, earlier, now)],
+        )
+    };
+    let newest = state(2, 9, FAILED);
+    let case = |of_b| Case::new([&of_a, &of_b, &newest].map(|it| found(Some(it))).to_vec());
+    assert_eq!(case(state(2, 8, IN)).decide(), Ok(vec![STALE, FAILED, IN]));
+    let words = case(state(3, 8, IN)).decide().unwrap_err();
+    assert!(words.contains("written apart"), "b went on apart from c as well: {words}");
+}
+
+#[test]
 fn one_that_went_on_alone_counts_for_more_than_states_that_nobody_else_heard_of() {
     // b heard of three openings that never came up; then a was opened alone, and answered writes.
     let before = point(1, 9);
