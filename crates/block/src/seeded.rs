@@ -135,6 +135,8 @@ pub enum Bug {
     MigrationRepeated,
     /// 89 a window is moved under sums that a power cut has made wrong
     MoveMendedUnrecorded,
+    /// 90 a graph is closed in order while a request of a closed connection is under way
+    FlushUndrained,
     /// 92 the spec in a label is not checked against the allow list
     LabelBelieved,
     /// 93 a label holds local options, and sources of keys
@@ -147,7 +149,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them, by their numbers.
-    pub const ALL: [(&str, Self); 68] = [
+    pub const ALL: [(&str, Self); 69] = [
         ("02a", Self::FlushFirstChild),
         ("02b", Self::FlushFirstMember),
         ("04", Self::FlushRetried),
@@ -212,6 +214,7 @@ impl Bug {
         ("87", Self::UndoneOnRemovedFirst),
         ("88", Self::MigrationRepeated),
         ("89", Self::MoveMendedUnrecorded),
+        ("90", Self::FlushUndrained),
         ("92", Self::LabelBelieved),
         ("93", Self::LabelHoldsAll),
         ("94", Self::OldSlotsStay),

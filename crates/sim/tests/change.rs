@@ -128,6 +128,27 @@ fn member_added_during_long_request_has_its_zeroes() {
     }
 }
 
+/// What labels call closed in order is not copied at the next start, so members must be alike.
+#[test]
+fn flush_before_close_waits_for_write_of_client_that_has_gone() {
+    let rig = Rig::of_speeds(&[NS_MAX / 50, NS_MAX]);
+    let live = rig.open(&text(&[0, 1], false));
+    rig.pass(LIMIT);
+    let range = ByteRange::new(meta::DATA_START + piece().start(), PIECE as u64).unwrap();
+    let is_on = |disk: usize, byte| rig.disks[disk].peek(range).iter().all(|is| *is == byte);
+    // The flush of a disk may overtake its write.
+    for byte in 1..20 {
+        let data = rig.world.env().buf(PIECE).unwrap();
+        data.write().fill(byte);
+        drop(rig.client(&live).send(Op::Write { range: piece(), data, fua: false }));
+        while !is_on(0, byte) {
+            rig.pass(Duration::from_nanos(NS_MAX / 100));
+        }
+        assert!(rig.world.block_on(live.flush()).unwrap().is_empty());
+        assert!(is_on(1, byte), "the write is under way still");
+    }
+}
+
 /// A device that was replaced may not undo the states of the device that took its place.
 #[test]
 fn label_refuses_state_of_replaced_device() {

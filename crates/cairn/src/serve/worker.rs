@@ -351,9 +351,6 @@ impl Serving {
             return Err(self.overdue(HAND_OVER));
         }
         let held = self.engine.hold();
-        if self.within(deadline, self.engine.drained()).await.is_none() {
-            return Err(self.overdue(HAND_OVER));
-        }
         match self.within(deadline, self.flush()).await {
             Some(flushed) => flushed?,
             None => return Err(self.overdue(HAND_OVER)),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::{Env, Error, ErrorKind, Op};
+use block::{Env, Error, ErrorKind};
 use engine::Engine;
 use export::nbd::Server;
 use graph::labels::{Labels, Opening, Survey, Why};
@@ -178,16 +178,16 @@ impl Running {
         Ok(world.block_on(env.within(limit, change))?)
     }
 
-    /// Stops the server, and flushes.
+    /// Stops the server, waits for what clients have begun, and flushes.
     pub fn quiesce(&self, world: &SimWorld) -> Result<(), Failure> {
         if let (Door::Nbd(remote), Some(server)) = (&self.door, &self.server) {
             remote.close();
             world.block_on(server.stop(LIMIT))?;
         }
-        let flushed = world.block_on(self.client.send(Op::Flush))?;
-        flushed
-            .result
-            .map_err(|error| Failure::new(format!("a calm graph can be flushed: {error}")))
+        match world.block_on(self.live.flush())?.first() {
+            None => Ok(()),
+            Some((_, error)) => Err(Failure::new(format!("a calm graph can be flushed: {error}"))),
+        }
     }
 
     /// Closes devices and labels in order. Answers whether all labels say so.
