@@ -1,7 +1,7 @@
 //! What a worker says to its keeper. The body is shared with the tests of the crate.
 #![no_main]
 
-#[path = "../../crates/keeper/tests/bodies/mod.rs"]
+#[path = "../../crates/supervisor/tests/bodies/mod.rs"]
 mod bodies;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| bodies::keeper_words(data));

@@ -7,7 +7,7 @@ use api::metrics::Sample;
 use api::{
     Answering, Client, DaemonView, GraphSource, Keeps, KeptGraph, KeptName, Problem, UpRequest,
 };
-use keeper::{Options, Record, Source};
+use supervisor::{Options, Record, Source};
 
 use super::graphs::Graphs;
 use crate::exit::Failure;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use api::Client;
 use block::{Error, ErrorKind};
-use keeper::State;
+use supervisor::State;
 
 use crate::exit::{Exit, Failure, Result};
 use crate::place;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
 use api::{DaemonView, KeptGraph, Problem};
-use keeper::{Charge, Ended, Kept, Left, Phase, Record, Standing, State};
+use supervisor::{Charge, Ended, Kept, Left, Phase, Record, Standing, State};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 

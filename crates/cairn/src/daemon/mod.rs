@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use api::{DaemonSocket, MetricsPort};
 use clap::Args;
-use keeper::Left;
+use supervisor::Left;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, oneshot};
 

@@ -165,7 +165,7 @@ impl Serving {
         let Some(record) = &self.record else { return change.await.map_err(told) };
         let file = format!("{}.toml", spec.name());
         let (text, variables) = (spec.to_text(), BTreeMap::new());
-        record.begin(keeper::Source::Spec { file, text, variables })?;
+        record.begin(supervisor::Source::Spec { file, text, variables })?;
         let changed = change.await;
         if let Err(failure) = record.settle(changed.is_ok()) {
             let note = format!(

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use api::EventLine;
 use block::{Env, Told, What};
-use keeper::Event;
 use rustix::process::{Pid, Signal, kill_process_group};
+use supervisor::Event;
 use tokio::sync::oneshot;
 
 use super::{Serving, process};

@@ -322,7 +322,7 @@ impl ServeArgs {
 impl ServeOptions {
     /// Of nothing but a look.
     pub fn dry(degraded: bool, take: bool) -> Self {
-        let options = keeper::Options { degraded, ..keeper::Options::default() };
+        let options = supervisor::Options { degraded, ..supervisor::Options::default() };
         Self { dry_run: true, take, ..worker::options(&options) }
     }
 

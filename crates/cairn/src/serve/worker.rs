@@ -12,8 +12,8 @@ use clap::Parser;
 use engine::Engine;
 use graph::labels::{Opening, Survey};
 use graph::spec::{Local, Spec};
-use keeper::{LASTING, RENEWED, Record, Seat, Source as Kept, Words};
 use runtime::{Config, Core};
+use supervisor::{LASTING, RENEWED, Record, Seat, Source as Kept, Words};
 
 use super::stop::Ended;
 use super::{ServeOptions, Serving, process};
@@ -129,8 +129,8 @@ impl WorkerArgs {
 }
 
 /// How a graph is served of which somebody keeps this.
-pub fn options(kept: &keeper::Options) -> ServeOptions {
-    let keeper::Options { read_only, degraded, insecure, listen } = kept.clone();
+pub fn options(kept: &supervisor::Options) -> ServeOptions {
+    let supervisor::Options { read_only, degraded, insecure, listen } = kept.clone();
     ServeOptions {
         read_only,
         degraded,
@@ -317,7 +317,7 @@ impl Serving {
             Err(why) => {
                 out::note(&format!("it is not handed over: {why}"));
                 let why = serde_json::to_string(&why).expect("a string is JSON");
-                process::tell_manager(&format!("{}={why}", keeper::FAILURE));
+                process::tell_manager(&format!("{}={why}", supervisor::FAILURE));
                 None
             }
         }

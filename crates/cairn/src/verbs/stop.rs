@@ -4,7 +4,7 @@ use std::path::Path;
 
 use api::{Client, DaemonView, DetachRequest, KeptName, Phase};
 use clap::Args;
-use keeper::{Record, Sat, Seat};
+use supervisor::{Record, Sat, Seat};
 
 use super::confirm;
 use crate::exit::{Exit, Failure, Result};
@@ -52,7 +52,7 @@ impl StopArgs {
             form.print(kept, || format!("would stop {name}\n"))?;
             return Ok(Exit::Ok);
         }
-        let is_labelled = is_labelled(&keeper::file_in(&state, &name));
+        let is_labelled = is_labelled(&supervisor::file_in(&state, &name));
         let stopped = daemon.stop(&KeptName { name })?;
         form.print(&stopped, || {
             let name = &stopped.name;

@@ -5,7 +5,7 @@ mod bodies;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use keeper::{Options, Record, Source, Words};
+use supervisor::{Options, Record, Source, Words};
 
 #[test]
 fn records() {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use keeper::{Charge, GIVE_UP_AFTER, Kept, PAUSE_MAX, Phase};
+use supervisor::{Charge, GIVE_UP_AFTER, Kept, PAUSE_MAX, Phase};
 
 struct Place(PathBuf);
 

@@ -1,7 +1,7 @@
 //! What the fuzz targets run. `fuzz/` includes this file, and `fuzz_smoke.rs` runs it over a few thousand
 //! inputs in each `cargo test`.
 
-use keeper::{Record, Words};
+use supervisor::{Record, Words};
 
 /// A file of the state directory. What is understood is written again as it means.
 pub fn state_record(data: &[u8]) {
@@ -9,7 +9,7 @@ pub fn state_record(data: &[u8]) {
     // With the first line that it would need: so the body behind it is reached, too.
     let body = data.splitn(2, |byte| *byte == b'\n').nth(1).unwrap_or(data);
     let sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, body) as u32;
-    let head = format!("cairn-state {} {sum:08x} {}\n", keeper::VERSION, body.len());
+    let head = format!("cairn-state {} {sum:08x} {}\n", supervisor::VERSION, body.len());
     check(&[head.as_bytes(), body].concat());
 }
 
