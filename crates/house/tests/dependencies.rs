@@ -1,0 +1,70 @@
+//! Dependencies between crates.
+
+use house::manifests;
+
+/// The crates of Cairn that each crate may depend on. A new edge is a decision, and is made here.
+const MAY_KNOW: &[(&str, &[&str])] = &[
+    ("block", &[]),
+    ("meta", &["block"]),
+    ("wire", &["block"]),
+    ("house", &[]),
+    ("engine", &["block"]),
+    ("kind", &["block", "engine"]),
+    ("graph", &["block", "engine", "kind", "meta"]),
+    ("tls", &["block"]),
+    ("kinds", &["block", "kind", "meta"]),
+    ("export", &["block", "engine", "tls", "wire"]),
+    ("net", &["block", "kind", "tls", "wire"]),
+    ("runtime", &["block"]),
+    ("bench", &["api", "block", "engine", "graph", "kinds", "net", "runtime", "wire"]),
+    ("api", &[]),
+    ("attach", &["block", "wire"]),
+    ("supervisor", &["block", "runtime"]),
+    (
+        "cairn",
+        &[
+            "api",
+            "attach",
+            "bench",
+            "block",
+            "engine",
+            "export",
+            "graph",
+            "supervisor",
+            "kind",
+            "kinds",
+            "meta",
+            "net",
+            "runtime",
+            "tls",
+            "wire",
+        ],
+    ),
+    ("sim", &["block", "engine", "export", "graph", "kind", "kinds", "meta", "net", "wire"]),
+    ("testkit", &["block", "kind", "sim"]),
+    ("chaosdisk", &["block", "engine", "export", "runtime", "sim"]),
+];
+
+#[test]
+fn dependencies_are_those_of_the_table() {
+    let manifests = manifests();
+    for (name, manifest) in &manifests {
+        let known = MAY_KNOW.iter().find(|(known, _)| known == name);
+        let (_, allowed) = known.unwrap_or_else(|| panic!("the table has no row for {name}"));
+        let named = manifest.get("dependencies").and_then(|table| table.as_table());
+        let named = named.into_iter().flat_map(|table| table.keys());
+        let ours: Vec<_> = named.filter(|name| manifests.contains_key(*name)).collect();
+        for dependency in &ours {
+            assert!(
+                allowed.contains(&dependency.as_str()),
+                "{name} may not depend on {dependency}; it may depend on {allowed:?}"
+            );
+        }
+        for dependency in *allowed {
+            assert!(
+                ours.iter().any(|ours| ours == dependency),
+                "{name} no longer depends on {dependency}: take that out of the table"
+            );
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! Sizes of files.
+#![allow(clippy::disallowed_methods, reason = "it reads the sources of this workspace")]
+
+/// The most lines of a file.
+const LINES_MAX: usize = 800;
+
+#[test]
+fn file_fits_its_limit_of_lines() {
+    let files = house::rust_files();
+    assert!(files.len() > 50, "only {} files were found: is this the right place?", files.len());
+    for path in files {
+        let lines = std::fs::read_to_string(&path).unwrap().lines().count();
+        assert!(lines <= LINES_MAX, "{} has {lines} lines; split it by noun", path.display());
+    }
+}
