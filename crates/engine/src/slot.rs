@@ -23,8 +23,9 @@ use std::task::{Context, Poll};
 use block::env::LocalFuture;
 use block::{Below, ByteRange, Control, Device, Handled, Handover, Info, Needs, Request, Result};
 
-/// A [`Device`] of any kind: the object-safe twin, implemented for all of them here.
-pub trait AnyDevice {
+/// A [`Device`] of any kind: the object-safe twin, implemented for all of them here. It is sealed: callers rely on the
+/// layout and the table of the futures that [`AnyDevice::enter`] places, and only this file can answer for both.
+pub trait AnyDevice: sealed::Sealed {
     /// See [`Device::info`].
     fn info(&self) -> &Info;
     /// See [`Device::needs`].
@@ -55,6 +56,13 @@ pub trait AnyDevice {
         room: NonNull<u8>,
         cx: &mut Context<'_>,
     ) -> Entered;
+}
+
+mod sealed {
+    /// Keeps other crates from implementing [`super::AnyDevice`].
+    pub trait Sealed {}
+
+    impl<D: block::Device> Sealed for D {}
 }
 
 /// How far a request came at once.
