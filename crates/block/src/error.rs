@@ -1,7 +1,10 @@
-//! Errors: a kind, a place and a cause. Callers match on the kind; the words carry the numbers.
+//! Errors: a kind, a reason, a place, a message and a next step, each a field. Callers match on the kind and the reason. The
+//! message names the value and the limit.
 
 use std::fmt;
 use std::sync::Arc;
+
+use crate::Reason;
 
 /// The result of anything that can fail here.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -62,13 +65,15 @@ impl ErrorKind {
 }
 
 /// A failure: cheap to pass on (one word), cheap to clone (a flush that many wait for).
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Error(Arc<Inner>);
 
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 struct Inner {
     kind: ErrorKind,
+    reason: Option<Reason>,
     message: String,
+    next: Option<String>,
     place: Option<String>,
     os: Option<i32>,
 }
@@ -76,7 +81,19 @@ struct Inner {
 impl Error {
     /// An error with one sentence that names the value and the limit.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Arc::new(Inner { kind, message: message.into(), place: None, os: None }))
+        let message = message.into();
+        Self(Arc::new(Inner { kind, reason: None, message, next: None, place: None, os: None }))
+    }
+
+    /// An error of that reason, and of the reason's kind.
+    pub fn because(reason: Reason, message: impl Into<String>) -> Self {
+        Self::new(reason.kind(), message).with(|inner| inner.reason = Some(reason))
+    }
+
+    /// The same error, with the next step for a person: an imperative without a full stop.
+    pub fn next(self, step: impl Into<String>) -> Self {
+        let step = step.into();
+        self.with(|inner| inner.next = Some(step))
     }
 
     /// What the kernel answered, with what was tried.
@@ -95,12 +112,7 @@ impl Error {
             _ => ErrorKind::Io,
         };
         let cause = std::io::Error::from_raw_os_error(errno);
-        Self(Arc::new(Inner {
-            kind,
-            message: format!("{tried}: {cause}"),
-            place: None,
-            os: Some(errno),
-        }))
+        Self::new(kind, format!("{tried}: {cause}")).with(|inner| inner.os = Some(errno))
     }
 
     /// [`Error::os`] from a standard I/O error.
@@ -116,11 +128,8 @@ impl Error {
         if error.kind() != std::io::ErrorKind::FileTooLarge {
             return Self::io(error, format_args!("{file}: making it {bytes} bytes long"));
         }
-        let words = format!(
-            "{file}: this file system has no files of {bytes} bytes. Next: a smaller size, or a file on \
-             another one"
-        );
-        Self::new(ErrorKind::Unsupported, words)
+        let message = format!("{file}: this file system has no files of {bytes} bytes");
+        Self::new(ErrorKind::Unsupported, message).next("a smaller size, or a file on another one")
     }
 
     /// The same error, with where it happened; the innermost place is kept.
@@ -128,14 +137,44 @@ impl Error {
         if self.0.place.is_some() {
             return self;
         }
+        self.with(|inner| inner.place = Some(place.to_string()))
+    }
+
+    /// The same error, at `place`. Another place that it had becomes part of the message.
+    pub fn within(self, place: &str) -> Self {
+        self.with(|inner| {
+            if let Some(inside) = inner.place.replace(place.to_owned())
+                && inside != place
+            {
+                inner.message = format!("{inside}: {}", inner.message);
+            }
+        })
+    }
+
+    fn with(self, change: impl FnOnce(&mut Inner)) -> Self {
         let mut inner = Arc::unwrap_or_clone(self.0);
-        inner.place = Some(place.to_string());
+        change(&mut inner);
         Self(Arc::new(inner))
     }
 
-    /// The sentence, without the place: for whoever has named it already.
-    pub fn words(&self) -> &str {
+    /// The sentence alone, without the place and the next step.
+    pub fn message(&self) -> &str {
         &self.0.message
+    }
+
+    /// The reason, if the kind alone does not say it.
+    pub fn reason(&self) -> Option<Reason> {
+        self.0.reason
+    }
+
+    /// The place where it happened: the name of a device or a path.
+    pub fn place(&self) -> Option<&str> {
+        self.0.place.as_deref()
+    }
+
+    /// The next step for a person, if there is one.
+    pub fn next_step(&self) -> Option<&str> {
+        self.0.next.as_deref()
     }
 
     /// What sort of failure it was.
@@ -159,7 +198,11 @@ impl fmt::Display for Error {
         if let Some(place) = &self.0.place {
             write!(f, "{place}: ")?;
         }
-        f.write_str(&self.0.message)
+        f.write_str(&self.0.message)?;
+        match &self.0.next {
+            Some(next) => write!(f, ". Next: {next}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -180,6 +223,15 @@ mod tests {
         let error = Error::new(ErrorKind::Io, "read of 4096 bytes").at("a").at("mirror");
         assert_eq!(error.to_string(), "a: read of 4096 bytes");
         assert_eq!(error.errno(), 5);
+    }
+
+    #[test]
+    fn error_shows_place_message_and_next_step() {
+        let error = Error::because(Reason::LabelStale, "it is older").next("take another disk");
+        let error = error.at("b").within("b");
+        assert_eq!(error.to_string(), "b: it is older. Next: take another disk");
+        assert_eq!((error.kind(), error.place()), (ErrorKind::Corrupt, Some("b")));
+        assert_eq!(error.within("vol").to_string(), "vol: b: it is older. Next: take another disk");
     }
 
     #[test]

@@ -56,10 +56,10 @@ impl FlushFault {
         if first.is_none() {
             let words = match error.kind() {
                 // It has been said below already.
-                ErrorKind::Faulted => error.words().to_owned(),
+                ErrorKind::Faulted => error.message().to_owned(),
                 _ => format!(
                     "an earlier flush failed ({}); what it should have kept may be lost",
-                    error.words()
+                    error.message()
                 ),
             };
             *first = Some(Error::new(ErrorKind::Faulted, words).at(name));

@@ -19,6 +19,7 @@ mod lower;
 mod pace;
 mod range;
 mod range_lock;
+mod reason;
 mod request;
 mod secret;
 pub mod seeded;
@@ -45,6 +46,7 @@ pub use lower::{Child, ChildId, Core, Done, Lower, Started};
 pub use pace::{Asked, BUSY_SHARE, LEAST_BYTES_PER_S, Pace, STEP_BYTES_MAX, STEP_BYTES_MIN, Step};
 pub use range::ByteRange;
 pub use range_lock::{Locked, Locking, Mode, RangeLock};
+pub use reason::Reason;
 pub use request::{Copies, EXTENTS_MAX, Extent, Op, Request, State, Verb, push_extent};
 pub use secret::{KeySource, SECRET_BYTES_MAX, Secret, Wanted, while_hidden};
 pub use table::{

@@ -78,7 +78,7 @@ impl Serving {
         checked.findings.extend(ill.map(|(Inspected { place, label, .. }, error)| Finding {
             soundness: Soundness::Sound,
             name: Some(label.disk_name.clone()),
-            words: format!("{place} cannot be read: {}", error.words()),
+            words: format!("{place} cannot be read: {}", error.message()),
             next: "cairn status".to_owned(),
         }));
         Ok(checked)

@@ -415,8 +415,8 @@ impl Device for Disk {
         let Control::Report = control else { return Handled::Pass };
         let Opened { flush_fault, late, watch, .. } = &*self.opened;
         let (health, summary) = match flush_fault.error() {
-            Some(error) => (Health::Failed, error.words().to_owned()),
-            None if late.get() > 0 => (Health::Failed, self.overdue().words().to_owned()),
+            Some(error) => (Health::Failed, error.message().to_owned()),
+            None if late.get() > 0 => (Health::Failed, self.overdue().message().to_owned()),
             None => watch.report(),
         };
         let counters =

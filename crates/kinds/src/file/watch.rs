@@ -86,7 +86,7 @@ impl Watch {
             let words = format!(
                 "{}. Next: stop; bring the file back from a copy, or make it as large again and have it copied from \
                  other members",
-                fault.words()
+                fault.message()
             );
             return (Health::Failed, words);
         }

@@ -247,7 +247,7 @@ impl Inner {
     fn fail(&self, error: &Error) {
         let mut failed = self.failed.borrow_mut();
         if failed.is_none() {
-            let words = format!("the vault has failed ({}); open it anew", error.words());
+            let words = format!("the vault has failed ({}); open it anew", error.message());
             *failed = Some(Error::new(ErrorKind::Faulted, words));
         }
         drop(failed);

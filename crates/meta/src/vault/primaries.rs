@@ -308,7 +308,7 @@ impl Primaries {
         }
         if self.current().is_empty() {
             let last = self.members.iter().find_map(|member| member.fault.borrow().clone());
-            let why = last.map_or_else(String::new, |error| format!(": {}", error.words()));
+            let why = last.map_or_else(String::new, |error| format!(": {}", error.message()));
             let words = format!("no copy of the vault is left{why}");
             return Err(Error::new(ErrorKind::Faulted, words));
         }

@@ -155,7 +155,7 @@ impl Inner {
             }
             for change in changes.iter().filter(|change| change.verb.is_of_object()) {
                 self.repeat(change).await.map_err(|error| match error.kind() {
-                    ErrorKind::Corrupt => damaged(error.words().to_owned()),
+                    ErrorKind::Corrupt => damaged(error.message().to_owned()),
                     _ => error,
                 })?;
                 // In the midst of a record as well: it stays in the log, and to repeat a change changes

@@ -263,7 +263,7 @@ impl Link {
         if self.target.hold.is_zero() {
             let words = format!(
                 "the connection is gone: {}. What was not flushed may be lost",
-                why.words()
+                why.message()
             );
             self.out(words);
             return;
@@ -327,13 +327,13 @@ impl Link {
             State::Up(_) => None,
             State::Away(why) => Some((
                 true,
-                format!("the server is away for {away} s, {hold} s at most; {}", why.words()),
+                format!("the server is away for {away} s, {hold} s at most; {}", why.message()),
             )),
             State::Replaying(_) | State::Resending(_) => Some((
                 true,
                 format!("the server is back after {away} s; sending again what was not flushed"),
             )),
-            State::Out(error) => Some((false, error.words().to_owned())),
+            State::Out(error) => Some((false, error.message().to_owned())),
         }
     }
 
@@ -379,7 +379,7 @@ impl Link {
     fn becomes(&self, next: State) -> Result<(), Refusal> {
         let mut state = self.state.borrow_mut();
         if let State::Out(error) = &*state {
-            let words = error.words().to_owned();
+            let words = error.message().to_owned();
             drop(state);
             if let State::Replaying(clients) | State::Resending(clients) = next {
                 clients.iter().for_each(Client::close);
@@ -518,7 +518,7 @@ fn replay_refused(client: &Client, range: ByteRange, error: Error) -> Refusal {
             "the server came back and refused to write again {} bytes at {} that were not flushed: {}",
             range.len(),
             range.start(),
-            error.words()
+            error.message()
         )),
     }
 }
@@ -574,7 +574,7 @@ async fn come_back(link: Rc<Link>, gone: Vec<Client>) {
         link.out(format!(
             "the connection was lost {SHORT_SESSIONS_MAX} times in a row within {} s of coming back: {}",
             STEADY.as_secs(),
-            why.words()
+            why.message()
         ));
         return;
     }
@@ -631,7 +631,7 @@ impl Link {
 
     fn give_up(&self) {
         let why = match &*self.state.borrow() {
-            State::Away(why) => why.words().to_owned(),
+            State::Away(why) => why.message().to_owned(),
             _ => "it did not take what had to be sent again".to_owned(),
         };
         let hold = self.target.hold.as_secs_f64();

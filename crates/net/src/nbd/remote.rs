@@ -296,7 +296,7 @@ impl Device for Remote {
         let link = &self.0.link;
         let (health, summary) = match (link.story(), link.flush_fault.error()) {
             (Some((false, words)), _) => (Health::Failed, words),
-            (_, Some(error)) => (Health::Failed, error.words().to_owned()),
+            (_, Some(error)) => (Health::Failed, error.message().to_owned()),
             (Some((true, words)), None) => (Health::Degraded, words),
             (None, None) => (Health::Ok, String::new()),
         };

@@ -1,0 +1,130 @@
+//! Reasons: stable codes for failures that programs and tests tell apart. Words may change, codes do not.
+
+use std::fmt;
+
+use crate::ErrorKind;
+
+/// Declares the registry: the variant, its kind, its code, and one sentence for people.
+macro_rules! reasons {
+    ($($name:ident, $kind:ident, $code:literal, $text:literal;)*) => {
+        /// Why something failed, where the kind alone does not say it.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        #[non_exhaustive]
+        pub enum Reason {
+            $(#[doc = $text] $name,)*
+        }
+
+        impl Reason {
+            /// Every reason, in the order of the registry.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// The code: an area and a name.
+            pub const fn code(self) -> &'static str {
+                match self {
+                    $(Self::$name => $code,)*
+                }
+            }
+
+            /// The kind of failure that it is a case of.
+            pub const fn kind(self) -> ErrorKind {
+                match self {
+                    $(Self::$name => ErrorKind::$kind,)*
+                }
+            }
+
+            /// One sentence that explains it.
+            pub const fn text(self) -> &'static str {
+                match self {
+                    $(Self::$name => $text,)*
+                }
+            }
+        }
+    };
+}
+
+reasons! {
+    LabelUsage, Invalid, "label.usage",
+        "An option or a path cannot be used for labelled disks as it was given.";
+    LabelNotBlank, InUse, "label.not-blank",
+        "A disk that is to be labelled holds something already.";
+    LabelNewer, Unsupported, "label.newer",
+        "A label was written by a newer version of Cairn.";
+    LabelDamaged, Corrupt, "label.damaged",
+        "A label cannot be read, or its disk has lost bytes that it describes.";
+    LabelForeign, InUse, "label.foreign",
+        "A disk belongs to another graph, or is another disk of this graph.";
+    LabelDuplicate, InUse, "label.duplicate",
+        "Two disks have the same label: one is a copy.";
+    LabelHeldByOtherHost, InUse, "label.held-by-other-host",
+        "Another machine, or this graph, has the disk open.";
+    LabelStale, Corrupt, "label.stale",
+        "A disk is as it was at an earlier time.";
+    LabelSplitBrain, Degraded, "label.split-brain",
+        "Disks of one graph were changed independently of each other.";
+    LabelForgotten, Invalid, "label.forgotten",
+        "The spec loses track of disks or devices that the labels name.";
+    LabelMissing, NotFound, "label.missing",
+        "A disk is not there, and the graph cannot be served without it.";
+    LabelDegraded, Degraded, "label.degraded",
+        "A disk is not there, and the graph can be served without it by an explicit decision.";
+    MirrorNoCurrentMember, Degraded, "mirror.no-current-member",
+        "No member of a mirror that has every write is there.";
+    MirrorSplitBrain, Degraded, "mirror.split-brain",
+        "Members of a mirror were written independently of each other.";
+    MirrorMemberMissing, Degraded, "mirror.member-missing",
+        "A member of a mirror that has every write is not there.";
+    MirrorUnknown, Degraded, "mirror.unknown",
+        "Members of a mirror had content before and no state, so that equality is unknown.";
+    MirrorFlushFailed, Degraded, "mirror.flush-failed",
+        "A flush failed on every member of a mirror before it was closed.";
+    ChangeOtherBytes, Unsupported, "change.other-bytes",
+        "An export would show other bytes after a live change.";
+    ChangeRenamesMembers, Unsupported, "change.renames-members",
+        "A live change would rename members of a device that knows them by name.";
+    ChangeOtherBlocks, Unsupported, "change.other-blocks",
+        "A live change would give clients larger blocks than they were told of.";
+    ChangeOnRawDisks, Unsupported, "change.on-raw-disks",
+        "A live change needs labelled disks, and these are raw.";
+    CryptOtherUnits, Invalid, "crypt.other-units",
+        "The blocks beneath an encryption are larger than the data units that it was made with.";
+    CryptNoSlots, NotFound, "crypt.no-slots",
+        "There are no key slots, and the disks are not new.";
+}
+
+impl Reason {
+    /// The reason with that code, if this version knows it.
+    pub fn find(code: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|reason| reason.code() == code)
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.code())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn reason_is_found_by_its_code() {
+        let codes: BTreeSet<_> = Reason::ALL.iter().map(|reason| reason.code()).collect();
+        assert_eq!(codes.len(), Reason::ALL.len(), "two reasons have one code");
+        for reason in Reason::ALL {
+            assert_eq!(Reason::find(reason.code()), Some(*reason));
+        }
+        assert_eq!(Reason::find("label"), None);
+    }
+
+    #[test]
+    fn registry_equals_its_document() {
+        let rows = Reason::ALL.iter().map(|it| format!("| `{it}` | {} |\n", it.text()));
+        let table: String = rows.collect();
+        let document = include_str!("../../../docs/reasons.md");
+        assert!(document.ends_with(&table), "docs/reasons.md has to end with:\n{table}");
+    }
+}
