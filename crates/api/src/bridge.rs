@@ -108,7 +108,7 @@ impl Bridge {
 }
 
 fn gone() -> Problem {
-    Problem { exit: 1, message: "the graph is going down".to_owned() }
+    Problem::new(1, "the graph is going down".to_owned())
 }
 
 impl Answers {

@@ -366,30 +366,30 @@ impl Client {
 
     fn strange(&self, why: &str) -> Problem {
         let shown = self.path.display();
-        Problem { exit: 8, message: format!("{shown} gave a strange answer: {why}") }
+        Problem::new(8, format!("{shown} gave a strange answer: {why}"))
     }
 
     fn gone(&self) -> Problem {
         let shown = self.path.display();
         let message = format!(
-            "{shown}: its process has ended before it answered; what was asked may be done, or not. Next: cairn \
-             status; what has become of a change, cairn undo --list says"
+            "{shown}: its process has ended before it answered; what was asked may be \
+                         done, or not"
         );
-        Problem { exit: 8, message }
+        Problem::new(8, message)
+            .next("cairn status; what has become of a change, cairn undo --list says")
     }
 
     fn lost(&self, error: &io::Error) -> Problem {
         let shown = self.path.display();
         match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                Problem { exit: 4, message: format!("nothing runs at {shown}. Next: cairn ls") }
+                Problem::new(4, format!("nothing runs at {shown}")).next("cairn ls")
             }
             io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => self.gone(),
-            io::ErrorKind::PermissionDenied => Problem {
-                exit: 7,
-                message: format!("{shown} belongs to another user. Next: ask as that user"),
-            },
-            _ => Problem { exit: 8, message: format!("{shown}: {error}") },
+            io::ErrorKind::PermissionDenied => {
+                Problem::new(7, format!("{shown} belongs to another user")).next("ask as that user")
+            }
+            _ => Problem::new(8, format!("{shown}: {error}")),
         }
     }
 }

@@ -34,9 +34,8 @@ struct Lines {
 /// All events after that number, without an end.
 pub(crate) fn follow(bridge: Bridge, after: u64) -> Response {
     let Some(seat) = bridge.follower() else {
-        let message =
-            format!("{FOLLOWERS_MAX} programs follow the events already. Next: end one of them");
-        return crate::server::refuse(Problem { exit: 5, message });
+        let message = format!("{FOLLOWERS_MAX} programs follow the events already");
+        return crate::server::refuse(Problem::new(5, message).next("end one of them"));
     };
     let lines = Lines { bridge, last: after, next: None, _seat: seat };
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], Body::from_stream(lines)).into_response()

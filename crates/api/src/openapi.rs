@@ -137,7 +137,7 @@ fn examples() -> Vec<(&'static str, Value)> {
         text: text(),
         forgotten: vec![forgotten.clone()],
     };
-    let problem = Problem { exit: 1, message: text() };
+    let problem = Problem::new(1, text());
     let kept = KeptGraph {
         name: text(),
         phase: Phase::GivenUp,

@@ -177,7 +177,7 @@ pub(crate) fn worded(router: Router) -> Router {
             "" => status.canonical_reason().unwrap_or_default().to_owned(),
             said => said.to_owned(),
         };
-        let mut worded = (status, Json(Problem { exit: 2, message })).into_response();
+        let mut worded = (status, Json(Problem::new(2, message))).into_response();
         worded
             .headers_mut()
             .extend(parts.headers.remove(header::ALLOW).map(|it| (header::ALLOW, it)));
@@ -270,11 +270,11 @@ async fn repair(State(bridge): State<Bridge>, said: Nothing) -> Response {
     match said.keys().next() {
         None => check(bridge, true).await,
         Some(field) => {
-            let message = format!(
-                "repair takes no {field:?}: it does all that it can. Next: GET /v1/check, to see what is wrong; then \
-                 without a body"
-            );
-            refuse(Problem { exit: 2, message })
+            let message = format!("repair takes no {field:?}: it does all that it can");
+            refuse(
+                Problem::new(2, message)
+                    .next("GET /v1/check, to see what is wrong; then without a body"),
+            )
         }
     }
 }
@@ -292,7 +292,7 @@ async fn job(State(bridge): State<Bridge>, Json(request): Json<JobRequest>) -> R
 }
 
 pub(crate) async fn nothing() -> Response {
-    refuse(Problem { exit: 4, message: "there is nothing under that path".to_owned() })
+    refuse(Problem::new(4, "there is nothing under that path".to_owned()))
 }
 
 async fn ask<T: Serialize + Send + 'static>(

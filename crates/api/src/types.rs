@@ -459,8 +459,36 @@ pub struct KeySlot {
 pub struct Problem {
     /// The exit code of a command that ends with it.
     pub exit: u8,
-    /// What, value, limit, and what to do next.
+    /// One sentence with the value and the limit; several on lines of their own.
     pub message: String,
+    /// The next step for a person, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// A stable code, if the exit code alone does not say it: `docs/reasons.md`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+impl Problem {
+    /// A problem with its exit code and its message.
+    pub fn new(exit: u8, message: impl Into<String>) -> Self {
+        Self { exit, message: message.into(), next: None, reason: None }
+    }
+
+    /// The same problem, with the next step for a person.
+    pub fn next(self, step: impl Into<String>) -> Self {
+        Self { next: Some(step.into()), ..self }
+    }
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)?;
+        match &self.next {
+            Some(next) => write!(f, ". Next: {next}"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// A spec that a running graph is to become.

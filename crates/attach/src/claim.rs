@@ -65,11 +65,8 @@ fn taken(name: &Name, file: &mut File) -> Error {
         _ => "another process".to_owned(),
     };
     let link = name.link();
-    let why = format!(
-        "{} belongs to {by}. Next: cairn detach {name}, or choose another --name",
-        link.display()
-    );
-    Error::new(ErrorKind::InUse, why)
+    let why = format!("{} belongs to {by}", link.display());
+    Error::new(ErrorKind::InUse, why).next(format!("cairn detach {name}, or choose another --name"))
 }
 
 impl Drop for Claim {

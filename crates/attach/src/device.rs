@@ -105,8 +105,8 @@ impl Device {
         match self {
             Self::Loop(device) => device.resize(),
             Self::Nbd(_) => {
-                let why = "the kernel's NBD client asks for the size once. Next: detach and attach";
-                Err(Error::new(ErrorKind::Unsupported, why))
+                let why = "the kernel's NBD client asks for the size once";
+                Err(Error::new(ErrorKind::Unsupported, why).next("detach and attach"))
             }
         }
     }

@@ -79,11 +79,8 @@ pub fn prepare(name: &Name) -> Result<()> {
     clear(name)?;
     let link = name.link();
     if std::fs::symlink_metadata(&link).is_ok() {
-        let why = format!(
-            "{} is there already, and is none of Cairn's. Next: remove it, or choose another --name",
-            link.display()
-        );
-        return Err(Error::new(ErrorKind::InUse, why));
+        let why = format!("{} is there already, and is none of Cairn's", link.display());
+        return Err(Error::new(ErrorKind::InUse, why).next("remove it, or choose another --name"));
     }
     let at = name.mount_point();
     let mut builder = std::fs::DirBuilder::new();

@@ -157,12 +157,13 @@ fn no_loops(error: &io::Error) -> Error {
     match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => Error::new(
             ErrorKind::Unsupported,
-            format!("{CONTROL}: {error}: this kernel has no loop devices. Next: modprobe loop"),
-        ),
-        Some(libc::ENOSPC | libc::ENOMEM | libc::EEXIST) => Error::new(
-            ErrorKind::Limit,
-            format!("{CONTROL}: {error}: no loop device is free. Next: losetup shows who has them"),
-        ),
+            format!("{CONTROL}: {error}: this kernel has no loop devices"),
+        )
+        .next("modprobe loop"),
+        Some(libc::ENOSPC | libc::ENOMEM | libc::EEXIST) => {
+            Error::new(ErrorKind::Limit, format!("{CONTROL}: {error}: no loop device is free"))
+                .next("losetup shows who has them")
+        }
         _ => Error::io(error, CONTROL),
     }
 }

@@ -118,8 +118,8 @@ pub(crate) fn make_runtime() -> Result<()> {
     builder.recursive(true).mode(0o700).create(RUNTIME).map_err(|error| failed(&error))?;
     let found = std::fs::symlink_metadata(RUNTIME).map_err(|error| failed(&error))?;
     if !found.is_dir() || found.uid() != 0 || found.mode() & 0o022 != 0 {
-        let why = format!("{RUNTIME} is not a directory that only root can write. Next: remove it");
-        return Err(Error::new(ErrorKind::Denied, why));
+        let why = format!("{RUNTIME} is not a directory that only root can write");
+        return Err(Error::new(ErrorKind::Denied, why).next("remove it"));
     }
     Ok(())
 }

@@ -73,8 +73,8 @@ impl Nbd {
 fn kernel() -> Result<Kernel> {
     Kernel::open().map_err(|error| match error.raw_os_error() {
         Some(libc::ENOENT) => {
-            let words = "this kernel has no NBD client. Next: modprobe nbd";
-            Error::new(ErrorKind::Unsupported, words)
+            let words = "this kernel has no NBD client";
+            Error::new(ErrorKind::Unsupported, words).next("modprobe nbd")
         }
         _ => Error::io(&error, "netlink: the kernel's NBD client"),
     })

@@ -151,6 +151,19 @@ impl Error {
         })
     }
 
+    /// The same error without its place: it becomes part of the message, behind `before`.
+    pub fn message_after(self, before: &str) -> Self {
+        self.within(before).with(|inner| {
+            inner.place = None;
+            inner.message = format!("{before}: {}", inner.message);
+        })
+    }
+
+    /// The same error without its place, for a text that names the place already.
+    pub fn without_place(self) -> Self {
+        self.with(|inner| inner.place = None)
+    }
+
     fn with(self, change: impl FnOnce(&mut Inner)) -> Self {
         let mut inner = Arc::unwrap_or_clone(self.0);
         change(&mut inner);
@@ -160,6 +173,14 @@ impl Error {
     /// The sentence alone, without the place and the next step.
     pub fn message(&self) -> &str {
         &self.0.message
+    }
+
+    /// The message and the next step, without the place.
+    pub fn sentence(&self) -> String {
+        match &self.0.next {
+            Some(next) => format!("{}. Next: {next}", self.0.message),
+            None => self.0.message.clone(),
+        }
     }
 
     /// The reason, if the kind alone does not say it.
@@ -198,11 +219,7 @@ impl fmt::Display for Error {
         if let Some(place) = &self.0.place {
             write!(f, "{place}: ")?;
         }
-        f.write_str(&self.0.message)?;
-        match &self.0.next {
-            Some(next) => write!(f, ". Next: {next}"),
-            None => Ok(()),
-        }
+        f.write_str(&self.sentence())
     }
 }
 

@@ -156,11 +156,9 @@ impl Drop for Hidden {
 
 fn refused(what: &str) -> Error {
     let error = io::Error::last_os_error();
-    let words = format!(
-        "{what} memory for a key: {error}; keys are kept in locked memory only. Next: raise the \
-         limit of locked memory (ulimit -l, LimitMEMLOCK=)"
-    );
+    let words = format!("{what} memory for a key: {error}; keys are kept in locked memory only");
     Error::new(ErrorKind::Limit, words)
+        .next("raise the limit of locked memory (ulimit -l, LimitMEMLOCK=)")
 }
 
 impl Drop for Secret {

@@ -31,10 +31,9 @@ pub fn check(env: &Env, spec: &mut Spec) {
 pub fn server(env: &Env, planned: &Planned, listens: &[Listen]) -> Result<Option<CurrentTls>> {
     let Some(at) = listens.iter().find(|at| at.tls) else { return Ok(None) };
     let Some(paths) = &planned.tls else {
-        let why = format!(
-            "{at} needs a certificate. Next: a spec whose [nbd] has tls = {{ cert = \"...\", key = \"...\" }}"
-        );
-        return Err(Failure::new(Exit::Usage, why));
+        let why = format!("{at} needs a certificate");
+        return Err(Failure::new(Exit::Usage, why)
+            .next("a spec whose [nbd] has tls = { cert = \"...\", key = \"...\" }".to_string()));
     };
     warn_of_readers(&paths.key);
     if paths.clients.is_none() {
@@ -90,7 +89,8 @@ impl Current {
         let why = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
         if self.failed.as_ref() != Some(&why) {
             out::note(&format!(
-                "warning: TLS: the certificate files have changed and cannot be used, those of before are: {why}"
+                "warning: TLS: the certificate files have changed and cannot be used, those of \
+                         before are: {why}"
             ));
             self.failed = Some(why);
         }

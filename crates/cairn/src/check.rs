@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use api::{Checked, CheckedDevice, CheckedDisk, Finding, Soundness};
-use block::{Env, Info};
+use block::{Env, Error, Info};
 use graph::labels::{Remembered, disks, objections, objections_without_bytes, older};
 use graph::spec::{Local, NOWHERE, Planned, PlannedNode, Severity, Spec, Surveyed};
 use kind::{Bytes, Maker, Told};
@@ -30,8 +30,8 @@ pub struct Seen<'s> {
 pub struct Held<'h> {
     /// Where it is.
     pub place: &'h str,
-    /// Who, in words, and what to do.
-    pub why: &'h str,
+    /// Why it cannot be opened.
+    pub why: &'h Error,
     /// What its label says.
     pub label: &'h Label,
 }
@@ -152,11 +152,6 @@ pub fn cut<'s>(seen: &[Seen<'_>], named: &'s Named) -> impl Iterator<Item = &'s 
     named.iter().filter(move |(_, known)| is_cut(known)).map(|(name, _)| name.as_str())
 }
 
-/// What is wrong, and what to do about it, if that is said.
-pub fn parted(why: &str) -> (&str, &str) {
-    why.split_once(". Next: ").unwrap_or((why, ""))
-}
-
 /// Why the bytes of a disk cannot be copied anew from others, in words: they may be nowhere else, or nobody else may have
 /// the newest. `cut`: the disks whose bytes count for nothing, this one among them; what their labels say counts.
 pub fn nowhere_else(
@@ -181,8 +176,7 @@ pub fn nowhere_else(
     let without = cut.iter().copied().collect();
     let mut objections = objections_without_bytes(planned, label, &without).into_iter();
     let (device, why) = objections.find(|(device, _)| is_above(device))?;
-    let why = why.to_string();
-    Some(format!("{device} cannot be copied from: {}", parted(&why).0))
+    Some(format!("{device} cannot be copied from: {}", why.message()))
 }
 
 /// Stand-ins for the settings that labels do not hold, so that a graph can be planned: empty disks for those without a label,
@@ -385,8 +379,8 @@ impl Checking<'_> {
     fn in_use(&mut self, named: &Named) {
         let is_named = |label: &Label| named.values().any(|known| known.disk == label.disk);
         for Held { why, label, .. } in self.held.iter().filter(|held| is_named(held.label)) {
-            let (words, next) = parted(why);
-            self.find(Soundness::InUse, &name_in(named, label), words.to_owned(), next);
+            let next = why.next_step().unwrap_or_default();
+            self.find(Soundness::InUse, &name_in(named, label), why.message().to_owned(), next);
         }
         for Seen { place, label, .. } in self.seen.iter().filter(|seen| is_named(seen.label)) {
             let Some(other) = open_elsewhere(label) else { continue };
@@ -501,9 +495,8 @@ impl Checking<'_> {
         for (device, why) in objections(planned, label) {
             // What it lacks is not copied by a start that does not come about.
             self.found.retain(|finding| finding.name.as_deref() != Some(device));
-            let why = why.to_string();
-            let (words, next) = parted(&why);
-            self.find(Soundness::Damaged, device, words.to_owned(), next);
+            let next = why.next_step().unwrap_or_default();
+            self.find(Soundness::Damaged, device, why.message().to_owned(), next);
         }
     }
 

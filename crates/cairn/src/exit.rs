@@ -3,7 +3,7 @@
 use std::fmt;
 use std::process::{ExitCode, Termination};
 
-use block::{Error, ErrorKind};
+use block::{Error, ErrorKind, Reason};
 
 /// What the shell sees. `docs/exit-codes.md` explains each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,6 +54,15 @@ impl Exit {
         }
     }
 
+    /// The code of a command that ends with that error.
+    pub fn of_error(error: &Error) -> Self {
+        match error.reason() {
+            // The spec has to be changed, though its text has no fault.
+            Some(Reason::LabelForgotten) => Self::Spec,
+            _ => Self::of(error.kind()),
+        }
+    }
+
     /// The number itself.
     pub fn code(self) -> u8 {
         self as u8
@@ -66,13 +75,13 @@ impl Termination for Exit {
     }
 }
 
-/// Why a command did not do what it was asked: what, value, limit, and what to do next.
+/// The failure of a command: its exit code and its causes.
 #[derive(Debug)]
 pub struct Failure {
     /// How the command ends.
     pub code: u8,
-    /// One sentence or two; empty if everything has been said already.
-    pub message: String,
+    /// Each cause; none if everything has been printed already.
+    pub causes: Vec<Error>,
     /// Whether the same would be said of the same again, until somebody does something.
     pub lasts: bool,
 }
@@ -81,14 +90,24 @@ pub struct Failure {
 pub type Result<T = Exit, E = Failure> = std::result::Result<T, E>;
 
 impl Failure {
-    /// A failure with its words.
+    /// A failure with one cause.
     pub fn new(exit: Exit, message: impl Into<String>) -> Self {
         Self::of(exit.code(), message)
     }
 
-    /// The same with a code that somebody else has chosen.
+    /// The same with a code that another process has chosen.
     pub fn of(code: u8, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), lasts: false }
+        let message = message.into();
+        let cause = Some(message).filter(|message| !message.is_empty());
+        // The code says what kind of failure it is.
+        let causes = cause.map(|message| Error::new(ErrorKind::Invalid, message));
+        Self { code, causes: causes.into_iter().collect(), lasts: false }
+    }
+
+    /// A failure with these causes; the code is that of the first.
+    pub fn because(causes: Vec<Error>) -> Self {
+        let code = causes.first().map_or(Exit::Other, Exit::of_error).code();
+        Self { code, causes, lasts: false }
     }
 
     /// A failure whose words have been printed.
@@ -100,30 +119,57 @@ impl Failure {
     pub fn io(error: &std::io::Error, tried: impl fmt::Display) -> Self {
         Error::io(error, tried).into()
     }
+
+    /// The same failure, with the next step for a person.
+    pub fn next(mut self, step: impl Into<String>) -> Self {
+        if let Some(last) = self.causes.pop() {
+            self.causes.push(last.next(step));
+        }
+        self
+    }
+
+    /// The same failure with another message, which may include its own.
+    pub fn reworded(self, message: impl Into<String>) -> Self {
+        Self { lasts: self.lasts, ..Self::of(self.code, message) }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, cause) in self.causes.iter().enumerate() {
+            let line = if n > 0 { "\nerror: " } else { "" };
+            write!(f, "{line}{cause}")?;
+        }
+        Ok(())
+    }
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let next = error.os_code().map_or("", next_step);
-        Self::new(Exit::of(error.kind()), format!("{error}{next}"))
+        let next = error.os_code().and_then(next_step).filter(|_| error.next_step().is_none());
+        let failure = Self::because(vec![error]);
+        match next {
+            Some(next) => failure.next(next),
+            None => failure,
+        }
     }
 }
 
 /// What to do when the operating system says no: it never says that itself.
-fn next_step(errno: i32) -> &'static str {
+fn next_step(errno: i32) -> Option<&'static str> {
     use rustix::io::Errno;
-    match Errno::from_raw_os_error(errno) {
-        Errno::NOENT => ". Next: make it, or name another",
-        Errno::ACCESS | Errno::PERM => ". Next: run as a user who may, or name another",
-        Errno::NOSPC | Errno::DQUOT => ". Next: free some space there, or name another place",
-        Errno::ROFS => ". Next: mount it so that it can be written, or name another",
-        Errno::NOTDIR => ". Next: name one whose parents are directories",
-        Errno::ISDIR => ". Next: name a file",
-        Errno::NAMETOOLONG => ". Next: a shorter one: a name has at most 255 bytes, a path 4095",
-        Errno::MFILE => ". Next: raise the limit of open files (ulimit -n)",
-        Errno::CONNREFUSED | Errno::CONNRESET => ". Next: see whether the server runs",
-        _ => "",
-    }
+    Some(match Errno::from_raw_os_error(errno) {
+        Errno::NOENT => "make it, or name another",
+        Errno::ACCESS | Errno::PERM => "run as a user who may, or name another",
+        Errno::NOSPC | Errno::DQUOT => "free some space there, or name another place",
+        Errno::ROFS => "mount it so that it can be written, or name another",
+        Errno::NOTDIR => "name one whose parents are directories",
+        Errno::ISDIR => "name a file",
+        Errno::NAMETOOLONG => "a shorter one: a name has at most 255 bytes, a path 4095",
+        Errno::MFILE => "raise the limit of open files (ulimit -n)",
+        Errno::CONNREFUSED | Errno::CONNRESET => "see whether the server runs",
+        _ => return None,
+    })
 }
 
 #[cfg(test)]
@@ -143,7 +189,7 @@ mod tests {
             ),
         ] {
             let error = std::io::Error::from_raw_os_error(errno);
-            assert!(Failure::io(&error, "making run").message.ends_with(next), "{error}");
+            assert!(Failure::io(&error, "making run").to_string().ends_with(next), "{error}");
         }
     }
 

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use block::units::format_size;
-use block::{Env, ErrorKind};
+use block::{Env, Error, ErrorKind};
 use engine::Engine;
-use graph::labels::{Glimpse, Labels, Opening, Refusal, Survey, Why};
+use graph::labels::{Glimpse, Labels, Opening, Survey};
 use graph::spec::Spec;
 use meta::{Label, Machine};
 
@@ -61,33 +61,18 @@ pub async fn survey(
 }
 
 /// What keeps a graph from being opened: every reason on a line of its own, the code of the first.
-pub fn refused(refusals: &[Refusal]) -> Failure {
-    let lines: Vec<_> = refusals.iter().map(Refusal::to_string).collect();
-    let exit = refusals.first().map_or(Exit::Other, |first| exit(first.why));
-    Failure::new(exit, lines.join("\nerror: "))
+pub fn refused(refusals: &[Error]) -> Failure {
+    Failure::because(refusals.to_vec())
 }
 
 /// How a look at them ends: as the command would that does more.
-pub fn judged(refusals: &[Refusal]) -> Result {
+pub fn judged(refusals: &[Error]) -> Result {
     if refusals.is_empty() { Ok(Exit::Ok) } else { Err(refused(refusals)) }
 }
 
 /// Whether it only says that somebody has the disk open.
-pub fn is_in_use(refusal: &Refusal) -> bool {
-    refusal.why == Why::Failed(ErrorKind::InUse)
-}
-
-fn exit(why: Why) -> Exit {
-    match why {
-        Why::Usage => Exit::Usage,
-        Why::Holds | Why::Foreign | Why::Twin | Why::Elsewhere => Exit::InUse,
-        Why::Newer => Exit::Unsupported,
-        Why::Damaged | Why::Older => Exit::Damaged,
-        Why::Renamed => Exit::Spec,
-        Why::Missing => Exit::NotFound,
-        Why::Apart | Why::Degraded => Exit::Degraded,
-        Why::Failed(kind) => Exit::of(kind),
-    }
+pub fn is_in_use(refusal: &Error) -> bool {
+    refusal.kind() == ErrorKind::InUse && refusal.reason().is_none()
 }
 
 /// What would become of each disk, a line for each.

@@ -46,8 +46,8 @@ fn main() -> ExitCode {
     match said().and_then(|()| Args::parse().run()) {
         Ok(exit) => ExitCode::from(exit.code()),
         Err(failure) => {
-            if !failure.message.is_empty() {
-                out::note(&format!("error: {}", failure.message));
+            if !failure.causes.is_empty() {
+                out::note(&format!("error: {}", failure));
             }
             ExitCode::from(failure.code)
         }

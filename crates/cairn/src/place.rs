@@ -70,10 +70,8 @@ pub fn state() -> PathBuf {
 pub fn text<P: AsRef<OsStr> + ?Sized>(path: &P) -> Result<&str> {
     let path = path.as_ref();
     path.to_str().ok_or_else(|| {
-        let why = format!(
-            "{path:?} is not UTF-8, and specs and labels hold nothing else. Next: rename it"
-        );
-        Failure::new(Exit::Usage, why)
+        let why = format!("{path:?} is not UTF-8, and specs and labels hold nothing else");
+        Failure::new(Exit::Usage, why).next("rename it")
     })
 }
 
@@ -87,10 +85,10 @@ pub fn check_socket(path: &Path, next: &str) -> Result<()> {
         return Ok(());
     }
     let why = format!(
-        "the control socket {}: the path has {bytes} bytes; at most {most} are possible. Next: {next}",
+        "the control socket {}: the path has {bytes} bytes; at most {most} are possible",
         path.display()
     );
-    Err(Failure::new(Exit::Usage, why))
+    Err(Failure::new(Exit::Usage, why).next(next.to_string()))
 }
 
 /// The directory of this command, for whoever is to begin relative paths there.
@@ -149,11 +147,9 @@ pub fn check(path: &Path) -> Result<()> {
     let found = std::fs::symlink_metadata(path).map_err(|error| Failure::io(&error, &shown))?;
     let user = rustix::process::geteuid().as_raw();
     if !found.is_dir() || found.uid() != user || found.mode() & 0o022 != 0 {
-        let why = format!(
-            "{shown} is not a directory of user {user} that nobody else can write. Next: remove it, \
-             or set XDG_RUNTIME_DIR to one that is"
-        );
-        return Err(Failure::new(Exit::Denied, why));
+        let why = format!("{shown} is not a directory of user {user} that nobody else can write");
+        return Err(Failure::new(Exit::Denied, why)
+            .next("remove it, or set XDG_RUNTIME_DIR to one that is"));
     }
     Ok(())
 }

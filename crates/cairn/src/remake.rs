@@ -177,12 +177,10 @@ impl Graph<'_> {
         if let Some(why) = nowhere_else(self.planned, self.named, self.seen, &cut, name) {
             let graph = &self.newest.graph_name;
             let end = there.inspection.lost_end().unwrap_or("end");
-            let why = format!(
-                "the {end} of {place} is not what was written there, and {why}. Next: bring back the disk as it was, or a \
-                 backup of it; if its bytes are known to be whole: cairn repair {graph} --trust {name}; if those of \
-                 another member of a mirror are: cairn import {graph} --trust MEMBER"
-            );
-            return Err(Failure::new(Exit::Degraded, why));
+            let why = format!("the {end} of {place} is not what was written there, and {why}");
+            return Err(Failure::new(Exit::Degraded, why).next(format!("bring back the disk as it was, or a backup of it; if its bytes are known to \
+                         be whole: cairn repair {graph} --trust {name}; if those of another member of \
+                         a mirror are: cairn import {graph} --trust MEMBER")));
         }
         forget_copies(&mut label, self.planned);
         let words = "all of it is copied there from the others at the next start".to_owned();
@@ -210,9 +208,8 @@ impl Graph<'_> {
         let number = match &there.inspection.label {
             Ok(Some((found, number))) if found.disk == label.disk => *number,
             _ => {
-                let why =
-                    format!("{place} is not {name} of {}. Next: name its place", label.graph_name);
-                return Err(Failure::new(Exit::Usage, why));
+                let why = format!("{place} is not {name} of {}", label.graph_name);
+                return Err(Failure::new(Exit::Usage, why).next("name its place"));
             }
         };
         let words = self.whose_bytes_count(said)?;
@@ -259,11 +256,10 @@ impl Graph<'_> {
         let Self { newest, seen, .. } = self;
         if let Some(other) = apart(newest, seen) {
             let why = format!(
-                "{} and {} were opened apart, and each says something else of the graph since. Next: leave one \
-                 of them away",
+                "{} and {} were opened apart, and each says something else of the graph since",
                 newest.disk_name, other.disk_name
             );
-            return Err(Failure::new(Exit::Degraded, why));
+            return Err(Failure::new(Exit::Degraded, why).next("leave one of them away"));
         }
         let is_away = |(name, known): &(&String, &Remembered)| {
             seen.iter().all(|seen| seen.label.disk != known.disk)
@@ -271,28 +267,27 @@ impl Graph<'_> {
         };
         if let Some((away, _)) = self.named.iter().find(is_away) {
             let why = format!(
-                "{away} of {} is not here either, and may know more than those that are. Next: bring it back; or \
-                 say where it is, if it has lost its label too: --disk {away}=PATH",
+                "{away} of {} is not here either, and may know more than those that are",
                 newest.graph_name
             );
-            return Err(Failure::new(Exit::Degraded, why));
+            return Err(Failure::new(Exit::Degraded, why).next(format!(
+                "bring it back; or say where it is, if it has lost its label too: --disk \
+                         {away}=PATH"
+            )));
         }
         let bits = seen.iter().fold(0, |bits, seen| bits | seen.label.unknown_read_only);
         if bits != 0 {
-            let why = format!(
-                "the labels have features that this version must not write: {bits:#x}. Next: use a newer version"
-            );
-            return Err(Failure::new(Exit::Unsupported, why));
+            let why =
+                format!("the labels have features that this version must not write: {bits:#x}");
+            return Err(Failure::new(Exit::Unsupported, why).next("use a newer version"));
         }
         let holders = seen.iter().filter_map(|seen| seen.label.holder.as_ref());
         let other = holders.into_iter().find(|holder| holder.id != here.id);
         if let Some(other) = other.filter(|_| !self.take) {
-            let why = format!(
-                "{} is open on the machine {other}. Next: stop it there, and repair it there; if that machine is gone \
-                 for good, --take",
-                newest.graph_name
-            );
-            return Err(Failure::new(Exit::InUse, why));
+            let why = format!("{} is open on the machine {other}", newest.graph_name);
+            return Err(Failure::new(Exit::InUse, why).next(
+                "stop it there, and repair it there; if that machine is gone for good, --take",
+            ));
         }
         Ok(())
     }
@@ -325,17 +320,16 @@ impl Graph<'_> {
                                  what it alone had, if they were away, is lost"
                 .to_owned()),
             (true, true) => {
-                let why =
-                    format!("{name} is copied from the others. Next: leave --trust {name} away");
-                Err(Failure::new(Exit::Usage, why))
+                let why = format!("{name} is copied from the others");
+                Err(Failure::new(Exit::Usage, why).next(format!("leave --trust {name} away")))
             }
             (false, true) => Ok(format!("{only} shows its bytes as they are")),
             (false, false) => {
                 let why = format!(
-                    "{only} has bytes that are on {name} alone, and nothing tells whether {place} has them. Next: if \
-                     it has, --trust {name}"
+                    "{only} has bytes that are on {name} alone, and nothing tells whether {place} \
+                         has them"
                 );
-                Err(Failure::new(Exit::Degraded, why))
+                Err(Failure::new(Exit::Degraded, why).next(format!("if it has, --trust {name}")))
             }
         }
     }
@@ -383,8 +377,8 @@ fn is_as_large(said: &Said<'_>, known: Remembered, there: &There) -> Result<()> 
     let (has, needs) = (there.inspection.size, Area::Back(known.data_bytes).range().end());
     if has < needs {
         let (has, needs) = (format_exact(has), format_exact(needs));
-        let why = format!("{place} has {has}, and {name} had {needs}. Next: find that disk");
-        return Err(Failure::new(Exit::NoSpace, why));
+        let why = format!("{place} has {has}, and {name} had {needs}");
+        return Err(Failure::new(Exit::NoSpace, why).next("find that disk"));
     }
     if there.block_size > known.block_size {
         let (has, had) = (there.block_size, known.block_size);

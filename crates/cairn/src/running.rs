@@ -46,8 +46,8 @@ impl At {
         }
         let found: Vec<_> = all.into_iter().filter(|client| is_it(client)).collect();
         if found.is_empty() {
-            let why = format!("no graph that is running {what}. Next: cairn ls");
-            return Err(Failure::new(Exit::NotFound, why));
+            let why = format!("no graph that is running {what}");
+            return Err(Failure::new(Exit::NotFound, why).next("cairn ls"));
         }
         only(found, &format!("could be meant: each {what}"))
     }
@@ -124,8 +124,8 @@ fn only(all: Vec<Client>, what: &str) -> Result<Client> {
     }
     let list = all.iter().map(|client| format!("\n  --at {}", client.path().display()));
     let (count, list) = (all.len(), list.collect::<String>());
-    let why = format!("{count} graphs {what}. Next: say which, with one of{list}");
-    Err(Failure::new(Exit::Usage, why))
+    let why = format!("{count} graphs {what}");
+    Err(Failure::new(Exit::Usage, why).next(format!("say which, with one of{list}")))
 }
 
 /// What `--at` says: a word that is no file is the name of a graph.
@@ -149,10 +149,15 @@ fn is_not_kept(name: &str) -> Result<()> {
     let kept = daemon().and_then(|daemon| daemon.daemon().ok());
     let graphs = kept.into_iter().flat_map(|daemon| daemon.graphs);
     let Some(kept) = graphs.into_iter().find(|graph| graph.name == name) else { return Ok(()) };
-    let problem = kept.problem.map(|problem| format!(": {}", problem.message)).unwrap_or_default();
-    let why = format!("{name} is kept by the daemon, and does not run now{problem}");
-    let next = if why.contains("Next: ") { "" } else { ". Next: cairn status" };
-    Err(Failure::new(Exit::Damaged, format!("{why}{next}")))
+    let words = format!("{name} is kept by the daemon, and does not run now");
+    Err(match kept.problem {
+        None => Failure::new(Exit::Damaged, words).next("cairn status"),
+        Some(problem) => {
+            let words = format!("{words}: {}", problem.message);
+            let next = problem.next.unwrap_or_else(|| "cairn status".to_owned());
+            Failure::new(Exit::Damaged, words).next(next)
+        }
+    })
 }
 
 fn is_called(client: &Client, name: &str) -> bool {
@@ -195,12 +200,28 @@ pub fn daemon() -> Option<Client> {
 
 impl From<Problem> for Failure {
     fn from(problem: Problem) -> Self {
-        Self::of(problem.exit, problem.message)
+        let failure = Self::of(problem.exit, problem.message);
+        match problem.next {
+            Some(next) => failure.next(next),
+            None => failure,
+        }
     }
 }
 
 impl From<Failure> for Problem {
     fn from(failure: Failure) -> Self {
-        Self { exit: failure.code, message: failure.message }
+        let problem = Self::new(failure.code, "");
+        match &failure.causes[..] {
+            [cause] => {
+                let message = match cause.place() {
+                    Some(place) => format!("{place}: {}", cause.message()),
+                    None => cause.message().to_owned(),
+                };
+                let next = cause.next_step().map(str::to_owned);
+                let reason = cause.reason().map(|reason| reason.code().to_owned());
+                Self { message, next, reason, ..problem }
+            }
+            _ => Self { message: failure.to_string(), ..problem },
+        }
     }
 }

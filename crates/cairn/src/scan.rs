@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use block::{Env, Lower};
+use block::{Env, Error, Lower};
 use engine::Engine;
 use meta::{Inspection, Label, Seen, Store, Wrong};
 use serde::Serialize;
@@ -30,8 +30,9 @@ pub struct Sight {
 pub struct Skipped {
     /// The disk, as it can be shown.
     pub path: String,
-    /// Why, in words.
-    pub why: String,
+    /// Why it was skipped.
+    #[serde(serialize_with = "as_text")]
+    pub why: Error,
     /// Of one that somebody has open: its label.
     #[serde(skip)]
     pub label: Option<Label>,
@@ -84,19 +85,23 @@ async fn each<T>(
         };
         match looked.await {
             Ok(looked) => found.extend(looked),
-            Err(failure) => {
+            Err(mut failure) => {
                 let in_use = failure.code == Exit::InUse.code();
                 let label = in_use.then(|| label_in_use(&path)).flatten();
                 let path = path.display().to_string();
-                // The device and its disk have one name here, and each says it.
-                let once = failure.message.strip_prefix(&format!("{path}: "));
-                let once = once.filter(|once| once.starts_with(&path));
-                let why = once.unwrap_or(&failure.message).to_owned();
+                let why = failure.causes.pop().expect("each failure here has a cause");
+                // The device and its disk have one name here, and the message says it as well.
+                let why = if why.place() == Some(&path) { why.without_place() } else { why };
                 skipped.push(Skipped { path, why, label });
             }
         }
     }
     Ok((found, skipped))
+}
+
+/// Serializes an error as its text.
+pub fn as_text<S: serde::Serializer>(error: &Error, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(error)
 }
 
 /// What is said where no graph was found.
@@ -111,7 +116,7 @@ pub fn no_label(skipped: &[Skipped]) -> &'static str {
 /// Of a disk whose label cannot be used nobody knows whose it is.
 fn unread(path: &Path, wrong: &Wrong) -> Failure {
     let next = next_for(&path.display().to_string(), wrong);
-    Failure::new(Exit::Damaged, format!("{} has {wrong}. Next: {next}", path.display()))
+    Failure::new(Exit::Damaged, format!("{} has {wrong}", path.display())).next(next.to_string())
 }
 
 /// What to do about a label that cannot be used.
@@ -119,7 +124,8 @@ pub fn next_for(place: &str, wrong: &Wrong) -> String {
     match wrong {
         Wrong::Version(_) | Wrong::Features(_) => "use a newer version of Cairn".to_owned(),
         Wrong::NoMagic | Wrong::Damaged(_) => format!(
-            "cairn repair GRAPH --plan --disk NAME={place} tells whether its graph knows enough to give it back"
+            "cairn repair GRAPH --plan --disk NAME={place} tells whether its graph knows \
+                         enough to give it back"
         ),
     }
 }
@@ -151,11 +157,12 @@ fn candidates(directory: &Path) -> Result<Vec<PathBuf>> {
     paths.sort();
     if paths.len() > LOOKED_AT_MAX {
         let why = format!(
-            "{} block devices and files here; at most {LOOKED_AT_MAX} are looked at. Next: \
-             --directory DIR, where only the disks are",
+            "{} block devices and files here; at most {LOOKED_AT_MAX} are looked at",
             paths.len()
         );
-        return Err(Failure::new(Exit::Usage, why));
+        return Err(
+            Failure::new(Exit::Usage, why).next("--directory DIR, where only the disks are")
+        );
     }
     Ok(paths)
 }

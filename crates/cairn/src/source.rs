@@ -40,10 +40,10 @@ impl Source {
         use std::os::unix::fs::FileTypeExt;
         let shown = path.display();
         let found = std::fs::metadata(path).map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => Failure::new(
-                Exit::NotFound,
-                format!("{shown}: there is no such file. Next: {}", next(path)),
-            ),
+            std::io::ErrorKind::NotFound => {
+                Failure::new(Exit::NotFound, format!("{shown}: there is no such file"))
+                    .next(next(path).to_string())
+            }
             _ => Failure::io(&error, &shown),
         })?;
         let kind = found.file_type();
@@ -55,7 +55,7 @@ impl Source {
             Ok(Self::Device(path.to_owned()))
         } else {
             let what = "neither a spec (.toml), nor a file, nor a block device";
-            Err(Failure::new(Exit::Usage, format!("{shown} is {what}. Next: name one of them")))
+            Err(Failure::new(Exit::Usage, format!("{shown} is {what}")).next("name one of them"))
         }
     }
 

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use api::{Finding, Soundness};
-use block::{Control, Env, ErrorKind, Health, Report};
+use block::{Control, Env, Error, ErrorKind, Health, Report};
 use engine::Engine;
 use graph::Graph;
-use graph::labels::{Labels, Opening, Refusal, Survey};
-use graph::spec::{Planned, Role, Spec};
+use graph::labels::{Labels, Opening, Survey};
+use graph::spec::{Faults, Planned, Role, Spec};
 use meta::Label;
 
-use crate::check::{nowhere, parted};
+use crate::check::nowhere;
 use crate::labels::{name_of, opening};
 use crate::registry::REGISTRY;
 use crate::scan::place;
@@ -59,7 +59,8 @@ pub async fn check(
         let mut names = beneath.nodes.iter().map(|node| node.name.as_str());
         if let Some((on, lacks)) = names.find_map(|name| locked.get_key_value(name)) {
             let words = format!("what it keeps is on {on}, and was not looked at without {lacks}");
-            found.push(finding(&node.name, Soundness::Sound, words));
+            let why = Error::new(ErrorKind::Denied, words);
+            found.push(finding(&node.name, Soundness::Sound, &why));
             continue;
         }
         let engine = Engine::new(env.pool());
@@ -81,7 +82,7 @@ async fn ask(
     newest: &Label,
     device: &str,
     places: &BTreeMap<String, PathBuf>,
-) -> Result<Answer, String> {
+) -> Result<Answer, Vec<Error>> {
     let Opened { planned, labels } = open(env, engine, newest, device, places).await?;
     let graph = match Graph::build_on(&planned, Some(&labels), engine, env).await {
         Ok(graph) => graph,
@@ -98,7 +99,7 @@ async fn open(
     newest: &Label,
     device: &str,
     places: &BTreeMap<String, PathBuf>,
-) -> Result<Opened, String> {
+) -> Result<Opened, Vec<Error>> {
     let here = places.iter().map(|(name, path)| (name.clone(), place(path)));
     let mut local = nowhere(newest);
     local.disks.extend(here);
@@ -106,34 +107,31 @@ async fn open(
     let opening = Opening { degraded: true, take: true, changes: true, ..opening() };
     let survey = Survey::take(&spec, REGISTRY, env, engine, opening, true, None).await;
     if !survey.refusals().is_empty() {
-        return Err(said(survey.refusals()));
+        return Err(survey.refusals().to_vec());
     }
     let planned = spec.plan_over(REGISTRY, env, &survey.facts()).await;
-    let mut planned = planned.map_err(|faults| faults.to_string())?.down_from(device);
+    let faulty = |faults: Faults| vec![Error::new(ErrorKind::Invalid, faults.to_string())];
+    let mut planned = planned.map_err(faulty)?.down_from(device);
     planned.refuse_all_writes();
-    let labels = survey.begin(&planned).await.map_err(|refusals| said(&refusals))?;
+    let labels = survey.begin(&planned).await?;
     Ok(Opened { planned, labels })
 }
 
-fn said(refusals: &[Refusal]) -> String {
-    refusals.iter().map(Refusal::to_string).collect::<Vec<_>>().join("; ")
-}
-
-/// What is to be said of what a device keeps.
-fn told(device: &str, asked: Result<Answer, String>) -> Vec<Finding> {
-    let unseen = |why: String| {
-        let words = format!("what it keeps was not looked at: {why}");
-        vec![finding(device, Soundness::Sound, words)]
+/// The findings about the state of a device.
+fn told(device: &str, asked: Result<Answer, Vec<Error>>) -> Vec<Finding> {
+    let unseen = |why: &Error| {
+        let why = why.clone().message_after("what it keeps was not looked at");
+        finding(device, Soundness::Sound, &why)
     };
     match asked {
-        Err(why) => unseen(why),
+        Err(refusals) => refusals.iter().map(unseen).collect(),
         // Nothing was ever stored.
         Ok(Err(error)) if error.kind() == ErrorKind::ReadOnly => Vec::new(),
         // Nobody has said that it may do without what is not there.
-        Ok(Err(error)) if error.kind() == ErrorKind::Degraded => unseen(error.to_string()),
+        Ok(Err(error)) if error.kind() == ErrorKind::Degraded => vec![unseen(&error)],
         Ok(Err(error)) => {
-            let words = format!("what it keeps cannot be opened: {error}");
-            vec![finding(device, Soundness::Damaged, words)]
+            let why = error.message_after("what it keeps cannot be opened");
+            vec![finding(device, Soundness::Damaged, &why)]
         }
         Ok(Ok(report)) => wrong(device, &report),
     }
@@ -149,17 +147,16 @@ fn wrong(device: &str, report: &Report) -> Vec<Finding> {
     let told = report.wrong.iter().take(TOLD_MAX).cloned();
     let more = report.wrong.len().saturating_sub(TOLD_MAX);
     let more = (more > 0).then(|| format!("and {more} more of {}", report.summary));
-    told.chain(more).map(|words| finding(device, soundness, words)).collect()
+    let all = told.chain(more).map(|words| Error::new(ErrorKind::Corrupt, words));
+    all.map(|why| finding(device, soundness, &why)).collect()
 }
 
-fn finding(device: &str, soundness: Soundness, words: String) -> Finding {
-    let (words, said) = parted(&words);
-    let next = match soundness {
-        _ if !said.is_empty() => said,
+fn finding(device: &str, soundness: Soundness, why: &Error) -> Finding {
+    let next = why.next_step().unwrap_or(match soundness {
         Soundness::Sound | Soundness::InUse => "",
         Soundness::Repairable => "serve it: the next writes put it right",
         Soundness::Damaged => "restore its disks from a copy",
-    };
-    let (words, next) = (words.to_owned(), next.to_owned());
+    });
+    let (words, next) = (why.message().to_owned(), next.to_owned());
     Finding { soundness, name: Some(device.to_owned()), words, next }
 }

@@ -261,11 +261,9 @@ impl Engine {
             block: below(|reserve| reserve.block).max(device.info().block_size),
         };
         let too_much = |need: String, most: String| {
-            let words = format!(
-                "one request through {name} may need {need}; at most {most}. Next: fewer devices \
-                 that fan out or change bytes above each other"
-            );
-            Err(Error::new(ErrorKind::Limit, words))
+            let words = format!("one request through {name} may need {need}; at most {most}");
+            Err(Error::new(ErrorKind::Limit, words)
+                .next("fewer devices that fan out or change bytes above each other"))
         };
         if reserve.slots > REQUEST_SLOTS_MAX {
             let slots = |count| format!("{count} slots");

@@ -552,11 +552,8 @@ impl Graph {
 
     fn handled(&self, member: &Member, control: &Control) -> Handled {
         if *control != Control::Report && self.closed.borrow().contains(&member.name) {
-            let words = format!(
-                "{} is made anew just now, by a change of its graph. Next: ask again",
-                member.name
-            );
-            return Handled::Done(Err(Error::new(ErrorKind::InUse, words)));
+            let words = format!("{} is made anew just now, by a change of its graph", member.name);
+            return Handled::Done(Err(Error::new(ErrorKind::InUse, words).next("ask again")));
         }
         match &member.body {
             Body::Device(device) | Body::Labelled(device, _) => device.control(control),

@@ -77,7 +77,8 @@ pub(crate) fn take_over(
 
 fn not_counted(side: &Side, counts: &Path, error: &std::io::Error) {
     side.note(&format!(
-        "warning: {}: {error}: it is not counted how often requests come again. Next: make room in /run",
+        "warning: {}: {error}: it is not counted how often requests come again. Next: \
+                         make room in /run",
         counts.display()
     ));
 }
@@ -165,13 +166,8 @@ impl Channel for Fuse {
         let mut bytes = buf.write();
         sys::lock_memory(&mut bytes).map_err(|error| {
             let len = bytes.len();
-            Error::new(
-                ErrorKind::Limit,
-                format!(
-                    "locking {len} bytes of memory: {error}. Next: raise the limit of locked memory \
-                     (ulimit -l), or give CAP_IPC_LOCK"
-                ),
-            )
+            Error::new(ErrorKind::Limit, format!("locking {len} bytes of memory: {error}"))
+                .next("raise the limit of locked memory (ulimit -l), or give CAP_IPC_LOCK")
         })
     }
 

@@ -50,7 +50,7 @@ pub(crate) fn start(engine: Engine, queue: &Arc<Queue>) -> Result<(Running, Stri
     }
     let error = match Ring::new() {
         Ok(ring) => {
-            let words = ring.message().to_owned();
+            let words = ring.words().to_owned();
             return Ok((Running::Ring(Box::new(ring)), words));
         }
         Err(error) => error,

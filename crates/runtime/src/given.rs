@@ -118,10 +118,12 @@ fn secret_memory(who: &str) -> Result<OwnedFd> {
         let error = io::Error::last_os_error();
         let words = format!(
             "the key of {who} cannot be kept for the process after this one: {error} \
-             (memfd_secret). Next: start the kernel with secretmem.enable=1; or a source that can be \
-             read again, file:PATH or credential:NAME"
+                         (memfd_secret)"
         );
-        return Err(Error::new(ErrorKind::Unsupported, words));
+        return Err(Error::new(ErrorKind::Unsupported, words).next(
+            "start the kernel with secretmem.enable=1; or a source that can be read again, \
+                         file:PATH or credential:NAME",
+        ));
     }
     // SAFETY: it was opened just now, and is nobody else's.
     let memory = unsafe { OwnedFd::from_raw_fd(fd as i32) };

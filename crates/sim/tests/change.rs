@@ -7,10 +7,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::Address;
-use block::{ByteRange, Control, ErrorKind, Kept, Op};
+use block::{ByteRange, Control, ErrorKind, Kept, Op, Reason};
 use common::{DATA_BYTES, LIMIT, NS_MAX, PIECE, Rig, moments, opening, piece, text};
 use export::nbd::{Export, Limits, Server};
-use graph::labels::{Opening, Why};
+use graph::labels::Opening;
 use graph::live::{Live, Unchanged};
 use kinds::mirror::record::Record;
 use meta::Area;
@@ -471,7 +471,9 @@ fn start_rejects_migration_that_has_ended() {
         become_graph(&rig, &live, after);
         images = rig.disks.iter().map(|disk| disk.image()).collect();
         match Rig::of(&images).try_open(during) {
-            Err(Unchanged::Refused(why)) => assert_eq!(why[0].why, Why::Renamed, "{}", why[0]),
+            Err(Unchanged::Refused(why)) => {
+                assert_eq!(why[0].reason(), Some(Reason::LabelForgotten), "{}", why[0])
+            }
             Err(unchanged) => panic!("{unchanged:?}"),
             Ok(_) => panic!("it would move again: {during}"),
         }

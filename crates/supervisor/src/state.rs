@@ -51,8 +51,8 @@ impl State {
         let failed = |error: &io::Error| Error::io(error, path.display());
         let path = std::path::absolute(path).map_err(|error| failed(&error))?;
         if std::fs::metadata(&path).is_ok_and(|found| !found.is_dir()) {
-            let words = format!("{} is no directory. Next: another --state", path.display());
-            return Err(Error::new(ErrorKind::Invalid, words));
+            let words = format!("{} is no directory", path.display());
+            return Err(Error::new(ErrorKind::Invalid, words).next("another --state"));
         }
         let mut builder = std::fs::DirBuilder::new();
         builder.recursive(true).mode(0o700).create(&path).map_err(|error| failed(&error))?;
@@ -223,13 +223,13 @@ fn check(path: &Path) -> Result<()> {
         return Ok(());
     }
     let words = format!(
-        "{} belongs to user {} and has mode {:03o}; what is in it is for user {user} alone. Next: \
-         chmod 700, or another --state",
+        "{} belongs to user {} and has mode {:03o}; what is in it is for user {user} \
+                         alone",
         path.display(),
         found.uid(),
         found.mode() & 0o777
     );
-    Err(Error::new(ErrorKind::Denied, words))
+    Err(Error::new(ErrorKind::Denied, words).next("chmod 700, or another --state"))
 }
 
 #[cfg(test)]

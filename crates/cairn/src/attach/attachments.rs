@@ -136,7 +136,7 @@ impl Attachments {
             }
             one.behind.resized();
             if let Err(failure) = step(one.claim.name(), Step::Resize).await {
-                notes.push(keeps_its_size(&one.view.path, &failure.message));
+                notes.push(keeps_its_size(&one.view.path, &failure.to_string()));
             }
         }
         notes
@@ -208,7 +208,7 @@ impl Attachments {
                 }
                 Err(failure) => out::note(&format!(
                     "{path}: {}; it answers with I/O errors from now on, and is taken away",
-                    failure.message
+                    failure
                 )),
             }
         }
@@ -235,7 +235,7 @@ impl Attachments {
     async fn grow(&self, kept: &Kept) {
         let why = match self.0.env.within(GROW, step(&kept.name, Step::Resize)).await {
             Some(Ok(_)) => return,
-            Some(Err(failure)) => failure.message,
+            Some(Err(failure)) => failure.to_string(),
             None => format!("not done after {}", format_duration(GROW)),
         };
         out::note(&keeps_its_size(&kept.name.link().display().to_string(), &why));
@@ -272,7 +272,7 @@ impl Attachments {
         let path = name.link().display().to_string();
         match self.0.env.within(CLEAR, step(name, Step::Clear)).await {
             Some(Ok(_)) => {}
-            Some(Err(failure)) => out::note(&format!("warning: {path}: {}", failure.message)),
+            Some(Err(failure)) => out::note(&format!("warning: {path}: {}", failure)),
             None => out::note(&format!(
                 "warning: {path}: not away after {}: somebody still holds its mount",
                 format_duration(CLEAR)
@@ -345,7 +345,8 @@ impl Attachments {
                 one.behind.withdraw();
                 let path = &one.view.path;
                 out::note(&format!(
-                    "{path}: somebody ended its {}; it answers with I/O errors. Next: cairn detach {}",
+                    "{path}: somebody ended its {}; it answers with I/O errors. Next: cairn detach \
+                         {}",
                     one.behind.what(),
                     one.view.name
                 ));
@@ -413,7 +414,7 @@ impl Attachments {
                 let patience = deadline.since(self.0.env.now());
                 if failure.code == Exit::InUse.code() {
                     let wait = format_duration(patience);
-                    out::note(&format!("{}; waiting up to {wait} for that", failure.message));
+                    out::note(&format!("{}; waiting up to {wait} for that", failure));
                 }
                 released = one.release(patience, true).await;
             }
@@ -424,7 +425,7 @@ impl Attachments {
                 }
                 Err(failure) => behind.push(format!(
                     "{}. It answers with I/O errors from now on; what it had not written is lost",
-                    failure.message
+                    failure
                 )),
             }
         }
@@ -499,10 +500,10 @@ pub fn must_be_root(uri: Option<&str>) -> Result<()> {
     }
     let uri = uri.map_or_else(|| "URI".to_owned(), |uri| format!("'{uri}'"));
     let why = format!(
-        "attaching needs root, and process {} runs as user {}: only root may mount and make block \
-         devices. Next: serve as root, or sudo cairn attach {uri}",
+        "attaching needs root, and process {} runs as user {}: only root may mount and \
+                         make block devices",
         std::process::id(),
         user.as_raw()
     );
-    Err(Failure::new(Exit::Denied, why))
+    Err(Failure::new(Exit::Denied, why).next(format!("serve as root, or sudo cairn attach {uri}")))
 }

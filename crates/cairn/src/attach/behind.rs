@@ -41,16 +41,16 @@ pub fn choose(by: Option<Means>) -> Result<Means> {
     const NO_NBD: &str = "this kernel has no NBD client (no /sys/module/nbd, no /dev/nbd0)";
     match (by, attach::has_nbd()) {
         (Some(Means::Nbd), false) => {
-            let why = format!("{NO_NBD}. Next: modprobe nbd, or --by fuse");
-            Err(Failure::new(Exit::Unsupported, why))
+            let why = NO_NBD.to_string();
+            Err(Failure::new(Exit::Unsupported, why).next("modprobe nbd, or --by fuse"))
         }
         (Some(by), _) => Ok(by),
         (None, has_nbd) => match attach::has_fuse() {
             Ok(()) => Ok(Means::Fuse),
             Err(_) if has_nbd => Ok(Means::Nbd),
             Err(error) => {
-                let why = format!("{error}; and {NO_NBD}. Next: modprobe fuse, or modprobe nbd");
-                Err(Failure::new(Exit::Unsupported, why))
+                let why = format!("{error}; and {NO_NBD}");
+                Err(Failure::new(Exit::Unsupported, why).next("modprobe fuse, or modprobe nbd"))
             }
         },
     }

@@ -74,7 +74,7 @@ fn sample(graph: &KeptGraph) -> Option<Sample> {
 }
 
 fn gone() -> Problem {
-    Problem { exit: 1, message: "the daemon is going down".to_owned() }
+    Problem::new(1, "the daemon is going down".to_owned())
 }
 
 /// What is kept of a request, and the words for its first start alone.

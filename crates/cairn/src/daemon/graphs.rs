@@ -125,7 +125,7 @@ impl Graphs {
                     });
                 }
                 Err(failure) => {
-                    out::note(&format!("{}: {}", entry.name, failure.message));
+                    out::note(&format!("{}: {}", entry.name, failure));
                     self.all().insert(entry.name, Graph::Unreadable(failure.into()));
                 }
             }
@@ -370,7 +370,7 @@ impl Graphs {
                     tokio::spawn(async move { kept.start(Vec::new()).await });
                 }
             }
-            Err(failure) => out::note(&format!("{name}: {}", failure.message)),
+            Err(failure) => out::note(&format!("{name}: {}", failure)),
         }
     }
 
@@ -428,7 +428,7 @@ fn describe(name: &str, graph: &Graph) -> KeptGraph {
         pid: kept.pid,
         starts: kept.starts,
         held: kept.held,
-        problem: kept.failure.map(|Ended { code, why }| Problem { exit: code, message: why }),
+        problem: kept.failure.map(|Ended { code, why }| Problem::new(code, why)),
     }
 }
 
@@ -436,12 +436,8 @@ fn describe(name: &str, graph: &Graph) -> KeptGraph {
 fn not_at_rest(name: &str, ended: &Ended, standing: &Standing) -> Failure {
     let last =
         standing.failure.as_ref().map(|last| format!("; the one before ended: {}", last.why));
-    let why = format!(
-        "{name} is not at rest: {}{}. Next: cairn status",
-        ended.why,
-        last.unwrap_or_default()
-    );
-    Failure::of(ended.code, why)
+    let why = format!("{name} is not at rest: {}{}", ended.why, last.unwrap_or_default());
+    Failure::of(ended.code, why).next("cairn status")
 }
 
 fn failure(ended: Ended) -> Failure {

@@ -149,12 +149,12 @@ impl DaemonArgs {
     fn check_metrics(&self) -> Result<()> {
         match self.metrics {
             Some(at) if !at.ip().is_loopback() => {
-                let why = format!(
-                    "--metrics {at}: whoever could reach it would be told everything. Next: an \
-                     address of loopback, as 127.0.0.1:{}, and a proxy before it",
+                let why =
+                    format!("--metrics {at}: whoever could reach it would be told everything");
+                Err(Failure::new(Exit::Usage, why).next(format!(
+                    "an address of loopback, as 127.0.0.1:{}, and a proxy before it",
                     at.port()
-                );
-                Err(Failure::new(Exit::Usage, why))
+                )))
             }
             _ => Ok(()),
         }
@@ -211,15 +211,13 @@ fn open_socket() -> Result<DaemonSocket> {
         let shown = path.display();
         match error.kind() {
             ErrorKind::AddrInUse => {
-                let why = format!(
-                    "{shown}: a daemon answers there. Next: --replace, to take its place; or another \
-                     XDG_RUNTIME_DIR"
-                );
+                let why = format!("{shown}: a daemon answers there");
                 Failure::new(Exit::InUse, why)
+                    .next("--replace, to take its place; or another XDG_RUNTIME_DIR")
             }
             ErrorKind::AlreadyExists => {
-                let why = format!("{shown} is there already, and no socket. Next: remove it");
-                Failure::new(Exit::InUse, why)
+                let why = format!("{shown} is there already, and no socket");
+                Failure::new(Exit::InUse, why).next("remove it")
             }
             _ => Failure::io(&error, format_args!("opening the control socket {shown}")),
         }

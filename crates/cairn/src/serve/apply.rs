@@ -171,7 +171,7 @@ impl Serving {
             let note = format!(
                 "warning: what the daemon keeps of it was not written: {}. If its disks have no labels, the next start \
                  is of the spec before. Next: see to that, and apply once more",
-                failure.message
+                failure
             );
             out::note(&note);
             notes.push(note);
@@ -219,8 +219,8 @@ impl Serving {
             return Ok(());
         }
         let why = "[nbd] says something else than at the start, and clients know where they are \
-                   connected. Next: stop, and start with the new spec";
-        Err(Failure::new(Exit::Unsupported, why))
+                         connected";
+        Err(Failure::new(Exit::Unsupported, why).next("stop, and start with the new spec"))
     }
 
     fn nobody_uses_what_goes(&self, planned: &Planned) -> Result<()> {
@@ -228,14 +228,13 @@ impl Serving {
         let gone = now.graph.exports().iter().map(|export| &export.name);
         for name in gone.filter(|name| planned.exports.iter().all(|kept| kept.name != **name)) {
             if let Some(attached) = self.attachments.of(name) {
-                let why = format!("{name} is {attached}. Next: cairn detach {attached}");
-                return Err(Failure::new(Exit::InUse, why));
+                let why = format!("{name} is {attached}");
+                return Err(Failure::new(Exit::InUse, why).next(format!("cairn detach {attached}")));
             }
             let clients = self.server.connections_to(name);
             if clients > 0 {
-                let why =
-                    format!("{name} has clients ({clients}). Next: let them disconnect first");
-                return Err(Failure::new(Exit::InUse, why));
+                let why = format!("{name} has clients ({clients})");
+                return Err(Failure::new(Exit::InUse, why).next("let them disconnect first"));
             }
         }
         Ok(())
@@ -272,11 +271,11 @@ pub(super) fn here(directory: &Path, what: &str) -> Result<()> {
         return Ok(());
     }
     let why = format!(
-        "{what} would begin in {}, and the graph is served from {}. Next: apply it from there",
+        "{what} would begin in {}, and the graph is served from {}",
         directory.display(),
         here.display()
     );
-    Err(Failure::new(Exit::Usage, why))
+    Err(Failure::new(Exit::Usage, why).next("apply it from there"))
 }
 
 fn applied(graph: String, changes: Changes, notes: Vec<String>) -> Applied {
@@ -295,10 +294,10 @@ pub fn told(unchanged: Unchanged) -> Failure {
         Unchanged::Failed(error) => error.into(),
         Unchanged::Lost { change, back } => {
             let why = format!(
-                "{change}; and what was there before could not be opened again: {back}. Clients get \
-                 errors. Next: stop, and start again"
+                "{change}; and what was there before could not be opened again: {back}. \
+                         Clients get errors"
             );
-            Failure::new(Exit::Io, why)
+            Failure::new(Exit::Io, why).next("stop, and start again")
         }
     }
 }

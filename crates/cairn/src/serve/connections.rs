@@ -31,7 +31,7 @@ impl Serving {
             return;
         }
         if let Err(failure) = self.entrust_connections(&all) {
-            out::note(&format!("warning: connections end with this process: {}", failure.message));
+            out::note(&format!("warning: connections end with this process: {}", failure));
             all.iter().for_each(|(_, socket)| socket.shutdown());
         }
     }
@@ -61,7 +61,7 @@ impl Serving {
                     .filter_map(|(place, state)| self.take_connection(place, state).err())
                     .collect()
             }
-            Err(failure) => vec![failure.message],
+            Err(failure) => vec![failure.to_string()],
         };
         for why in closed {
             out::note(&format!("a connection of the process before is closed: {why}"));

@@ -48,11 +48,10 @@ impl Growth {
         };
         let Some(wanted_bytes) = request.size_bytes else { return Ok(None) };
         let Some(path) = disk.given.text("file") else {
-            let why = format!(
-                "{name} is no file, so its size is not Cairn's to change. Next: make it larger where it \
-                 comes from, then cairn device resize {name}"
-            );
-            return Err(Failure::new(Exit::Unsupported, why));
+            let why = format!("{name} is no file, so its size is not Cairn's to change");
+            return Err(Failure::new(Exit::Unsupported, why).next(format!(
+                "make it larger where it comes from, then cairn device resize {name}"
+            )));
         };
         let around = if disk.labelled { 2 * meta::AREA_BYTES } else { 0 };
         let is_bytes = disk.info.size + around;

@@ -98,7 +98,7 @@ impl Serving {
             match self.leave(&turn, &moving, &stays).await {
                 Ok(()) => out::note(&format!("{}: the bytes are on {stays}", moving.name)),
                 Err(failure) => {
-                    let (name, why) = (&moving.name, failure.message);
+                    let (name, why) = (&moving.name, failure.to_string());
                     out::note(&format!("warning: {name} is done, and does not leave: {why}"));
                 }
             }
@@ -140,8 +140,8 @@ impl Serving {
         // One that has just begun could still go as if it had not, and might have moved something by then.
         let goes = |moving: &Move| !spec.has(&moving.name) && self.is_done(&moving.name).is_none();
         if before.moves().iter().any(|moving| !to_move.is_empty() || goes(moving)) {
-            let why = "bytes are on their way already. Next: cairn job ls";
-            return Err(Failure::new(Exit::InUse, why));
+            let why = "bytes are on their way already";
+            return Err(Failure::new(Exit::InUse, why).next("cairn job ls"));
         }
         for (from, to) in to_move {
             let name = spec.name_for_move(&to);

@@ -334,5 +334,5 @@ pub fn refused(error: block::Error) -> Problem {
 }
 
 pub fn problem(exit: Exit, message: String) -> Problem {
-    Problem { exit: exit.code(), message }
+    Problem::new(exit.code(), message)
 }

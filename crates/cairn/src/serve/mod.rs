@@ -290,7 +290,7 @@ impl Serving {
 
 /// Why an export that is to be a device is none.
 fn no_device(export: &str, failure: &Failure) -> String {
-    format!("warning: {export} is no device: {}", failure.message)
+    format!("warning: {export} is no device: {}", failure)
 }
 
 /// What clients are offered: an export that was there before is the same one.
@@ -444,7 +444,7 @@ impl ServeOptions {
             let text = || banner::text(&planned, &serving.attachments.views());
             if let Err(failure) = form.print(&serving.view(), text) {
                 // It serves all the same.
-                out::note(&format!("warning: {}", failure.message));
+                out::note(&format!("warning: {}", failure));
             }
         }
         Ok(core.block_on(serving.until_signal(&mut signals, self.stop_timeout)))
@@ -532,7 +532,7 @@ fn open_control(at: Option<&Path>, serving: &Rc<Serving>) -> Result<api::Server>
     api::Server::start(&path, bridge).map_err(|error| {
         let shown = path.display();
         let in_use =
-            |why: &str| Failure::new(Exit::InUse, format!("{shown}: {why}. Next: another --at"));
+            |why: &str| Failure::new(Exit::InUse, format!("{shown}: {why}")).next("another --at");
         match error.kind() {
             ErrorKind::AddrInUse => in_use("a graph is controlled there already"),
             ErrorKind::AlreadyExists => in_use("this is there already, and no socket"),

@@ -94,12 +94,11 @@ impl Serving {
             here(&request.directory, "paths")?;
         }
         if let [moving, ..] = &self.spec.borrow().moves()[..] {
-            let why = format!(
-                "the bytes of {} are on their way to {}. Next: cairn job cancel {} brings them back; \
-                 or wait, and undo then",
-                moving.from, moving.to, moving.name
-            );
-            return Err(Failure::new(Exit::InUse, why));
+            let why = format!("the bytes of {} are on their way to {}", moving.from, moving.to);
+            return Err(Failure::new(Exit::InUse, why).next(format!(
+                "cairn job cancel {} brings them back; or wait, and undo then",
+                moving.name
+            )));
         }
         let UndoRequest { to, disks, keys, options, .. } = request;
         let UndoRequest { wipe, move_bytes, speed_bytes, dry_run, .. } = request;
@@ -187,9 +186,8 @@ fn uuids(text: &str) -> BTreeMap<String, Uuid> {
 
 fn kept(labels: Option<&Labels>) -> Result<&Labels> {
     labels.ok_or_else(|| {
-        let why = "nothing keeps what this graph was before: it has no labelled disks. Next: cairn \
-                   apply with the spec that it had";
-        Failure::new(Exit::Unsupported, why)
+        let why = "nothing keeps what this graph was before: it has no labelled disks";
+        Failure::new(Exit::Unsupported, why).next("cairn apply with the spec that it had")
     })
 }
 

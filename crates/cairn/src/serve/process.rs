@@ -32,11 +32,10 @@ pub fn raise_limits() -> Result<()> {
     }
     match getrlimit(Resource::Nofile).current {
         Some(most) if most < FILES_MIN => {
-            let why = format!(
-                "at most {most} files may be open at once, and a server needs {FILES_MIN}. Next: ulimit -n 1024, or \
-                 LimitNOFILE= of its service"
-            );
-            Err(Failure::new(Exit::of(ErrorKind::Limit), why))
+            let why =
+                format!("at most {most} files may be open at once, and a server needs {FILES_MIN}");
+            Err(Failure::new(Exit::of(ErrorKind::Limit), why)
+                .next("ulimit -n 1024, or LimitNOFILE= of its service"))
         }
         _ => Ok(()),
     }
@@ -83,11 +82,8 @@ impl PidFile {
             && Path::new(&format!("/proc/{pid}")).exists()
         {
             let shown = path.display();
-            let why = format!(
-                "{shown} belongs to process {pid}, which is running. Next: stop it, or choose \
-                 another --pidfile"
-            );
-            return Err(Failure::new(Exit::InUse, why));
+            let why = format!("{shown} belongs to process {pid}, which is running");
+            return Err(Failure::new(Exit::InUse, why).next("stop it, or choose another --pidfile"));
         }
         Ok(Self(path.to_owned()))
     }

@@ -83,7 +83,8 @@ pub fn main() -> ExitCode {
     let graph = args.file.parent().and_then(Path::file_name).map(OsStr::to_string_lossy);
     log::begin(args.log, graph.as_deref());
     let ended = args.run();
-    let Failure { code, message: why, lasts } = ended.map_or_else(|failure| failure, Failure::told);
+    let failure = ended.map_or_else(|failure| failure, Failure::told);
+    let (code, lasts, why) = (failure.code, failure.lasts, failure.to_string());
     if !why.is_empty() {
         out::note(&format!("error: {why}"));
     }
@@ -224,10 +225,9 @@ impl OnFile {
 /// # Errors
 /// `Usage` for what is no member of a mirror.
 pub fn trust(spec: &mut Spec, members: &[String]) -> Result<()> {
-    members
-        .iter()
-        .try_for_each(|member| spec.trust(member, REGISTRY))
-        .map_err(|why| Failure::new(Exit::Usage, format!("--trust {why}. Next: name one of these")))
+    members.iter().try_for_each(|member| spec.trust(member, REGISTRY)).map_err(|why| {
+        Failure::new(Exit::Usage, format!("--trust {why}")).next("name one of these")
+    })
 }
 
 /// What a daemon keeps of a graph, as a spec.
@@ -286,7 +286,7 @@ impl Serving {
     /// The same, and no more.
     pub(super) fn entrust_again(&self) {
         if let Err(failure) = self.entrust_all() {
-            out::note(&format!("warning: {}", failure.message));
+            out::note(&format!("warning: {}", failure));
         }
     }
 
@@ -301,7 +301,7 @@ impl Serving {
         let deadline = self.env.now().after(DAEMON_BACK);
         while let Err(failure) = self.entrust_all() {
             if self.env.now() >= deadline {
-                out::note(&format!("warning: {}", failure.message));
+                out::note(&format!("warning: {}", failure));
                 break;
             }
             self.env.sleep(DAEMON_LOOK).await;

@@ -75,9 +75,9 @@ fn of_others(failure: Failure, export: &str) -> Failure {
     let why = format!(
         "{}; or, if another user serves it, cairn attach 'nbd+unix:///{export}?socket=SOCKET', as their \
          cairn ls shows it",
-        failure.message
+        failure
     );
-    Failure { message: why, ..failure }
+    failure.reworded(why)
 }
 
 impl DetachArgs {
@@ -123,7 +123,7 @@ fn not_attached(name: &Name, failure: Failure) -> Failure {
     match still_used(name) {
         Some(users) => {
             let why = format!("nothing is attached here as {name}; {users}");
-            Failure { message: why, ..failure }
+            failure.reworded(why)
         }
         None => failure,
     }

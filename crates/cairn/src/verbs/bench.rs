@@ -103,8 +103,8 @@ impl BenchArgs {
     fn may_write(&self) -> Result<()> {
         let writes = !matches!(self.pattern, Pattern::RandomRead | Pattern::SequentialRead);
         if (writes || self.fill) && !self.yes {
-            let why = "this overwrites what the export holds. Next: add --yes, or only read";
-            return Err(Failure::new(Exit::Usage, why));
+            let why = "this overwrites what the export holds";
+            return Err(Failure::new(Exit::Usage, why).next("add --yes, or only read"));
         }
         Ok(())
     }

@@ -190,7 +190,7 @@ impl Found {
         text.extend(self.unread.iter().map(|finding| line("", finding)));
         let is_told = |one: &&Skipped| {
             let mut findings = self.graphs.iter().flat_map(|graph| &graph.findings);
-            findings.any(|finding| one.why.starts_with(&finding.words))
+            findings.any(|finding| one.why.message() == finding.words)
         };
         let skipped = self.skipped.iter().filter(|one| !is_told(one));
         text.extend(skipped.map(|Skipped { why, .. }| format!("skipped: {why}\n")));

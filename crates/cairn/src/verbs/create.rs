@@ -91,7 +91,7 @@ impl CreateArgs {
 
     fn is_there(&self) -> Failure {
         let shown = self.file.display();
-        let why = format!("{shown} is there already. Next: another name, or cairn info {shown}");
-        Failure::new(Exit::InUse, why)
+        let why = format!("{shown} is there already");
+        Failure::new(Exit::InUse, why).next(format!("another name, or cairn info {shown}"))
     }
 }

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use api::{Client, GraphSource};
 use block::units::format_duration;
-use block::{Env, KeySource};
+use block::{Env, Error, KeySource, Reason};
 use clap::Args;
 use engine::Engine;
-use graph::labels::{Opening, Refusal, Remembered, Survey, Why, disks};
+use graph::labels::{Opening, Remembered, Survey, disks};
 use graph::spec::{Local, Spec};
 use meta::{Label, Uuid};
 use serde::Serialize;
@@ -74,8 +74,8 @@ pub fn pair(text: &str) -> Result<(String, String), String> {
 pub fn keys(pairs: &[(String, String)]) -> Result<BTreeMap<String, String>> {
     for (device, source) in pairs {
         if let Err(why) = source.parse::<KeySource>() {
-            let why = format!("--key {device}=...: {why}. Next: --key {device}=file:PATH");
-            return Err(Failure::new(Exit::Usage, why));
+            let why = format!("--key {device}=...: {why}");
+            return Err(Failure::new(Exit::Usage, why).next(format!("--key {device}=file:PATH")));
         }
     }
     Ok(pairs.iter().cloned().collect())
@@ -131,15 +131,26 @@ struct FoundDisk {
     name: String,
     path: PathBuf,
     epoch: u64,
-    /// Who has it open, in words.
-    in_use: Option<String>,
+    /// Why it cannot be opened: another process has it open.
+    #[serde(serialize_with = "as_text_if_any")]
+    in_use: Option<Error>,
+}
+
+fn as_text_if_any<S: serde::Serializer>(
+    error: &Option<Error>,
+    to: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    match error {
+        Some(error) => scan::as_text(error, to),
+        None => to.serialize_none(),
+    }
 }
 
 /// A label, and who has its disk open, if somebody has.
 struct Told {
     path: PathBuf,
     label: Label,
-    in_use: Option<String>,
+    in_use: Option<Error>,
 }
 
 /// What a look at everything came to.
@@ -193,10 +204,10 @@ impl ImportArgs {
             let Some(source) = by_hand(local.keys.get(device)) else { continue };
             let prompt = format!("passphrase for {}/{device}", graph.name);
             let key = Lent::of(&source, prompt, false).map_err(|failure| {
-                let why = failure.message;
+                let why = failure.to_string();
                 let why =
                     format!("{why}. Or --key {device}=file:PATH, which is read at each start");
-                Failure { message: why, ..failure }
+                failure.reworded(why)
             })?;
             lent.insert(device.clone(), key);
         }
@@ -337,12 +348,9 @@ impl Found {
                     .iter()
                     .map(|graph| format!("\n  cairn import {}", graph.uuid))
                     .collect();
-                let why = format!(
-                    "{} graphs are called {wanted:?}. Next: say which, with one of{}",
-                    several.len(),
-                    uuids.concat()
-                );
-                Err(Failure::new(Exit::Usage, why))
+                let why = format!("{} graphs are called {wanted:?}", several.len());
+                Err(Failure::new(Exit::Usage, why)
+                    .next(format!("say which, with one of{}", uuids.concat())))
             }
         }
     }
@@ -394,30 +402,30 @@ impl FoundGraph {
         }
         let Some(option) = needed(&spec).into_iter().next() else { return Ok(()) };
         let why = format!(
-            "{option} of {} is true on one machine only, so labels do not hold it. Next: --set {option}=VALUE",
+            "{option} of {} is true on one machine only, so labels do not hold it",
             self.name
         );
-        Err(Failure::new(Exit::Usage, why))
+        Err(Failure::new(Exit::Usage, why).next(format!("--set {option}=VALUE")))
     }
 
     /// Where its disks are, but for those of which somebody says it.
     fn places(&self, said: &[(String, String)]) -> Result<BTreeMap<String, (String, String)>> {
         let is_said = |disk: &FoundDisk| said.iter().any(|(name, _)| *name == disk.name);
         let unsaid = self.disks.iter().filter(|disk| !is_said(disk));
-        let in_use: Vec<_> = unsaid.clone().filter_map(|disk| disk.in_use.as_deref()).collect();
+        let in_use: Vec<_> = unsaid.clone().filter_map(|disk| disk.in_use.as_ref()).collect();
         if !in_use.is_empty() {
-            return Err(Failure::new(Exit::InUse, in_use.join("\nerror: ")));
+            return Err(Failure::because(in_use.into_iter().cloned().collect()));
         }
         let mut places: BTreeMap<String, (String, String)> = BTreeMap::new();
         for FoundDisk { name, path, .. } in unsaid {
             let Some((_, first)) = places.insert(name.clone(), scan::place(path)) else { continue };
             let why = format!(
-                "{first} and {} are both disk {name:?} of {}: one is a copy of the other. Next: say which \
-                 counts, with --disk {name}=PATH",
+                "{first} and {} are both disk {name:?} of {}: one is a copy of the other",
                 path.display(),
                 self.name
             );
-            return Err(Failure::new(Exit::InUse, why));
+            return Err(Failure::new(Exit::InUse, why)
+                .next(format!("say which counts, with --disk {name}=PATH")));
         }
         Ok(places)
     }
@@ -430,7 +438,9 @@ impl FoundGraph {
         }
         let disks = match self.places(&[]) {
             Ok(disks) => disks,
-            Err(failure) => return failure.message.split("\nerror: ").map(str::to_owned).collect(),
+            Err(failure) => {
+                return failure.causes.iter().map(Error::to_string).collect();
+            }
         };
         if !self.unlabelled.is_empty() || !self.options.is_empty() {
             // It cannot be planned before these are known.
@@ -451,9 +461,9 @@ impl FoundGraph {
             (_, Err(faults)) => Err(faults.to_string()),
         };
         engine.abandon();
-        let helped = |refusal: &&Refusal| refusal.why != Why::Degraded;
+        let helped = |refusal: &&Error| refusal.reason() != Some(Reason::LabelDegraded);
         match refusals {
-            Ok(refusals) => refusals.iter().filter(helped).map(Refusal::to_string).collect(),
+            Ok(refusals) => refusals.iter().filter(helped).map(Error::to_string).collect(),
             Err(why) => vec![why],
         }
     }

@@ -154,7 +154,7 @@ impl WatchArgs {
 pub fn watch(client: &Client, wanted: &str, form: Form) -> Result {
     let jobs = client.jobs()?;
     let Some(mut job) = find(&jobs, wanted).cloned() else {
-        return Err(Failure::new(Exit::NotFound, format!("no job {wanted:?}. Next: cairn job ls")));
+        return Err(Failure::new(Exit::NotFound, format!("no job {wanted:?}")).next("cairn job ls"));
     };
     let graph = client.graph()?.name;
     let bar = progress::bar(&job.kind, &format!("{graph}/{}", job.device), job.progress.all_bytes);

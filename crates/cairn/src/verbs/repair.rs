@@ -150,17 +150,18 @@ impl RepairArgs {
         };
         if found.graphs.len() != 1 {
             let why = format!(
-                "{option} is for the disks of one graph, and {} are here. Next: cairn repair GRAPH {option} ...",
+                "{option} is for the disks of one graph, and {} are here",
                 found.graphs.len()
             );
-            return Err(Failure::new(Exit::Usage, why));
+            return Err(
+                Failure::new(Exit::Usage, why).next(format!("cairn repair GRAPH {option} ..."))
+            );
         }
         if !found.running.is_empty() {
             let graph = &found.graphs[0].graph;
-            let why = format!(
-                "{graph} runs, and knows its disks itself. Next: cairn device replace {graph}/NAME PATH; or stop it"
-            );
-            return Err(Failure::new(Exit::InUse, why));
+            let why = format!("{graph} runs, and knows its disks itself");
+            return Err(Failure::new(Exit::InUse, why)
+                .next(format!("cairn device replace {graph}/NAME PATH; or stop it")));
         }
         Ok(())
     }
@@ -184,7 +185,7 @@ impl RepairArgs {
             Ok(planned) => planned,
             Err(failure) if said.iter().any(|(.., by_hand)| *by_hand) => return Err(failure),
             Err(failure) => {
-                to_do.not.push(failure.message);
+                to_do.not.push(failure.to_string());
                 return Ok(());
             }
         };
@@ -201,7 +202,7 @@ impl RepairArgs {
             match there(env, place).await {
                 Ok(there) => looked.push((Said { name, place, by_hand: *by_hand, trusted }, there)),
                 Err(failure) if *by_hand || trusted => return Err(failure),
-                Err(failure) => to_do.not.push(failure.message),
+                Err(failure) => to_do.not.push(failure.to_string()),
             }
         }
         let elsewhere = looked.iter().filter(|(_, there)| there.inspection.lost_end().is_some());
@@ -215,7 +216,7 @@ impl RepairArgs {
             match graph.remake(said, there, &machine()) {
                 Ok(remake) => to_do.remake.push(remake),
                 Err(failure) if said.by_hand || said.trusted => return Err(failure),
-                Err(failure) => to_do.not.push(failure.message),
+                Err(failure) => to_do.not.push(failure.to_string()),
             }
         }
         Ok(())
@@ -239,10 +240,9 @@ impl RepairArgs {
             }
         }
         if let Some(name) = self.trust.iter().find(|name| all.iter().all(|one| one.0 != **name)) {
-            let why = format!(
-                "--trust {name}, and nothing says where {name} is. Next: --disk {name}=PATH, or repair a spec"
-            );
-            return Err(Failure::new(Exit::Usage, why));
+            let why = format!("--trust {name}, and nothing says where {name} is");
+            return Err(Failure::new(Exit::Usage, why)
+                .next(format!("--disk {name}=PATH, or repair a spec")));
         }
         Ok(all)
     }
@@ -280,8 +280,8 @@ async fn remake_label(env: &Env, remake: &Remake) -> Result<()> {
     if let Inspection { label: Ok(Some((label, _))), .. } = meta::inspect(env, &lower).await?
         && (remake.over.is_none() || label.sequence != remake.label.sequence)
     {
-        let why = format!("{} has another label by now. Next: look again", remake.place);
-        return Err(Failure::new(Exit::InUse, why));
+        let why = format!("{} has another label by now", remake.place);
+        return Err(Failure::new(Exit::InUse, why).next("look again"));
     }
     Store::new(env, &lower, remake.label.clone(), remake.over)?.renew().await?;
     engine.forget(node);
@@ -317,20 +317,15 @@ async fn renew(env: &Env, path: &Path, take: bool) -> Result<()> {
         return Err(Failure::new(Exit::Damaged, why));
     };
     if label.unknown_read_only != 0 {
-        let why = format!(
-            "{} has a label that this version of Cairn must not write. Next: use a newer version",
-            path.display()
-        );
-        return Err(Failure::new(Exit::Unsupported, why));
+        let why =
+            format!("{} has a label that this version of Cairn must not write", path.display());
+        return Err(Failure::new(Exit::Unsupported, why).next("use a newer version"));
     }
     if let Some(other) = open_elsewhere(&label).filter(|_| !take) {
         // It may be writing the next one.
-        let why = format!(
-            "{} is open on the machine {other}. Next: stop it there, and repair it there; if that machine is gone \
-             for good, --take",
-            path.display()
-        );
-        return Err(Failure::new(Exit::InUse, why));
+        let why = format!("{} is open on the machine {other}", path.display());
+        return Err(Failure::new(Exit::InUse, why)
+            .next("stop it there, and repair it there; if that machine is gone for good, --take"));
     }
     Store::new(env, &lower, label, Some(number))?.renew().await?;
     engine.forget(node);

@@ -52,11 +52,10 @@ impl WipeArgs {
         let seen = core.block_on(Store::look(&env, &lower))?;
         let (held, ours) = held(&seen);
         if !ours && !self.all_signatures && !matches!(seen, Seen::Other(Sought::Blank)) {
-            let why = format!(
-                "{shown} holds {held}, and no label of Cairn's. Next: --all-signatures to remove \
-                 it all the same"
+            let why = format!("{shown} holds {held}, and no label of Cairn's");
+            return Err(
+                Failure::new(Exit::InUse, why).next("--all-signatures to remove it all the same")
             );
-            return Err(Failure::new(Exit::InUse, why));
         }
         let nothing = matches!(seen, Seen::Other(Sought::Blank));
         if !nothing && !self.dry_run {

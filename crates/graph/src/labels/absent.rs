@@ -7,18 +7,19 @@ pub struct Absent {
     info: Info,
     name: String,
     why: &'static str,
+    next: Option<&'static str>,
 }
 
 impl Absent {
     /// A disk of which only its name and its facts are known.
     pub fn new(name: &str, info: Info) -> Self {
-        Self { info, name: name.to_owned(), why: "the disk is not there" }
+        Self { info, name: name.to_owned(), why: "the disk is not there", next: None }
     }
 
     /// What stands for an export that cannot be served any more.
     pub fn lost(name: &str, info: Info) -> Self {
-        let why = "a change has failed, and so has the way back. Next: start again";
-        Self { info, name: name.to_owned(), why }
+        let why = "a change has failed, and so has the way back";
+        Self { info, name: name.to_owned(), why, next: Some("start again") }
     }
 }
 
@@ -28,12 +29,17 @@ impl Device for Absent {
     }
 
     async fn submit(&self, _: &mut Request) -> Result<()> {
-        Err(Error::new(ErrorKind::Io, self.why).at(&self.name))
+        let error = Error::new(ErrorKind::Io, self.why).at(&self.name);
+        Err(match self.next {
+            Some(next) => error.next(next),
+            None => error,
+        })
     }
 
     fn control(&self, control: &Control) -> Handled {
         let Control::Report = control else { return Handled::Pass };
         let (health, summary) = (Health::Failed, self.why.to_owned());
-        Handled::Done(Ok(Report { health, summary, ..Report::default() }))
+        let next = self.next.map(str::to_owned);
+        Handled::Done(Ok(Report { health, summary, next, ..Report::default() }))
     }
 }

@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use block::{Error, Reason};
 use meta::{Label, Machine, Past, Uuid, Wrong};
 
+use super::Opening;
 use super::text::{self, Remembered};
-use super::{Opening, Refusal, Why};
 
 /// What was seen where the spec says that a disk is.
 pub struct Sighting {
@@ -22,7 +23,7 @@ pub struct Sighting {
 /// What is there.
 pub enum Sight {
     /// Nothing that answers, and what the system said.
-    Missing(String),
+    Missing(Error),
     /// Nothing, but this start would make it.
     ToBeMade,
     /// Nothing at both ends.
@@ -67,11 +68,7 @@ pub struct Binding {
 ///
 /// # Errors
 /// Everything that keeps the graph from being opened.
-pub fn bind(
-    graph: &str,
-    sightings: &[Sighting],
-    opening: &Opening,
-) -> Result<Binding, Vec<Refusal>> {
+pub fn bind(graph: &str, sightings: &[Sighting], opening: &Opening) -> Result<Binding, Vec<Error>> {
     let mut binder =
         Binder { graph, sightings, opening, refusals: Vec::new(), binding: Binding::default() };
     binder.each();
@@ -92,17 +89,13 @@ struct Binder<'b> {
     graph: &'b str,
     sightings: &'b [Sighting],
     opening: &'b Opening,
-    refusals: Vec<Refusal>,
+    refusals: Vec<Error>,
     binding: Binding,
 }
 
 impl<'b> Binder<'b> {
-    fn refuse(&mut self, why: Why, words: String) {
-        self.refusals.push(Refusal::new(why, words));
-    }
-
-    fn refuse_disk(&mut self, disk: &str, why: Why, words: String) {
-        self.refusals.push(Refusal::of(disk, why, words));
+    fn refuse(&mut self, error: Error) {
+        self.refusals.push(error);
     }
 
     fn is_wiped(&self, name: &str) -> bool {
@@ -114,7 +107,7 @@ impl<'b> Binder<'b> {
         for wiped in &self.opening.wipe {
             if !self.sightings.iter().any(|sighting| sighting.name == *wiped) {
                 let words = format!("--wipe {wiped}: the spec has no labelled disk of that name");
-                self.refuse(Why::Usage, words);
+                self.refuse(Error::because(Reason::LabelUsage, words));
             }
         }
         for Sighting { name, place, sight } in self.sightings {
@@ -122,19 +115,20 @@ impl<'b> Binder<'b> {
                 _ if self.is_wiped(name) => {}
                 Sight::Holds(what) => {
                     let words = format!("{place} HOLDS {what}; refused without --wipe {name}");
-                    self.refuse_disk(name, Why::Holds, words);
+                    self.refuse(Error::because(Reason::LabelNotBlank, words).at(name));
                 }
                 Sight::Wrong(wrong @ (Wrong::Version(_) | Wrong::Features(_))) => {
-                    let words = format!("{place} has {wrong}. Next: use a newer version of Cairn");
-                    self.refuse_disk(name, Why::Newer, words);
+                    let words = format!("{place} has {wrong}");
+                    self.refuse(
+                        Error::because(Reason::LabelNewer, words)
+                            .next("use a newer version of Cairn")
+                            .at(name),
+                    );
                 }
                 Sight::Wrong(wrong) => {
-                    let words = format!(
-                        "{place} has {wrong}. Next: cairn repair {} --disk {name}={place} --plan; or if another \
-                         disk has what this one had, or it never served, label it anew with --wipe {name}",
-                        self.graph
-                    );
-                    self.refuse_disk(name, Why::Damaged, words);
+                    let words = format!("{place} has {wrong}");
+                    self.refuse(Error::because(Reason::LabelDamaged, words).next(format!("cairn repair {} --disk {name}={place} --plan; or if another disk has what \
+                         this one had, or it never served, label it anew with --wipe {name}", self.graph)).at(name));
                 }
                 Sight::Missing(_) | Sight::ToBeMade | Sight::Blank | Sight::Label(_) => {}
             }
@@ -172,11 +166,14 @@ impl<'b> Binder<'b> {
             let theirs = &label.graph_name;
             if *theirs != self.graph {
                 let words = format!(
-                    "{place} is disk {:?} of the graph {theirs:?}, and this is {:?}. Next: name \
-                     another, or --wipe {name}",
+                    "{place} is disk {:?} of the graph {theirs:?}, and this is {:?}",
                     label.disk_name, self.graph
                 );
-                self.refuse_disk(name, Why::Foreign, words);
+                self.refuse(
+                    Error::because(Reason::LabelForeign, words)
+                        .next(format!("name another, or --wipe {name}"))
+                        .at(name),
+                );
                 continue;
             }
             graphs.entry(label.graph).or_default().push(*n);
@@ -184,20 +181,22 @@ impl<'b> Binder<'b> {
                 let bits = label.unknown_read_only;
                 let words = format!(
                     "{place} has a label that this version of Cairn must not write (features \
-                     {bits:#x}). Next: use a newer version"
+                         {bits:#x})"
                 );
-                self.refuse_disk(name, Why::Newer, words);
+                self.refuse(
+                    Error::because(Reason::LabelNewer, words).next("use a newer version").at(name),
+                );
             }
             self.of_one_machine(name, place, label);
         }
         if graphs.len() > 1 {
-            self.refuse(Why::Foreign, self.of_several(&graphs));
+            self.refuse(self.of_several(&graphs));
         }
         self.once_each(labels);
     }
 
     /// Disks of several graphs of one name: which are of which, and what it takes to have one of them.
-    fn of_several(&self, graphs: &BTreeMap<Uuid, Vec<usize>>) -> String {
+    fn of_several(&self, graphs: &BTreeMap<Uuid, Vec<usize>>) -> Error {
         let places = |disks: &Vec<usize>| {
             let places: Vec<_> = disks.iter().map(|n| &*self.sightings[*n].place).collect();
             places.join(", ")
@@ -211,25 +210,26 @@ impl<'b> Binder<'b> {
         };
         let all: Vec<_> = graphs.iter().map(of).collect();
         let wipes: Vec<_> = graphs.keys().map(without).collect();
-        format!(
-            "these disks are of {} graphs, all called {:?}: {}. Next: name the disks of one; or take in those of \
-             the others as new ones, and lose what they hold: {}",
-            graphs.len(),
-            self.graph,
-            all.join("; "),
+        let (count, all) = (graphs.len(), all.join("; "));
+        let words =
+            format!("these disks are of {count} graphs, all called {:?}: {all}", self.graph);
+        Error::because(Reason::LabelForeign, words).next(format!(
+            "name the disks of one; or take in those of the others as new ones, and lose \
+                         what they hold: {}",
             wipes.join(", or ")
-        )
+        ))
     }
 
     fn of_one_machine(&mut self, name: &str, place: &str, label: &Label) {
         let ours = |machine: &Machine| machine.id == self.opening.machine.id;
         let Some(other) = label.holder.as_ref().filter(|machine| !ours(machine)) else { return };
         if !self.opening.take {
-            let words = format!(
-                "{place} is open on the machine {other}. Next: stop it there; if that machine is \
-                 gone for good, --take"
+            let words = format!("{place} is open on the machine {other}");
+            self.refuse(
+                Error::because(Reason::LabelHeldByOtherHost, words)
+                    .next("stop it there; if that machine is gone for good, --take")
+                    .at(name),
             );
-            self.refuse_disk(name, Why::Elsewhere, words);
         }
     }
 
@@ -240,11 +240,10 @@ impl<'b> Binder<'b> {
             let Some(first) = seen.insert(label.disk, *n) else { continue };
             let (one, two) = (&self.sightings[first].place, &self.sightings[*n].place);
             let words = format!(
-                "{one} and {two} are both disk {:?} of {:?}: one is a copy of the other. Next: take \
-                 one away",
+                "{one} and {two} are both disk {:?} of {:?}: one is a copy of the other",
                 label.disk_name, self.graph
             );
-            self.refuse(Why::Twin, words);
+            self.refuse(Error::because(Reason::LabelDuplicate, words).next("take one away"));
         }
     }
 
@@ -257,12 +256,13 @@ impl<'b> Binder<'b> {
             is_same && label.spec != newest.spec
         });
         if let Some((_, other)) = differs {
+            let (one, two) = (&newest.disk_name, &other.disk_name);
             let words = format!(
-                "{:?} and {:?} were opened apart, and each says something else of the graph since. \
-                 Next: leave one of them away, and --degraded",
-                newest.disk_name, other.disk_name
+                "{one:?} and {two:?} were opened apart, and each says something else of the \
+                         graph since"
             );
-            self.refuse(Why::Apart, words);
+            let error = Error::because(Reason::LabelSplitBrain, words);
+            self.refuse(error.next("leave one of them away, and --degraded"));
             return None;
         }
         Some(newest)
@@ -271,7 +271,9 @@ impl<'b> Binder<'b> {
     fn by_label(&mut self, labels: &[(usize, &Label)], newest: &Label) {
         let remembered = match text::disks(&newest.spec) {
             Ok(remembered) => remembered,
-            Err(error) => return self.refuse(Why::Damaged, error.to_string()),
+            Err(error) => {
+                return self.refuse(Error::because(Reason::LabelDamaged, error.to_string()));
+            }
         };
         self.binding.graph = Some(newest.graph);
         self.binding.epoch = newest.epoch;
@@ -284,11 +286,15 @@ impl<'b> Binder<'b> {
                 None => {
                     let Sighting { name, place, .. } = &self.sightings[*n];
                     let words = format!(
-                        "{place} was disk {:?} of this graph, and is not any more: its other disks \
-                         say so. Next: to take it in as a new one, --wipe {name}",
+                        "{place} was disk {:?} of this graph, and is not any more: its other disks say \
+                         so",
                         label.disk_name
                     );
-                    self.refuse_disk(name, Why::Foreign, words);
+                    self.refuse(
+                        Error::because(Reason::LabelForeign, words)
+                            .next(format!("to take it in as a new one, --wipe {name}"))
+                            .at(name),
+                    );
                 }
             }
         }
@@ -301,10 +307,14 @@ impl<'b> Binder<'b> {
         let Sighting { name: sought, place, .. } = &self.sightings[n];
         if !self.sightings.iter().any(|sighting| sighting.name == name) {
             let words = format!(
-                "{place} is disk {name:?} of this graph, and the spec has no labelled disk of that \
-                 name. Next: call it {name} again"
+                "{place} is disk {name:?} of this graph, and the spec has no labelled disk of \
+                         that name"
             );
-            return self.refuse_disk(sought, Why::Renamed, words);
+            return self.refuse(
+                Error::because(Reason::LabelForgotten, words)
+                    .next(format!("call it {name} again"))
+                    .at(sought),
+            );
         }
         if sought != name {
             let notice = format!("note: {place} is {name}, by its label; the spec says {sought}");
@@ -335,28 +345,25 @@ impl<'b> Binder<'b> {
             let known = known.filter(|_| !(blank && self.is_wiped(name)));
             let bound = match (known, sight) {
                 (None, Sight::Missing(why)) => {
-                    self.refuse_disk(name, Why::Missing, why.clone());
+                    self.refuse(why.clone());
                     continue;
                 }
                 (Some(_), _) if blank && !self.opening.degraded => {
-                    let words = format!(
-                        "{place} is blank, and {name} of this graph has a label. Next: find that disk, cairn import \
-                         lists those with a label; if this is it, cairn repair {} --disk {name}={place} --plan; or take \
-                         it in its place with --wipe {name}",
-                        self.graph
-                    );
-                    self.refuse_disk(name, Why::Missing, words);
+                    let words = format!("{place} is blank, and {name} of this graph has a label");
+                    self.refuse(Error::because(Reason::LabelMissing, words).next(format!("find that disk, cairn import lists those with a label; if this is it, cairn \
+                         repair {} --disk {name}={place} --plan; or take it in its place with --wipe \
+                         {name}", self.graph)).at(name));
                     continue;
                 }
                 (None, _) if blank => Bound::Fresh(n),
                 (Some(known), _) => Bound::Absent(*known),
                 // It was told what it is.
-                (None, _) if self.refusals.iter().any(|it| it.disk.as_ref() == Some(name)) => {
+                (None, _) if self.refusals.iter().any(|it| it.place() == Some(name)) => {
                     continue;
                 }
                 (None, _) => {
                     let words = format!("{place} is another disk of this graph, by its label");
-                    self.refuse_disk(name, Why::Foreign, words);
+                    self.refuse(Error::because(Reason::LabelForeign, words).at(name));
                     continue;
                 }
             };
@@ -371,13 +378,14 @@ impl<'b> Binder<'b> {
         }
         for name in remembered.keys() {
             let is_named = self.sightings.iter().any(|sighting| sighting.name == *name);
-            let renamed = self.refusals.iter().any(|refusal| refusal.why == Why::Renamed);
+            let renamed =
+                self.refusals.iter().any(|it| it.reason() == Some(Reason::LabelForgotten));
             if !is_named && !renamed {
                 let words = format!(
-                    "{name} is a disk of this graph, its labels say, and the spec does not name \
-                     it as a labelled one. Next: put it back"
+                    "{name} is a disk of this graph, its labels say, and the spec does not name it \
+                         as a labelled one"
                 );
-                self.refuse(Why::Renamed, words);
+                self.refuse(Error::because(Reason::LabelForgotten, words).next("put it back"));
             }
         }
     }

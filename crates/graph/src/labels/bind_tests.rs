@@ -39,7 +39,7 @@ fn label(n: u8, forming: bool, epoch: u64, disks: &[u8]) -> Sight {
     }))
 }
 
-fn seen(sights: Vec<Sight>) -> Result<BTreeMap<String, Bound>, Vec<Why>> {
+fn seen(sights: Vec<Sight>) -> Result<BTreeMap<String, Bound>, Vec<Reason>> {
     let sighting = |(n, sight)| Sighting { name: format!("d{n}"), place: format!("/{n}"), sight };
     let sightings: Vec<_> = sights.into_iter().enumerate().map(sighting).collect();
     let opening = Opening {
@@ -52,7 +52,7 @@ fn seen(sights: Vec<Sight>) -> Result<BTreeMap<String, Bound>, Vec<Why>> {
         changes: false,
     };
     let bound = bind("g", &sightings, &opening);
-    let whys = |refusals: Vec<Refusal>| refusals.into_iter().map(|refusal| refusal.why).collect();
+    let whys = |refusals: Vec<Error>| refusals.iter().filter_map(Error::reason).collect();
     bound.map(|binding| binding.disks).map_err(whys)
 }
 
@@ -86,12 +86,12 @@ fn under_the_path_of_another_one_it_is_still_itself() {
 #[test]
 fn one_that_another_start_began_with_does_not_stand_for_it() {
     let found = seen(vec![label(0, false, 2, &[0, 1]), label(7, true, 2, &[0, 7])]);
-    assert_eq!(found, Err(vec![Why::Missing]));
+    assert_eq!(found, Err(vec![Reason::LabelMissing]));
 }
 
 #[test]
 fn two_that_are_being_made_with_one_label_are_told() {
     let all = &[0, 1, 2];
     let found = seen(vec![label(0, false, 2, all), label(1, true, 2, all), label(1, true, 2, all)]);
-    assert!(found.unwrap_err().contains(&Why::Twin));
+    assert!(found.unwrap_err().contains(&Reason::LabelDuplicate));
 }

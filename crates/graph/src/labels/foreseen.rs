@@ -1,6 +1,6 @@
 //! What a start would be told, without one.
 
-use block::{Error, Found};
+use block::{Error, ErrorKind, Found};
 use kind::Maker;
 use meta::Label;
 
@@ -8,22 +8,21 @@ use super::bind::Bound;
 use super::kept::{DiskLabel, found};
 use super::slot::state_of;
 use super::survey::Survey;
-use super::{Refusal, Why};
 use crate::spec::{Planned, PlannedNode};
 
 impl Survey {
     /// What a start would be told: everything that keeps this graph from being opened on them, and what its devices would
     /// object to.
-    pub fn foreseen(&self, planned: &Planned) -> Vec<Refusal> {
+    pub fn foreseen(&self, planned: &Planned) -> Vec<Error> {
         let refusals = self.refusals_of(planned);
-        if refusals.iter().any(|refusal| refusal.why == Why::Missing) {
+        if refusals.iter().any(|refusal| refusal.kind() == ErrorKind::NotFound) {
             return refusals;
         }
         [refusals, self.objections(planned)].concat()
     }
 
     /// See [`objections`]. Where disks are new nothing of it can be told.
-    pub(super) fn objections(&self, planned: &Planned) -> Vec<Refusal> {
+    pub(super) fn objections(&self, planned: &Planned) -> Vec<Error> {
         let bound = &self.binding.disks;
         if bound.values().any(|bound| matches!(bound, Bound::Fresh(_))) {
             return Vec::new();
@@ -33,10 +32,7 @@ impl Survey {
             Some(Bound::Fresh(_) | Bound::Absent(_)) | None => None,
         };
         let objections = objections(planned, label).into_iter();
-        let refusal = |(device, error): (&str, Error)| {
-            Refusal::of(device, Why::Failed(error.kind()), error.to_string())
-        };
-        objections.map(refusal).collect()
+        objections.map(|(device, error)| error.within(device)).collect()
     }
 }
 
@@ -58,6 +54,7 @@ pub fn objections<'p, 'l>(
                 labelled: *labelled,
                 present: label.is_some_and(|(_, is_there)| is_there),
                 clean: label.is_some_and(|(label, _)| label.holder.is_none()),
+                fresh: label.is_some_and(|(label, _)| label.forming),
                 ..DiskLabel::default()
             };
             found(&labels.iter().map(closed).collect::<Vec<_>>(), states.collect())

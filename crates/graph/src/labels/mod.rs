@@ -32,9 +32,7 @@ mod survey;
 mod text;
 
 use std::collections::BTreeMap;
-use std::fmt;
 
-use block::ErrorKind;
 use meta::Machine;
 
 pub(crate) use absent::Absent;
@@ -66,65 +64,4 @@ pub struct Opening {
     pub take: bool,
     /// Whether the spec may leave away disks and devices that labels name: somebody has changed it.
     pub changes: bool,
-}
-
-/// Why labelled disks are not opened.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Refusal {
-    /// What sort of reason.
-    pub why: Why,
-    /// The disk, by its name in the spec, if it is one.
-    pub disk: Option<String>,
-    /// In words: what is wrong, and what to do.
-    pub words: String,
-}
-
-impl Refusal {
-    fn new(why: Why, words: impl Into<String>) -> Self {
-        Self { why, disk: None, words: words.into() }
-    }
-
-    fn of(disk: &str, why: Why, words: impl Into<String>) -> Self {
-        Self { why, disk: Some(disk.to_owned()), words: words.into() }
-    }
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.disk {
-            Some(disk) => write!(f, "{disk}: {}", self.words),
-            None => f.write_str(&self.words),
-        }
-    }
-}
-
-/// What sort of reason it is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Why {
-    /// It cannot be asked for.
-    Usage,
-    /// A disk holds something of others.
-    Holds,
-    /// A label of a newer version.
-    Newer,
-    /// A label that cannot be read.
-    Damaged,
-    /// A disk of another graph, or of none of this one's.
-    Foreign,
-    /// Two disks with one label.
-    Twin,
-    /// Another machine has it open.
-    Elsewhere,
-    /// A disk is as it was at an earlier time.
-    Older,
-    /// Two halves of the graph went different ways.
-    Apart,
-    /// The spec loses track of what the labels name.
-    Renamed,
-    /// A disk is not there, and the graph cannot do without.
-    Missing,
-    /// A disk is not there, and the graph can do without if it is told to.
-    Degraded,
-    /// The system, or a disk, says no.
-    Failed(ErrorKind),
 }

@@ -3,17 +3,17 @@
 use std::collections::BTreeSet;
 
 use block::seeded::{self, Bug};
+use block::{Error, Reason};
 use meta::{Label, Uuid};
 
 use super::bind::Bound;
 use super::survey::Survey;
-use super::{Refusal, Why};
 use crate::spec::Planned;
 
 impl Survey {
     /// Disks that are as they were at an earlier time, with data that are on no other: with them, exports would show
     /// bytes of different times.
-    pub(super) fn older(&self, planned: &Planned) -> Vec<Refusal> {
+    pub(super) fn older(&self, planned: &Planned) -> Vec<Error> {
         let names = self.names_of_older();
         let lost = planned.lost_without(&names).join(", ");
         if lost.is_empty() {
@@ -22,11 +22,15 @@ impl Survey {
         let refusal = |name: &&str| {
             let graph = &planned.name;
             let words = format!(
-                "is older than the other disks of {graph:?}: they were in use since, without it, and {lost} would show \
-                 bytes of different times. Next: bring back the disk as it was last; or if its bytes are meant, from a \
-                 backup: cairn repair {graph} --disk {name}=PATH --trust {name} --plan"
+                "is older than the other disks of {graph:?}: they were in use since, without \
+                         it, and {lost} would show bytes of different times"
             );
-            Refusal::of(name, Why::Older, words)
+            Error::because(Reason::LabelStale, words)
+                .next(format!(
+                    "bring back the disk as it was last; or if its bytes are meant, from a backup: \
+                         cairn repair {graph} --disk {name}=PATH --trust {name} --plan"
+                ))
+                .at(name)
         };
         names.iter().map(refusal).collect()
     }

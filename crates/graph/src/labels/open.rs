@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
-use block::{Env, Error, ErrorKind, Kept, Result};
+use block::{Env, Error, ErrorKind, Kept, Reason, Result};
 use engine::{AnyDevice, NodeId};
 use kind::{Bytes, Kind};
 use meta::{Inspection, Label, PAST_MAX, Past, Store, Uuid};
 
+use super::Opening;
 use super::absent::Absent;
 use super::bind::{Binding, Bound};
 use super::kept::{DiskLabel, LabelKept, all};
@@ -19,7 +20,6 @@ use super::overwritten;
 use super::slot::{News, Slot};
 use super::survey::{InUse, OpenDisk, Survey, place_of};
 use super::text::{self, Remembered};
-use super::{Opening, Refusal, Why};
 use crate::spec::{LabelledDisk, Planned, PlannedNode, Spec};
 
 /// Who waits for a change waits so long for disks that have left.
@@ -95,7 +95,7 @@ impl Survey {
     ///
     /// # Errors
     /// As [`Survey::prepare`].
-    pub async fn begin(self, planned: &Planned) -> Result<Labels, Vec<Refusal>> {
+    pub async fn begin(self, planned: &Planned) -> Result<Labels, Vec<Error>> {
         let labels = self.labelled(planned, false).await?;
         let told = labels.tell(|_| true, |disk| disk.fresh).await;
         told.into_iter().collect::<Result<()>>().map_err(failed)?;
@@ -109,12 +109,12 @@ impl Survey {
     /// # Errors
     /// What keeps the graph from being opened; until something has failed on a disk, nothing was
     /// written.
-    pub async fn prepare(self, planned: &Planned) -> Result<Labels, Vec<Refusal>> {
+    pub async fn prepare(self, planned: &Planned) -> Result<Labels, Vec<Error>> {
         self.labelled(planned, true).await
     }
 
     /// `held`: whether what devices keep is held back.
-    async fn labelled(mut self, planned: &Planned, held: bool) -> Result<Labels, Vec<Refusal>> {
+    async fn labelled(mut self, planned: &Planned, held: bool) -> Result<Labels, Vec<Error>> {
         let refusals = self.refusals_of(planned);
         if !refusals.is_empty() {
             return Err(refusals);
@@ -177,7 +177,7 @@ impl Survey {
     }
 
     /// Everything that keeps this graph from being opened on them.
-    pub(super) fn refusals_of(&self, planned: &Planned) -> Vec<Refusal> {
+    pub(super) fn refusals_of(&self, planned: &Planned) -> Vec<Error> {
         let mut refusals = self.refusals.clone();
         refusals.extend(self.lost(planned));
         refusals.extend(self.overwritten(planned));
@@ -189,7 +189,7 @@ impl Survey {
     }
 
     /// What cannot be served for want of disks, or only if somebody says so.
-    fn lost(&self, planned: &Planned) -> Vec<Refusal> {
+    fn lost(&self, planned: &Planned) -> Vec<Error> {
         let bound = self.binding.disks.iter();
         let missing = bound.filter(|(_, bound)| matches!(bound, Bound::Absent(_)));
         let missing: Vec<&str> = missing.map(|(name, _)| name.as_str()).collect();
@@ -198,33 +198,36 @@ impl Survey {
         }
         let lost = planned.lost_without(&missing);
         let missing = missing.join(", ");
-        let (why, words) = match (&lost[..], self.opening.degraded) {
+        let graph = &planned.name;
+        vec![match (&lost[..], self.opening.degraded) {
             ([], true) => return Vec::new(),
             ([], false) => self.degradable(planned, &missing),
-            (lost, _) => (
-                Why::Missing,
-                format!(
-                    "{missing} of {:?} not found, and {} cannot be served without. Next: bring it \
-                     back",
-                    planned.name,
-                    lost.join(", ")
-                ),
-            ),
-        };
-        vec![Refusal::new(why, words)]
+            (lost, _) => {
+                let lost = lost.join(", ");
+                let words = format!(
+                    "{missing} of {graph:?} not found, and {lost} cannot be served without"
+                );
+                Error::because(Reason::LabelMissing, words).next("bring it back")
+            }
+        }]
     }
 
     /// Whether the graph can go on without disks that its devices can lack: the states in the other labels decide.
-    fn degradable(&self, planned: &Planned, missing: &str) -> (Why, String) {
+    fn degradable(&self, planned: &Planned, missing: &str) -> Error {
         let graph = &planned.name;
         if let Some(objection) = self.objections(planned).first() {
-            return (Why::Missing, format!("{missing} of {graph:?} not found: {objection}"));
+            let device = objection.place().unwrap_or_default();
+            let words =
+                format!("{missing} of {graph:?} not found: {device}: {}", objection.message());
+            let error = Error::because(Reason::LabelMissing, words);
+            return match objection.next_step() {
+                Some(next) => error.next(next),
+                None => error,
+            };
         }
-        let words = format!(
-            "{missing} of {graph:?} not found; all data are on the other disks. Next: bring it back, or --degraded to \
-             go on without"
-        );
-        (Why::Degraded, words)
+        let words = format!("{missing} of {graph:?} not found; all data are on the other disks");
+        Error::because(Reason::LabelDegraded, words)
+            .next("bring it back, or --degraded to go on without")
     }
 
     pub(super) fn label(&self, n: usize) -> Option<&Label> {
@@ -265,7 +268,7 @@ impl Survey {
     }
 
     /// Devices that keep a state on these disks and that the spec does not have any more.
-    fn forgotten(&self, planned: &Planned) -> Vec<Refusal> {
+    fn forgotten(&self, planned: &Planned) -> Vec<Error> {
         if self.opening.changes {
             return Vec::new();
         }
@@ -275,18 +278,20 @@ impl Survey {
         let is_there = |name: &&String| {
             planned.nodes.iter().any(|node| node.name == **name && text::keeps(node))
         };
-        let gone = kept.into_iter().filter(|name| before.has(name) && !is_there(name)).map(|name| {
-            let words = format!(
-                "{name:?} keeps what it knows of its data on these disks, and the spec has no such \
-                 device. Next: put it back under that name and kind"
-            );
-            Refusal::new(Why::Renamed, words)
-        });
+        let gone =
+            kept.into_iter().filter(|name| before.has(name) && !is_there(name)).map(|name| {
+                let words = format!(
+                    "{name:?} keeps what it knows of its data on these disks, and the spec has no \
+                         such device"
+                );
+                Error::because(Reason::LabelForgotten, words)
+                    .next("put it back under that name and kind")
+            });
         gone.collect()
     }
 
     /// Disks that are to be labelled and may not be written.
-    fn unwritable(&self) -> Vec<Refusal> {
+    fn unwritable(&self) -> Vec<Error> {
         let bound = self.binding.disks.iter();
         let fresh = bound.filter_map(|(name, bound)| match bound {
             Bound::Fresh(n) => Some((name, &self.looks[*n])),
@@ -296,7 +301,7 @@ impl Survey {
             fresh.filter(|(_, look)| look.facts.as_ref().is_some_and(|facts| facts.info.read_only));
         let refusals = read_only.map(|(name, look)| {
             let words = format!("{} has no label yet, and is read-only", look.place);
-            Refusal::of(name, Why::Failed(ErrorKind::ReadOnly), words)
+            Error::new(ErrorKind::ReadOnly, words).at(name)
         });
         refusals.collect()
     }
@@ -752,8 +757,8 @@ fn without_sizes(text: &str) -> String {
     spec.to_text()
 }
 
-fn failed(error: Error) -> Vec<Refusal> {
-    vec![Refusal::new(Why::Failed(error.kind()), error.to_string())]
+fn failed(error: Error) -> Vec<Error> {
+    vec![error]
 }
 
 fn update(slot: &Rc<Slot>, change: impl FnOnce(&mut Label) + 'static) -> LocalFuture<Result<()>> {

@@ -3,19 +3,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use block::Error;
+use block::{Error, Reason};
 use kind::{Bytes, Maker};
 use meta::Label;
 
 use super::bind::Bound;
 use super::foreseen::objections;
 use super::survey::{Look, Survey};
-use super::{Refusal, Why};
 use crate::spec::{Planned, PlannedNode};
 
 impl Survey {
     /// Refuses the overwritten disks whose bytes are on no other disk, or whose copies miss writes.
-    pub(super) fn overwritten(&self, planned: &Planned) -> Vec<Refusal> {
+    pub(super) fn overwritten(&self, planned: &Planned) -> Vec<Error> {
         let lost = self.overwritten_names();
         if lost.is_empty() {
             return Vec::new();
@@ -35,7 +34,7 @@ impl Survey {
     }
 
     /// The bound disks that are overwritten at the front, each with the refusal that is due where no copy is.
-    pub(super) fn overwritten_names(&self) -> Vec<(&str, &Refusal)> {
+    pub(super) fn overwritten_names(&self) -> Vec<(&str, &Error)> {
         let bound = self.binding.disks.iter().filter_map(|(name, bound)| match bound {
             Bound::Labelled(n) => Some((name.as_str(), self.looks[*n].overwritten.as_ref()?)),
             Bound::Fresh(_) | Bound::Absent(_) => None,
@@ -89,12 +88,13 @@ pub fn forget_copies(label: &mut Label, planned: &Planned) {
 }
 
 /// The refusal that is due if the bytes of the disk are on no other one.
-pub(super) fn refusal(look: &Look) -> Option<Refusal> {
+pub(super) fn refusal(look: &Look) -> Option<Error> {
     let (label, _) = look.label.as_ref()?;
     let (name, place, graph) = (&look.disk.given.name, &look.place, &label.graph_name);
     let words = format!(
-        "the front of {place} is not what was written there: another program has written there, and maybe to its data. \
-         Next: cairn repair {graph} --plan says what can be done"
+        "the front of {place} is not what was written there: another program has \
+                         written there, and maybe to its data"
     );
-    Some(Refusal::of(name, Why::Damaged, words))
+    let next = format!("cairn repair {graph} --plan says what can be done");
+    Some(Error::because(Reason::LabelDamaged, words).next(next).at(name))
 }

@@ -69,10 +69,8 @@ pub(crate) async fn refuse(node: &PlannedNode, env: &Env, lower: &Lower) -> Resu
     };
     let (is, graph) = of;
     let place = node.given.text(node.kind.name).unwrap_or_default();
-    let words = format!(
-        "{place} {is}, and a write to it as a raw disk would destroy that. Next: cairn import {graph} serves it; \
-         --read-only shows it as it is; cairn wipe {place} frees it for something else; if it is the disk of a guest \
-         that uses Cairn itself, label = false in a spec serves it raw"
-    );
-    Err(Error::new(ErrorKind::InUse, words))
+    let words = format!("{place} {is}, and a write to it as a raw disk would destroy that");
+    Err(Error::new(ErrorKind::InUse, words).next(format!("cairn import {graph} serves it; --read-only shows it as it is; cairn wipe \
+                         {place} frees it for something else; if it is the disk of a guest that uses \
+                         Cairn itself, label = false in a spec serves it raw")))
 }

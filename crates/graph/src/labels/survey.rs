@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use block::seeded::{self, Bug};
 use block::units::{format_exact, write_size};
-use block::{Env, Error, ErrorKind, Info, Lower};
+use block::{Env, Error, ErrorKind, Info, Lower, Reason};
 use engine::{AnyDevice, Engine, NodeId};
 use kind::{DiskPlan, Fault, Given, Maker, OF_MAKING, Registry, Value};
 use meta::{AREA_BYTES, Area, Label, Seen, Sought, Store};
 
 use super::bind::{self, Binding, Bound, Sight, Sighting};
-use super::{Labels, Opening, Refusal, Why, overwritten, text};
+use super::{Labels, Opening, overwritten, text};
 use crate::spec::{LabelledDisk, NOWHERE, Spec, Surveyed};
 
 /// Whether a disk that is open and cannot be opened again is there all the same: it answers so soon.
@@ -25,7 +25,7 @@ pub struct Survey {
     pub(super) opening: Opening,
     pub(super) looks: Vec<Look>,
     pub(super) binding: Binding,
-    pub(super) refusals: Vec<Refusal>,
+    pub(super) refusals: Vec<Error>,
     /// Bytes of data of disks that are to have more of them, by their numbers.
     pub(super) grown: BTreeMap<usize, u64>,
 }
@@ -42,12 +42,14 @@ pub(super) struct Look {
     pub open: Option<OpenDisk>,
     /// A label that was found, and in which copies.
     pub label: Option<(Label, usize)>,
+    /// The content of a disk without a label, in words.
+    holds: Option<String>,
     /// The label of a disk that the running graph has open.
     pub store: Option<Rc<Store>>,
     /// The refusal of the disk if it is one of the graph: it has lost its end.
-    cut: Option<Refusal>,
+    cut: Option<Error>,
     /// The refusal of the disk if its bytes are on no other one: another program has overwritten its front.
-    pub overwritten: Option<Refusal>,
+    pub overwritten: Option<Error>,
 }
 
 pub(super) struct Facts {
@@ -146,7 +148,8 @@ impl Survey {
                         format!("note: {name} is older than the other disks: they were in use since, without it")
                     });
                     let overwritten = survey.overwritten_names().into_iter().map(|(name, _)| {
-                        format!("note: another program has written to the front of {name}: nothing on it is believed")
+                        format!("note: another program has written to the front of {name}: nothing on it is \
+                         believed")
                     });
                     let notices: Vec<_> = older.chain(overwritten).collect();
                     survey.binding.notices.extend(notices);
@@ -162,7 +165,8 @@ impl Survey {
     /// wiped: of that it is told what it was.
     fn refuse_what_is_cut(&mut self) {
         let is_bound = |n| self.binding.disks.values().any(|bound| *bound == Bound::Labelled(n));
-        let is_told = |cut: &Refusal| self.refusals.iter().any(|refusal| refusal.disk == cut.disk);
+        let is_told =
+            |cut: &Error| self.refusals.iter().any(|refusal| refusal.place() == cut.place());
         let none_is_bound = self.binding.disks.is_empty();
         let cut = self.looks.iter().enumerate().filter_map(|(n, look)| {
             let cut = look.cut.as_ref().filter(|cut| !is_told(cut))?;
@@ -202,8 +206,10 @@ impl Survey {
     /// Whether that is so for as long as nobody writes the disks: all that is asked for is there, and its labels say it.
     /// A disk that is not there, or not yet what it is, may come late.
     pub fn refuses_for_good(&self) -> bool {
-        let lasts = |refusal: &Refusal| {
-            matches!(refusal.why, Why::Damaged | Why::Newer | Why::Apart | Why::Renamed)
+        let lasts = |refusal: &Error| {
+            use Reason::{LabelDamaged, LabelForgotten, LabelNewer, LabelSplitBrain};
+            let lasting = [LabelDamaged, LabelForgotten, LabelNewer, LabelSplitBrain];
+            refusal.reason().is_some_and(|reason| lasting.contains(&reason))
         };
         let is_there = |look: &Look| look.facts.is_some();
         !self.refusals.is_empty()
@@ -212,7 +218,7 @@ impl Survey {
     }
 
     /// Everything that keeps the graph from being opened.
-    pub fn refusals(&self) -> &[Refusal] {
+    pub fn refusals(&self) -> &[Error] {
         &self.refusals
     }
 
@@ -223,24 +229,20 @@ impl Survey {
         identities: &mut BTreeMap<String, String>,
         read_only: bool,
         running: Option<&Labels>,
-    ) -> Result<Sighting, Refusal> {
+    ) -> Result<Sighting, Error> {
         let name = disk.given.name.clone();
         let place = place_of(&disk).to_owned();
-        let fail = |error: Error| {
-            let words = error.to_string();
-            let words = words.strip_prefix(&format!("{name}: ")).unwrap_or(&words).to_owned();
-            Refusal::of(&name, Why::Failed(error.kind()), words)
-        };
+        let fail = |error: Error| error.within(&name);
         let mut look = Look::at(disk, place);
         let sight = match in_use_or_not(&look.disk, &self.env, running).await {
             Err(_) if look.place.is_empty() => Sight::Missing(not_found(&name)),
-            Err(error) if is_missing(&error) => Sight::Missing(error.to_string()),
+            Err(error) if is_missing(&error) => Sight::Missing(fail(error)),
             Err(error) => return Err(fail(error)),
             Ok((plan, in_use)) => {
                 if let Some(first) = identities.insert(plan.identity.clone(), name.clone()) {
                     let at = plan.identity;
                     let words = format!("{first:?} is on {at}, too; a disk is used once");
-                    return Err(Refusal::of(&name, Why::Usage, words));
+                    return Err(Error::because(Reason::LabelUsage, words).at(&name));
                 }
                 let DiskPlan { mut info, creates, words, identity } = plan;
                 let would_have = self.opening.grow.get(&name).copied().unwrap_or_default();
@@ -273,6 +275,9 @@ impl Survey {
             }
         };
         self.stays_where_it_is(&look, &sight, running)?;
+        if let Sight::Holds(what) = &sight {
+            look.holds = Some(what.clone());
+        }
         let place = look.place.clone();
         self.looks.push(look);
         Ok(Sighting { name, place, sight })
@@ -284,7 +289,7 @@ impl Survey {
         look: &Look,
         sight: &Sight,
         running: Option<&Labels>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Error> {
         let name = &look.disk.given.name;
         let is_other =
             matches!(sight, Sight::ToBeMade | Sight::Blank | Sight::Holds(_) | Sight::Wrong(_));
@@ -293,21 +298,23 @@ impl Survey {
         let at = running.and_then(|running| running.place_in_use(name));
         let Some(at) = at.filter(|_| is_other && !is_meant) else { return Ok(()) };
         let words = format!(
-            "{} has no label of it, and {name} of this graph is in use on {at}. Next: leave it there; or, where other \
-             disks have its data, cairn device replace",
+            "{} has no label of it, and {name} of this graph is in use on {at}",
             look.place
         );
-        Err(Refusal::of(name, Why::Usage, words))
+        Err(Error::because(Reason::LabelUsage, words)
+            .next("leave it there; or, where other disks have its data, cairn device replace")
+            .at(name))
     }
 
     /// Looks at a disk that the running graph has open: its label is what that one says.
-    async fn look_at_used(&self, look: &mut Look, in_use: InUse) -> Result<Sight, Refusal> {
+    async fn look_at_used(&self, look: &mut Look, in_use: InUse) -> Result<Sight, Error> {
         let InUse { disk: before, open, store } = in_use;
         let name = &look.disk.given.name;
         if self.opening.wipe.contains(name) {
-            let words =
-                format!("{} is in use by this graph. Next: leave --wipe {name} away", look.place);
-            return Err(Refusal::of(name, Why::Elsewhere, words));
+            let words = format!("{} is in use by this graph", look.place);
+            return Err(Error::because(Reason::LabelHeldByOtherHost, words)
+                .next(format!("leave --wipe {name} away"))
+                .at(name));
         }
         let has = look.facts.as_ref().map_or(0, |facts| facts.info.size);
         if !is_as_made(&look.disk, &store.label()) {
@@ -319,7 +326,7 @@ impl Survey {
             true => self
                 .open_anew(&look.disk, &open, &others)
                 .await
-                .map_err(|error| Refusal::of(name, Why::Failed(error.kind()), error.to_string()))?,
+                .map_err(|error| error.within(name))?,
             false => open,
         };
         let label = store.label().clone();
@@ -358,18 +365,21 @@ impl Survey {
         };
         let shared = open.device.share().ok_or_else(|| {
             let kind = disk.kind.name;
-            let words = match others {
-                [] => format!(
-                    "a disk of kind {kind} stays as large as it is while it is used. Next: stop, and start again; \
-                     then resize it"
+            let (words, next) = match others {
+                [] => (
+                    format!("a disk of kind {kind} stays as large as it is while it is used"),
+                    "stop, and start again; then resize it",
                 ),
-                others => format!(
-                    "{} of a labelled disk of kind {kind} cannot change while it is used: what it has not \
-                     flushed is with its connection. Next: stop, and start again with the new spec",
-                    others.join(", ")
+                others => (
+                    format!(
+                        "{} of a labelled disk of kind {kind} cannot change while it is used: what it has not \
+                         flushed is with its connection",
+                        others.join(", ")
+                    ),
+                    "stop, and start again with the new spec",
                 ),
             };
-            Error::new(ErrorKind::Unsupported, words)
+            Error::new(ErrorKind::Unsupported, words).next(next)
         })?;
         self.node(disk, make(&disk.given, &self.env, Some(shared)).await?)
     }
@@ -413,7 +423,7 @@ impl Survey {
 
     fn glimpse(&self, look: &Look) -> Glimpse {
         let name = &look.disk.given.name;
-        let refused = self.refusals.iter().find(|refusal| refusal.disk.as_ref() == Some(name));
+        let refused = self.refusals.iter().find(|refusal| refusal.place() == Some(name));
         let bound = self.binding.disks.get(name);
         let there = match bound {
             Some(Bound::Labelled(n) | Bound::Fresh(n)) => Some(&self.looks[*n]),
@@ -421,11 +431,12 @@ impl Survey {
             None => Some(look),
         };
         let (verb, words) = match (refused, bound) {
-            (Some(refusal), _) => {
-                let verb = if refusal.why == Why::Holds { "would label" } else { "refused" };
-                let words = refusal.words.strip_prefix(&look.place).unwrap_or(&refusal.words);
-                (verb, words.trim_start().to_owned())
-            }
+            (Some(refusal), _) => match &look.holds {
+                Some(what) if refusal.reason() == Some(Reason::LabelNotBlank) => {
+                    ("would label", format!("HOLDS {what}; refused without --wipe {name}"))
+                }
+                _ => ("refused", refusal.sentence()),
+            },
             (None, Some(Bound::Labelled(_))) => ("labelled", String::new()),
             (None, Some(Bound::Absent(_))) => ("missing", String::new()),
             (None, _) if self.opening.wipe.contains(name) => {
@@ -453,8 +464,8 @@ impl Survey {
 impl Look {
     /// Nothing was seen yet.
     fn at(disk: LabelledDisk, place: String) -> Self {
-        let (identity, facts, open, label, store, cut, overwritten) = Default::default();
-        Self { disk, place, identity, facts, open, label, store, cut, overwritten }
+        let (identity, facts, open, label, holds, store, cut, overwritten) = Default::default();
+        Self { disk, place, identity, facts, open, label, holds, store, cut, overwritten }
     }
 
     fn surveyed(&self, data_bytes: u64) -> Surveyed {
@@ -489,45 +500,53 @@ fn is_as_made(disk: &LabelledDisk, label: &Label) -> bool {
 }
 
 /// A disk that is in use has `has` bytes; whether a spec that says how many agrees.
-fn said_of_size(look: &Look, has: u64) -> Result<(), Refusal> {
+fn said_of_size(look: &Look, has: u64) -> Result<(), Error> {
     let given = &look.disk.given;
     let Some(said) = given.size("size").filter(|said| *said != has) else { return Ok(()) };
     let (name, place) = (&given.name, &look.place);
     let (is, would, size) = (format_exact(has), format_exact(said), write_size(said));
-    let words = match said > has {
-        true => format!(
-            "size {would}, but {place} has {is} and is in use. Next: cairn device resize {name} {size}; or leave \
-             size away"
-        ),
-        false => format!(
-            "size {would}, but {place} has {is}, and a disk with a label does not shrink. Next: leave size away; or \
-             put what is on {name} onto a smaller disk of another name, and apply that with --move"
+    let (why, next) = match said > has {
+        true => {
+            (" and is in use", format!("cairn device resize {name} {size}; or leave size away"))
+        }
+        false => (
+            ", and a disk with a label does not shrink",
+            format!(
+                "leave size away; or put what is on {name} onto a smaller disk of another name, and apply that with \
+                 --move"
+            ),
         ),
     };
-    Err(Refusal::of(name, Why::Failed(ErrorKind::Unsupported), words))
+    let words = format!("size {would}, but {place} has {is}{why}");
+    Err(Error::new(ErrorKind::Unsupported, words).next(next).at(name))
 }
 
 /// The refusal of a disk that has lost its end since it was labelled, and may be as long again: its bytes there are not
 /// those that its device has written.
-fn cut_short(look: &Look, size: u64, lost_end: bool) -> Option<Refusal> {
+fn cut_short(look: &Look, size: u64, lost_end: bool) -> Option<Error> {
     let (label, _) = look.label.as_ref()?;
     let needed = Area::Back(label.data_bytes).range().end();
     let (name, place, graph) = (&look.disk.given.name, &look.place, &label.graph_name);
-    let words = if needed > size {
-        format!(
-            "{place} has {size} bytes, and had {needed} when it was labelled: what was behind is lost. Next: if other \
-             disks have its data, make it that large again, and --wipe {name} has it copied anew; else bring it back \
-             from a copy of it"
-        )
+    let (words, next) = if needed > size {
+        let words = format!(
+            "{place} has {size} bytes, and had {needed} when it was labelled: what was \
+                         behind is lost"
+        );
+        let next = format!(
+            "if other disks have its data, make it that large again, and --wipe {name} has it copied anew; else bring \
+             it back from a copy of it"
+        );
+        (words, next)
     } else if lost_end {
-        format!(
-            "the end of {place} is not what was written there: it was cut short and made long again, or another program \
-             has written there. Next: cairn repair {graph} --plan says what can be done"
-        )
+        let words = format!(
+            "the end of {place} is not what was written there: it was cut short and made long again, or another \
+             program has written there"
+        );
+        (words, format!("cairn repair {graph} --plan says what can be done"))
     } else {
         return None;
     };
-    Some(Refusal::of(name, Why::Damaged, words))
+    Some(Error::because(Reason::LabelDamaged, words).next(next).at(name))
 }
 
 fn sight_of(seen: Seen, found: &mut Option<(Label, usize)>) -> Sight {
@@ -619,9 +638,11 @@ fn is_missing(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Io | ErrorKind::TimedOut)
 }
 
-/// Of a disk whose place nobody knows.
-fn not_found(name: &str) -> String {
-    format!("is not found. Next: bring it, or say where it is: --disk {name}=PATH")
+/// The error of a disk whose place is unknown.
+fn not_found(name: &str) -> Error {
+    Error::because(Reason::LabelMissing, "is not found")
+        .next(format!("bring it, or say where it is: --disk {name}=PATH"))
+        .at(name)
 }
 
 /// Where a disk is, in its own words: the option that its kind is named after. Empty if nobody knows.

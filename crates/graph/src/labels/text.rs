@@ -129,8 +129,10 @@ mod tests {
         for text in [
             "x",
             "[disk]\na = { uuid = 3 }",
-            "[disk]\na = { uuid = \"0190f5a0-62d8-4b1c-9a50-010203040506\", size = -1, block = 512 }",
-            "[disk]\na = { uuid = \"0190f5a0-62d8-4b1c-9a50-010203040506\", size = 512, block = 7 }",
+            "[disk]\na = { uuid = \"0190f5a0-62d8-4b1c-9a50-010203040506\", size = -1, \
+                         block = 512 }",
+            "[disk]\na = { uuid = \"0190f5a0-62d8-4b1c-9a50-010203040506\", size = 512, \
+                         block = 7 }",
         ] {
             assert_eq!(disks(text).unwrap_err().kind(), ErrorKind::Corrupt, "{text}");
         }

@@ -1,6 +1,6 @@
 //! What may become of a graph that runs.
 
-use block::{Control, Error, ErrorKind, Result};
+use block::{Control, Error, ErrorKind, Reason, Result};
 use kind::{Bytes, Maker, TRUST};
 
 use super::Now;
@@ -9,25 +9,28 @@ use crate::spec::{Planned, PlannedNode};
 
 /// Whether the graph may become what `planned` says.
 pub fn allow(old: &Now, planned: &Planned, stays: &[Option<usize>]) -> Result<()> {
-    let refuse = |words: String| Err(Error::new(ErrorKind::Unsupported, words));
     for (index, node) in old.planned.nodes.iter().enumerate() {
         let kind = node.kind.maker;
         let forgets = matches!(kind, Maker::Keeper { bytes: Bytes::OfEach, .. });
         if forgets && !node.labelled && !stays.contains(&Some(index)) {
-            return refuse(format!(
+            let words = format!(
                 "{} is on raw disks: what it knows of its members goes with it, so nothing may \
-                 change there. Next: stop, and start with trust = MEMBER; or use labelled disks",
+                         change there",
                 node.name
-            ));
+            );
+            let error = Error::because(Reason::ChangeOnRawDisks, words);
+            return Err(error.next("stop, and start with trust = MEMBER; or use labelled disks"));
         }
     }
     let has_all = having_all(old);
     let compared = Compared::new(&old.planned, planned, stays, &has_all);
     if let Some(Renamed { device, was, is }) = renamed(&compared) {
-        return refuse(format!(
-            "{device} knows its members by their names, and {was} would be {is}: it could not tell whether \
-             that one has every write. Next: put {is} above {device} instead of below"
-        ));
+        let words = format!(
+            "{device} knows its members by their names, and {was} would be {is}: it could not tell whether that one \
+             has every write"
+        );
+        let error = Error::because(Reason::ChangeRenamesMembers, words);
+        return Err(error.next(format!("put {is} above {device} instead of below")));
     }
     for before in &old.planned.exports {
         let Some(after) = planned.exports.iter().find(|after| after.name == before.name) else {
@@ -36,21 +39,22 @@ pub fn allow(old: &Now, planned: &Planned, stays: &[Option<usize>]) -> Result<()
         let name = &before.name;
         if let Err(differs) = compared.shows(before.node, after.node) {
             let place = &planned.nodes[differs.new].name;
-            return refuse(format!(
-                "{name} would show other bytes than now, from {place} on. Next: do it with --move, \
-                 so that its bytes go there; or give it another name"
-            ));
+            let words = format!("{name} would show other bytes than now, from {place} on");
+            let next = "do it with --move, so that its bytes go there; or give it another name";
+            return Err(Error::because(Reason::ChangeOtherBytes, words).next(next));
         }
         if after.info.size < before.info.size {
             let (is, would) = (before.info.size, after.info.size);
-            return refuse(format!("{name} would shrink from {is} to {would} bytes"));
+            let words = format!("{name} would shrink from {is} to {would} bytes");
+            return Err(Error::new(ErrorKind::Unsupported, words));
         }
         if after.info.block_size > before.info.block_size {
             let (is, would) = (before.info.block_size, after.info.block_size);
-            return refuse(format!(
-                "clients of {name} were told that blocks have {is} bytes; they would have {would}. \
-                 Next: give it another name"
-            ));
+            let words = format!(
+                "clients of {name} were told that blocks have {is} bytes; they would have {would}"
+            );
+            let error = Error::because(Reason::ChangeOtherBlocks, words);
+            return Err(error.next("give it another name"));
         }
     }
     Ok(())

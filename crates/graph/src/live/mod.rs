@@ -33,7 +33,7 @@ use engine::Engine;
 use kind::{Maker, TRUST};
 
 use crate::Graph;
-use crate::labels::{Absent, Labels, Refusal, Survey};
+use crate::labels::{Absent, Labels, Survey};
 use crate::running::Before;
 use crate::spec::Planned;
 
@@ -64,7 +64,7 @@ pub struct Now {
 #[derive(Debug)]
 pub enum Unchanged {
     /// Its labelled disks stand against it. Nothing was changed.
-    Refused(Vec<Refusal>),
+    Refused(Vec<Error>),
     /// Something else does. Nothing was changed, or all that was is undone.
     Failed(Error),
     /// The change has failed, and so has the way back: clients get errors until the next start.
@@ -352,10 +352,10 @@ impl Live {
     fn overdue(&self, old: &Now) -> Error {
         let waiting = self.unanswered(old);
         let words = format!(
-            "requests are not answered in time: {}; nothing was changed. Next: cairn status",
+            "requests are not answered in time: {}; nothing was changed",
             if waiting.is_empty() { "of clients".to_owned() } else { waiting.join(", ") }
         );
-        Error::new(ErrorKind::TimedOut, words)
+        Error::new(ErrorKind::TimedOut, words).next("cairn status")
     }
 
     /// Closes what does not stay, makes what is new, and lets the labels say so.
@@ -407,20 +407,23 @@ impl Live {
             let (told, is) = (self.engine.info(before.node), self.engine.info(after.node));
             if is.max_transfer < told.max_transfer {
                 let words = format!(
-                    "clients of {} were told that a request may have {} bytes, and at most {} would \
-                     be possible. Next: give the export another name",
+                    "clients of {} were told that a request may have {} bytes, and at most {} \
+                         would be possible",
                     before.name, told.max_transfer, is.max_transfer
                 );
-                return Err(Error::new(ErrorKind::Unsupported, words));
+                return Err(
+                    Error::new(ErrorKind::Unsupported, words).next("give the export another name")
+                );
             }
             // Payloads of their connections are handed on where they arrive.
             if is.buf_align > told.buf_align {
                 let words = format!(
-                    "{} took bytes from any address, and would need them at multiples of {}. Next: \
-                     give the export another name",
+                    "{} took bytes from any address, and would need them at multiples of {}",
                     before.name, is.buf_align
                 );
-                return Err(Error::new(ErrorKind::Unsupported, words));
+                return Err(
+                    Error::new(ErrorKind::Unsupported, words).next("give the export another name")
+                );
             }
         }
         Ok(())
@@ -490,11 +493,9 @@ fn also(error: Error, left: Option<Error>) -> Error {
     match left {
         None => error,
         Some(left) => {
-            let words = format!(
-                "{error}; and disks are left marked as open: {left}. Next: start again on this \
-                 machine, which looks after them"
-            );
+            let words = format!("{error}; and disks are left marked as open: {left}");
             Error::new(error.kind(), words)
+                .next("start again on this machine, which looks after them")
         }
     }
 }

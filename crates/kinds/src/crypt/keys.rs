@@ -72,8 +72,8 @@ impl Keys {
 
     fn turn(&self) -> Result<Taken<'_>> {
         if self.turn.taken.replace(true) {
-            let why = "its key slots are being changed just now. Next: wait a moment";
-            return Err(Error::new(ErrorKind::InUse, why));
+            let why = "its key slots are being changed just now";
+            return Err(Error::new(ErrorKind::InUse, why).next("wait a moment"));
         }
         Ok(Taken(&self.turn))
     }
@@ -102,8 +102,8 @@ impl Keys {
         }
         let free = self.volume.borrow().slots.iter().position(Option::is_none);
         let free = free.ok_or_else(|| {
-            let why = format!("all {SLOTS} key slots are in use. Next: cairn key rm one of them");
-            Error::new(ErrorKind::Limit, why)
+            let why = format!("all {SLOTS} key slots are in use");
+            Error::new(ErrorKind::Limit, why).next("cairn key rm one of them")
         })?;
         if !dry_run {
             let (volume_key, _) = self.unlock(key).await?;
@@ -133,11 +133,10 @@ impl Keys {
         volume.slots[number] = None;
         if volume.slots.iter().all(Option::is_none) {
             let why = format!(
-                "slot {number} is the last one; without it nobody could open {} ever again. Next: \
-                 cairn key add another one first",
+                "slot {number} is the last one; without it nobody could open {} ever again",
                 self.who
             );
-            return Err(Error::new(ErrorKind::InUse, why));
+            return Err(Error::new(ErrorKind::InUse, why).next("cairn key add another one first"));
         }
         if !dry_run {
             self.put_volume(volume).await?;
@@ -184,11 +183,9 @@ impl Keys {
         };
         // It fails again on the disk that has failed; of that one no newer state can be left.
         let _ = keep(&*self.kept, &before).await;
-        let why = format!(
-            "{error}; the key slots stay as they were. Next: take the disk that fails away and start \
-             with --degraded, or mend it"
-        );
-        Err(Error::new(error.kind(), why))
+        let why = format!("{error}; the key slots stay as they were");
+        Err(Error::new(error.kind(), why)
+            .next("take the disk that fails away and start with --degraded, or mend it"))
     }
 
     /// Writes the slots once more, over the older generation of each label. That one has the slots from before, and

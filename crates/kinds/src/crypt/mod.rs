@@ -22,7 +22,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use block::env::LocalFuture;
-use block::{Env, Handover, Info, Kept, KeySource, Lower, Result};
+use block::{Env, Error, Handover, Info, Kept, KeySource, Lower, Reason, Result};
 use kind::{
     AnyDevice, Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
 };
@@ -231,12 +231,11 @@ fn made_with(unit: u32, info: &Info) -> Result<u32> {
     if unit <= info.block_size {
         return Ok(unit);
     }
-    let why = format!(
-        "it was made with data units of {unit} bytes, and what it stands on has blocks of {} now. \
-         Next: unit = {unit} in the spec",
+    let words = format!(
+        "it was made with data units of {unit} bytes, and what it stands on has blocks of {} now",
         info.block_size
     );
-    Err(block::Error::new(block::ErrorKind::Invalid, why))
+    Err(Error::because(Reason::CryptOtherUnits, words).next(format!("unit = {unit} in the spec")))
 }
 
 /// The cipher alone, for a benchmark: decrypts one unit of so many bytes, as if it began at that byte.

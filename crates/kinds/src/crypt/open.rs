@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use block::{
-    Env, Error, ErrorKind, Event, Handover, Kept, KeySource, Result, Secret, Wanted, What,
+    Env, Error, ErrorKind, Event, Handover, Kept, KeySource, Reason, Result, Secret, Wanted, What,
 };
 
 use super::slots::{Cost, KeySlots, Slot};
@@ -92,12 +92,12 @@ impl Lock {
                 self.leave(&key)?;
                 Ok((volume, key))
             }
-            None => Err(Error::new(
-                ErrorKind::NotFound,
-                "there are no key slots on the disks beneath, and these disks are not new: what \
-                 they hold was not written through this device. Next: label the disks anew \
-                 (--wipe) if all on them may go",
-            )),
+            None => Err(Error::because(
+                Reason::CryptNoSlots,
+                "there are no key slots on the disks beneath, and these disks are not new: what they hold was not \
+                 written through this device",
+            )
+            .next("label the disks anew (--wipe) if all on them may go")),
         }
     }
 

@@ -106,11 +106,11 @@ fn derive(slot: &Slot, passphrase: &[u8], into: &mut [u8]) -> Result<()> {
     let params = params.expect("the limits of the format are within those of Argon2");
     let mut memory: Vec<Block> = Vec::new();
     if memory.try_reserve_exact(params.block_count()).is_err() {
-        let why = format!(
-            "deriving the key takes {memory_kib} KiB of memory, and there is not so much. Next: \
-             free some, or open it on a larger machine"
+        let why =
+            format!("deriving the key takes {memory_kib} KiB of memory, and there is not so much");
+        return Err(
+            Error::new(ErrorKind::Limit, why).next("free some, or open it on a larger machine")
         );
-        return Err(Error::new(ErrorKind::Limit, why));
     }
     memory.resize(params.block_count(), Block::default());
     let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);

@@ -52,9 +52,8 @@ impl Cipher {
         assert_eq!(key.len(), KEY_BYTES, "the length is checked where the key comes from");
         let (data, tweak) = key.split_at(KEY_BYTES / 2);
         if data == tweak {
-            let why = "the two halves of the key are equal, which makes XTS weak. Next: a key of \
-                       64 random bytes";
-            return Err(Error::new(ErrorKind::Denied, why));
+            let why = "the two halves of the key are equal, which makes XTS weak";
+            return Err(Error::new(ErrorKind::Denied, why).next("a key of 64 random bytes"));
         }
         let mut cipher = Self { page: Secret::zeroed(PAGE)?, unit: unit as usize, zeros_stay };
         for way in [Way::Encrypt, Way::Decrypt] {

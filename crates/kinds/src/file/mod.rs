@@ -157,7 +157,8 @@ fn plan(given: &Given, env: &Env) -> Plan<DiskPlan> {
         let next = match wanted > facts.size {
             // Longer, it would have zeros where bytes may have been.
             true => {
-                "; it was cut short, or made by another spec. Next: leave size away, if it is right as it is"
+                "; it was cut short, or made by another spec. Next: leave size away, if it is \
+                         right as it is"
             }
             false => ". Next: leave size away",
         };
@@ -216,11 +217,11 @@ impl Opened {
     fn again(&self, env: &Env, open: &Open) -> Result<StorageFacts> {
         if self.open.read_only != open.read_only {
             let words = format!(
-                "{}: read_only stays as it is while the disk is in use: its lock depends on it. Next: stop, and \
-                 start again with the new spec",
+                "{}: read_only stays as it is while the disk is in use: its lock depends on it",
                 open.path.display()
             );
-            return Err(Error::new(ErrorKind::Unsupported, words));
+            return Err(Error::new(ErrorKind::Unsupported, words)
+                .next("stop, and start again with the new spec"));
         }
         let facts = env.probe(open)?;
         self.storage.has_grown(facts.size);

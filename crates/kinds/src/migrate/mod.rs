@@ -113,10 +113,8 @@ fn open(given: &Given, env: &Env, lowers: Vec<Lower>, kept: Rc<dyn Kept>) -> Res
         Some(record) if record.size == info.size => record,
         Some(record) => {
             let (was, is) = (format_exact(record.size), format_exact(info.size));
-            let why = format!(
-                "it began with {was}, and what it stands on has {is}. Next: make that {was} again"
-            );
-            return Err(Error::new(ErrorKind::Invalid, why));
+            let why = format!("it began with {was}, and what it stands on has {is}");
+            return Err(Error::new(ErrorKind::Invalid, why).next(format!("make that {was} again")));
         }
         None => {
             let size = info.size;

@@ -302,13 +302,14 @@ impl Inner {
         let damaged = is_new.iter().zip(&is_old).filter(|(new, old)| !**new && !**old).count();
         if damaged > 0 {
             let words = format!(
-                "{damaged} of {} sectors in {} are neither what they were nor what they were to \
-                 become: a disk has lost them. Next: bring back the disk, or what is there from a \
-                 backup",
+                "{damaged} of {} sectors in {} are neither what they were nor what they were \
+                         to become: a disk has lost them",
                 is_new.len(),
                 window.range
             );
-            return Err(Error::new(ErrorKind::Corrupt, words).at(&self.name));
+            return Err(Error::new(ErrorKind::Corrupt, words)
+                .next("bring back the disk, or what is there from a backup")
+                .at(&self.name));
         }
         for (n, _) in is_new.iter().enumerate().filter(|(_, new)| !**new) {
             let at = n * SECTOR_BYTES as usize;

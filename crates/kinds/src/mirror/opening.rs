@@ -2,7 +2,7 @@
 //! it must not open. Pure: labels go in, a decision comes out.
 
 use block::seeded::{self, Bug};
-use block::{ByteRange, Error, ErrorKind, Found, Result};
+use block::{ByteRange, Error, ErrorKind, Found, Reason, Result};
 
 use super::record::{Known, Point, Record, Standing};
 use super::regions::{Map, Regions};
@@ -112,20 +112,22 @@ impl Members<'_> {
 
     /// The member whose bytes count where no member has a state.
     fn source(&self) -> Result<usize> {
-        let degraded = |words| Err(Error::new(ErrorKind::Degraded, words));
         if let Some(trusted) = self.trust {
             let name = self.names[trusted];
             let absent = (0..self.names.len()).find(|n| !self.found[*n].present);
             return match absent {
-                _ if !self.found[trusted].present => degraded(format!(
-                    "trust = {name}, and {name} is not there. Next: bring it back, or trust a member that is"
-                )),
+                _ if !self.found[trusted].present => {
+                    let words = format!("trust = {name}, and {name} is not there");
+                    Err(Error::because(Reason::MirrorMemberMissing, words)
+                        .next("bring it back, or trust a member that is"))
+                }
                 Some(absent) if !self.trusted_now && !seeded::on(Bug::TrustOverLabels) => {
-                    degraded(format!(
-                        "{} is not there, and may have writes that {name} missed. Next: bring it back; or cairn import \
-                         --trust {name}, and they are lost",
-                        self.names[absent]
-                    ))
+                    let absent = self.names[absent];
+                    let words =
+                        format!("{absent} is not there, and may have writes that {name} missed");
+                    Err(Error::because(Reason::MirrorMemberMissing, words).next(format!(
+                        "bring it back; or cairn import --trust {name}, and they are lost"
+                    )))
                 }
                 _ => Ok(trusted),
             };
@@ -135,11 +137,13 @@ impl Members<'_> {
             (None, _) => Ok(0),
             // A blank member has nothing that could count.
             (Some(only), None) if self.found[only].present => Ok(only),
-            _ => degraded(format!(
-                "cannot tell whether these members are identical: they were used before without a state of the mirror. \
-                 Next: choose the one whose bytes count: trust = {}",
-                self.names.join(" or ")
-            )),
+            _ => {
+                let words = "cannot tell whether these members are identical: they were used before without a state \
+                             of the mirror";
+                let members = self.names.join(" or ");
+                Err(Error::because(Reason::MirrorUnknown, words)
+                    .next(format!("choose the one whose bytes count: trust = {members}")))
+            }
         }
     }
 
@@ -217,11 +221,11 @@ impl Members<'_> {
 
     fn apart(&self, other: usize) -> Error {
         let words = format!(
-            "{} was written apart from the other members: both went on without the other. Next: \
-             {TRUST}; what only the others have is lost",
+            "{} was written apart from the other members: both went on without the other",
             self.names[other]
         );
-        Error::new(ErrorKind::Degraded, words)
+        Error::because(Reason::MirrorSplitBrain, words)
+            .next(format!("{TRUST}; what only the others have is lost"))
     }
 
     /// The member that is trusted, if the labels leave open whose bytes count; `None` if they do not.
@@ -275,22 +279,20 @@ impl Members<'_> {
             .chain(missing.map(|member| member.name.as_str()))
             .collect();
         if here.is_empty() {
-            let words = format!(
-                "no member that has every write is there; {} had. Next: bring it back; or cairn import --trust \
-                 MEMBER, and the writes that MEMBER missed are lost",
-                if gone.is_empty() { "none".to_owned() } else { gone.join(", ") }
-            );
-            return Some(Error::new(ErrorKind::Degraded, words));
+            let had = if gone.is_empty() { "none".to_owned() } else { gone.join(", ") };
+            let words = format!("no member that has every write is there; {had} had");
+            let next = "bring it back; or cairn import --trust MEMBER, and the writes that MEMBER \
+                         missed are lost";
+            return Some(Error::because(Reason::MirrorNoCurrentMember, words).next(next));
         }
         if gone.is_empty() || self.may_degrade {
             return None;
         }
-        let words = format!(
-            "{} is not there, and has every write. Next: bring it back, or --degraded to go on \
-             without",
-            gone.join(", ")
-        );
-        Some(Error::new(ErrorKind::Degraded, words))
+        let words = format!("{} is not there, and has every write", gone.join(", "));
+        Some(
+            Error::because(Reason::MirrorMemberMissing, words)
+                .next("bring it back, or --degraded to go on without"),
+        )
     }
 
     /// Whether a member may have answered requests that those in sync by the newest state do not have.
@@ -384,11 +386,9 @@ impl Members<'_> {
 }
 
 fn flush_failed() -> Error {
-    let words = format!(
-        "a flush failed on every member before it was closed, and what it should have kept may be lost. Next: {TRUST}, \
-         to take what it has"
-    );
-    Error::new(ErrorKind::Degraded, words)
+    let words = "a flush failed on every member before it was closed, and what it should have \
+                         kept may be lost";
+    Error::because(Reason::MirrorFlushFailed, words).next(format!("{TRUST}, to take what it has"))
 }
 
 impl Known {

@@ -186,12 +186,12 @@ impl Inner {
         let Some(source) = self.in_sync().find(is_late) else { return Ok(()) };
         let source = &self.members[source];
         let words = format!(
-            "{} is in sync and has {} requests that are not back; a late write would make it differ from \
-             a copy of it. Next: wait for the disk, or restart",
+            "{} is in sync and has {} requests that are not back; a late write would make \
+                         it differ from a copy of it",
             source.lower.name(),
             source.late()
         );
-        Err(Error::new(ErrorKind::InUse, words))
+        Err(Error::new(ErrorKind::InUse, words).next("wait for the disk, or restart"))
     }
 
     /// A member has failed: a spare stands in for it, if there is one.

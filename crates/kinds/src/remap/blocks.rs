@@ -162,12 +162,13 @@ impl Inner {
     }
 
     pub fn lost(&self, range: ByteRange) -> Error {
-        let words = format!(
-            "{range} was lost by a disk in a crash. Next: write all of its block, of {} bytes, or \
-             discard it",
-            self.layout.block_bytes
-        );
-        Error::new(ErrorKind::Corrupt, words).at(&self.name)
+        let words = format!("{range} was lost by a disk in a crash");
+        Error::new(ErrorKind::Corrupt, words)
+            .next(format!(
+                "write all of its block, of {} bytes, or discard it",
+                self.layout.block_bytes
+            ))
+            .at(&self.name)
     }
 
     /// Reads what is somewhere, and makes zeros of what is nowhere.
@@ -343,11 +344,11 @@ impl Inner {
 
     fn full(&self, map: &Map) -> Error {
         let words = format!(
-            "all {} places of {} bytes are taken. Next: discard what is not needed",
+            "all {} places of {} bytes are taken",
             map.blocks.places(),
             self.layout.block_bytes
         );
-        Error::new(ErrorKind::NoSpace, words).at(&self.name)
+        Error::new(ErrorKind::NoSpace, words).next("discard what is not needed").at(&self.name)
     }
 
     /// Writes what `op` has for some new blocks, and zeros around it, and names them in the transaction.

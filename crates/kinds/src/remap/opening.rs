@@ -153,11 +153,9 @@ impl Opening {
 fn check(made: &Layout, wanted: &Layout, data_bytes: u64) -> Result<()> {
     let differs = |option: &str, was: u64, is: u64| {
         let was = write_size(was);
-        let words = format!(
-            "it was made with {option} = \"{was}\", and the spec says {}. Next: {option} = \"{was}\"",
-            write_size(is)
-        );
-        Err(Error::new(ErrorKind::Invalid, words))
+        let words =
+            format!("it was made with {option} = \"{was}\", and the spec says {}", write_size(is));
+        Err(Error::new(ErrorKind::Invalid, words).next(format!("{option} = \"{was}\"")))
     };
     if made.block_bytes != wanted.block_bytes {
         return differs("block", made.block_bytes, wanted.block_bytes);
@@ -170,8 +168,8 @@ fn check(made: &Layout, wanted: &Layout, data_bytes: u64) -> Result<()> {
             0 => ("on a device of its own", "name that one in \"meta\""),
             _ => ("before the blocks", "leave \"meta\" away"),
         };
-        let words = format!("it was made with the map {was}. Next: {next}");
-        return Err(Error::new(ErrorKind::Invalid, words));
+        let words = format!("it was made with the map {was}");
+        return Err(Error::new(ErrorKind::Invalid, words).next(next));
     }
     let end = made.places(made.places - 1, 1).end();
     if end > data_bytes {

@@ -288,10 +288,10 @@ async fn take_room(lower: &Lower, bytes: u64) -> Result<()> {
         let range = ByteRange::new(0, at).expect("something was asked for");
         let _ = lower.call(Op::Discard { range, fua: false }).await;
         let words = format!(
-            "a vault takes {bytes} bytes for itself when it is made, and they are not all there: \
-             {error}. Next: free some space there"
+            "a vault takes {bytes} bytes for itself when it is made, and they are not all \
+                         there: {error}"
         );
-        return Err(Error::new(ErrorKind::NoSpace, words));
+        return Err(Error::new(ErrorKind::NoSpace, words).next("free some space there"));
     }
     Ok(())
 }

@@ -118,9 +118,11 @@ impl Ring {
             if is_empty {
                 return Ok((Self::new(memory, identity)?, Found::default()));
             }
-            let words = "what the process before had not flushed is of another export. Next: bring \
-                         the old spec up once more and stop it; or stop the graph, which gives it up";
-            return Err(Error::new(ErrorKind::InUse, words));
+            let words = "what the process before had not flushed is of another export";
+            return Err(Error::new(ErrorKind::InUse, words).next(
+                "bring the old spec up once more and stop it; or stop the graph, which gives \
+                         it up",
+            ));
         }
         let capacity = memory.len().saturating_sub(HEADS_BYTES);
         let mut ring = Self { memory, capacity, head, lengths: VecDeque::new() };

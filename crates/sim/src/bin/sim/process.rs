@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::{Env, Error, ErrorKind};
+use block::{Env, Error, ErrorKind, Reason};
 use engine::Engine;
 use export::nbd::Server;
-use graph::labels::{Labels, Opening, Survey, Why};
+use graph::labels::{Labels, Opening, Survey};
 use graph::live::{Live, Unchanged};
 use graph::spec::{Faults, Planned, Spec};
 use meta::Machine;
@@ -59,8 +59,8 @@ pub struct Wanted {
 pub enum Started {
     /// The graph is up.
     Up(Running),
-    /// The first reason, if labels gave it; and the words.
-    Refused(Option<Why>, String),
+    /// The reason of the first error, and all of them.
+    Refused(Option<Reason>, Refusal),
     /// The graph was not up in time.
     Unfinished,
 }
@@ -104,11 +104,13 @@ pub fn start(world: &SimWorld, starts: &mut u64, wanted: &Wanted) -> Result<Star
                 return Ok(Started::Up(Running { engine, live, client, door, server }));
             }
             Some(Err(unchanged)) => {
-                let (why, words) = in_words(&unchanged);
+                let refusal = Refusal::of(&unchanged);
                 engine.abandon();
                 world.drop_tasks();
-                if why != Some(Why::Failed(ErrorKind::InUse)) {
-                    return Ok(Started::Refused(why, words));
+                let is_busy =
+                    refusal.kind() == Some(ErrorKind::InUse) && refusal.reason().is_none();
+                if !is_busy {
+                    return Ok(Started::Refused(refusal.reason(), refusal));
                 }
                 world.run(world.env().now().after(OPEN_PAUSE))?;
             }
@@ -144,15 +146,41 @@ async fn look(
     Ok((planned.map_err(faults).map_err(Unchanged::Failed)?, survey))
 }
 
-/// The first reason, if labels gave it, and all of it in words.
-pub fn in_words(unchanged: &Unchanged) -> (Option<Why>, String) {
-    match unchanged {
-        Unchanged::Refused(refusals) => {
-            let words: Vec<_> = refusals.iter().map(ToString::to_string).collect();
-            (refusals.first().map(|first| first.why), words.join("; "))
-        }
-        Unchanged::Failed(error) => (None, error.to_string()),
-        Unchanged::Lost { change, back } => (None, format!("{change}; and no way back: {back}")),
+/// All errors that kept a graph from coming up, or from becoming another one.
+pub struct Refusal(Vec<Error>);
+
+impl Refusal {
+    /// The errors of a change that did not come about.
+    pub fn of(unchanged: &Unchanged) -> Self {
+        Self(match unchanged {
+            Unchanged::Refused(refusals) => refusals.clone(),
+            Unchanged::Failed(error) => vec![error.clone()],
+            Unchanged::Lost { change, back } => {
+                vec![change.clone(), back.clone().message_after("and no way back")]
+            }
+        })
+    }
+
+    /// The reason of the first error.
+    pub fn reason(&self) -> Option<Reason> {
+        self.0.first().and_then(Error::reason)
+    }
+
+    /// The kind of the first error.
+    pub fn kind(&self) -> Option<ErrorKind> {
+        self.0.first().map(Error::kind)
+    }
+
+    /// The disk or device that the first error is about.
+    pub fn place(&self) -> Option<&str> {
+        self.0.first().and_then(Error::place)
+    }
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let all: Vec<_> = self.0.iter().map(Error::to_string).collect();
+        f.write_str(&all.join("; "))
     }
 }
 

@@ -3,11 +3,11 @@
 
 use std::rc::Rc;
 
-use graph::labels::Why;
+use block::Reason;
 use sim::draw::Stream;
 use sim::{Count, DiskConfig, Image, Profile, SimDisk, SimWorld};
 
-use super::hands::NOBODY;
+use super::hands::NO_MEMBER;
 use super::shape::Shape;
 use super::{Ask, LABEL_BYTES, LIMIT, Start, Trial, VOLUME_BYTES, wrong};
 use crate::trial::Failure;
@@ -76,9 +76,11 @@ impl Trial {
         let (disk, own) = (beside.disk.clone(), beside.disk.image());
         disk.put_back(image);
         match self.start(Ask::default(), LIMIT)? {
-            Start::Refused(Some(Why::Older), _) => self.world.counters().add(Count::OlderRefused),
+            Start::Refused(Some(Reason::LabelStale), _) => {
+                self.world.counters().add(Count::OlderRefused)
+            }
             // As it is without the older image.
-            Start::Refused(None, words) if words.contains(NOBODY) && !self.somebody()? => {}
+            Start::Refused(Some(NO_MEMBER), _) if !self.somebody()? => {}
             other => {
                 let words = other.words();
                 return Err(wrong(format!("an older image of a single disk is refused: {words}")));

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use block::ErrorKind;
-use graph::labels::{self, Opening, Why};
+use block::{ErrorKind, Reason};
+use graph::labels::{self, Opening};
 use graph::live::Unchanged;
 use sim::workload::Worker;
 use sim::{Client, Count, Door, Faults};
@@ -11,15 +11,8 @@ use sim::{Client, Count, Door, Faults};
 use super::shape::{self, CLEAR, Shape};
 use super::steps::What;
 use super::{Ask, Crash, End, HERE, LIMIT, Start, Trial, wrong};
-use crate::process::{self, in_words};
+use crate::process::{self, Refusal};
 use crate::trial::Failure;
-
-const OTHER_BYTES: &str = "would show other bytes";
-const LOST_TRACK: &str = "knows its members by their names";
-const OTHER_BLOCKS: &str = "were told that blocks have";
-/// An encryption was made with units of the blocks beneath it.
-const OTHER_UNITS: &str = "it was made with data units of";
-const ON_RAW_DISKS: &str = "is on raw disks";
 
 /// What the graph is to become.
 struct Wish {
@@ -35,8 +28,8 @@ struct Wish {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Due {
     Done,
-    /// It is refused, or undone, with these words.
-    Refused(&'static str),
+    /// It is refused, or undone, for this reason.
+    Refused(Reason),
 }
 
 impl Trial {
@@ -141,13 +134,16 @@ impl Trial {
     /// What the labels do not tell of does not come up. Disks that are `new` in it may be half wiped, or their labels
     /// half written: then it is said how to take them all the same.
     fn refused_now(&mut self, what: &str, new: &[usize]) -> Result<(), Failure> {
-        let is_new = |words: &str| {
-            new.iter().any(|n| words.starts_with(&shape::name(*n))) && words.contains("--wipe")
-        };
+        let is_new =
+            |refusal: &Refusal| new.iter().any(|n| refusal.place() == Some(&shape::name(*n)));
         let ask = Ask { degraded: self.plugged.contains(&None), ..Ask::default() };
         match self.start(ask, LIMIT)? {
-            Start::Refused(Some(Why::Foreign | Why::Renamed), _) => Ok(()),
-            Start::Refused(Some(Why::Holds | Why::Damaged), words) if is_new(&words) => Ok(()),
+            Start::Refused(Some(Reason::LabelForeign | Reason::LabelForgotten), _) => Ok(()),
+            Start::Refused(Some(Reason::LabelNotBlank | Reason::LabelDamaged), words)
+                if is_new(&words) =>
+            {
+                Ok(())
+            }
             Start::Refused(_, words) => Err(wrong(format!("{what} is told why: {words}"))),
             Start::Up | Start::Unfinished => Err(wrong(format!("{what} is refused: it is not"))),
         }
@@ -174,29 +170,30 @@ impl Trial {
         let counters = self.world.counters();
         let unchanged = match (came, wish.due) {
             (Ok(()), Due::Done) => return self.is_now(wish.shape),
-            (Ok(()), Due::Refused(words)) => {
-                return Err(wrong(format!("{:?} is refused: {words}", wish.shape)));
+            (Ok(()), Due::Refused(due)) => {
+                return Err(wrong(format!("{:?} is refused: {due}", wish.shape)));
             }
             (Err(unchanged), _) => unchanged,
         };
-        let (why, words) = in_words(&unchanged);
+        let refusal = Refusal::of(&unchanged);
+        let why = refusal.reason();
         let is_ill = self.ill.is_some();
         let undone = match (&unchanged, wish.due) {
             (Unchanged::Lost { .. }, _) => false,
-            (Unchanged::Failed(_), Due::Refused(due)) if words.contains(due) => {
+            (Unchanged::Failed(_), Due::Refused(due)) if why == Some(due) => {
                 counters.add(Count::ChangeRefused);
                 true
             }
-            (Unchanged::Failed(_), Due::Done) if words.contains(OTHER_BYTES) => {
+            (Unchanged::Failed(_), Due::Done) if why == Some(Reason::ChangeOtherBytes) => {
                 counters.add(Count::ChangeRefused);
                 // Nobody who stays has all of them.
                 !wish.keeps_bytes || !self.keeps_bytes(&wish.shape)?
             }
-            (Unchanged::Failed(_), Due::Done) if words.contains(OTHER_BLOCKS) => {
+            (Unchanged::Failed(_), Due::Done) if why == Some(Reason::ChangeOtherBlocks) => {
                 counters.add(Count::ChangeRefused);
                 wish.shape.members.iter().any(|n| !self.shape.members.contains(n))
             }
-            (Unchanged::Failed(_), Due::Done) if words.contains(OTHER_UNITS) => {
+            (Unchanged::Failed(_), Due::Done) if why == Some(Reason::CryptOtherUnits) => {
                 counters.add(Count::ChangeRefused);
                 self.block_of(&wish.shape) != self.block_of(&self.shape)
             }
@@ -205,11 +202,12 @@ impl Trial {
                 true
             }
             // Its label goes where it is plugged in, and its name with it.
-            (Unchanged::Refused(_), _) if why == Some(Why::Renamed) => !self.in_places(),
+            (Unchanged::Refused(_), _) if why == Some(Reason::LabelForgotten) => !self.in_places(),
             (Unchanged::Refused(_), _) => {
                 // A disk that has left with an operation under way stays locked until that is back.
                 let failed = [ErrorKind::Io, ErrorKind::TimedOut, ErrorKind::InUse];
-                is_ill && failed.iter().any(|kind| why == Some(Why::Failed(*kind)))
+                let kind = refusal.kind().filter(|_| why.is_none());
+                is_ill && kind.is_some_and(|kind| failed.contains(&kind))
             }
             (Unchanged::Failed(_), _) => false,
         };
@@ -217,7 +215,7 @@ impl Trial {
             return Ok(());
         }
         let (is, would) = (&self.shape, &wish.shape);
-        Err(wrong(format!("{is:?} becomes {would:?}, or it is right why not: {words}")))
+        Err(wrong(format!("{is:?} becomes {would:?}, or it is right why not: {refusal}")))
     }
 
     /// The block size of a mirror: the largest of its members.
@@ -328,7 +326,7 @@ impl Trial {
             },
             7 => shape.second = !shape.second,
             8 => {
-                wish.due = Due::Refused(OTHER_BYTES);
+                wish.due = Due::Refused(Reason::ChangeOtherBytes);
                 match self.draw.below(2) {
                     0 => shape.crypt = !shape.crypt,
                     _ => shape.shifted = true,
@@ -337,12 +335,12 @@ impl Trial {
             _ => match &mut shape.raw_timeout_s {
                 Some(timeout) => {
                     *timeout += 1;
-                    wish.due = Due::Refused(ON_RAW_DISKS);
+                    wish.due = Due::Refused(Reason::ChangeOnRawDisks);
                 }
                 None => {
                     // By their names a mirror knows who has which writes.
                     shape.below = !shape.below;
-                    wish.due = Due::Refused(LOST_TRACK);
+                    wish.due = Due::Refused(Reason::ChangeRenamesMembers);
                 }
             },
         }

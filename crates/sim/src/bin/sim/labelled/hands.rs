@@ -1,7 +1,6 @@
 //! What becomes of disks while nothing runs, and what the next start makes of it.
 
-use block::{ByteRange, Op};
-use graph::labels::Why;
+use block::{ByteRange, Op, Reason};
 use meta::Area;
 use sim::Count;
 use sim::draw::Stream;
@@ -14,7 +13,7 @@ use crate::trial::Failure;
 
 /// What a mirror says of which nobody in sync is there: so its labels must say, whatever the process before
 /// knew when it ended. Nobody may rely on what was not durable (a mirror's record, section "When it is written").
-pub(super) const NOBODY: &str = "no member that has every write";
+pub(super) const NO_MEMBER: Reason = Reason::MirrorNoCurrentMember;
 
 /// Where the copies of a label begin in an area (`docs/formats/label.md`), and what is always used of one.
 const COPIES: [u64; 2] = [64 << 10, 320 << 10];
@@ -91,9 +90,10 @@ impl Trial {
         self.disks[cut].grow_back();
         match self.start(Ask::default(), LIMIT)? {
             Start::Up => self.came_up(),
-            Start::Refused(Some(_), words)
-                if words.contains("--wipe") || words.contains("repair") =>
-            {
+            Start::Refused(
+                Some(Reason::LabelDamaged | Reason::LabelMissing | Reason::LabelNotBlank),
+                _,
+            ) => {
                 // It is another disk from now on.
                 self.images[cut] = None;
                 self.up(Ask { wipe: Some(cut), ..Ask::default() })
@@ -115,7 +115,7 @@ impl Trial {
             match self.start(ask, limit)? {
                 Start::Up | Start::Unfinished => {}
                 // As it will be for the start that follows.
-                Start::Refused(None, words) if words.contains(NOBODY) && !self.somebody()? => {
+                Start::Refused(Some(NO_MEMBER), _) if !self.somebody()? => {
                     return Ok(());
                 }
                 Start::Refused(_, words) => {
@@ -185,7 +185,7 @@ impl Trial {
         }
         match self.start(Ask::default(), LIMIT)? {
             Start::Up => self.came_up(),
-            Start::Refused(Some(Why::Damaged), words) if !has_copy && words.contains("repair") => {
+            Start::Refused(Some(Reason::LabelDamaged), _) if !has_copy => {
                 self.world.counters().add(Count::OverwrittenRefused);
                 self.disks[any].put_back(&before);
                 self.up(Ask::default())
@@ -214,9 +214,8 @@ impl Trial {
         if spare {
             self.plug(any, None);
             match self.start(Ask::default(), LIMIT)? {
-                Start::Refused(Some(Why::Degraded), _) => {}
-                Start::Refused(Some(Why::Missing), words)
-                    if words.contains(NOBODY) && !self.somebody()? => {}
+                Start::Refused(Some(Reason::LabelDegraded), _) => {}
+                Start::Refused(Some(Reason::LabelMissing), _) if !self.somebody()? => {}
                 Start::Refused(_, words) => {
                     return Err(wrong(format!("it says what is missing: {words}")));
                 }
@@ -232,7 +231,7 @@ impl Trial {
                     self.life(Load::Steady)?;
                     self.settle()?;
                 }
-                Start::Refused(None, words) if words.contains(NOBODY) && !self.somebody()? => {}
+                Start::Refused(Some(NO_MEMBER), _) if !self.somebody()? => {}
                 Start::Refused(_, words) => return Err(wrong(format!("it comes up: {words}"))),
                 Start::Unfinished => return Err(wrong("it comes up in time")),
             }
@@ -242,7 +241,7 @@ impl Trial {
             Start::Up => self.came_up(),
             // The process died when it alone knew that the others had failed: it may have gone on without them. No
             // label tells whether it had: that state is durable before anybody is answered on its strength.
-            Start::Refused(None, words) if words.contains("written apart") && knows_more => {
+            Start::Refused(Some(Reason::MirrorSplitBrain), _) if knows_more => {
                 let trust = self.in_sync.iter().copied().find(|n| *n != any);
                 self.up(Ask { trust, ..Ask::default() })
             }
@@ -261,7 +260,7 @@ impl Trial {
         self.plug(only, None);
         let leftover = self.leftover().filter(|n| *n != only);
         match self.start(Ask { degraded: true, leftover, ..Ask::default() }, LIMIT)? {
-            Start::Refused(None, words) if words.contains(NOBODY) => {
+            Start::Refused(Some(NO_MEMBER), _) => {
                 self.world.counters().add(Count::StaleRefused);
                 Ok(())
             }
@@ -287,11 +286,11 @@ impl Trial {
         match self.start(Ask::default(), LIMIT)? {
             Start::Up => self.came_up(),
             // From a time when it knew better of the others.
-            Start::Refused(None, words) if words.contains("written apart") => {
+            Start::Refused(Some(Reason::MirrorSplitBrain), _) => {
                 self.up(Ask { trust: Some(other), ..Ask::default() })
             }
             // It was the only one of which labels said that it had every write.
-            Start::Refused(None, words) if words.contains(NOBODY) && !self.somebody()? => {
+            Start::Refused(Some(NO_MEMBER), _) if !self.somebody()? => {
                 self.up(Ask { trust: Some(other), ..Ask::default() })
             }
             Start::Refused(_, words) => Err(wrong(format!("it comes up or says why: {words}"))),
@@ -305,7 +304,7 @@ impl Trial {
         let own = self.disks[two].image();
         self.disks[two].put_back(&self.disks[one].image());
         match self.start(Ask { degraded: true, ..Ask::default() }, LIMIT)? {
-            Start::Refused(Some(Why::Twin), _) => {
+            Start::Refused(Some(Reason::LabelDuplicate), _) => {
                 self.world.counters().add(Count::TwinRefused);
             }
             Start::Refused(_, words) => {
@@ -329,7 +328,7 @@ impl Trial {
         self.only(theirs);
         match self.start(degraded, LIMIT)? {
             Start::Up => {}
-            Start::Refused(None, words) if words.contains(NOBODY) && !self.somebody()? => {
+            Start::Refused(Some(NO_MEMBER), _) if !self.somebody()? => {
                 self.put_all_back();
                 return self.up(Ask::default());
             }
@@ -353,7 +352,7 @@ impl Trial {
         self.only(ours);
         match self.start(degraded, LIMIT)? {
             Start::Up => {}
-            Start::Refused(None, words) if words.contains(NOBODY) && !self.somebody()? => {
+            Start::Refused(Some(NO_MEMBER), _) if !self.somebody()? => {
                 // Where theirs is, labels tell that it has every write: a person's word for ours counts without it.
                 self.up(Ask { degraded: true, trust: Some(ours), ..Ask::default() })?;
             }
@@ -366,7 +365,7 @@ impl Trial {
         self.settle()?;
         self.put_all_back();
         match self.start(Ask::default(), LIMIT)? {
-            Start::Refused(None, words) if words.contains("written apart") => {
+            Start::Refused(Some(Reason::MirrorSplitBrain), _) => {
                 self.world.counters().add(Count::ApartRefused);
             }
             Start::Refused(_, words) => {
@@ -387,7 +386,7 @@ impl Trial {
     fn elsewhere(&mut self) -> Result<(), Failure> {
         let open = self.labels()?.iter().any(|(_, label)| label.holder.is_some());
         match self.start(Ask { elsewhere: true, ..Ask::default() }, LIMIT)? {
-            Start::Refused(Some(Why::Elsewhere), _) if open => {
+            Start::Refused(Some(Reason::LabelHeldByOtherHost), _) if open => {
                 self.world.counters().add(Count::ForeignRefused);
                 Ok(())
             }

@@ -19,14 +19,14 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::{ByteRange, Control, ErrorKind, Report as DeviceReport};
-use graph::labels::{Opening, Why};
+use block::{ByteRange, Control, ErrorKind, Reason, Report as DeviceReport};
+use graph::labels::Opening;
 use graph::live::Now;
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
 use sim::{Count, Counters, DiskConfig, Image, Model, Profile, SimDisk, SimWorld};
 
-use crate::process::{self, LIMIT, Running, Started, Wanted};
+use crate::process::{self, LIMIT, Refusal, Running, Started, Wanted};
 use crate::trial::{Failure, Report};
 
 mod beside;
@@ -111,18 +111,18 @@ struct Ask {
 /// What came of a start.
 enum Start {
     Up,
-    /// The first reason, if labels say so; and the words.
-    Refused(Option<Why>, String),
+    /// The reason of the first error, and all of them.
+    Refused(Option<Reason>, Refusal),
     /// It was not up in the time that it had.
     Unfinished,
 }
 
 impl Start {
-    fn words(&self) -> &str {
+    fn words(&self) -> String {
         match self {
-            Self::Up => "it is up",
-            Self::Refused(_, words) => words,
-            Self::Unfinished => "it is not up in time",
+            Self::Up => "it is up".to_owned(),
+            Self::Refused(_, refusal) => refusal.to_string(),
+            Self::Unfinished => "it is not up in time".to_owned(),
         }
     }
 }

@@ -50,7 +50,7 @@ impl Trial {
         }
         let faults = match &late {
             Some(late) => late.faults,
-            None => self.errors(any, end, changes),
+            None => self.errors(any, end, changes)?,
         };
         self.note(What::Trouble, format!("d{any}: {faults:?}"));
         // Its label follows it, wherever it is plugged in.
@@ -63,10 +63,10 @@ impl Trial {
     }
 
     /// Draws errors of the disk `any`; or takes it out, or cuts its file short.
-    fn errors(&mut self, any: usize, end: End, changes: u64) -> Faults {
+    fn errors(&mut self, any: usize, end: End, changes: u64) -> Result<Faults, Failure> {
         let none = Faults::default();
         let rate = self.draw.within(50_000, 500_000) as u32;
-        match (self.draw.below(4), end) {
+        Ok(match (self.draw.below(4), end) {
             (0, _) => {
                 let member = self.shape.member(any);
                 // It may be the last one, or out already.
@@ -83,15 +83,16 @@ impl Trial {
             (_, End::PowerAfter(_) | End::KillAfter(_) | End::KillAtFailure(_)) if changes == 0 => {
                 let disk = &self.disks[any];
                 let size = self.draw.below(disk.config().size / 512) * 512;
-                // A write under way behind that makes the file as long as it was, and nothing can notice the loss.
-                if !disk.is_writing_behind(size) {
+                // A write under way behind that makes the file as long as it was, and nothing can notice the loss. A member
+                // whose copy has just ended is no replacement before its label says so.
+                if !disk.is_writing_behind(size) && self.another_is_whole(any)? {
                     disk.cut_short(size);
                     self.cut = Some(any);
                 }
                 none
             }
             _ => none,
-        }
+        })
     }
 
     /// Ends all troubles of disks. Hung operations are answered with errors.

@@ -2,18 +2,15 @@
 
 use std::time::Duration;
 
-use block::{Control, JobState};
+use block::{Control, JobState, Reason};
 use graph::labels::Opening;
 use graph::live::Unchanged;
 use sim::Count;
 
 use super::shape::{self, Shape, Side};
 use super::{DISKS, HERE, Trial, wrong};
-use crate::process::{self, LIMIT, in_words};
+use crate::process::{self, LIMIT, Refusal};
 use crate::trial::Failure;
-
-/// The graph cannot do without the device that moves bytes yet.
-const OTHER_BYTES: &str = "would show other bytes";
 
 /// A change that is asked for.
 struct Wish {
@@ -58,12 +55,12 @@ impl Trial {
             None => return Ok(false),
             Some(Ok(())) => self.has_become(wish.shape.clone())?,
             Some(Err(Unchanged::Failed(error)))
-                if wish.may_be_early && error.to_string().contains(OTHER_BYTES) =>
+                if wish.may_be_early && error.reason() == Some(Reason::ChangeOtherBytes) =>
             {
                 self.world.counters().add(Count::ChangeRefused);
             }
             Some(Err(unchanged)) => {
-                let (is, would, words) = (&self.shape, &wish.shape, in_words(&unchanged).1);
+                let (is, would, words) = (&self.shape, &wish.shape, Refusal::of(&unchanged));
                 return Err(wrong(format!("{is:?} becomes {would:?}: {words}")));
             }
         }

@@ -12,8 +12,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::{Control, Job, JobCommand, JobState, Report as DeviceReport};
-use graph::labels::Why;
+use block::{Control, Job, JobCommand, JobState, Reason, Report as DeviceReport};
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
 use sim::{Count, Counters, DiskConfig, Model, Profile, SimDisk, SimWorld};
@@ -56,8 +55,6 @@ const SECONDS_MAX: u32 = 600;
 const POOL_BYTES: usize = 512 << 20;
 
 const HERE: [u8; 16] = [1; 16];
-
-const NOT_NEW: &str = "there are no key slots on the disks beneath, and these disks are not new";
 
 /// Whether a seed has a trial of migrations beside its other one.
 pub fn is_drawn(seed: u64) -> bool {
@@ -368,7 +365,9 @@ impl Trial {
                     return self.job().map(|_| true);
                 }
                 Started::Unfinished => return Ok(false),
-                Started::Refused(why, words) if is_of_other_graph(why, &words) => said.push(words),
+                Started::Refused(why, words) if is_of_other_graph(why) => {
+                    said.push(words.to_string())
+                }
                 Started::Refused(_, words) => {
                     return Err(wrong(format!("a graph with a migration comes up: {words}")));
                 }
@@ -517,11 +516,9 @@ fn volume_bytes(draw: &Stream, block: u64) -> u64 {
 }
 
 /// Whether a start is refused because labels say another graph: one that lacks disks or devices of this one, or has others.
-fn is_of_other_graph(why: Option<Why>, words: &str) -> bool {
-    match why {
-        Some(Why::Foreign | Why::Renamed | Why::Holds | Why::Damaged) => true,
-        // Labels do not say that an encryption in place has begun, and a start does not begin it.
-        None => words.contains(NOT_NEW),
-        Some(_) => false,
-    }
+fn is_of_other_graph(why: Option<Reason>) -> bool {
+    use Reason::{CryptNoSlots, LabelDamaged, LabelForeign, LabelForgotten, LabelNotBlank};
+    // Labels do not say that an encryption in place has begun, and a start does not begin it: it has no slots then.
+    let reasons = [CryptNoSlots, LabelDamaged, LabelForeign, LabelForgotten, LabelNotBlank];
+    why.is_some_and(|why| reasons.contains(&why))
 }
