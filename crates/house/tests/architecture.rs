@@ -17,7 +17,7 @@ fn text() -> String {
 /// The invariants, each with its number, from the chapter of that name.
 fn invariants(text: &str) -> Vec<(usize, String)> {
     let (_, chapter) = text.split_once("\n## Invariants\n").expect("a chapter \"Invariants\"");
-    let (chapter, _) = chapter.split_once("\n## ").expect("a chapter behind it");
+    let (chapter, _) = chapter.split_once("\n##").expect("a chapter behind it");
     let mut invariants: Vec<(usize, String)> = Vec::new();
     for line in chapter.lines() {
         let number = line.split_once(". ").and_then(|(number, _)| number.parse().ok());

@@ -27,6 +27,9 @@ const REFUSED: &[&str] = &[
     "std::os::unix::net::UnixListener::bind",
 ];
 
+/// Crates that draw random numbers past `Env`.
+const SOURCES_OF_RANDOMNESS: &[&str] = &["fastrand", "getrandom", "oorandom", "rand", "rand_core"];
+
 #[test]
 fn crates_reach_the_world_through_env() {
     let root = std::fs::canonicalize(house::root()).unwrap();
@@ -52,5 +55,19 @@ fn clippy_refuses_calls_that_pass_env_by() {
     let paths: Vec<_> = rows.iter().filter_map(|row| row["path"].as_str()).collect();
     for call in REFUSED {
         assert!(paths.contains(call), "clippy.toml does not refuse {call}");
+    }
+}
+
+#[test]
+fn randomness_comes_from_env() {
+    for (name, manifest) in house::manifests() {
+        let named = manifest.get("dependencies").and_then(|table| table.as_table());
+        let other = named.and_then(|table| {
+            table.keys().find(|key| SOURCES_OF_RANDOMNESS.contains(&key.as_str()))
+        });
+        assert_eq!(
+            other, None,
+            "{name}: random numbers come from Env, so that the simulator draws them"
+        );
     }
 }
