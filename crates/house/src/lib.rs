@@ -5,7 +5,7 @@
     reason = "it reads the sources of this workspace, and is no part of a product"
 )]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The root of the workspace.
@@ -44,16 +44,62 @@ pub fn manifests() -> BTreeMap<String, toml::Table> {
 /// # Panics
 /// If a folder cannot be read.
 pub fn rust_files() -> Vec<PathBuf> {
-    let mut stack: Vec<_> = crates().into_values().collect();
+    files_below(crates().into_values().collect(), "rs")
+}
+
+/// Every document of the project: those in its root that name the rules, and all Markdown files below `docs`.
+///
+/// # Panics
+/// If a folder cannot be read.
+pub fn documents() -> Vec<PathBuf> {
+    let roots = ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "docs"];
+    files_below(roots.map(|name| root().join(name)).to_vec(), "md")
+}
+
+fn files_below(mut stack: Vec<PathBuf>, ending: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     while let Some(path) = stack.pop() {
         if path.is_dir() {
             let entries = std::fs::read_dir(path).expect("a folder of this workspace");
             stack.extend(entries.map(|entry| entry.expect("an entry of a folder").path()));
-        } else if path.extension().is_some_and(|end| end == "rs") {
+        } else if path.extension().is_some_and(|end| end == ending) {
             files.push(path);
         }
     }
     files.sort();
     files
+}
+
+/// The names of all test functions, laws inside `proptest!` included.
+///
+/// # Panics
+/// If a file cannot be read.
+pub fn test_names() -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for path in rust_files() {
+        let text = std::fs::read_to_string(path).expect("a file of this workspace");
+        let mut follows_mark = false;
+        for line in text.lines().map(str::trim) {
+            follows_mark |= line == "#[test]";
+            let name = line.split_once("fn ").and_then(|(_, rest)| rest.split_once('('));
+            if let Some((name, _)) = name.filter(|_| follows_mark) {
+                names.insert(name.to_owned());
+                follows_mark = false;
+            }
+        }
+    }
+    names
+}
+
+/// The numbers of the seeded bugs, as the list in `block::seeded` has them.
+///
+/// # Panics
+/// If the list cannot be read.
+pub fn seeded_bugs() -> BTreeSet<String> {
+    let list = root().join("crates/block/src/seeded.rs");
+    let text = std::fs::read_to_string(list).expect("the list of seeded bugs");
+    let rows = text.lines().filter_map(|line| line.trim().strip_prefix("(\""));
+    rows.filter_map(|row| row.split_once("\", Self::"))
+        .map(|(number, _)| number.to_owned())
+        .collect()
 }

@@ -1,0 +1,73 @@
+//! Ways to the world (time, disks, network, threads) beside `Env`.
+#![allow(clippy::disallowed_methods, reason = "it reads the sources of this workspace")]
+
+/// The sources that may call the world directly: crates that implement `Env` or do control-plane work, and their tests.
+/// A new one is a decision, and is made here.
+const MAY_CALL_WORLD: &[&str] = &[
+    "crates/api/src/lib.rs",
+    "crates/attach/src/lib.rs",
+    "crates/block/src/secret.rs",
+    "crates/cairn/src/main.rs",
+    "crates/chaosdisk/src/lib.rs",
+    "crates/house/src/lib.rs",
+    "crates/runtime/src/given.rs",
+    "crates/runtime/src/lib.rs",
+    "crates/supervisor/src/lib.rs",
+    "crates/tls/src/tests.rs",
+];
+
+/// Calls that clippy has to refuse everywhere else.
+const REFUSED: &[&str] = &[
+    "std::time::Instant::now",
+    "std::time::SystemTime::now",
+    "std::thread::spawn",
+    "std::thread::sleep",
+    "std::fs::File::open",
+    "std::net::TcpStream::connect",
+    "std::os::unix::net::UnixListener::bind",
+];
+
+/// Crates that draw random numbers past `Env`.
+const SOURCES_OF_RANDOMNESS: &[&str] = &["fastrand", "getrandom", "oorandom", "rand", "rand_core"];
+
+#[test]
+fn crates_reach_the_world_through_env() {
+    let root = std::fs::canonicalize(house::root()).unwrap();
+    let mut found = Vec::new();
+    for path in house::rust_files() {
+        let path = std::fs::canonicalize(path).unwrap();
+        let name = path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned();
+        let is_source = name.starts_with("crates/") && name.contains("/src/");
+        if is_source
+            && std::fs::read_to_string(&path).unwrap().contains("clippy::disallowed_methods")
+        {
+            found.push(name);
+        }
+    }
+    assert_eq!(found, MAY_CALL_WORLD, "the sources that allow clippy::disallowed_methods");
+}
+
+#[test]
+fn clippy_refuses_calls_that_pass_env_by() {
+    let text = std::fs::read_to_string(house::root().join("clippy.toml")).unwrap();
+    let settings: toml::Table = text.parse().unwrap();
+    let rows = settings["disallowed-methods"].as_array().unwrap();
+    let paths: Vec<_> = rows.iter().filter_map(|row| row["path"].as_str()).collect();
+    for call in REFUSED {
+        assert!(paths.contains(call), "clippy.toml does not refuse {call}");
+    }
+}
+
+#[test]
+fn randomness_comes_from_env() {
+    for (name, manifest) in house::manifests() {
+        let named = manifest.get("dependencies").and_then(|table| table.as_table());
+        let other = named.and_then(|table| {
+            table.keys().find(|key| SOURCES_OF_RANDOMNESS.contains(&key.as_str()))
+        });
+        assert_eq!(
+            other, None,
+            "{name}: random numbers come from Env, so that the simulator draws them"
+        );
+    }
+}
