@@ -7,7 +7,7 @@ use api::{Checked, CheckedDevice, CheckedDisk, Finding, Soundness};
 use block::{Env, Error, Info};
 use graph::labels::{Remembered, disks, objections, objections_without_bytes, older};
 use graph::spec::{Local, NOWHERE, Planned, PlannedNode, Severity, Spec, Surveyed};
-use kind::{Bytes, Maker, Told};
+use kind::{Bytes, Maker, Summary};
 use meta::{Area, Inspection, Label, Uuid};
 
 use crate::labels::{name_of, open_elsewhere};
@@ -452,11 +452,11 @@ impl Checking<'_> {
     fn kept(&mut self, planned: &Planned, named: &Named) -> Vec<CheckedDevice> {
         let mut all = Vec::new();
         for node in &planned.nodes {
-            let Maker::Keeper { tell, .. } = node.kind.maker else { continue };
-            let mut newest: Option<(u64, Told)> = None;
+            let Maker::Stateful { describe, .. } = node.kind.maker else { continue };
+            let mut newest: Option<(u64, Summary)> = None;
             for Seen { place, label, .. } in self.seen {
                 let Some(cell) = label.cells.get(&node.name) else { continue };
-                match tell(&cell.bytes) {
+                match describe(&cell.bytes) {
                     Ok(told) if newest.as_ref().is_none_or(|(at, _)| *at < cell.sequence) => {
                         newest = Some((cell.sequence, told));
                     }
@@ -468,7 +468,7 @@ impl Checking<'_> {
                     }
                 }
             }
-            let Some((_, Told { words, lacks })) = newest else { continue };
+            let Some((_, Summary { words, lacks })) = newest else { continue };
             self.without_a_state(planned, named, node);
             if !lacks.is_empty() {
                 let next = "serve it: that is copied";
@@ -502,7 +502,7 @@ impl Checking<'_> {
 
     /// Members of a mirror that have nothing of what it keeps: they have missed everything.
     fn without_a_state(&mut self, planned: &Planned, named: &Named, node: &PlannedNode) {
-        if node.kind.maker.bytes() != Bytes::OfEach {
+        if node.kind.maker.bytes() != Bytes::Replicated {
             return;
         }
         let beneath: Vec<String> = planned.beneath(&node.name);

@@ -297,7 +297,7 @@ impl Graph<'_> {
         let is_elsewhere =
             |device: &str| self.seen.iter().any(|seen| seen.label.cells.contains_key(device));
         let mut keepers = self.planned.nodes.iter().filter(|node| {
-            let keeps = matches!(node.kind.maker, Maker::Keeper { .. });
+            let keeps = matches!(node.kind.maker, Maker::Stateful { .. });
             keeps && self.planned.beneath(&node.name).iter().any(|disk| disk == name)
         });
         let Some(node) = keepers.find(|node| !is_elsewhere(&node.name)) else {

@@ -46,7 +46,7 @@ pub fn power(node: &PlannedNode) -> Power {
     match node.kind.maker {
         Maker::Table(_) => Power::Table,
         Maker::Hooks { .. } if !node.as_device() => Power::Hooks,
-        Maker::Hooks { .. } | Maker::Device { .. } | Maker::Keeper { .. } => Power::Device,
+        Maker::Hooks { .. } | Maker::Device { .. } | Maker::Stateful { .. } => Power::Device,
         Maker::Disk { .. } => Power::Disk,
     }
 }

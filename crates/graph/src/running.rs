@@ -11,7 +11,7 @@ use block::{
     Hooks, Info, Kept, NothingKept, OnFailure, OrElse, Port, Report, Result, Table, TableId,
 };
 use engine::{AnyDevice, Engine, NodeId};
-use kind::{Given, Kind, Maker, TRUST, Value};
+use kind::{DeviceConfig, Kind, Maker, TRUST, Value};
 
 use crate::carried::Carried;
 use crate::labels::{self, Labels, Place, is_looked_at};
@@ -127,7 +127,7 @@ impl Building<'_> {
 
     /// What a keeper is given. Whom to trust is a word for one start: a device that has run since
     /// knows better.
-    fn given(&self, node: &PlannedNode) -> Given {
+    fn given(&self, node: &PlannedNode) -> DeviceConfig {
         let mut given = node.given.clone();
         let before = self.before.and_then(|before| before.graph.member(&node.name));
         if before.is_some_and(|member| member.kind.name == node.kind.name) {
@@ -360,7 +360,7 @@ impl Graph {
                 let device = make(&plan.given, env, lowers())?;
                 self.device(&plan.name, device, &below)?
             }
-            Maker::Keeper { make, .. } => {
+            Maker::Stateful { make, .. } => {
                 let given = building.given(plan);
                 let device = make(&given, env, lowers(), building.kept(index)).await?;
                 self.device(&plan.name, device, &below)?

@@ -130,7 +130,7 @@ pub enum Value {
 /// What a device is made from: its name, its options, its lowers. Everything in it has been checked
 /// against the kind's [`OptionSpec`]s.
 #[derive(Clone, Debug)]
-pub struct Given {
+pub struct DeviceConfig {
     /// The graph's name.
     pub graph: String,
     /// The device's name.
@@ -138,7 +138,7 @@ pub struct Given {
     /// The options that were set.
     pub options: Vec<(&'static str, Value)>,
     /// The facts about the lowers, in order.
-    pub lowers: Vec<GivenLower>,
+    pub lowers: Vec<LowerConfig>,
     /// Whether [`TRUST`] is from a command at this start, not from the spec: an operator has seen the labels that it
     /// overrules.
     pub trusted_now: bool,
@@ -146,7 +146,7 @@ pub struct Given {
 
 /// What is known of a lower before anything runs.
 #[derive(Clone, Debug)]
-pub struct GivenLower {
+pub struct LowerConfig {
     /// Its name.
     pub name: String,
     /// Its facts.
@@ -175,9 +175,9 @@ pub struct Beneath {
 
 impl Beneath {
     /// What the device `name`, the graph's device number `number`, is on, made so, over these lowers.
-    pub fn of(name: &str, number: usize, maker: Maker, lowers: &[GivenLower]) -> Self {
+    pub fn of(name: &str, number: usize, maker: Maker, lowers: &[LowerConfig]) -> Self {
         let mut in_place = vec![name.to_owned()];
-        let stays = matches!(maker.bytes(), Bytes::OfLower | Bytes::Recoded);
+        let stays = matches!(maker.bytes(), Bytes::Passthrough | Bytes::Transformed);
         let below = lowers.first().filter(|_| stays);
         in_place.extend(below.into_iter().flat_map(|lower| lower.beneath.in_place.clone()));
         let mut disks = FixedBitSet::new();
@@ -189,7 +189,7 @@ impl Beneath {
     }
 }
 
-impl Given {
+impl DeviceConfig {
     fn find(&self, name: &str) -> Option<&Value> {
         self.options.iter().find(|(key, _)| *key == name).map(|(_, value)| value)
     }
@@ -303,7 +303,7 @@ impl Given {
     }
 }
 
-fn unfenced_words(lower: &GivenLower) -> String {
+fn unfenced_words(lower: &LowerConfig) -> String {
     format!(
         "{:?} stands on a server over TCP: after a lost connection an old write may land there on \
          top of a newer one, and the copies differ for ever; use a unix socket, or set \
@@ -342,66 +342,66 @@ pub struct TablePlan {
 pub type Plan<T> = std::result::Result<T, Vec<Fault>>;
 
 /// Makes a device over its lowers.
-pub type MakeDevice = fn(&Given, &Env, Vec<Lower>) -> Result<Rc<dyn AnyDevice>>;
+pub type MakeDevice = fn(&DeviceConfig, &Env, Vec<Lower>) -> Result<Rc<dyn AnyDevice>>;
 
 /// Makes a device that keeps a state on the labelled disks beneath it. It may wait: for its state to
 /// be written, for a key to be derived.
-pub type MakeKeeper =
-    fn(&Given, &Env, Vec<Lower>, Rc<dyn Kept>) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
+pub type MakeStateful =
+    fn(&DeviceConfig, &Env, Vec<Lower>, Rc<dyn Kept>) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
 
 /// Whether a device of that size would open, by what was found beneath each of its ports; all that can be told without
 /// a look at its data. `degraded`: whether it may open without all of what it needs.
-pub type Opens = fn(&Given, &Info, &[Found], degraded: bool) -> Result<()>;
+pub type Preflight = fn(&DeviceConfig, &Info, &[Found], degraded: bool) -> Result<()>;
 
 /// Does what takes long and changes nothing on any disk, before clients have to wait for a device that a change puts in:
 /// the answer is handed over to it ([`Kept::handed_over`]). A device is made without it as well.
-pub type Prepare = fn(&Given, &Env, Rc<dyn Kept>) -> LocalFuture<Result<Handover>>;
+pub type Prepare = fn(&DeviceConfig, &Env, Rc<dyn Kept>) -> LocalFuture<Result<Handover>>;
 
 /// Opens a disk, or takes over what the disk of that name and kind has open whose place it takes.
-pub type MakeDisk = fn(&Given, &Env, Handover) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
+pub type MakeDisk = fn(&DeviceConfig, &Env, Handover) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
 
 /// How a device of a kind is made. First planned, from facts alone, so that validation finds every
 /// fault in one pass; then made, once everything below it runs.
 #[derive(Clone, Copy)]
 pub enum Maker {
     /// The device is a mapping, which is data.
-    Table(fn(&Given) -> Plan<TablePlan>),
+    Table(fn(&DeviceConfig) -> Plan<TablePlan>),
     /// The device looks on; its facts are its lower's. With `mode = "device"`, which every such
     /// kind has, the hook is carried by an async device.
     Hooks {
         /// Finds faults.
-        plan: fn(&Given) -> Plan<()>,
+        plan: fn(&DeviceConfig) -> Plan<()>,
         /// Makes the hook.
-        make: fn(&Given, &Env) -> Result<Rc<dyn Hooks>>,
+        make: fn(&DeviceConfig, &Env) -> Result<Rc<dyn Hooks>>,
     },
     /// The device issues requests.
     Device {
         /// Whose bytes it shows.
         bytes: Bytes,
         /// Finds faults, or says what the device will be.
-        plan: fn(&Given) -> Plan<Info>,
+        plan: fn(&DeviceConfig) -> Plan<Info>,
         /// Makes it.
         make: MakeDevice,
     },
     /// The device issues requests, and keeps a state on the labelled disks beneath it.
-    Keeper {
+    Stateful {
         /// Whose bytes it shows.
         bytes: Bytes,
         /// Finds faults, or says what the device will be.
-        plan: fn(&Given) -> Plan<Info>,
+        plan: fn(&DeviceConfig) -> Plan<Info>,
         /// Makes it from what it kept, or newly.
-        make: MakeKeeper,
+        make: MakeStateful,
         /// What can be done of that beforehand.
         prepare: Option<Prepare>,
         /// What may stand against it; `None` if nothing does that what it kept tells.
-        opens: Option<Opens>,
+        preflight: Option<Preflight>,
         /// What it kept, in words; or why that cannot be used.
-        tell: fn(&[u8]) -> std::result::Result<Told, String>,
+        describe: fn(&[u8]) -> std::result::Result<Summary, String>,
     },
     /// The device is a disk.
     Disk {
         /// Finds faults, or says what the disk will be; looks at the world, changes nothing.
-        plan: fn(&Given, &Env) -> LocalFuture<Plan<DiskPlan>>,
+        plan: fn(&DeviceConfig, &Env) -> LocalFuture<Plan<DiskPlan>>,
         /// Opens it, and makes it where that was asked for.
         make: MakeDisk,
     },
@@ -409,14 +409,14 @@ pub enum Maker {
 
 /// What a device keeps, in words.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Told {
+pub struct Summary {
     /// All of it.
     pub words: String,
     /// What it lacks, and the device can do without; empty if that is nothing.
     pub lacks: String,
 }
 
-impl Told {
+impl Summary {
     /// It lacks nothing.
     pub fn whole(words: String) -> Self {
         Self { words, lacks: String::new() }
@@ -427,9 +427,9 @@ impl Maker {
     /// Whose bytes such a device shows.
     pub fn bytes(&self) -> Bytes {
         match self {
-            Self::Hooks { .. } => Bytes::OfLower,
-            Self::Device { bytes, .. } | Self::Keeper { bytes, .. } => *bytes,
-            Self::Table(_) | Self::Disk { .. } => Bytes::Own,
+            Self::Hooks { .. } => Bytes::Passthrough,
+            Self::Device { bytes, .. } | Self::Stateful { bytes, .. } => *bytes,
+            Self::Table(_) | Self::Disk { .. } => Bytes::Private,
         }
     }
 }
@@ -438,17 +438,17 @@ impl Maker {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bytes {
     /// Those of its lower, each where it is there.
-    OfLower,
+    Passthrough,
     /// Other ones than its lower's, but each is made of the byte at its place there, and of nothing
     /// else.
-    Recoded,
+    Transformed,
     /// When it is new, those of the first of its lowers, each where it is there; later on of those that
     /// it reports as [`block::Report::whole`].
-    OfFirst,
+    FirstLower,
     /// Those of each of its lowers, each where it is there.
-    OfEach,
+    Replicated,
     /// Its own: nobody finds them below.
-    Own,
+    Private,
 }
 
 /// The answer of a disk that need not wait for anybody.

@@ -1,10 +1,10 @@
 //! What disks without storage share: `memory` and `null`.
 
 use block::Info;
-use kind::{DiskPlan, Given, Plan};
+use kind::{DeviceConfig, DiskPlan, Plan};
 
 /// The facts of a disk that is gone with the process; its size is the option of that name.
-pub fn info(given: &Given, option: &str) -> Info {
+pub fn info(given: &DeviceConfig, option: &str) -> Info {
     let size = given.size(option).unwrap_or(0);
     Info {
         buf_align: 1,

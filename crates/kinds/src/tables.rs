@@ -2,16 +2,16 @@
 
 use block::units::{format_exact, format_size, write_size};
 use block::{Port, Table, TableError};
-use kind::{Fault, Given, GivenLower, Plan, TablePlan};
+use kind::{DeviceConfig, Fault, LowerConfig, Plan, TablePlan};
 
 /// The ports of a table over all of a device's lowers, with their sizes.
-pub fn ports(given: &Given) -> Vec<(Port, u64)> {
+pub fn ports(given: &DeviceConfig) -> Vec<(Port, u64)> {
     given.lowers.iter().zip(0..).map(|(lower, n)| (Port(n), lower.info.size)).collect()
 }
 
 /// A fault of `option` where the table could not be made.
 pub fn plan(
-    given: &Given,
+    given: &DeviceConfig,
     option: &'static str,
     table: Result<Table, TableError>,
 ) -> Plan<TablePlan> {
@@ -22,8 +22,8 @@ pub fn plan(
 }
 
 /// Why a table was refused, in the words of the spec: names instead of ports, sizes with units.
-pub fn words(error: &TableError, given: &Given) -> String {
-    let lower = |port: Port| -> &GivenLower { &given.lowers[usize::from(port.0)] };
+pub fn words(error: &TableError, given: &DeviceConfig) -> String {
+    let lower = |port: Port| -> &LowerConfig { &given.lowers[usize::from(port.0)] };
     match *error {
         TableError::BeyondLower { port, end, size } => format!(
             "byte {end} is beyond the end of {:?}, which has {}",
@@ -52,8 +52,8 @@ mod tests {
 
     use kind::{Kind, Maker, Value};
 
-    fn given(options: &[(&'static str, Value)], sizes: &[u64]) -> Given {
-        let lower = |(size, name): (&u64, &str)| GivenLower {
+    fn given(options: &[(&'static str, Value)], sizes: &[u64]) -> DeviceConfig {
+        let lower = |(size, name): (&u64, &str)| LowerConfig {
             name: name.to_owned(),
             info: Info::disk(*size, 512),
             created: true,
@@ -63,10 +63,10 @@ mod tests {
         };
         let lowers = sizes.iter().zip(["left", "right"]).map(lower).collect();
         let (graph, name) = ("test".to_owned(), "joined".to_owned());
-        Given { graph, name, options: options.to_vec(), lowers, trusted_now: false }
+        DeviceConfig { graph, name, options: options.to_vec(), lowers, trusted_now: false }
     }
 
-    fn fault(kind: Kind, given: &Given) -> Fault {
+    fn fault(kind: Kind, given: &DeviceConfig) -> Fault {
         let Maker::Table(plan) = kind.maker else { panic!("{} is a table", kind.name) };
         let mut faults = plan(given).err().expect("there is a fault");
         assert_eq!(faults.len(), 1);

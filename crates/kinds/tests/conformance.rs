@@ -242,7 +242,7 @@ fn no_keeper_is_left_out() {
     let judged: Vec<_> = on_labels().into_iter().map(|subject| subject.name).collect();
     let keeps = |name: &&str| {
         let kind = REGISTRY.find(name).expect("it has just been named");
-        matches!(kind.maker, Maker::Keeper { .. })
+        matches!(kind.maker, Maker::Stateful { .. })
     };
     let keepers: Vec<_> = REGISTRY.device_names().filter(keeps).collect();
     assert!(keepers.len() >= 2, "{keepers:?}");

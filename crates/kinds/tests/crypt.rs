@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use block::{ByteRange, Control, ErrorKind, Extent, Info, KeyCommand, Op, Report, Result, State};
-use kind::{Given, GivenLower, Maker, Value};
+use kind::{DeviceConfig, LowerConfig, Maker, Value};
 use kinds::REGISTRY;
 use kinds::crypt::slots::{KeySlots, SLOTS};
 use sim::draw::Stream;
@@ -379,14 +379,15 @@ fn one_change_at_a_time() {
 
 /// What planning says of these options, over a lower that is labelled or not.
 fn faults(options: &[(&'static str, Value)], labelled: bool) -> Vec<(&'static str, String)> {
-    let Some(Maker::Keeper { plan, .. }) = REGISTRY.find("crypt").map(|kind| kind.maker) else {
+    let Some(Maker::Stateful { plan, .. }) = REGISTRY.find("crypt").map(|kind| kind.maker) else {
         panic!("crypt keeps something")
     };
     let info = Info::disk(SIZE, 512);
     let (name, beneath) = ("d".to_owned(), Rc::default());
-    let lower = GivenLower { name, info, created: true, labelled, next_free: 0, beneath };
+    let lower = LowerConfig { name, info, created: true, labelled, next_free: 0, beneath };
     let (graph, name, options) = ("g".to_owned(), "safe".to_owned(), options.to_vec());
-    let faults = plan(&Given { graph, name, options, lowers: vec![lower], trusted_now: false });
+    let faults =
+        plan(&DeviceConfig { graph, name, options, lowers: vec![lower], trusted_now: false });
     faults.err().unwrap_or_default().into_iter().map(|f| (f.option, f.message)).collect()
 }
 

@@ -5,7 +5,7 @@
 use std::rc::Rc;
 
 use block::{Below, Buf, ByteRange, Device, Env, Info, Lower, Needs, Op, Request, Result};
-use kind::{AnyDevice, Bytes, Given, Kind, Lowers, Maker, Plan, Registry};
+use kind::{AnyDevice, Bytes, DeviceConfig, Kind, Lowers, Maker, Plan, Registry};
 
 /// `reverse`: every 512 bytes back to front. Of no use but to show a device that changes bytes.
 pub const KIND: Kind = Kind {
@@ -14,7 +14,7 @@ pub const KIND: Kind = Kind {
     manual: "# reverse",
     lowers: Lowers::One,
     options: &[],
-    maker: Maker::Device { bytes: Bytes::Own, plan, make },
+    maker: Maker::Device { bytes: Bytes::Private, plan, make },
 };
 
 struct Reverse {
@@ -24,11 +24,11 @@ struct Reverse {
 }
 
 /// What is known before anything is opened: the facts, or every fault of the options.
-fn plan(given: &Given) -> Plan<Info> {
+fn plan(given: &DeviceConfig) -> Plan<Info> {
     Ok(given.lowers[0].info.clone())
 }
 
-fn make(_: &Given, env: &Env, mut lowers: Vec<Lower>) -> Result<Rc<dyn AnyDevice>> {
+fn make(_: &DeviceConfig, env: &Env, mut lowers: Vec<Lower>) -> Result<Rc<dyn AnyDevice>> {
     let lower = lowers.remove(0);
     Ok(Rc::new(Reverse { info: lower.info().clone(), env: env.clone(), lower }))
 }

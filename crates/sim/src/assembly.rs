@@ -17,7 +17,7 @@ use block::{
 use engine::{AnyDevice, Engine, NodeId};
 use fixedbitset::FixedBitSet;
 use graph::Carried;
-use kind::{Beneath, Fault, Given, GivenLower, Kind, Maker, Registry, TablePlan, Value};
+use kind::{Beneath, DeviceConfig, Fault, Kind, LowerConfig, Maker, Registry, TablePlan, Value};
 
 use crate::draw::Stream;
 use crate::world::{SimWorld, Stuck};
@@ -210,14 +210,15 @@ impl Assembly {
         let kind = self.registry.find(kind).ok_or_else(unknown)?;
         let name = format!("{}{}", kind.name, self.parts.len());
         let (graph, options) = ("sim".to_owned(), options.to_vec());
-        let given = Given { graph, name, options, lowers: self.given(on), trusted_now: false };
+        let given =
+            DeviceConfig { graph, name, options, lowers: self.given(on), trusted_now: false };
         let part = self.make(kind, &given, on)?;
         let beneath = Beneath::of(&given.name, part, kind.maker, &given.lowers);
         self.parts[part].beneath = Rc::new(beneath);
         Ok(part)
     }
 
-    fn make(&mut self, kind: &Kind, given: &Given, on: &[PartId]) -> Result<PartId> {
+    fn make(&mut self, kind: &Kind, given: &DeviceConfig, on: &[PartId]) -> Result<PartId> {
         let name = given.name.clone();
         let nodes: Vec<_> = on.iter().map(|part| self.parts[*part].node).collect();
         match &kind.maker {
@@ -242,7 +243,7 @@ impl Assembly {
                 let device = make(given, &self.env, lowers)?;
                 self.adopt(&name, device, on)
             }
-            Maker::Keeper { plan, make, .. } => {
+            Maker::Stateful { plan, make, .. } => {
                 plan(given).map_err(refused)?;
                 let lowers = nodes.iter().map(|node| self.engine.lower(*node)).collect();
                 let kept = self.kept(&name, on);
@@ -257,13 +258,13 @@ impl Assembly {
         }
     }
 
-    fn given(&self, on: &[PartId]) -> Vec<GivenLower> {
+    fn given(&self, on: &[PartId]) -> Vec<LowerConfig> {
         let lower = |part: &PartId| {
             let Part { name, info, next_free, beneath, .. } = &self.parts[*part];
             let (name, info) = (name.clone(), info.clone());
             let labelled = self.labels.is_some();
             let (next_free, beneath) = (*next_free, beneath.clone());
-            GivenLower { name, info, created: false, labelled, next_free, beneath }
+            LowerConfig { name, info, created: false, labelled, next_free, beneath }
         };
         on.iter().map(lower).collect()
     }

@@ -305,7 +305,7 @@ pub fn told(unchanged: Unchanged) -> Failure {
 /// While bytes move, what they move from and to stays as large as it is.
 fn nothing_moves(planned: &Planned, disk: &str) -> Result<()> {
     let is_above = |device: &str| planned.beneath(device).iter().any(|below| below == disk);
-    let moves = planned.nodes.iter().filter(|node| node.kind.maker.bytes() == Bytes::OfFirst);
+    let moves = planned.nodes.iter().filter(|node| node.kind.maker.bytes() == Bytes::FirstLower);
     let Some(moving) = moves.into_iter().find(|node| is_above(&node.name)) else { return Ok(()) };
     let why = format!(
         "{} moves bytes above {disk}, which stays as large as it is meanwhile. Next: wait for it with cairn job watch \

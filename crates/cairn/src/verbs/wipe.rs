@@ -6,7 +6,7 @@ use block::env::{CacheMode, Open};
 use block::{Env, Error, ErrorKind};
 use clap::Args;
 use engine::{Engine, NodeId};
-use kind::{Given, Maker, Value};
+use kind::{DeviceConfig, Maker, Value};
 use meta::{Seen, Sought, Store};
 use serde::Serialize;
 
@@ -95,7 +95,7 @@ pub async fn open(path: &Path, read_only: bool, env: &Env, engine: &Engine) -> R
     };
     let options =
         vec![(name, Value::Text(shown.to_string())), ("read_only", Value::Switch(read_only))];
-    let given = Given {
+    let given = DeviceConfig {
         graph: String::new(),
         name: shown.to_string(),
         options,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use block::{ByteRange, Env, Op, Result};
 use engine::Engine;
-use kind::{Given, Maker, Value};
+use kind::{DeviceConfig, Maker, Value};
 use runtime::Core;
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
@@ -33,7 +33,7 @@ impl Volume {
             ("reconnect", Value::Duration(Duration::ZERO)),
         ];
         let (graph, name) = ("test".to_owned(), "volume".to_owned());
-        let given = Given { graph, name, options, lowers: Vec::new(), trusted_now: false };
+        let given = DeviceConfig { graph, name, options, lowers: Vec::new(), trusted_now: false };
         let Maker::Disk { make, .. } = net::nbd::KIND.maker else { panic!("nbd is a disk") };
         let disk = core.block_on(make(&given, &env, None)).unwrap();
         let engine = Engine::new(env.pool());

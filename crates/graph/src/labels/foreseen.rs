@@ -44,7 +44,9 @@ pub fn objections<'p, 'l>(
     label: impl Fn(&str) -> Option<(&'l Label, bool)>,
 ) -> Vec<(&'p str, Error)> {
     let objection = |node: &'p PlannedNode| {
-        let Maker::Keeper { opens: Some(opens), .. } = node.kind.maker else { return None };
+        let Maker::Stateful { preflight: Some(preflight), .. } = node.kind.maker else {
+            return None;
+        };
         let beneath = |lower: &usize| {
             let disks = planned.disks_of(*lower).into_iter().map(|disk| &planned.nodes[disk]);
             let labels: Vec<_> = disks.map(|disk| (disk.labelled, label(&disk.name))).collect();
@@ -61,7 +63,7 @@ pub fn objections<'p, 'l>(
         };
         let found: Vec<Found> = node.lowers.iter().map(beneath).collect();
         // What is missing is said of the disks.
-        let why = opens(&node.given, &node.info, &found, true).err()?;
+        let why = preflight(&node.given, &node.info, &found, true).err()?;
         Some((node.name.as_str(), why))
     };
     planned.nodes.iter().filter_map(objection).collect()

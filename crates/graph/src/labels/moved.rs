@@ -18,7 +18,7 @@ impl Survey {
         let name = |index: usize| &planned.nodes[planned.through(index)].name;
         let nodes = planned.nodes.iter();
         let begun = nodes
-            .filter(|node| node.kind.maker.bytes() == Bytes::OfFirst && !before.has(&node.name));
+            .filter(|node| node.kind.maker.bytes() == Bytes::FirstLower && !before.has(&node.name));
         let refusals = begun.filter_map(|node| {
             let [from, to] = node.lowers[..] else { return None };
             let (from, to, moves) = (name(from), name(to), &node.name);

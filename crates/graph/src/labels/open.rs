@@ -738,9 +738,9 @@ impl Labels {
         let is_new = |node: &PlannedNode| !self.known.contains(&node.name);
         let node = &planned.nodes[index];
         is_new(node)
-            && node.kind.maker.bytes() == Bytes::Recoded
+            && node.kind.maker.bytes() == Bytes::Transformed
             && planned.nodes.iter().any(|above| {
-                above.kind.maker.bytes() == Bytes::OfFirst
+                above.kind.maker.bytes() == Bytes::FirstLower
                     && is_new(above)
                     && above.lowers[1] == index
             })

@@ -81,8 +81,9 @@ pub fn objections_without_bytes<'p, 'l>(
 /// Forgets the states of the devices that hold copies: they copy all of the disk anew. The label on the disk loses them
 /// with the first update, which is durable before anything is served.
 pub fn forget_copies(label: &mut Label, planned: &Planned) {
-    let holds_copies =
-        |node: &&PlannedNode| matches!(node.kind.maker, Maker::Keeper { bytes: Bytes::OfEach, .. });
+    let holds_copies = |node: &&PlannedNode| {
+        matches!(node.kind.maker, Maker::Stateful { bytes: Bytes::Replicated, .. })
+    };
     let copies = planned.nodes.iter().filter(holds_copies);
     copies.for_each(|node| drop(label.cells.remove(&node.name)));
 }

@@ -8,7 +8,7 @@ use block::seeded::{self, Bug};
 use block::units::{format_exact, write_size};
 use block::{Env, Error, ErrorKind, Info, Lower, Reason};
 use engine::{AnyDevice, Engine, NodeId};
-use kind::{DiskPlan, Fault, Given, Maker, OF_MAKING, Registry, Value};
+use kind::{DeviceConfig, DiskPlan, Fault, Maker, OF_MAKING, Registry, Value};
 use meta::{AREA_BYTES, Area, Label, Seen, Sought, Store};
 
 use super::bind::{self, Binding, Bound, Sight, Sighting};
@@ -612,7 +612,7 @@ async fn probe(disk: &LabelledDisk, env: &Env) -> Result<DiskPlan, Error> {
         Ok(plan) => return Ok(plan),
         Err(faults) => faults,
     };
-    let mut given: Given = disk.given.clone();
+    let mut given: DeviceConfig = disk.given.clone();
     given.options.retain(|(name, _)| *name != "create");
     match make(&given, env, None).await {
         Err(error) => Err(error),

@@ -108,7 +108,7 @@ fn is_sound(data_bytes: u64, block_size: u32) -> bool {
 
 /// Whether devices of this sort keep a state in labels.
 pub fn keeps(node: &PlannedNode) -> bool {
-    matches!(node.kind.maker, Maker::Keeper { .. })
+    matches!(node.kind.maker, Maker::Stateful { .. })
 }
 
 #[cfg(test)]

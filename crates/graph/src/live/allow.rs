@@ -11,7 +11,7 @@ use crate::spec::{Planned, PlannedNode};
 pub fn allow(old: &Now, planned: &Planned, stays: &[Option<usize>]) -> Result<()> {
     for (index, node) in old.planned.nodes.iter().enumerate() {
         let kind = node.kind.maker;
-        let forgets = matches!(kind, Maker::Keeper { bytes: Bytes::OfEach, .. });
+        let forgets = matches!(kind, Maker::Stateful { bytes: Bytes::Replicated, .. });
         if forgets && !node.labelled && !stays.contains(&Some(index)) {
             let words = format!(
                 "{} is on raw disks: what it knows of its members goes with it, so nothing may \
@@ -107,7 +107,7 @@ pub struct Renamed<'p> {
 pub fn renamed<'p>(compared: &Compared<'p>) -> Option<Renamed<'p>> {
     let (old, new) = (compared.old, compared.new);
     let name_of = |planned: &'p Planned, node: usize| planned.nodes[node].name.as_str();
-    for after in new.nodes.iter().filter(|node| bytes::bytes(node) == Bytes::OfEach) {
+    for after in new.nodes.iter().filter(|node| bytes::bytes(node) == Bytes::Replicated) {
         let is_it =
             |node: &&PlannedNode| node.name == after.name && node.kind.name == after.kind.name;
         let Some(before) = old.nodes.iter().find(is_it) else { continue };

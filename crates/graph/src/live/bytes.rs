@@ -66,7 +66,7 @@ impl<'c> Compared<'c> {
     fn shows_anew(&self, o: usize, n: usize) -> Result<(), Differs> {
         let (old, new) = (&self.old.nodes[o], &self.new.nodes[n]);
         if is_of_lowers(old) || is_of_lowers(new) {
-            let both = [old, new].map(bytes) == [Bytes::OfFirst; 2] && old.name == new.name;
+            let both = [old, new].map(bytes) == [Bytes::FirstLower; 2] && old.name == new.name;
             let goes_on = both && self.is_alike(o, n).is_ok();
             return if goes_on { Ok(()) } else { self.shows_any(o, n) };
         }
@@ -104,12 +104,14 @@ impl<'c> Compared<'c> {
         let (old, new) = (&self.old.nodes[o], &self.new.nodes[n]);
         let has_all = |lower: &&usize| (self.has_all)(old, &self.old.nodes[**lower]);
         let olds: Vec<usize> = match bytes(old) {
-            Bytes::OfEach | Bytes::OfFirst => old.lowers.iter().filter(has_all).copied().collect(),
+            Bytes::Replicated | Bytes::FirstLower => {
+                old.lowers.iter().filter(has_all).copied().collect()
+            }
             _ => vec![o],
         };
         let news: Vec<usize> = match bytes(new) {
-            Bytes::OfEach => new.lowers.clone(),
-            Bytes::OfFirst => vec![new.lowers[0]],
+            Bytes::Replicated => new.lowers.clone(),
+            Bytes::FirstLower => vec![new.lowers[0]],
             _ => vec![n],
         };
         let found = olds.iter().any(|o| news.iter().any(|n| self.shows(*o, *n).is_ok()));
@@ -124,7 +126,7 @@ pub fn bytes(node: &PlannedNode) -> Bytes {
 
 /// Whether clients see the bytes of one of its lowers, or of several.
 fn is_of_lowers(node: &PlannedNode) -> bool {
-    matches!(bytes(node), Bytes::OfEach | Bytes::OfFirst)
+    matches!(bytes(node), Bytes::Replicated | Bytes::FirstLower)
 }
 
 /// A labelled disk is known by its label, under its name; a raw one by its place. What goes with the

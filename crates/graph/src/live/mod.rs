@@ -258,7 +258,7 @@ impl Live {
     ) -> Result<Handovers> {
         let mut prepared = Handovers::new();
         for (index, node) in planned.nodes.iter().enumerate() {
-            let Maker::Keeper { prepare: Some(prepare), .. } = node.kind.maker else { continue };
+            let Maker::Stateful { prepare: Some(prepare), .. } = node.kind.maker else { continue };
             let before = old.graph.member(&node.name);
             if before.is_some_and(|member| member.kind.name == node.kind.name) {
                 // That one hands over itself, if it goes at all.

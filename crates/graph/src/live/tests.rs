@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use block::{Info, Port, Table};
-use kind::{Bytes, Given, Kind, Lowers, Maker, Value};
+use kind::{Bytes, DeviceConfig, Kind, Lowers, Maker, Value};
 
 use super::allow::{Renamed, newly_trusted, renamed};
 use super::bytes::Compared;
@@ -30,17 +30,17 @@ static FILE: Kind = kind(
     Maker::Disk { plan: |_, _| unreachable!("{NEVER}"), make: |_, _, _| unreachable!() },
 );
 static PART: Kind = kind("linear", Maker::Table(|_| unreachable!("{NEVER}")));
-static DELAY: Kind = device("delay", Bytes::OfLower);
-static SAFE: Kind = device("crypt", Bytes::Own);
+static DELAY: Kind = device("delay", Bytes::Passthrough);
+static SAFE: Kind = device("crypt", Bytes::Private);
 static PAIR: Kind = kind(
     "mirror",
-    Maker::Keeper {
-        bytes: Bytes::OfEach,
+    Maker::Stateful {
+        bytes: Bytes::Replicated,
         plan: |_| unreachable!("{NEVER}"),
         make: |_, _, _, _| unreachable!(),
         prepare: None,
-        opens: None,
-        tell: |_| unreachable!("{NEVER}"),
+        preflight: None,
+        describe: |_| unreachable!("{NEVER}"),
     },
 );
 
@@ -64,7 +64,7 @@ impl Draft {
         let named = |name: &&str| self.0.nodes.iter().position(|node| node.name == **name).unwrap();
         let lowers: Vec<usize> = on.iter().map(named).collect();
         let (graph, role) = ("g".to_owned(), if on.is_empty() { Role::Disk } else { Role::Device });
-        let given = Given {
+        let given = DeviceConfig {
             graph,
             name: name.to_owned(),
             options: Vec::new(),

@@ -56,7 +56,7 @@ pub(super) struct Entry {
     pub(super) broken: bool,
     /// Another has the name, which has been told.
     pub(super) twice: bool,
-    /// See [`kind::Given::trusted_now`].
+    /// See [`kind::DeviceConfig::trusted_now`].
     pub(super) trusted_now: bool,
 }
 

@@ -6,7 +6,8 @@ use std::rc::Rc;
 use block::units::write_size;
 use block::{Env, Info, Port, Table, TableError};
 use kind::{
-    self, Beneath, Bytes, DiskPlan, Given, GivenLower, Kind, Maker, Registry, TablePlan, Value,
+    self, Beneath, Bytes, DeviceConfig, DiskPlan, Kind, LowerConfig, Maker, Registry, TablePlan,
+    Value,
 };
 
 use super::draft::{Draft, ExportDraft, Names};
@@ -56,7 +57,7 @@ pub struct PlannedNode {
     /// What it stands on: indices into [`Planned::nodes`].
     pub lowers: Vec<usize>,
     /// What its maker is given.
-    pub given: Given,
+    pub given: DeviceConfig,
     /// Its facts.
     pub info: Info,
     /// Its mapping, if its kind is a table.
@@ -80,7 +81,7 @@ pub struct PlannedNode {
 impl Planned {
     /// The first node from `index` down that does more than show the bytes of its lower.
     pub(crate) fn through(&self, mut index: usize) -> usize {
-        while self.nodes[index].kind.maker.bytes() == Bytes::OfLower {
+        while self.nodes[index].kind.maker.bytes() == Bytes::Passthrough {
             index = self.nodes[index].lowers[0];
         }
         index
@@ -136,7 +137,7 @@ pub struct LabelledDisk {
     /// What sort of disk it is.
     pub kind: &'static Kind,
     /// Its name, and what its maker is given.
-    pub given: Given,
+    pub given: DeviceConfig,
 }
 
 /// An export that can be opened.
@@ -176,7 +177,7 @@ impl Spec {
         let labelled = drafts.filter(|draft| draft.label && draft.sound).map(|draft| {
             let name = draft.entry.name.text.clone();
             let graph = self.name.clone();
-            let given = Given {
+            let given = DeviceConfig {
                 graph,
                 name,
                 options: draft.options,
@@ -340,10 +341,10 @@ impl Planner<'_> {
         })
     }
 
-    fn given(&self, draft: &Draft<'_>, lowers: &[usize]) -> Given {
+    fn given(&self, draft: &Draft<'_>, lowers: &[usize]) -> DeviceConfig {
         let lower = |(index, draft): (&usize, &usize)| {
             let node = &self.nodes[*index];
-            GivenLower {
+            LowerConfig {
                 name: node.name.clone(),
                 info: node.info.clone(),
                 created: node.created,
@@ -354,7 +355,7 @@ impl Planner<'_> {
         };
         let lowers = lowers.iter().zip(&draft.lowers).map(lower).collect();
         let (graph, name) = (self.graph.to_owned(), draft.entry.name.text.clone());
-        Given {
+        DeviceConfig {
             graph,
             name,
             options: draft.options.clone(),
@@ -364,7 +365,7 @@ impl Planner<'_> {
     }
 
     /// Asks the kind what the device will be.
-    async fn ask(&mut self, index: usize, kind: &Kind, given: &Given) -> Option<Answer> {
+    async fn ask(&mut self, index: usize, kind: &Kind, given: &DeviceConfig) -> Option<Answer> {
         let draft = &self.drafts[index];
         let over = Info::over(given.lowers.iter().map(|lower| &lower.info));
         let created = given.lowers.iter().all(|lower| lower.created);
@@ -381,7 +382,7 @@ impl Planner<'_> {
                 self.tell(draft, plan(given))?;
                 plain(over)
             }
-            (Maker::Device { plan, .. } | Maker::Keeper { plan, .. }, _) => {
+            (Maker::Device { plan, .. } | Maker::Stateful { plan, .. }, _) => {
                 plain(self.tell(draft, plan(given))?)
             }
             (Maker::Disk { .. }, _) if self.surveyed.contains_key(&given.name) => {

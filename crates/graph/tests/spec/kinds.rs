@@ -13,7 +13,7 @@ use block::{
 use engine::AnyDevice;
 use graph::spec::{Faults, Planned, Spec};
 use kind::{
-    Bytes, DiskPlan, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Registry, Scope,
+    Bytes, DeviceConfig, DiskPlan, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Registry, Scope,
     TablePlan, ValueType, at_once,
 };
 
@@ -112,7 +112,7 @@ const fn kind(
 const fn disk(
     name: &'static str,
     options: &'static [OptionSpec],
-    plan: fn(&Given, &Env) -> LocalFuture<Plan<DiskPlan>>,
+    plan: fn(&DeviceConfig, &Env) -> LocalFuture<Plan<DiskPlan>>,
 ) -> Kind {
     kind(name, Lowers::None, options, Maker::Disk { plan, make: make_disk })
 }
@@ -121,7 +121,7 @@ const fn table(
     name: &'static str,
     lowers: Lowers,
     options: &'static [OptionSpec],
-    plan: fn(&Given) -> Plan<TablePlan>,
+    plan: fn(&DeviceConfig) -> Plan<TablePlan>,
 ) -> Kind {
     kind(name, lowers, options, Maker::Table(plan))
 }
@@ -134,24 +134,24 @@ const fn device(
     name: &'static str,
     lowers: Lowers,
     options: &'static [OptionSpec],
-    plan: fn(&Given) -> Plan<Info>,
+    plan: fn(&DeviceConfig) -> Plan<Info>,
 ) -> Kind {
-    kind(name, lowers, options, Maker::Device { bytes: Bytes::Own, plan, make: make_device })
+    kind(name, lowers, options, Maker::Device { bytes: Bytes::Private, plan, make: make_device })
 }
 
-fn make_disk(_: &Given, _: &Env, _: Handover) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
+fn make_disk(_: &DeviceConfig, _: &Env, _: Handover) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
     unreachable!("{MADE}")
 }
 
-fn make_hooks(_: &Given, _: &Env) -> Result<Rc<dyn Hooks>> {
+fn make_hooks(_: &DeviceConfig, _: &Env) -> Result<Rc<dyn Hooks>> {
     unreachable!("{MADE}")
 }
 
-fn make_device(_: &Given, _: &Env, _: Vec<Lower>) -> Result<Rc<dyn AnyDevice>> {
+fn make_device(_: &DeviceConfig, _: &Env, _: Vec<Lower>) -> Result<Rc<dyn AnyDevice>> {
     unreachable!("{MADE}")
 }
 
-fn plan_file(given: &Given, env: &Env) -> Plan<DiskPlan> {
+fn plan_file(given: &DeviceConfig, env: &Env) -> Plan<DiskPlan> {
     let key = if given.text("path").is_some() { "path" } else { "file" };
     let path = given.text(key).unwrap_or_default();
     if given.switch("create") && given.size("size").is_none() {
@@ -170,7 +170,7 @@ fn plan_file(given: &Given, env: &Env) -> Plan<DiskPlan> {
     Ok(DiskPlan { info, creates: facts.created, identity: path.into(), words: facts.words })
 }
 
-fn plan_memory(given: &Given, _: &Env) -> Plan<DiskPlan> {
+fn plan_memory(given: &DeviceConfig, _: &Env) -> Plan<DiskPlan> {
     let size = given.size("memory").or(given.size("null")).unwrap_or(0);
     let info = Info::disk(size - size % 512, 512);
     Ok(DiskPlan { info, creates: true, identity: String::new(), words: "in memory".into() })
@@ -181,18 +181,18 @@ fn whole(option: &'static str, table: std::result::Result<Table, TableError>) ->
     Ok(TablePlan { table, unused_bytes: 0 })
 }
 
-fn ports(given: &Given) -> Vec<(Port, u64)> {
+fn ports(given: &DeviceConfig) -> Vec<(Port, u64)> {
     (0..).map(Port).zip(given.lowers.iter().map(|lower| lower.info.size)).collect()
 }
 
-fn plan_linear(given: &Given) -> Plan<TablePlan> {
+fn plan_linear(given: &DeviceConfig) -> Plan<TablePlan> {
     let lower = given.lowers[0].info.size;
     let start = given.size("start").unwrap_or(0);
     let size = given.size("size").unwrap_or_else(|| lower.saturating_sub(start));
     whole("start", Table::linear(Port(0), lower, start, size))
 }
 
-fn plan_partition(given: &Given) -> Plan<TablePlan> {
+fn plan_partition(given: &DeviceConfig) -> Plan<TablePlan> {
     let lower = &given.lowers[0];
     let start = given.size("start").unwrap_or(lower.next_free);
     let rest = lower.info.size.saturating_sub(start);
@@ -204,22 +204,22 @@ fn plan_partition(given: &Given) -> Plan<TablePlan> {
     whole("size", Table::partition(Port(0), lower.info.size, start, size))
 }
 
-fn plan_concat(given: &Given) -> Plan<TablePlan> {
+fn plan_concat(given: &DeviceConfig) -> Plan<TablePlan> {
     whole("on", Table::concat(&ports(given)))
 }
 
-fn plan_stripe(given: &Given) -> Plan<TablePlan> {
+fn plan_stripe(given: &DeviceConfig) -> Plan<TablePlan> {
     let chunk = given.size("chunk").unwrap_or(64 << 10);
     let striped = Table::stripe(&ports(given), chunk as u32)
         .map_err(|error| vec![Fault::new("chunk", error.to_string())])?;
     Ok(TablePlan { table: striped.table, unused_bytes: striped.unused_bytes })
 }
 
-fn plan_same(given: &Given) -> Plan<Info> {
+fn plan_same(given: &DeviceConfig) -> Plan<Info> {
     Ok(given.lowers[0].info.clone())
 }
 
-fn plan_mirror(given: &Given) -> Plan<Info> {
+fn plan_mirror(given: &DeviceConfig) -> Plan<Info> {
     let old = given.lowers.iter().find(|lower| !lower.created);
     if let Some(old) = old.filter(|_| given.text("trust").is_none()) {
         let message = format!("{} was there before; add trust = {:?}", old.name, old.name);

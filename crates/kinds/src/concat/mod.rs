@@ -1,7 +1,7 @@
 //! Devices one after the other.
 
 use block::Table;
-use kind::{Given, Kind, Lowers, Maker, Plan, TablePlan};
+use kind::{DeviceConfig, Kind, Lowers, Maker, Plan, TablePlan};
 
 use crate::tables;
 
@@ -15,6 +15,6 @@ pub const KIND: Kind = Kind {
     maker: Maker::Table(plan),
 };
 
-fn plan(given: &Given) -> Plan<TablePlan> {
+fn plan(given: &DeviceConfig) -> Plan<TablePlan> {
     tables::plan(given, "on", Table::concat(&tables::ports(given)))
 }

@@ -24,7 +24,7 @@ use std::rc::Rc;
 use block::env::LocalFuture;
 use block::{Env, Error, Handover, Info, Kept, KeySource, Lower, Reason, Result};
 use kind::{
-    AnyDevice, Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
+    AnyDevice, Bytes, DeviceConfig, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
 };
 
 use device::{Crypt, Parts};
@@ -84,20 +84,20 @@ pub const KIND: Kind = Kind {
             help: "passes over that memory, for slots that are made; 4 if not set",
         },
     ],
-    maker: Maker::Keeper {
-        bytes: Bytes::Recoded,
+    maker: Maker::Stateful {
+        bytes: Bytes::Transformed,
         plan,
         make,
         prepare: Some(prepare),
-        opens: None,
-        tell: slots::tell,
+        preflight: None,
+        describe: slots::describe,
     },
 };
 
 /// About a second on a machine of 2026, with 256 MiB.
 const COST_DEFAULT: Cost = Cost { memory_kib: 256 << 10, passes: 4, lanes: 1 };
 
-fn plan(given: &Given) -> Plan<Info> {
+fn plan(given: &DeviceConfig) -> Plan<Info> {
     let mut faults = Vec::new();
     let mut fault = |option, words: String| faults.push(Fault::new(option, words));
     let lower = &given.lowers[0];
@@ -136,11 +136,11 @@ fn plan(given: &Given) -> Plan<Info> {
     if faults.is_empty() { Ok(info(given, &lower.info)) } else { Err(faults) }
 }
 
-fn unit(given: &Given, lower: &Info) -> u32 {
+fn unit(given: &DeviceConfig, lower: &Info) -> u32 {
     given.size("unit").map_or(lower.block_size, |unit| unit as u32)
 }
 
-fn cost(given: &Given) -> Cost {
+fn cost(given: &DeviceConfig) -> Cost {
     let memory = given.size("kdf_memory").map(|bytes| (bytes >> 10) as u32);
     let passes = given.integer("kdf_passes").map(|passes| passes as u32);
     Cost {
@@ -150,7 +150,7 @@ fn cost(given: &Given) -> Cost {
     }
 }
 
-fn info(given: &Given, lower: &Info) -> Info {
+fn info(given: &DeviceConfig, lower: &Info) -> Info {
     let block_size = lower.block_size.max(unit(given, lower));
     let discards = given.switch("discards");
     Info {
@@ -166,7 +166,7 @@ fn info(given: &Given, lower: &Info) -> Info {
 }
 
 fn make(
-    given: &Given,
+    given: &DeviceConfig,
     env: &Env,
     lowers: Vec<Lower>,
     kept: Rc<dyn Kept>,
@@ -179,7 +179,7 @@ fn make(
 }
 
 /// Deriving a key takes about a second.
-fn prepare(given: &Given, env: &Env, kept: Rc<dyn Kept>) -> LocalFuture<Result<Handover>> {
+fn prepare(given: &DeviceConfig, env: &Env, kept: Rc<dyn Kept>) -> LocalFuture<Result<Handover>> {
     let (given, lock) = (given.clone(), lock(given, env));
     Box::pin(async move {
         if given.switch("plain") {
@@ -190,7 +190,7 @@ fn prepare(given: &Given, env: &Env, kept: Rc<dyn Kept>) -> LocalFuture<Result<H
     })
 }
 
-fn lock(given: &Given, env: &Env) -> Lock {
+fn lock(given: &DeviceConfig, env: &Env) -> Lock {
     let source = given.text("key").unwrap_or_default().parse();
     Lock {
         env: env.clone(),
@@ -200,7 +200,12 @@ fn lock(given: &Given, env: &Env) -> Lock {
     }
 }
 
-async fn open(given: &Given, env: &Env, lowers: Vec<Lower>, kept: Rc<dyn Kept>) -> Result<Crypt> {
+async fn open(
+    given: &DeviceConfig,
+    env: &Env,
+    lowers: Vec<Lower>,
+    kept: Rc<dyn Kept>,
+) -> Result<Crypt> {
     let lower = lowers.into_iter().next().expect("its one lower was counted when it was planned");
     let lock = lock(given, env);
     let info = info(given, lower.info());

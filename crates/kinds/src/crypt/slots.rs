@@ -1,6 +1,6 @@
 //! The key slots as bytes: `docs/formats/keyslots.md`. No I/O, no cryptography.
 
-use kind::Told;
+use kind::Summary;
 use std::fmt;
 
 /// The length of a state.
@@ -58,10 +58,10 @@ pub struct KeySlots {
 ///
 /// # Errors
 /// Why it is none.
-pub fn tell(bytes: &[u8]) -> Result<Told, String> {
+pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
     let kept = KeySlots::parse(bytes).map_err(|error| error.to_string())?;
     let used = kept.slots.iter().flatten().count();
-    Ok(Told::whole(format!("{used} of {SLOTS} key slots")))
+    Ok(Summary::whole(format!("{used} of {SLOTS} key slots")))
 }
 
 /// The volume key under one passphrase.

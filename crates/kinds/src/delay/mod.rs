@@ -9,7 +9,7 @@ use block::{
     Verb,
 };
 use kind::{
-    AnyDevice, Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
+    AnyDevice, Bytes, DeviceConfig, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
 };
 
 /// `delay`
@@ -55,12 +55,12 @@ pub const KIND: Kind = Kind {
             help: "up to so much longer, drawn for each request; 0s if not set",
         },
     ],
-    maker: Maker::Device { bytes: Bytes::OfLower, plan, make },
+    maker: Maker::Device { bytes: Bytes::Passthrough, plan, make },
 };
 
 const TIME_MAX: Duration = Duration::from_secs(600);
 
-fn plan(given: &Given) -> Plan<Info> {
+fn plan(given: &DeviceConfig) -> Plan<Info> {
     if given.options.is_empty() {
         let fault =
             "no time is set, so nothing would wait; add time = \"5ms\", or what it should be";
@@ -69,7 +69,7 @@ fn plan(given: &Given) -> Plan<Info> {
     Ok(given.lowers[0].info.clone())
 }
 
-fn make(given: &Given, env: &Env, lowers: Vec<Lower>) -> Result<Rc<dyn AnyDevice>> {
+fn make(given: &DeviceConfig, env: &Env, lowers: Vec<Lower>) -> Result<Rc<dyn AnyDevice>> {
     let lower = lowers.into_iter().next().expect("its one lower was counted when it was planned");
     Ok(Rc::new(Delay {
         info: lower.info().clone(),
@@ -81,7 +81,7 @@ fn make(given: &Given, env: &Env, lowers: Vec<Lower>) -> Result<Rc<dyn AnyDevice
     }))
 }
 
-fn time(given: &Given, verb: Verb) -> Duration {
+fn time(given: &DeviceConfig, verb: Verb) -> Duration {
     let option = match verb {
         Verb::Read | Verb::Status => "read",
         Verb::Write | Verb::WriteZeroes | Verb::Discard => "write",

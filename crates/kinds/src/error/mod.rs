@@ -10,7 +10,7 @@ use block::{
     ByteRange, Control, Env, Error, ErrorKind, Handled, Health, Hooks, Op, Push, Report, Request,
     Result, Verb,
 };
-use kind::{Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
+use kind::{DeviceConfig, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
 
 use schedule::Schedule;
 
@@ -103,7 +103,7 @@ const VERBS_DEFAULT: [Verb; 4] = [Verb::Read, Verb::Write, Verb::WriteZeroes, Ve
 /// Draws are compared in this many bits, all of which a share has.
 const DRAW_BITS: u32 = 53;
 
-fn plan(given: &Given) -> Plan<()> {
+fn plan(given: &DeviceConfig) -> Plan<()> {
     let mut faults = Vec::new();
     if let Some(text) = given.text("schedule")
         && let Err(why) = Schedule::parse(text)
@@ -125,7 +125,7 @@ fn plan(given: &Given) -> Plan<()> {
     if faults.is_empty() { Ok(()) } else { Err(faults) }
 }
 
-fn make(given: &Given, env: &Env) -> Result<Rc<dyn Hooks>> {
+fn make(given: &DeviceConfig, env: &Env) -> Result<Rc<dyn Hooks>> {
     let error = |kind, words: &str| Error::new(kind, words).at(&given.name);
     Ok(Rc::new(Injector {
         verbs: verbs(given.list("op")),
@@ -156,13 +156,13 @@ fn verbs(words: &[String]) -> u8 {
     Verb::ALL.into_iter().filter(chosen).fold(0, |set, verb| set | 1 << verb as u8)
 }
 
-fn range(given: &Given) -> ByteRange {
+fn range(given: &DeviceConfig) -> ByteRange {
     let start = given.size("start").unwrap_or(0);
     let end = given.size("size").map_or(u64::MAX, |size| start.saturating_add(size));
     ByteRange::between(start, end).expect("it lies within the lower device: it was planned")
 }
 
-fn schedule(given: &Given) -> Result<Schedule> {
+fn schedule(given: &DeviceConfig) -> Result<Schedule> {
     given.text("schedule").map_or(Ok(Schedule::All), |text| {
         Schedule::parse(text).map_err(|why| Error::new(ErrorKind::Invalid, why))
     })

@@ -15,8 +15,8 @@ use block::{
     push_extent,
 };
 use kind::{
-    AnyDevice, DiskPlan, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
-    at_once,
+    AnyDevice, DeviceConfig, DiskPlan, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope,
+    ValueType, at_once,
 };
 
 mod watch;
@@ -112,7 +112,7 @@ const TIMEOUT: OptionSpec = OptionSpec {
 
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
-fn open_of(given: &Given) -> Open {
+fn open_of(given: &DeviceConfig) -> Open {
     let device = given.text("path").is_some();
     let path = given.text("path").or_else(|| given.text("file")).unwrap_or_default();
     Open {
@@ -137,7 +137,7 @@ fn info_of(facts: &StorageFacts, read_only: bool) -> Info {
     }
 }
 
-fn plan(given: &Given, env: &Env) -> Plan<DiskPlan> {
+fn plan(given: &DeviceConfig, env: &Env) -> Plan<DiskPlan> {
     let open = open_of(given);
     let key = if open.device { "path" } else { "file" };
     if given.switch("create") && open.create.is_none() {
@@ -231,7 +231,7 @@ impl Opened {
 
 /// Opens the disk; or, where a disk before it has the same one open, goes on with that, as it is by now and as the
 /// options say.
-fn make(given: &Given, env: &Env, before: Handover) -> Result<Rc<dyn AnyDevice>> {
+fn make(given: &DeviceConfig, env: &Env, before: Handover) -> Result<Rc<dyn AnyDevice>> {
     let open = open_of(given);
     let there = Open { create: None, ..open.clone() };
     let read_only = open.read_only;

@@ -20,7 +20,7 @@ use block::{
     Result,
 };
 use kind::{
-    AnyDevice, Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
+    AnyDevice, Bytes, DeviceConfig, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
 };
 
 use throttle::{Bucket, Throttle, Ticket, Turn};
@@ -46,7 +46,7 @@ pub const KIND: Kind = Kind {
             help: "what this much time brings may be used at once after a rest; 100ms if not set",
         },
     ],
-    maker: Maker::Device { bytes: Bytes::OfLower, plan, make },
+    maker: Maker::Device { bytes: Bytes::Passthrough, plan, make },
 };
 
 const fn requests(name: &'static str, help: &'static str) -> OptionSpec {
@@ -78,7 +78,7 @@ const TOGETHER: [&str; 2] = ["iops", "bytes"];
 const READS: [&str; 2] = ["read_iops", "read_bytes"];
 const WRITES: [&str; 2] = ["write_iops", "write_bytes"];
 
-fn plan(given: &Given) -> Plan<Info> {
+fn plan(given: &DeviceConfig) -> Plan<Info> {
     let set = |names: [&'static str; 2]| {
         names.into_iter().find(|name| given.options.iter().any(|(option, _)| option == name))
     };
@@ -98,7 +98,7 @@ fn plan(given: &Given) -> Plan<Info> {
     Err(vec![fault])
 }
 
-fn make(given: &Given, env: &Env, lowers: Vec<Lower>) -> Result<Rc<dyn AnyDevice>> {
+fn make(given: &DeviceConfig, env: &Env, lowers: Vec<Lower>) -> Result<Rc<dyn AnyDevice>> {
     let lower = lowers.into_iter().next().expect("its one lower was counted when it was planned");
     let burst = given.duration("burst").unwrap_or(BURST_DEFAULT);
     let gate = |[requests, bytes]: [&str; 2]| {

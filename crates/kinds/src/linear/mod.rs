@@ -1,7 +1,7 @@
 //! A window onto one device.
 
 use block::{Port, Table};
-use kind::{Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, TablePlan, ValueType};
+use kind::{DeviceConfig, Kind, Lowers, Maker, OptionSpec, Plan, Scope, TablePlan, ValueType};
 
 use crate::tables;
 
@@ -30,7 +30,7 @@ pub const KIND: Kind = Kind {
     maker: Maker::Table(plan),
 };
 
-fn plan(given: &Given) -> Plan<TablePlan> {
+fn plan(given: &DeviceConfig) -> Plan<TablePlan> {
     let lower = given.lowers[0].info.size;
     let start = given.size("start").unwrap_or(0);
     let size = given.size("size").unwrap_or_else(|| lower.saturating_sub(start));

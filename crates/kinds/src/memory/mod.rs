@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use block::{ByteRange, Device, Env, Info, Op, Request, Result, State, push_extent};
-use kind::{AnyDevice, Given, Kind, Lowers, Maker, OptionSpec, Scope, ValueType, at_once};
+use kind::{AnyDevice, DeviceConfig, Kind, Lowers, Maker, OptionSpec, Scope, ValueType, at_once};
 
 use crate::nowhere;
 
@@ -40,7 +40,7 @@ struct Memory {
     pieces: RefCell<Vec<Option<Box<[u8]>>>>,
 }
 
-fn make(given: &Given, _: &Env) -> Result<Rc<dyn AnyDevice>> {
+fn make(given: &DeviceConfig, _: &Env) -> Result<Rc<dyn AnyDevice>> {
     let info = nowhere::info(given, "memory");
     let pieces = RefCell::new(vec![None; info.size.div_ceil(PIECE_BYTES) as usize]);
     Ok(Rc::new(Memory { info, pieces }))

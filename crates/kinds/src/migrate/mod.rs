@@ -20,7 +20,7 @@ use block::env::LocalFuture;
 use block::units::format_exact;
 use block::{Env, Error, ErrorKind, Info, Kept, Lower, Result};
 use kind::{
-    AnyDevice, Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
+    AnyDevice, Bytes, DeviceConfig, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
 };
 
 use device::{Making, Migrate};
@@ -48,17 +48,17 @@ pub const KIND: Kind = Kind {
             help: "takes itself out of the graph when it is done; off if not set",
         },
     ],
-    maker: Maker::Keeper {
-        bytes: Bytes::OfFirst,
+    maker: Maker::Stateful {
+        bytes: Bytes::FirstLower,
         plan,
         make,
         prepare: None,
-        opens: None,
-        tell: record::tell,
+        preflight: None,
+        describe: record::describe,
     },
 };
 
-fn plan(given: &Given) -> Plan<Info> {
+fn plan(given: &DeviceConfig) -> Plan<Info> {
     let [from, to] = &given.lowers[..] else { unreachable!("its lowers were counted") };
     let mut faults = Vec::new();
     let mut fault = |words: String| faults.push(Fault::new("on", words));
@@ -96,7 +96,7 @@ fn info(from: &Info, to: &Info) -> Info {
 }
 
 fn make(
-    given: &Given,
+    given: &DeviceConfig,
     env: &Env,
     lowers: Vec<Lower>,
     kept: Rc<dyn Kept>,
@@ -105,7 +105,12 @@ fn make(
     Box::pin(std::future::ready(made.map(|device| Rc::new(device) as Rc<dyn AnyDevice>)))
 }
 
-fn open(given: &Given, env: &Env, lowers: Vec<Lower>, kept: Rc<dyn Kept>) -> Result<Migrate> {
+fn open(
+    given: &DeviceConfig,
+    env: &Env,
+    lowers: Vec<Lower>,
+    kept: Rc<dyn Kept>,
+) -> Result<Migrate> {
     let [from, to] = <[Lower; 2]>::try_from(lowers)
         .unwrap_or_else(|_| unreachable!("its lowers were counted when it was planned"));
     let info = info(from.info(), to.info());

@@ -2,7 +2,7 @@
 
 use block::{ByteRange, KEPT_BYTES_MAX};
 use crc_fast::CrcAlgorithm;
-use kind::Told;
+use kind::Summary;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -73,11 +73,11 @@ impl Window {
 ///
 /// # Errors
 /// Why it is none.
-pub fn tell(bytes: &[u8]) -> Result<Told, String> {
+pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
     let Record { size, boundary, back, paused, .. } = Record::decode(bytes)?;
     let way = if back { "on the way back" } else { "moved" };
     let rests = if paused { ", paused" } else { "" };
-    Ok(Told::whole(format!("{boundary} of {size} bytes {way}{rests}")))
+    Ok(Summary::whole(format!("{boundary} of {size} bytes {way}{rests}")))
 }
 
 /// The sum of each sector.

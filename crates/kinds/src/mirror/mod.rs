@@ -29,8 +29,8 @@ use std::time::Duration;
 use block::env::LocalFuture;
 use block::{Env, Error, ErrorKind, Found, Info, Kept, Lower, Result};
 use kind::{
-    AnyDevice, Bytes, Fault, Given, GivenLower, Kind, Lowers, Maker, OptionSpec, Plan, Scope,
-    ValueType,
+    AnyDevice, Bytes, DeviceConfig, Fault, Kind, LowerConfig, Lowers, Maker, OptionSpec, Plan,
+    Scope, ValueType,
 };
 
 use device::{Making, Mirror};
@@ -102,13 +102,13 @@ pub const KIND: Kind = Kind {
                    5s if not set",
         },
     ],
-    maker: Maker::Keeper {
-        bytes: Bytes::OfEach,
+    maker: Maker::Stateful {
+        bytes: Bytes::Replicated,
         plan,
         make,
         prepare: None,
-        opens: Some(opens),
-        tell: record::tell,
+        preflight: Some(preflight),
+        describe: record::describe,
     },
 };
 
@@ -130,7 +130,7 @@ const SCRUB_MIN: Duration = Duration::from_secs(3600);
 const SPEED_MIN: u64 = 64 << 10;
 const SPEED_MAX: u64 = 1 << 40;
 
-fn plan(given: &Given) -> Plan<Info> {
+fn plan(given: &DeviceConfig) -> Plan<Info> {
     given.replicas()?;
     let info = info(given.lowers.iter().map(|lower| &lower.info));
     regions(given, &info).map_err(|why| vec![Fault::new("region", why)])?;
@@ -161,7 +161,7 @@ fn plan(given: &Given) -> Plan<Info> {
 }
 
 /// What its maps are about.
-fn regions(given: &Given, info: &Info) -> Result<Regions, String> {
+fn regions(given: &DeviceConfig, info: &Info) -> Result<Regions, String> {
     let members = given.lowers.len();
     let size = info.size.max(1);
     let Some(bytes) = given.size("region") else { return Ok(Regions::usual(size, members)) };
@@ -188,7 +188,7 @@ fn info<'a>(lowers: impl Iterator<Item = &'a Info> + Clone) -> Info {
 }
 
 fn make(
-    given: &Given,
+    given: &DeviceConfig,
     env: &Env,
     lowers: Vec<Lower>,
     kept: Rc<dyn Kept>,
@@ -197,7 +197,7 @@ fn make(
     Box::pin(async move { open(&given, &env, lowers, kept).await })
 }
 
-fn opens(given: &Given, info: &Info, found: &[Found], degraded: bool) -> Result<()> {
+fn preflight(given: &DeviceConfig, info: &Info, found: &[Found], degraded: bool) -> Result<()> {
     if !found.iter().all(|found| found.labelled) {
         return Ok(());
     }
@@ -206,7 +206,7 @@ fn opens(given: &Given, info: &Info, found: &[Found], degraded: bool) -> Result<
 }
 
 async fn open(
-    given: &Given,
+    given: &DeviceConfig,
     env: &Env,
     lowers: Vec<Lower>,
     kept: Rc<dyn Kept>,
@@ -270,7 +270,7 @@ async fn open(
 }
 
 /// How many of its members wait until another one fails.
-fn spares(given: &Given) -> usize {
+fn spares(given: &DeviceConfig) -> usize {
     given.integer("spares").unwrap_or(0) as usize
 }
 
@@ -287,7 +287,7 @@ fn take_in(states: &mut [State], missing: &[Map], wanted: usize, present: impl F
 }
 
 fn decide(
-    given: &Given,
+    given: &DeviceConfig,
     found: Vec<&Found>,
     may_degrade: bool,
     regions: Regions,
@@ -308,9 +308,9 @@ fn decide(
 }
 
 /// Nothing is known of raw disks but what somebody says.
-fn of_raw(given: &Given) -> Vec<State> {
+fn of_raw(given: &DeviceConfig) -> Vec<State> {
     let equal = given.lowers.len() - spares(given);
-    let state = |(port, lower): (usize, &GivenLower)| match given.text("trust") {
+    let state = |(port, lower): (usize, &LowerConfig)| match given.text("trust") {
         Some(name) if name == lower.name => State::InSync,
         None if port < equal => State::InSync,
         _ => State::Stale,

@@ -1,6 +1,6 @@
 //! What a mirror keeps in the labels beneath it: `docs/formats/mirror.md`.
 
-use kind::Told;
+use kind::Summary;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -100,7 +100,7 @@ pub struct Record {
 ///
 /// # Errors
 /// Why it is none.
-pub fn tell(bytes: &[u8]) -> Result<Told, String> {
+pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
     let record = Record::decode(bytes)?;
     let regions = |map: &Map| format!("{} of {} regions", map.len(), record.regions.count());
     let one = |member: &Known| match member.standing {
@@ -114,7 +114,7 @@ pub fn tell(bytes: &[u8]) -> Result<Told, String> {
     let members = join(record.members.iter().map(one).collect());
     let flush = if record.flush_failed { "; a flush has failed" } else { "" };
     let words = format!("{members}; {} in use{flush}", regions(&record.active));
-    Ok(Told { words, lacks })
+    Ok(Summary { words, lacks })
 }
 
 /// Names one state: who wrote it, and how many came before.

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use block::{Device, Env, Info, Op, Request, Result, State, push_extent};
-use kind::{AnyDevice, Given, Kind, Lowers, Maker, OptionSpec, Scope, ValueType, at_once};
+use kind::{AnyDevice, DeviceConfig, Kind, Lowers, Maker, OptionSpec, Scope, ValueType, at_once};
 
 use crate::nowhere;
 
@@ -32,7 +32,7 @@ struct Null {
     info: Info,
 }
 
-fn make(given: &Given, _: &Env) -> Result<Rc<dyn AnyDevice>> {
+fn make(given: &DeviceConfig, _: &Env) -> Result<Rc<dyn AnyDevice>> {
     Ok(Rc::new(Null { info: nowhere::info(given, "null") }))
 }
 

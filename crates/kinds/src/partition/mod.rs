@@ -2,7 +2,9 @@
 
 use block::units::{format_exact, format_size, write_size};
 use block::{Port, Table};
-use kind::{Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, TablePlan, ValueType};
+use kind::{
+    DeviceConfig, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, TablePlan, ValueType,
+};
 
 use crate::tables;
 
@@ -31,7 +33,7 @@ pub const KIND: Kind = Kind {
     maker: Maker::Table(plan),
 };
 
-fn plan(given: &Given) -> Plan<TablePlan> {
+fn plan(given: &DeviceConfig) -> Plan<TablePlan> {
     let lower = &given.lowers[0];
     let start = given.size("start").unwrap_or(lower.next_free);
     let rest = lower.info.size.saturating_sub(start);

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use block::{Control, Env, Handled, Hooks, Push, Report, Request, Result};
-use kind::{Given, Kind, Lowers, Maker, Plan};
+use kind::{DeviceConfig, Kind, Lowers, Maker, Plan};
 
 /// `pass`
 pub const KIND: Kind = Kind {
@@ -23,11 +23,11 @@ struct Pass {
     failed: Cell<u64>,
 }
 
-fn plan(_: &Given) -> Plan<()> {
+fn plan(_: &DeviceConfig) -> Plan<()> {
     Ok(())
 }
 
-fn make(_: &Given, _: &Env) -> Result<Rc<dyn Hooks>> {
+fn make(_: &DeviceConfig, _: &Env) -> Result<Rc<dyn Hooks>> {
     Ok(Rc::new(Pass::default()))
 }
 

@@ -27,7 +27,7 @@ use block::env::LocalFuture;
 use block::units::write_size;
 use block::{Env, Error, ErrorKind, Info, Kept, Lower, Result};
 use kind::{
-    AnyDevice, Bytes, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
+    AnyDevice, Bytes, DeviceConfig, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
 };
 use meta::alloc::Policy;
 
@@ -96,13 +96,13 @@ pub const KIND: Kind = Kind {
             help: "bytes moved per second at most while it packs; as many as clients leave if not set",
         },
     ],
-    maker: Maker::Keeper {
-        bytes: Bytes::Own,
+    maker: Maker::Stateful {
+        bytes: Bytes::Private,
         plan,
         make,
         prepare: None,
-        opens: None,
-        tell: record::tell,
+        preflight: None,
+        describe: record::describe,
     },
 };
 
@@ -127,7 +127,7 @@ struct Ports {
 }
 
 impl Ports {
-    fn of(given: &Given) -> Result<Self, Fault> {
+    fn of(given: &DeviceConfig) -> Result<Self, Fault> {
         let names: Vec<&str> = given.lowers.iter().map(|lower| lower.name.as_str()).collect();
         match (&names[..], given.text("meta")) {
             ([_], None) => Ok(Self { data: 0, meta: 0 }),
@@ -154,7 +154,7 @@ impl Ports {
     }
 }
 
-fn policy(given: &Given) -> Policy {
+fn policy(given: &DeviceConfig) -> Policy {
     match given.text("policy") {
         Some("log") => Policy::LogStructured,
         Some("near") => Policy::NearLast,
@@ -162,11 +162,11 @@ fn policy(given: &Given) -> Policy {
     }
 }
 
-fn block_bytes(given: &Given) -> u64 {
+fn block_bytes(given: &DeviceConfig) -> u64 {
     given.size("block").unwrap_or(BLOCK_BYTES_DEFAULT)
 }
 
-fn plan(given: &Given) -> Plan<Info> {
+fn plan(given: &DeviceConfig) -> Plan<Info> {
     let ports = Ports::of(given).map_err(|fault| vec![fault])?;
     let mut faults = Vec::new();
     let mut fault = |option, words: String| faults.push(Fault::new(option, words));
@@ -237,7 +237,7 @@ fn info(layout: &Layout, data: &Info, meta: &Info) -> Info {
 }
 
 fn make(
-    given: &Given,
+    given: &DeviceConfig,
     env: &Env,
     lowers: Vec<Lower>,
     kept: Rc<dyn Kept>,
@@ -249,7 +249,12 @@ fn make(
     })
 }
 
-async fn open(given: &Given, env: &Env, lowers: &[Lower], kept: Rc<dyn Kept>) -> Result<Remap> {
+async fn open(
+    given: &DeviceConfig,
+    env: &Env,
+    lowers: &[Lower],
+    kept: Rc<dyn Kept>,
+) -> Result<Remap> {
     let ports = Ports::of(given).map_err(|fault| Error::new(ErrorKind::Invalid, fault.message))?;
     let (data, meta) = (lowers[ports.data].clone(), lowers[ports.meta].clone());
     let block = block_bytes(given);

@@ -1,6 +1,6 @@
 //! What a device keeps in the labels beneath it: `docs/formats/remap.md`.
 
-use kind::Told;
+use kind::Summary;
 use meta::Uuid;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -48,11 +48,11 @@ pub struct Record {
 ///
 /// # Errors
 /// Why it is none.
-pub fn tell(bytes: &[u8]) -> Result<Told, String> {
+pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
     let Record { vault, layout, .. } = Record::decode(bytes)?;
     let Layout { block_bytes, blocks, places, .. } = layout;
     let made = if vault.is_some() { "" } else { ", being made" };
-    Ok(Told::whole(format!("{blocks} blocks of {block_bytes} bytes, {places} places{made}")))
+    Ok(Summary::whole(format!("{blocks} blocks of {block_bytes} bytes, {places} places{made}")))
 }
 
 impl Record {

@@ -1,7 +1,9 @@
 //! Chunks dealt out over several devices.
 
 use block::{StripeTable, Table, TableError};
-use kind::{Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, TablePlan, ValueType};
+use kind::{
+    DeviceConfig, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, TablePlan, ValueType,
+};
 
 use crate::tables;
 
@@ -24,7 +26,7 @@ pub const KIND: Kind = Kind {
     maker: Maker::Table(plan),
 };
 
-fn plan(given: &Given) -> Plan<TablePlan> {
+fn plan(given: &DeviceConfig) -> Plan<TablePlan> {
     let chunk = given.size("chunk").unwrap_or(CHUNK_DEFAULT);
     let error = match Table::stripe(&tables::ports(given), chunk as u32) {
         Ok(StripeTable { table, unused_bytes }) => return Ok(TablePlan { table, unused_bytes }),

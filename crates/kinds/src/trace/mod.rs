@@ -23,7 +23,7 @@ use block::env::{CacheMode, Open};
 use block::{
     Control, Env, Error, ErrorKind, Handled, Hooks, Mono, Op, Push, Report, Request, Result,
 };
-use kind::{Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
+use kind::{DeviceConfig, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
 
 pub use entry::{Entry, Header, Malformed, Record, SLOT_BYTES};
 pub use reader::Reader;
@@ -69,11 +69,11 @@ pub const KIND: Kind = Kind {
 const SIZE_DEFAULT: u64 = 1 << 30;
 const QUEUE_DEFAULT: u64 = 65536;
 
-fn plan(_: &Given) -> Plan<()> {
+fn plan(_: &DeviceConfig) -> Plan<()> {
     Ok(())
 }
 
-fn make(given: &Given, env: &Env) -> Result<Rc<dyn Hooks>> {
+fn make(given: &DeviceConfig, env: &Env) -> Result<Rc<dyn Hooks>> {
     let path = given.text("file").unwrap_or_default();
     let size = given.size("size").unwrap_or(SIZE_DEFAULT);
     let storage = env.open(&Open {

@@ -27,7 +27,8 @@ use std::time::Duration;
 use block::env::Address;
 use block::{Env, Error, ErrorKind, Info, Result};
 use kind::{
-    AnyDevice, DiskPlan, Fault, Given, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
+    AnyDevice, DeviceConfig, DiskPlan, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope,
+    ValueType,
 };
 use wire::nbd::{ClientConfig, ExportFacts, TransmissionFlags};
 
@@ -121,7 +122,7 @@ const SIZE_MAX_BYTES: u64 = i64::MAX as u64;
 const CONNECTIONS_MAX: u64 = 16;
 
 /// Where the disk is, and how to get there.
-fn target(given: &Given) -> Result<Target> {
+fn target(given: &DeviceConfig) -> Result<Target> {
     let mut target = Target::of(given.text("nbd").unwrap_or_default())?;
     let text = |key| given.text_in("tls", key);
     match &mut target.tls {
@@ -142,7 +143,7 @@ fn target(given: &Given) -> Result<Target> {
     Ok(target)
 }
 
-fn reach(given: &Given, env: &Env) -> Result<Reach> {
+fn reach(given: &DeviceConfig, env: &Env) -> Result<Reach> {
     let target = target(given)?;
     let tls = target.client(env).map_err(|error| error.at(&target.address))?;
     Ok(Reach {
@@ -158,7 +159,7 @@ fn reach(given: &Given, env: &Env) -> Result<Reach> {
 }
 
 /// Bytes of unflushed changes to keep: nothing where nothing is sent again.
-fn log_bytes(given: &Given, facts: &ExportFacts) -> u64 {
+fn log_bytes(given: &DeviceConfig, facts: &ExportFacts) -> u64 {
     let reconnects = given.duration("reconnect") != Some(Duration::ZERO);
     match reconnects && !facts.flags.has(TransmissionFlags::READ_ONLY) {
         true => given.size("replay").unwrap_or(REPLAY_DEFAULT),
@@ -166,7 +167,7 @@ fn log_bytes(given: &Given, facts: &ExportFacts) -> u64 {
     }
 }
 
-fn info_of(given: &Given, env: &Env, facts: &ExportFacts) -> Result<Info> {
+fn info_of(given: &DeviceConfig, env: &Env, facts: &ExportFacts) -> Result<Info> {
     let keeps = log_bytes(given, facts) > 0;
     if facts.size_bytes > SIZE_MAX_BYTES {
         let words = format!(
@@ -207,7 +208,7 @@ fn info_of(given: &Given, env: &Env, facts: &ExportFacts) -> Result<Info> {
 }
 
 /// Whether the server is fit for the connections that are wanted.
-fn check_connections(given: &Given, facts: &ExportFacts) -> Result<()> {
+fn check_connections(given: &DeviceConfig, facts: &ExportFacts) -> Result<()> {
     let wanted = given.integer("connections").unwrap_or(1);
     if wanted == 1 || facts.flags.has(TransmissionFlags::MULTI_CONN) {
         return Ok(());
@@ -219,7 +220,7 @@ fn check_connections(given: &Given, facts: &ExportFacts) -> Result<()> {
     Err(Error::new(ErrorKind::Unsupported, words))
 }
 
-async fn plan(given: Given, env: Env) -> Plan<DiskPlan> {
+async fn plan(given: DeviceConfig, env: Env) -> Plan<DiskPlan> {
     let fault = |option, error: Error| vec![Fault::new(option, error.to_string())];
     let target = target(&given).map_err(|error| fault("nbd", error))?;
     let config = ClientConfig::connect(target.export.clone());
@@ -232,7 +233,7 @@ async fn plan(given: Given, env: Env) -> Plan<DiskPlan> {
     Ok(DiskPlan { info, creates: false, identity: uri, words: "over NBD".to_owned() })
 }
 
-async fn make(given: Given, env: Env) -> Result<Rc<dyn AnyDevice>> {
+async fn make(given: DeviceConfig, env: Env) -> Result<Rc<dyn AnyDevice>> {
     let link = Link::connect(&env, reach(&given, &env)?, |facts| {
         check_connections(&given, facts)?;
         Ok(log_bytes(&given, facts))

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use block::{Buf, ByteRange, Control, Env, Error, Extent, Handled, Info, Op, Report, Result};
 use engine::{AnyDevice, Engine};
-use kind::{Given, Maker, Value};
+use kind::{DeviceConfig, Maker, Value};
 use runtime::{Config, Core};
 use sim::Client;
 
@@ -23,10 +23,10 @@ pub fn time(limit: Duration) -> Value {
     Value::Duration(limit)
 }
 
-pub fn given(uri: &str, options: Options<'_>) -> Given {
+pub fn given(uri: &str, options: Options<'_>) -> DeviceConfig {
     let mut options = options.to_vec();
     options.push(("nbd", Value::Text(uri.to_owned())));
-    Given {
+    DeviceConfig {
         graph: "test".to_owned(),
         name: "far".to_owned(),
         options,

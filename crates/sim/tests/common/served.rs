@@ -6,7 +6,7 @@ use block::env::{Address, CacheMode, DiskIo, Open, Storage};
 use block::{Device, EXTENTS_MAX, Env, Info, Op, Request, Result};
 use engine::{AnyDevice, Engine};
 use export::nbd::{Export, Limits, Server};
-use kind::{Given, Maker, Value};
+use kind::{DeviceConfig, Maker, Value};
 use sim::{DiskConfig, Profile, SimDisk, SimWorld};
 
 /// Bytes of the disk.
@@ -89,7 +89,7 @@ pub async fn disk(env: &Env, connections: u64, replay: u64) -> Result<Rc<dyn Any
         ("connections", Value::Integer(connections)),
         ("replay", Value::Size(replay)),
     ];
-    let given = Given {
+    let given = DeviceConfig {
         graph: "test".to_owned(),
         name: "far".to_owned(),
         options,

@@ -11,7 +11,7 @@ use block::{
 use super::Sin;
 
 /// Counts its starts, durably, and passes everything on.
-pub(super) struct Keeper {
+pub(super) struct Stateful {
     lower: Lower,
     kept: Rc<dyn Kept>,
     /// The number that is durable.
@@ -21,7 +21,7 @@ pub(super) struct Keeper {
     sin: Option<Sin>,
 }
 
-impl Keeper {
+impl Stateful {
     pub fn new(lower: Lower, kept: Rc<dyn Kept>, env: &Env, sin: Option<Sin>) -> Result<Rc<Self>> {
         let found = kept.found(0);
         let is_used = !found.fresh && found.state.is_none();
@@ -66,7 +66,7 @@ fn number(state: &KeptState) -> u64 {
     state.bytes.as_slice().try_into().map_or(0, u64::from_le_bytes)
 }
 
-impl Device for Keeper {
+impl Device for Stateful {
     fn info(&self) -> &Info {
         self.lower.info()
     }

@@ -219,7 +219,7 @@ pub fn keeper(sin: Option<Sin>) -> Subject {
     let name = sin.map_or("a keeper".to_owned(), |sin| format!("a keeper, {sin:?}"));
     let subject = Subject::new(&name, Registry(&[]), 1, SIZE, move |graph, lowers| {
         let kept = graph.kept("keeper", lowers);
-        let device = keeper::Keeper::new(graph.lower(lowers[0]), kept, graph.env(), sin)?;
+        let device = keeper::Stateful::new(graph.lower(lowers[0]), kept, graph.env(), sin)?;
         graph.adopt("keeper", device, lowers)
     });
     let starts = |report: &Report| report.counters.iter().map(|(_, starts)| *starts).sum::<u64>();
