@@ -60,7 +60,7 @@ pub trait Device: 'static {
 
     /// Another device is about to take its place, while clients wait, or the graph stops: ends what it does by
     /// itself, and is done when nothing of it is on its way below. No request comes after this. What it answers
-    /// is given to its successor, if there is one that has its name and its kind ([`crate::Kept::handed_over`]).
+    /// is given to its successor, if there is one that has its name and its kind ([`crate::StateStore::handed_over`]).
     fn close(&self) -> LocalFuture<Handover> {
         Box::pin(std::future::ready(None))
     }

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::Waiters;
+use crate::Notify;
 
 /// So many events are kept for who comes later; the oldest go first.
 pub const EVENTS_MAX: usize = 1024;
@@ -103,7 +103,7 @@ pub struct Told {
 pub struct Events {
     kept: RefCell<VecDeque<Told>>,
     last: Cell<u64>,
-    waiters: Waiters,
+    waiters: Notify,
 }
 
 impl Events {

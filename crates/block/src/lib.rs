@@ -14,18 +14,18 @@ mod error;
 mod event;
 mod flush_fault;
 mod info;
-mod kept;
 mod lower;
-mod pace;
+mod notify;
 mod range;
 mod range_lock;
 mod reason;
 mod request;
 mod secret;
 pub mod seeded;
+mod state_store;
 mod table;
+mod throttle;
 pub mod units;
-mod waiters;
 
 pub use buf::{BUF_ALIGN, BUF_MAX_BYTES, Buf, BufPool, Memory, Ref, RefMut, Standing};
 pub use check::check;
@@ -41,16 +41,18 @@ pub use error::{Error, ErrorKind, Result};
 pub use event::{EVENTS_MAX, Event, Events, Told, What};
 pub use flush_fault::FlushFault;
 pub use info::{Info, Needs};
-pub use kept::{Found, KEPT_BYTES_MAX, Kept, KeptState, NothingKept, OnFailure};
 pub use lower::{Child, ChildId, Core, Done, Lower, Started};
-pub use pace::{Asked, BUSY_SHARE, LEAST_BYTES_PER_S, Pace, STEP_BYTES_MAX, STEP_BYTES_MIN, Step};
+pub use notify::{Notify, ScopeGuard, TaskTracker, TrackedTask, first};
 pub use range::ByteRange;
 pub use range_lock::{Locked, Locking, Mode, RangeLock};
 pub use reason::Reason;
 pub use request::{Copies, EXTENTS_MAX, Extent, Op, Request, State, Verb, push_extent};
 pub use secret::{KeySource, SECRET_BYTES_MAX, Secret, Wanted, while_hidden};
+pub use state_store::{Found, NoStateStore, OnFailure, STATE_BYTES_MAX, StateStore, StoredState};
 pub use table::{
     Fused, Origin, ParseError, ParseProblem, Place, Port, PortPath, Run, Runs, Segment, Stripe,
     StripeTable, Table, TableError, TableId,
 };
-pub use waiters::{OneUnderway, OrElse, Underway, Waiters, first};
+pub use throttle::{
+    BUSY_SHARE, ClientGuard, LEAST_BYTES_PER_S, STEP_BYTES_MAX, STEP_BYTES_MIN, Step, Throttle,
+};

@@ -8,7 +8,8 @@ use std::rc::Rc;
 use block::env::LocalFuture;
 use block::{
     Below, ByteRange, Control, Deadline, Emulate, Env, Error, ErrorKind, Found, Handled, Handover,
-    Hooks, Info, Kept, NothingKept, OnFailure, OrElse, Port, Report, Result, Table, TableId,
+    Hooks, Info, NoStateStore, OnFailure, Port, Report, Result, ScopeGuard, StateStore, Table,
+    TableId,
 };
 use engine::{AnyDevice, Engine, NodeId};
 use kind::{DeviceConfig, Kind, Maker, TRUST, Value};
@@ -113,11 +114,11 @@ pub struct Before<'b> {
 
 impl Building<'_> {
     /// What the device keeps beneath it.
-    fn kept(&self, index: usize) -> Rc<dyn Kept> {
+    fn kept(&self, index: usize) -> Rc<dyn StateStore> {
         let node = &self.plan.nodes[index];
-        let kept: Rc<dyn Kept> = match self.labels {
+        let kept: Rc<dyn StateStore> = match self.labels {
             Some(labels) => labels.kept(self.plan, index),
-            None => Rc::new(NothingKept::new(node.created && self.before.is_none())),
+            None => Rc::new(NoStateStore::new(node.created && self.before.is_none())),
         };
         match self.handover(node) {
             Some(handover) => Rc::new(Inherited { kept, handover }),
@@ -161,11 +162,11 @@ impl Building<'_> {
 
 /// What a device keeps, and what its predecessor handed over.
 struct Inherited {
-    kept: Rc<dyn Kept>,
+    kept: Rc<dyn StateStore>,
     handover: Rc<dyn Any>,
 }
 
-impl Kept for Inherited {
+impl StateStore for Inherited {
     fn found(&self, port: usize) -> &Found {
         self.kept.found(port)
     }
@@ -178,12 +179,12 @@ impl Kept for Inherited {
         Some(self.handover.clone())
     }
 
-    fn stays(&self) -> LocalFuture<()> {
-        self.kept.stays()
+    fn committed(&self) -> LocalFuture<()> {
+        self.kept.committed()
     }
 
-    fn is_sure(&self) -> bool {
-        self.kept.is_sure()
+    fn is_committed(&self) -> bool {
+        self.kept.is_committed()
     }
 
     fn on_failure(&self, deadline: Deadline, told: OnFailure) {
@@ -327,7 +328,7 @@ impl Graph {
                 let (engine, node) = (self.engine.clone(), member.made[0]);
                 Box::pin(async move {
                     closed.borrow_mut().insert(name.clone());
-                    let goes_on = OrElse::new(|| {
+                    let goes_on = ScopeGuard::new(|| {
                         closed.borrow_mut().remove(&name);
                     });
                     let left = closing.await;

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::LocalFuture;
-use block::{Env, Found, Handover, Hooks, Info, Kept, Lower, Result, Table};
+use block::{Env, Found, Handover, Hooks, Info, Lower, Result, StateStore, Table};
 use fixedbitset::FixedBitSet;
 
 pub use block;
@@ -346,16 +346,20 @@ pub type MakeDevice = fn(&DeviceConfig, &Env, Vec<Lower>) -> Result<Rc<dyn AnyDe
 
 /// Makes a device that keeps a state on the labelled disks beneath it. It may wait: for its state to
 /// be written, for a key to be derived.
-pub type MakeStateful =
-    fn(&DeviceConfig, &Env, Vec<Lower>, Rc<dyn Kept>) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
+pub type MakeStateful = fn(
+    &DeviceConfig,
+    &Env,
+    Vec<Lower>,
+    Rc<dyn StateStore>,
+) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
 
 /// Whether a device of that size would open, by what was found beneath each of its ports; all that can be told without
 /// a look at its data. `degraded`: whether it may open without all of what it needs.
 pub type Preflight = fn(&DeviceConfig, &Info, &[Found], degraded: bool) -> Result<()>;
 
 /// Does what takes long and changes nothing on any disk, before clients have to wait for a device that a change puts in:
-/// the answer is handed over to it ([`Kept::handed_over`]). A device is made without it as well.
-pub type Prepare = fn(&DeviceConfig, &Env, Rc<dyn Kept>) -> LocalFuture<Result<Handover>>;
+/// the answer is handed over to it ([`StateStore::handed_over`]). A device is made without it as well.
+pub type Prepare = fn(&DeviceConfig, &Env, Rc<dyn StateStore>) -> LocalFuture<Result<Handover>>;
 
 /// Opens a disk, or takes over what the disk of that name and kind has open whose place it takes.
 pub type MakeDisk = fn(&DeviceConfig, &Env, Handover) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;

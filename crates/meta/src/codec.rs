@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use block::seeded::{self, Bug};
-use block::{Error, ErrorKind, KEPT_BYTES_MAX};
+use block::{Error, ErrorKind, STATE_BYTES_MAX};
 use crc_fast::{CrcAlgorithm, Digest};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -171,7 +171,7 @@ impl Label {
         let mut copy = vec![0; HEADER_BYTES];
         copy.extend_from_slice(self.spec.as_bytes());
         for (name, cell) in &self.cells {
-            assert!(cell.bytes.len() <= KEPT_BYTES_MAX, "whoever keeps a state knows its limit");
+            assert!(cell.bytes.len() <= STATE_BYTES_MAX, "whoever keeps a state knows its limit");
             let header = CellHeader {
                 sequence: cell.sequence.into(),
                 length: (cell.bytes.len() as u32).into(),
@@ -350,7 +350,7 @@ fn decode_cells(mut bytes: &[u8], count: u32) -> Result<(BTreeMap<String, Cell>,
         let (header, rest) =
             CellHeader::ref_from_prefix(bytes).map_err(|_| damaged("cells are missing"))?;
         let length = header.length.get() as usize;
-        if length > KEPT_BYTES_MAX.min(rest.len()) || header.zero.get() != 0 {
+        if length > STATE_BYTES_MAX.min(rest.len()) || header.zero.get() != 0 {
             return Err(damaged(format_args!("a cell of {length} bytes")));
         }
         let name = name(&header.name, "device")?;

@@ -3,7 +3,7 @@
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
 
-use block::{ByteRange, Env, Error, ErrorKind, Lower, RangeLock, Result, Standing, Waiters};
+use block::{ByteRange, Env, Error, ErrorKind, Lower, Notify, RangeLock, Result, Standing};
 
 use crate::codec::{COPY_BYTES_MAX, Wrong};
 use crate::inspect::{Inspection, inspect};
@@ -56,7 +56,7 @@ struct OnDisk {
     /// Bytes up to the last one that is not zero, of each copy by its number; `None` before this process wrote it.
     held: [Cell<Option<usize>>; 2],
     /// Wakes those who wait for an update.
-    written: Waiters,
+    written: Notify,
     /// Of a copy: clients' writes may wait for an update with all other buffers in their hands.
     _reserve: Standing,
 }
@@ -85,7 +85,7 @@ impl Store {
             settled: Cell::new(false),
             updated: Cell::new(false),
             held: Default::default(),
-            written: Waiters::default(),
+            written: Notify::default(),
             _reserve: env.pool().standing(COPY_BYTES_MAX)?,
         };
         Ok(Self { env: env.clone(), lower: lower.clone(), on_disk: Rc::new(on_disk) })

@@ -52,7 +52,7 @@ fn work_within_a_turn_keeps_its_pace() {
     const STEPS: u32 = 10;
     each_core(|core| {
         let env = core.env();
-        let pace = block::Pace::new(&env, None);
+        let pace = block::Throttle::new(&env, None);
         let began = Instant::now();
         core.block_on(async {
             for _ in 0..STEPS {
@@ -76,7 +76,7 @@ fn a_client_that_waits_is_there() {
     const WORK: Duration = Duration::from_millis(5);
     each_core(|core| {
         let env = core.env();
-        let pace = block::Pace::new(&env, None);
+        let pace = block::Throttle::new(&env, None);
         let timed = async || {
             let began = Instant::now();
             for _ in 0..4 {

@@ -11,8 +11,8 @@ use std::task::{Context, Poll, Waker};
 
 use block::env::LocalFuture;
 use block::{
-    Below, ByteRange, Control, Env, Error, ErrorKind, Handled, Hooks, Info, Kept, Lower,
-    NothingKept, Port, Report, Result, Table,
+    Below, ByteRange, Control, Env, Error, ErrorKind, Handled, Hooks, Info, Lower, NoStateStore,
+    Port, Report, Result, StateStore, Table,
 };
 use engine::{AnyDevice, Engine, NodeId};
 use fixedbitset::FixedBitSet;
@@ -39,7 +39,7 @@ pub struct Assembly {
 /// What devices keep on the lowest parts of an assembly, as on labelled disks.
 pub trait Labels {
     /// What `device` keeps; `beneath`: the lowest parts below each of its ports.
-    fn kept(self: Rc<Self>, device: &str, beneath: &[BTreeSet<PartId>]) -> Rc<dyn Kept>;
+    fn kept(self: Rc<Self>, device: &str, beneath: &[BTreeSet<PartId>]) -> Rc<dyn StateStore>;
 }
 
 /// A device of an assembly, by number.
@@ -92,8 +92,8 @@ impl Assembly {
     }
 
     /// What a device called `name` keeps beneath its ports `on`.
-    pub fn kept(&self, name: &str, on: &[PartId]) -> Rc<dyn Kept> {
-        let Some(labels) = &self.labels else { return Rc::new(NothingKept::new(false)) };
+    pub fn kept(&self, name: &str, on: &[PartId]) -> Rc<dyn StateStore> {
+        let Some(labels) = &self.labels else { return Rc::new(NoStateStore::new(false)) };
         let beneath: Vec<_> = on.iter().map(|part| self.beneath(*part)).collect();
         labels.clone().kept(name, &beneath)
     }

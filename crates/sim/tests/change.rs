@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::Address;
-use block::{ByteRange, Control, ErrorKind, Kept, Op, Reason};
+use block::{ByteRange, Control, ErrorKind, Op, Reason, StateStore};
 use common::{DATA_BYTES, LIMIT, NS_MAX, PIECE, Rig, moments, opening, piece, text};
 use export::nbd::{Export, Limits, Server};
 use graph::labels::Opening;
@@ -159,7 +159,7 @@ fn label_refuses_state_of_replaced_device() {
     let mirror = now.planned.nodes.iter().position(|node| node.name == "m").unwrap();
     let labels = now.labels.as_ref().unwrap();
     let (before, after) = (labels.kept(&now.planned, mirror), labels.kept(&now.planned, mirror));
-    let write = |kept: &dyn Kept, byte: u8| {
+    let write = |kept: &dyn StateStore, byte: u8| {
         let written = rig.world.block_on(kept.write(&[0], vec![byte])).unwrap();
         written.into_iter().next().unwrap().1
     };

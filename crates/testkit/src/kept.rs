@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use block::env::LocalFuture;
 use block::{
-    Deadline, Env, Error, ErrorKind, Found, Handover, KEPT_BYTES_MAX, Kept, KeptState, OnFailure,
-    RangeLock, Result, Waiters,
+    Deadline, Env, Error, ErrorKind, Found, Handover, Notify, OnFailure, RangeLock, Result,
+    STATE_BYTES_MAX, StateStore, StoredState,
 };
 use sim::draw::Stream;
 use sim::{Labels, PartId};
@@ -22,7 +22,7 @@ const WRITE_NS_MAX: u64 = 8_000_000;
 /// The labels of some disks. They outlive the devices: each start looks at them anew.
 pub struct Shelf {
     /// What devices keep on each disk, by their names.
-    disks: RefCell<BTreeMap<PartId, BTreeMap<String, KeptState>>>,
+    disks: RefCell<BTreeMap<PartId, BTreeMap<String, StoredState>>>,
     /// Devices that have looked before: for each the disks are new once.
     known: RefCell<BTreeSet<String>>,
     clean: Cell<bool>,
@@ -30,10 +30,10 @@ pub struct Shelf {
     fails: Cell<bool>,
     dead: Cell<Option<PartId>>,
     held: Cell<bool>,
-    waiting: Waiters,
+    waiting: Notify,
     /// What was written since no device is sure to stay; `None`: all are.
-    unsure: RefCell<Option<Vec<(PartId, String, KeptState)>>>,
-    sure: Waiters,
+    unsure: RefCell<Option<Vec<(PartId, String, StoredState)>>>,
+    sure: Notify,
     env: Env,
     draw: Stream,
     /// Lets writes fail as other calls of a disk do.
@@ -53,9 +53,9 @@ impl Shelf {
             fails: Cell::default(),
             dead: Cell::default(),
             held: Cell::default(),
-            waiting: Waiters::default(),
+            waiting: Notify::default(),
             unsure: RefCell::default(),
-            sure: Waiters::default(),
+            sure: Notify::default(),
             env: env.clone(),
             draw,
             watches,
@@ -135,7 +135,7 @@ impl Shelf {
     fn found(&self, device: &str, beneath: &BTreeSet<PartId>, fresh: bool) -> Found {
         let disks = self.disks.borrow();
         let state = |disk| disks.get(disk)?.get(device).filter(|cell| cell.sequence > 0).cloned();
-        let states: Vec<Option<KeptState>> = beneath.iter().map(state).collect();
+        let states: Vec<Option<StoredState>> = beneath.iter().map(state).collect();
         let newest = states.iter().flatten().max_by_key(|state| state.sequence).cloned();
         let all: Option<Vec<_>> = states.iter().map(Option::as_ref).collect();
         let oldest = all.and_then(|all| all.into_iter().min_by_key(|state| state.sequence));
@@ -150,7 +150,7 @@ impl Shelf {
         }
     }
 
-    fn place(&self, disk: PartId, device: &str, state: &KeptState) {
+    fn place(&self, disk: PartId, device: &str, state: &StoredState) {
         let mut disks = self.disks.borrow_mut();
         disks.entry(disk).or_default().insert(device.to_owned(), state.clone());
     }
@@ -162,7 +162,7 @@ impl Shelf {
         disks
     }
 
-    async fn write(&self, disk: PartId, device: &str, state: &KeptState) -> Result<()> {
+    async fn write(&self, disk: PartId, device: &str, state: &StoredState) -> Result<()> {
         let failed = || Error::new(ErrorKind::Io, "the label cannot be written");
         if self.fails.get() || self.dead.get() == Some(disk) {
             return Err(failed());
@@ -186,7 +186,7 @@ impl Shelf {
 }
 
 impl Labels for Shelf {
-    fn kept(self: Rc<Self>, device: &str, beneath: &[BTreeSet<PartId>]) -> Rc<dyn Kept> {
+    fn kept(self: Rc<Self>, device: &str, beneath: &[BTreeSet<PartId>]) -> Rc<dyn StateStore> {
         let fresh = self.known.borrow_mut().insert(device.to_owned());
         let found: Vec<_> = beneath.iter().map(|disks| self.found(device, disks, fresh)).collect();
         let newest = found.iter().filter_map(|found| Some(found.state.as_ref()?.sequence)).max();
@@ -208,7 +208,7 @@ struct Look {
     on_failure: RefCell<Option<OnFailure>>,
 }
 
-impl Kept for Look {
+impl StateStore for Look {
     fn found(&self, port: usize) -> &Found {
         &self.found[port]
     }
@@ -221,12 +221,12 @@ impl Kept for Look {
         None
     }
 
-    fn stays(&self) -> LocalFuture<()> {
+    fn committed(&self) -> LocalFuture<()> {
         let shelf = self.shelf.clone();
         Box::pin(async move { shelf.sure.until(|| shelf.unsure.borrow().is_none()).await })
     }
 
-    fn is_sure(&self) -> bool {
+    fn is_committed(&self) -> bool {
         self.shelf.unsure.borrow().is_none()
     }
 
@@ -235,7 +235,7 @@ impl Kept for Look {
     }
 
     fn write(&self, ports: &[usize], bytes: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>> {
-        assert!(bytes.len() <= KEPT_BYTES_MAX, "{} bytes are too many", bytes.len());
+        assert!(bytes.len() <= STATE_BYTES_MAX, "{} bytes are too many", bytes.len());
         let (shelf, device) = (self.shelf.clone(), self.device.clone());
         let (turn, sequence) = (self.turn.clone(), self.sequence.clone());
         let told = self.on_failure.borrow().clone();
@@ -245,7 +245,7 @@ impl Kept for Look {
             shelf.waiting.until(|| !shelf.held.get()).await;
             shelf.writes.set(shelf.writes.get() + 1);
             sequence.set(sequence.get() + 1);
-            let state = KeptState { sequence: sequence.get(), bytes };
+            let state = StoredState { sequence: sequence.get(), bytes };
             let disks = ports.iter().flat_map(|(_, disks)| disks.iter().copied()).collect();
             let mut answers = BTreeMap::new();
             for disk in shelf.order(disks) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use api::{Attached, GraphView, Means, Problem};
 use attach::{Claim, Found, Name};
 use block::Env;
-use block::Waiters;
+use block::Notify;
 use block::units::format_duration;
 use export::nbd::Export;
 
@@ -41,7 +41,7 @@ struct Inner {
     busy: RefCell<Vec<String>>,
     /// No more are to be attached.
     ending: Cell<bool>,
-    waiting: Waiters,
+    waiting: Notify,
 }
 
 /// A device of this machine.
@@ -68,7 +68,7 @@ impl Attachments {
             all: RefCell::default(),
             busy: RefCell::default(),
             ending: Cell::new(false),
-            waiting: Waiters::default(),
+            waiting: Notify::default(),
         }))
     }
 

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
 use block::env::{Channel, stopped};
-use block::{ByteRange, Copies, Error, ErrorKind, Op, Request, Result, Waiters};
+use block::{ByteRange, Copies, Error, ErrorKind, Notify, Op, Request, Result};
 use engine::Sink;
 use wire::fuse::{
     Call, Facts, Init, MAX_WRITE_BYTES, MINOR_SPOKEN, Node, PAGE_BYTES, RESENT, Reply, VOLUME_NAME,
@@ -59,7 +59,7 @@ struct Inner {
     mortal: Cell<bool>,
     /// No more requests come.
     over: Cell<bool>,
-    waiting: Waiters,
+    waiting: Notify,
 }
 
 /// Requests on their way, by token.
@@ -168,7 +168,7 @@ impl Volume {
             agreed: Cell::new(agreed),
             mortal: Cell::new(false),
             over: Cell::new(false),
-            waiting: Waiters::default(),
+            waiting: Notify::default(),
         });
         Ok((Self(inner), inbox))
     }

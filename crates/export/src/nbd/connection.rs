@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use block::env::Socket;
 use block::seeded::{self, Bug};
-use block::{Buf, ByteRange, Env, Error, Mono, Op, Request, Result, Waiters};
+use block::{Buf, ByteRange, Env, Error, Mono, Notify, Op, Request, Result};
 use engine::Sink;
 use wire::nbd::{CommandFlags, Reply, ReplyStyle, RequestHeader, Session};
 use wire::stream::{Batch, Outbox};
@@ -62,7 +62,7 @@ pub struct Connection {
     reader: RefCell<Option<Waker>>,
     writer: RefCell<Option<Waker>>,
     /// Whoever waits for the end.
-    waiting: Waiters,
+    waiting: Notify,
 }
 
 /// The open connections of a server.
@@ -168,7 +168,7 @@ impl Connection {
             cut: Cell::new(false),
             reader: RefCell::default(),
             writer: RefCell::default(),
-            waiting: Waiters::default(),
+            waiting: Notify::default(),
         }))
     }
 

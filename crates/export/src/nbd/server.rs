@@ -5,7 +5,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use block::Env;
-use block::Waiters;
+use block::Notify;
 use block::env::{Listener, Socket};
 use wire::nbd::{Exports, Session};
 use wire::stream::Inbox;
@@ -48,7 +48,7 @@ pub(super) struct Inner {
     served: Cell<u64>,
     /// Of them those in their handshake.
     pub(super) shaking: Cell<usize>,
-    pub(super) waiting: Waiters,
+    pub(super) waiting: Notify,
     stopping: Cell<bool>,
     /// Nobody is let in and no request begins, until it goes on.
     pub(super) pausing: Cell<bool>,
@@ -86,7 +86,7 @@ impl Server {
             connections: Cell::new(0),
             served: Cell::new(0),
             shaking: Cell::new(0),
-            waiting: Waiters::default(),
+            waiting: Notify::default(),
             stopping: Cell::new(false),
             pausing: Cell::new(false),
             paused: RefCell::default(),

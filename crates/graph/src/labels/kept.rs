@@ -7,8 +7,8 @@ use std::task::Poll;
 
 use block::env::LocalFuture;
 use block::{
-    Deadline, Error, ErrorKind, Found, Handover, KEPT_BYTES_MAX, Kept, KeptState, OnFailure,
-    RangeLock, Result,
+    Deadline, Error, ErrorKind, Found, Handover, OnFailure, RangeLock, Result, STATE_BYTES_MAX,
+    StateStore, StoredState,
 };
 
 use super::slot::Slot;
@@ -34,8 +34,8 @@ struct Port {
     slots: Vec<Option<Rc<Slot>>>,
 }
 
-/// [`Kept`] over labels.
-pub struct LabelKept {
+/// [`StateStore`] over labels.
+pub struct LabelStateStore {
     device: String,
     may_degrade: bool,
     ports: Vec<Port>,
@@ -44,7 +44,7 @@ pub struct LabelKept {
     on_failure: RefCell<Option<(Deadline, OnFailure)>>,
 }
 
-impl LabelKept {
+impl LabelStateStore {
     /// What `device` keeps on the disks beneath its ports. If it is new, nothing: what stands there under
     /// its name is left of a change that has not come to its end.
     pub fn new(device: &str, is_new: bool, may_degrade: bool, ports: Vec<Vec<DiskLabel>>) -> Self {
@@ -74,13 +74,13 @@ fn port(device: &str, disks: &[DiskLabel]) -> Port {
 }
 
 /// What lies beneath a port: `states` of the disks that are there.
-pub(super) fn found(disks: &[DiskLabel], states: Vec<Option<KeptState>>) -> Found {
+pub(super) fn found(disks: &[DiskLabel], states: Vec<Option<StoredState>>) -> Found {
     let newest = states.iter().flatten().max_by_key(|state| state.sequence).cloned();
     let all: Option<Vec<_>> = states.iter().map(Option::as_ref).collect();
     let oldest = all.and_then(|all| all.into_iter().min_by_key(|state| state.sequence)).cloned();
     // The same bytes of an earlier write are the same state: a write that came to some disks only
     // leaves such behind, and nothing has to be written again for it.
-    let is_newest = |state: &Option<KeptState>| {
+    let is_newest = |state: &Option<StoredState>| {
         state.as_ref().map(|state| &state.bytes) == newest.as_ref().map(|state| &state.bytes)
     };
     Found {
@@ -113,7 +113,7 @@ pub(super) async fn all<T: 'static>(futures: Vec<LocalFuture<T>>) -> Vec<T> {
     answers.into_iter().map(|answer| answer.expect("all are done")).collect()
 }
 
-impl Kept for LabelKept {
+impl StateStore for LabelStateStore {
     fn found(&self, port: usize) -> &Found {
         &self.ports[port].found
     }
@@ -126,7 +126,7 @@ impl Kept for LabelKept {
         None
     }
 
-    fn stays(&self) -> LocalFuture<()> {
+    fn committed(&self) -> LocalFuture<()> {
         // Who waits for a change that comes to nothing holds no disk of it.
         let slots = self.ports.iter().flat_map(|port| port.slots.iter().flatten());
         let slots: Vec<_> = slots.map(|slot| slot.released()).collect();
@@ -137,7 +137,7 @@ impl Kept for LabelKept {
         })
     }
 
-    fn is_sure(&self) -> bool {
+    fn is_committed(&self) -> bool {
         let mut slots = self.ports.iter().flat_map(|port| port.slots.iter().flatten());
         !slots.any(|slot| slot.is_held())
     }
@@ -147,7 +147,7 @@ impl Kept for LabelKept {
     }
 
     fn write(&self, ports: &[usize], state: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>> {
-        assert!(state.len() <= KEPT_BYTES_MAX, "{}: a state is too long", self.device);
+        assert!(state.len() <= STATE_BYTES_MAX, "{}: a state is too long", self.device);
         let beneath: Vec<_> =
             ports.iter().map(|port| (*port, self.ports[*port].slots.clone())).collect();
         let (device, turn, sequence) =

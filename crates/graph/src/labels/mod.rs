@@ -37,7 +37,7 @@ use meta::Machine;
 
 pub(crate) use absent::Absent;
 pub use foreseen::objections;
-pub use kept::{DiskLabel, LabelKept};
+pub use kept::{DiskLabel, LabelStateStore};
 pub use older::older;
 pub use open::{Inspected, Labels, Place};
 pub use overwritten::{forget_copies, objections_without_bytes};

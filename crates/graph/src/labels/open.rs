@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
-use block::{Env, Error, ErrorKind, Kept, Reason, Result};
+use block::{Env, Error, ErrorKind, Reason, Result, StateStore};
 use engine::{AnyDevice, NodeId};
 use kind::{Bytes, Kind};
 use meta::{Inspection, Label, PAST_MAX, Past, Store, Uuid};
@@ -15,7 +15,7 @@ use meta::{Inspection, Label, PAST_MAX, Past, Store, Uuid};
 use super::Opening;
 use super::absent::Absent;
 use super::bind::{Binding, Bound};
-use super::kept::{DiskLabel, LabelKept, all};
+use super::kept::{DiskLabel, LabelStateStore, all};
 use super::overwritten;
 use super::slot::{News, Slot};
 use super::survey::{InUse, OpenDisk, Survey, place_of};
@@ -709,7 +709,7 @@ impl Labels {
     }
 
     /// What a device of the plan keeps on the disks beneath each of its ports.
-    pub fn kept(&self, planned: &Planned, index: usize) -> Rc<dyn Kept> {
+    pub fn kept(&self, planned: &Planned, index: usize) -> Rc<dyn StateStore> {
         let node = &planned.nodes[index];
         let is_written_anew = self.is_written_anew(planned, index);
         let beneath = |lower: &usize| {
@@ -727,7 +727,7 @@ impl Labels {
         };
         let ports = node.lowers.iter().map(beneath).collect();
         let is_new = !self.known.contains(&node.name);
-        Rc::new(LabelKept::new(&node.name, is_new, self.opening.degraded, ports))
+        Rc::new(LabelStateStore::new(&node.name, is_new, self.opening.degraded, ports))
     }
 }
 

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use block::{Error, ErrorKind, KeptState, Result, Waiters};
+use block::{Error, ErrorKind, Notify, Result, StoredState};
 use meta::{Cell as KeptCell, Label, Machine, Past, Store};
 
 /// What devices keep, by their names.
@@ -47,14 +47,14 @@ pub struct Slot {
 struct Release {
     done: Cell<bool>,
     /// Wakes those who wait for it.
-    waiting: Waiters,
+    waiting: Notify,
 }
 
 impl Slot {
     /// A label that devices write at once.
     pub fn new(store: Rc<Store>) -> Self {
         let (undone, held, before, news) = Default::default();
-        let release = Rc::new(Release { done: Cell::new(true), waiting: Waiters::default() });
+        let release = Rc::new(Release { done: Cell::new(true), waiting: Notify::default() });
         Self { store, undone, held, release, before, news }
     }
 
@@ -79,7 +79,7 @@ impl Slot {
     }
 
     /// What a device left there.
-    pub fn state(&self, device: &str) -> Option<KeptState> {
+    pub fn state(&self, device: &str) -> Option<StoredState> {
         let label = self.store.label();
         let cell = match self.undone.get(device) {
             Some(before) => before.as_ref()?,
@@ -214,6 +214,6 @@ fn owned((device, cell): (&String, &KeptCell)) -> (String, KeptCell) {
 }
 
 /// What a device left in a label, as it finds it.
-pub(super) fn state_of(cell: &meta::Cell) -> KeptState {
-    KeptState { sequence: cell.sequence, bytes: cell.bytes.clone() }
+pub(super) fn state_of(cell: &meta::Cell) -> StoredState {
+    StoredState { sequence: cell.sequence, bytes: cell.bytes.clone() }
 }

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use block::seeded::{self, Bug};
 use block::{
-    Control, Env, Error, ErrorKind, Kept, Locked, Mono, NothingKept, Op, RangeLock, Result,
+    Control, Env, Error, ErrorKind, Locked, Mono, NoStateStore, Op, RangeLock, Result, StateStore,
 };
 use engine::Engine;
 use kind::{Maker, TRUST};
@@ -264,9 +264,9 @@ impl Live {
                 // That one hands over itself, if it goes at all.
                 continue;
             }
-            let kept: Rc<dyn Kept> = match labels {
+            let kept: Rc<dyn StateStore> = match labels {
                 Some(labels) => labels.kept(planned, index),
-                None => Rc::new(NothingKept::new(false)),
+                None => Rc::new(NoStateStore::new(false)),
             };
             let done = prepare(&node.given, &self.env, kept).await;
             let key = (node.name.clone(), node.kind.name);

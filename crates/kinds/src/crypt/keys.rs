@@ -7,7 +7,8 @@ use std::time::Duration;
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{
-    Env, Error, ErrorKind, Kept, KeyCommand, KeySlot, KeySource, Report, Result, Secret, Waiters,
+    Env, Error, ErrorKind, KeyCommand, KeySlot, KeySource, Notify, Report, Result, Secret,
+    StateStore,
 };
 
 use super::open::{keep, new_slot, passphrase, unwrap, wrap, wrong};
@@ -18,7 +19,7 @@ pub struct Keys {
     pub env: Env,
     /// The graph and the device, for messages.
     pub who: String,
-    pub kept: Rc<dyn Kept>,
+    pub kept: Rc<dyn StateStore>,
     pub volume: RefCell<KeySlots>,
     /// For a slot that is made.
     pub cost: Cost,
@@ -30,7 +31,7 @@ pub struct Keys {
 #[derive(Default)]
 pub struct Turn {
     taken: Cell<bool>,
-    waiting: Waiters,
+    waiting: Notify,
 }
 
 /// A change is under way.

@@ -22,7 +22,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use block::env::LocalFuture;
-use block::{Env, Error, Handover, Info, Kept, KeySource, Lower, Reason, Result};
+use block::{Env, Error, Handover, Info, KeySource, Lower, Reason, Result, StateStore};
 use kind::{
     AnyDevice, Bytes, DeviceConfig, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
 };
@@ -169,7 +169,7 @@ fn make(
     given: &DeviceConfig,
     env: &Env,
     lowers: Vec<Lower>,
-    kept: Rc<dyn Kept>,
+    kept: Rc<dyn StateStore>,
 ) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
     let (given, env) = (given.clone(), env.clone());
     Box::pin(async move {
@@ -179,7 +179,11 @@ fn make(
 }
 
 /// Deriving a key takes about a second.
-fn prepare(given: &DeviceConfig, env: &Env, kept: Rc<dyn Kept>) -> LocalFuture<Result<Handover>> {
+fn prepare(
+    given: &DeviceConfig,
+    env: &Env,
+    kept: Rc<dyn StateStore>,
+) -> LocalFuture<Result<Handover>> {
     let (given, lock) = (given.clone(), lock(given, env));
     Box::pin(async move {
         if given.switch("plain") {
@@ -204,7 +208,7 @@ async fn open(
     given: &DeviceConfig,
     env: &Env,
     lowers: Vec<Lower>,
-    kept: Rc<dyn Kept>,
+    kept: Rc<dyn StateStore>,
 ) -> Result<Crypt> {
     let lower = lowers.into_iter().next().expect("its one lower was counted when it was planned");
     let lock = lock(given, env);

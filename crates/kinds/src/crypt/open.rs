@@ -4,7 +4,8 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use block::{
-    Env, Error, ErrorKind, Event, Handover, Kept, KeySource, Reason, Result, Secret, Wanted, What,
+    Env, Error, ErrorKind, Event, Handover, KeySource, Reason, Result, Secret, StateStore, Wanted,
+    What,
 };
 
 use super::slots::{Cost, KeySlots, Slot};
@@ -60,7 +61,7 @@ impl Lock {
     /// cannot take them, is told, and keeps nobody out.
     pub async fn open(
         &self,
-        kept: &dyn Kept,
+        kept: &dyn StateStore,
         unit: u32,
         may_write: bool,
     ) -> Result<(KeySlots, Rc<Secret>)> {
@@ -105,7 +106,7 @@ impl Lock {
     ///
     /// # Errors
     /// As there.
-    pub async fn prepare(&self, kept: &dyn Kept, unit: u32) -> Result<Handover> {
+    pub async fn prepare(&self, kept: &dyn StateStore, unit: u32) -> Result<Handover> {
         let found = kept.found(0);
         match &found.state {
             Some(state) => {
@@ -197,13 +198,13 @@ struct New {
 }
 
 /// What [`Lock::prepare`] has made.
-fn prepared(kept: &dyn Kept) -> Option<New> {
+fn prepared(kept: &dyn StateStore) -> Option<New> {
     let new = kept.handed_over()?.downcast::<New>().ok()?;
     Some((*new).clone())
 }
 
 /// The key of the device whose place this one takes: nobody is asked again, and nothing derived.
-pub fn handed_over(kept: &dyn Kept) -> Option<Rc<Secret>> {
+pub fn handed_over(kept: &dyn StateStore) -> Option<Rc<Secret>> {
     kept.handed_over()?.downcast().ok()
 }
 
@@ -225,7 +226,7 @@ pub fn wrong(volume: &KeySlots) -> Error {
 ///
 /// # Errors
 /// What the disks say.
-pub async fn keep(kept: &dyn Kept, volume: &KeySlots) -> Result<()> {
+pub async fn keep(kept: &dyn StateStore, volume: &KeySlots) -> Result<()> {
     let mut answers = kept.write(&[0], volume.encode()).await;
     answers.pop().map_or(Ok(()), |(_, answer)| answer)
 }

@@ -379,7 +379,7 @@ mod tests {
         golden.resize(2240, 0);
         assert_eq!(slots().encode(), golden);
         assert_eq!(KeySlots::parse(&golden).unwrap(), slots());
-        assert!(golden.len() <= block::KEPT_BYTES_MAX);
+        assert!(golden.len() <= block::STATE_BYTES_MAX);
     }
 
     /// Changes the golden bytes, and says what is said about them.

@@ -11,7 +11,7 @@ use block::seeded::{self, Bug};
 use block::units::format_exact;
 use block::{
     Buf, ByteRange, Control, Deadline, Device, EXTENTS_MAX, Env, Error, ErrorKind, Event, Extent,
-    FlushFault, Handled, Handover, Health, Info, Op, Report, Request, Result, State, Underway,
+    FlushFault, Handled, Handover, Health, Info, Op, Report, Request, Result, State, TaskTracker,
     push_extent,
 };
 use kind::{
@@ -254,7 +254,7 @@ fn make(given: &DeviceConfig, env: &Env, before: Handover) -> Result<Rc<dyn AnyD
         name: given.name.clone(),
         opened,
         deadline: Deadline::new(env, timeout),
-        underway: Underway::default(),
+        underway: TaskTracker::default(),
         errors: Cell::new(0),
         env: env.clone(),
     }))
@@ -266,7 +266,7 @@ struct Disk {
     name: String,
     opened: Rc<Opened>,
     deadline: Deadline,
-    underway: Underway,
+    underway: TaskTracker,
     errors: Cell<u64>,
     env: Env,
 }

@@ -7,8 +7,8 @@ use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{
     Below, ByteRange, Child, Control, Device, Env, Error, ErrorKind, FlushFault, Handled, Handover,
-    Health, Info, Job, JobCommand, JobState, Kept, Lower, Mode, Needs, Op, OrElse, Pace, Progress,
-    RangeLock, Report, Request, Result, Underway, Waiters,
+    Health, Info, Job, JobCommand, JobState, Lower, Mode, Needs, Notify, Op, Progress, RangeLock,
+    Report, Request, Result, ScopeGuard, StateStore, TaskTracker, Throttle,
 };
 
 use super::record::{Record, Window};
@@ -30,8 +30,8 @@ pub struct Inner {
     pub step_bytes: u64,
     /// Whether both have their bytes in the same places of the same disks.
     pub in_place: bool,
-    pub pace: Pace,
-    pub kept: Rc<dyn Kept>,
+    pub pace: Throttle,
+    pub kept: Rc<dyn StateStore>,
     /// The ports beneath which the state is kept.
     pub ports: Vec<usize>,
     /// Requests share their range; the mover has its own alone.
@@ -49,10 +49,10 @@ pub struct Inner {
     pub flush_fault: FlushFault,
     /// Whether there is a mover: never two.
     pub is_moved: Cell<bool>,
-    pub underway: Underway,
+    pub underway: TaskTracker,
     pub closing: Cell<bool>,
     /// Wakes the mover from its rest, and those who wait for the end.
-    pub changed: Waiters,
+    pub changed: Notify,
 }
 
 /// What the mover is at.
@@ -84,7 +84,7 @@ pub struct Making {
     pub to: Lower,
     pub in_place: bool,
     pub speed: Option<u64>,
-    pub kept: Rc<dyn Kept>,
+    pub kept: Rc<dyn StateStore>,
     pub ports: Vec<usize>,
 }
 
@@ -95,7 +95,7 @@ impl Migrate {
         let torn = record.window.map(|window| Torn { range: window.range, window: Some(window) });
         let inner = Rc::new(Inner {
             name,
-            pace: Pace::new(&env, speed),
+            pace: Throttle::new(&env, speed),
             env,
             from,
             to,
@@ -114,9 +114,9 @@ impl Migrate {
             failed: Cell::new(0),
             flush_fault: FlushFault::default(),
             is_moved: Cell::new(false),
-            underway: Underway::default(),
+            underway: TaskTracker::default(),
             closing: Cell::new(false),
-            changed: Waiters::default(),
+            changed: Notify::default(),
         });
         if !inner.is_at_end() || inner.torn.borrow().is_some() {
             inner.resume();
@@ -338,7 +338,7 @@ impl Device for Migrate {
             inner.closing.set(true);
             inner.changed.wake();
             // If nothing comes of it, it goes on.
-            let closing = OrElse::new(|| {
+            let closing = ScopeGuard::new(|| {
                 inner.closing.set(false);
                 if matches!(*inner.state.borrow(), State::Moving) {
                     inner.resume();

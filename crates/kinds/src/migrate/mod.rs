@@ -18,7 +18,7 @@ use std::rc::Rc;
 
 use block::env::LocalFuture;
 use block::units::format_exact;
-use block::{Env, Error, ErrorKind, Info, Kept, Lower, Result};
+use block::{Env, Error, ErrorKind, Info, Lower, Result, StateStore};
 use kind::{
     AnyDevice, Bytes, DeviceConfig, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
 };
@@ -99,7 +99,7 @@ fn make(
     given: &DeviceConfig,
     env: &Env,
     lowers: Vec<Lower>,
-    kept: Rc<dyn Kept>,
+    kept: Rc<dyn StateStore>,
 ) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
     let made = open(given, env, lowers, kept);
     Box::pin(std::future::ready(made.map(|device| Rc::new(device) as Rc<dyn AnyDevice>)))
@@ -109,7 +109,7 @@ fn open(
     given: &DeviceConfig,
     env: &Env,
     lowers: Vec<Lower>,
-    kept: Rc<dyn Kept>,
+    kept: Rc<dyn StateStore>,
 ) -> Result<Migrate> {
     let [from, to] = <[Lower; 2]>::try_from(lowers)
         .unwrap_or_else(|_| unreachable!("its lowers were counted when it was planned"));
@@ -134,7 +134,7 @@ fn open(
 }
 
 /// The newest state beneath.
-fn newest(kept: &dyn Kept) -> Result<Option<Record>> {
+fn newest(kept: &dyn StateStore) -> Result<Option<Record>> {
     let states = [0, 1].into_iter().filter_map(|port| kept.found(port).state.as_ref());
     let Some(state) = states.max_by_key(|state| state.sequence) else { return Ok(None) };
     let record = Record::decode(&state.bytes);

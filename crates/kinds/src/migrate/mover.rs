@@ -57,7 +57,7 @@ impl Inner {
         let one = self.underway.begin();
         self.env.spawn("a migration", async move {
             let _one = one;
-            let Some(sure) = inner.upgrade().map(|inner| inner.kept.stays()) else { return };
+            let Some(sure) = inner.upgrade().map(|inner| inner.kept.committed()) else { return };
             if Self::undisturbed(&inner, sure).await {
                 Self::go_on(&inner, torn).await;
             }

@@ -1,6 +1,6 @@
 //! What a migration keeps in the labels beneath it: `docs/formats/migrate.md`.
 
-use block::{ByteRange, KEPT_BYTES_MAX};
+use block::{ByteRange, STATE_BYTES_MAX};
 use crc_fast::CrcAlgorithm;
 use kind::Summary;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -36,7 +36,7 @@ struct Header {
     zero: U32,
 }
 
-const _: () = assert!(size_of::<Header>() == 40 && 40 + SUMS_MAX * 8 <= KEPT_BYTES_MAX);
+const _: () = assert!(size_of::<Header>() == 40 && 40 + SUMS_MAX * 8 <= STATE_BYTES_MAX);
 
 /// How far a migration is.
 #[derive(Clone, PartialEq, Eq, Debug)]

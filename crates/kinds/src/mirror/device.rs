@@ -12,7 +12,7 @@ use block::seeded::{self, Bug};
 use block::{
     Below, Buf, ByteRange, Child, Control, Copies, Deadline, Device, Done, Env, Error, ErrorKind,
     Event, FlushFault, Guard, Handled, Handover, Health, Info, Locked, Lower, Mode, Needs, Op,
-    OrElse, Pace, RangeLock, Report, Request, Result, Underway, What,
+    RangeLock, Report, Request, Result, ScopeGuard, TaskTracker, Throttle, What,
 };
 
 use super::MEMBERS_MAX;
@@ -47,10 +47,10 @@ pub struct Inner {
     /// What its maps are about.
     pub(super) regions: Regions,
     /// How fast it copies and scrubs.
-    pub(super) pace: Pace,
+    pub(super) pace: Throttle,
     pub(super) scrubbing: Scrubbing,
     /// What is done in the background, and requests that nobody waits for any more.
-    pub(super) underway: Underway,
+    pub(super) underway: TaskTracker,
     /// Nothing is begun in the background any more.
     pub(super) closing: Cell<bool>,
 }
@@ -88,7 +88,7 @@ impl Mirror {
             members,
             lock: RangeLock::new(),
             deadline: Deadline::new(&env, timeout),
-            pace: Pace::new(&env, speed),
+            pace: Throttle::new(&env, speed),
             scrubbing,
             regions,
             env,
@@ -98,7 +98,7 @@ impl Mirror {
             zero_to_discard,
             flush_fault: FlushFault::default(),
             ledger,
-            underway: Underway::default(),
+            underway: TaskTracker::default(),
             closing: Cell::new(false),
         });
         Self { info, inner }
@@ -584,7 +584,7 @@ impl Device for Mirror {
         Box::pin(async move {
             inner.closing.set(true);
             // If nothing comes of it, it goes on with what it left off.
-            let closing = OrElse::new(|| {
+            let closing = ScopeGuard::new(|| {
                 inner.closing.set(false);
                 let copying = |n: &usize| inner.members[*n].state() == State::Copying;
                 (0..inner.members.len()).filter(copying).for_each(|n| inner.begin_resync(n));

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
-use block::{ByteRange, Error, Kept, RangeLock, Result, What};
+use block::{ByteRange, Error, RangeLock, Result, StateStore, What};
 
 use super::device::Inner;
 use super::intent::Intent;
@@ -21,7 +21,7 @@ use super::scrub::Scrubbed;
 
 /// The state that a mirror keeps in its members' labels.
 pub struct Ledger {
-    kept: Rc<dyn Kept>,
+    kept: Rc<dyn StateStore>,
     lineage: Rc<Lineage>,
     /// Of each member: what is known to be on it, and what was last sent there.
     known: RefCell<Vec<(Point, Point)>>,
@@ -43,7 +43,7 @@ struct Durable {
     version: u64,
     /// Whether the mirror was sure to stay when they were written. Otherwise they were held back: what has become
     /// of them nobody says, so they are written once more.
-    is_sure: bool,
+    is_committed: bool,
 }
 
 /// The numbers of states, of one mirror after the other in a process: what a successor writes is newer, whatever it
@@ -60,7 +60,7 @@ struct Lineage {
 
 impl Ledger {
     pub fn new(
-        kept: Rc<dyn Kept>,
+        kept: Rc<dyn StateStore>,
         opening: u64,
         decision: &Decision,
         names: &[&str],
@@ -113,20 +113,20 @@ impl Ledger {
 
     fn is_durable(&self, members: &[Member]) -> bool {
         self.durable.get().is_some_and(|durable| {
-            let is_held = || !self.kept.is_sure();
-            durable.version == self.version(members) && (durable.is_sure || is_held())
+            let is_held = || !self.kept.is_committed();
+            durable.version == self.version(members) && (durable.is_committed || is_held())
         })
     }
 
     /// Until the mirror is sure to stay.
-    pub fn stays(&self) -> LocalFuture<()> {
-        self.kept.stays()
+    pub fn committed(&self) -> LocalFuture<()> {
+        self.kept.committed()
     }
 
     /// Whether a state that stays is on the members, and the next one tells so. Before, none may claim that they
     /// have more than when the mirror was opened: an older image would count for a member.
     fn is_settled(&self) -> bool {
-        self.durable.get().is_some_and(|durable| durable.is_sure)
+        self.durable.get().is_some_and(|durable| durable.is_committed)
     }
 
     /// The next state, sent to `ports`.
@@ -186,12 +186,12 @@ impl Inner {
         let ports: Vec<usize> = (0..self.members.len()).filter(takes).collect();
         let record = ledger.next(&self.members, &ports, self.scrubbing.told());
         ledger.states.set(ledger.states.get() + 1);
-        let (mut kept, is_sure) = (false, ledger.kept.is_sure());
+        let (mut kept, is_committed) = (false, ledger.kept.is_committed());
         let mut result = Ok(());
         for (port, answer) in ledger.kept.write(&ports, record.encode()).await {
             match answer {
                 Ok(()) => {
-                    if is_sure {
+                    if is_committed {
                         ledger.known.borrow_mut()[port].0 = record.point;
                     }
                     kept |= self.members[port].state() == State::InSync;
@@ -207,7 +207,7 @@ impl Inner {
         if !kept {
             return result.and(Err(self.nobody()));
         }
-        ledger.durable.set(Some(Durable { version, is_sure }));
+        ledger.durable.set(Some(Durable { version, is_committed }));
         ledger.intent.made_durable(record.active);
         Ok(())
     }
@@ -226,10 +226,10 @@ impl Inner {
 
     /// What was held back until the mirror is sure to stay is written once more: who could not take it is out.
     pub fn remember_when_sure(&self) {
-        let Some(ledger) = self.ledger.as_ref().filter(|ledger| !ledger.kept.is_sure()) else {
+        let Some(ledger) = self.ledger.as_ref().filter(|ledger| !ledger.kept.is_committed()) else {
             return;
         };
-        let (me, sure) = (self.me.clone(), ledger.kept.stays());
+        let (me, sure) = (self.me.clone(), ledger.kept.committed());
         self.env.spawn("a mirror's beginning", async move {
             sure.await;
             if let Some(mirror) = me.upgrade() {

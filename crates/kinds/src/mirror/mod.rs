@@ -27,7 +27,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::LocalFuture;
-use block::{Env, Error, ErrorKind, Found, Info, Kept, Lower, Result};
+use block::{Env, Error, ErrorKind, Found, Info, Lower, Result, StateStore};
 use kind::{
     AnyDevice, Bytes, DeviceConfig, Fault, Kind, LowerConfig, Lowers, Maker, OptionSpec, Plan,
     Scope, ValueType,
@@ -191,7 +191,7 @@ fn make(
     given: &DeviceConfig,
     env: &Env,
     lowers: Vec<Lower>,
-    kept: Rc<dyn Kept>,
+    kept: Rc<dyn StateStore>,
 ) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
     let (given, env) = (given.clone(), env.clone());
     Box::pin(async move { open(&given, &env, lowers, kept).await })
@@ -209,7 +209,7 @@ async fn open(
     given: &DeviceConfig,
     env: &Env,
     lowers: Vec<Lower>,
-    kept: Rc<dyn Kept>,
+    kept: Rc<dyn StateStore>,
 ) -> Result<Rc<dyn AnyDevice>> {
     let info = info(lowers.iter().map(Lower::info));
     let labelled = (0..lowers.len()).all(|port| kept.found(port).labelled);

@@ -1,6 +1,6 @@
 //! What labels can say when a mirror opens, and what is made of it.
 
-use block::KeptState;
+use block::StoredState;
 
 use super::*;
 
@@ -48,8 +48,8 @@ fn found(record: Option<&Record>) -> Found {
     }
 }
 
-fn kept(record: &Record) -> KeptState {
-    KeptState { sequence: record.point.change, bytes: record.encode() }
+fn kept(record: &Record) -> StoredState {
+    StoredState { sequence: record.point.change, bytes: record.encode() }
 }
 
 const IN: Standing = Standing::InSync;

@@ -541,7 +541,7 @@ mod tests {
                 ..sample()
             };
             let bytes = record.encode();
-            assert!(bytes.len() <= block::KEPT_BYTES_MAX, "{} bytes", bytes.len());
+            assert!(bytes.len() <= block::STATE_BYTES_MAX, "{} bytes", bytes.len());
             assert_eq!(Record::decode(&bytes), Ok(record));
         }
     }

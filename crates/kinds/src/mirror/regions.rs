@@ -1,6 +1,6 @@
 //! The parts of a mirror that its maps tell apart, and the maps.
 
-use block::{ByteRange, KEPT_BYTES_MAX};
+use block::{ByteRange, STATE_BYTES_MAX};
 
 use super::MEMBERS_MAX;
 use super::record::Record;
@@ -57,7 +57,7 @@ impl Regions {
     /// The most regions of which a record of so many members can keep maps: one of all, and one for each
     /// member but one. There is room for as many members as there can be: more may join.
     pub const fn most(members: usize) -> usize {
-        (KEPT_BYTES_MAX - Record::bytes_of(MEMBERS_MAX)) / members / 8 * 64
+        (STATE_BYTES_MAX - Record::bytes_of(MEMBERS_MAX)) / members / 8 * 64
     }
 
     /// How many there are.
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(Regions::usual(REGION_BYTES_MAX, 8).count(), 2048);
         for members in 1..=8 {
             let maps = Map::encoded_bytes(Regions::most(members)) * members;
-            assert!(Record::bytes_of(MEMBERS_MAX) + maps <= KEPT_BYTES_MAX);
+            assert!(Record::bytes_of(MEMBERS_MAX) + maps <= STATE_BYTES_MAX);
         }
         assert!(Regions::new(1, 4095).is_err() && Regions::new(1, 3 << 20).is_err());
         assert!(

@@ -221,7 +221,7 @@ impl Inner {
             untold_most: UNTOLD_BYTES_MAX.min(all / UNTOLD_SHARE),
         };
         let waits = !seeded::on(Bug::CopyUntold);
-        let stays = self.ledger.as_ref().filter(|_| waits).map(Ledger::stays);
+        let stays = self.ledger.as_ref().filter(|_| waits).map(Ledger::committed);
         let me = self.me.clone();
         self.env.spawn("a mirror's resync", async move {
             if let Some(stays) = stays {

@@ -335,7 +335,7 @@ impl Inner {
             return false;
         }
         self.held.set(self.held.get() + 1);
-        let held = block::OrElse::new(|| self.held.set(self.held.get() - 1));
+        let held = block::ScopeGuard::new(|| self.held.set(self.held.get() - 1));
         let freed = self.freed.until(|| self.frees.get() != frees || self.closing.get());
         let in_time = self.env.within(left, freed).await.is_some();
         drop(held);

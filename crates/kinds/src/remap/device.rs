@@ -8,8 +8,8 @@ use std::task::{Context, Poll, Waker};
 use block::env::LocalFuture;
 use block::{
     Below, Buf, ByteRange, Control, Device, EXTENTS_MAX, Env, Error, ErrorKind, Handled, Handover,
-    Health, Info, JobCommand, Lower, Needs, Op, OrElse, Pace, RangeLock, Report, Request, Result,
-    Room, State, Underway, Waiters, first, push_extent,
+    Health, Info, JobCommand, Lower, Needs, Notify, Op, RangeLock, Report, Request, Result, Room,
+    ScopeGuard, State, TaskTracker, Throttle, first, push_extent,
 };
 use meta::alloc::Spot;
 
@@ -44,7 +44,7 @@ pub struct Inner {
     map: OnceCell<Map>,
     /// Why there is no map.
     broken: RefCell<Option<Error>>,
-    opened: Waiters,
+    opened: Notify,
     /// Places that are taken.
     pub taken: Cell<u64>,
     /// How often there was room that had not been there before.
@@ -52,17 +52,17 @@ pub struct Inner {
     /// Discards that failed below.
     pub undiscarded: Cell<u64>,
     /// Wakes those who wait for a place.
-    pub freed: Waiters,
+    pub freed: Notify,
     /// How many do.
     pub held: Cell<u32>,
     /// Those who have waited look one after the other.
     pub placing: RangeLock,
     pub packing: Option<Packing>,
-    pub pace: Pace,
-    pub underway: Underway,
+    pub pace: Throttle,
+    pub underway: TaskTracker,
     pub closing: Cell<bool>,
     /// Wakes the packer, and those who wait for it.
-    pub changed: Waiters,
+    pub changed: Notify,
 }
 
 /// What a device is made from.
@@ -96,20 +96,20 @@ impl Remap {
             zeros,
             map: OnceCell::new(),
             broken: RefCell::default(),
-            opened: Waiters::default(),
+            opened: Notify::default(),
             taken: Cell::new(0),
             frees: Cell::new(0),
-            freed: Waiters::default(),
+            freed: Notify::default(),
             undiscarded: Cell::new(0),
             held: Cell::new(0),
             placing: RangeLock::new(),
             packing: pack.then(|| Packing::new(paused)),
-            pace: Pace::new(&env, speed),
+            pace: Throttle::new(&env, speed),
             env,
             opening,
-            underway: Underway::default(),
+            underway: TaskTracker::default(),
             closing: Cell::new(false),
-            changed: Waiters::default(),
+            changed: Notify::default(),
         };
         Ok(Self { inner: Rc::new(inner) })
     }
@@ -167,7 +167,7 @@ impl Inner {
         self.env.spawn("a new map of blocks", async move {
             let _one = one;
             let gone = inner.changed.until(|| inner.closing.get());
-            if first(inner.opening.kept.stays(), gone).await.is_some() {
+            if first(inner.opening.kept.committed(), gone).await.is_some() {
                 // Whoever asks for something is told.
                 let _ = inner.open(record).await;
             }
@@ -296,7 +296,7 @@ impl Device for Remap {
             inner.changed.wake();
             inner.freed.wake();
             // If nothing comes of it, it goes on.
-            let closing = OrElse::new(|| {
+            let closing = ScopeGuard::new(|| {
                 inner.closing.set(false);
                 inner.begin_packing();
             });

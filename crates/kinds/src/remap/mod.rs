@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use block::env::LocalFuture;
 use block::units::write_size;
-use block::{Env, Error, ErrorKind, Info, Kept, Lower, Result};
+use block::{Env, Error, ErrorKind, Info, Lower, Result, StateStore};
 use kind::{
     AnyDevice, Bytes, DeviceConfig, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
 };
@@ -240,7 +240,7 @@ fn make(
     given: &DeviceConfig,
     env: &Env,
     lowers: Vec<Lower>,
-    kept: Rc<dyn Kept>,
+    kept: Rc<dyn StateStore>,
 ) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
     let (given, env) = (given.clone(), env.clone());
     Box::pin(async move {
@@ -253,7 +253,7 @@ async fn open(
     given: &DeviceConfig,
     env: &Env,
     lowers: &[Lower],
-    kept: Rc<dyn Kept>,
+    kept: Rc<dyn StateStore>,
 ) -> Result<Remap> {
     let ports = Ports::of(given).map_err(|fault| Error::new(ErrorKind::Invalid, fault.message))?;
     let (data, meta) = (lowers[ports.data].clone(), lowers[ports.meta].clone());
@@ -301,7 +301,7 @@ async fn open(
         speed: given.size("speed"),
     };
     let device = Remap::new(making, record.paused)?;
-    if record.vault.is_none() && !kept.is_sure() {
+    if record.vault.is_none() && !kept.is_committed() {
         device.inner.open_later(record);
     } else {
         device.inner.open(record).await?;

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use block::units::write_size;
-use block::{Env, Error, ErrorKind, Found, Kept, Lower, Result};
+use block::{Env, Error, ErrorKind, Found, Lower, Result, StateStore};
 use meta::Uuid;
 use meta::alloc::{Allocator, Policy};
 use meta::vault::{Options, Shape, Vault};
@@ -28,7 +28,7 @@ pub struct Opening {
     /// Where the vault is, and the bytes that it may have there.
     pub meta: Lower,
     pub vault_bytes: u64,
-    pub kept: Rc<dyn Kept>,
+    pub kept: Rc<dyn StateStore>,
     /// The ports beneath which the state is kept.
     pub ports: Vec<usize>,
     /// What the labels say of packing: whether it rests.

@@ -98,7 +98,7 @@ impl Inner {
     async fn pack(&self) {
         let packing = self.packing.as_ref().expect("it was looked at before");
         let gone = self.changed.until(|| self.closing.get());
-        let sure = first(self.opening.kept.stays(), gone).await.is_some();
+        let sure = first(self.opening.kept.committed(), gone).await.is_some();
         let packed = if sure { self.try_pack(packing).await } else { Ok(()) };
         let state = match packed {
             Err(error) => {

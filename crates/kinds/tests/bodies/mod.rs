@@ -1,7 +1,7 @@
 //! What the fuzz targets run. `fuzz/` includes this file, and `fuzz_smoke.rs` runs every body over a few
 //! thousand inputs in each `cargo test`.
 
-use block::{Found, KeptState};
+use block::{Found, StoredState};
 use graph::spec::{Local, Spec};
 use kinds::crypt::slots::{KeySlots, STATE_BYTES};
 use kinds::mirror::opening::Members;
@@ -47,7 +47,7 @@ pub fn mirror_records(data: &[u8]) {
     let found: Vec<Found> = (0..count)
         .map(|n| {
             let bytes = records.next().map(<[u8]>::to_vec);
-            let state = bytes.map(|bytes| KeptState { sequence: 1, bytes });
+            let state = bytes.map(|bytes| StoredState { sequence: 1, bytes });
             Found { labelled: true, present: bit(1 + n), state, ..Found::default() }
         })
         .collect();

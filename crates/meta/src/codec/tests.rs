@@ -93,7 +93,7 @@ fn of_the_past_there_is_what_fits() {
     // Cells come first.
     let mut label = Label { past: [past(2, "a"), past(1, &long)].into(), ..sample() };
     for n in 0..62 {
-        let cell = Cell { sequence: 1, bytes: vec![0; KEPT_BYTES_MAX] };
+        let cell = Cell { sequence: 1, bytes: vec![0; STATE_BYTES_MAX] };
         label.cells.insert(format!("device{n}"), cell);
     }
     assert_eq!(epochs(&label), [2]);
@@ -216,7 +216,7 @@ fn what_does_not_fit_is_refused_with_the_limit() {
     assert!(label.encode().unwrap_err().to_string().contains("131072 bytes of spec"));
     label.spec = "x".repeat(SPEC_BYTES_MAX);
     for n in 0..64 {
-        let cell = Cell { sequence: 1, bytes: vec![0; KEPT_BYTES_MAX] };
+        let cell = Cell { sequence: 1, bytes: vec![0; STATE_BYTES_MAX] };
         label.cells.insert(format!("device{n}"), cell);
     }
     assert_eq!(label.encode().unwrap_err().kind(), ErrorKind::Limit);

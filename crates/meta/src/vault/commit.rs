@@ -11,7 +11,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use block::seeded::{self, Bug};
-use block::{ByteRange, Error, ErrorKind, Mono, RangeLock, Result, Waiters};
+use block::{ByteRange, Error, ErrorKind, Mono, Notify, RangeLock, Result};
 
 use super::geometry::PageNumber;
 use super::record::{self, Change, Head, RECORD_HEADER_BYTES, Verb};
@@ -68,7 +68,7 @@ pub(super) struct Pending {
 #[derive(Default)]
 pub(super) struct Answer {
     result: RefCell<Option<Result<()>>>,
-    waiting: Waiters,
+    waiting: Notify,
 }
 
 /// Pages that a transaction will change: counted, in memory, and kept there. Let go when dropped.

@@ -46,7 +46,7 @@ mod tree;
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 
-use block::{Env, Error, ErrorKind, RangeLock, Result, Waiters};
+use block::{Env, Error, ErrorKind, Notify, RangeLock, Result};
 
 use crate::Uuid;
 use commit::Commits;
@@ -91,7 +91,7 @@ struct Inner {
     checkpointing: RangeLock,
     checkpoint_soon: std::cell::Cell<bool>,
     /// Woken when a checkpoint is over, and when something was answered.
-    progress: Waiters,
+    progress: Notify,
     /// Why nothing more is committed.
     failed: RefCell<Option<Error>>,
     reserved_bytes: usize,

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use block::{ByteRange, Env, Error, ErrorKind, Lower, Op, RangeLock, Result, Waiters};
+use block::{ByteRange, Env, Error, ErrorKind, Lower, Notify, Op, RangeLock, Result};
 
 use super::checkpoint::WINDOW;
 use super::commit::Commits;
@@ -221,7 +221,7 @@ impl Vault {
             primaries,
             checkpointing: RangeLock::new(),
             checkpoint_soon: Cell::new(false),
-            progress: Waiters::default(),
+            progress: Notify::default(),
             failed: RefCell::default(),
             reserved_bytes,
         });

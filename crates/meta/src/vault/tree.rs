@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
-use block::{Error, ErrorKind, Result, Waiters};
+use block::{Error, ErrorKind, Notify, Result};
 
 use super::cache::Cache;
 use super::geometry::{Geometry, PageNumber};
@@ -25,7 +25,7 @@ pub(super) struct Tree {
     switches: Cell<u64>,
     loading: RefCell<BTreeSet<PageNumber>>,
     reads: Cell<usize>,
-    waiting: Waiters,
+    waiting: Notify,
     /// Pages of objects that the next checkpoint writes whether or not they have changed.
     mend: RefCell<BTreeSet<PageNumber>>,
 }
@@ -59,7 +59,7 @@ impl Tree {
             switches: Cell::new(0),
             loading: RefCell::default(),
             reads: Cell::new(0),
-            waiting: Waiters::default(),
+            waiting: Notify::default(),
             mend: RefCell::default(),
         }
     }

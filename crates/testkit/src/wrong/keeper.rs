@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use block::{
-    Control, Device, Env, Error, ErrorKind, Handled, Info, Kept, KeptState, Lower, Op, Report,
-    Request, Result, Waiters,
+    Control, Device, Env, Error, ErrorKind, Handled, Info, Lower, Notify, Op, Report, Request,
+    Result, StateStore, StoredState,
 };
 
 use super::Sin;
@@ -13,23 +13,28 @@ use super::Sin;
 /// Counts its starts, durably, and passes everything on.
 pub(super) struct Stateful {
     lower: Lower,
-    kept: Rc<dyn Kept>,
+    kept: Rc<dyn StateStore>,
     /// The number that is durable.
     starts: Cell<u64>,
     opened: RefCell<Option<Result<()>>>,
-    waiting: Waiters,
+    waiting: Notify,
     sin: Option<Sin>,
 }
 
 impl Stateful {
-    pub fn new(lower: Lower, kept: Rc<dyn Kept>, env: &Env, sin: Option<Sin>) -> Result<Rc<Self>> {
+    pub fn new(
+        lower: Lower,
+        kept: Rc<dyn StateStore>,
+        env: &Env,
+        sin: Option<Sin>,
+    ) -> Result<Rc<Self>> {
         let found = kept.found(0);
         let is_used = !found.fresh && found.state.is_none();
         if is_used && !matches!(sin, Some(Sin::FormatsUsed | Sin::NeverStores)) {
             return Err(Error::new(ErrorKind::NotFound, "the disk is not new, and has no state"));
         }
         let formats = is_used && sin == Some(Sin::FormatsUsed)
-            || sin == Some(Sin::ActsUnsure) && !kept.is_sure();
+            || sin == Some(Sin::ActsUnsure) && !kept.is_committed();
         let starts = Cell::new(found.state.as_ref().map_or(0, number));
         let (opened, waiting) = Default::default();
         let keeper = Rc::new(Self { lower, kept, starts, opened, waiting, sin });
@@ -53,7 +58,7 @@ impl Stateful {
             let written = self.kept.write(&[0], next.to_le_bytes().to_vec()).await;
             written.into_iter().try_for_each(|(_, answer)| answer)?;
             // What is held back may go again: it is reported by the next life, if it has stayed.
-            if !self.kept.is_sure() {
+            if !self.kept.is_committed() {
                 return Ok(());
             }
         }
@@ -62,7 +67,7 @@ impl Stateful {
     }
 }
 
-fn number(state: &KeptState) -> u64 {
+fn number(state: &StoredState) -> u64 {
     state.bytes.as_slice().try_into().map_or(0, u64::from_le_bytes)
 }
 

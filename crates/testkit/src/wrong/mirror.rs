@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use block::{
-    ByteRange, Device, Env, Error, ErrorKind, Info, Kept, Lower, Mode, Needs, Op, RangeLock,
-    Request, Result, State, push_extent,
+    ByteRange, Device, Env, Error, ErrorKind, Info, Lower, Mode, Needs, Op, RangeLock, Request,
+    Result, State, StateStore, push_extent,
 };
 
 use super::Sin;
@@ -16,7 +16,7 @@ pub(super) struct Copies {
     /// Members that failed: they miss writes.
     failed: Vec<Cell<bool>>,
     /// Where that outlives the process; without labels it does not, which a real mirror may not bear.
-    kept: Rc<dyn Kept>,
+    kept: Rc<dyn StateStore>,
     /// What the labels say of that, and whose turn it is to change it.
     marked: RefCell<Vec<u8>>,
     marking: RangeLock,
@@ -31,7 +31,7 @@ pub(super) struct Copies {
 impl Copies {
     pub fn new(
         members: Vec<Lower>,
-        kept: Rc<dyn Kept>,
+        kept: Rc<dyn StateStore>,
         env: &Env,
         sin: Option<Sin>,
     ) -> Result<Self> {

@@ -49,7 +49,7 @@ const NS_PER_S: u64 = 1_000_000_000;
 /// The pace of all that one device, or one graph, does in the background. A clone is a second handle to
 /// the same: who shares it, shares the rate.
 #[derive(Clone)]
-pub struct Pace(Rc<Shared>);
+pub struct Throttle(Rc<Shared>);
 
 struct Shared {
     env: Env,
@@ -57,12 +57,12 @@ struct Shared {
     clients: Cell<u64>,
     /// Requests of clients that are not answered.
     waiting: Cell<u64>,
-    gait: Cell<Gait>,
+    gait: Cell<ThrottleState>,
 }
 
 /// All that decides when the next step begins, and how long it is.
 #[derive(Clone, Copy)]
-struct Gait {
+struct ThrottleState {
     /// The most bytes a second, whoever is busy.
     most: u64,
     /// What a MiB takes on idle disks, as far as is known; 0 before the first step there.
@@ -79,10 +79,10 @@ struct Gait {
     next: Mono,
 }
 
-impl Pace {
+impl Throttle {
     /// At most `most` bytes a second, if that is said.
     pub fn new(env: &Env, most: Option<u64>) -> Self {
-        let gait = Cell::new(Gait::new(env.now(), most));
+        let gait = Cell::new(ThrottleState::new(env.now(), most));
         let (clients, waiting) = (Cell::new(0), Cell::new(0));
         Self(Rc::new(Shared { env: env.clone(), clients, waiting, gait }))
     }
@@ -90,10 +90,10 @@ impl Pace {
     /// A client has asked for something, and waits for it until this is dropped. To be called for each request: it
     /// costs a few additions.
     #[inline]
-    pub fn client(&self) -> Asked<'_> {
+    pub fn client(&self) -> ClientGuard<'_> {
         self.0.count();
         self.0.waiting.set(self.0.waiting.get() + 1);
-        Asked(&self.0)
+        ClientGuard(&self.0)
     }
 
     /// Waits until the next step may begin, and says how many bytes it should have at most. Others that
@@ -147,9 +147,9 @@ impl Shared {
 
 /// A request of a client, until it is answered.
 #[must_use = "a client waits as long as this is kept"]
-pub struct Asked<'p>(&'p Shared);
+pub struct ClientGuard<'p>(&'p Shared);
 
-impl Drop for Asked<'_> {
+impl Drop for ClientGuard<'_> {
     fn drop(&mut self) {
         self.0.waiting.set(self.0.waiting.get() - 1);
         self.0.count();
@@ -159,7 +159,7 @@ impl Drop for Asked<'_> {
 /// A step that may begin.
 #[must_use = "the pace is kept by what steps say when they are done"]
 pub struct Step {
-    pace: Pace,
+    pace: Throttle,
     bytes: u64,
     begun: Mono,
     clients: u64,
@@ -183,7 +183,7 @@ impl Step {
     }
 }
 
-impl Gait {
+impl ThrottleState {
     fn new(now: Mono, most: Option<u64>) -> Self {
         let most = most.unwrap_or(u64::MAX).max(1);
         let busy_until = Mono(Duration::ZERO);
@@ -273,7 +273,12 @@ mod tests {
 
     /// Steps for a second on a disk that takes `ns_per_mib` for a MiB; clients ask all the time, or never.
     /// Answers the bytes, and the longest step's time.
-    fn second(gait: &mut Gait, from: Mono, ns_per_mib: u64, busy: bool) -> (u64, Duration) {
+    fn second(
+        gait: &mut ThrottleState,
+        from: Mono,
+        ns_per_mib: u64,
+        busy: bool,
+    ) -> (u64, Duration) {
         let (mut now, mut all, mut longest) = (from, 0, Duration::ZERO);
         let end = from.after(Duration::from_secs(1));
         let mut clients = gait.clients;
@@ -301,7 +306,7 @@ mod tests {
     fn idle_disks_are_used_whole_and_busy_ones_by_a_sixth() {
         // From a disk of 50 MiB/s to one of 4 GiB/s.
         for ns_per_mib in [20_000_000, 5_000_000, 1_000_000, 250_000] {
-            let mut gait = Gait::new(at(0), None);
+            let mut gait = ThrottleState::new(at(0), None);
             let (idle, _) = second(&mut gait, at(1), ns_per_mib, false);
             assert!(idle * ns_per_mib / MIB >= 999_000_000, "{idle} bytes");
             let (busy, longest) = second(&mut gait, at(3), ns_per_mib, true);
@@ -314,7 +319,7 @@ mod tests {
 
     #[test]
     fn clients_that_were_there_before_it_leave_it_its_share() {
-        let mut gait = Gait::new(at(0), None);
+        let mut gait = ThrottleState::new(at(0), None);
         second(&mut gait, at(1), 1_000_000, true);
         let (busy, _) = second(&mut gait, at(2), 1_000_000, true);
         assert!(busy > 110 * MIB, "{busy} of 1000 MiB");
@@ -323,7 +328,7 @@ mod tests {
     /// Steps beside clients take as long as clients let them, now four times as long, now five, and one of eight hardly longer.
     #[test]
     fn what_clients_slow_down_gets_its_share_of_what_there_would_be() {
-        let mut gait = Gait::new(at(0), None);
+        let mut gait = ThrottleState::new(at(0), None);
         let (mut now, mut all) = (at(1), 0);
         for step in 0.. {
             if now >= at(11) {
@@ -346,7 +351,7 @@ mod tests {
 
     #[test]
     fn steps_that_take_seven_times_as_long_beside_clients_come_to_a_tenth_all_the_same() {
-        let mut gait = Gait::new(at(0), None);
+        let mut gait = ThrottleState::new(at(0), None);
         let (idle, _) = second(&mut gait, at(1), 1_400_000, false);
         let (busy, _) = second(&mut gait, at(3), 7 * 1_400_000, true);
         assert!(busy > idle / 10, "{busy} of {idle} bytes");
@@ -355,7 +360,7 @@ mod tests {
     #[test]
     fn it_takes_no_more_than_half_of_a_slow_disk() {
         // 64 KiB take 100 ms: the least of a pace would take more than there is.
-        let mut gait = Gait::new(at(0), None);
+        let mut gait = ThrottleState::new(at(0), None);
         second(&mut gait, at(1), 1_600_000_000, false);
         let (busy, _) = second(&mut gait, at(5), 1_600_000_000, true);
         let time = Duration::from_nanos(busy * 1_600_000_000 / MIB);
@@ -365,7 +370,7 @@ mod tests {
 
     #[test]
     fn the_most_holds_for_idle_disks_too() {
-        let mut gait = Gait::new(at(0), Some(20 * MIB));
+        let mut gait = ThrottleState::new(at(0), Some(20 * MIB));
         for busy in [false, true, false] {
             let from = gait.next.after(QUIET);
             let (all, _) = second(&mut gait, from, 1_000_000, busy);
@@ -375,7 +380,7 @@ mod tests {
 
     #[test]
     fn who_shares_it_takes_turns() {
-        let mut gait = Gait::new(at(0), Some(MIB));
+        let mut gait = ThrottleState::new(at(0), Some(MIB));
         assert!(gait.begin(at(1), 0, &ANY).is_ok());
         assert_eq!(gait.begin(at(1), 0, &ANY), Err(at(2)), "the first has not even ended");
     }

@@ -6,7 +6,7 @@ use crate::env::LocalFuture;
 use crate::{Deadline, Error, ErrorKind, Handover, Result};
 
 /// The most bytes that one device keeps.
-pub const KEPT_BYTES_MAX: usize = 4096;
+pub const STATE_BYTES_MAX: usize = 4096;
 
 /// Who hears which port a write has failed beneath, and why.
 pub type OnFailure = Rc<dyn Fn(usize, &Error)>;
@@ -16,7 +16,7 @@ pub type OnFailure = Rc<dyn Fn(usize, &Error)>;
 /// is written, and gives back the newest.
 ///
 /// Nothing has a default: whoever stands between a device and its labels passes on all of it.
-pub trait Kept {
+pub trait StateStore {
     /// What was found beneath a port when the graph was opened. It does not change afterwards.
     fn found(&self, port: usize) -> &Found;
 
@@ -30,11 +30,11 @@ pub trait Kept {
 
     /// Until it is sure that the device stays. One that is made by a change of a running graph may be taken
     /// back: it does nothing below before that would be in the way of those that come back.
-    fn stays(&self) -> LocalFuture<()>;
+    fn committed(&self) -> LocalFuture<()>;
 
     /// Whether that is sure already. Before it is, what is written gets onto the disks only with the news of
     /// the change: nobody may count on it.
-    fn is_sure(&self) -> bool;
+    fn is_committed(&self) -> bool;
 
     /// From now on `told` hears at once which port a write has failed beneath, and why: the answer comes only when
     /// all ports have one. A disk whose flush has failed may show older bytes already. One that is not written by the
@@ -50,7 +50,7 @@ pub trait Kept {
     /// either state.
     ///
     /// # Panics
-    /// If `state` is longer than [`KEPT_BYTES_MAX`].
+    /// If `state` is longer than [`STATE_BYTES_MAX`].
     fn write(&self, ports: &[usize], state: Vec<u8>) -> LocalFuture<Vec<(usize, Result<()>)>>;
 }
 
@@ -66,17 +66,17 @@ pub struct Found {
     /// Whether every disk beneath was closed in order: all that was answered had been flushed.
     pub clean: bool,
     /// The newest state that the device left there, if it left one.
-    pub state: Option<KeptState>,
+    pub state: Option<StoredState>,
     /// Whether every disk beneath that is there has that state, and no older one: a disk that was away
     /// when it was written, or was labelled since, has not.
     pub everywhere: bool,
     /// The oldest state that one of the disks beneath has that are there; `None` if one of them has none.
-    pub oldest: Option<KeptState>,
+    pub oldest: Option<StoredState>,
 }
 
 /// A state that a device once wrote.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct KeptState {
+pub struct StoredState {
     /// Which write of this device it was, on the disks that took part: later is larger.
     pub sequence: u64,
     /// The bytes.
@@ -84,18 +84,18 @@ pub struct KeptState {
 }
 
 /// What a device keeps on raw disks: nothing.
-pub struct NothingKept {
+pub struct NoStateStore {
     found: Found,
 }
 
-impl NothingKept {
+impl NoStateStore {
     /// For disks of which this start created every one (`fresh`), or not.
     pub fn new(fresh: bool) -> Self {
         Self { found: Found { present: true, fresh, ..Found::default() } }
     }
 }
 
-impl Kept for NothingKept {
+impl StateStore for NoStateStore {
     fn found(&self, _: usize) -> &Found {
         &self.found
     }
@@ -108,11 +108,11 @@ impl Kept for NothingKept {
         None
     }
 
-    fn stays(&self) -> LocalFuture<()> {
+    fn committed(&self) -> LocalFuture<()> {
         Box::pin(std::future::ready(()))
     }
 
-    fn is_sure(&self) -> bool {
+    fn is_committed(&self) -> bool {
         true
     }
 

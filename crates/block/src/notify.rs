@@ -18,10 +18,10 @@ pub async fn first<T>(one: impl Future<Output = T>, other: impl Future<Output = 
 
 /// Whoever waits. All are woken at once, and look for themselves.
 #[derive(Default)]
-pub struct Waiters(RefCell<Vec<Waker>>);
+pub struct Notify(RefCell<Vec<Waker>>);
 
-impl Waiters {
-    /// Waits until `over` says so. It is asked at once, and after each [`Waiters::wake`].
+impl Notify {
+    /// Waits until `over` says so. It is asked at once, and after each [`Notify::wake`].
     pub async fn until(&self, over: impl Fn() -> bool) {
         poll_fn(|cx| {
             if over() {
@@ -41,22 +41,22 @@ impl Waiters {
 
 /// Counts what a device does in the background, for whoever waits until there is nothing of it.
 #[derive(Clone, Default)]
-pub struct Underway(Rc<Background>);
+pub struct TaskTracker(Rc<Background>);
 
 #[derive(Default)]
 struct Background {
     count: Cell<u32>,
-    waiting: Waiters,
+    waiting: Notify,
 }
 
 /// One thing that is done in the background, for as long as it is kept.
-pub struct OneUnderway(Rc<Background>);
+pub struct TrackedTask(Rc<Background>);
 
 /// Does something when it goes, unless it was told that all has come to its end: for a future that may be
 /// dropped halfway.
-pub struct OrElse<F: FnOnce()>(Option<F>);
+pub struct ScopeGuard<F: FnOnce()>(Option<F>);
 
-impl<F: FnOnce()> OrElse<F> {
+impl<F: FnOnce()> ScopeGuard<F> {
     /// What is to be done.
     pub fn new(otherwise: F) -> Self {
         Self(Some(otherwise))
@@ -68,7 +68,7 @@ impl<F: FnOnce()> OrElse<F> {
     }
 }
 
-impl<F: FnOnce()> Drop for OrElse<F> {
+impl<F: FnOnce()> Drop for ScopeGuard<F> {
     fn drop(&mut self) {
         if let Some(otherwise) = self.0.take() {
             otherwise();
@@ -76,11 +76,11 @@ impl<F: FnOnce()> Drop for OrElse<F> {
     }
 }
 
-impl Underway {
+impl TaskTracker {
     /// One more.
-    pub fn begin(&self) -> OneUnderway {
+    pub fn begin(&self) -> TrackedTask {
         self.0.count.set(self.0.count.get() + 1);
-        OneUnderway(self.0.clone())
+        TrackedTask(self.0.clone())
     }
 
     /// Waits until there is none.
@@ -89,7 +89,7 @@ impl Underway {
     }
 }
 
-impl Drop for OneUnderway {
+impl Drop for TrackedTask {
     fn drop(&mut self) {
         self.0.count.set(self.0.count.get() - 1);
         if self.0.count.get() == 0 {
