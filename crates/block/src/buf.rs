@@ -58,12 +58,12 @@ pub struct Buf {
 
 /// A reserve that lasts longer than one request: of who must be able to write while all other buffers
 /// are with requests that wait for it.
-pub struct Standing {
+pub struct Reservation {
     pool: BufPool,
     bytes: usize,
 }
 
-impl Drop for Standing {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.pool.unreserve(self.bytes);
     }
@@ -203,9 +203,9 @@ impl BufPool {
     ///
     /// # Errors
     /// `Limit` if others have them.
-    pub fn standing(&self, bytes: usize) -> Result<Standing> {
+    pub fn standing(&self, bytes: usize) -> Result<Reservation> {
         if self.reserve(bytes) {
-            return Ok(Standing { pool: self.clone(), bytes });
+            return Ok(Reservation { pool: self.clone(), bytes });
         }
         let free = self.free_bytes();
         let words = format!("{bytes} bytes of buffers are to be kept back, and {free} are free");

@@ -27,7 +27,7 @@ mod table;
 mod throttle;
 pub mod units;
 
-pub use buf::{BUF_ALIGN, BUF_MAX_BYTES, Buf, BufPool, Memory, Ref, RefMut, Standing};
+pub use buf::{BUF_ALIGN, BUF_MAX_BYTES, Buf, BufPool, Memory, Ref, RefMut, Reservation};
 pub use check::check;
 pub use control::{
     Control, Handled, Health, Job, JobCommand, JobState, KeyCommand, KeySlot, Member, Progress,

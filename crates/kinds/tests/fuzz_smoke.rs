@@ -5,8 +5,8 @@ mod bodies;
 use graph::spec::{Local, Spec};
 use kinds::crypt::slots::{Cost, KeySlots, SLOTS, Slot};
 use kinds::mirror::Scrubbed;
-use kinds::mirror::record::{Known, Point, Record, Standing};
-use kinds::mirror::regions::{Map, Regions};
+use kinds::mirror::record::{Generation, Known, MemberState, Record};
+use kinds::mirror::regions::{Bitmap, Regions};
 
 fn whole(used: usize) -> Vec<u8> {
     let slot = Slot {
@@ -35,31 +35,31 @@ fn keyslots() {
 
 /// The labels of a mirror of `count`, all of which have the same; the last one failed if `failed`.
 fn mirrored(count: usize, failed: bool) -> Vec<u8> {
-    let point = Point { opening: 5, change: 9 };
+    let generation = Generation { incarnation: 5, events: 9 };
     // Two maps of 8 bytes, or one of 16.
     let regions = if failed { 25 } else { 75 };
     let member = |n: usize| {
         let failed = failed && n + 1 == count;
         Known {
             name: bodies::MEMBERS[n].to_owned(),
-            standing: if failed { Standing::Failed } else { Standing::InSync },
-            known: point,
-            sent: point,
-            missing: if failed { all_but_one(regions) } else { Map::none(regions) },
+            standing: if failed { MemberState::Failed } else { MemberState::InSync },
+            known: generation,
+            sent: generation,
+            missing: if failed { all_but_one(regions) } else { Bitmap::none(regions) },
         }
     };
     let members = (0..count).map(member).collect();
-    let active = Map::all(regions);
+    let active = Bitmap::all(regions);
     let regions = Regions::new(regions as u64 * 4096, 4096).expect("as many as that");
     let scrubbed = Scrubbed { ended_unix_s: Some(1 << 30), at: Some(4096) };
-    let record = Record { point, regions, scrubbed, active, flush_failed: false, members };
+    let record = Record { generation, regions, scrubbed, active, flush_failed: false, members };
     let bytes = record.encode();
     assert_eq!(bytes.len(), bodies::record_bytes(bytes[0], count));
     bytes.repeat(count)
 }
 
-fn all_but_one(regions: usize) -> Map {
-    let mut map = Map::all(regions);
+fn all_but_one(regions: usize) -> Bitmap {
+    let mut map = Bitmap::all(regions);
     map.remove(3);
     map
 }

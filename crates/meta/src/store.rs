@@ -3,7 +3,7 @@
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
 
-use block::{ByteRange, Env, Error, ErrorKind, Lower, Notify, RangeLock, Result, Standing};
+use block::{ByteRange, Env, Error, ErrorKind, Lower, Notify, RangeLock, Reservation, Result};
 
 use crate::codec::{COPY_BYTES_MAX, Wrong};
 use crate::inspect::{Inspection, inspect};
@@ -58,7 +58,7 @@ struct OnDisk {
     /// Wakes those who wait for an update.
     written: Notify,
     /// Of a copy: clients' writes may wait for an update with all other buffers in their hands.
-    _reserve: Standing,
+    _reserve: Reservation,
 }
 
 impl Store {

@@ -3,7 +3,7 @@
 
 use tokio::sync::mpsc;
 
-use crate::words::Event;
+use crate::notify_message::Event;
 
 /// Events of one graph that wait for their turn.
 const EVENTS_MAX: usize = 1024;

@@ -11,12 +11,12 @@ use rustix::process::Signal;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::ear::{Ear, Heard};
 use crate::events::{Events, Run};
 use crate::held::Held;
+use crate::notify_socket::{Heard, NotifySocket};
 use crate::pace::Pace;
-use crate::seat::{Sat, Seat};
 use crate::worker::Worker;
+use crate::worker_lock::{Sat, WorkerLock};
 
 /// A worker that has said nothing for so long does not turn any more, and is killed.
 pub const WATCHDOG: Duration = Duration::from_secs(15);
@@ -46,7 +46,7 @@ const UNFLUSHED: u8 = 12;
 pub type Start = Box<dyn Fn(&[String]) -> Command + Send>;
 
 /// What is to be kept.
-pub struct Charge {
+pub struct WorkerSpec {
     /// The graph.
     pub name: String,
     /// Where its socket and its seat lie.
@@ -89,7 +89,7 @@ pub struct Ended {
 
 /// How a graph is.
 #[derive(Clone, Debug)]
-pub struct Standing {
+pub struct WorkerStatus {
     /// What it is at.
     pub phase: Phase,
     /// Since then.
@@ -136,7 +136,7 @@ struct Leaver {
 #[derive(Clone)]
 pub struct Kept {
     orders: mpsc::Sender<Order>,
-    standing: watch::Receiver<Standing>,
+    standing: watch::Receiver<WorkerStatus>,
 }
 
 impl Kept {
@@ -145,11 +145,11 @@ impl Kept {
     ///
     /// # Errors
     /// What the system says of its place.
-    pub fn begin(charge: Charge) -> Result<Self> {
+    pub fn begin(charge: WorkerSpec) -> Result<Self> {
         let path = charge.place.join(format!("{}.sock", charge.name));
-        let ear = Ear::open(&path).map_err(|error| Error::io(&error, path.display()))?;
+        let ear = NotifySocket::open(&path).map_err(|error| Error::io(&error, path.display()))?;
         let (sender, orders) = mpsc::channel(ORDERS_MAX);
-        let now = Standing {
+        let now = WorkerStatus {
             phase: Phase::Ended,
             since: SystemTime::now(),
             pid: None,
@@ -158,7 +158,7 @@ impl Kept {
             failure: None,
         };
         let (tell, standing) = watch::channel(now);
-        let Charge { name, place, held, command, note, run } = charge;
+        let WorkerSpec { name, place, held, command, note, run } = charge;
         let events = Events::begin(run);
         let held = Held::new(&name, held);
         let pace = Pace::default();
@@ -170,7 +170,7 @@ impl Kept {
     }
 
     /// How it is.
-    pub fn standing(&self) -> Standing {
+    pub fn standing(&self) -> WorkerStatus {
         self.standing.borrow().clone()
     }
 
@@ -256,14 +256,14 @@ impl Kept {
 struct Keep {
     name: String,
     place: PathBuf,
-    ear: Ear,
+    ear: NotifySocket,
     held: Held,
     command: Start,
     note: fn(&str),
     events: Events,
     pace: Pace,
     orders: mpsc::Receiver<Order>,
-    tell: watch::Sender<Standing>,
+    tell: watch::Sender<WorkerStatus>,
     leaver: Option<Leaver>,
 }
 
@@ -307,7 +307,7 @@ struct Rest {
 
 /// What a graph was at before somebody tried to bring it up.
 struct Before {
-    standing: Standing,
+    standing: WorkerStatus,
     rest: Rest,
 }
 
@@ -327,7 +327,7 @@ enum Next {
 
 impl Keep {
     async fn run(mut self) {
-        let mut next = match Seat::sat(&self.seat()) {
+        let mut next = match WorkerLock::sat(&self.seat()) {
             Ok(Sat::By(_)) => Next::Life(Vec::new(), Waiting::default()),
             _ => Next::Rest(Rest::default()),
         };
@@ -354,7 +354,7 @@ impl Keep {
         (self.note)(&format!("{}: {words}", self.name));
     }
 
-    fn is_at(&self, phase: Phase, change: impl FnOnce(&mut Standing)) {
+    fn is_at(&self, phase: Phase, change: impl FnOnce(&mut WorkerStatus)) {
         self.tell.send_modify(|standing| {
             standing.phase = phase;
             standing.since = SystemTime::now();
@@ -494,11 +494,11 @@ impl Keep {
     /// The worker that there is, or a new one.
     fn worker(&mut self, words: &[String], life: &mut Life) -> Result<Worker> {
         let failed = |error: std::io::Error| Error::io(&error, "starting a process");
-        let sat = Seat::sat(&self.seat())?;
+        let sat = WorkerLock::sat(&self.seat())?;
         if let Sat::By(pid) = sat
             && let Some(worker) = Worker::adopt(pid).map_err(failed)?
             // Its number may have become somebody else's before it was opened.
-            && Seat::sat(&self.seat())? == sat
+            && WorkerLock::sat(&self.seat())? == sat
         {
             life.seated = true;
             self.note(&format!("goes on with process {pid}"));
@@ -677,7 +677,7 @@ impl Keep {
 
     /// It is what it was.
     fn again(&self, before: Before) -> Next {
-        let Before { standing: Standing { phase, since, failure, .. }, rest } = before;
+        let Before { standing: WorkerStatus { phase, since, failure, .. }, rest } = before;
         self.is_at(phase, |standing| {
             standing.since = since;
             standing.failure = failure;

@@ -5,7 +5,7 @@ mod bodies;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use supervisor::{Options, Record, Source, Words};
+use supervisor::{NotifyMessage, Options, Record, Source};
 
 #[test]
 fn records() {
@@ -36,11 +36,11 @@ fn records() {
 fn words() {
     let whole = [
         b"FDSTORE=1\nFDNAME=attached/home/vol/1048576".to_vec(),
-        Words::last(4, "a is missing").into_bytes(),
+        NotifyMessage::last(4, "a is missing").into_bytes(),
     ];
     let mut counted = 0;
     testkit::smoke(&whole, |input| {
-        counted += u64::from(Words::parse(input) != Words::default());
+        counted += u64::from(NotifyMessage::parse(input) != NotifyMessage::default());
         bodies::keeper_words(input);
     });
     assert!(counted > testkit::INPUTS / 10, "{counted} of {} said something", testkit::INPUTS);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use supervisor::{Charge, GIVE_UP_AFTER, Kept, PAUSE_MAX, Phase};
+use supervisor::{GIVE_UP_AFTER, Kept, PAUSE_MAX, Phase, WorkerSpec};
 
 struct Place(PathBuf);
 
@@ -33,7 +33,7 @@ fn keep(
     held: (&str, OwnedFd),
     command: impl Fn(&[String]) -> Command + Send + 'static,
 ) -> Kept {
-    let charge = Charge {
+    let charge = WorkerSpec {
         name: "home".to_owned(),
         place: place.0.clone(),
         held: vec![(held.0.to_owned(), held.1)],

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
 use api::{DaemonView, KeptGraph, Problem};
-use supervisor::{Charge, Ended, Kept, Left, Phase, Record, Standing, State};
+use supervisor::{Ended, Kept, Left, Phase, Record, State, WorkerSpec, WorkerStatus};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
@@ -140,7 +140,7 @@ impl Graphs {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
         let (name, place, held) = (name.to_owned(), self.place.clone(), held.unwrap_or_default());
         let (note, run, command) = (out::note, events::run_noted, Box::new(command));
-        let charge = Charge { name, place, held, command, note, run };
+        let charge = WorkerSpec { name, place, held, command, note, run };
         Ok(Kept::begin(charge)?)
     }
 
@@ -433,7 +433,7 @@ fn describe(name: &str, graph: &Graph) -> KeptGraph {
 }
 
 /// Why nobody brings up what is not at rest.
-fn not_at_rest(name: &str, ended: &Ended, standing: &Standing) -> Failure {
+fn not_at_rest(name: &str, ended: &Ended, standing: &WorkerStatus) -> Failure {
     let last =
         standing.failure.as_ref().map(|last| format!("; the one before ended: {}", last.why));
     let why = format!("{name} is not at rest: {}{}", ended.why, last.unwrap_or_default());

@@ -13,7 +13,7 @@ use engine::Engine;
 use graph::labels::{Opening, Survey};
 use graph::spec::{Local, Spec};
 use runtime::{Config, Core};
-use supervisor::{LASTING, RENEWED, Record, Seat, Source as Kept, Words};
+use supervisor::{LASTING, NotifyMessage, RENEWED, Record, Source as Kept, WorkerLock};
 
 use super::stop::Ended;
 use super::{ServeOptions, Serving, process};
@@ -89,7 +89,7 @@ pub fn main() -> ExitCode {
         out::note(&format!("error: {why}"));
     }
     let lasting = if lasts { format!("{LASTING}=1\n") } else { String::new() };
-    process::tell_manager(&format!("{lasting}{}", Words::last(code, &why)));
+    process::tell_manager(&format!("{lasting}{}", NotifyMessage::last(code, &why)));
     ExitCode::from(code)
 }
 
@@ -107,7 +107,7 @@ impl WorkerArgs {
         // From here on what the daemon says waits until it is heard.
         let signals = core.signals_of_keeper()?;
         // The first word that the daemon hears says that this process can be found.
-        let _seat = Seat::take(&self.seat)?;
+        let _seat = WorkerLock::take(&self.seat)?;
         process::watch(&core.env());
         for key in &self.key {
             let (who, path) = key.split_once('=').unwrap_or((key, ""));
@@ -368,6 +368,6 @@ impl Serving {
 /// The end of a process that has handed over: listeners and mounts stay as they are, which they would not
 /// if anything was closed in order.
 pub fn leave() -> ! {
-    process::tell_manager(&format!("{RENEWED}=1\n{}", Words::last(Exit::Ok.code(), "")));
+    process::tell_manager(&format!("{RENEWED}=1\n{}", NotifyMessage::last(Exit::Ok.code(), "")));
     std::process::exit(i32::from(Exit::Ok.code()));
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use api::{Client, DaemonView, DetachRequest, KeptName, Phase};
 use clap::Args;
-use supervisor::{Record, Sat, Seat};
+use supervisor::{Record, Sat, WorkerLock};
 
 use super::confirm;
 use crate::exit::{Exit, Failure, Result};
@@ -111,5 +111,5 @@ fn without(name: &str) -> Failure {
 /// Whether a process is one that a daemon has started for a graph: the next daemon goes on with it.
 fn is_worker(name: &str, pid: u32) -> bool {
     let seat = place::keeper().join(format!("{name}.seat"));
-    seat.exists() && Seat::sat(&seat).is_ok_and(|sat| sat == Sat::By(pid))
+    seat.exists() && WorkerLock::sat(&seat).is_ok_and(|sat| sat == Sat::By(pid))
 }

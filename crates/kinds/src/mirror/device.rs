@@ -16,10 +16,10 @@ use block::{
 };
 
 use super::MEMBERS_MAX;
-use super::ledger::Ledger;
 use super::member::{Member, State};
-use super::regions::{Map, Regions};
+use super::regions::{Bitmap, Regions};
 use super::scrub::Scrubbing;
+use super::superblock_writer::SuperblockWriter;
 
 /// A mirror; its inside is shared with what it does in the background.
 pub struct Mirror {
@@ -43,7 +43,7 @@ pub struct Inner {
     pub repaired: Cell<u64>,
     zero_to_discard: bool,
     flush_fault: FlushFault,
-    pub(super) ledger: Option<Ledger>,
+    pub(super) writer: Option<SuperblockWriter>,
     /// What its maps are about.
     pub(super) regions: Regions,
     /// How fast it copies and scrubs.
@@ -70,14 +70,14 @@ pub struct Making {
     /// What is known of scrubs.
     pub scrubbing: Scrubbing,
     /// Its members, each with what it is when the mirror opens, and what it misses.
-    pub members: Vec<(Lower, State, Map)>,
+    pub members: Vec<(Lower, State, Bitmap)>,
     /// What it keeps, on labelled disks.
-    pub ledger: Option<Ledger>,
+    pub writer: Option<SuperblockWriter>,
 }
 
 impl Mirror {
     pub fn new(info: Info, making: Making) -> Self {
-        let Making { name, env, timeout, regions, speed, scrubbing, members, ledger } = making;
+        let Making { name, env, timeout, regions, speed, scrubbing, members, writer } = making;
         let zeroes = |info: &Info| info.discard && info.discard_zeroes;
         let zero_to_discard = !members.iter().all(|(lower, ..)| zeroes(lower.info()));
         let member = |(lower, state, missing)| Member::new(&env, lower, state, missing);
@@ -97,7 +97,7 @@ impl Mirror {
             repaired: Cell::new(0),
             zero_to_discard,
             flush_fault: FlushFault::default(),
-            ledger,
+            writer,
             underway: TaskTracker::default(),
             closing: Cell::new(false),
         });
@@ -125,10 +125,10 @@ impl Inner {
     /// have kept since its last flush.
     pub(super) fn leave_out(&self, index: usize, state: State, why: impl Into<String>) {
         let member = &self.members[index];
-        match &self.ledger {
-            Some(ledger) => member.misses(&ledger.intent.wanted()),
+        match &self.writer {
+            Some(writer) => member.misses(&writer.intent.wanted()),
             // Nobody knows how long.
-            None => member.misses(&Map::all(self.regions.count())),
+            None => member.misses(&Bitmap::all(self.regions.count())),
         }
         let why = why.into();
         if state == State::Failed {
@@ -338,8 +338,8 @@ impl Inner {
         let flushed = self.remembered().await.and(flushed);
         if let Err(error) = &flushed {
             self.flush_fault.note(error, &self.name);
-            if let Some(ledger) = &self.ledger {
-                ledger.flush_failed();
+            if let Some(writer) = &self.writer {
+                writer.flush_failed();
                 self.remember_soon();
             }
         }
@@ -435,7 +435,7 @@ impl Inner {
         let next = out
             .filter(|member| matches!(member.state(), State::Failed | State::Stale))
             .map(|member| self.next_for(member));
-        let states = self.ledger.as_ref().map_or(0, Ledger::states);
+        let states = self.writer.as_ref().map_or(0, SuperblockWriter::states);
         let counters = vec![("repaired", self.repaired.get()), ("label_writes", states)];
         let scrub = Some(self.scrubbing.report(self.regions.size()));
         Report { health, summary, members, counters, scrub, next, ..Report::default() }
@@ -592,7 +592,7 @@ impl Device for Mirror {
             });
             inner.underway.ended().await;
             closing.done();
-            inner.ledger.as_ref().map(Ledger::leave)
+            inner.writer.as_ref().map(SuperblockWriter::leave)
         })
     }
 }

@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 
 use block::ByteRange;
 
-use super::regions::{Map, Regions};
+use super::regions::{Bitmap, Regions};
 
 /// States of labels are written for the map at most once for so many writes of clients, but for the
 /// regions that are new to it. Each is two writes of a label, so these stay below 3 for 100.
@@ -37,17 +37,17 @@ pub struct Intent {
 
 struct Maps {
     /// What is to be in the map.
-    wanted: Map,
+    wanted: Bitmap,
     /// What is in it on every member in sync.
-    durable: Map,
+    durable: Bitmap,
     /// Where there have been writes since the last look.
-    touched: Map,
+    touched: Bitmap,
 }
 
 impl Intent {
     /// An empty map.
     pub fn new(regions: Regions) -> Self {
-        let none = || Map::none(regions.count());
+        let none = || Bitmap::none(regions.count());
         Self {
             regions,
             maps: RefCell::new(Maps { wanted: none(), durable: none(), touched: none() }),
@@ -92,18 +92,18 @@ impl Intent {
     }
 
     /// What is to be in the map.
-    pub fn wanted(&self) -> Map {
+    pub fn wanted(&self) -> Bitmap {
         self.maps.borrow().wanted.clone()
     }
 
     /// A state with this map is on every member in sync.
-    pub fn made_durable(&self, map: Map) {
+    pub fn made_durable(&self, map: Bitmap) {
         self.maps.borrow_mut().durable = map;
     }
 
     /// The regions that may leave the map if they are flushed now, and nobody writes there meanwhile.
     /// `busy`: whether somebody writes to a range now.
-    pub fn quiet(&self, busy: impl Fn(ByteRange) -> bool) -> Map {
+    pub fn quiet(&self, busy: impl Fn(ByteRange) -> bool) -> Bitmap {
         let Maps { wanted, touched, .. } = &mut *self.maps.borrow_mut();
         let looks = if touched.is_empty() { self.idle_looks.get() + 1 } else { 0 };
         self.idle_looks.set(looks);
@@ -111,7 +111,7 @@ impl Intent {
             true => wanted.len(),
             false => (self.credit.get() / WRITES_PER_STATE).saturating_sub(1) as usize,
         };
-        let mut quiet = Map::none(self.regions.count());
+        let mut quiet = Bitmap::none(self.regions.count());
         let left = wanted.iter().filter(|region| !touched.has(*region));
         let left = left.filter(|region| !busy(self.regions.range(*region)));
         left.take(most).for_each(|region| quiet.insert(region));
@@ -121,7 +121,7 @@ impl Intent {
 
     /// Takes regions out, but for those that have been written to since they were found quiet. Whether
     /// there was one to take; then the next state must be written before anybody else takes the turn.
-    pub fn leave(&self, quiet: &Map, busy: impl Fn(ByteRange) -> bool) -> bool {
+    pub fn leave(&self, quiet: &Bitmap, busy: impl Fn(ByteRange) -> bool) -> bool {
         let Maps { wanted, durable, touched } = &mut *self.maps.borrow_mut();
         let mut states = 1;
         for region in quiet.iter() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use block::{Env, Error, Lower, Member as MemberReport, Mono, Progress};
 
-use super::regions::Map;
+use super::regions::Bitmap;
 
 /// So many read errors within [`ERRORS_WITHIN`] retire a member.
 pub const ERRORS_MAX: usize = 10;
@@ -57,7 +57,7 @@ pub struct Member {
     /// How often its state was set: who copies to it knows by this that nothing has come between.
     changes: Cell<u64>,
     /// Where it differs from those in sync, as states tell it.
-    missing: RefCell<Map>,
+    missing: RefCell<Bitmap>,
     detail: RefCell<String>,
     since: Cell<Option<Duration>>,
     errors: Cell<u64>,
@@ -74,7 +74,7 @@ pub struct Member {
 }
 
 impl Member {
-    pub fn new(env: &Env, lower: Lower, state: State, missing: Map) -> Self {
+    pub fn new(env: &Env, lower: Lower, state: State, missing: Bitmap) -> Self {
         Self {
             env: env.clone(),
             lower,
@@ -113,7 +113,7 @@ impl Member {
     }
 
     /// Where it differs from those in sync.
-    pub fn missing(&self) -> Map {
+    pub fn missing(&self) -> Bitmap {
         self.missing.borrow().clone()
     }
 
@@ -123,12 +123,12 @@ impl Member {
     }
 
     /// It misses these as well.
-    pub fn misses(&self, map: &Map) {
+    pub fn misses(&self, map: &Bitmap) {
         self.missing.borrow_mut().unite(map);
     }
 
     /// It has these now, and keeps them.
-    pub fn has_got(&self, map: &Map) {
+    pub fn has_got(&self, map: &Bitmap) {
         self.missing.borrow_mut().subtract(map);
     }
 

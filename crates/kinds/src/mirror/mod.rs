@@ -8,20 +8,20 @@
 //! | `record.rs` | what it keeps in labels, as bytes |
 //! | `opening.rs` | who is in sync when it opens, by what the labels say |
 //! | `regions.rs` | the parts of a mirror, and maps of them |
-//! | `ledger.rs` | keeping that up while it runs |
+//! | `superblock_writer.rs` | keeping that up while it runs |
 //! | `intent.rs` | where writes may be on their way |
 //! | `resync.rs` | copying what a member missed, and repairing what it cannot read |
 //! | `scrub.rs` | reading all copies, and making alike what is not |
 
 mod device;
 mod intent;
-mod ledger;
 mod member;
 pub mod opening;
 pub mod record;
 pub mod regions;
 mod resync;
 mod scrub;
+mod superblock_writer;
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -34,13 +34,13 @@ use kind::{
 };
 
 use device::{Making, Mirror};
-use ledger::Ledger;
 use member::State;
 use opening::{Decision, Members};
-use record::Standing;
-use regions::{Map, REGION_BYTES_MAX, REGION_BYTES_MIN, Regions};
+use record::MemberState;
+use regions::{Bitmap, REGION_BYTES_MAX, REGION_BYTES_MIN, Regions};
 pub use scrub::Scrubbed;
 use scrub::Scrubbing;
+use superblock_writer::SuperblockWriter;
 
 /// `mirror`
 pub const KIND: Kind = Kind {
@@ -214,32 +214,33 @@ async fn open(
     let info = info(lowers.iter().map(Lower::info));
     let labelled = (0..lowers.len()).all(|port| kept.found(port).labelled);
     let regions = regions(given, &info).map_err(|why| Error::new(ErrorKind::Invalid, why))?;
-    let (mut states, missing, scrubbed, ledger) = if labelled {
+    let (mut states, missing, scrubbed, writer) = if labelled {
         let found = (0..lowers.len()).map(|port| kept.found(port)).collect();
         let decision = decide(given, found, kept.may_degrade(), regions)?;
-        let state = |standing: &Standing| match standing {
-            Standing::InSync => State::InSync,
-            Standing::Stale => State::Stale,
-            Standing::Failed => State::Failed,
+        let state = |standing: &MemberState| match standing {
+            MemberState::InSync => State::InSync,
+            MemberState::Stale => State::Stale,
+            MemberState::Failed => State::Failed,
         };
         let states: Vec<_> = decision.standings.iter().map(state).collect();
         let missing = decision.missing.clone();
         let opening = env.random("a mirror's opening");
         let settle = given.duration("settle").unwrap_or(SETTLE_DEFAULT).max(SETTLE_MIN);
         let names: Vec<_> = lowers.iter().map(Lower::name).collect();
-        let ledger = Ledger::new(kept.clone(), opening, &decision, &names, regions, settle);
-        (states, missing, decision.scrubbed, Some(ledger))
+        let writer =
+            SuperblockWriter::new(kept.clone(), opening, &decision, &names, regions, settle);
+        (states, missing, decision.scrubbed, Some(writer))
     } else {
         let states = of_raw(given);
         let missing = states.iter().map(|state| match *state == State::InSync {
-            true => Map::none(regions.count()),
-            false => Map::all(regions.count()),
+            true => Bitmap::none(regions.count()),
+            false => Bitmap::all(regions.count()),
         });
         let missing = missing.collect();
         (states, missing, Scrubbed::default(), None)
     };
     // Nothing can be remembered, and nobody can be copied, where nothing can be written.
-    let ledger = ledger.filter(|_| !info.read_only);
+    let writer = writer.filter(|_| !info.read_only);
     let present = |port: usize| !labelled || kept.found(port).present;
     if !info.read_only {
         let wanted = lowers.len() - spares(given);
@@ -252,7 +253,7 @@ async fn open(
     let members = members.map(|((lower, state), missing)| (lower, state, missing)).collect();
     let speed = given.size("speed");
     let scrubbing = Scrubbing::new(given.duration("scrub"), scrubbed);
-    let making = Making { name, env, timeout, regions, speed, scrubbing, members, ledger };
+    let making = Making { name, env, timeout, regions, speed, scrubbing, members, writer };
     let mirror = Mirror::new(info, making);
     let inner = &mirror.inner;
     inner.hear_of_failures();
@@ -276,7 +277,12 @@ fn spares(given: &DeviceConfig) -> usize {
 
 /// Of the members that are there and miss something, those are copied that are needed for as many in sync as
 /// are wanted: those first that have not failed, and of these that miss least. The others are spares.
-fn take_in(states: &mut [State], missing: &[Map], wanted: usize, present: impl Fn(usize) -> bool) {
+fn take_in(
+    states: &mut [State],
+    missing: &[Bitmap],
+    wanted: usize,
+    present: impl Fn(usize) -> bool,
+) {
     let in_sync = states.iter().filter(|state| **state == State::InSync).count();
     let stale = |port: &usize| states[*port] != State::InSync && present(*port);
     let mut stale: Vec<usize> = (0..states.len()).filter(stale).collect();

@@ -4,8 +4,8 @@
 use block::seeded::{self, Bug};
 use block::{ByteRange, Error, ErrorKind, Found, Reason, Result};
 
-use super::record::{Known, Point, Record, Standing};
-use super::regions::{Map, Regions};
+use super::record::{Generation, Known, MemberState, Record};
+use super::regions::{Bitmap, Regions};
 use super::scrub::Scrubbed;
 
 /// How an operator chooses the member whose bytes count, where the members or their writes are in doubt.
@@ -35,13 +35,13 @@ pub struct Members<'m> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Decision {
     /// Of each member. One that is stale and there is to be copied.
-    pub standings: Vec<Standing>,
+    pub standings: Vec<MemberState>,
     /// Where each of them differs from those in sync.
-    pub missing: Vec<Map>,
+    pub missing: Vec<Bitmap>,
     /// What is known to be on each member, and what was last sent there.
-    pub known: Vec<(Point, Point)>,
+    pub known: Vec<(Generation, Generation)>,
     /// The highest change so far.
-    pub change: u64,
+    pub events: u64,
     /// What is known of scrubs.
     pub scrubbed: Scrubbed,
 }
@@ -67,13 +67,13 @@ impl Members<'_> {
         }
         self.take_the_word(word, &mut standings, &mut missing);
         let in_sync = standings.iter().zip(&mut missing);
-        in_sync.filter(|(it, _)| **it == Standing::InSync).for_each(|(_, map)| map.clear());
-        let point = |n: usize| self.point(n, newest, records[n].as_ref());
+        in_sync.filter(|(it, _)| **it == MemberState::InSync).for_each(|(_, map)| map.clear());
+        let generation = |n: usize| self.generation(n, newest, records[n].as_ref());
         Ok(Decision {
             standings,
             missing,
-            known: (0..self.names.len()).map(point).collect(),
-            change: newest.point.change,
+            known: (0..self.names.len()).map(generation).collect(),
+            events: newest.generation.events,
             scrubbed: newest.scrubbed_of(&self.regions),
         })
     }
@@ -96,16 +96,17 @@ impl Members<'_> {
         let all_new = self.found.iter().all(|found| found.fresh);
         let equal = self.created && all_new && self.trust.is_none();
         let equal = |n| equal && n + self.spares < count;
-        let standing = |n| if equal(n) || n == source { Standing::InSync } else { Standing::Stale };
+        let standing =
+            |n| if equal(n) || n == source { MemberState::InSync } else { MemberState::Stale };
         let missing = |n| match standing(n) {
-            Standing::InSync => Map::none(self.regions.count()),
-            Standing::Stale | Standing::Failed => self.everything(),
+            MemberState::InSync => Bitmap::none(self.regions.count()),
+            MemberState::Stale | MemberState::Failed => self.everything(),
         };
         Ok(Decision {
             standings: (0..count).map(standing).collect(),
             missing: (0..count).map(missing).collect(),
-            known: vec![(Point::default(), Point::default()); count],
-            change: 0,
+            known: vec![(Generation::default(), Generation::default()); count],
+            events: 0,
             scrubbed: Scrubbed::default(),
         })
     }
@@ -148,32 +149,32 @@ impl Members<'_> {
     }
 
     /// Whether a member has every write, by the newest state and by what it has itself.
-    fn standing(&self, n: usize, newest: &Record, own: Option<&Record>) -> Standing {
+    fn standing(&self, n: usize, newest: &Record, own: Option<&Record>) -> MemberState {
         if self.found[n].present && seeded::on(Bug::StaleServes) {
-            return Standing::InSync;
+            return MemberState::InSync;
         }
-        let Some(known) = newest.member(self.names[n]) else { return Standing::Stale };
-        if known.standing != Standing::InSync || !self.found[n].present {
+        let Some(known) = newest.member(self.names[n]) else { return MemberState::Stale };
+        if known.standing != MemberState::InSync || !self.found[n].present {
             return known.standing;
         }
-        let has_it = |own: &Record| *own == *newest || known.should_have(own.point);
+        let has_it = |own: &Record| *own == *newest || known.should_have(own.generation);
         // Of several disks beneath one member each has to: one of them may be an older image.
         let oldest = self.found[n].oldest.as_ref();
         let oldest = oldest.and_then(|state| Record::decode(&state.bytes).ok());
         match own.is_some_and(has_it) && oldest.as_ref().is_some_and(has_it) {
-            true => Standing::InSync,
-            false => Standing::Stale,
+            true => MemberState::InSync,
+            false => MemberState::Stale,
         }
     }
 
     /// What a member has to be given to be in sync again, unless somebody says whom to trust.
-    fn missing(&self, n: usize, newest: &Record, own: Option<&Record>) -> Map {
+    fn missing(&self, n: usize, newest: &Record, own: Option<&Record>) -> Bitmap {
         let Some(known) = newest.member(self.names[n]) else { return self.everything() };
         let found = self.found[n];
         if found.present && seeded::on(Bug::MapIgnored) {
-            return Map::none(self.regions.count());
+            return Bitmap::none(self.regions.count());
         }
-        let says = |record: &Record, map: &Map| map.over(&record.regions, &self.regions);
+        let says = |record: &Record, map: &Bitmap| map.over(&record.regions, &self.regions);
         let mut map = says(newest, &known.missing);
         map.unite(&says(newest, &newest.active));
         map.unite(&self.grown(newest));
@@ -181,7 +182,8 @@ impl Members<'_> {
             // Who comes back is asked itself.
             return map;
         }
-        let Some(own) = own.filter(|own| found.everywhere && known.should_have(own.point)) else {
+        let Some(own) = own.filter(|own| found.everywhere && known.should_have(own.generation))
+        else {
             return self.everything();
         };
         map.unite(&says(own, &own.active));
@@ -191,13 +193,13 @@ impl Members<'_> {
         map
     }
 
-    fn everything(&self) -> Map {
-        Map::all(self.regions.count())
+    fn everything(&self) -> Bitmap {
+        Bitmap::all(self.regions.count())
     }
 
     /// What the mirror has had no bytes of: nobody knows whether members are alike there.
-    fn grown(&self, newest: &Record) -> Map {
-        let mut map = Map::none(self.regions.count());
+    fn grown(&self, newest: &Record) -> Bitmap {
+        let mut map = Bitmap::none(self.regions.count());
         if let Some(range) = ByteRange::between(newest.regions.size(), self.regions.size()) {
             let (first, last) = self.regions.of(range);
             (first..=last).for_each(|region| map.insert(region));
@@ -209,7 +211,7 @@ impl Members<'_> {
     /// stands against. If there is none, the highest, and a member that went on apart from it.
     fn newest<'r>(&self, records: &'r [Option<Record>]) -> Option<(&'r Record, Option<usize>)> {
         let mut all: Vec<&Record> = records.iter().flatten().collect();
-        all.sort_by_key(|record| std::cmp::Reverse(record.point.change));
+        all.sort_by_key(|record| std::cmp::Reverse(record.generation.events));
         let apart =
             |newest: &Record| (0..records.len()).find(|n| self.is_apart(*n, newest, records));
         let counts = all.iter().find(|record| apart(record).is_none());
@@ -240,7 +242,7 @@ impl Members<'_> {
         &self,
         newest: &Record,
         apart: Option<usize>,
-        standings: &[Standing],
+        standings: &[MemberState],
         records: &[Option<Record>],
     ) -> Result<Option<usize>> {
         let present = |n: &usize| self.found[*n].present;
@@ -249,7 +251,7 @@ impl Members<'_> {
             .filter(present)
             .filter(|_| self.trusted_now || seeded::on(Bug::TrustOverLabels));
         let is_current =
-            |n: &usize| standings[*n] == Standing::InSync || self.is_apart(*n, newest, records);
+            |n: &usize| standings[*n] == MemberState::InSync || self.is_apart(*n, newest, records);
         let chosen = commanded.or(self.trust.filter(present).filter(is_current));
         if let Some(other) = apart {
             return chosen.ok_or_else(|| self.apart(other)).map(Some);
@@ -265,13 +267,13 @@ impl Members<'_> {
     }
 
     /// Why the members that are there are not enough.
-    fn absence(&self, newest: &Record, standings: &[Standing]) -> Option<Error> {
-        let in_sync = |n: &usize| standings[*n] == Standing::InSync;
+    fn absence(&self, newest: &Record, standings: &[MemberState]) -> Option<Error> {
+        let in_sync = |n: &usize| standings[*n] == MemberState::InSync;
         let (here, gone): (Vec<_>, Vec<_>) =
             (0..self.names.len()).filter(in_sync).partition(|n| self.found[*n].present);
         let missing = newest.members.iter().filter(|member| {
             let named = self.names.iter().any(|name| *name == member.name);
-            member.standing == Standing::InSync && !named
+            member.standing == MemberState::InSync && !named
         });
         let gone: Vec<&str> = gone
             .iter()
@@ -306,21 +308,22 @@ impl Members<'_> {
             return false;
         }
         if let Some(known) = newest.member(self.names[n])
-            && (known.may_have(own.point) || own.point.change < known.known.change)
+            && (known.may_have(own.generation) || own.generation.events < known.known.events)
         {
             return false;
         }
         let vouches = |other: usize| {
             let name = self.names[other];
             let in_sync = |record: &Record| {
-                record.member(name).is_some_and(|it| it.standing == Standing::InSync)
+                record.member(name).is_some_and(|it| it.standing == MemberState::InSync)
             };
             let (Some(theirs), Some(thought)) = (&records[other], own.member(name)) else {
                 return false;
             };
-            let leads_on = newest.member(name).is_some_and(|known| known.may_have(theirs.point));
+            let leads_on =
+                newest.member(name).is_some_and(|known| known.may_have(theirs.generation));
             let counts = in_sync(newest) || in_sync(theirs) && leads_on;
-            counts && in_sync(own) && theirs.point.change >= thought.known.change
+            counts && in_sync(own) && theirs.generation.events >= thought.known.events
         };
         !(0..records.len()).any(|other| other != n && vouches(other))
     }
@@ -332,12 +335,12 @@ impl Members<'_> {
         &self,
         newest: &Record,
         records: &[Option<Record>],
-        standings: &mut [Standing],
-        missing: &mut [Map],
+        standings: &mut [MemberState],
+        missing: &mut [Bitmap],
     ) {
         let here = |n: &usize| self.found[*n].present;
         let in_sync: Vec<usize> = (0..standings.len())
-            .filter(|n| standings[*n] == Standing::InSync)
+            .filter(|n| standings[*n] == MemberState::InSync)
             .filter(here)
             .collect();
         let mut map = self.grown(newest);
@@ -356,29 +359,39 @@ impl Members<'_> {
         let best = one(&is_final).or_else(|| one(&has_newest)).unwrap_or(in_sync[0]);
         let source = self.trust.filter(|n| in_sync.contains(n)).unwrap_or(best);
         for n in in_sync.into_iter().filter(|n| *n != source) {
-            (standings[n], missing[n]) = (Standing::Stale, map.clone());
+            (standings[n], missing[n]) = (MemberState::Stale, map.clone());
         }
     }
 
     /// A word of somebody counts for more than labels: the others are copied from that one as a whole. And
     /// who is not there misses what comes now.
-    fn take_the_word(&self, word: Option<usize>, standings: &mut [Standing], missing: &mut [Map]) {
+    fn take_the_word(
+        &self,
+        word: Option<usize>,
+        standings: &mut [MemberState],
+        missing: &mut [Bitmap],
+    ) {
         for (standing, found) in standings.iter_mut().zip(&self.found) {
-            if !found.present && *standing == Standing::InSync {
-                *standing = Standing::Stale;
+            if !found.present && *standing == MemberState::InSync {
+                *standing = MemberState::Stale;
             }
         }
         if let Some(trusted) = word.filter(|n| self.found[*n].present) {
-            standings.fill(Standing::Stale);
-            standings[trusted] = Standing::InSync;
+            standings.fill(MemberState::Stale);
+            standings[trusted] = MemberState::InSync;
             missing.fill(self.everything());
         }
     }
 
     /// What is known to be on a member, and what was last sent there.
-    fn point(&self, n: usize, newest: &Record, own: Option<&Record>) -> (Point, Point) {
+    fn generation(
+        &self,
+        n: usize,
+        newest: &Record,
+        own: Option<&Record>,
+    ) -> (Generation, Generation) {
         match (own, newest.member(self.names[n])) {
-            (Some(own), _) => (own.point, own.point),
+            (Some(own), _) => (own.generation, own.generation),
             (None, Some(known)) => (known.known, known.sent),
             (None, None) => Default::default(),
         }
@@ -394,13 +407,15 @@ fn flush_failed() -> Error {
 impl Known {
     /// Whether this lineage of states may have left that state on the member: an older one is an
     /// ancestor.
-    fn may_have(&self, own: Point) -> bool {
-        own == self.known || own.opening == self.sent.opening && own.change <= self.sent.change
+    fn may_have(&self, own: Generation) -> bool {
+        own == self.known
+            || own.incarnation == self.sent.incarnation && own.events <= self.sent.events
     }
 
     /// Whether that state is not older than what is known to be on the member.
-    fn should_have(&self, own: Point) -> bool {
-        let later = self.known.opening != self.sent.opening || own.change >= self.known.change;
+    fn should_have(&self, own: Generation) -> bool {
+        let later =
+            self.known.incarnation != self.sent.incarnation || own.events >= self.known.events;
         self.may_have(own) && (own == self.known || later)
     }
 }

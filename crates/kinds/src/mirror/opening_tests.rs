@@ -4,8 +4,8 @@ use block::StoredState;
 
 use super::*;
 
-fn point(opening: u64, change: u64) -> Point {
-    Point { opening, change }
+fn generation(incarnation: u64, events: u64) -> Generation {
+    Generation { incarnation, events }
 }
 
 /// Of ten regions.
@@ -13,26 +13,31 @@ fn regions() -> Regions {
     Regions::new(40 << 10, 4 << 10).unwrap()
 }
 
-fn map(set: &[usize]) -> Map {
-    let mut map = Map::none(10);
+fn map(set: &[usize]) -> Bitmap {
+    let mut map = Bitmap::none(10);
     set.iter().for_each(|region| map.insert(*region));
     map
 }
 
 /// A record of `members`: name, standing, what is known to be on it, what was sent. Writes may have been
 /// on their way to region 1, and who is stale misses region 2.
-fn record(at: Point, active: bool, members: &[(&str, Standing, Point, Point)]) -> Record {
-    let member = |(name, standing, known, sent): &(&str, Standing, Point, Point)| Known {
-        name: (*name).to_owned(),
-        standing: *standing,
-        known: *known,
-        sent: *sent,
-        missing: if *standing == IN { map(&[]) } else { map(&[2]) },
-    };
+fn record(
+    at: Generation,
+    active: bool,
+    members: &[(&str, MemberState, Generation, Generation)],
+) -> Record {
+    let member =
+        |(name, standing, known, sent): &(&str, MemberState, Generation, Generation)| Known {
+            name: (*name).to_owned(),
+            standing: *standing,
+            known: *known,
+            sent: *sent,
+            missing: if *standing == IN { map(&[]) } else { map(&[2]) },
+        };
     let members = members.iter().map(member).collect();
     let active = if active { map(&[1]) } else { map(&[]) };
     let scrubbed = Scrubbed::default();
-    Record { point: at, regions: regions(), scrubbed, active, flush_failed: false, members }
+    Record { generation: at, regions: regions(), scrubbed, active, flush_failed: false, members }
 }
 
 fn found(record: Option<&Record>) -> Found {
@@ -49,12 +54,12 @@ fn found(record: Option<&Record>) -> Found {
 }
 
 fn kept(record: &Record) -> StoredState {
-    StoredState { sequence: record.point.change, bytes: record.encode() }
+    StoredState { sequence: record.generation.events, bytes: record.encode() }
 }
 
-const IN: Standing = Standing::InSync;
-const STALE: Standing = Standing::Stale;
-const FAILED: Standing = Standing::Failed;
+const IN: MemberState = MemberState::InSync;
+const STALE: MemberState = MemberState::Stale;
+const FAILED: MemberState = MemberState::Failed;
 
 struct Case {
     found: Vec<Found>,
@@ -78,12 +83,12 @@ impl Case {
     }
 
     /// The standings, or the words of the refusal.
-    fn decide(&self) -> Result<Vec<Standing>, String> {
+    fn decide(&self) -> Result<Vec<MemberState>, String> {
         self.decision().map(|decision| decision.standings)
     }
 
     /// What has to be copied to each member.
-    fn missing(&self) -> Vec<Map> {
+    fn missing(&self) -> Vec<Bitmap> {
         self.decision().unwrap().missing
     }
 
@@ -104,14 +109,14 @@ impl Case {
 
 /// Both members wrote the same record, the fifth of opening 1.
 fn both(active: bool) -> Record {
-    let before = point(1, 4);
-    let now = point(1, 5);
+    let before = generation(1, 4);
+    let now = generation(1, 5);
     record(now, active, &[("a", IN, before, now), ("b", IN, before, now)])
 }
 
 #[test]
 fn first_state_on_stale_member_alone_does_not_count() {
-    let (never, now) = (Point::default(), point(1, 1));
+    let (never, now) = (Generation::default(), generation(1, 1));
     let first = record(now, false, &[("a", IN, never, now), ("b", STALE, never, now)]);
     let fresh = |record| Found { fresh: true, ..found(record) };
     let mut case = Case::new(vec![fresh(None), fresh(Some(&first))]);
@@ -171,9 +176,12 @@ fn an_image_from_when_it_was_in_use_is_no_source_for_those_that_were_closed_in_o
 #[test]
 fn one_that_failed_is_copied_whatever_it_says_of_itself() {
     let newest = record(
-        point(1, 6),
+        generation(1, 6),
         true,
-        &[("a", IN, point(1, 5), point(1, 6)), ("b", FAILED, point(1, 5), point(1, 5))],
+        &[
+            ("a", IN, generation(1, 5), generation(1, 6)),
+            ("b", FAILED, generation(1, 5), generation(1, 5)),
+        ],
     );
     let mut case = Case::new(vec![found(Some(&newest)), found(Some(&both(true)))]);
     assert_eq!(case.decide(), Ok(vec![IN, FAILED]));
@@ -191,9 +199,9 @@ fn one_that_failed_is_copied_whatever_it_says_of_itself() {
 #[test]
 fn trust_in_spec_chooses_no_stale_member_of_split_brain() {
     // c failed; then a and b went on, each without the other.
-    let (before, failed) = (point(1, 5), point(1, 4));
-    let alone = |opening, me: &str| {
-        let now = point(opening, 7);
+    let (before, failed) = (generation(1, 5), generation(1, 4));
+    let alone = |incarnation, me: &str| {
+        let now = generation(incarnation, 7);
         let it = |name| if name == me { (IN, before, now) } else { (STALE, before, before) };
         let (a, b) = (it("a"), it("b"));
         record(
@@ -203,7 +211,7 @@ fn trust_in_spec_chooses_no_stale_member_of_split_brain() {
         )
     };
     let before_both = record(
-        point(1, 4),
+        generation(1, 4),
         true,
         &[("a", IN, failed, failed), ("b", IN, failed, failed), ("c", IN, failed, failed)],
     );
@@ -221,8 +229,12 @@ fn trust_in_spec_chooses_no_stale_member_of_split_brain() {
 
 #[test]
 fn trust_in_spec_brings_back_no_stale_member_after_failed_flush() {
-    let now = point(2, 7);
-    let newest = record(now, true, &[("a", IN, now, now), ("b", FAILED, point(1, 5), point(1, 5))]);
+    let now = generation(2, 7);
+    let newest = record(
+        now,
+        true,
+        &[("a", IN, now, now), ("b", FAILED, generation(1, 5), generation(1, 5))],
+    );
     let newest = Record { flush_failed: true, ..newest };
     let mut case = Case::new(vec![found(Some(&newest)), found(Some(&both(true)))]);
     case.trust = Some(1);
@@ -253,9 +265,12 @@ fn one_that_is_away_must_be_done_without_on_purpose() {
 #[test]
 fn a_state_that_reached_one_member_only_is_no_split() {
     let next = record(
-        point(2, 6),
+        generation(2, 6),
         false,
-        &[("a", IN, point(1, 5), point(2, 6)), ("b", IN, point(1, 5), point(2, 6))],
+        &[
+            ("a", IN, generation(1, 5), generation(2, 6)),
+            ("b", IN, generation(1, 5), generation(2, 6)),
+        ],
     );
     let case = Case::new(vec![found(Some(&next)), found(Some(&both(true)))]);
     assert_eq!(case.decide(), Ok(vec![IN, IN]));
@@ -264,9 +279,12 @@ fn a_state_that_reached_one_member_only_is_no_split() {
 #[test]
 fn an_older_image_of_a_member_is_stale() {
     let older = record(
-        point(1, 3),
+        generation(1, 3),
         true,
-        &[("a", IN, point(1, 2), point(1, 3)), ("b", IN, point(1, 2), point(1, 3))],
+        &[
+            ("a", IN, generation(1, 2), generation(1, 3)),
+            ("b", IN, generation(1, 2), generation(1, 3)),
+        ],
     );
     let case = Case::new(vec![found(Some(&both(true))), found(Some(&older))]);
     assert_eq!(case.decide(), Ok(vec![IN, STALE]));
@@ -274,8 +292,8 @@ fn an_older_image_of_a_member_is_stale() {
 
 #[test]
 fn halves_that_were_written_apart_are_not_put_together() {
-    let alone = |opening, change, me: &str| {
-        let (now, before) = (point(opening, change), point(1, 5));
+    let alone = |incarnation, events, me: &str| {
+        let (now, before) = (generation(incarnation, events), generation(1, 5));
         let (a, b) = if me == "a" { (IN, STALE) } else { (STALE, IN) };
         let sent = |name| if name == me { now } else { before };
         record(now, true, &[("a", a, before, sent("a")), ("b", b, before, sent("b"))])
@@ -296,13 +314,13 @@ fn halves_that_were_written_apart_are_not_put_together() {
 #[test]
 fn a_state_that_only_one_heard_of_is_no_split_if_somebody_else_has_all_it_answered() {
     // a's last state reached nobody else; then b and c went on without a, and c was copied from b.
-    let (before, heard, last) = (point(1, 4), point(1, 5), point(1, 6));
+    let (before, heard, last) = (generation(1, 4), generation(1, 5), generation(1, 6));
     let of_a = record(
         last,
         true,
         &[("a", IN, heard, last), ("b", IN, heard, last), ("c", FAILED, before, before)],
     );
-    let now = point(2, 8);
+    let now = generation(2, 8);
     let newest = record(
         now,
         true,
@@ -316,14 +334,14 @@ fn a_state_that_only_one_heard_of_is_no_split_if_somebody_else_has_all_it_answer
 #[test]
 fn state_that_only_one_heard_of_is_no_split_if_member_in_sync_failed_since() {
     // a's last state reached no other member; b went on without a, and c was copied from b before b failed.
-    let (before, heard, last) = (point(1, 4), point(1, 5), point(1, 6));
+    let (before, heard, last) = (generation(1, 4), generation(1, 5), generation(1, 6));
     let of_a = record(
         last,
         true,
         &[("a", STALE, heard, last), ("b", IN, heard, last), ("c", FAILED, before, before)],
     );
-    let state = |opening, change, b| {
-        let (now, earlier) = (point(opening, change), point(opening, change - 1));
+    let state = |incarnation, events, b| {
+        let (now, earlier) = (generation(incarnation, events), generation(incarnation, events - 1));
         let of_b = if b == IN { now } else { earlier };
         record(
             now,
@@ -341,16 +359,16 @@ fn state_that_only_one_heard_of_is_no_split_if_member_in_sync_failed_since() {
 #[test]
 fn one_that_went_on_alone_counts_for_more_than_states_that_nobody_else_heard_of() {
     // b heard of three openings that never came up; then a was opened alone, and answered writes.
-    let before = point(1, 9);
+    let before = generation(1, 9);
     let of_b = record(
-        point(4, 12),
+        generation(4, 12),
         false,
-        &[("a", IN, before, point(4, 12)), ("b", IN, point(3, 11), point(4, 12))],
+        &[("a", IN, before, generation(4, 12)), ("b", IN, generation(3, 11), generation(4, 12))],
     );
     let alone = record(
-        point(5, 11),
+        generation(5, 11),
         true,
-        &[("a", IN, point(5, 10), point(5, 11)), ("b", STALE, before, before)],
+        &[("a", IN, generation(5, 10), generation(5, 11)), ("b", STALE, before, before)],
     );
     let case = Case::new(vec![found(Some(&alone)), found(Some(&of_b))]);
     assert_eq!(case.decide(), Ok(vec![IN, STALE]));
@@ -359,12 +377,16 @@ fn one_that_went_on_alone_counts_for_more_than_states_that_nobody_else_heard_of(
 #[test]
 fn an_older_image_from_when_it_was_alone_is_no_split() {
     let older = record(
-        point(2, 6),
+        generation(2, 6),
         true,
-        &[("a", FAILED, point(1, 5), point(1, 5)), ("b", IN, point(2, 5), point(2, 6))],
+        &[
+            ("a", FAILED, generation(1, 5), generation(1, 5)),
+            ("b", IN, generation(2, 5), generation(2, 6)),
+        ],
     );
-    let now = point(4, 20);
-    let newest = record(now, true, &[("a", IN, point(4, 19), now), ("b", IN, point(4, 19), now)]);
+    let now = generation(4, 20);
+    let newest =
+        record(now, true, &[("a", IN, generation(4, 19), now), ("b", IN, generation(4, 19), now)]);
     let case = Case::new(vec![found(Some(&newest)), found(Some(&older))]);
     assert_eq!(case.decide(), Ok(vec![IN, STALE]));
 }
@@ -372,9 +394,12 @@ fn an_older_image_from_when_it_was_alone_is_no_split() {
 #[test]
 fn one_half_that_went_on_alone_is_the_source_of_the_other() {
     let alone = record(
-        point(2, 7),
+        generation(2, 7),
         true,
-        &[("a", IN, point(2, 6), point(2, 7)), ("b", STALE, point(1, 5), point(1, 5))],
+        &[
+            ("a", IN, generation(2, 6), generation(2, 7)),
+            ("b", STALE, generation(1, 5), generation(1, 5)),
+        ],
     );
     let case = Case::new(vec![found(Some(&alone)), found(Some(&both(true)))]);
     assert_eq!(case.decide(), Ok(vec![IN, STALE]));
@@ -425,9 +450,12 @@ fn after_a_crash_only_what_was_on_its_way_is_copied() {
 #[test]
 fn one_that_was_away_is_given_what_it_has_missed() {
     // It left with the fifth state, when writes to region 1 may have been on their way.
-    let now = point(2, 9);
-    let mut newest =
-        record(now, true, &[("a", IN, point(2, 8), now), ("b", STALE, point(1, 5), point(1, 5))]);
+    let now = generation(2, 9);
+    let mut newest = record(
+        now,
+        true,
+        &[("a", IN, generation(2, 8), now), ("b", STALE, generation(1, 5), generation(1, 5))],
+    );
     newest.active = map(&[7]);
     let mut case = Case::new(vec![found(Some(&newest)), found(Some(&both(true)))]);
     assert_eq!(case.decide(), Ok(vec![IN, STALE]));
@@ -444,35 +472,41 @@ fn one_that_was_away_is_given_what_it_has_missed() {
 
 #[test]
 fn who_is_not_what_it_should_be_is_copied_as_a_whole() {
-    let now = point(2, 9);
-    let newest =
-        record(now, false, &[("a", IN, point(2, 8), now), ("b", STALE, point(1, 5), point(1, 5))]);
+    let now = generation(2, 9);
+    let newest = record(
+        now,
+        false,
+        &[("a", IN, generation(2, 8), now), ("b", STALE, generation(1, 5), generation(1, 5))],
+    );
     // An older image of it.
     let mut older = both(true);
-    older.point = point(1, 4);
+    older.generation = generation(1, 4);
     let mut case = Case::new(vec![found(Some(&newest)), found(Some(&older))]);
-    assert_eq!(case.missing(), [map(&[]), Map::all(10)]);
+    assert_eq!(case.missing(), [map(&[]), Bitmap::all(10)]);
     // One that is blank, under its name.
     case.found[1] = found(None);
-    assert_eq!(case.missing(), [map(&[]), Map::all(10)]);
+    assert_eq!(case.missing(), [map(&[]), Bitmap::all(10)]);
     // One of several disks has something older.
     case.found[1] = Found { everywhere: false, ..found(Some(&both(true))) };
-    assert_eq!(case.missing(), [map(&[]), Map::all(10)]);
+    assert_eq!(case.missing(), [map(&[]), Bitmap::all(10)]);
     // Somebody had to say whom to trust.
     case.found = vec![found(Some(&newest)), found(Some(&both(true)))];
     case.found[0].present = false;
     (case.trust, case.trusted_now) = (Some(1), true);
     case.may_degrade = true;
     assert_eq!(case.decide(), Ok(vec![STALE, IN]));
-    assert_eq!(case.missing(), [Map::all(10), map(&[])]);
+    assert_eq!(case.missing(), [Bitmap::all(10), map(&[])]);
 }
 
 #[test]
 fn a_word_brings_no_older_bytes_back_where_labels_tell() {
     let newest = record(
-        point(1, 6),
+        generation(1, 6),
         true,
-        &[("a", IN, point(1, 5), point(1, 6)), ("b", FAILED, point(1, 5), point(1, 5))],
+        &[
+            ("a", IN, generation(1, 5), generation(1, 6)),
+            ("b", FAILED, generation(1, 5), generation(1, 5)),
+        ],
     );
     let mut case = Case::new(vec![found(Some(&newest)), found(Some(&both(true)))]);
     case.trust = Some(1);
@@ -491,9 +525,9 @@ fn nobody_knows_what_is_where_a_mirror_has_grown() {
 
 #[test]
 fn each_disk_beneath_a_member_has_what_the_member_should_have() {
-    let (known, sent) = (point(1, 4), point(1, 5));
+    let (known, sent) = (generation(1, 4), generation(1, 5));
     let members = [("a", IN, known, sent), ("b", IN, known, sent)];
-    let [before, last, now] = [point(1, 3), known, sent].map(|at| record(at, false, &members));
+    let [before, last, now] = [generation(1, 3), known, sent].map(|at| record(at, false, &members));
     let mut case = Case::new(vec![found(Some(&now)), found(Some(&now))]);
     let oldest = |record| Found { everywhere: false, oldest: record, ..found(Some(&now)) };
     // The last state came to some of them only.
@@ -503,6 +537,6 @@ fn each_disk_beneath_a_member_has_what_the_member_should_have() {
     for older in [Some(kept(&before)), None] {
         case.found[1] = oldest(older);
         assert_eq!(case.decide().unwrap(), [IN, STALE]);
-        assert_eq!(case.missing()[1], Map::all(10));
+        assert_eq!(case.missing()[1], Bitmap::all(10));
     }
 }

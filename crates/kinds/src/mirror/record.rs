@@ -5,7 +5,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::MEMBERS_MAX;
-use super::regions::{Map, REGION_BYTES_MAX, Regions};
+use super::regions::{Bitmap, REGION_BYTES_MAX, Regions};
 use super::scrub::Scrubbed;
 
 /// The version that this code writes.
@@ -44,8 +44,8 @@ struct Header {
     version: U32,
     members: U16,
     flags: U16,
-    opening: U64,
-    change: U64,
+    incarnation: U64,
+    events: U64,
 }
 
 /// What follows the header since version 2.
@@ -72,8 +72,8 @@ struct Entry {
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawPoint {
-    opening: U64,
-    change: U64,
+    incarnation: U64,
+    events: U64,
 }
 
 const _: () = assert!(size_of::<Header>() == 24 && size_of::<Sizes>() == 32);
@@ -83,13 +83,13 @@ const _: () = assert!(size_of::<Entry>() == 104);
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
     /// Which state it is.
-    pub point: Point,
+    pub generation: Generation,
     /// What the maps are about.
     pub regions: Regions,
     /// When its copies were last compared, and how far that is now.
     pub scrubbed: Scrubbed,
     /// Where writes may have been on their way.
-    pub active: Map,
+    pub active: Bitmap,
     /// Whether what was answered may be lost.
     pub flush_failed: bool,
     /// The members.
@@ -102,14 +102,16 @@ pub struct Record {
 /// Why it is none.
 pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
     let record = Record::decode(bytes)?;
-    let regions = |map: &Map| format!("{} of {} regions", map.len(), record.regions.count());
+    let regions = |map: &Bitmap| format!("{} of {} regions", map.len(), record.regions.count());
     let one = |member: &Known| match member.standing {
-        Standing::InSync => format!("{} in sync", member.name),
-        Standing::Stale => format!("{} misses {}", member.name, regions(&member.missing)),
-        Standing::Failed => format!("{} failed, misses {}", member.name, regions(&member.missing)),
+        MemberState::InSync => format!("{} in sync", member.name),
+        MemberState::Stale => format!("{} misses {}", member.name, regions(&member.missing)),
+        MemberState::Failed => {
+            format!("{} failed, misses {}", member.name, regions(&member.missing))
+        }
     };
     let join = |members: Vec<String>| members.join(", ");
-    let behind = record.members.iter().filter(|member| member.standing != Standing::InSync);
+    let behind = record.members.iter().filter(|member| member.standing != MemberState::InSync);
     let lacks = join(behind.map(one).collect());
     let members = join(record.members.iter().map(one).collect());
     let flush = if record.flush_failed { "; a flush has failed" } else { "" };
@@ -119,11 +121,11 @@ pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
 
 /// Names one state: who wrote it, and how many came before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Point {
+pub struct Generation {
     /// The opening that wrote it.
-    pub opening: u64,
+    pub incarnation: u64,
     /// Its number.
-    pub change: u64,
+    pub events: u64,
 }
 
 /// What a record says of a member.
@@ -132,18 +134,18 @@ pub struct Known {
     /// Its name.
     pub name: String,
     /// Whether it has every write.
-    pub standing: Standing,
+    pub standing: MemberState,
     /// The last state that is known to be on it.
-    pub known: Point,
+    pub known: Generation,
     /// The last state that was sent to it.
-    pub sent: Point,
+    pub sent: Generation,
     /// Where it differs from those that are in sync; nowhere if it is one of them.
-    pub missing: Map,
+    pub missing: Bitmap,
 }
 
 /// Whether a member has every write that was answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Standing {
+pub enum MemberState {
     /// It has.
     InSync,
     /// It misses some.
@@ -179,8 +181,8 @@ impl Record {
             version: VERSION.into(),
             members: (self.members.len() as u16).into(),
             flags: (active | flush_failed).into(),
-            opening: self.point.opening.into(),
-            change: self.point.change.into(),
+            incarnation: self.generation.incarnation.into(),
+            events: self.generation.events.into(),
         };
         let sizes = Sizes {
             size: self.regions.size().into(),
@@ -195,7 +197,7 @@ impl Record {
         if !self.active.is_empty() {
             bytes.extend(self.active.encode());
         }
-        let partly = |map: &&Map| !map.is_empty() && map.len() < map.count();
+        let partly = |map: &&Bitmap| !map.is_empty() && map.len() < map.count();
         let maps = self.members.iter().map(|member| &member.missing).filter(partly);
         maps.for_each(|map| bytes.extend(map.encode()));
         bytes
@@ -227,7 +229,7 @@ impl Record {
         }
         maps.end()?;
         Ok(Self {
-            point: Point::new(header.opening.get(), header.change.get())?,
+            generation: Generation::new(header.incarnation.get(), header.events.get())?,
             regions,
             scrubbed,
             active,
@@ -279,16 +281,16 @@ impl<'b> Maps<'b> {
     }
 
     /// That of all; `there`: whether it has a region.
-    fn of_all(&mut self, there: bool) -> Result<Map, String> {
+    fn of_all(&mut self, there: bool) -> Result<Bitmap, String> {
         match (there, self.implied) {
-            (false, _) => Ok(Map::none(self.count)),
-            (true, true) => Ok(Map::all(self.count)),
+            (false, _) => Ok(Bitmap::none(self.count)),
+            (true, true) => Ok(Bitmap::all(self.count)),
             (true, false) => self.next(),
         }
     }
 
     /// The next one of a member, which misses some regions and not all.
-    fn of_some(&mut self) -> Result<Map, String> {
+    fn of_some(&mut self) -> Result<Bitmap, String> {
         let map = self.next()?;
         if map.len() == self.count {
             return Err(format!("a map of all {} regions", self.count));
@@ -296,13 +298,13 @@ impl<'b> Maps<'b> {
         Ok(map)
     }
 
-    fn next(&mut self) -> Result<Map, String> {
-        let length = Map::encoded_bytes(self.count);
+    fn next(&mut self) -> Result<Bitmap, String> {
+        let length = Bitmap::encoded_bytes(self.count);
         let Some((map, rest)) = self.bytes.split_at_checked(length) else {
             return Err(format!("{} bytes for a map of {length}", self.bytes.len()));
         };
         self.bytes = rest;
-        Map::decode(map, self.count)
+        Bitmap::decode(map, self.count)
     }
 
     fn end(self) -> Result<(), String> {
@@ -320,9 +322,9 @@ impl Known {
         Entry {
             name,
             standing: match self.standing {
-                Standing::InSync => 1,
-                Standing::Stale => 2,
-                Standing::Failed => 3,
+                MemberState::InSync => 1,
+                MemberState::Stale => 2,
+                MemberState::Failed => 3,
             },
             map: match self.missing.len() {
                 0 => MAP_OF_NONE,
@@ -342,22 +344,24 @@ impl Entry {
         let name = std::str::from_utf8(&self.name[..end]).ok().filter(|name| !name.is_empty());
         let name = name.ok_or("a member without a name")?.to_owned();
         let standing = match self.standing {
-            1 => Standing::InSync,
-            2 => Standing::Stale,
-            3 => Standing::Failed,
+            1 => MemberState::InSync,
+            2 => MemberState::Stale,
+            3 => MemberState::Failed,
             other => return Err(format!("standing {other} of {name:?}")),
         };
         if self.zero != [0; 6] {
             return Err(format!("bytes of no meaning at {name:?}"));
         }
         let missing = match (standing, self.map) {
-            (Standing::InSync, MAP_OF_NONE) => Map::none(maps.count),
-            (_, MAP_OF_NONE) if maps.implied => Map::all(maps.count),
-            (_, MAP_OF_NONE) => Map::none(maps.count),
-            (Standing::Stale | Standing::Failed, MAP_OF_ALL) if !maps.implied => {
-                Map::all(maps.count)
+            (MemberState::InSync, MAP_OF_NONE) => Bitmap::none(maps.count),
+            (_, MAP_OF_NONE) if maps.implied => Bitmap::all(maps.count),
+            (_, MAP_OF_NONE) => Bitmap::none(maps.count),
+            (MemberState::Stale | MemberState::Failed, MAP_OF_ALL) if !maps.implied => {
+                Bitmap::all(maps.count)
             }
-            (Standing::Stale | Standing::Failed, MAP_FOLLOWS) if !maps.implied => maps.of_some()?,
+            (MemberState::Stale | MemberState::Failed, MAP_FOLLOWS) if !maps.implied => {
+                maps.of_some()?
+            }
             (_, other) => return Err(format!("map {other} of {name:?}")),
         };
         let (known, sent) = (self.known.decode()?, self.sent.decode()?);
@@ -365,24 +369,24 @@ impl Entry {
     }
 }
 
-impl From<Point> for RawPoint {
-    fn from(point: Point) -> Self {
-        Self { opening: point.opening.into(), change: point.change.into() }
+impl From<Generation> for RawPoint {
+    fn from(generation: Generation) -> Self {
+        Self { incarnation: generation.incarnation.into(), events: generation.events.into() }
     }
 }
 
 impl RawPoint {
-    fn decode(&self) -> Result<Point, String> {
-        Point::new(self.opening.get(), self.change.get())
+    fn decode(&self) -> Result<Generation, String> {
+        Generation::new(self.incarnation.get(), self.events.get())
     }
 }
 
-impl Point {
-    fn new(opening: u64, change: u64) -> Result<Self, String> {
-        if change > CHANGE_MAX {
-            return Err(format!("change {change}; {CHANGE_MAX} is the highest"));
+impl Generation {
+    fn new(incarnation: u64, events: u64) -> Result<Self, String> {
+        if events > CHANGE_MAX {
+            return Err(format!("events {events}; {CHANGE_MAX} is the highest"));
         }
-        Ok(Self { opening, change })
+        Ok(Self { incarnation, events })
     }
 }
 
@@ -392,28 +396,28 @@ mod tests {
 
     /// Of five regions; the last member misses the first and the last of them.
     fn sample() -> Record {
-        let point = |opening, change| Point { opening, change };
+        let generation = |incarnation, events| Generation { incarnation, events };
         let map = |set: &[usize]| {
-            let mut map = Map::none(5);
+            let mut map = Bitmap::none(5);
             set.iter().for_each(|region| map.insert(*region));
             map
         };
         let member = |name: &str, standing, missing: &[usize]| Known {
             name: name.to_owned(),
             standing,
-            known: point(3, 4),
-            sent: point(5, 6),
+            known: generation(3, 4),
+            sent: generation(5, 6),
             missing: map(missing),
         };
         Record {
-            point: point(0x0102, 7),
+            generation: generation(0x0102, 7),
             regions: Regions::new(0x4800, 4096).unwrap(),
             scrubbed: Scrubbed { ended_unix_s: Some(0x6543), at: Some(0x4000) },
             active: map(&[1]),
             flush_failed: false,
             members: vec![
-                member("a", Standing::InSync, &[]),
-                member("b", Standing::Failed, &[0, 4]),
+                member("a", MemberState::InSync, &[]),
+                member("b", MemberState::Failed, &[0, 4]),
             ],
         }
     }
@@ -448,14 +452,14 @@ mod tests {
         put_members(&mut golden, 24);
         let record = Record::decode(&golden).unwrap();
         assert_eq!(record.regions, Regions::new(1 << 62, 1 << 62).unwrap());
-        assert_eq!(record.active, Map::all(1));
+        assert_eq!(record.active, Bitmap::all(1));
         let missing: Vec<_> = record.members.iter().map(|member| member.missing.len()).collect();
         assert_eq!(missing, [0, 1]);
         let points = |record: &Record| {
             let members = record.members.iter();
             members.map(|it| (it.name.clone(), it.standing, it.known, it.sent)).collect::<Vec<_>>()
         };
-        assert_eq!((record.point, points(&record)), (sample().point, points(&sample())));
+        assert_eq!((record.generation, points(&record)), (sample().generation, points(&sample())));
         golden[24 + 65] = 1;
         assert!(Record::decode(&golden).is_err(), "it has no maps");
         golden[24 + 65] = 0;
@@ -520,23 +524,23 @@ mod tests {
             let size = Regions::most(members) as u64 * 4096;
             let regions = Regions::new(size, 4096).unwrap();
             let missing = |n: usize| match n {
-                0 => Map::none(regions.count()),
+                0 => Bitmap::none(regions.count()),
                 // All but one, or it would not be written down.
                 _ => {
-                    let mut map = Map::all(regions.count());
+                    let mut map = Bitmap::all(regions.count());
                     map.remove(n);
                     map
                 }
             };
             let known = |n: usize| Known {
                 name: format!("{n}"),
-                standing: if n == 0 { Standing::InSync } else { Standing::Stale },
+                standing: if n == 0 { MemberState::InSync } else { MemberState::Stale },
                 missing: missing(n),
                 ..sample().members[0].clone()
             };
             let record = Record {
                 regions,
-                active: Map::all(regions.count()),
+                active: Bitmap::all(regions.count()),
                 members: (0..members).map(known).collect(),
                 ..sample()
             };

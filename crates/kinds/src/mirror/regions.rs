@@ -96,14 +96,14 @@ impl Regions {
 
 /// A set of regions.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Map {
+pub struct Bitmap {
     words: Vec<u64>,
     /// How many regions there are.
     count: usize,
     set: usize,
 }
 
-impl Map {
+impl Bitmap {
     /// No region of so many.
     pub fn none(count: usize) -> Self {
         Self { words: vec![0; count.div_ceil(64)], count, set: 0 }
@@ -257,8 +257,8 @@ impl Map {
 mod tests {
     use super::*;
 
-    fn map(count: usize, set: &[usize]) -> Map {
-        let mut map = Map::none(count);
+    fn map(count: usize, set: &[usize]) -> Bitmap {
+        let mut map = Bitmap::none(count);
         set.iter().for_each(|region| map.insert(*region));
         map
     }
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(Regions::usual(1 << 30, 2).region_bytes(), 1 << 20);
         assert_eq!(Regions::usual(REGION_BYTES_MAX, 8).count(), 2048);
         for members in 1..=8 {
-            let maps = Map::encoded_bytes(Regions::most(members)) * members;
+            let maps = Bitmap::encoded_bytes(Regions::most(members)) * members;
             assert!(Record::bytes_of(MEMBERS_MAX) + maps <= STATE_BYTES_MAX);
         }
         assert!(Regions::new(1, 4095).is_err() && Regions::new(1, 3 << 20).is_err());
@@ -293,8 +293,8 @@ mod tests {
         one.remove(64);
         assert_eq!(one, map(200, &[5, 63]));
         one.clear();
-        assert!(one.is_empty() && one == Map::none(200));
-        assert_eq!(Map::all(200).len(), 200);
+        assert!(one.is_empty() && one == Bitmap::none(200));
+        assert_eq!(Bitmap::all(200).len(), 200);
     }
 
     #[test]
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(map(25, &[3, 4, 24]).over(&small, &large), map(7, &[0, 1, 6]));
         assert_eq!(map(7, &[1, 6]).over(&large, &small), map(25, &[4, 5, 6, 7, 24]));
         let whole = Regions::new(REGION_BYTES_MAX, REGION_BYTES_MAX).unwrap();
-        assert_eq!(Map::all(1).over(&whole, &small), Map::all(25));
+        assert_eq!(Bitmap::all(1).over(&whole, &small), Bitmap::all(25));
         let shrunk = Regions::new(20 << 10, 4 << 10).unwrap();
         assert_eq!(map(25, &[3, 5, 24]).over(&small, &shrunk), map(5, &[3]));
     }
@@ -323,13 +323,13 @@ mod tests {
         for count in [1, 64, 65, 200] {
             let one = map(count, &[0, count - 1]);
             let bytes: Vec<u8> = one.encode().collect();
-            assert_eq!(Map::decode(&bytes, count), Ok(one));
-            assert!(Map::decode(&bytes[1..], count).is_err());
+            assert_eq!(Bitmap::decode(&bytes, count), Ok(one));
+            assert!(Bitmap::decode(&bytes[1..], count).is_err());
             assert!(
-                Map::decode(&vec![0; bytes.len()], count).is_err(),
+                Bitmap::decode(&vec![0; bytes.len()], count).is_err(),
                 "a map of none is not there"
             );
         }
-        assert!(Map::decode(&[0, 2, 0, 0, 0, 0, 0, 0], 9).is_err(), "there is no tenth of nine");
+        assert!(Bitmap::decode(&[0, 2, 0, 0, 0, 0, 0, 0], 9).is_err(), "there is no tenth of nine");
     }
 }

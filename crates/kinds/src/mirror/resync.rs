@@ -9,9 +9,9 @@ use block::{
 };
 
 use super::device::Inner;
-use super::ledger::Ledger;
 use super::member::{Member, State};
-use super::regions::Map;
+use super::regions::Bitmap;
+use super::superblock_writer::SuperblockWriter;
 
 /// After so many bytes the states of labels tell what was copied: a copy that ends there goes on from there.
 const UNTOLD_BYTES_MAX: u64 = 64 << 20;
@@ -29,7 +29,7 @@ struct Copy {
     /// Whether it is still the last thing that has happened to the member.
     begun: u64,
     /// Regions that were copied and that no state tells of.
-    copied: Map,
+    copied: Bitmap,
     done: u64,
     untold: u64,
     untold_most: u64,
@@ -107,7 +107,7 @@ impl Copy {
     /// Makes durable what was copied, and tells of it. Whether all is well.
     async fn tell(&mut self) -> bool {
         let Some(mirror) = self.goes_on() else { return false };
-        let Some(ledger) = &mirror.ledger else { return true };
+        let Some(writer) = &mirror.writer else { return true };
         let member = &mirror.members[self.index];
         if !seeded::on(Bug::ProgressEarly) {
             let flushed = member.lower.flush().await;
@@ -123,7 +123,7 @@ impl Copy {
         self.copied.clear();
         self.untold = 0;
         // Who cannot take it is out, and that is told to whoever relies on it.
-        let _ = mirror.write_next(ledger).await;
+        let _ = mirror.write_next(writer).await;
         true
     }
 }
@@ -215,13 +215,13 @@ impl Inner {
             index,
             // Taken out and brought back meanwhile, it misses what this copy has done already.
             begun: member.changes(),
-            copied: Map::none(self.regions.count()),
+            copied: Bitmap::none(self.regions.count()),
             done: 0,
             untold: 0,
             untold_most: UNTOLD_BYTES_MAX.min(all / UNTOLD_SHARE),
         };
         let waits = !seeded::on(Bug::CopyUntold);
-        let stays = self.ledger.as_ref().filter(|_| waits).map(Ledger::committed);
+        let stays = self.writer.as_ref().filter(|_| waits).map(SuperblockWriter::committed);
         let me = self.me.clone();
         self.env.spawn("a mirror's resync", async move {
             if let Some(stays) = stays {

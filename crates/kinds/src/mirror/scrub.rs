@@ -142,10 +142,10 @@ impl Inner {
     async fn tell_of_scrub(&self, part: ByteRange) {
         let share = (self.regions.size() / TOLD_SHARE).max(1);
         if part.start() / share != part.end() / share
-            && let Some(ledger) = &self.ledger
+            && let Some(writer) = &self.writer
         {
             // It costs reading again, and nothing else.
-            let _ = self.write_next(ledger).await;
+            let _ = self.write_next(writer).await;
         }
     }
 
@@ -163,9 +163,9 @@ impl Inner {
             if stopped { "stopped" } else { "all of it was read" }
         );
         self.tell(What::ScrubEnded, None, words);
-        if let Some(ledger) = &self.ledger {
+        if let Some(writer) = &self.writer {
             // As above.
-            let _ = self.write_next(ledger).await;
+            let _ = self.write_next(writer).await;
         }
     }
 

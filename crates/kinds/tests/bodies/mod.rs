@@ -5,7 +5,7 @@ use block::{Found, StoredState};
 use graph::spec::{Local, Spec};
 use kinds::crypt::slots::{KeySlots, STATE_BYTES};
 use kinds::mirror::opening::Members;
-use kinds::mirror::record::{CHANGE_MAX, Record, Standing};
+use kinds::mirror::record::{CHANGE_MAX, MemberState, Record};
 use kinds::mirror::regions::Regions;
 
 /// Key slots that anybody may have written: what is taken has one form, and stays within its limits.
@@ -57,7 +57,7 @@ pub fn mirror_records(data: &[u8]) {
         let written = record.encode();
         assert!(written == state.bytes || is_of_version_1, "what is taken would be written");
         assert!(Record::decode(&written).as_ref() == Ok(&record), "what is written is taken");
-        assert!(record.point.change <= CHANGE_MAX, "the next one has a number");
+        assert!(record.generation.events <= CHANGE_MAX, "the next one has a number");
     }
     let members = Members {
         names: MEMBERS[..count].to_vec(),
@@ -70,12 +70,12 @@ pub fn mirror_records(data: &[u8]) {
         may_degrade: bit(7),
     };
     let Ok(decision) = members.decide() else { return };
-    let readable = |n: usize| decision.standings[n] == Standing::InSync && found[n].present;
+    let readable = |n: usize| decision.standings[n] == MemberState::InSync && found[n].present;
     assert!((0..count).any(readable), "a mirror opens over somebody: {decision:?}");
-    assert!(decision.change <= CHANGE_MAX);
+    assert!(decision.events <= CHANGE_MAX);
     assert!(decision.scrubbed.at.is_none_or(|at| at <= 100 << 10), "{decision:?}");
     for (standing, missing) in decision.standings.iter().zip(&decision.missing) {
-        assert!(*standing != Standing::InSync || missing.is_empty(), "{decision:?}");
+        assert!(*standing != MemberState::InSync || missing.is_empty(), "{decision:?}");
         assert!(missing.next(13).is_none(), "{decision:?}");
     }
 }

@@ -66,7 +66,7 @@ pub use directory::Spec;
 pub use entry::{Entry, ObjectKind};
 pub use log::{Log, LogEntry};
 pub use open::{Options, Shape};
-pub use primaries::Standing;
+pub use primaries::CopyState;
 pub use transaction::{TRANSACTION_PAGES_MAX, Transaction};
 
 /// The number of an object, never used again in its vault.
@@ -132,7 +132,7 @@ impl Vault {
     }
 
     /// What has become of a copy, and why it was left behind if this process did it.
-    pub fn standing(&self, copy: usize) -> (Standing, Option<Error>) {
+    pub fn standing(&self, copy: usize) -> (CopyState, Option<Error>) {
         (self.0.primaries.standing(copy), self.0.primaries.fault(copy))
     }
 

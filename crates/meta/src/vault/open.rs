@@ -11,7 +11,7 @@ use super::data::Place;
 use super::directory::{Directory, SLOTS_PER_PAGE};
 use super::geometry::{Geometry, LOG_BYTES_MAX, LOG_BYTES_MIN, OBJECTS_MAX, SUPERBLOCKS};
 use super::page::PAGE_BYTES;
-use super::primaries::{Durable, Primaries, Primary, Standing};
+use super::primaries::{CopyState, Durable, Primaries, Primary};
 use super::replay;
 use super::superblock::{COPIES_MAX, Epoch, Position, Superblock, Wrong};
 use super::tree::{READS_MAX, Tree};
@@ -357,7 +357,7 @@ async fn gather(env: &Env, lowers: Vec<Option<Lower>>, options: &Options) -> Res
     }
     let here = |(copy, (lower, seen)): (usize, (Option<Lower>, Option<Seen>))| {
         let counts = current(copy) && seen.is_some();
-        let standing = if counts { Standing::Current } else { Standing::Behind };
+        let standing = if counts { CopyState::Current } else { CopyState::Behind };
         Primary::new(lower, standing, seen.map(|seen| seen.slot))
     };
     let members = lowers.into_iter().zip(seen).enumerate().map(here).collect();

@@ -13,7 +13,7 @@ use crate::io::{all_of, write_all};
 
 /// What of a copy counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Standing {
+pub enum CopyState {
     /// It has all that was committed.
     Current,
     /// It is being brought up to date, and takes part in all writes.
@@ -32,7 +32,7 @@ pub(super) struct Durable {
 
 pub(super) struct Primary {
     pub lower: Option<Lower>,
-    standing: Cell<Standing>,
+    standing: Cell<CopyState>,
     /// In which slot its newest superblock is; `None` if neither counts.
     slot: Cell<Option<usize>>,
     /// Why it was left behind.
@@ -57,7 +57,7 @@ pub(super) struct Primaries {
 }
 
 impl Primary {
-    pub fn new(lower: Option<Lower>, standing: Standing, slot: Option<usize>) -> Self {
+    pub fn new(lower: Option<Lower>, standing: CopyState, slot: Option<usize>) -> Self {
         let (standing, slot) = (Cell::new(standing), Cell::new(slot));
         Self { lower, standing, slot, fault: RefCell::default() }
     }
@@ -100,11 +100,11 @@ impl Primaries {
         self.members.len()
     }
 
-    pub fn standing(&self, copy: usize) -> Standing {
+    pub fn standing(&self, copy: usize) -> CopyState {
         self.members[copy].standing.get()
     }
 
-    pub fn set_standing(&self, copy: usize, standing: Standing) {
+    pub fn set_standing(&self, copy: usize, standing: CopyState) {
         self.members[copy].standing.set(standing);
     }
 
@@ -132,13 +132,13 @@ impl Primaries {
 
     /// Those that take part in writes.
     pub fn writing(&self) -> Vec<usize> {
-        let writes = |n: &usize| self.standing(*n) != Standing::Behind;
+        let writes = |n: &usize| self.standing(*n) != CopyState::Behind;
         (0..self.members.len()).filter(writes).collect()
     }
 
     /// Those that have all that was committed.
     pub fn current(&self) -> Vec<usize> {
-        let current = |n: &usize| self.standing(*n) == Standing::Current;
+        let current = |n: &usize| self.standing(*n) == CopyState::Current;
         (0..self.members.len()).filter(current).collect()
     }
 
@@ -179,7 +179,7 @@ impl Primaries {
     /// Takes a copy out. The others must hear of it before anything is answered: [`Self::settle`].
     pub fn fail(&self, copy: usize, error: &Error) {
         let member = &self.members[copy];
-        member.standing.set(Standing::Behind);
+        member.standing.set(CopyState::Behind);
         *member.fault.borrow_mut() = Some(error.clone());
     }
 

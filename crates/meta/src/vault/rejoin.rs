@@ -4,7 +4,7 @@ use block::{ByteRange, Error, ErrorKind, Lower, Op, Result};
 
 use super::geometry::{LOG_START, PageNumber};
 use super::page::PAGE_BYTES;
-use super::primaries::Standing;
+use super::primaries::CopyState;
 use super::superblock::Position;
 use super::{Inner, Vault, open};
 
@@ -22,15 +22,15 @@ impl Vault {
         let inner = &self.0;
         inner.check_writable()?;
         let lower = (copy < self.copies()).then(|| inner.primaries.lower(copy)).flatten();
-        let behind = lower.filter(|_| inner.primaries.standing(copy) == Standing::Behind);
+        let behind = lower.filter(|_| inner.primaries.standing(copy) == CopyState::Behind);
         let lower = behind.cloned().ok_or_else(|| {
             let words = format!("copy {copy} is not one that is here and was left behind");
             Error::new(ErrorKind::Invalid, words)
         })?;
         inner.blank(copy, &lower).await?;
         let joined = inner.join(copy, &lower).await;
-        if joined.is_err() && inner.primaries.standing(copy) == Standing::Joining {
-            inner.primaries.set_standing(copy, Standing::Behind);
+        if joined.is_err() && inner.primaries.standing(copy) == CopyState::Joining {
+            inner.primaries.set_standing(copy, CopyState::Behind);
         }
         joined
     }
@@ -60,7 +60,7 @@ impl Inner {
     async fn join(&self, copy: usize, lower: &Lower) -> Result<()> {
         {
             let _no_record = self.commits.logging.turn().await;
-            self.primaries.set_standing(copy, Standing::Joining);
+            self.primaries.set_standing(copy, CopyState::Joining);
         }
         // The log from here on is on the copy as well.
         self.checkpoint(true).await?;
@@ -74,17 +74,17 @@ impl Inner {
         self.commits.set_head(Position { epoch, ..self.commits.head() });
         self.primaries.flush().await;
         self.check_joining(copy)?;
-        self.primaries.set_standing(copy, Standing::Current);
+        self.primaries.set_standing(copy, CopyState::Current);
         self.checkpoint_alone(true).await?;
         match self.primaries.standing(copy) {
-            Standing::Current => Ok(()),
+            CopyState::Current => Ok(()),
             _ => self.check_joining(copy),
         }
     }
 
     fn check_joining(&self, copy: usize) -> Result<()> {
         match self.primaries.standing(copy) {
-            Standing::Joining => Ok(()),
+            CopyState::Joining => Ok(()),
             _ => Err(self.primaries.fault(copy).unwrap_or_else(|| {
                 Error::new(ErrorKind::Stopped, format!("copy {copy} was left behind again"))
             })),

@@ -1,7 +1,7 @@
 //! Copies that fail, are away, come back, or go their own ways.
 
 use block::{Env, ErrorKind};
-use meta::vault::{Options, Standing, Vault};
+use meta::vault::{CopyState, Options, Vault};
 use sim::SimWorld;
 
 use crate::disk::{Disk, Fails, Trace};
@@ -55,7 +55,7 @@ fn a_copy_that_fails_is_left_behind_durably_before_the_answer() {
             let (vault, disks, trace) = begin_large(&env, 2).await;
             disks[1].fails.set(fails);
             scene::run(&vault, &trace, 4, 4).await.unwrap();
-            assert_eq!(vault.standing(1).0, Standing::Behind);
+            assert_eq!(vault.standing(1).0, CopyState::Behind);
             assert!(vault.standing(1).1.is_some(), "it is known why");
             // Nothing more is needed: the process ends here.
             drop(vault);
@@ -63,7 +63,7 @@ fn a_copy_that_fails_is_left_behind_durably_before_the_answer() {
             let stale = Vault::open(&env, vec![None, Some(disks[1].lower())], &SMALL).await;
             assert_eq!(stale.err().unwrap().kind(), ErrorKind::Degraded, "case {number}");
             let vault = Vault::open(&env, some(&disks), &SMALL).await.unwrap();
-            assert_eq!(vault.standing(1).0, Standing::Behind, "the other one knows");
+            assert_eq!(vault.standing(1).0, CopyState::Behind, "the other one knows");
             assert_eq!(scene::shown(&vault).await.unwrap(), 4);
         });
     }
@@ -79,12 +79,12 @@ fn who_fails_in_a_checkpoint_is_left_behind_too() {
             disks[0].fails.set(Fails { writes_left: Some(writes), ..Fails::default() });
             vault.flush().await.unwrap();
             scene::run(&vault, &trace, 4, 9).await.unwrap();
-            assert_eq!(vault.standing(0).0, Standing::Behind, "after {writes} writes");
+            assert_eq!(vault.standing(0).0, CopyState::Behind, "after {writes} writes");
             drop(vault);
             disks[0].fails.set(Fails::default());
             let vault = Vault::open(&env, some(&disks), &SMALL).await.unwrap();
             assert_eq!(scene::shown(&vault).await.unwrap(), 9);
-            assert_eq!(vault.standing(0).0, Standing::Behind);
+            assert_eq!(vault.standing(0).0, CopyState::Behind);
         });
     }
 }
@@ -121,7 +121,7 @@ fn a_copy_comes_back_and_is_enough_alone() {
         assert_eq!(vault.rejoin(1).await.unwrap_err().kind(), ErrorKind::Io, "it still fails");
         disks[1].fails.set(Fails::default());
         vault.rejoin(1).await.unwrap();
-        assert_eq!(vault.standing(1).0, Standing::Current);
+        assert_eq!(vault.standing(1).0, CopyState::Current);
         scene::run(&vault, &trace, 31, 33).await.unwrap();
         drop(vault);
         let alone = vec![None, Some(disks[1].lower())];

@@ -8,7 +8,7 @@ use std::time::Duration;
 use block::{Env, Lower, Result};
 use kind::Value;
 use meta::vault::{
-    Array, Bitmap, Cell, Codec, Log, ObjectId, Options, Shape, Spec, Standing, Vault,
+    Array, Bitmap, Cell, Codec, CopyState, Log, ObjectId, Options, Shape, Spec, Vault,
 };
 use sim::draw::Stream;
 use sim::{Assembly, CutPolicy, DiskConfig, Faults, Profile, SimDisk, SimWorld};
@@ -268,7 +268,7 @@ impl Run {
         let lowers = self.lowers().into_iter().map(Some).collect();
         let looks = Options { read_only: true, ..DEGRADED };
         let vault = Vault::open(&self.world.env(), lowers, &looks).await.ok()?;
-        (0..vault.copies()).find(|copy| vault.standing(*copy).0 == Standing::Behind)
+        (0..vault.copies()).find(|copy| vault.standing(*copy).0 == CopyState::Behind)
     }
 
     async fn continue_alone(&self, copy: usize) -> Result<()> {
@@ -287,7 +287,7 @@ impl Run {
             let vault = self.open().await;
             self.check(&vault, what).await;
             for copy in 0..vault.copies() {
-                if vault.standing(copy).0 == Standing::Behind {
+                if vault.standing(copy).0 == CopyState::Behind {
                     vault.rejoin(copy).await.unwrap();
                     self.rejoins.set(self.rejoins.get() + 1);
                 }

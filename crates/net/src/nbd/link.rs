@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use block::env::{Address, Mono, Remains};
 use block::seeded::{self, Bug};
-use block::{ByteRange, Deadline, Env, Error, ErrorKind, FlushFault, Memory, Result, Standing};
+use block::{ByteRange, Deadline, Env, Error, ErrorKind, FlushFault, Memory, Reservation, Result};
 use crc_fast::{CrcAlgorithm, checksum};
 use wire::nbd::{ClientConfig, Command, CommandFlags, ExportFacts, TransmissionFlags};
 
@@ -82,7 +82,7 @@ pub(super) struct Link {
     open_changes: Cell<usize>,
     waiting: RefCell<Vec<Waker>>,
     /// For connecting again.
-    _reserve: Standing,
+    _reserve: Reservation,
     pub(super) deadline: Deadline,
     pub(super) log: Rc<Unflushed>,
     pub(super) flush_fault: FlushFault,

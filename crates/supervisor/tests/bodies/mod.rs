@@ -1,7 +1,7 @@
 //! What the fuzz targets run. `fuzz/` includes this file, and `fuzz_smoke.rs` runs it over a few thousand
 //! inputs in each `cargo test`.
 
-use supervisor::{Record, Words};
+use supervisor::{NotifyMessage, Record};
 
 /// A file of the state directory. What is understood is written again as it means.
 pub fn state_record(data: &[u8]) {
@@ -22,6 +22,6 @@ fn check(data: &[u8]) {
 
 /// What a worker says.
 pub fn keeper_words(data: &[u8]) {
-    let words = Words::parse(data);
+    let words = NotifyMessage::parse(data);
     assert!(words.name.len() <= data.len() * 3, "nothing is made up");
 }

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use block::Result;
-use kinds::mirror::record::{Record, Standing};
+use kinds::mirror::record::{MemberState, Record};
 use meta::{Area, Label};
 use sim::SimDisk;
 
@@ -37,11 +37,11 @@ impl Trial {
     /// The members that have every write for certain.
     fn whole(&self) -> Result<Vec<usize>, Failure> {
         let records = self.records()?;
-        let newest = records.iter().map(|(_, record)| record.point.change).max();
+        let newest = records.iter().map(|(_, record)| record.generation.events).max();
         let is_whole = |(n, record): &&(usize, Record)| {
             let own = record.member(&self.shape.member(*n));
-            Some(record.point.change) == newest
-                && own.is_some_and(|own| own.standing == Standing::InSync)
+            Some(record.generation.events) == newest
+                && own.is_some_and(|own| own.standing == MemberState::InSync)
         };
         Ok(records.iter().filter(is_whole).map(|(n, _)| *n).collect())
     }
@@ -56,7 +56,7 @@ impl Trial {
         let name = self.shape.member(disk);
         let alone = |record: &Record| {
             let others = record.members.iter().filter(|member| member.name != name);
-            others.map(|member| member.standing).all(|standing| standing != Standing::InSync)
+            others.map(|member| member.standing).all(|standing| standing != MemberState::InSync)
         };
         let (own, others): (Vec<_>, Vec<_>) =
             self.records()?.into_iter().partition(|(n, _)| *n == disk);

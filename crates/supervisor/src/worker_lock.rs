@@ -13,7 +13,7 @@ use rustix::io::Errno;
 const NUMBER_MAX_BYTES: u64 = 32;
 
 /// A seat that this process has.
-pub struct Seat(#[expect(dead_code, reason = "it is held, not read")] File);
+pub struct WorkerLock(#[expect(dead_code, reason = "it is held, not read")] File);
 
 /// Whether somebody has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,7 +24,7 @@ pub enum Sat {
     By(u32),
 }
 
-impl Seat {
+impl WorkerLock {
     /// Takes it.
     ///
     /// # Errors
@@ -87,13 +87,13 @@ mod tests {
     #[test]
     fn there_is_one_worker() {
         let path = std::env::temp_dir().join(format!("cairn-seat-{}", std::process::id()));
-        assert_eq!(Seat::sat(&path).unwrap(), Sat::No);
-        let seat = Seat::take(&path).unwrap();
-        assert_eq!(Seat::sat(&path).unwrap(), Sat::By(std::process::id()));
-        assert_eq!(Seat::take(&path).err().unwrap().kind(), ErrorKind::InUse);
+        assert_eq!(WorkerLock::sat(&path).unwrap(), Sat::No);
+        let seat = WorkerLock::take(&path).unwrap();
+        assert_eq!(WorkerLock::sat(&path).unwrap(), Sat::By(std::process::id()));
+        assert_eq!(WorkerLock::take(&path).err().unwrap().kind(), ErrorKind::InUse);
         drop(seat);
-        assert_eq!(Seat::sat(&path).unwrap(), Sat::No);
-        drop(Seat::take(&path).unwrap());
+        assert_eq!(WorkerLock::sat(&path).unwrap(), Sat::No);
+        drop(WorkerLock::take(&path).unwrap());
         std::fs::remove_file(&path).unwrap();
     }
 }

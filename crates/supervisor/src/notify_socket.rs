@@ -11,13 +11,13 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 
-use crate::words::{WORDS_MAX_BYTES, Words};
+use crate::notify_message::{NotifyMessage, WORDS_MAX_BYTES};
 
 /// With one message; what is more is closed.
 const FILES_MAX: usize = 4;
 
 /// A datagram socket in the file system.
-pub struct Ear {
+pub struct NotifySocket {
     socket: UnixDatagram,
     path: PathBuf,
     /// Which file it has made there.
@@ -25,9 +25,9 @@ pub struct Ear {
 }
 
 /// What was said, and the descriptor that came with it.
-pub type Heard = (Words, Option<OwnedFd>);
+pub type Heard = (NotifyMessage, Option<OwnedFd>);
 
-impl Ear {
+impl NotifySocket {
     /// Listens at `path`, in place of whoever did before: a worker that speaks to that path is heard here
     /// from now on.
     ///
@@ -65,7 +65,7 @@ impl Ear {
     }
 }
 
-impl Drop for Ear {
+impl Drop for NotifySocket {
     fn drop(&mut self) {
         // Another daemon's may be there by now.
         if id(&self.path).is_ok_and(|found| found == self.made) {
@@ -89,7 +89,7 @@ fn receive(socket: &UnixDatagram) -> io::Result<Heard> {
         RecvAncillaryMessage::ScmRights(mut files) => files.next(),
         _ => None,
     });
-    Ok((Words::parse(&bytes[..got.bytes]), file))
+    Ok((NotifyMessage::parse(&bytes[..got.bytes]), file))
 }
 
 #[cfg(test)]
@@ -97,7 +97,7 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixDatagram;
 
-    use super::{Ear, MaybeUninit, io};
+    use super::{MaybeUninit, NotifySocket, io};
 
     #[tokio::test]
     async fn the_newest_ear_at_a_path_hears() {
@@ -106,10 +106,10 @@ mod tests {
             let socket = UnixDatagram::unbound().unwrap();
             socket.send_to(words.as_bytes(), &path).unwrap();
         };
-        let first = Ear::open(&path).unwrap();
+        let first = NotifySocket::open(&path).unwrap();
         say("READY=1");
         assert!(first.hear().await.unwrap().0.ready);
-        let second = Ear::open(&path).unwrap();
+        let second = NotifySocket::open(&path).unwrap();
         drop(first);
         say("WATCHDOG=1");
         assert!(second.hear().await.unwrap().0.alive);
@@ -122,7 +122,7 @@ mod tests {
     async fn descriptors_come_with_their_words() {
         use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
         let path = std::env::temp_dir().join(format!("cairn-ear-with-{}", std::process::id()));
-        let ear = Ear::open(&path).unwrap();
+        let ear = NotifySocket::open(&path).unwrap();
         let socket = UnixDatagram::unbound().unwrap();
         socket.connect(&path).unwrap();
         let files = [socket.as_fd()];

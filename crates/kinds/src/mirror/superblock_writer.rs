@@ -15,16 +15,16 @@ use super::device::Inner;
 use super::intent::Intent;
 use super::member::{Member, State};
 use super::opening::Decision;
-use super::record::{Known, Point, Record, Standing};
+use super::record::{Generation, Known, MemberState, Record};
 use super::regions::Regions;
 use super::scrub::Scrubbed;
 
 /// The state that a mirror keeps in its members' labels.
-pub struct Ledger {
+pub struct SuperblockWriter {
     kept: Rc<dyn StateStore>,
     lineage: Rc<Lineage>,
     /// Of each member: what is known to be on it, and what was last sent there.
-    known: RefCell<Vec<(Point, Point)>>,
+    known: RefCell<Vec<(Generation, Generation)>>,
     pub intent: Intent,
     /// How long nobody has to have written to a region before it leaves the map.
     delay: Duration,
@@ -50,18 +50,18 @@ struct Durable {
 /// found, and what its predecessor has written comes before that, wherever it is.
 struct Lineage {
     /// Drawn by the first opening.
-    opening: u64,
+    incarnation: u64,
     /// The highest change.
-    change: Cell<u64>,
+    events: Cell<u64>,
     /// The last of these states that was sent to each member, by its name. It may be on a disk that has not acknowledged
     /// it.
-    sent: RefCell<BTreeMap<String, Point>>,
+    sent: RefCell<BTreeMap<String, Generation>>,
 }
 
-impl Ledger {
+impl SuperblockWriter {
     pub fn new(
         kept: Rc<dyn StateStore>,
-        opening: u64,
+        incarnation: u64,
         decision: &Decision,
         names: &[&str],
         regions: Regions,
@@ -69,10 +69,10 @@ impl Ledger {
     ) -> Self {
         let before = kept.handed_over().and_then(|left| left.downcast::<Lineage>().ok());
         let lineage = before.unwrap_or_else(|| {
-            let (change, sent) = Default::default();
-            Rc::new(Lineage { opening, change, sent })
+            let (events, sent) = Default::default();
+            Rc::new(Lineage { incarnation, events, sent })
         });
-        lineage.change.set(lineage.change.get().max(decision.change));
+        lineage.events.set(lineage.events.get().max(decision.events));
         let mut known = decision.known.clone();
         for ((_, sent), name) in known.iter_mut().zip(names) {
             let before = lineage.sent.borrow().get(*name).copied();
@@ -131,27 +131,27 @@ impl Ledger {
 
     /// The next state, sent to `ports`.
     fn next(&self, members: &[Member], ports: &[usize], scrubbed: Scrubbed) -> Record {
-        let Lineage { opening, change, sent } = &*self.lineage;
-        change.set(change.get() + 1);
-        let point = Point { opening: *opening, change: change.get() };
+        let Lineage { incarnation, events, sent } = &*self.lineage;
+        events.set(events.get() + 1);
+        let generation = Generation { incarnation: *incarnation, events: events.get() };
         let mut all = self.known.borrow_mut();
         for port in ports {
-            all[*port].1 = point;
-            sent.borrow_mut().insert(members[*port].lower.name().to_owned(), point);
+            all[*port].1 = generation;
+            sent.borrow_mut().insert(members[*port].lower.name().to_owned(), generation);
         }
-        let member = |(member, (known, sent)): (&Member, &(Point, Point))| Known {
+        let member = |(member, (known, sent)): (&Member, &(Generation, Generation))| Known {
             name: member.lower.name().to_owned(),
             standing: match member.state() {
-                State::InSync => Standing::InSync,
-                State::Copying | State::Stale | State::Spare => Standing::Stale,
-                State::Failed => Standing::Failed,
+                State::InSync => MemberState::InSync,
+                State::Copying | State::Stale | State::Spare => MemberState::Stale,
+                State::Failed => MemberState::Failed,
             },
             known: *known,
             sent: *sent,
             missing: member.missing(),
         };
         Record {
-            point,
+            generation,
             regions: *self.intent.regions(),
             scrubbed,
             active: self.intent.wanted(),
@@ -168,31 +168,31 @@ impl Inner {
     /// # Errors
     /// What the last member in sync says if nobody is left who could remember it.
     pub async fn remember(&self) -> Result<()> {
-        let Some(ledger) = &self.ledger else { return Ok(()) };
-        while !ledger.is_durable(&self.members) {
-            let _turn = ledger.turn.turn().await;
-            if ledger.is_durable(&self.members) {
+        let Some(writer) = &self.writer else { return Ok(()) };
+        while !writer.is_durable(&self.members) {
+            let _turn = writer.turn.turn().await;
+            if writer.is_durable(&self.members) {
                 break;
             }
-            self.write_state(ledger).await?;
+            self.write_state(writer).await?;
         }
         Ok(())
     }
 
     /// Writes the next state. The caller has the turn.
-    async fn write_state(&self, ledger: &Ledger) -> Result<()> {
-        let version = ledger.version(&self.members);
+    async fn write_state(&self, writer: &SuperblockWriter) -> Result<()> {
+        let version = writer.version(&self.members);
         let takes = |n: &usize| self.members[*n].state().takes_writes();
         let ports: Vec<usize> = (0..self.members.len()).filter(takes).collect();
-        let record = ledger.next(&self.members, &ports, self.scrubbing.told());
-        ledger.states.set(ledger.states.get() + 1);
-        let (mut kept, is_committed) = (false, ledger.kept.is_committed());
+        let record = writer.next(&self.members, &ports, self.scrubbing.told());
+        writer.states.set(writer.states.get() + 1);
+        let (mut kept, is_committed) = (false, writer.kept.is_committed());
         let mut result = Ok(());
-        for (port, answer) in ledger.kept.write(&ports, record.encode()).await {
+        for (port, answer) in writer.kept.write(&ports, record.encode()).await {
             match answer {
                 Ok(()) => {
                     if is_committed {
-                        ledger.known.borrow_mut()[port].0 = record.point;
+                        writer.known.borrow_mut()[port].0 = record.generation;
                     }
                     kept |= self.members[port].state() == State::InSync;
                 }
@@ -207,29 +207,29 @@ impl Inner {
         if !kept {
             return result.and(Err(self.nobody()));
         }
-        ledger.durable.set(Some(Durable { version, is_committed }));
-        ledger.intent.made_durable(record.active);
+        writer.durable.set(Some(Durable { version, is_committed }));
+        writer.intent.made_durable(record.active);
         Ok(())
     }
 
     /// Who cannot take a state is out at once, whoever else is awaited still.
     pub fn hear_of_failures(&self) {
-        let Some(ledger) = &self.ledger else { return };
+        let Some(writer) = &self.writer else { return };
         let me = self.me.clone();
         let told = move |port, error: &Error| {
             if let Some(mirror) = me.upgrade() {
                 mirror.retire(port, Member::words_of("its label", error));
             }
         };
-        ledger.kept.on_failure(self.deadline.clone(), Rc::new(told));
+        writer.kept.on_failure(self.deadline.clone(), Rc::new(told));
     }
 
     /// What was held back until the mirror is sure to stay is written once more: who could not take it is out.
     pub fn remember_when_sure(&self) {
-        let Some(ledger) = self.ledger.as_ref().filter(|ledger| !ledger.kept.is_committed()) else {
+        let Some(writer) = self.writer.as_ref().filter(|writer| !writer.kept.is_committed()) else {
             return;
         };
-        let (me, sure) = (self.me.clone(), ledger.kept.committed());
+        let (me, sure) = (self.me.clone(), writer.kept.committed());
         self.env.spawn("a mirror's beginning", async move {
             sure.await;
             if let Some(mirror) = me.upgrade() {
@@ -242,14 +242,14 @@ impl Inner {
     ///
     /// # Errors
     /// As [`Inner::remember`].
-    pub async fn write_next(&self, ledger: &Ledger) -> Result<()> {
-        let _turn = ledger.turn.turn().await;
-        self.write_state(ledger).await
+    pub async fn write_next(&self, writer: &SuperblockWriter) -> Result<()> {
+        let _turn = writer.turn.turn().await;
+        self.write_state(writer).await
     }
 
     /// The same, soon, for changes that nobody waits for.
     pub fn remember_soon(&self) {
-        if self.ledger.is_none() {
+        if self.writer.is_none() {
             return;
         }
         let me = self.me.clone();
@@ -269,39 +269,39 @@ impl Inner {
     /// # Errors
     /// As [`Inner::remember`].
     pub async fn announce(&self, range: ByteRange) -> Result<()> {
-        let Some(ledger) = &self.ledger else { return Ok(()) };
-        ledger.intent.count_write();
-        let is_known = || ledger.intent.covers(range) && ledger.is_durable(&self.members);
+        let Some(writer) = &self.writer else { return Ok(()) };
+        writer.intent.count_write();
+        let is_known = || writer.intent.covers(range) && writer.is_durable(&self.members);
         if is_known() {
             return Ok(());
         }
-        self.mark(ledger, range);
+        self.mark(writer, range);
         if seeded::on(Bug::RegionMarkedLate) {
             self.remember_soon();
             return Ok(());
         }
         while !is_known() {
             // Whoever waits for the turn meanwhile finds its own regions in the state that is written.
-            let _turn = ledger.turn.turn().await;
+            let _turn = writer.turn.turn().await;
             if is_known() {
                 break;
             }
-            self.write_state(ledger).await?;
+            self.write_state(writer).await?;
         }
         Ok(())
     }
 
     /// From now on there may be writes to a range; who takes none misses them.
-    fn mark(&self, ledger: &Ledger, range: ByteRange) {
-        ledger.intent.want(range);
-        let wanted = ledger.intent.wanted();
+    fn mark(&self, writer: &SuperblockWriter, range: ByteRange) {
+        writer.intent.want(range);
+        let wanted = writer.intent.wanted();
         for member in self.members.iter().filter(|member| !member.state().takes_writes()) {
             member.misses(&wanted);
         }
-        if ledger.intent.is_watched.replace(true) {
+        if writer.intent.is_watched.replace(true) {
             return;
         }
-        let (me, env, delay) = (self.me.clone(), self.env.clone(), ledger.delay);
+        let (me, env, delay) = (self.me.clone(), self.env.clone(), writer.delay);
         self.env.spawn("a mirror's map", async move {
             loop {
                 env.sleep(delay).await;
@@ -315,23 +315,23 @@ impl Inner {
 
     /// Takes regions out of the map that nobody writes to any more. Whether there are others left.
     async fn look_at_map(&self) -> bool {
-        let Some(ledger) = &self.ledger else { return false };
-        if self.closing.get() || !ledger.is_settled() {
+        let Some(writer) = &self.writer else { return false };
+        if self.closing.get() || !writer.is_settled() {
             return true;
         }
         let _one = self.underway.begin();
         let busy = |range| self.lock.is_wanted(range) && !seeded::on(Bug::RegionLeftBusy);
-        let quiet = ledger.intent.quiet(busy);
+        let quiet = writer.intent.quiet(busy);
         // What was written there is on all members before the map says that they are alike.
         if !quiet.is_empty() && (seeded::on(Bug::RegionUnflushed) || self.flush().await.is_ok()) {
-            let _turn = ledger.turn.turn().await;
-            if ledger.intent.leave(&quiet, busy) {
+            let _turn = writer.turn.turn().await;
+            if writer.intent.leave(&quiet, busy) {
                 // Whoever relies on the next state writes it again, and is told.
-                let _ = self.write_state(ledger).await;
+                let _ = self.write_state(writer).await;
             }
         }
-        let is_watched = !ledger.intent.is_empty();
-        ledger.intent.is_watched.set(is_watched);
+        let is_watched = !writer.intent.is_empty();
+        writer.intent.is_watched.set(is_watched);
         is_watched
     }
 }

@@ -44,7 +44,7 @@ impl Event {
 
 /// One message.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Words {
+pub struct NotifyMessage {
     /// The descriptor that comes with it is to be held.
     pub store: bool,
     /// Descriptors of that name are to be closed.
@@ -69,7 +69,7 @@ pub struct Words {
     pub event: Option<Event>,
 }
 
-impl Words {
+impl NotifyMessage {
     /// What a message says; what is not known in it says nothing.
     pub fn parse(bytes: &[u8]) -> Self {
         let mut words = Self::default();
@@ -110,16 +110,19 @@ mod tests {
 
     #[test]
     fn words_mean_what_the_document_says() {
-        let store = Words::parse(b"FDSTORE=1\nFDNAME=attached/home/vol/4096");
+        let store = NotifyMessage::parse(b"FDSTORE=1\nFDNAME=attached/home/vol/4096");
         assert!(store.store && !store.remove && store.name == "attached/home/vol/4096");
-        let remove = Words::parse(b"FDSTOREREMOVE=1\nFDNAME=listener");
+        let remove = NotifyMessage::parse(b"FDSTOREREMOVE=1\nFDNAME=listener");
         assert!(remove.remove && !remove.store && remove.name == "listener");
-        assert!(Words::parse(b"STATUS=well\nREADY=1\n").ready);
-        assert!(Words::parse(b"WATCHDOG=1").alive && Words::parse(b"STOPPING=1").stopping);
-        assert!(Words::parse(b"X_CAIRN_RENEWED=1").renewed);
-        assert!(Words::parse(b"X_CAIRN_LASTING=1").lasting);
+        assert!(NotifyMessage::parse(b"STATUS=well\nREADY=1\n").ready);
+        assert!(
+            NotifyMessage::parse(b"WATCHDOG=1").alive
+                && NotifyMessage::parse(b"STOPPING=1").stopping
+        );
+        assert!(NotifyMessage::parse(b"X_CAIRN_RENEWED=1").renewed);
+        assert!(NotifyMessage::parse(b"X_CAIRN_LASTING=1").lasting);
         for nothing in [&b""[..], b"READY", b"READY=0", b"EXIT_STATUS=256", b"\xff\xfe=1"] {
-            assert_eq!(Words::parse(nothing), Words::default());
+            assert_eq!(NotifyMessage::parse(nothing), NotifyMessage::default());
         }
     }
 
@@ -131,8 +134,8 @@ mod tests {
             arguments: vec!["failed".to_owned(), "EXIT_STATUS=3\nREADY=1".to_owned()],
             variables: BTreeMap::from([("CAIRN_WORDS".to_owned(), "\"".to_owned())]),
         };
-        let words = Words::parse(event.message().unwrap().as_bytes());
-        assert_eq!(words, Words { event: Some(event.clone()), ..Words::default() });
+        let words = NotifyMessage::parse(event.message().unwrap().as_bytes());
+        assert_eq!(words, NotifyMessage { event: Some(event.clone()), ..NotifyMessage::default() });
         let arguments = vec!["x".repeat(WORDS_MAX_BYTES)];
         assert_eq!(Event { arguments, ..event }.message(), None);
     }
@@ -140,10 +143,10 @@ mod tests {
     #[test]
     fn last_words_of_any_length_arrive() {
         let why = "a is missing\nerror: so is \"b\"";
-        let last = Words::parse(Words::last(4, why).as_bytes());
+        let last = NotifyMessage::parse(NotifyMessage::last(4, why).as_bytes());
         assert_eq!((last.exit, last.failure.as_deref()), (Some(4), Some(why)));
-        let long = Words::last(1, &"\u{1}".repeat(WORDS_MAX_BYTES));
+        let long = NotifyMessage::last(1, &"\u{1}".repeat(WORDS_MAX_BYTES));
         assert!(long.len() <= WORDS_MAX_BYTES);
-        assert!(Words::parse(long.as_bytes()).failure.is_some());
+        assert!(NotifyMessage::parse(long.as_bytes()).failure.is_some());
     }
 }
