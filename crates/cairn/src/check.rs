@@ -64,13 +64,13 @@ pub fn newest<'s>(seen: &[Seen<'s>]) -> Option<&'s Label> {
 }
 
 fn newest_of<'l>(labels: impl Iterator<Item = &'l Label>) -> Option<&'l Label> {
-    let counting = labels.filter(|label| !label.forming);
-    counting.max_by_key(|label| (label.epoch, label.round, label.sequence))
+    let counting = labels.filter(|label| !label.provisioning);
+    counting.max_by_key(|label| (label.epoch, label.broadcast, label.sequence))
 }
 
 /// A label that says something else of the graph than the one that counts, at the same change.
 pub fn apart<'s>(newest: &Label, seen: &[Seen<'s>]) -> Option<&'s Label> {
-    let mut others = seen.iter().map(|seen| seen.label).filter(|label| !label.forming);
+    let mut others = seen.iter().map(|seen| seen.label).filter(|label| !label.provisioning);
     others.find(|label| label.epoch == newest.epoch && label.spec != newest.spec)
 }
 
@@ -333,7 +333,7 @@ impl Checking<'_> {
     /// What a disk is to its graph, if that is worth a word.
     fn standing(&mut self, name: &str, place: &str, label: &Label, named: &Named) {
         if named.values().all(|known| known.disk != label.disk) {
-            let is = match label.forming {
+            let is = match label.provisioning {
                 true => "was to become a disk of this graph, and did not",
                 false => "is a disk of this graph no more",
             };

@@ -216,8 +216,8 @@ impl Graph<'_> {
         let newest = self.newest;
         let label = Label {
             epoch: newest.epoch,
-            round: newest.round,
-            complete: newest.complete,
+            broadcast: newest.broadcast,
+            acked_broadcast: newest.acked_broadcast,
             spec: newest.spec.clone(),
             past: newest.past.clone(),
             holder: newest.holder.clone(),

@@ -16,7 +16,7 @@ impl Engine {
         let answer = Rc::new(Answer::default());
         while let Err(back) = self.submit(node, op, answer.clone(), 0) {
             op = back;
-            self.room(node, &op).await;
+            self.wait_capacity(node, &op).await;
         }
         poll_fn(|cx| answer.poll(cx)).await
     }

@@ -302,12 +302,12 @@ impl Engine {
     ///
     /// # Errors
     /// `Limit` if there are too many nodes.
-    pub fn add_door(&self, node: NodeId) -> Result<NodeId> {
+    pub fn add_portal(&self, node: NodeId) -> Result<NodeId> {
         self.place(self.node(node))
     }
 
     /// From now on what is submitted to `door` goes to `node`. What was begun goes on where it is.
-    pub fn lead(&self, door: NodeId, node: NodeId) {
+    pub fn retarget(&self, door: NodeId, node: NodeId) {
         let node = self.node(node);
         self.0.nodes.borrow_mut()[door] = Some(node);
     }
@@ -356,7 +356,7 @@ impl Engine {
     ///
     /// # Errors
     /// The request itself, if its reserve is not to be had now: come back after
-    /// [`Engine::room`].
+    /// [`Engine::wait_capacity`].
     pub fn submit(&self, node: NodeId, op: Op, sink: Rc<dyn Sink>, token: u64) -> Result<(), Op> {
         let node = self.node(node);
         let checked = check(&node.info, &op);
@@ -385,7 +385,7 @@ impl Engine {
     }
 
     /// Waits until `op` may be admitted to `node`.
-    pub async fn room(&self, node: NodeId, op: &Op) {
+    pub async fn wait_capacity(&self, node: NodeId, op: &Op) {
         let reserve = self.node(node).reserve;
         let (need, scratch) = (reserve.slots, reserve.bytes_for(op));
         poll_fn(|cx| {
@@ -405,9 +405,9 @@ impl Engine {
 
     /// Lets no client's request begin for as long as what this answers is kept; those that come wait
     /// for room. What devices start themselves goes on.
-    pub fn hold(&self) -> Held {
+    pub fn suspend(&self) -> Suspended {
         self.0.slots_left.set(self.0.slots_left.get() - held_slots());
-        Held(self.clone())
+        Suspended(self.clone())
     }
 
     /// Waits until every client's request that was begun is answered.
@@ -633,9 +633,9 @@ impl Inner {
 }
 
 /// For as long as it is kept no client's request begins.
-pub struct Held(Engine);
+pub struct Suspended(Engine);
 
-impl Drop for Held {
+impl Drop for Suspended {
     fn drop(&mut self) {
         let Inner { slots_left, waiting, .. } = &*self.0.0;
         slots_left.set(slots_left.get() + held_slots());

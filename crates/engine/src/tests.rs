@@ -333,7 +333,7 @@ fn a_request_is_admitted_only_with_its_reserve() {
     let tokens: Vec<_> = (0..fit).map(|_| bench.submit(top, Op::Flush)).collect();
     let refused = bench.engine.submit(top, Op::Flush, bench.answers.clone(), u64::MAX);
     assert!(matches!(refused, Err(Op::Flush)));
-    let mut room = std::pin::pin!(bench.engine.room(top, &Op::Flush));
+    let mut room = std::pin::pin!(bench.engine.wait_capacity(top, &Op::Flush));
     let mut cx = Context::from_waker(Waker::noop());
     assert!(room.as_mut().poll(&mut cx).is_pending());
     disk.let_go();
@@ -384,7 +384,7 @@ fn a_request_is_admitted_only_with_its_buffers() {
     let mut scratch = std::pin::pin!(bench.pool.scratch(65536));
     assert!(scratch.as_mut().poll(&mut cx).is_ready(), "those that are admitted have it");
     let zero = zero();
-    let mut room = std::pin::pin!(bench.engine.room(top, &zero));
+    let mut room = std::pin::pin!(bench.engine.wait_capacity(top, &zero));
     assert!(room.as_mut().poll(&mut cx).is_pending());
     disk.let_go();
     bench.engine.turn();

@@ -317,7 +317,7 @@ fn long_discard_is_admitted_piece_by_piece() {
             &[0, 0, 64 << 20, PUNCH_AND_KEEP_SIZE].map(u64::to_ne_bytes).concat(),
         );
         env.sleep(Duration::from_millis(20)).await;
-        let held = engine.hold();
+        let held = engine.suspend();
         let drained = env.within(Duration::from_millis(200), engine.drained()).await;
         assert!(drained.is_some(), "it waits for one piece");
         env.sleep(Duration::from_millis(300)).await;

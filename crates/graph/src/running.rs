@@ -285,7 +285,7 @@ impl Graph {
             let known = before.and_then(|before| before.export(&export.name));
             export.node = match known {
                 Some(known) => known.node,
-                None => self.engine.add_door(export.behind)?,
+                None => self.engine.add_portal(export.behind)?,
             };
         }
         Ok(())
@@ -294,7 +294,7 @@ impl Graph {
     /// Leads whoever comes through its doors to this graph.
     pub(crate) fn lead_here(&self) {
         for export in &self.exports {
-            self.engine.lead(export.node, export.behind);
+            self.engine.retarget(export.node, export.behind);
         }
     }
 

@@ -76,8 +76,8 @@ struct Header {
     disk_name: [u8; NAME_BYTES_MAX],
     graph_name: [u8; NAME_BYTES_MAX],
     host: [u8; NAME_BYTES_MAX],
-    round: U64,
-    complete: U64,
+    broadcast: U64,
+    acked_broadcast: U64,
     rest: [u8; 152],
 }
 
@@ -193,7 +193,7 @@ impl Label {
 
     fn header(&self, length: usize, compatible: u64) -> Header {
         let open = if self.holder.is_some() { OPEN } else { 0 };
-        let forming = if self.forming { FORMING } else { 0 };
+        let provisioning = if self.provisioning { FORMING } else { 0 };
         let host = self.holder.as_ref().map_or("", |machine| &machine.host);
         Header {
             magic: MAGIC,
@@ -211,7 +211,7 @@ impl Label {
             data_start: DATA_START.into(),
             data_bytes: self.data_bytes.into(),
             written_unix_s: self.written_unix_s.into(),
-            state: (open | forming).into(),
+            state: (open | provisioning).into(),
             spec_bytes: (self.spec.len() as u32).into(),
             cells: (self.cells.len() as u32).into(),
             zero: 0.into(),
@@ -219,8 +219,8 @@ impl Label {
             disk_name: name_field(&self.disk_name),
             graph_name: name_field(&self.graph_name),
             host: name_field(host),
-            round: self.round.into(),
-            complete: self.complete.into(),
+            broadcast: self.broadcast.into(),
+            acked_broadcast: self.acked_broadcast.into(),
             rest: [0; 152],
         }
     }
@@ -263,8 +263,8 @@ impl Label {
         Ok(Self {
             sequence: header.sequence.get(),
             epoch: header.epoch.get(),
-            round: header.round.get(),
-            complete: header.complete.get(),
+            broadcast: header.broadcast.get(),
+            acked_broadcast: header.acked_broadcast.get(),
             disk: Uuid(header.disk),
             disk_name: name(&header.disk_name, "disk")?,
             graph: Uuid(header.graph),
@@ -273,7 +273,7 @@ impl Label {
             block_size: header.block_size.get(),
             written_unix_s: header.written_unix_s.get(),
             holder,
-            forming: state & FORMING != 0,
+            provisioning: state & FORMING != 0,
             spec: spec.to_owned(),
             cells,
             past: past.into(),
@@ -320,7 +320,7 @@ impl Header {
         if !(1..=COUNT_MAX).contains(&sequence) || epoch > COUNT_MAX {
             return Err(damaged(format_args!("sequence {sequence}, epoch {epoch}")));
         }
-        let (round, complete) = (self.round.get(), self.complete.get());
+        let (round, complete) = (self.broadcast.get(), self.acked_broadcast.get());
         if complete > round || round > COUNT_MAX {
             return Err(damaged(format_args!("round {round}, complete {complete}")));
         }

@@ -18,9 +18,9 @@ pub struct Label {
     pub epoch: u64,
     /// The last round that the disk was told of. A round is what the graph tells all of its disks: that it is
     /// opened, changed or closed.
-    pub round: u64,
+    pub broadcast: u64,
     /// The last round of which the disk knows that all others were told of it: who knows of less is older.
-    pub complete: u64,
+    pub acked_broadcast: u64,
     /// The disk.
     pub disk: Uuid,
     /// Its name in the spec.
@@ -38,7 +38,7 @@ pub struct Label {
     /// Who has it open, or had it open and did not close it.
     pub holder: Option<Machine>,
     /// Whether the graph is still being made: nothing was served yet.
-    pub forming: bool,
+    pub provisioning: bool,
     /// The graph, without anything local.
     pub spec: String,
     /// What devices keep, by their names.

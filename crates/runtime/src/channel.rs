@@ -14,7 +14,7 @@ use block::env::{Channel, Outcome, Ticket, stopped};
 use block::{Buf, Error, ErrorKind, Result};
 
 use crate::again::Again;
-use crate::side::Side;
+use crate::reactor::Reactor;
 use crate::slab::{Held, Op};
 use crate::store;
 use crate::sys;
@@ -32,7 +32,7 @@ fn resend() -> [u8; 16] {
 }
 
 struct Fuse {
-    side: Rc<Side>,
+    side: Rc<Reactor>,
     /// `None` once it is closed.
     file: RefCell<Option<Rc<OwnedFd>>>,
     name: Rc<str>,
@@ -44,7 +44,7 @@ struct Fuse {
 }
 
 /// Opens the device and mounts.
-pub(crate) fn mount(side: Rc<Side>, at: &Path) -> Result<Rc<dyn Channel>> {
+pub(crate) fn mount(side: Rc<Reactor>, at: &Path) -> Result<Rc<dyn Channel>> {
     let flags = libc::O_RDWR | libc::O_NONBLOCK;
     let file =
         sys::open(Path::new(DEVICE), flags, 0).map_err(|error| match error.raw_os_error() {
@@ -62,7 +62,7 @@ pub(crate) fn mount(side: Rc<Side>, at: &Path) -> Result<Rc<dyn Channel>> {
 /// The channel of a mount that another process has served. It goes on without counts where they cannot be
 /// kept: a request that ends whoever begins it is by far the less likely one.
 pub(crate) fn take_over(
-    side: Rc<Side>,
+    side: Rc<Reactor>,
     name: &str,
     at: &Path,
     counts: &Path,
@@ -75,7 +75,7 @@ pub(crate) fn take_over(
     Ok(Rc::new(Fuse { entrusted, again, ..Fuse::new(side, left.file, at) }))
 }
 
-fn not_counted(side: &Side, counts: &Path, error: &std::io::Error) {
+fn not_counted(side: &Reactor, counts: &Path, error: &std::io::Error) {
     side.note(&format!(
         "warning: {}: {error}: it is not counted how often requests come again. Next: \
                          make room in /run",
@@ -84,7 +84,7 @@ fn not_counted(side: &Side, counts: &Path, error: &std::io::Error) {
 }
 
 impl Fuse {
-    fn new(side: Rc<Side>, file: OwnedFd, at: &Path) -> Self {
+    fn new(side: Rc<Reactor>, file: OwnedFd, at: &Path) -> Self {
         let lacks = sys::set_io_flusher().err().map(|error| {
             format!(
                 "PR_SET_IO_FLUSHER: {error}: when memory is short, writes to the device may wait for \

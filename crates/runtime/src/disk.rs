@@ -10,7 +10,7 @@ use block::seeded::{self, Bug};
 use block::{Buf, BufPool, ByteRange, Error, ErrorKind, Extent, Result, State};
 
 use crate::opening::{self, Opened};
-use crate::side::Side;
+use crate::reactor::Reactor;
 use crate::slab::{Held, Op, Slot};
 use crate::sys;
 
@@ -38,7 +38,7 @@ pub(crate) struct Disk {
 
 /// The handle that [`block::Env::open`] gives.
 pub(crate) struct OpenDisk {
-    side: Rc<Side>,
+    side: Rc<Reactor>,
     disk: Rc<Disk>,
     file: Rc<OwnedFd>,
     // A description of its own, so that looking for extents moves nobody's position.
@@ -54,7 +54,7 @@ pub(crate) enum Step {
 }
 
 /// Opens a disk for `side`.
-pub(crate) fn open(side: Rc<Side>, open: &Open) -> Result<OpenDisk> {
+pub(crate) fn open(side: Rc<Reactor>, open: &Open) -> Result<OpenDisk> {
     let Opened { file, seeker, facts, inline, foreign, punch, zero_range } = opening::open(open)?;
     let is_file =
         sys::fstat(file.as_raw_fd()).is_ok_and(|now| now.st_mode & libc::S_IFMT == libc::S_IFREG);

@@ -18,10 +18,10 @@ mod executor;
 mod given;
 mod opening;
 mod papers;
+mod reactor;
 mod remains;
 mod ring;
 mod secrets;
-mod side;
 mod signals;
 mod slab;
 mod socket;
@@ -40,7 +40,7 @@ use std::time::Duration;
 use block::{BufPool, Env, Error, Result};
 
 use crate::executor::{MAIN, Queue, TaskWaker};
-use crate::side::Side;
+use crate::reactor::Reactor;
 
 pub use crate::bequest::{BEQUEST_MAX, bequeath, inherit_from};
 pub use crate::confine::confine;
@@ -92,7 +92,7 @@ impl Default for Config {
 
 /// One reactor on one thread. All that it runs stays on this thread.
 pub struct Core {
-    side: Rc<Side>,
+    side: Rc<Reactor>,
     env: Env,
     words: String,
     drain: Duration,
@@ -117,7 +117,7 @@ impl Core {
             threads => threads,
         };
         let pool = BufPool::new(config.pool_limit_bytes, config.pool_keep_bytes);
-        let side = Side::new(engine, queue, bell_end, pool, threads, spin, &config);
+        let side = Reactor::new(engine, queue, bell_end, pool, threads, spin, &config);
         let env = Env::new(side.clone());
         Ok(Self { side, env, words, drain: config.drain })
     }

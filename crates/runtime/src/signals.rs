@@ -8,7 +8,7 @@ use std::rc::Rc;
 use block::env::Ticket;
 use block::{Error, Result};
 
-use crate::side::Side;
+use crate::reactor::Reactor;
 use crate::slab::{Held, Op};
 use crate::sys;
 
@@ -20,7 +20,7 @@ const OF_A_KEEPER: [i32; 2] = [libc::SIGUSR1, libc::SIGUSR2];
 
 /// SIGINT, SIGTERM and SIGHUP, one after the other; those of a keeper too, if they are asked for.
 pub struct Signals {
-    side: Rc<Side>,
+    side: Rc<Reactor>,
     file: Rc<OwnedFd>,
     // Kept over a wait that was given up, so that no signal is lost with it.
     ticket: Option<Ticket>,
@@ -32,7 +32,7 @@ pub fn let_signals_through<T>(start: impl FnOnce() -> T) -> T {
 }
 
 impl Signals {
-    pub(crate) fn new(side: Rc<Side>, kept: bool) -> Result<Self> {
+    pub(crate) fn new(side: Rc<Reactor>, kept: bool) -> Result<Self> {
         let others: &[i32] = if kept { &OF_A_KEEPER } else { &[] };
         let file = sys::signalfd(&[&SIGNALS, others].concat())
             .map_err(|error| Error::io(&error, "taking over the signals"))?;

@@ -15,7 +15,7 @@ use std::time::Duration;
 use block::env::{Address, LISTENER, Listener, LocalFuture, Socket, Ticket, World, stopped};
 use block::{Buf, Env, Error, ErrorKind, Result};
 
-use crate::side::Side;
+use crate::reactor::Reactor;
 use crate::slab::{Held, Op};
 use crate::store;
 use crate::sys::{self, Peer, UNIX_PATH_MAX};
@@ -32,7 +32,7 @@ const KEEPALIVE_PROBES: i32 = 3;
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
 struct Connection {
-    side: Rc<Side>,
+    side: Rc<Reactor>,
     file: Rc<OwnedFd>,
     name: Rc<str>,
 }
@@ -80,7 +80,7 @@ impl Socket for Connection {
 
 /// Goes on with a connection of the process before. Whoever held it meanwhile gives it up first: the
 /// other end is to see when this process closes it.
-pub(crate) fn take(side: Rc<Side>, name: &str) -> Result<Rc<dyn Socket>> {
+pub(crate) fn take(side: Rc<Reactor>, name: &str) -> Result<Rc<dyn Socket>> {
     let left = store::take(|left| left.name == name).ok_or_else(|| {
         Error::new(ErrorKind::NotFound, format!("{name}: nobody has left it to this process"))
     })?;
@@ -122,7 +122,7 @@ fn unix_peer(path: &Path) -> Result<Peer> {
 }
 
 /// Connects, to the first of the host's addresses that answers.
-pub(crate) async fn connect(side: Rc<Side>, to: Address) -> Result<Rc<dyn Socket>> {
+pub(crate) async fn connect(side: Rc<Reactor>, to: Address) -> Result<Rc<dyn Socket>> {
     let peers = match &to {
         Address::Unix(path) => vec![unix_peer(path)?],
         Address::Tcp(host, port) => {
@@ -155,7 +155,7 @@ pub(crate) async fn connect(side: Rc<Side>, to: Address) -> Result<Rc<dyn Socket
     }))
 }
 
-async fn resolve(side: &Rc<Side>, host: &str, port: u16) -> Result<Vec<SocketAddr>> {
+async fn resolve(side: &Rc<Reactor>, host: &str, port: u16) -> Result<Vec<SocketAddr>> {
     if let Ok(ip) = host.parse::<IpAddr>() {
         return Ok(vec![(ip, port).into()]);
     }
@@ -177,7 +177,7 @@ fn no_address(host: &str, error: &io::Error) -> Error {
 }
 
 struct Listening {
-    side: Rc<Side>,
+    side: Rc<Reactor>,
     file: Rc<OwnedFd>,
     address: Address,
     // Whether this program has made it, now or in a process before this one.
@@ -196,7 +196,7 @@ struct Listening {
 struct Handle(Rc<Listening>);
 
 /// Listens; on a socket that was held for this process, if there is one for that address.
-pub(crate) fn listen(side: Rc<Side>, at: &Address) -> Result<Rc<dyn Listener>> {
+pub(crate) fn listen(side: Rc<Reactor>, at: &Address) -> Result<Rc<dyn Listener>> {
     let failed = |what: &str, error: &io::Error| Error::io(error, format_args!("{at}: {what}"));
     if let Some(left) = store::take(|left| is_bound_to(&left.file, at)) {
         sys::set_nonblocking(left.file.as_raw_fd(), side.nonblocking())
@@ -239,7 +239,12 @@ pub(crate) fn listen(side: Rc<Side>, at: &Address) -> Result<Rc<dyn Listener>> {
 }
 
 /// A listener on a socket that is bound to `at`; its file goes with it if we have made it.
-fn listening(side: Rc<Side>, file: OwnedFd, at: &Address, ours: bool) -> Result<Rc<dyn Listener>> {
+fn listening(
+    side: Rc<Reactor>,
+    file: OwnedFd,
+    at: &Address,
+    ours: bool,
+) -> Result<Rc<dyn Listener>> {
     let failed = |what: &str, error: &io::Error| Error::io(error, format_args!("{at}: {what}"));
     let fd = file.as_raw_fd();
     let made = match at {

@@ -59,7 +59,7 @@ impl Client {
 
     /// Waits until a request would be admitted.
     pub async fn room(&self, op: &Op) {
-        self.engine.room(self.node, op).await;
+        self.engine.wait_capacity(self.node, op).await;
     }
 
     /// Sends a request. It goes on whether or not somebody waits.

@@ -350,7 +350,7 @@ impl Serving {
         if !self.server.pause(deadline.since(self.env.now())).await {
             return Err(self.overdue(HAND_OVER));
         }
-        let held = self.engine.hold();
+        let held = self.engine.suspend();
         match self.within(deadline, self.flush()).await {
             Some(flushed) => flushed?,
             None => return Err(self.overdue(HAND_OVER)),

@@ -276,7 +276,7 @@ fn graphs(sights: Vec<Sight>, skipped: &[Skipped]) -> Vec<FoundGraph> {
 
 /// `None` if all of its disks are still being made.
 fn graph(name: String, uuid: Uuid, sights: Vec<Told>) -> Option<FoundGraph> {
-    let counting = sights.iter().filter(|sight| !sight.label.forming);
+    let counting = sights.iter().filter(|sight| !sight.label.provisioning);
     let newest = counting.max_by_key(|sight| (sight.label.epoch, sight.label.sequence));
     let newest = newest?;
     let file = format!("{} ({})", labels::name_of(&newest.label), newest.path.display());

@@ -428,7 +428,7 @@ impl Inner {
         }
         while let Err(back) = export.engine.submit(export.node, op, me.clone(), token as u64) {
             op = back;
-            export.engine.room(export.node, &op).await;
+            export.engine.wait_capacity(export.node, &op).await;
         }
     }
 

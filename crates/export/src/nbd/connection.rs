@@ -14,8 +14,8 @@ use engine::Sink;
 use wire::nbd::{CommandFlags, Reply, ReplyStyle, RequestHeader, Session};
 use wire::stream::{Batch, Outbox};
 
+use super::cancel::CancelToken;
 use super::command::{PREFETCH_BYTES, allocation, errno_of, is_zero, range_of};
-use super::gate::Gate;
 use super::{Export, Limits, Orphan};
 
 /// Answers of this length are sent while the next requests are carried out: client and server
@@ -35,9 +35,9 @@ pub struct Connection {
     pub names: Vec<String>,
     pub limits: Limits,
     /// Shut when no more requests are to begin.
-    pub gate: Rc<Gate>,
+    pub gate: Rc<CancelToken>,
     /// Shut when its client is gone and another one waits to be served.
-    pub gone: Gate,
+    pub gone: CancelToken,
     pub peers: Rc<Peers>,
     pending: RefCell<Pending>,
     outbox: RefCell<Outbox>,
@@ -141,7 +141,7 @@ impl Connection {
         session: Session,
         names: Vec<String>,
         limits: Limits,
-        gate: Rc<Gate>,
+        gate: Rc<CancelToken>,
         peers: Rc<Peers>,
     ) -> Result<Rc<Self>> {
         let outbox = RefCell::new(Outbox::new(export.env.pool())?);
@@ -152,7 +152,7 @@ impl Connection {
             names,
             limits,
             gate,
-            gone: Gate::default(),
+            gone: CancelToken::default(),
             peers,
             pending: RefCell::default(),
             outbox,

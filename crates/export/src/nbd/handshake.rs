@@ -59,7 +59,7 @@ impl Exports for Full {
 }
 
 /// What a client finds at the address where it connects.
-pub struct Door<'a> {
+pub struct ListenerPolicy<'a> {
     pub exports: &'a [Rc<Export>],
     /// So many connections are all; this one is too many.
     pub full: Option<usize>,
@@ -67,7 +67,7 @@ pub struct Door<'a> {
     pub tls: Option<&'a tls::Server>,
 }
 
-impl Door<'_> {
+impl ListenerPolicy<'_> {
     fn begin(&self) -> ServerHandshake {
         let limits = wire::nbd::Limits::default();
         match self.tls {
@@ -85,7 +85,7 @@ impl Door<'_> {
 pub async fn shake(
     env: &Env,
     socket: &mut Rc<dyn Socket>,
-    door: &Door<'_>,
+    door: &ListenerPolicy<'_>,
     inbox: &mut Inbox,
 ) -> Result<Option<(Session, Vec<String>)>, String> {
     let mut handshake = door.begin();

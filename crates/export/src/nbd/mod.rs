@@ -4,9 +4,9 @@
 //! the writer sends all answers that are ready with one system call. In between, a request belongs
 //! to the engine. So a client that pipelines pays for two system calls per batch, not per request.
 
+mod cancel;
 mod command;
 mod connection;
-mod gate;
 mod handshake;
 mod log;
 mod pause;

@@ -14,7 +14,7 @@ use super::server::{Paused, Server};
 const HANDSHAKES: Duration = Duration::from_millis(200);
 
 /// For clients to take their last answers.
-const FAREWELL: Duration = Duration::from_secs(1);
+const LINGER: Duration = Duration::from_secs(1);
 
 /// What a state has beside its connections.
 const STATE_BYTES: usize = 64;
@@ -65,9 +65,9 @@ impl Server {
             let gates = inner.gates.borrow().clone();
             gates.iter().filter_map(Weak::upgrade).for_each(|gate| gate.shut());
         }
-        if inner.env.within(FAREWELL, self.all_closed()).await.is_none() {
+        if inner.env.within(LINGER, self.all_closed()).await.is_none() {
             inner.peers.all().iter().for_each(|connection| connection.close());
-            return inner.env.within(FAREWELL, self.all_closed()).await.is_some();
+            return inner.env.within(LINGER, self.all_closed()).await.is_some();
         }
         true
     }

@@ -113,11 +113,11 @@ struct Reader<'a> {
     /// Of the request that is taken off the stream and not begun.
     head: Option<Head>,
     /// What of its payload was taken off, should it not begin any more.
-    put_back: Vec<u8>,
+    unread: Vec<u8>,
     /// When the first byte of an unfinished request was there.
     since: Option<Mono>,
     /// A receive into the inbox that was begun while a request waited at the fence.
-    hearing: Option<Ticket>,
+    pending_recv: Option<Ticket>,
     /// Whether payloads are handed on where they arrived: the device below does not care where that
     /// is, and so far has never held one longer than its call.
     in_place: bool,
@@ -132,9 +132,9 @@ impl<'a> Reader<'a> {
             inbox,
             early: Early { bytes: early, taken: 0 },
             head: None,
-            put_back: Vec::new(),
+            unread: Vec::new(),
             since: None,
-            hearing: None,
+            pending_recv: None,
             in_place: connection.export.info().buf_align == 1,
             is_last: false,
         }
@@ -211,7 +211,7 @@ impl<'a> Reader<'a> {
 
     /// Calls off the receive that is still on its way.
     async fn hear_the_last(&mut self) -> Step {
-        if let Some(ticket) = self.hearing.take() {
+        if let Some(ticket) = self.pending_recv.take() {
             match self.called_off(ticket).await? {
                 0 => return Ok(()),
                 n => self.inbox.arrived(n),
@@ -226,7 +226,7 @@ impl<'a> Reader<'a> {
         if let Some(head) = self.head.take() {
             unread.extend_from_slice(head.bytes());
         }
-        unread.append(&mut self.put_back);
+        unread.append(&mut self.unread);
         unread.extend_from_slice(&self.inbox.bytes());
         unread.extend_from_slice(self.early.rest());
         unread
@@ -243,7 +243,7 @@ impl<'a> Reader<'a> {
 
     /// Receives into the inbox; 0 at the end of the stream.
     async fn more(&mut self, begun: bool) -> Step<usize> {
-        let ticket = match self.hearing.take() {
+        let ticket = match self.pending_recv.take() {
             Some(ticket) => ticket,
             None => self.begin_hearing().await?,
         };
@@ -330,7 +330,7 @@ impl<'a> Reader<'a> {
             && let Err(end) = self.unfenced(touched).await
         {
             if header.command == Command::Write {
-                self.put_back = buf.map(|buf| buf.read().to_vec()).unwrap_or_default();
+                self.unread = buf.map(|buf| buf.read().to_vec()).unwrap_or_default();
             }
             return Err(end);
         }
@@ -347,21 +347,21 @@ impl<'a> Reader<'a> {
         let connection = self.connection.clone();
         let mut clear = pin!(connection.export.unfenced(touched));
         loop {
-            if self.hearing.is_none() && self.inbox.len() < INBOX_BYTES {
-                self.hearing = Some(self.begin_hearing().await?);
+            if self.pending_recv.is_none() && self.inbox.len() < INBOX_BYTES {
+                self.pending_recv = Some(self.begin_hearing().await?);
             }
             let heard = poll_fn(|cx| {
                 if clear.as_mut().poll(cx).is_ready() {
                     return Poll::Ready(None);
                 }
-                match &mut self.hearing {
+                match &mut self.pending_recv {
                     Some(ticket) => Pin::new(ticket).poll(cx).map(Some),
                     None => Poll::Pending,
                 }
             });
             let heard = unless_shut(&connection, self.is_last, heard).await?;
             let Some(outcome) = heard else { return Ok(()) };
-            self.hearing = None;
+            self.pending_recv = None;
             match outcome.result.map_err(|error| error.to_string())? {
                 0 => return Err("the client left while a request waited".to_owned().into()),
                 n => self.inbox.arrived(n),
@@ -416,7 +416,7 @@ impl<'a> Reader<'a> {
                 Ok(0) => return Err("the connection ended inside a payload".to_owned().into()),
                 Ok(n) => have += n,
                 Err(end) => {
-                    self.put_back = buf.read()[..have].to_vec();
+                    self.unread = buf.read()[..have].to_vec();
                     return Err(end);
                 }
             }
@@ -425,7 +425,7 @@ impl<'a> Reader<'a> {
     }
 
     async fn fill_more(&mut self, rest: Buf) -> Step<usize> {
-        if self.hearing.is_some() {
+        if self.pending_recv.is_some() {
             return Ok(self.more(true).await?.min(self.inbox.take_into(&rest)));
         }
         let ticket = self.recv(rest)?;
@@ -447,7 +447,7 @@ impl<'a> Reader<'a> {
                 Ok(_) => {}
                 Err(end) => {
                     // Whoever goes on refuses it too: nobody looks at these.
-                    self.put_back = vec![0; skipped];
+                    self.unread = vec![0; skipped];
                     return Err(end);
                 }
             }
@@ -489,7 +489,7 @@ impl<'a> Reader<'a> {
                 Ok(()) => return,
                 Err(back) => op = back,
             }
-            export.engine.room(export.node, &op).await;
+            export.engine.wait_capacity(export.node, &op).await;
         }
     }
 }

@@ -10,9 +10,9 @@ use block::env::{Listener, Socket};
 use wire::nbd::{Exports, Session};
 use wire::stream::Inbox;
 
+use super::cancel::CancelToken;
 use super::connection::{Connection, Peers};
-use super::gate::Gate;
-use super::handshake::{Door, Full, shake};
+use super::handshake::{Full, ListenerPolicy, shake};
 use super::log::Log;
 use super::reader::read;
 use super::writer::write;
@@ -22,7 +22,7 @@ use super::{Export, Limits};
 const REST: Duration = Duration::from_millis(100);
 
 /// At the end, for the last answers to leave.
-const FAREWELL: Duration = Duration::from_secs(1);
+const LINGER: Duration = Duration::from_secs(1);
 
 /// Why a connection is closed whose certificate was taken out of `clients`.
 const NOT_ADMITTED: &str = "its certificate is not admitted to this export any more";
@@ -41,7 +41,7 @@ pub(super) struct Inner {
     log: Log,
     pub(super) listeners: RefCell<Vec<Rc<dyn Listener>>>,
     /// Of every connection, in its handshake or after it.
-    pub(super) gates: RefCell<Vec<Weak<Gate>>>,
+    pub(super) gates: RefCell<Vec<Weak<CancelToken>>>,
     pub(super) peers: Rc<Peers>,
     /// Connections, in their handshake or after it.
     connections: Cell<usize>,
@@ -182,11 +182,11 @@ impl Server {
             }
         };
         let answered = self.0.env.within(limit, quiet).await.is_some();
-        if answered && self.0.env.within(FAREWELL, self.all_closed()).await.is_some() {
+        if answered && self.0.env.within(LINGER, self.all_closed()).await.is_some() {
             return (open.len(), true);
         }
         open.iter().for_each(|connection| connection.close());
-        let closed = self.0.env.within(FAREWELL, self.all_closed()).await;
+        let closed = self.0.env.within(LINGER, self.all_closed()).await;
         (open.len(), answered && closed.is_some())
     }
 
@@ -214,10 +214,10 @@ impl Server {
     }
 
     /// One connection more; its gate.
-    pub(super) fn count(&self) -> Rc<Gate> {
+    pub(super) fn count(&self) -> Rc<CancelToken> {
         let inner = &self.0;
         inner.connections.set(inner.connections.get() + 1);
-        let gate = Rc::new(Gate::default());
+        let gate = Rc::new(CancelToken::default());
         inner.gates.borrow_mut().retain(|gate| gate.strong_count() > 0);
         inner.gates.borrow_mut().push(Rc::downgrade(&gate));
         gate
@@ -249,7 +249,7 @@ impl Server {
     async fn shake_and_serve(
         &self,
         socket: &mut Rc<dyn Socket>,
-        gate: Rc<Gate>,
+        gate: Rc<CancelToken>,
         full: bool,
         tls: Option<&tls::Server>,
     ) -> Result<Option<Paused>, String> {
@@ -277,7 +277,7 @@ impl Server {
         &self,
         begin: Paused,
         inbox: Inbox,
-        gate: Rc<Gate>,
+        gate: Rc<CancelToken>,
     ) -> Result<Option<Paused>, String> {
         let Paused { export, socket, session, names, unread } = begin;
         let inner = &self.0;
@@ -327,13 +327,13 @@ impl Server {
         &self,
         socket: &mut Rc<dyn Socket>,
         exports: &[Rc<Export>],
-        gate: &Gate,
+        gate: &CancelToken,
         full: bool,
         tls: Option<&tls::Server>,
     ) -> Result<Option<(Session, Vec<String>, Inbox)>, String> {
         let inner = &self.0;
         let full = full.then_some(inner.limits.connections);
-        let door = Door { exports, full, tls };
+        let door = ListenerPolicy { exports, full, tls };
         let shaking = async {
             let inbox = Inbox::new(inner.env.pool()).await;
             let mut inbox = inbox.map_err(|error| error.to_string())?;

@@ -144,15 +144,15 @@ impl<'b> Binder<'b> {
             Sight::Label(label) => Some((n, &**label)),
             _ => None,
         });
-        let (forming, mut counting): (Vec<_>, Vec<_>) =
-            labels.partition(|(_, label)| label.forming);
+        let (provisioning, mut counting): (Vec<_>, Vec<_>) =
+            labels.partition(|(_, label)| label.provisioning);
         let newest = counting.iter().map(|(_, label)| *label).max_by_key(|label| label.epoch);
         let told = newest.and_then(|newest| Some((newest.graph, text::disks(&newest.spec).ok()?)));
         if let Some((graph, disks)) = told {
             let is_told = |label: &Label| {
                 label.graph == graph && disks.values().any(|known| known.disk == label.disk)
             };
-            counting.extend(forming.into_iter().filter(|(_, label)| is_told(label)));
+            counting.extend(provisioning.into_iter().filter(|(_, label)| is_told(label)));
         }
         counting.sort_by_key(|(n, _)| *n);
         counting
@@ -337,7 +337,9 @@ impl<'b> Binder<'b> {
             let known = remembered.get(name);
             let blank = match sight {
                 Sight::Blank | Sight::Holds(_) | Sight::Wrong(_) => true,
-                Sight::Label(label) => self.is_wiped(name) || label.forming && !self.is_bound(n),
+                Sight::Label(label) => {
+                    self.is_wiped(name) || label.provisioning && !self.is_bound(n)
+                }
                 // What the graph remembers is not made anew unasked.
                 Sight::ToBeMade => known.is_none() || self.is_wiped(name),
                 Sight::Missing(_) => false,

@@ -17,12 +17,12 @@ fn spec(disks: &[u8]) -> String {
     format!("name = \"g\"\n\n[disk]\n{}", disks.iter().map(disk).collect::<String>())
 }
 
-fn label(n: u8, forming: bool, epoch: u64, disks: &[u8]) -> Sight {
+fn label(n: u8, provisioning: bool, epoch: u64, disks: &[u8]) -> Sight {
     Sight::Label(Box::new(Label {
         sequence: 1,
         epoch,
-        round: 0,
-        complete: 0,
+        broadcast: 0,
+        acked_broadcast: 0,
         disk: uuid(n),
         disk_name: format!("d{n}"),
         graph: GRAPH,
@@ -31,7 +31,7 @@ fn label(n: u8, forming: bool, epoch: u64, disks: &[u8]) -> Sight {
         block_size: 512,
         written_unix_s: 0,
         holder: None,
-        forming,
+        provisioning,
         spec: spec(disks),
         cells: BTreeMap::new(),
         past: Default::default(),

@@ -56,7 +56,7 @@ pub fn objections<'p, 'l>(
                 labelled: *labelled,
                 present: label.is_some_and(|(_, is_there)| is_there),
                 clean: label.is_some_and(|(label, _)| label.holder.is_none()),
-                fresh: label.is_some_and(|(label, _)| label.forming),
+                fresh: label.is_some_and(|(label, _)| label.provisioning),
                 ..DiskLabel::default()
             };
             found(&labels.iter().map(closed).collect::<Vec<_>>(), states.collect())

@@ -50,8 +50,8 @@ impl Survey {
 /// The disks that are older than others: these were told of a round of which all were told, and that they know
 /// nothing of.
 pub fn older<'l>(labels: impl Iterator<Item = &'l Label> + Clone) -> BTreeSet<Uuid> {
-    let complete = labels.clone().map(|label| label.complete).max().unwrap_or(0);
+    let complete = labels.clone().map(|label| label.acked_broadcast).max().unwrap_or(0);
     let complete = if seeded::on(Bug::OlderServes) { 0 } else { complete };
     let complete = complete.saturating_sub(u64::from(seeded::on(Bug::OlderByOneServes)));
-    labels.filter(|label| label.round < complete).map(|label| label.disk).collect()
+    labels.filter(|label| label.broadcast < complete).map(|label| label.disk).collect()
 }

@@ -35,7 +35,7 @@ pub struct Labels {
     disks: BTreeMap<String, Disk>,
     epoch: u64,
     /// The round in which the disks are told of it.
-    round: u64,
+    broadcast: u64,
     spec: String,
     /// The specs before it, the newest first.
     past: Rc<[Past]>,
@@ -121,7 +121,7 @@ impl Survey {
         }
         let remembered = self.remembered(planned);
         let spec = text::write(planned, &remembered);
-        let round = self.labels().map(|label| label.round).max().unwrap_or(0);
+        let broadcast = self.labels().map(|label| label.broadcast).max().unwrap_or(0);
         let bound = std::mem::take(&mut self.binding.disks);
         let absent = bound.values().any(|bound| matches!(bound, Bound::Absent(_)));
         let epoch = self.binding.epoch + u64::from(absent || spec != self.binding.spec);
@@ -130,8 +130,8 @@ impl Survey {
         let draft = |name: &str, known: &Remembered| Label {
             sequence: 0,
             epoch,
-            round,
-            complete: 0,
+            broadcast,
+            acked_broadcast: 0,
             disk: known.disk,
             disk_name: name.to_owned(),
             graph,
@@ -140,7 +140,7 @@ impl Survey {
             block_size: known.block_size,
             written_unix_s: 0,
             holder: Some(self.opening.machine.clone()),
-            forming: true,
+            provisioning: true,
             spec: spec.clone(),
             cells: BTreeMap::new(),
             past: past.clone(),
@@ -167,7 +167,7 @@ impl Survey {
             opening: self.opening,
             disks,
             epoch,
-            round: round + 1,
+            broadcast: broadcast + 1,
             spec,
             past,
             keepers,
@@ -334,7 +334,7 @@ impl Survey {
         let open = look.open.clone().expect("its label was read");
         let (clean, data_bytes) = (label.holder.is_none(), self.data_bytes(n));
         let grown_from = self.grown.get(&n).map(|_| label.data_bytes);
-        let fresh = label.forming;
+        let fresh = label.provisioning;
         if look.overwritten.is_some() {
             overwritten::forget_copies(&mut label, planned);
         }
@@ -482,7 +482,7 @@ impl Labels {
     async fn tell(
         &self,
         which: impl Fn(&str) -> bool,
-        forming: impl Fn(&Disk) -> bool,
+        provisioning: impl Fn(&Disk) -> bool,
     ) -> Vec<Result<()>> {
         let disks = self.disks.iter().filter(|(name, _)| which(name));
         let writable = disks.filter_map(|(name, disk)| Some((name, disk, disk.writable()?)));
@@ -492,10 +492,10 @@ impl Labels {
                 name: name.clone(),
                 data_bytes: disk.data_bytes,
                 epoch: self.epoch,
-                round: self.round,
+                broadcast: self.broadcast,
                 spec: self.spec.clone(),
                 past: self.past.clone(),
-                forming: forming(disk),
+                provisioning: provisioning(disk),
                 keepers: self.keepers.clone(),
             };
             let slot = slot.clone();
@@ -542,13 +542,13 @@ impl Labels {
     /// # Errors
     /// What the first disk says that cannot be told.
     pub async fn made(&self) -> Result<()> {
-        let (round, is_complete) = (self.round, self.tells_all());
+        let (broadcast, is_complete) = (self.broadcast, self.tells_all());
         let told = self.disks.values().filter(|disk| disk.fresh || is_complete);
         let told = told.filter_map(Disk::writable).map(|slot| {
             update(slot, move |label| {
-                label.forming = false;
+                label.provisioning = false;
                 if is_complete {
-                    label.complete = round;
+                    label.acked_broadcast = broadcast;
                 }
             })
         });
@@ -580,7 +580,7 @@ impl Labels {
             opening: Opening { degraded: true, ..self.opening.clone() },
             disks: disks.collect(),
             epoch: failed.map_or(self.epoch, |failed| failed.epoch) + 1,
-            round: failed.map_or(self.round, |failed| failed.round) + 1,
+            broadcast: failed.map_or(self.broadcast, |failed| failed.broadcast) + 1,
             spec: self.spec.clone(),
             past: self.past.clone(),
             keepers: self.keepers.clone(),
@@ -666,11 +666,12 @@ impl Labels {
     /// # Errors
     /// What the first disk says that cannot be marked; the others are.
     pub async fn close(&self) -> Result<()> {
-        let round = self.round + 1;
-        self.close_those(|_| true, move |label| label.round = round).await?;
+        let broadcast = self.broadcast + 1;
+        self.close_those(|_| true, move |label| label.broadcast = broadcast).await?;
         if self.tells_all() {
             // It is closed in any case: this is for a copy of a disk from when it was in use.
-            let _ = self.close_those(|_| true, move |label| label.complete = round).await;
+            let _ =
+                self.close_those(|_| true, move |label| label.acked_broadcast = broadcast).await;
         }
         Ok(())
     }

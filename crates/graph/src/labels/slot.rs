@@ -16,12 +16,12 @@ pub struct News {
     pub name: String,
     pub data_bytes: u64,
     pub epoch: u64,
-    pub round: u64,
+    pub broadcast: u64,
     pub spec: String,
     /// The specs before it, the newest first.
     pub past: Rc<[Past]>,
     /// Whether the disk is being made still.
-    pub forming: bool,
+    pub provisioning: bool,
     /// The devices that keep something; nothing else is left of others.
     pub keepers: BTreeSet<String>,
 }
@@ -139,8 +139,8 @@ impl Slot {
         label.data_bytes = news.data_bytes;
         label.spec.clone_from(&news.spec);
         label.past = news.past.clone();
-        (label.epoch, label.round) = (news.epoch, label.round.max(news.round));
-        label.forming = news.forming;
+        (label.epoch, label.broadcast) = (news.epoch, label.broadcast.max(news.broadcast));
+        label.provisioning = news.provisioning;
     }
 
     /// Writes what a device keeps; or holds it back.

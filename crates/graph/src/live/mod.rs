@@ -226,7 +226,7 @@ impl Live {
         };
         let handovers =
             self.prepare(&old, &planned, labels.as_ref()).await.map_err(Unchanged::Failed)?;
-        let held = self.engine.hold();
+        let held = self.engine.suspend();
         let deadline = self.env.now().after(limit);
         self.quiet(&old, deadline).await.map_err(Unchanged::Failed)?;
         let stays = same::stays(&old.planned, &planned);
@@ -482,7 +482,7 @@ impl Live {
             let nothing = Rc::new(Absent::lost(&export.name, info));
             // There is room for a node: one was forgotten for each that was made.
             if let Ok(node) = self.engine.add_device(&export.name, nothing, &[]) {
-                self.engine.lead(export.node, node);
+                self.engine.retarget(export.node, node);
             }
         }
     }

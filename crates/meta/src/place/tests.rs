@@ -15,8 +15,8 @@ fn label(sequence: u64, spec_bytes: usize) -> Label {
     Label {
         sequence,
         epoch: 3,
-        round: 0,
-        complete: 0,
+        broadcast: 0,
+        acked_broadcast: 0,
         disk: Uuid([1; 16]),
         disk_name: "a".to_owned(),
         graph: Uuid([2; 16]),
@@ -25,7 +25,7 @@ fn label(sequence: u64, spec_bytes: usize) -> Label {
         block_size: 512,
         written_unix_s: 1_700_000_000 + sequence,
         holder: sequence.is_multiple_of(2).then(|| Machine::new("here", [7; 16])),
-        forming: false,
+        provisioning: false,
         // All of it changes with each generation, so that every sector of a mix would show.
         spec: char::from(b'a' + (sequence % 26) as u8).to_string().repeat(spec_bytes),
         cells: BTreeMap::from([cell(1), cell(2)]),

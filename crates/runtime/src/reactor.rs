@@ -37,7 +37,7 @@ const ROUNDS: usize = 8;
 const RANDOM_BATCH: usize = 32;
 
 /// Everything of one core.
-pub(crate) struct Side {
+pub(crate) struct Reactor {
     me: Weak<Self>,
     pub(crate) queue: Arc<Queue>,
     pub(crate) pool: BufPool,
@@ -67,7 +67,7 @@ fn clock() -> Mono {
     Mono(START.get_or_init(Instant::now).elapsed())
 }
 
-impl Side {
+impl Reactor {
     /// Tells the user something that does not stop anybody.
     pub(crate) fn note(&self, line: &str) {
         (self.note)(line);
@@ -400,7 +400,7 @@ impl Side {
     }
 }
 
-impl Tickets for Side {
+impl Tickets for Reactor {
     fn poll(&self, id: u64, cx: &mut Context<'_>) -> Poll<Outcome> {
         if self.lost.get() {
             return Poll::Ready(Outcome::bare(Err(env::stopped())));
@@ -421,7 +421,7 @@ impl Tickets for Side {
     }
 }
 
-impl World for Side {
+impl World for Reactor {
     fn now(&self) -> Mono {
         self.now.get()
     }

@@ -7,12 +7,12 @@ use std::task::{Poll, Waker};
 
 /// Whether more may come through a connection. Shut once, for good.
 #[derive(Default)]
-pub struct Gate {
+pub struct CancelToken {
     shut: Cell<bool>,
     waiting: RefCell<Option<Waker>>,
 }
 
-impl Gate {
+impl CancelToken {
     pub fn shut(&self) {
         self.shut.set(true);
         if let Some(waker) = self.waiting.take() {
