@@ -18,7 +18,7 @@ mod out;
 mod place;
 mod race;
 mod registry;
-mod remake;
+mod relabel;
 mod remote;
 mod running;
 mod scan;

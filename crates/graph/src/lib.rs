@@ -9,6 +9,6 @@ mod running;
 pub mod spec;
 
 pub use carried::Carried;
-pub use live::Live;
+pub use live::RunningGraph;
 pub use locate::Located;
 pub use running::{Export, Graph, Member};

@@ -10,7 +10,7 @@ const MAY_CALL_WORLD: &[&str] = &[
     "crates/cairn/src/main.rs",
     "crates/chaosdisk/src/lib.rs",
     "crates/house/src/lib.rs",
-    "crates/runtime/src/given.rs",
+    "crates/runtime/src/one_shot_keys.rs",
     "crates/runtime/src/lib.rs",
     "crates/supervisor/src/lib.rs",
     "crates/tls/src/tests.rs",

@@ -13,10 +13,10 @@ use std::rc::Rc;
 use block::env::{Channel, Outcome, Ticket, stopped};
 use block::{Buf, Error, ErrorKind, Result};
 
-use crate::again::Again;
+use crate::fdstore;
 use crate::reactor::Reactor;
+use crate::replay_counts::Again;
 use crate::slab::{Held, Op};
-use crate::store;
 use crate::sys;
 
 const DEVICE: &str = "/dev/fuse";
@@ -67,7 +67,7 @@ pub(crate) fn take_over(
     at: &Path,
     counts: &Path,
 ) -> Result<Rc<dyn Channel>> {
-    let left = store::take(|left| left.name == name).ok_or_else(|| {
+    let left = fdstore::take(|left| left.name == name).ok_or_else(|| {
         Error::new(ErrorKind::NotFound, format!("{name}: nobody has left it to this process"))
     })?;
     let again = Again::open(counts).inspect_err(|error| not_counted(&side, counts, error)).ok();
@@ -176,7 +176,7 @@ impl Channel for Fuse {
     }
 
     fn entrust(&self, name: &str) -> Result<bool> {
-        let held = store::entrust(name, self.file()?.as_fd())?;
+        let held = fdstore::entrust(name, self.file()?.as_fd())?;
         *self.entrusted.borrow_mut() = held.then(|| name.to_owned());
         Ok(held)
     }
@@ -187,7 +187,7 @@ impl Channel for Fuse {
 
     fn withdraw(&self) -> Result<()> {
         let name = self.entrusted.take();
-        name.map_or(Ok(()), |name| store::withdraw(&name))
+        name.map_or(Ok(()), |name| fdstore::withdraw(&name))
     }
 
     fn close(&self) -> Result<()> {

@@ -8,24 +8,24 @@
     reason = "this crate is the real side of Env: time, threads, files and sockets live here"
 )]
 
-mod again;
-mod bequest;
 mod channel;
 mod confine;
 mod disk;
 mod engine;
 mod executor;
-mod given;
+mod fd_passing;
+mod fdstore;
+mod memfd_state;
+mod one_shot_keys;
 mod opening;
-mod papers;
+mod persistent_memory;
 mod reactor;
-mod remains;
+mod replay_counts;
 mod ring;
 mod secrets;
 mod signals;
 mod slab;
 mod socket;
-mod store;
 mod sys;
 mod threads;
 mod timers;
@@ -42,14 +42,14 @@ use block::{BufPool, Env, Error, Result};
 use crate::executor::{MAIN, Queue, TaskWaker};
 use crate::reactor::Reactor;
 
-pub use crate::bequest::{BEQUEST_MAX, bequeath, inherit_from};
 pub use crate::confine::confine;
 pub use crate::engine::Engine;
-pub use crate::given::give_key;
-pub use crate::signals::{Signals, let_signals_through};
-pub use crate::store::{
+pub use crate::fd_passing::{BEQUEST_MAX, bequeath, inherit_from};
+pub use crate::fdstore::{
     INHERITED_MAX, NAME_MAX_BYTES, beat, entrust, inherit, take_all, tell_manager, withdraw,
 };
+pub use crate::one_shot_keys::give_key;
+pub use crate::signals::{Signals, let_signals_through};
 
 /// How a core is made.
 #[derive(Clone, Debug)]

@@ -23,13 +23,13 @@ use block::{Buf, BufPool, Error, ErrorKind, Event, Events, Mono, Result, Secret,
 use crate::Config;
 use crate::engine::{Answer, Running, Wait};
 use crate::executor::{MAIN, Queue, Tasks};
-use crate::remains::AllRemains;
+use crate::persistent_memory::AllRemains;
 use crate::secrets::{self, Keys};
 use crate::slab::{Held, Op, Polled, Slab, Slot};
 use crate::sys::{self, Call};
 use crate::timers::Timers;
 use crate::workers::{Home, Job, Workers};
-use crate::{channel, disk, given, opening, papers, socket, store};
+use crate::{channel, disk, fdstore, memfd_state, one_shot_keys, opening, socket};
 
 // So often the queue is run through before the kernel is asked again.
 const ROUNDS: usize = 8;
@@ -488,11 +488,11 @@ impl World for Reactor {
     }
 
     fn keep_secret(&self, who: &str, key: &Secret) -> Result<()> {
-        if self.by_hand { Ok(()) } else { given::keep(who, key) }
+        if self.by_hand { Ok(()) } else { one_shot_keys::keep(who, key) }
     }
 
     fn kept_secret(&self, who: &str) -> Result<Option<Secret>> {
-        given::kept(who)
+        one_shot_keys::kept(who)
     }
 
     fn pool(&self) -> &BufPool {
@@ -538,20 +538,20 @@ impl World for Reactor {
     }
 
     fn left(&self) -> Vec<String> {
-        store::names()
+        fdstore::names()
     }
 
     fn forsake(&self, name: &str) -> Result<()> {
-        while store::take(|left| left.name == name).is_some() {}
-        store::withdraw(name)
+        while fdstore::take(|left| left.name == name).is_some() {}
+        fdstore::withdraw(name)
     }
 
     fn leave(&self, name: &str, bytes: &[u8]) -> Result<bool> {
-        papers::leave(name, bytes)
+        memfd_state::leave(name, bytes)
     }
 
     fn take_bytes(&self, name: &str, most: usize) -> Result<Vec<u8>> {
-        papers::take(name, most)
+        memfd_state::take(name, most)
     }
 
     fn take_socket(&self, name: &str) -> Result<Rc<dyn Socket>> {
@@ -559,7 +559,7 @@ impl World for Reactor {
     }
 
     fn is_kept(&self) -> bool {
-        store::is_kept()
+        fdstore::is_kept()
     }
 
     fn remains(&self, name: &str, bytes: u64) -> Result<Remains> {
@@ -568,12 +568,12 @@ impl World for Reactor {
 
     fn entrust_remains(&self) -> Result<()> {
         self.remains.entrust_again()?;
-        given::entrust_again()
+        one_shot_keys::entrust_again()
     }
 
     fn forsake_remains(&self) -> Result<()> {
         let remains = self.remains.forsake();
-        given::forsake().and(remains)
+        one_shot_keys::forsake().and(remains)
     }
 
     fn take_over(&self, name: &str, at: &Path, counts: &Path) -> Result<Rc<dyn Channel>> {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use block::{Error, ErrorKind, KeySource, Result, SECRET_BYTES_MAX, Secret, Wanted};
 
-use crate::{given, sys};
+use crate::{one_shot_keys, sys};
 
 /// Whoever writes a key to a descriptor has this long from one byte to the next.
 const WRITER_WAIT: Duration = Duration::from_secs(60);
@@ -36,7 +36,7 @@ pub(crate) struct Keys {
 impl Keys {
     pub(crate) fn get(&self, wanted: &Wanted) -> Result<Secret> {
         if matches!(wanted.source, KeySource::Ask | KeySource::Fd(_)) {
-            if let Some(given) = given::given(&wanted.who)? {
+            if let Some(given) = one_shot_keys::given(&wanted.who)? {
                 return Ok(given);
             }
             if !self.by_hand {

@@ -15,9 +15,9 @@ use std::time::Duration;
 use block::env::{Address, LISTENER, Listener, LocalFuture, Socket, Ticket, World, stopped};
 use block::{Buf, Env, Error, ErrorKind, Result};
 
+use crate::fdstore;
 use crate::reactor::Reactor;
 use crate::slab::{Held, Op};
-use crate::store;
 use crate::sys::{self, Peer, UNIX_PATH_MAX};
 
 const BACKLOG: i32 = 128;
@@ -74,17 +74,17 @@ impl Socket for Connection {
     }
 
     fn entrust(&self, name: &str) -> Result<bool> {
-        store::entrust(name, self.file.as_fd())
+        fdstore::entrust(name, self.file.as_fd())
     }
 }
 
 /// Goes on with a connection of the process before. Whoever held it meanwhile gives it up first: the
 /// other end is to see when this process closes it.
 pub(crate) fn take(side: Rc<Reactor>, name: &str) -> Result<Rc<dyn Socket>> {
-    let left = store::take(|left| left.name == name).ok_or_else(|| {
+    let left = fdstore::take(|left| left.name == name).ok_or_else(|| {
         Error::new(ErrorKind::NotFound, format!("{name}: nobody has left it to this process"))
     })?;
-    store::take_from_manager(name)?;
+    fdstore::take_from_manager(name)?;
     sys::set_nonblocking(left.file.as_raw_fd(), side.nonblocking())
         .map_err(|error| Error::io(&error, format_args!("{name}: O_NONBLOCK")))?;
     let name = describe(&left.file).into();
@@ -198,7 +198,7 @@ struct Handle(Rc<Listening>);
 /// Listens; on a socket that was held for this process, if there is one for that address.
 pub(crate) fn listen(side: Rc<Reactor>, at: &Address) -> Result<Rc<dyn Listener>> {
     let failed = |what: &str, error: &io::Error| Error::io(error, format_args!("{at}: {what}"));
-    if let Some(left) = store::take(|left| is_bound_to(&left.file, at)) {
+    if let Some(left) = fdstore::take(|left| is_bound_to(&left.file, at)) {
         sys::set_nonblocking(left.file.as_raw_fd(), side.nonblocking())
             .map_err(|error| failed("O_NONBLOCK", &error))?;
         // One of another name is its owner's, with its file.
@@ -334,7 +334,7 @@ impl Listener for Handle {
     fn entrust(&self) -> Result<()> {
         let listening = &self.0;
         if listening.ours {
-            listening.entrusted.set(store::entrust(LISTENER, listening.file.as_fd())?);
+            listening.entrusted.set(fdstore::entrust(LISTENER, listening.file.as_fd())?);
         }
         Ok(())
     }
@@ -353,7 +353,7 @@ impl Listening {
         }
         if self.entrusted.get() {
             // All of that name go: listeners are closed together. One that stays is dead all the same.
-            let _ = store::withdraw(LISTENER);
+            let _ = fdstore::withdraw(LISTENER);
         }
         if let Some((path, device, inode)) = &self.made
             && std::fs::symlink_metadata(path)

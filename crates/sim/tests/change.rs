@@ -11,7 +11,7 @@ use block::{ByteRange, Control, ErrorKind, Op, Reason, StateStore};
 use common::{DATA_BYTES, LIMIT, NS_MAX, PIECE, Rig, moments, opening, piece, text};
 use export::nbd::{Export, Limits, Server};
 use graph::labels::Opening;
-use graph::live::{Live, Unchanged};
+use graph::live::{RunningGraph, Unchanged};
 use kinds::mirror::record::Record;
 use meta::Area;
 use net::nbd::Client as Connection;
@@ -200,7 +200,7 @@ fn a_device_that_is_made_anew_takes_no_commands() {
     let before = text(&[0, 1], false);
     let live = Rc::new(rig.open(&before));
     rig.pass(LIMIT);
-    let mirror = |live: &Live, control: &Control| {
+    let mirror = |live: &RunningGraph, control: &Control| {
         let now = live.now();
         now.graph.control(now.graph.member("m").unwrap(), control)
     };
@@ -325,7 +325,7 @@ fn what_a_label_is_told_meanwhile_stays() {
     };
     let changed = rig.world.block_on(changing).unwrap();
     changed.unwrap_or_else(|unchanged| panic!("{unchanged:?}"));
-    let states = |live: &Live| -> Vec<&'static str> {
+    let states = |live: &RunningGraph| -> Vec<&'static str> {
         let now = live.now();
         let report = now.graph.control(now.graph.member("m").unwrap(), &Control::Report).unwrap();
         report.members.iter().map(|member| member.state).collect()
@@ -483,7 +483,7 @@ fn start_rejects_migration_that_has_ended() {
     }
 }
 
-fn become_graph(rig: &Rig, live: &Live, text: &str) {
+fn become_graph(rig: &Rig, live: &RunningGraph, text: &str) {
     let change = async {
         let (turn, now) = (live.turn().await, live.now());
         let (planned, survey) = rig.look(text, opening(true), now.labels.as_ref()).await?;

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use block::{ByteRange, Control, JobCommand, Op};
 use common::{DATA_BYTES, LIMIT, NS_MAX, PIECE, Rig, moments, opening, text};
 use graph::labels::Opening;
-use graph::live::{Live, Unchanged};
+use graph::live::{RunningGraph, Unchanged};
 use sim::{Faults, Image};
 
 /// Up to so many writes that are not durable, every subset of them is looked at.
@@ -92,7 +92,7 @@ fn who_comes_up(state: &[Image], texts: &[String; 2]) -> [bool; 2] {
 }
 
 /// Until what moves bytes is done, if anything does.
-async fn moved(live: &Live) {
+async fn moved(live: &RunningGraph) {
     let now = live.now();
     if let Some(moving) = now.graph.member("move") {
         let done = now.graph.control_later(moving, &Control::Job(JobCommand::Wait)).await;
@@ -145,7 +145,7 @@ fn every_crash_over(rig: Rig, texts: [String; 2]) -> usize {
 /// Makes the graph another one.
 async fn change(
     rig: Rc<Rig>,
-    live: Rc<Live>,
+    live: Rc<RunningGraph>,
     to: String,
     ill: Option<usize>,
 ) -> Result<(), Unchanged> {
@@ -258,7 +258,7 @@ fn the_first_start_is_made_again() {
     let again = wanted.clone();
     let start = async move {
         let (planned, survey) = own.look(&wanted, opening(false), None).await?;
-        Live::open(&own.world.env(), &own.engine, planned, Some(survey)).await
+        RunningGraph::open(&own.world.env(), &own.engine, planned, Some(survey)).await
     };
     let mut seen = Seen::default();
     let live = moments(&rig, start, |images| {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use api::{Applied, ApplyRequest, ChangeLine, ResizeRequest};
 use graph::labels::{Opening, Survey, refuse_labelled};
-use graph::live::{Changes, Turn, Unchanged};
+use graph::live::{ChangeGuard, Changes, Unchanged};
 use graph::spec::{Planned, Spec};
 use kind::Bytes;
 
@@ -66,7 +66,7 @@ impl Serving {
     /// `moving`: whether the bytes of an export that would show others move, and how many a second at most.
     pub(super) async fn become_or_move(
         self: &Rc<Self>,
-        turn: &Turn,
+        turn: &ChangeGuard,
         mut spec: Spec,
         wipe: Vec<String>,
         moving: Option<Option<u64>>,
@@ -128,7 +128,7 @@ impl Serving {
 
     pub(super) async fn become_spec(
         &self,
-        turn: &Turn,
+        turn: &ChangeGuard,
         spec: Spec,
         anew: Anew,
         dry_run: bool,

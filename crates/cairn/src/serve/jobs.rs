@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use api::{Job, JobRequest, JobState, Problem};
 use block::{Control, JobCommand, Report};
-use graph::live::Turn;
+use graph::live::ChangeGuard;
 use graph::spec::{Move, Planned, Spec};
 use graph::{Graph, Member};
 
@@ -121,7 +121,7 @@ impl Serving {
         report.whole.into_iter().next().filter(|_| done)
     }
 
-    async fn leave(&self, turn: &Turn, moving: &Move, stays: &str) -> Result<()> {
+    async fn leave(&self, turn: &ChangeGuard, moving: &Move, stays: &str) -> Result<()> {
         let spec = self.spec.borrow().without_move(moving, stays);
         self.become_spec(turn, spec, Anew::default(), false).await.map(drop)
     }

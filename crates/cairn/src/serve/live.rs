@@ -10,7 +10,7 @@ use api::{
 };
 use block::env::LocalFuture;
 use block::{Control, Report, Verb};
-use graph::live::Now;
+use graph::live::Current;
 use graph::{Graph, Located, Member};
 
 use super::{Serving, events, keys};
@@ -205,7 +205,7 @@ fn health(graph: &Graph, devices: &[DeviceStatus]) -> Health {
 }
 
 impl Running {
-    fn now(&self) -> Rc<Now> {
+    fn now(&self) -> Rc<Current> {
         self.0.live.now()
     }
 

@@ -51,7 +51,7 @@ use clap::Args;
 use engine::Engine;
 use export::nbd::{CurrentTls, Export, Limits, Server};
 use graph::labels::{Opening, Survey, refuse_labelled};
-use graph::live::{Live, Now};
+use graph::live::{Current, RunningGraph};
 use graph::spec::{Known, Listen, Planned, Spec};
 use runtime::{Config, Core, Signals};
 
@@ -141,7 +141,7 @@ struct Prepared {
 pub struct Serving {
     env: Env,
     engine: Engine,
-    live: Live,
+    live: RunningGraph,
     server: Server,
     attachments: Attachments,
     /// Where clients reach it.
@@ -169,7 +169,8 @@ impl Serving {
         planned: &Planned,
         survey: Option<Survey>,
     ) -> Result<Self> {
-        let live = Live::open(env, engine, planned.clone(), survey).await.map_err(apply::told)?;
+        let live =
+            RunningGraph::open(env, engine, planned.clone(), survey).await.map_err(apply::told)?;
         let exports = offered(env, engine, &live.now(), &[]);
         let attachments = Attachments::new(env, &exports);
         let mut limits = Limits::default();
@@ -294,7 +295,7 @@ fn no_device(export: &str, failure: &Failure) -> String {
 }
 
 /// What clients are offered: an export that was there before is the same one.
-fn offered(env: &Env, engine: &Engine, now: &Now, before: &[Rc<Export>]) -> Vec<Rc<Export>> {
+fn offered(env: &Env, engine: &Engine, now: &Current, before: &[Rc<Export>]) -> Vec<Rc<Export>> {
     let export = |export: &graph::Export| {
         let clients = export.clients.as_deref();
         match before.iter().find(|known| known.name() == export.name) {

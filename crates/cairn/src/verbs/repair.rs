@@ -19,7 +19,7 @@ use crate::exit::{Exit, Failure, Result};
 use crate::labels::{machine, open_elsewhere};
 use crate::out::Form;
 use crate::registry::REGISTRY;
-use crate::remake::{Graph, Remake, Said, There};
+use crate::relabel::{Graph, Relabel, Said, There};
 use crate::scan;
 use crate::source::{is_spec, read_spec};
 
@@ -54,7 +54,7 @@ struct Plan {
     /// Disks of which a copy of the label is written anew from another copy.
     renew: Vec<String>,
     /// Disks that get their label back from what others know.
-    remake: Vec<Remake>,
+    remake: Vec<Relabel>,
     /// Disks that a spec names and that do not get it, and why.
     not: Vec<String>,
 }
@@ -272,7 +272,7 @@ async fn there(env: &Env, place: &str) -> Result<There> {
 }
 
 /// Writes a label where there is none.
-async fn remake_label(env: &Env, remake: &Remake) -> Result<()> {
+async fn remake_label(env: &Env, remake: &Relabel) -> Result<()> {
     let engine = Engine::new(env.pool());
     env.spawn("engine", engine.clone().drive());
     let node = wipe::open(Path::new(&remake.place), false, env, &engine).await?;
@@ -345,7 +345,7 @@ impl Plan {
     fn text(&self) -> String {
         let renew =
             self.renew.iter().map(|place| format!("would write the label on {place} anew\n"));
-        let remake = self.remake.iter().map(Remake::text);
+        let remake = self.remake.iter().map(Relabel::text);
         let not = self.not.iter().map(|why| format!("not repaired: {why}\n"));
         let text: String = renew.chain(remake).chain(not).collect();
         match text.is_empty() {

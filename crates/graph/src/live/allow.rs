@@ -3,12 +3,12 @@
 use block::{Control, Error, ErrorKind, Reason, Result};
 use kind::{Bytes, Maker, TRUST};
 
-use super::Now;
+use super::Current;
 use super::bytes::{self, Compared, Differs};
 use crate::spec::{Planned, PlannedNode};
 
 /// Whether the graph may become what `planned` says.
-pub fn allow(old: &Now, planned: &Planned, stays: &[Option<usize>]) -> Result<()> {
+pub fn allow(old: &Current, planned: &Planned, stays: &[Option<usize>]) -> Result<()> {
     for (index, node) in old.planned.nodes.iter().enumerate() {
         let kind = node.kind.maker;
         let forgets = matches!(kind, Maker::Stateful { bytes: Bytes::Replicated, .. });
@@ -61,7 +61,7 @@ pub fn allow(old: &Now, planned: &Planned, stays: &[Option<usize>]) -> Result<()
 }
 
 /// Tells of a device that runs, and one of its lowers, whether that one has all of its bytes now.
-fn having_all(old: &Now) -> impl Fn(&PlannedNode, &PlannedNode) -> bool {
+fn having_all(old: &Current) -> impl Fn(&PlannedNode, &PlannedNode) -> bool {
     |device, lower| {
         let Some(running) = old.graph.member(&device.name) else { return false };
         let report = old.graph.control(running, &Control::Report).unwrap_or_default();
@@ -72,7 +72,7 @@ fn having_all(old: &Now) -> impl Fn(&PlannedNode, &PlannedNode) -> bool {
 
 /// Whether a device of the new graph shows what one of the old graph shows now.
 pub fn shows(
-    old: &Now,
+    old: &Current,
     planned: &Planned,
     stays: &[Option<usize>],
     (before, after): (usize, usize),

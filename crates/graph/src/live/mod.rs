@@ -42,16 +42,16 @@ use bytes::Differs;
 pub use changes::{Changes, Line};
 
 /// A graph that is open, whatever becomes of it.
-pub struct Live {
+pub struct RunningGraph {
     env: Env,
     engine: Engine,
-    now: RefCell<Rc<Now>>,
+    now: RefCell<Rc<Current>>,
     /// One change after the other.
     turn: RangeLock,
 }
 
 /// What is open now.
-pub struct Now {
+pub struct Current {
     /// What it was built from.
     pub planned: Planned,
     /// Its devices: one for each node of the plan, in that order.
@@ -77,14 +77,14 @@ pub enum Unchanged {
 }
 
 /// For as long as it is kept, no other change begins.
-pub struct Turn(#[expect(dead_code, reason = "it is held, not read")] Locked);
+pub struct ChangeGuard(#[expect(dead_code, reason = "it is held, not read")] Locked);
 
 /// What devices that were closed have left.
 type Handovers = BTreeMap<(String, &'static str), Rc<dyn Any>>;
 
 /// A change that has closed what it is going to replace.
 struct Change<'c> {
-    old: &'c Now,
+    old: &'c Current,
     planned: &'c Planned,
     /// For each node of the plan: the member that stays.
     stays: Vec<Option<usize>>,
@@ -94,7 +94,7 @@ struct Change<'c> {
     handovers: Handovers,
 }
 
-impl Live {
+impl RunningGraph {
     /// Opens a graph.
     ///
     /// # Errors
@@ -119,7 +119,7 @@ impl Live {
         .await;
         match made {
             Ok(graph) => {
-                let now = RefCell::new(Rc::new(Now { planned, graph, labels }));
+                let now = RefCell::new(Rc::new(Current { planned, graph, labels }));
                 let (env, engine) = (env.clone(), engine.clone());
                 Ok(Self { env, engine, now, turn: RangeLock::new() })
             }
@@ -134,7 +134,7 @@ impl Live {
     }
 
     /// What is open now.
-    pub fn now(&self) -> Rc<Now> {
+    pub fn now(&self) -> Rc<Current> {
         self.now.borrow().clone()
     }
 
@@ -187,8 +187,8 @@ impl Live {
     }
 
     /// Waits until no change is under way. What a change begins with is looked at afterwards.
-    pub async fn turn(&self) -> Turn {
-        Turn(self.turn.turn().await)
+    pub async fn turn(&self) -> ChangeGuard {
+        ChangeGuard(self.turn.turn().await)
     }
 
     /// Makes the graph what `planned` says, `survey` having looked at its labelled disks, both in this
@@ -198,7 +198,7 @@ impl Live {
     /// Why it is not done; then all is as it was before, but for [`Unchanged::Lost`].
     pub async fn change(
         &self,
-        turn: &Turn,
+        turn: &ChangeGuard,
         planned: Planned,
         survey: Option<Survey>,
         limit: Duration,
@@ -209,10 +209,10 @@ impl Live {
     /// The same. Once it has happened `before_clients` is called, and then clients' requests begin again.
     ///
     /// # Errors
-    /// As [`Live::change`].
+    /// As [`RunningGraph::change`].
     pub async fn change_and(
         &self,
-        _turn: &Turn,
+        _turn: &ChangeGuard,
         planned: Planned,
         survey: Option<Survey>,
         limit: Duration,
@@ -237,7 +237,7 @@ impl Live {
         match self.replace(&mut change, deadline).await {
             Ok(graph) => {
                 self.shut(&old, |name| graph.export(name).is_none());
-                *self.now.borrow_mut() = Rc::new(Now { planned, graph, labels });
+                *self.now.borrow_mut() = Rc::new(Current { planned, graph, labels });
                 before_clients();
                 drop(held);
                 if let (Some(labels), Some(before)) = (&self.now().labels, &old.labels) {
@@ -252,7 +252,7 @@ impl Live {
     /// What takes long in devices that come in, while clients go on.
     async fn prepare(
         &self,
-        old: &Now,
+        old: &Current,
         planned: &Planned,
         labels: Option<&Labels>,
     ) -> Result<Handovers> {
@@ -296,7 +296,7 @@ impl Live {
     }
 
     /// The devices that have requests under way, in words: `a (file): 3`.
-    pub fn unanswered(&self, now: &Now) -> Vec<String> {
+    pub fn unanswered(&self, now: &Current) -> Vec<String> {
         let members = now.graph.members().iter();
         let waiting = members.filter_map(|member| {
             let requests = self.engine.counters(member.counted(), |counters| counters.in_flight());
@@ -337,7 +337,7 @@ impl Live {
     }
 
     /// Until every request of clients is answered and all that was answered is flushed.
-    async fn quiet(&self, old: &Now, deadline: Mono) -> Result<()> {
+    async fn quiet(&self, old: &Current, deadline: Mono) -> Result<()> {
         let quiet = async {
             self.engine.drained().await;
             if seeded::on(Bug::ChangeUnflushed) {
@@ -349,7 +349,7 @@ impl Live {
         self.env.within(left, quiet).await.unwrap_or_else(|| Err(self.overdue(old)))
     }
 
-    fn overdue(&self, old: &Now) -> Error {
+    fn overdue(&self, old: &Current) -> Error {
         let waiting = self.unanswered(old);
         let words = format!(
             "requests are not answered in time: {}; nothing was changed",
@@ -465,7 +465,7 @@ impl Live {
             Ok(()) => {
                 old.graph.leave(&graph);
                 let planned = old.planned.clone();
-                *self.now.borrow_mut() = Rc::new(Now { planned, graph, labels });
+                *self.now.borrow_mut() = Rc::new(Current { planned, graph, labels });
                 Unchanged::Failed(error)
             }
             Err(back) => {
@@ -476,7 +476,7 @@ impl Live {
     }
 
     /// Nothing is behind these doors any more but errors.
-    fn shut(&self, old: &Now, which: impl Fn(&str) -> bool) {
+    fn shut(&self, old: &Current, which: impl Fn(&str) -> bool) {
         for export in old.graph.exports().iter().filter(|export| which(&export.name)) {
             let info = self.engine.info(export.node);
             let nothing = Rc::new(Absent::lost(&export.name, info));

@@ -44,10 +44,10 @@ impl Vault {
     pub async fn check(&self) -> Result<Findings> {
         let mut findings = Findings { repairable: true, ..Findings::default() };
         let inner = &self.0;
-        for damaged in inner.primaries.damaged_superblocks().await? {
+        for damaged in inner.replicas.damaged_superblocks().await? {
             findings.note(format!("superblock on {damaged}; the other one counts"));
         }
-        let end = inner.primaries.geometry.all_pages();
+        let end = inner.replicas.geometry.all_pages();
         let mut number = 0;
         while number < end {
             // A checkpoint in the midst of it would move what is looked at.
@@ -74,7 +74,7 @@ impl Vault {
 
     async fn check_page(&self, number: u64, findings: &mut Findings) -> Result<()> {
         let inner = &self.0;
-        let pointer = match inner.tree.pointer(&inner.primaries, number).await {
+        let pointer = match inner.tree.pointer(&inner.replicas, number).await {
             Ok(None) => return Ok(()),
             Ok(Some(pointer)) => pointer,
             // The page of the map above it is told of where its own turn comes.
@@ -82,8 +82,8 @@ impl Vault {
         };
         findings.pages += 1;
         let mut right = 0;
-        for copy in inner.primaries.current() {
-            match inner.primaries.page_of(copy, number, &pointer).await {
+        for copy in inner.replicas.current() {
+            match inner.replicas.page_of(copy, number, &pointer).await {
                 Ok(Ok(_)) => right += 1,
                 Ok(Err(words)) => findings.note(format!("page {number} on {words}")),
                 Err(error) => findings.note(format!("page {number}: {error}")),
@@ -91,7 +91,7 @@ impl Vault {
         }
         if right == 0 {
             findings.repairable = false;
-        } else if right < inner.primaries.current().len() {
+        } else if right < inner.replicas.current().len() {
             inner.tree.note_mend(number);
         }
         Ok(())

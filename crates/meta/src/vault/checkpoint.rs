@@ -10,7 +10,7 @@ use block::{Child, Result};
 use super::Inner;
 use super::geometry::PageNumber;
 use super::page::{PAGE_BYTES, Page, Pointer};
-use super::primaries::Durable;
+use super::replicas::Durable;
 use super::superblock::Position;
 
 /// Pages that are written at once, to each copy.
@@ -38,10 +38,10 @@ impl Inner {
 
     /// Half of what may be changed is, or half of the log is full, or a copy has something wrong.
     pub(super) fn checkpoint_if_due(&self) {
-        let used = self.commits.head().offset - self.primaries.durable().tail.offset;
+        let used = self.commits.head().offset - self.replicas.durable().tail.offset;
         let cache = self.tree.cache.borrow();
         let due = cache.dirty() > cache.dirty_max() / 2
-            || used > self.primaries.geometry.log_bytes / 2
+            || used > self.replicas.geometry.log_bytes / 2
             || self.tree.has_to_mend();
         drop(cache);
         if due && self.failed.borrow().is_none() {
@@ -77,9 +77,9 @@ impl Inner {
     pub(super) async fn checkpoint_alone(&self, always: bool) -> Result<()> {
         let most = self.tree.cache.borrow().dirty_max() / 2;
         // What cannot be mended is lost; who reads it is told.
-        let _ = self.tree.mend(&self.primaries, most).await;
+        let _ = self.tree.mend(&self.replicas, most).await;
         let frozen = self.freeze();
-        let before = self.primaries.durable();
+        let before = self.replicas.durable();
         let moved = frozen.tail.offset != before.tail.offset;
         if !always && !moved && frozen.pages.is_empty() {
             return Ok(());
@@ -107,15 +107,15 @@ impl Inner {
         let next =
             Durable { checkpoint: before.checkpoint + 1, root: before.root, tail: frozen.tail };
         if seeded::on(Bug::LogTailEarly) {
-            self.primaries.publish(Durable { tail: frozen.tail, ..before }).await?;
+            self.replicas.publish(Durable { tail: frozen.tail, ..before }).await?;
         }
         let (root, map) = Climb::new(self, next.checkpoint).all(&frozen.pages).await?;
-        self.primaries.flush().await;
-        self.primaries.settle().await?;
+        self.replicas.flush().await;
+        self.replicas.settle().await?;
         if let Some(root) = root {
             self.tree.switch(root, map);
         }
-        self.primaries.publish(Durable { root: root.or(before.root), ..next }).await
+        self.replicas.publish(Durable { root: root.or(before.root), ..next }).await
     }
 }
 
@@ -133,7 +133,7 @@ struct Climb<'a> {
 
 impl<'a> Climb<'a> {
     fn new(vault: &'a Inner, checkpoint: u64) -> Self {
-        let open = vec![None; vault.primaries.geometry.root_level()];
+        let open = vec![None; vault.replicas.geometry.root_level()];
         let (map, window) = (Vec::new(), VecDeque::new());
         Self { vault, checkpoint, open, map, window, root: None }
     }
@@ -150,7 +150,7 @@ impl<'a> Climb<'a> {
             self.close(level).await?;
         }
         for begun in std::mem::take(&mut self.window) {
-            self.vault.primaries.finish(begun).await;
+            self.vault.replicas.finish(begun).await;
         }
         Ok((self.root, self.map))
     }
@@ -158,8 +158,8 @@ impl<'a> Climb<'a> {
     /// Writes a page to the home that is not in use, and has its parent say so.
     async fn put(&mut self, level: usize, number: PageNumber, mut page: Page) -> Result<()> {
         let other = |pointer: Option<Pointer>| pointer.map_or(0, |pointer| 1 - pointer.home);
-        let Some((parent, place)) = self.vault.primaries.geometry.parent(number) else {
-            let now = self.vault.tree.pointer(&self.vault.primaries, number).await?;
+        let Some((parent, place)) = self.vault.replicas.geometry.parent(number) else {
+            let now = self.vault.tree.pointer(&self.vault.replicas, number).await?;
             self.root = Some(page.seal(self.checkpoint, other(now)));
             return self.write(number, &page, other(now)).await;
         };
@@ -175,7 +175,7 @@ impl<'a> Climb<'a> {
             return Ok(());
         }
         self.close(level).await?;
-        self.vault.tree.ensure(&self.vault.primaries, number).await?;
+        self.vault.tree.ensure(&self.vault.replicas, number).await?;
         let cache = self.vault.tree.cache.borrow();
         let page = cache.peek(number).expect("it was just made sure");
         self.open[level] = Some((number, Page::clone(page)));
@@ -190,17 +190,17 @@ impl<'a> Climb<'a> {
 
     async fn write(&mut self, number: PageNumber, page: &Page, home: usize) -> Result<()> {
         let vault = self.vault;
-        if number >= vault.primaries.geometry.pages {
+        if number >= vault.replicas.geometry.pages {
             // Until it is there, nobody may look for it there.
             vault.tree.cache.borrow_mut().renew(number, page);
         }
         let buf = vault.env.pool().scratch(PAGE_BYTES).await?;
         buf.write().copy_from_slice(page.bytes());
-        let at = vault.primaries.geometry.home(number, home);
-        self.window.push_back(vault.primaries.start_write(at, &buf));
+        let at = vault.replicas.geometry.home(number, home);
+        self.window.push_back(vault.replicas.start_write(at, &buf));
         if self.window.len() > WINDOW {
             let oldest = self.window.pop_front().expect("it is full");
-            vault.primaries.finish(oldest).await;
+            vault.replicas.finish(oldest).await;
         }
         Ok(())
     }

@@ -208,7 +208,7 @@ impl Inner {
 
     /// Room for what the transaction changes, and its pages in memory.
     async fn admit(&self, transaction: &Transaction) -> Result<Pages> {
-        let most = self.primaries.geometry.record_bytes_max() as usize / 2 - RECORD_HEADER_BYTES;
+        let most = self.replicas.geometry.record_bytes_max() as usize / 2 - RECORD_HEADER_BYTES;
         if transaction.changes.len() > most {
             let words = format!(
                 "a transaction of {} bytes; {most} are possible with this log: split it",
@@ -225,7 +225,7 @@ impl Inner {
         }
         let mut pages = self.reserve(wanted.len(), dirty_max).await?;
         for (number, owner) in wanted {
-            self.tree.ensure(&self.primaries, number).await?;
+            self.tree.ensure(&self.replicas, number).await?;
             // It may be gone by now, and the page another's.
             transaction.entry_now(owner)?;
             let mut cache = self.tree.cache.borrow_mut();
@@ -285,7 +285,7 @@ impl Inner {
         if queue.is_empty() && !lazy_due {
             return (commits.seal_due.take() && commits.unproven.take()).then(Group::default);
         }
-        let most = self.primaries.geometry.record_bytes_max() as usize;
+        let most = self.replicas.geometry.record_bytes_max() as usize;
         let mut group = self.lazy_group(most / 2);
         let mut bytes = RECORD_HEADER_BYTES + group.lazy.len();
         while let Some(next) = queue.front()
@@ -329,24 +329,24 @@ impl Inner {
         let room = |tail: u64| {
             let used = self.commits.head.get().offset - tail;
             let record = if seeded::on(Bug::RoomForNothing) { 0 } else { padded as u64 };
-            used + record <= self.primaries.geometry.log_bytes
+            used + record <= self.replicas.geometry.log_bytes
         };
-        if !room(self.primaries.durable().tail.offset) {
+        if !room(self.replicas.durable().tail.offset) {
             if group.is_empty() {
                 return Ok(());
             }
             self.commits.count(|counters| counters.waited += 1);
             self.checkpoint(false).await?;
         }
-        let at = Position { epoch: self.primaries.epoch().number, ..self.commits.head.get() };
+        let at = Position { epoch: self.replicas.epoch().number, ..self.commits.head.get() };
         let head = self.write_record(at, group.count, &parts, padded).await?;
         if group.is_empty() {
-            return self.primaries.settle().await;
+            return self.replicas.settle().await;
         }
         if !seeded::on(Bug::CommitBeforeFlush) {
             self.flush_with_data(group).await?;
         }
-        self.primaries.settle().await?;
+        self.replicas.settle().await?;
         self.commits.head.set(head.next());
         self.commits.last.set(self.env.now());
         self.commits.unproven.set(true);
@@ -360,13 +360,13 @@ impl Inner {
     /// Flushes the record and the data that it names, all at once.
     async fn flush_with_data(&self, group: &Group) -> Result<()> {
         let Some(place) = &self.data else {
-            self.primaries.flush().await;
+            self.replicas.flush().await;
             return Ok(());
         };
         let named = group.pending.iter().flat_map(|pending| pending.named.iter().copied());
         let named: Vec<_> = named.collect();
         let beside = if named.is_empty() { None } else { place.start_flush() };
-        self.primaries.flush().await;
+        self.replicas.flush().await;
         if let Some(flush) = beside {
             flush.await.result?;
         }
@@ -382,17 +382,17 @@ impl Inner {
         padded: usize,
     ) -> Result<Head> {
         let buf = self.env.pool().scratch(padded).await?;
-        let head = record::encode(self.primaries.vault, at, count, parts, &mut buf.write());
-        let log_bytes = self.primaries.geometry.log_bytes;
+        let head = record::encode(self.replicas.vault, at, count, parts, &mut buf.write());
+        let log_bytes = self.replicas.geometry.log_bytes;
         let to_end = (log_bytes - at.offset % log_bytes) as usize;
         let first = padded.min(to_end);
         let mut begun =
-            self.primaries.start_write(self.primaries.log_place(at.offset), &buf.slice(0..first));
+            self.replicas.start_write(self.replicas.log_place(at.offset), &buf.slice(0..first));
         if first < padded {
             let rest = buf.slice(first..padded);
-            begun.extend(self.primaries.start_write(self.primaries.log_place(0), &rest));
+            begun.extend(self.replicas.start_write(self.replicas.log_place(0), &rest));
         }
-        self.primaries.finish(begun).await;
+        self.replicas.finish(begun).await;
         Ok(head)
     }
 
@@ -425,7 +425,7 @@ impl Inner {
 
     /// A record of their own for advisory changes, soon enough.
     fn note_soon(&self, waiting: usize) {
-        if waiting >= LAZY_BYTES_MAX.min(self.primaries.geometry.record_bytes_max() as usize / 4) {
+        if waiting >= LAZY_BYTES_MAX.min(self.replicas.geometry.record_bytes_max() as usize / 4) {
             self.commits.lazy_due.set(true);
             self.lead_soon();
         } else if !self.commits.lazy_timer.replace(true) {

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `geometry.rs` | where everything lies in a copy |
 //! | `superblock.rs`, `record.rs`, `page.rs`, `entry.rs` | the bytes, as `docs/formats/vault.md` has them |
-//! | `primaries.rs` | the copies: who is current, and who is told |
+//! | `replicas.rs` | the copies: who is current, and who is told |
 //! | `cache.rs`, `tree.rs` | pages in memory, pages on demand |
 //! | `directory.rs` | which objects there are, which pages are free |
 //! | `transaction.rs`, `commit.rs` | changes, and how they become durable |
@@ -35,10 +35,10 @@ pub mod geometry;
 mod log;
 mod open;
 pub mod page;
-mod primaries;
 pub mod record;
 mod rejoin;
 mod replay;
+mod replicas;
 pub mod superblock;
 mod transaction;
 mod tree;
@@ -52,7 +52,7 @@ use crate::Uuid;
 use commit::Commits;
 use directory::Directory;
 use geometry::Geometry;
-use primaries::Primaries;
+use replicas::Replicas;
 use tree::Tree;
 
 pub use array::Array;
@@ -66,7 +66,7 @@ pub use directory::Spec;
 pub use entry::{Entry, ObjectKind};
 pub use log::{Log, LogEntry};
 pub use open::{Options, Shape};
-pub use primaries::CopyState;
+pub use replicas::CopyState;
 pub use transaction::{TRANSACTION_PAGES_MAX, Transaction};
 
 /// The number of an object, never used again in its vault.
@@ -81,7 +81,7 @@ struct Inner {
     me: Weak<Inner>,
     env: Env,
     read_only: bool,
-    primaries: Primaries,
+    replicas: Replicas,
     tree: Tree,
     directory: RefCell<Directory>,
     commits: Commits,
@@ -123,22 +123,22 @@ pub struct Counters {
 impl Vault {
     /// The vault's own number.
     pub fn uuid(&self) -> Uuid {
-        self.0.primaries.vault
+        self.0.replicas.vault
     }
 
     /// Its sizes.
     pub fn geometry(&self) -> Geometry {
-        self.0.primaries.geometry
+        self.0.replicas.geometry
     }
 
     /// What has become of a copy, and why it was left behind if this process did it.
     pub fn standing(&self, copy: usize) -> (CopyState, Option<Error>) {
-        (self.0.primaries.standing(copy), self.0.primaries.fault(copy))
+        (self.0.replicas.standing(copy), self.0.replicas.fault(copy))
     }
 
     /// How many copies there are, here or not.
     pub fn copies(&self) -> usize {
-        self.0.primaries.count()
+        self.0.replicas.count()
     }
 
     /// What it has done.
@@ -183,7 +183,7 @@ impl Vault {
         }
         for index in 0..entry.pages() {
             let number = entry.page(index).expect("it is below their number");
-            self.0.tree.ensure(&self.0.primaries, number).await?;
+            self.0.tree.ensure(&self.0.replicas, number).await?;
         }
         Ok(())
     }
@@ -260,7 +260,7 @@ impl Inner {
             let words = format!("{entry} has {} pages; page {index} is asked for", entry.pages());
             Error::new(ErrorKind::OutOfRange, words)
         })?;
-        self.tree.ensure(&self.primaries, number).await?;
+        self.tree.ensure(&self.replicas, number).await?;
         let mut cache = self.tree.cache.borrow_mut();
         if !cache.is_of(number, entry.number) {
             // Never written; or the object is gone by now, and the page is another's.

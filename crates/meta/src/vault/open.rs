@@ -11,8 +11,8 @@ use super::data::Place;
 use super::directory::{Directory, SLOTS_PER_PAGE};
 use super::geometry::{Geometry, LOG_BYTES_MAX, LOG_BYTES_MIN, OBJECTS_MAX, SUPERBLOCKS};
 use super::page::PAGE_BYTES;
-use super::primaries::{CopyState, Durable, Primaries, Primary};
 use super::replay;
+use super::replicas::{CopyState, Durable, Replica, Replicas};
 use super::superblock::{COPIES_MAX, Epoch, Position, Superblock, Wrong};
 use super::tree::{READS_MAX, Tree};
 use super::{Inner, Vault};
@@ -199,26 +199,26 @@ impl Vault {
         data: Option<Place>,
         options: &Options,
     ) -> Result<Self> {
-        let primaries = gather(env, lowers, options).await?;
+        let replicas = gather(env, lowers, options).await?;
         if !options.read_only {
             // What a process before this one may have left in a cache becomes durable now.
             let beside = data.as_ref().and_then(Place::start_flush);
-            primaries.flush().await;
+            replicas.flush().await;
             if let Some(flush) = beside {
                 flush.await.result?;
             }
         }
-        let reserved_bytes = reserve(env, &primaries.geometry)?;
-        let Durable { root, tail, .. } = primaries.durable();
+        let reserved_bytes = reserve(env, &replicas.geometry)?;
+        let Durable { root, tail, .. } = replicas.durable();
         let vault = Rc::new_cyclic(|me| Inner {
             me: me.clone(),
             env: env.clone(),
             read_only: options.read_only,
-            tree: Tree::new(primaries.geometry, root, options.cache_bytes),
-            directory: RefCell::new(Directory::new(&primaries.geometry)),
+            tree: Tree::new(replicas.geometry, root, options.cache_bytes),
+            directory: RefCell::new(Directory::new(&replicas.geometry)),
             commits: Commits::new(tail, env.now()),
             data,
-            primaries,
+            replicas,
             checkpointing: RangeLock::new(),
             checkpoint_soon: Cell::new(false),
             progress: Notify::default(),
@@ -233,7 +233,7 @@ impl Vault {
 impl Inner {
     async fn recover(&self) -> Result<()> {
         self.read_directory().await?;
-        let mut found = replay::find(&self.primaries).await?;
+        let mut found = replay::find(&self.replicas).await?;
         let lost = self.verify_last(&mut found).await?;
         if !lost.is_empty() {
             found.mark_lost(&lost)?;
@@ -245,15 +245,15 @@ impl Inner {
             return Ok(());
         }
         // From here on only records of this opening count, and every copy has the same.
-        self.primaries.raise_epoch();
-        let epoch = self.primaries.epoch().number;
+        self.replicas.raise_epoch();
+        let epoch = self.replicas.epoch().number;
         self.commits.set_head(Position { epoch, ..found.end });
         self.checkpoint(true).await
     }
 
     async fn read_directory(&self) -> Result<()> {
-        for page in 0..u64::from(self.primaries.geometry.directory_pages) {
-            self.tree.ensure(&self.primaries, page).await?;
+        for page in 0..u64::from(self.replicas.geometry.directory_pages) {
+            self.tree.ensure(&self.replicas, page).await?;
             let first = page as usize * SLOTS_PER_PAGE;
             (first..first + SLOTS_PER_PAGE).try_for_each(|slot| self.note_slot(slot))?;
         }
@@ -312,7 +312,7 @@ pub(super) async fn write_first(
 }
 
 /// Looks at all copies, and decides whose word counts and who is current.
-async fn gather(env: &Env, lowers: Vec<Option<Lower>>, options: &Options) -> Result<Primaries> {
+async fn gather(env: &Env, lowers: Vec<Option<Lower>>, options: &Options) -> Result<Replicas> {
     let mut seen = Vec::new();
     let mut trouble = Vec::new();
     for (copy, lower) in lowers.iter().enumerate() {
@@ -358,10 +358,10 @@ async fn gather(env: &Env, lowers: Vec<Option<Lower>>, options: &Options) -> Res
     let here = |(copy, (lower, seen)): (usize, (Option<Lower>, Option<Seen>))| {
         let counts = current(copy) && seen.is_some();
         let standing = if counts { CopyState::Current } else { CopyState::Behind };
-        Primary::new(lower, standing, seen.map(|seen| seen.slot))
+        Replica::new(lower, standing, seen.map(|seen| seen.slot))
     };
     let members = lowers.into_iter().zip(seen).enumerate().map(here).collect();
-    Ok(Primaries::new(env, &newest, members))
+    Ok(Replicas::new(env, &newest, members))
 }
 
 fn newest(seen: &[Option<Seen>]) -> Option<Superblock> {

@@ -4,7 +4,7 @@ use block::{ByteRange, Error, ErrorKind, Lower, Op, Result};
 
 use super::geometry::{LOG_START, PageNumber};
 use super::page::PAGE_BYTES;
-use super::primaries::CopyState;
+use super::replicas::CopyState;
 use super::superblock::Position;
 use super::{Inner, Vault, open};
 
@@ -21,16 +21,16 @@ impl Vault {
     pub async fn rejoin(&self, copy: usize) -> Result<()> {
         let inner = &self.0;
         inner.check_writable()?;
-        let lower = (copy < self.copies()).then(|| inner.primaries.lower(copy)).flatten();
-        let behind = lower.filter(|_| inner.primaries.standing(copy) == CopyState::Behind);
+        let lower = (copy < self.copies()).then(|| inner.replicas.lower(copy)).flatten();
+        let behind = lower.filter(|_| inner.replicas.standing(copy) == CopyState::Behind);
         let lower = behind.cloned().ok_or_else(|| {
             let words = format!("copy {copy} is not one that is here and was left behind");
             Error::new(ErrorKind::Invalid, words)
         })?;
         inner.blank(copy, &lower).await?;
         let joined = inner.join(copy, &lower).await;
-        if joined.is_err() && inner.primaries.standing(copy) == CopyState::Joining {
-            inner.primaries.set_standing(copy, CopyState::Behind);
+        if joined.is_err() && inner.replicas.standing(copy) == CopyState::Joining {
+            inner.replicas.set_standing(copy, CopyState::Behind);
         }
         joined
     }
@@ -39,9 +39,9 @@ impl Vault {
 impl Inner {
     /// Nothing on the copy looks like this vault any more, nor like a record of its log.
     async fn blank(&self, copy: usize, lower: &Lower) -> Result<()> {
-        self.primaries.set_slot(copy, None);
+        self.replicas.set_slot(copy, None);
         open::write_first(&self.env, lower, None).await?;
-        let log_bytes = self.primaries.geometry.log_bytes;
+        let log_bytes = self.replicas.geometry.log_bytes;
         let step = crate::io::step(lower) as u64;
         for from in (0..log_bytes).step_by(step as usize) {
             let part = ByteRange::new(LOG_START + from, step.min(log_bytes - from));
@@ -51,16 +51,16 @@ impl Inner {
         lower.flush().await?;
         // One that says that it is behind: so that no power cut leaves it without any, once the others
         // say that it is current.
-        let behind = self.primaries.superblock_behind(copy);
+        let behind = self.replicas.superblock_behind(copy);
         open::write_first(&self.env, lower, Some(&behind)).await?;
-        self.primaries.set_slot(copy, Some(0));
+        self.replicas.set_slot(copy, Some(0));
         Ok(())
     }
 
     async fn join(&self, copy: usize, lower: &Lower) -> Result<()> {
         {
             let _no_record = self.commits.logging.turn().await;
-            self.primaries.set_standing(copy, CopyState::Joining);
+            self.replicas.set_standing(copy, CopyState::Joining);
         }
         // The log from here on is on the copy as well.
         self.checkpoint(true).await?;
@@ -69,23 +69,23 @@ impl Inner {
         let _turn = self.checkpointing.turn().await;
         self.check_joining(copy)?;
         // Records of an epoch that the copy did not take part in are none of its log.
-        self.primaries.raise_epoch();
-        let epoch = self.primaries.epoch().number;
+        self.replicas.raise_epoch();
+        let epoch = self.replicas.epoch().number;
         self.commits.set_head(Position { epoch, ..self.commits.head() });
-        self.primaries.flush().await;
+        self.replicas.flush().await;
         self.check_joining(copy)?;
-        self.primaries.set_standing(copy, CopyState::Current);
+        self.replicas.set_standing(copy, CopyState::Current);
         self.checkpoint_alone(true).await?;
-        match self.primaries.standing(copy) {
+        match self.replicas.standing(copy) {
             CopyState::Current => Ok(()),
             _ => self.check_joining(copy),
         }
     }
 
     fn check_joining(&self, copy: usize) -> Result<()> {
-        match self.primaries.standing(copy) {
+        match self.replicas.standing(copy) {
             CopyState::Joining => Ok(()),
-            _ => Err(self.primaries.fault(copy).unwrap_or_else(|| {
+            _ => Err(self.replicas.fault(copy).unwrap_or_else(|| {
                 Error::new(ErrorKind::Stopped, format!("copy {copy} was left behind again"))
             })),
         }
@@ -94,11 +94,11 @@ impl Inner {
     /// Copies every page that the map names, in the order of their numbers.
     async fn copy_pages(&self, copy: usize, lower: &Lower) -> Result<()> {
         let mut next = 0;
-        while next < self.primaries.geometry.all_pages() {
+        while next < self.replicas.geometry.all_pages() {
             // A checkpoint in the midst of it could write over what is being copied.
             let _turn = self.checkpointing.turn().await;
             for _ in 0..BATCH {
-                if next >= self.primaries.geometry.all_pages() {
+                if next >= self.replicas.geometry.all_pages() {
                     break;
                 }
                 next = self.copy_page(next, copy, lower).await?;
@@ -113,16 +113,16 @@ impl Inner {
 
     /// Copies a page; which one is next.
     async fn copy_page(&self, number: PageNumber, copy: usize, to: &Lower) -> Result<PageNumber> {
-        let Some(pointer) = self.tree.pointer(&self.primaries, number).await? else {
+        let Some(pointer) = self.tree.pointer(&self.replicas, number).await? else {
             return Ok(number + 1);
         };
-        let (page, _) = self.primaries.read_page(number, &pointer).await?;
+        let (page, _) = self.replicas.read_page(number, &pointer).await?;
         let buf = self.env.pool().scratch(PAGE_BYTES).await?;
         buf.write().copy_from_slice(page.bytes());
-        let at = self.primaries.geometry.home(number, pointer.home);
+        let at = self.replicas.geometry.home(number, pointer.home);
         let range = ByteRange::new(at, PAGE_BYTES as u64).expect("a page has bytes");
         if let Err(error) = to.write(range, buf).await {
-            self.primaries.fail(copy, &error);
+            self.replicas.fail(copy, &error);
             return Err(error);
         }
         Ok(number + 1)

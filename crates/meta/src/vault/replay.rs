@@ -9,8 +9,8 @@ use super::data;
 use super::entry::{DIRECTORY, ENTRY_BYTES, Slot};
 use super::geometry::{Geometry, LOG_START};
 use super::page::PAGE_BYTES;
-use super::primaries::Primaries;
 use super::record::{self, Change, Head};
+use super::replicas::Replicas;
 use super::superblock::Position;
 use super::transaction::TRANSACTION_PAGES_MAX;
 use crate::Uuid;
@@ -22,14 +22,14 @@ const READ_BYTES: usize = 256 << 10;
 struct Ring(Vec<u8>);
 
 impl Ring {
-    async fn read(primaries: &Primaries, lower: &Lower) -> Result<Self> {
-        let len = primaries.geometry.log_bytes as usize;
+    async fn read(replicas: &Replicas, lower: &Lower) -> Result<Self> {
+        let len = replicas.geometry.log_bytes as usize;
         let step = READ_BYTES.min(crate::io::step(lower));
         let mut bytes = Vec::with_capacity(len);
         while bytes.len() < len {
             let part = step.min(len - bytes.len());
             let at = LOG_START + bytes.len() as u64;
-            bytes.extend_from_slice(&primaries.read(lower, at, part).await?.read());
+            bytes.extend_from_slice(&replicas.read(lower, at, part).await?.read());
         }
         Ok(Self(bytes))
     }
@@ -86,25 +86,25 @@ fn follows(head: &Head, end: &Position) -> bool {
 /// # Errors
 /// `Corrupt` if a record is missing and a later one is not; what the last copy says that cannot be
 /// read.
-pub(super) async fn find(primaries: &Primaries) -> Result<Found> {
-    let Geometry { log_bytes, .. } = primaries.geometry;
-    let mut found = Found { records: Vec::new(), end: primaries.durable().tail };
+pub(super) async fn find(replicas: &Replicas) -> Result<Found> {
+    let Geometry { log_bytes, .. } = replicas.geometry;
+    let mut found = Found { records: Vec::new(), end: replicas.durable().tail };
     loop {
         let before = found.end.number;
         let mut latest: Option<Head> = None;
-        for copy in primaries.current() {
-            let lower = primaries.lower(copy).expect("who is current is there");
-            let ring = match Ring::read(primaries, lower).await {
+        for copy in replicas.current() {
+            let lower = replicas.lower(copy).expect("who is current is there");
+            let ring = match Ring::read(replicas, lower).await {
                 Ok(ring) => ring,
                 Err(error) => {
-                    primaries.fail(copy, &error);
-                    match primaries.current().is_empty() {
+                    replicas.fail(copy, &error);
+                    match replicas.current().is_empty() {
                         true => return Err(error),
                         false => continue,
                     }
                 }
             };
-            let record = |place: usize| ring.record(primaries.vault, &primaries.geometry, place);
+            let record = |place: usize| ring.record(replicas.vault, &replicas.geometry, place);
             while let Some((head, changes)) = record((found.end.offset % log_bytes) as usize)
                 && follows(&head, &found.end)
             {
@@ -194,7 +194,7 @@ impl Inner {
                 let words = format!("page {} of {entry}, which has {}", piece.index, entry.pages());
                 Error::new(ErrorKind::Corrupt, words)
             })?;
-            self.tree.ensure(&self.primaries, number).await?;
+            self.tree.ensure(&self.replicas, number).await?;
             let mut cache = self.tree.cache.borrow_mut();
             cache.own(number, entry.number);
             piece.apply(change, cache.change(number).content_mut());

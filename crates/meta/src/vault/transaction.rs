@@ -168,7 +168,7 @@ impl Transaction {
     /// `InUse` if its owner has one of that role, `NoSpace`, `Limit` past the directory's size,
     /// `Invalid` for a length or a name that cannot be.
     pub fn create(&mut self, spec: &Spec) -> Result<ObjectId> {
-        let epoch = self.vault.primaries.epoch().number;
+        let epoch = self.vault.replicas.epoch().number;
         let planned = self.vault.directory.borrow_mut().plan_new(spec, epoch)?;
         let id = ObjectId(planned.entry.number);
         self.put(planned.slot, &Slot::Entry((*planned.entry).clone()));

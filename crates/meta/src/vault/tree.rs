@@ -8,7 +8,7 @@ use block::{Error, ErrorKind, Notify, Result};
 use super::cache::Cache;
 use super::geometry::{Geometry, PageNumber};
 use super::page::{MAP_OWNER, POINTERS_PER_PAGE, Page, Pointer};
-use super::primaries::Primaries;
+use super::replicas::Replicas;
 
 /// Pages that are read at once.
 pub(super) const READS_MAX: usize = 32;
@@ -68,7 +68,7 @@ impl Tree {
     ///
     /// # Errors
     /// `Corrupt` if no copy has it as the map says; what the disks say.
-    pub async fn ensure(&self, from: &Primaries, number: PageNumber) -> Result<()> {
+    pub async fn ensure(&self, from: &Replicas, number: PageNumber) -> Result<()> {
         loop {
             if self.cache.borrow_mut().get(number).is_some() {
                 return Ok(());
@@ -89,7 +89,7 @@ impl Tree {
         }
     }
 
-    async fn fetch(&self, from: &Primaries, number: PageNumber) -> Result<Page> {
+    async fn fetch(&self, from: &Replicas, number: PageNumber) -> Result<Page> {
         let Some(pointer) = self.pointer(from, number).await? else {
             let owner = if self.is_map(number) { MAP_OWNER } else { super::entry::DIRECTORY };
             return Ok(Page::blank(owner, number));
@@ -116,7 +116,7 @@ impl Tree {
     ///
     /// # Errors
     /// As [`Tree::ensure`].
-    pub async fn pointer(&self, from: &Primaries, number: PageNumber) -> Result<Option<Pointer>> {
+    pub async fn pointer(&self, from: &Replicas, number: PageNumber) -> Result<Option<Pointer>> {
         let Some((parent, place)) = self.geometry.parent(number) else {
             return Ok(self.root.get());
         };
@@ -151,7 +151,7 @@ impl Tree {
     ///
     /// # Errors
     /// As [`Tree::ensure`].
-    pub async fn mend(&self, from: &Primaries, most: usize) -> Result<()> {
+    pub async fn mend(&self, from: &Replicas, most: usize) -> Result<()> {
         for _ in 0..most {
             let Some(number) = self.mend.borrow_mut().pop_first() else { break };
             self.ensure(from, number).await?;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use block::{ByteRange, Op};
 use engine::Engine;
 use graph::labels::{Labels, Opening, Survey};
-use graph::live::{Live, Unchanged};
+use graph::live::{RunningGraph, Unchanged};
 use graph::spec::{Planned, Spec};
 use meta::Machine;
 use sim::{Client, DiskConfig, Image, Profile, SimDisk, SimWorld};
@@ -126,19 +126,19 @@ impl Rig {
     }
 
     /// Opens a graph without a word of anybody.
-    pub fn try_open(&self, text: &str) -> Result<Live, Unchanged> {
+    pub fn try_open(&self, text: &str) -> Result<RunningGraph, Unchanged> {
         let opening = async {
             let (planned, survey) = self.look(text, opening(false), None).await?;
-            Live::open(&self.world.env(), &self.engine, planned, Some(survey)).await
+            RunningGraph::open(&self.world.env(), &self.engine, planned, Some(survey)).await
         };
         self.world.block_on(opening).unwrap_or_else(|stuck| panic!("{stuck}"))
     }
 
-    pub fn open(&self, text: &str) -> Live {
+    pub fn open(&self, text: &str) -> RunningGraph {
         self.try_open(text).unwrap_or_else(|unchanged| panic!("{unchanged:?}"))
     }
 
-    pub fn client(&self, live: &Live) -> Client {
+    pub fn client(&self, live: &RunningGraph) -> Client {
         Client::new(&self.engine, live.now().graph.exports()[0].node)
     }
 

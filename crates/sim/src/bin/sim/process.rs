@@ -8,7 +8,7 @@ use block::{Env, Error, ErrorKind, Reason};
 use engine::Engine;
 use export::nbd::Server;
 use graph::labels::{Labels, Opening, Survey};
-use graph::live::{Live, Unchanged};
+use graph::live::{RunningGraph, Unchanged};
 use graph::spec::{Faults, Planned, Spec};
 use meta::Machine;
 use sim::draw::Stream;
@@ -32,7 +32,7 @@ pub struct Running {
     /// The engine of its graph.
     pub engine: Engine,
     /// The graph, whatever becomes of it.
-    pub live: Rc<Live>,
+    pub live: Rc<RunningGraph>,
     /// The way to the first export without a server.
     pub client: Client,
     /// The way of workers: a server and its clients, or straight.
@@ -120,13 +120,13 @@ pub fn start(world: &SimWorld, starts: &mut u64, wanted: &Wanted) -> Result<Star
 }
 
 /// Opens the graph of a text.
-async fn open(wanted: &Wanted, env: &Env, engine: &Engine) -> Result<Live, Unchanged> {
+async fn open(wanted: &Wanted, env: &Env, engine: &Engine) -> Result<RunningGraph, Unchanged> {
     let mut spec = Spec::parse(&wanted.text, "g.toml", &|_| None);
     if let Some(member) = &wanted.trust {
         spec.trust(member, kinds::REGISTRY).expect("it is a member of the mirror");
     }
     let (planned, survey) = look(&spec, env, engine, wanted.opening.clone(), None).await?;
-    Live::open(env, engine, planned, Some(survey)).await
+    RunningGraph::open(env, engine, planned, Some(survey)).await
 }
 
 /// Looks at the disks of a spec and plans it. `running`: the labels that are open already.

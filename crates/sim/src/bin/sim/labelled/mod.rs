@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use block::{ByteRange, Control, ErrorKind, Reason, Report as DeviceReport};
 use graph::labels::Opening;
-use graph::live::Now;
+use graph::live::Current;
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
 use sim::{Count, Counters, DiskConfig, Image, Model, Profile, SimDisk, SimWorld};
@@ -406,7 +406,7 @@ impl Trial {
         now.graph.control(now.graph.member("m").expect("the spec has it"), control)
     }
 
-    fn now(&self) -> Rc<Now> {
+    fn now(&self) -> Rc<Current> {
         self.running.as_ref().expect("it runs").live.now()
     }
 

@@ -14,8 +14,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use block::{Error, ErrorKind, KeySource, Result, SECRET_BYTES_MAX, Secret};
 
+use crate::fdstore;
 use crate::secrets::Keys;
-use crate::store;
 
 /// What they are held as, before whose they are.
 const PREFIX: &str = "key/";
@@ -66,9 +66,9 @@ pub(crate) fn keep(who: &str, key: &Secret) -> Result<()> {
     bytes[..LENGTH_BYTES].copy_from_slice(&(key.bytes().len() as u32).to_be_bytes());
     bytes[LENGTH_BYTES..][..key.bytes().len()].copy_from_slice(key.bytes());
     let name = format!("{PREFIX}{who}");
-    store::entrust(&name, memory.as_fd())?;
-    while store::take(|left| left.name == name).is_some() {}
-    store::leave([(name, memory)]);
+    fdstore::entrust(&name, memory.as_fd())?;
+    while fdstore::take(|left| left.name == name).is_some() {}
+    fdstore::leave([(name, memory)]);
     all_given().remove(who);
     Ok(())
 }
@@ -78,7 +78,7 @@ pub(crate) fn keep(who: &str, key: &Secret) -> Result<()> {
 /// # Errors
 /// `Corrupt` if it is no key; what the system says.
 pub(crate) fn kept(who: &str) -> Result<Option<Secret>> {
-    let Some(memory) = store::copy_of(&format!("{PREFIX}{who}"))? else { return Ok(None) };
+    let Some(memory) = fdstore::copy_of(&format!("{PREFIX}{who}"))? else { return Ok(None) };
     let mut mapping = Mapping::of(memory.as_fd())?;
     let bytes = mapping.bytes_mut();
     let (len, bytes) = bytes.split_first_chunk::<LENGTH_BYTES>().expect("it is longer");
@@ -94,7 +94,7 @@ pub(crate) fn kept(who: &str) -> Result<Option<Secret>> {
 /// # Errors
 /// What the system says.
 pub(crate) fn entrust_again() -> Result<()> {
-    store::each_left(PREFIX, |name, memory| store::entrust(name, memory).map(drop))
+    fdstore::each_left(PREFIX, |name, memory| fdstore::entrust(name, memory).map(drop))
 }
 
 /// Nobody needs them any more: they are wiped, and nobody holds them.
@@ -102,11 +102,11 @@ pub(crate) fn entrust_again() -> Result<()> {
 /// # Errors
 /// What the system says.
 pub(crate) fn forsake() -> Result<()> {
-    let told = store::each_left(PREFIX, |name, memory| {
+    let told = fdstore::each_left(PREFIX, |name, memory| {
         Mapping::of(memory)?.bytes_mut().fill(0);
-        store::withdraw(name)
+        fdstore::withdraw(name)
     });
-    while store::take(|left| left.name.starts_with(PREFIX)).is_some() {}
+    while fdstore::take(|left| left.name.starts_with(PREFIX)).is_some() {}
     told
 }
 
@@ -196,7 +196,7 @@ mod tests {
             let kept = kept("home/safe").unwrap().expect("it is held");
             assert_eq!(kept.bytes(), volume_key);
         }
-        let copy = store::copy_of("key/home/safe").unwrap().unwrap();
+        let copy = fdstore::copy_of("key/home/safe").unwrap().unwrap();
         // Not even by a read of the file itself.
         let mut bytes = [0; 8];
         assert!(rustix::io::pread(&copy, &mut bytes, 0).is_err());

@@ -15,7 +15,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
-use crate::store;
+use crate::fdstore;
 
 /// Descriptors that one program is left: more than a graph has devices, listeners and, between two
 /// processes, connections.
@@ -86,7 +86,7 @@ pub fn inherit_from(socket: impl AsFd) -> Result<()> {
         let words = format!("{} names came with {} descriptors", names.len(), files.len());
         return Err(Error::new(ErrorKind::Invalid, words));
     }
-    store::leave(names.into_iter().zip(files));
+    fdstore::leave(names.into_iter().zip(files));
     Ok(())
 }
 
@@ -113,7 +113,7 @@ mod tests {
         drop(files);
         inherit_from(&socket).unwrap();
         for (name, _) in &all {
-            let left = store::take(|left| left.name == *name).expect("it has arrived");
+            let left = fdstore::take(|left| left.name == *name).expect("it has arrived");
             let mut text = String::new();
             std::fs::File::from(left.file).read_to_string(&mut text).unwrap();
             assert_eq!(text, *name);

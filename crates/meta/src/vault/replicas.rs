@@ -30,7 +30,7 @@ pub(super) struct Durable {
     pub tail: Position,
 }
 
-pub(super) struct Primary {
+pub(super) struct Replica {
     pub lower: Option<Lower>,
     standing: Cell<CopyState>,
     /// In which slot its newest superblock is; `None` if neither counts.
@@ -39,11 +39,11 @@ pub(super) struct Primary {
     fault: RefCell<Option<Error>>,
 }
 
-pub(super) struct Primaries {
+pub(super) struct Replicas {
     env: Env,
     pub vault: Uuid,
     pub geometry: Geometry,
-    members: Vec<Primary>,
+    members: Vec<Replica>,
     epoch: Cell<Epoch>,
     sequence: Cell<u64>,
     sent: Cell<[Epoch; COPIES_MAX]>,
@@ -56,16 +56,16 @@ pub(super) struct Primaries {
     turn: RangeLock,
 }
 
-impl Primary {
+impl Replica {
     pub fn new(lower: Option<Lower>, standing: CopyState, slot: Option<usize>) -> Self {
         let (standing, slot) = (Cell::new(standing), Cell::new(slot));
         Self { lower, standing, slot, fault: RefCell::default() }
     }
 }
 
-impl Primaries {
+impl Replicas {
     /// Those that `newest` speaks of.
-    pub fn new(env: &Env, newest: &Superblock, members: Vec<Primary>) -> Self {
+    pub fn new(env: &Env, newest: &Superblock, members: Vec<Replica>) -> Self {
         let Superblock { checkpoint, root, tail, .. } = *newest;
         Self {
             env: env.clone(),

@@ -13,7 +13,7 @@ use block::env::{Lasting, Remains};
 use block::{Error, ErrorKind, Result};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
-use crate::store;
+use crate::fdstore;
 
 /// All of one process, by name.
 #[derive(Default)]
@@ -34,7 +34,7 @@ impl AllRemains {
             }
             return Ok(Remains { memory: known.clone(), left: false });
         }
-        let left = store::take(|left| left.name == name).map(|left| File::from(left.file));
+        let left = fdstore::take(|left| left.name == name).map(|left| File::from(left.file));
         let was_left = left.is_some();
         let file = match left {
             Some(file) => file,
@@ -50,7 +50,7 @@ impl AllRemains {
     pub(crate) fn entrust_again(&self) -> Result<()> {
         let all = self.0.borrow();
         all.iter()
-            .try_for_each(|(name, memory)| store::entrust(name, memory.file.as_fd()).map(drop))
+            .try_for_each(|(name, memory)| fdstore::entrust(name, memory.file.as_fd()).map(drop))
     }
 
     /// None of it is held any more.
@@ -59,7 +59,7 @@ impl AllRemains {
     /// What the system says of the first that is held still.
     pub(crate) fn forsake(&self) -> Result<()> {
         // Of one that is not given up the others know nothing.
-        let told: Vec<_> = self.0.take().keys().map(|name| store::withdraw(name)).collect();
+        let told: Vec<_> = self.0.take().keys().map(|name| fdstore::withdraw(name)).collect();
         told.into_iter().collect()
     }
 }
@@ -72,7 +72,7 @@ fn make(name: &str, bytes: u64) -> Result<File> {
     file.set_len(bytes).map_err(failed)?;
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
         .map_err(|error| failed(error.into()))?;
-    if !store::entrust(name, file.as_fd())? {
+    if !fdstore::entrust(name, file.as_fd())? {
         let words = format!("{name}: nobody outlives this process");
         return Err(Error::new(ErrorKind::Unsupported, words));
     }
@@ -117,7 +117,7 @@ mod tests {
         let file = File::from(memfd_create("test", flags).unwrap());
         file.set_len(4096).unwrap();
         file.write_all_at(b"left", 4092).unwrap();
-        store::leave([("remains-test".to_owned(), file.into())]);
+        fdstore::leave([("remains-test".to_owned(), file.into())]);
         let all = AllRemains::default();
         let Remains { memory, left } = all.get("remains-test", 1 << 20).unwrap();
         assert_eq!((memory.len(), left), (4096, true), "whatever is asked for");

@@ -71,7 +71,7 @@ enum How {
 
 /// A label that can be made again.
 #[derive(Serialize)]
-pub struct Remake {
+pub struct Relabel {
     /// In which copies a label is that goes on as this one, if the disk has one.
     #[serde(skip)]
     pub over: Option<usize>,
@@ -87,7 +87,7 @@ pub struct Remake {
     pub label: Label,
 }
 
-impl Remake {
+impl Relabel {
     /// What would be done, in a line.
     pub fn text(&self) -> String {
         let Self { graph, name, place, how, words, label, .. } = self;
@@ -106,7 +106,7 @@ impl Graph<'_> {
     ///
     /// # Errors
     /// Why it gets none, and what to do.
-    pub fn remake(&self, said: &Said<'_>, there: &There, here: &Machine) -> Result<Remake> {
+    pub fn remake(&self, said: &Said<'_>, there: &There, here: &Machine) -> Result<Relabel> {
         if let Some(label) = self.older(said) {
             return self.let_count(said, there, label, here);
         }
@@ -139,9 +139,9 @@ impl Graph<'_> {
         words: String,
         label: Label,
         over: Option<usize>,
-    ) -> Remake {
+    ) -> Relabel {
         let (graph, name) = (self.newest.graph_name.clone(), said.name.to_owned());
-        Remake { over, graph, name, place: said.place.to_owned(), how, words, label }
+        Relabel { over, graph, name, place: said.place.to_owned(), how, words, label }
     }
 
     /// The label of the disk, and in which copies it is, if the one at its front or its end is gone.
@@ -161,7 +161,7 @@ impl Graph<'_> {
         label: &Label,
         number: usize,
         here: &Machine,
-    ) -> Result<Remake> {
+    ) -> Result<Relabel> {
         let Said { name, place, trusted, .. } = *said;
         self.may_be_written(here)?;
         is_as_large(said, self.named[name], there)?;
@@ -202,7 +202,7 @@ impl Graph<'_> {
         there: &There,
         label: &Label,
         here: &Machine,
-    ) -> Result<Remake> {
+    ) -> Result<Relabel> {
         let Said { name, place, .. } = *said;
         self.may_be_written(here)?;
         let number = match &there.inspection.label {

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use block::{Error, ErrorKind, Result};
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use crate::store;
+use crate::fdstore;
 
 /// Has these bytes held under that name; whether there is somebody who could.
 ///
@@ -20,7 +20,7 @@ pub(crate) fn leave(name: &str, bytes: &[u8]) -> Result<bool> {
     let memory = memory.or_else(|_| memfd_create("cairn", MemfdFlags::CLOEXEC));
     let mut file = File::from(memory.map_err(|error| failed(error.into()))?);
     file.write_all(bytes).map_err(failed)?;
-    store::entrust(name, file.as_fd())
+    fdstore::entrust(name, file.as_fd())
 }
 
 /// Takes the bytes that were left under that name. They are gone from the memory before anybody acts on
@@ -30,7 +30,7 @@ pub(crate) fn leave(name: &str, bytes: &[u8]) -> Result<bool> {
 /// `NotFound`; `Limit` if there are more than `most`; what the system says.
 pub(crate) fn take(name: &str, most: usize) -> Result<Vec<u8>> {
     let failed = |error| Error::io(&error, format_args!("{name}: taking what was left"));
-    let left = store::take(|left| left.name == name).ok_or_else(|| {
+    let left = fdstore::take(|left| left.name == name).ok_or_else(|| {
         Error::new(ErrorKind::NotFound, format!("{name}: nobody has left it to this process"))
     })?;
     let mut file = File::from(left.file);
@@ -38,7 +38,7 @@ pub(crate) fn take(name: &str, most: usize) -> Result<Vec<u8>> {
     file.rewind().map_err(failed)?;
     let read = Read::by_ref(&mut file).take(most as u64 + 1).read_to_end(&mut bytes);
     file.set_len(0).map_err(failed)?;
-    store::take_from_manager(name)?;
+    fdstore::take_from_manager(name)?;
     read.map_err(failed)?;
     if bytes.len() > most {
         let words = format!("{name}: more than {most} bytes were left; they are not used");
@@ -54,7 +54,7 @@ mod tests {
     fn left(name: &str, bytes: &[u8]) -> File {
         let mut file = File::from(memfd_create("test", MemfdFlags::CLOEXEC).unwrap());
         file.write_all(bytes).unwrap();
-        store::leave([(name.to_owned(), file.try_clone().unwrap().into())]);
+        fdstore::leave([(name.to_owned(), file.try_clone().unwrap().into())]);
         file
     }
 
