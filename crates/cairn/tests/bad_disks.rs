@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Dir, Ran, Serve, send, tool, until};
+use common::{Dir, Ran, Serve, listens, send, tool, until};
 
 /// What qemu-io says of these commands. It flushes when it leaves.
 fn io(dir: &Dir, serve: &Serve, commands: &[&str]) -> Ran {
@@ -67,7 +67,7 @@ impl Other {
             .stdin(Stdio::null())
             .spawn()
             .expect("nbdkit is needed: install the package nbdkit");
-        until("nbdkit", || dir.path(socket).exists());
+        until("nbdkit listens", || listens(&dir.path(socket)));
         Self(child)
     }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use authority::{Authority, Valid};
 use common::keeper::Daemon;
 use common::load::Load;
-use common::{Dir, Ran, Serve, send, tool, until};
+use common::{Dir, Ran, Serve, listens, send, tool, until};
 
 /// `ours`: everything that is right. The others: what is wrong with one thing.
 fn certificates(dir: &Dir) {
@@ -286,7 +286,7 @@ impl Other {
         let mut command = Command::new(name);
         command.args(args).current_dir(&dir.0).stdout(Stdio::null());
         let child = command.spawn().unwrap_or_else(|error| panic!("{name}: {error}; install it"));
-        until("the other server listens", || dir.path(socket).exists());
+        until("the other server listens", || listens(&dir.path(socket)));
         Self(child)
     }
 

@@ -10,8 +10,8 @@ const MAY_CALL_WORLD: &[&str] = &[
     "crates/cairn/src/main.rs",
     "crates/chaosdisk/src/lib.rs",
     "crates/house/src/lib.rs",
-    "crates/runtime/src/one_shot_keys.rs",
     "crates/runtime/src/lib.rs",
+    "crates/runtime/src/one_shot_keys.rs",
     "crates/supervisor/src/lib.rs",
     "crates/tls/src/tests.rs",
 ];

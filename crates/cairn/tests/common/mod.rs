@@ -9,6 +9,7 @@ pub mod memory;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -203,6 +204,11 @@ pub fn tool(dir: &Dir, name: &str, args: &[&str]) -> Ran {
         )
     });
     Ran::of(&output)
+}
+
+/// Whether a server listens at a socket. Its file exists before that.
+pub fn listens(socket: &Path) -> bool {
+    UnixStream::connect(socket).is_ok()
 }
 
 /// Waits until something is so.
