@@ -1,11 +1,15 @@
-# `make demo` and `make test` are what a new user runs; the rest is for those who work on Cairn.
-.PHONY: demo test bench torture guest sim mutants deny fuzz miri clean
+# `make demo` and `make test` are what a new user runs; the rest is for people who work on Cairn.
+.PHONY: demo test check bench torture guest sim mutants deny fuzz miri clean
 
 demo:
 	@tools/setup demo && tools/demo
 
 test:
 	@tools/test
+
+# While one works: Rust only, at most 90 s once built.
+check:
+	@tools/check
 
 # Beside the peers, and what changes under load promise: 27 minutes, or 3 with QUICK=1, or ONLY=attach, or ONLY=jobs.
 # Needs root. Writes out/bench, the README's table and that of docs/bench.

@@ -239,14 +239,15 @@ impl Graph<'_> {
             None => Ok(*known),
             Some(Seen { place, .. }) => {
                 let graph = &newest.graph_name;
-                let mut why = format!("{name} of {graph} has its label, on {place}");
-                if said.trusted {
-                    why += &format!(
-                        ". Next: if a mirror is to take its bytes for those that count: cairn import {graph} --trust \
-                         {name}"
-                    );
+                let why = format!("{name} of {graph} has its label, on {place}");
+                let failure = Failure::new(Exit::Usage, why);
+                if !said.trusted {
+                    return Err(failure);
                 }
-                Err(Failure::new(Exit::Usage, why))
+                Err(failure.next(format!(
+                    "if a mirror is to take its bytes for those that count: cairn import {graph} \
+                         --trust {name}"
+                )))
             }
         }
     }
@@ -304,11 +305,12 @@ impl Graph<'_> {
             return Ok(());
         };
         let why = format!(
-            "what {0} ({1}) kept was in the label of {name} alone, and {0} does not open without. Next: if \
-             {name} is copied from others, take it in anew: cairn serve SPEC --wipe {name}",
+            "what {0} ({1}) kept was in the label of {name} alone, and {0} does not open without",
             node.name, node.kind.name
         );
-        Err(Failure::new(Exit::Damaged, why))
+        Err(Failure::new(Exit::Damaged, why).next(format!(
+            "if {name} is copied from others, take it in anew: cairn serve SPEC --wipe {name}"
+        )))
     }
 
     /// Its bytes are copied from others, or are nowhere else and somebody says that these are they.
@@ -338,36 +340,31 @@ impl Graph<'_> {
 /// Whether there is nothing of others, and no label.
 fn is_free(said: &Said<'_>, there: &There) -> Result<()> {
     let Said { name, place, by_hand, .. } = said;
-    let refuse = |exit, why: String| Err(Failure::new(exit, why));
     match (&there.inspection.label, &there.inspection.other) {
         (Ok(Some((label, _))), _) => {
             let (disk, graph) = (&label.disk_name, &label.graph_name);
-            refuse(
-                Exit::InUse,
-                format!("{place} has a label: it is {disk:?} of {graph:?}. Next: name another"),
-            )
+            let why = format!("{place} has a label: it is {disk:?} of {graph:?}");
+            Err(Failure::new(Exit::InUse, why).next("name another"))
         }
-        (Err(wrong @ (Wrong::Version(_) | Wrong::Features(_))), _) => refuse(
-            Exit::Unsupported,
-            format!("{place} has {wrong}. Next: use a newer version of Cairn"),
-        ),
+        (Err(wrong @ (Wrong::Version(_) | Wrong::Features(_))), _) => {
+            let why = format!("{place} has {wrong}");
+            Err(Failure::new(Exit::Unsupported, why).next("use a newer version of Cairn"))
+        }
         (Err(Wrong::NoMagic | Wrong::Damaged(_)), _) | (Ok(None), Sought::Blank) => Ok(()),
         (Ok(None), Sought::Unknown) if *by_hand => Ok(()),
-        (Ok(None), Sought::Unknown) => refuse(
-            Exit::InUse,
-            format!(
-                "{place} has bytes of something unknown where its label was. Next: if it is {name} all the same, \
-                 --disk {name}={place}"
-            ),
-        ),
-        (Ok(None), Sought::Holds(what)) => {
-            let why = format!("{place} HOLDS {what}, so it is {name} no more. Next: name another");
-            refuse(Exit::InUse, why)
+        (Ok(None), Sought::Unknown) => {
+            let why = format!("{place} has bytes of something unknown where its label was");
+            let next = format!("if it is {name} all the same, --disk {name}={place}");
+            Err(Failure::new(Exit::InUse, why).next(next))
         }
-        (Ok(None), Sought::TooSmall(bytes)) => refuse(
-            Exit::Usage,
-            format!("{place} has {bytes} bytes, too few for a label. Next: name another"),
-        ),
+        (Ok(None), Sought::Holds(what)) => {
+            let why = format!("{place} HOLDS {what}, so it is {name} no more");
+            Err(Failure::new(Exit::InUse, why).next("name another"))
+        }
+        (Ok(None), Sought::TooSmall(bytes)) => {
+            let why = format!("{place} has {bytes} bytes, too few for a label");
+            Err(Failure::new(Exit::Usage, why).next("name another"))
+        }
     }
 }
 

@@ -104,14 +104,14 @@ impl At {
         }
         let all = running()?;
         if all.is_empty() {
-            let why = match daemon() {
-                Some(_) => "no graph is up here. Next: cairn apply SPEC, or cairn import",
-                None => {
-                    "nothing is running here. Next: cairn serve SPEC|FILE; or cairn daemon, and \
-                         then cairn apply SPEC"
-                }
+            let (why, next) = match daemon() {
+                Some(_) => ("no graph is up here", "cairn apply SPEC, or cairn import"),
+                None => (
+                    "nothing is running here",
+                    "cairn serve SPEC|FILE; or cairn daemon, and then cairn apply SPEC",
+                ),
             };
-            return Err(Failure::new(Exit::NotFound, why));
+            return Err(Failure::new(Exit::NotFound, why).next(next));
         }
         Ok(all)
     }

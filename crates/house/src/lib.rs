@@ -5,6 +5,8 @@
     reason = "it reads the sources of this workspace, and is no part of a product"
 )]
 
+pub mod prose;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -54,6 +56,14 @@ pub fn rust_files() -> Vec<PathBuf> {
 pub fn documents() -> Vec<PathBuf> {
     let roots = ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "docs"];
     files_below(roots.map(|name| root().join(name)).to_vec(), "md")
+}
+
+/// The manual pages of the kinds.
+///
+/// # Panics
+/// If a folder cannot be read.
+pub fn manuals() -> Vec<PathBuf> {
+    files_below(crates().into_values().collect(), "md")
 }
 
 fn files_below(mut stack: Vec<PathBuf>, ending: &str) -> Vec<PathBuf> {

@@ -45,6 +45,7 @@ fn told(open: &Open, failure: Failure) -> Error {
         Failure::Os(what, error) => Error::io(&error, format_args!("{path}: {what}")),
         Failure::Size(size, error) => Error::size(&error, path, size),
         Failure::Said(kind, words) => Error::new(kind, format!("{path}: {words}")),
+        Failure::Next(kind, words, next) => Error::new(kind, format!("{path}: {words}")).next(next),
     }
 }
 
@@ -52,6 +53,8 @@ enum Failure {
     Os(&'static str, io::Error),
     Size(u64, io::Error),
     Said(ErrorKind, String),
+    /// With the next step.
+    Next(ErrorKind, String, String),
 }
 
 trait Tried<T> {
@@ -126,11 +129,9 @@ fn inspect(open: &Open, file: OwnedFd, created: bool) -> Result<Opened, Failure>
     };
     if size == 0 || !size.is_multiple_of(u64::from(block_size)) {
         let whole = size.next_multiple_of(block_size.into()).max(block_size.into());
-        let words = format!(
-            "has {size} bytes; it must be a multiple of {block_size} above zero. Next: truncate -s \
-             {whole}, or more, or name another"
-        );
-        return Err(Failure::Said(ErrorKind::Invalid, words));
+        let words = format!("has {size} bytes; it must be a multiple of {block_size} above zero");
+        let next = format!("truncate -s {whole}, or more, or name another");
+        return Err(Failure::Next(ErrorKind::Invalid, words, next));
     }
     // Past the end there is nothing to lose: this asks without writing.
     let punch_mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -229,17 +230,16 @@ fn device(open: &Open) -> Result<Opened, Failure> {
     let file = match sys::open(&open.path, flags, 0) {
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
             let holder = device_holder(&open.path);
-            let words = match holder {
+            let (words, next) = match holder {
                 Some(holder) => {
-                    format!("is in use; {holder} has it open. Next: stop that, or name another")
+                    (format!("is in use; {holder} has it open"), "stop that, or name another")
                 }
-                None => {
-                    "is in use: it is mounted, or part of another device. Next: unmount it, or \
-                         name another"
-                        .to_owned()
-                }
+                None => (
+                    "is in use: it is mounted, or part of another device".to_owned(),
+                    "unmount it, or name another",
+                ),
             };
-            return Err(Failure::Said(ErrorKind::InUse, words));
+            return Err(Failure::Next(ErrorKind::InUse, words, next.to_owned()));
         }
         other => other.tried("open")?,
     };
@@ -308,8 +308,9 @@ fn lock(open: &Open, fd: RawFd, stat: &libc::stat) -> Result<(), Failure> {
             other => return other.tried("lock"),
         }
         if let Some(holder) = file_holder(stat) {
-            let words = format!("is in use by {holder}. Next: stop that, or name another");
-            return Err(Failure::Said(ErrorKind::InUse, words));
+            let words = format!("is in use by {holder}");
+            let next = "stop that, or name another".to_owned();
+            return Err(Failure::Next(ErrorKind::InUse, words, next));
         }
         std::thread::sleep(LOCK_REST);
     }

@@ -41,12 +41,13 @@ impl Keys {
             }
             if !self.by_hand {
                 let why = format!(
-                    "the key of {} was to be given by hand ({}), and nobody is there to give it. Next: \
-                     cairn stop and cairn apply, which asks for it; or a source that can be read at each \
-                     start, file:PATH or credential:NAME",
+                    "the key of {} was to be given by hand ({}), and nobody is there to give it",
                     wanted.who, wanted.source
                 );
-                return Err(denied(why));
+                return Err(denied(why).next(
+                    "cairn stop and cairn apply, which asks for it; or a source that can be read \
+                         at each start, file:PATH or credential:NAME",
+                ));
             }
         }
         let secret = match &wanted.source {
@@ -56,11 +57,11 @@ impl Keys {
             KeySource::Ask => ask(wanted),
         }?;
         if secret.bytes().is_empty() {
-            let why = format!("key {}: it is empty. Next: write the key into it", wanted.source);
-            return Err(denied(match wanted.source {
-                KeySource::Ask => "an empty passphrase is refused".to_owned(),
-                _ => why,
-            }));
+            return Err(match wanted.source {
+                KeySource::Ask => denied("an empty passphrase is refused".to_owned()),
+                _ => denied(format!("key {}: it is empty", wanted.source))
+                    .next("write the key into it"),
+            });
         }
         Ok(secret)
     }
@@ -73,7 +74,7 @@ impl Keys {
                 io::ErrorKind::WouldBlock => "write the key into it first",
                 _ => "name another",
             };
-            denied(format!("key {source}: {error}. Next: {next}"))
+            denied(format!("key {source}: {error}")).next(next.to_string())
         };
         // Never waits: a pipe has its bytes already, or has none.
         let mut options = OpenOptions::new();
@@ -84,8 +85,8 @@ impl Keys {
             .map_err(refuse)?;
         let about = file.metadata().map_err(refuse)?;
         if about.is_dir() {
-            let why = format!("key {source}: this is a directory. Next: name a file in it");
-            return Err(denied(why));
+            let why = format!("key {source}: this is a directory");
+            return Err(denied(why).next("name a file in it"));
         }
         let (mode, shown) = (about.mode() & 0o777, path.display());
         if about.is_file() && mode & 0o044 != 0 {
@@ -102,11 +103,11 @@ impl Keys {
     fn credential(&self, name: &str) -> Result<Secret> {
         let source = KeySource::Credential(name.to_owned());
         let Some(directory) = &self.credentials else {
-            let why = format!(
-                "key {source}: $CREDENTIALS_DIRECTORY is not set. Next: LoadCredential={name}:PATH \
-                 in the unit that starts this, or key = \"file:PATH\""
-            );
-            return Err(denied(why));
+            let why = format!("key {source}: $CREDENTIALS_DIRECTORY is not set");
+            return Err(denied(why).next(format!(
+                "LoadCredential={name}:PATH in the unit that starts this, or key = \
+                         \"file:PATH\""
+            )));
         };
         let keys = Keys { credentials: None, by_hand: false, note: |_| {} };
         keys.file(&PathBuf::from(directory).join(name), &source)
@@ -155,11 +156,9 @@ fn read_all(file: &mut File, into: &mut [u8]) -> io::Result<usize> {
 
 fn cut(mut secret: Secret, len: usize, source: &KeySource) -> Result<Secret> {
     if len > SECRET_BYTES_MAX {
-        let why = format!(
-            "key {source}: more than {SECRET_BYTES_MAX} bytes, and no key is so long. Next: name \
-             the file that holds the key alone"
-        );
-        return Err(denied(why));
+        let why =
+            format!("key {source}: more than {SECRET_BYTES_MAX} bytes, and no key is so long");
+        return Err(denied(why).next("name the file that holds the key alone"));
     }
     secret.truncate(len);
     Ok(secret)
@@ -174,7 +173,7 @@ fn descriptor(number: RawFd) -> Result<Secret> {
             }
             _ => "name another".to_owned(),
         };
-        denied(format!("key {source}: {error}. Next: {next}"))
+        denied(format!("key {source}: {error}")).next(next.to_string())
     };
     let mut secret = Secret::zeroed(SECRET_BYTES_MAX + 1)?;
     let mut len = 0;
@@ -205,12 +204,10 @@ fn next_bytes(fd: RawFd, into: &mut [u8], limit: Duration) -> io::Result<usize> 
 
 fn ask(wanted: &Wanted) -> Result<Secret> {
     let Some(_quiet) = sys::Quiet::terminal() else {
-        let why = format!(
-            "{}: there is no terminal to ask at. Next: another source, \"file:PATH\", \"fd:NUMBER\" \
-             or \"credential:NAME\"",
-            wanted.prompt
+        let why = format!("{}: there is no terminal to ask at", wanted.prompt);
+        return Err(
+            denied(why).next("another source, \"file:PATH\", \"fd:NUMBER\" or \"credential:NAME\"")
         );
-        return Err(denied(why));
     };
     let once = line(&wanted.prompt)?;
     if !wanted.twice {

@@ -26,6 +26,12 @@ pub struct Passed {
     pub errors: u64,
 }
 
+/// Returns the number of seeds for a subject; `CAIRN_BATTERY_SEEDS` limits it for a quick look.
+fn seeds(subject: &Subject) -> u64 {
+    let most = std::env::var("CAIRN_BATTERY_SEEDS").ok().and_then(|text| text.parse().ok());
+    most.unwrap_or(u64::MAX).min(subject.seeds)
+}
+
 /// Judges a subject.
 ///
 /// # Errors
@@ -38,7 +44,7 @@ pub fn conformance(subject: &Subject) -> Result<Passed, Refusal> {
             survives = bench.facts().survives_process;
             facts(bench)
         })?;
-        for seed in 0..subject.seeds {
+        for seed in 0..seeds(subject) {
             passed.run(subject, "overlaps", seed, fuse, overlaps)?;
             passed.run(subject, "long requests", seed, fuse, long_requests)?;
             if !survives {

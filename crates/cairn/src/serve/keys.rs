@@ -13,7 +13,7 @@ pub fn answer(graph: &Graph, request: &KeyRequest) -> LocalFuture<Result<KeySlot
     let asked = command(&request.change).and_then(|command| {
         let member = graph.member(&request.device).ok_or_else(|| {
             let why = format!("no device {:?} in {}", request.device, graph.name());
-            problem(Exit::NotFound, format!("{why}. Next: cairn graph shows what there is"))
+            problem(Exit::NotFound, why).next("cairn graph shows what there is")
         })?;
         Ok(graph.control_later(member, &Control::Keys { command, dry_run: request.dry_run }))
     });

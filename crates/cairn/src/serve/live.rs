@@ -253,8 +253,8 @@ fn with_members<'g>(graph: &'g Graph, request: &MemberRequest) -> Result<&'g Mem
         _ => {
             let names: Vec<_> = found.iter().map(|device| device.name.as_str()).collect();
             let names = names.join(", ");
-            let why = format!("{member} is a member of {names}. Next: name one of these, not {of}");
-            Err(problem(Exit::Usage, why))
+            let why = format!("{member} is a member of {names}");
+            Err(problem(Exit::Usage, why).next(format!("name one of these, not {of}")))
         }
     }
 }

@@ -97,15 +97,19 @@ fn is_labelled(file: &Path) -> bool {
 
 fn without(name: &str) -> Failure {
     let of = At::default().named(name).ok().flatten();
-    let why = match of.and_then(|client| client.graph().ok()?.pid) {
-        Some(pid) if is_worker(name, pid) => format!(
-            "the daemon that kept {name} is gone, and process {pid} of it goes on. Next: cairn daemon, then cairn stop \
-             {name}"
+    let (why, next) = match of.and_then(|client| client.graph().ok()?.pid) {
+        Some(pid) if is_worker(name, pid) => (
+            format!("the daemon that kept {name} is gone, and process {pid} of it goes on"),
+            format!("cairn daemon, then cairn stop {name}"),
         ),
-        Some(pid) => format!("{name} is served by process {pid}, and no daemon. Next: kill {pid}"),
-        None => format!("no daemon runs here, so nothing keeps {name}. Next: cairn status"),
+        Some(pid) => {
+            (format!("{name} is served by process {pid}, and no daemon"), format!("kill {pid}"))
+        }
+        None => {
+            (format!("no daemon runs here, so nothing keeps {name}"), "cairn status".to_owned())
+        }
     };
-    Failure::new(Exit::NotFound, why)
+    Failure::new(Exit::NotFound, why).next(next)
 }
 
 /// Whether a process is one that a daemon has started for a graph: the next daemon goes on with it.

@@ -43,10 +43,10 @@ impl Lock {
                 Ok(key)
             }
             other => Err(denied(format!(
-                "key {}: {other} bytes, and plain = true takes {KEY_BYTES}, as they are. Next: head \
-                 -c {KEY_BYTES} /dev/urandom makes some",
+                "key {}: {other} bytes, and plain = true takes {KEY_BYTES}, as they are",
                 self.source
-            ))),
+            ))
+            .next(format!("head -c {KEY_BYTES} /dev/urandom makes some"))),
         }
     }
 
@@ -216,10 +216,10 @@ fn denied(words: impl Into<String>) -> Error {
 pub fn wrong(volume: &KeySlots) -> Error {
     let count = volume.slots.iter().flatten().count();
     let used = if count == 1 { "one is in use".to_owned() } else { format!("{count} are in use") };
-    denied(format!(
-        "no key slot opens with this passphrase; {used}. Next: see whether it is the one of this \
-         device; all of it counts, but for one newline at the end of a file"
-    ))
+    denied(format!("no key slot opens with this passphrase; {used}")).next(
+        "see whether it is the one of this device; all of it counts, but for one \
+                         newline at the end of a file",
+    )
 }
 
 /// Writes the slots, durably.
@@ -245,9 +245,8 @@ pub async fn passphrase(
     let wanted = Wanted { source: source.clone(), prompt, twice, who: who.to_owned() };
     let secret = env.secret(&wanted).await?.without_newline();
     if secret.bytes().is_empty() {
-        let why =
-            format!("key {source}: it is empty but for a newline. Next: write the key into it");
-        return Err(denied(why));
+        let why = format!("key {source}: it is empty but for a newline");
+        return Err(denied(why).next("write the key into it"));
     }
     Ok(secret)
 }

@@ -163,20 +163,22 @@ impl Inner {
     fn may_resync(&self, index: usize) -> Result<()> {
         let member = &self.members[index];
         let name = member.lower.name();
-        let words = match member.state() {
-            State::InSync => format!("{name} is in sync"),
-            State::Copying => format!("{name} is being copied already"),
+        let in_use = |words: String| Error::new(ErrorKind::InUse, words);
+        Err(match member.state() {
+            State::InSync => in_use(format!("{name} is in sync")),
+            State::Copying => in_use(format!("{name} is being copied already")),
             State::Stale | State::Failed | State::Spare if member.is_absent() => {
-                format!("{name} is not there. Next: {}", self.back_again(name))
+                in_use(format!("{name} is not there")).next(self.back_again(name))
             }
-            State::Stale | State::Failed | State::Spare if member.late() > 0 => format!(
-                "{name} has {} requests that are not back; a late write would undo the copy. Next: \
-                 wait for the disk, or restart",
-                member.late()
-            ),
+            State::Stale | State::Failed | State::Spare if member.late() > 0 => {
+                let late = member.late();
+                let words = format!(
+                    "{name} has {late} requests that are not back; a late write would undo the copy"
+                );
+                in_use(words).next("wait for the disk, or restart")
+            }
             State::Stale | State::Failed | State::Spare => return self.may_be_copied(),
-        };
-        Err(Error::new(ErrorKind::InUse, words))
+        })
     }
 
     /// The last member in sync is not taken out when it does not answer. What is late there may change it behind

@@ -66,10 +66,10 @@ impl Opening {
                 )),
                 Some(_) => Err(Error::new(
                     ErrorKind::NotFound,
-                    "nothing says where blocks are, and these disks are not new: what they hold was \
-                     not written through this device. Next: label the disks anew (--wipe) if all on \
-                     them may go",
-                )),
+                    "nothing says where blocks are, and these disks are not new: what they hold \
+                         was not written through this device",
+                )
+                .next("label the disks anew (--wipe) if all on them may go")),
             };
         };
         let wrong = |why| Error::new(ErrorKind::Corrupt, format!("what it kept is damaged: {why}"));

@@ -1,0 +1,49 @@
+//! Plain language: the count of each file may only fall, and a new file starts at zero.
+#![allow(clippy::disallowed_methods, reason = "it reads the sources of this workspace")]
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use house::prose::{marks, paragraphs};
+
+/// What each file may still have. `UPDATE=1 cargo test -p cairn-house --test language` writes it anew where files are
+/// better, or have another name.
+const ALLOWED: &str = "prose.txt";
+
+fn counts() -> BTreeMap<String, usize> {
+    let root = std::fs::canonicalize(house::root()).unwrap();
+    let files = house::rust_files().into_iter().chain(house::documents());
+    let files = files.chain(house::manuals());
+    let count = files.map(|path| {
+        let path = std::fs::canonicalize(path).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let name = path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned();
+        (name, paragraphs(&path, &text).iter().map(|paragraph| marks(paragraph)).sum())
+    });
+    count.filter(|(_, count)| *count > 0).collect()
+}
+
+#[test]
+fn prose_uses_plain_words() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(ALLOWED);
+    let counts = counts();
+    let text = std::fs::read_to_string(&path).unwrap_or_default();
+    let row = |line: &str| {
+        let (count, name) = line.split_once(' ').expect("a count and a name");
+        (name.to_owned(), count.parse::<usize>().expect("a count"))
+    };
+    let allowed: BTreeMap<String, usize> = text.lines().map(row).collect();
+    let total = |counts: &BTreeMap<String, usize>| counts.values().sum::<usize>();
+    let worse =
+        |(name, count): &(&String, &usize)| allowed.get(*name).is_none_or(|most| *count > most);
+    let worse: Vec<_> = counts.iter().filter(worse).collect();
+    if std::env::var_os("UPDATE").is_some() {
+        let renamed = total(&counts) <= total(&allowed) || text.is_empty();
+        assert!(renamed, "{} and not more than {}: {worse:?}", total(&counts), total(&allowed));
+        let mut rows = String::new();
+        counts.iter().for_each(|(name, count)| writeln!(rows, "{count} {name}").unwrap());
+        return std::fs::write(path, rows).unwrap();
+    }
+    assert!(worse.is_empty(), "more words than before that are not plain: {worse:?}");
+    assert_eq!(counts, allowed, "some files are better now: run this once with UPDATE=1");
+}
