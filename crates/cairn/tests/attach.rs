@@ -322,8 +322,10 @@ impl Nbdkit {
         let args = [&["-U", "kit.sock", "--pidfile", "kit.pid"], args].concat();
         let ran = tool(dir, "nbdkit", &args);
         assert_eq!(ran.code, 0, "{ran:?}");
-        common::until("nbdkit runs", || dir.path("kit.pid").exists());
-        let pid = std::fs::read_to_string(dir.path("kit.pid")).unwrap().trim().parse().unwrap();
+        // The file exists a moment before the number is in it.
+        let pid = || std::fs::read_to_string(dir.path("kit.pid")).ok()?.trim().parse().ok();
+        common::until("nbdkit runs", || pid().is_some());
+        let pid = pid().unwrap();
         let socket = dir.path("kit.sock").display().to_string();
         (Self(pid), format!("nbd+unix:///?socket={socket}"))
     }
