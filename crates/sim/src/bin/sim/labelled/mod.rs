@@ -148,6 +148,8 @@ struct Trial {
     /// The disk that has errors or does not answer in time, or did so in this life of the process: its last flush may
     /// have failed, and it may be out of the mirror.
     ill: Option<usize>,
+    /// The disk that a command takes out in this life, at its time.
+    leaving: Option<usize>,
     /// The disk whose file was cut short in this life of the process.
     cut: Option<usize>,
     /// Disks that were ever part of the graph.
@@ -252,6 +254,7 @@ impl Trial {
             running: None,
             in_sync: vec![0],
             ill: None,
+            leaving: None,
             cut: None,
             used: (0..count).collect(),
             torn: false,
@@ -294,7 +297,7 @@ impl Trial {
 
     /// Starts the process, however long disks of the one before are busy. `limit`: for all of it.
     fn start(&mut self, ask: Ask, limit: Duration) -> Result<Start, Failure> {
-        self.ill = None;
+        (self.ill, self.leaving) = (None, None);
         let wanted = Wanted {
             text: self.shape.text(ask.leftover),
             trust: ask.trust.map(|n| self.shape.member(n)),
@@ -433,6 +436,7 @@ impl Trial {
                 let any = self.any_member();
                 let pause = self.draw.below(soon.as_nanos() as u64);
                 self.take_out(any, Duration::from_nanos(pause));
+                self.leaving = Some(any);
             }
         }
         for n in 0..clients {
