@@ -68,7 +68,7 @@ fn hook(n: u32, below: &str) -> String {
 }
 
 fn device(n: u32, below: &str) -> String {
-    format!("x{n} = {{ kind = \"pass\", on = \"{below}\", mode = \"device\" }}\n")
+    format!("x{n} = {{ kind = \"delay\", on = \"{below}\", time = \"0s\" }}\n")
 }
 
 /// Takes the answer, and keeps the buffer for the next request.

@@ -45,8 +45,8 @@ pub fn graph(planned: &Planned, pid: Option<u32>, uris: impl Fn(&str) -> Vec<Str
 pub fn power(node: &PlannedNode) -> Power {
     match node.kind.maker {
         Maker::Table(_) => Power::Table,
-        Maker::Hooks { .. } if !node.as_device() => Power::Hooks,
-        Maker::Hooks { .. } | Maker::Device { .. } | Maker::Stateful { .. } => Power::Device,
+        Maker::Hooks { .. } => Power::Hooks,
+        Maker::Device { .. } | Maker::Stateful { .. } => Power::Device,
         Maker::Disk { .. } => Power::Disk,
     }
 }

@@ -1,14 +1,12 @@
 //! From a spec to a running graph: validate, build, fuse, run. Knows kinds only through the registry
 //! that it is given.
 
-mod carried;
 pub mod labels;
 pub mod live;
 mod locate;
 mod running;
 pub mod spec;
 
-pub use carried::Carried;
 pub use live::RunningGraph;
 pub use locate::Located;
 pub use running::{Export, Graph, Member};

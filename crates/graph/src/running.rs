@@ -12,9 +12,8 @@ use block::{
     TableId,
 };
 use engine::{AnyDevice, Engine, NodeId};
-use kind::{DeviceConfig, Kind, Maker, TRUST, Value};
+use kind::{DeviceConfig, Kind, Maker, Value};
 
-use crate::carried::Carried;
 use crate::labels::{self, Labels, Place, is_looked_at};
 use crate::spec::{Planned, PlannedNode};
 
@@ -132,7 +131,7 @@ impl Building<'_> {
         let mut given = node.given.clone();
         let before = self.before.and_then(|before| before.graph.member(&node.name));
         if before.is_some_and(|member| member.kind.name == node.kind.name) {
-            given.options.retain(|(name, _)| *name != TRUST);
+            given.forget_first_word(node.kind);
         }
         given
     }
@@ -392,12 +391,7 @@ impl Graph {
         hooks: Rc<dyn Hooks>,
         below: &[NodeId],
     ) -> Result<(Vec<NodeId>, Body, Info)> {
-        let node = if plan.as_device() {
-            let carried = Carried::new(hooks.clone(), self.engine.lower(below[0]));
-            self.engine.add_device(&plan.name, Rc::new(carried), below)?
-        } else {
-            self.engine.add_hooks(&plan.name, hooks.clone(), below[0])?
-        };
+        let node = self.engine.add_hooks(&plan.name, hooks.clone(), below[0])?;
         let body = Body::Hooks(hooks, plan.given.options.clone());
         Ok((vec![node], body, self.engine.info(node)))
     }

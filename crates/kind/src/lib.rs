@@ -31,9 +31,40 @@ pub struct Kind {
 }
 
 impl Kind {
-    /// The option that names the source of its secret, if it has one.
+    /// Returns the option that names the source of its secret, if it has one.
     pub fn secret(&self) -> Option<&'static OptionSpec> {
         self.options.iter().find(|option| option.scope == Scope::Secret)
+    }
+
+    /// Returns the option of that name.
+    pub fn option(&self, name: &str) -> Option<&'static OptionSpec> {
+        self.options.iter().find(|option| option.name == name)
+    }
+
+    /// Returns the option that counts at one start only: `create` of a disk, `trust` of a device with members.
+    pub fn first_word(&self) -> Option<&'static OptionSpec> {
+        self.options.iter().find(|option| option.effect == Effect::Start)
+    }
+
+    /// Returns the option by which a start names the member whose bytes count, if the kind has members.
+    pub fn trust(&self) -> Option<&'static OptionSpec> {
+        self.first_word().filter(|option| option.value == ValueType::Member)
+    }
+
+    /// Returns the option that says where a disk is: the one with the name of the kind.
+    pub fn place(&self) -> Option<&'static OptionSpec> {
+        self.option(self.name).filter(|_| self.lowers == Lowers::None)
+    }
+
+    /// Returns whether a disk of this kind opens a path of this machine.
+    pub fn opens_path(&self) -> bool {
+        self.place().is_some_and(|place| place.value == ValueType::Path)
+    }
+
+    /// Returns the option with the size that a disk of this kind is made with.
+    pub fn made_size(&self) -> Option<&'static OptionSpec> {
+        let is_size = |option: &&OptionSpec| matches!(option.value, ValueType::Size(..));
+        self.options.iter().filter(|option| option.effect == Effect::Making).find(is_size)
     }
 }
 
@@ -57,10 +88,32 @@ pub struct OptionSpec {
     pub value: ValueType,
     /// Whether it must be there.
     pub required: bool,
+    /// What another value of it changes.
+    pub effect: Effect,
     /// Where its value is kept.
     pub scope: Scope,
-    /// What it does, its unit and its default, in a sentence.
+    /// Its purpose, its unit and its default, in a sentence.
     pub help: &'static str,
+}
+
+/// The difference that another value of an option makes to a device that exists. A live change looks at nothing else.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// Clients would read other bytes, so a device that an export shows cannot take another value.
+    Bytes,
+    /// Clients read the same bytes.
+    Behaviour,
+    /// The value counts at one start only, and a running device ignores it.
+    Start,
+    /// The value counts when a disk is made, and never again.
+    Making,
+}
+
+impl Effect {
+    /// Returns whether a device that exists differs by such an option.
+    pub fn is_lasting(self) -> bool {
+        matches!(self, Self::Bytes | Self::Behaviour)
+    }
 }
 
 /// Where the value of an option is kept. Anyone with the disk can read and write its label, so an option that names a path, a
@@ -139,8 +192,8 @@ pub struct DeviceConfig {
     pub options: Vec<(&'static str, Value)>,
     /// The facts about the lowers, in order.
     pub lowers: Vec<LowerConfig>,
-    /// Whether [`TRUST`] is from a command at this start, not from the spec: an operator has seen the labels that it
-    /// overrules.
+    /// Whether the trusted member ([`Kind::trust`]) is from a command at this start, not from the spec: an operator has seen
+    /// the labels that it overrules.
     pub trusted_now: bool,
 }
 
@@ -190,76 +243,84 @@ impl Beneath {
 }
 
 impl DeviceConfig {
-    fn find(&self, name: &str) -> Option<&Value> {
-        self.options.iter().find(|(key, _)| *key == name).map(|(_, value)| value)
+    fn find(&self, option: &OptionSpec) -> Option<&Value> {
+        self.options.iter().find(|(key, _)| *key == option.name).map(|(_, value)| value)
     }
 
-    /// Whether the same options are set, those in `but` aside.
-    pub fn has_options_of(&self, other: &Self, but: &[&str]) -> bool {
-        let options = |given: &Self| {
-            let options = given.options.iter().filter(|(name, _)| !but.contains(name));
+    /// Returns whether two devices of one kind have the same values of all options that `counts` names. An option that the
+    /// kind does not know counts as one that changes bytes.
+    pub fn has_options_of(&self, other: &Self, kind: &Kind, counts: impl Fn(Effect) -> bool) -> bool {
+        let effect = |name| kind.option(name).map_or(Effect::Bytes, |option| option.effect);
+        let options = |given: &'_ Self| {
+            let options = given.options.iter().filter(|(name, _)| counts(effect(name)));
             options.cloned().collect::<Vec<_>>()
         };
         options(self) == options(other)
     }
 
+    /// Removes the options that count at one start only.
+    pub fn forget_first_word(&mut self, kind: &Kind) {
+        let is_first = |name| kind.first_word().is_some_and(|option| option.name == name);
+        self.options.retain(|(name, _)| !is_first(*name));
+    }
+
     /// Whether an option was set.
-    pub fn is_set(&self, name: &str) -> bool {
-        self.find(name).is_some()
+    pub fn is_set(&self, option: &OptionSpec) -> bool {
+        self.find(option).is_some()
     }
 
     /// A size in bytes.
-    pub fn size(&self, name: &str) -> Option<u64> {
-        match self.find(name) {
+    pub fn size(&self, option: &OptionSpec) -> Option<u64> {
+        match self.find(option) {
             Some(Value::Size(bytes)) => Some(*bytes),
             _ => None,
         }
     }
 
     /// Whether the value is the word `rest`.
-    pub fn is_rest(&self, name: &str) -> bool {
-        matches!(self.find(name), Some(Value::Rest))
+    pub fn is_rest(&self, option: &OptionSpec) -> bool {
+        matches!(self.find(option), Some(Value::Rest))
     }
 
     /// A time.
-    pub fn duration(&self, name: &str) -> Option<Duration> {
-        match self.find(name) {
+    pub fn duration(&self, option: &OptionSpec) -> Option<Duration> {
+        match self.find(option) {
             Some(Value::Duration(time)) => Some(*time),
             _ => None,
         }
     }
 
     /// A whole number.
-    pub fn integer(&self, name: &str) -> Option<u64> {
-        match self.find(name) {
+    pub fn integer(&self, option: &OptionSpec) -> Option<u64> {
+        match self.find(option) {
             Some(Value::Integer(number)) => Some(*number),
             _ => None,
         }
     }
 
     /// A share from 0 to 1.
-    pub fn share(&self, name: &str) -> Option<f64> {
-        match self.find(name) {
+    pub fn share(&self, option: &OptionSpec) -> Option<f64> {
+        match self.find(option) {
             Some(Value::Share(share)) => Some(*share),
             _ => None,
         }
     }
 
     /// A switch; off if it was not set.
-    pub fn switch(&self, name: &str) -> bool {
-        matches!(self.find(name), Some(Value::Switch(true)))
+    pub fn switch(&self, option: &OptionSpec) -> bool {
+        matches!(self.find(option), Some(Value::Switch(true)))
     }
 
     /// A word, a path, a member's name or any text.
-    pub fn text(&self, name: &str) -> Option<&str> {
-        match self.find(name) {
+    pub fn text(&self, option: &OptionSpec) -> Option<&str> {
+        match self.find(option) {
             Some(Value::Text(text)) => Some(text),
             _ => None,
         }
     }
 
     /// A text in a table.
-    pub fn text_in(&self, table: &str, key: &str) -> Option<&str> {
+    pub fn text_in(&self, table: &OptionSpec, key: &str) -> Option<&str> {
         match self.find(table) {
             Some(Value::Table(texts)) => {
                 texts.iter().find(|(known, _)| *known == key).map(|(_, text)| text.as_str())
@@ -295,8 +356,8 @@ impl DeviceConfig {
     }
 
     /// A list of words; empty if it was not set.
-    pub fn list(&self, name: &str) -> &[String] {
-        match self.find(name) {
+    pub fn list(&self, option: &OptionSpec) -> &[String] {
+        match self.find(option) {
             Some(Value::List(words)) => words,
             _ => &[],
         }
@@ -370,8 +431,7 @@ pub type MakeDisk = fn(&DeviceConfig, &Env, Handover) -> LocalFuture<Result<Rc<d
 pub enum Maker {
     /// The device is a mapping, which is data.
     Table(fn(&DeviceConfig) -> Plan<TablePlan>),
-    /// The device looks on; its facts are its lower's. With `mode = "device"`, which every such
-    /// kind has, the hook is carried by an async device.
+    /// The device looks on; its facts are its lower's.
     Hooks {
         /// Finds faults.
         plan: fn(&DeviceConfig) -> Plan<()>,
@@ -460,12 +520,6 @@ pub fn at_once<T: 'static>(answer: T) -> LocalFuture<T> {
     Box::pin(std::future::ready(answer))
 }
 
-/// The option that says whose bytes count: a word for one start.
-pub const TRUST: &str = "trust";
-
-/// Options of a disk that matter only when it is made.
-pub const OF_MAKING: [&str; 2] = ["create", "size"];
-
 /// What is known of a disk before it is opened.
 pub struct DiskPlan {
     /// The facts that it will have.
@@ -493,8 +547,18 @@ impl Registry {
         self.0.iter().filter(|kind| kind.lowers != Lowers::None).map(|kind| kind.name)
     }
 
+    /// Returns all disks.
+    pub fn disks(&self) -> impl Iterator<Item = &'static Kind> {
+        self.0.iter().filter(|kind| kind.lowers == Lowers::None)
+    }
+
+    /// Returns the kind of disk that opens a block device, or a file, which it can make.
+    pub fn path_disk(&self, is_block_device: bool) -> Option<&'static Kind> {
+        self.disks().find(|kind| kind.opens_path() && kind.made_size().is_none() == is_block_device)
+    }
+
     /// The names of all disks: the keys that say what a disk is.
     pub fn disk_names(&self) -> impl Iterator<Item = &'static str> {
-        self.0.iter().filter(|kind| kind.lowers == Lowers::None).map(|kind| kind.name)
+        self.disks().map(|kind| kind.name)
     }
 }

@@ -1,11 +1,11 @@
 //! What disks without storage share: `memory` and `null`.
 
 use block::Info;
-use kind::{DeviceConfig, DiskPlan, Plan};
+use kind::{DeviceConfig, DiskPlan, OptionSpec, Plan};
 
-/// The facts of a disk that is gone with the process; its size is the option of that name.
-pub fn info(given: &DeviceConfig, option: &str) -> Info {
-    let size = given.size(option).unwrap_or(0);
+/// Returns the facts of a disk that is gone with the process. `size` is the option with its size.
+pub fn info(given: &DeviceConfig, size: &OptionSpec) -> Info {
+    let size = given.size(size).unwrap_or(0);
     Info {
         buf_align: 1,
         volatile_cache: false,

@@ -136,7 +136,7 @@ fn label_texts() {
     let label = "name = \"home\"\n[disk]\n\"a\" = { uuid = \"x\", size = 65536, block = 4096 }\n\
         [device]\n\"t\" = { kind = \"trace\", on = [\"a\"], queue = 7 }\n\
         \"safe\" = { kind = \"crypt\", on = [\"t\"] }\n[export]\n\"vol\" = { on = \"safe\" }\n";
-    let prepared = label.replace("queue = 7", "file = \"/etc/x\", mode = \"hook\"");
+    let prepared = label.replace("queue = 7", "file = \"/etc/x\"");
     let prepared =
         format!("{prepared}[events]\nrun = \"/x\"\n[nbd]\nlisten = \"unix:${{X:-y}}\"\n");
     let whole = [label.as_bytes().to_vec(), prepared.into_bytes()];

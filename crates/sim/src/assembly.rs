@@ -16,9 +16,9 @@ use block::{
 };
 use engine::{AnyDevice, Engine, NodeId};
 use fixedbitset::FixedBitSet;
-use graph::Carried;
 use kind::{Beneath, DeviceConfig, Fault, Kind, LowerConfig, Maker, Registry, TablePlan, Value};
 
+use crate::carried::{AS_DEVICE, Carried};
 use crate::draw::Stream;
 use crate::world::{SimWorld, Stuck};
 
@@ -230,7 +230,7 @@ impl Assembly {
             Maker::Hooks { plan, make } => {
                 plan(given).map_err(refused)?;
                 let hooks = make(given, &self.env)?;
-                if given.text("mode") == Some("device") {
+                if given.options.contains(&AS_DEVICE) {
                     let carried = Rc::new(Carried::new(hooks, self.engine.lower(nodes[0])));
                     return self.adopt(&name, carried, on);
                 }

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod assembly;
+mod carried;
 mod client;
 mod clock;
 mod counters;
@@ -16,6 +17,7 @@ pub mod workload;
 mod world;
 
 pub use assembly::{Assembly, Labels, Options, PartId};
+pub use carried::AS_DEVICE;
 pub use client::{Answer, Call, Client};
 pub use counters::{Count, Counters};
 pub use disk::{CutPolicy, DiskConfig, Faults, Image, Profile, SimDisk};

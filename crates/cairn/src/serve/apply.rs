@@ -95,7 +95,7 @@ impl Serving {
         let growth = Growth::of(&now.planned, request)?;
         let ResizeRequest { disk, size_bytes, dry_run } = request;
         let mut spec = self.spec.borrow().clone();
-        let said = spec.forget_making(disk).map_err(|why| Failure::new(Exit::NotFound, why))?;
+        let said = spec.forget_making(disk, REGISTRY).map_err(|why| Failure::new(Exit::NotFound, why))?;
         let grow = BTreeMap::from([(disk.clone(), size_bytes.unwrap_or_default())]);
         let anew = Anew { grow, ..Anew::default() };
         nothing_moves(&now.planned, disk)?;

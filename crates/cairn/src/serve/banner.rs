@@ -96,7 +96,7 @@ pub fn dry(planned: &Planned, listens: &[Listen]) -> String {
     // What becomes of labelled disks is told with their labels.
     let made = |node: &&PlannedNode| node.created && node.lowers.is_empty() && !node.has_label();
     for node in planned.nodes.iter().filter(made) {
-        if let Some(path) = node.given.text("file") {
+        if let Some(path) = node.path() {
             let _ = writeln!(text, "would create {path}, {}", format_exact(node.info.size));
         }
     }

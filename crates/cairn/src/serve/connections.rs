@@ -8,6 +8,7 @@ use wire::nbd::handed::{self, HANDED_MAX_BYTES, Handed};
 use super::Serving;
 use crate::exit::{Failure, Result};
 use crate::out;
+use crate::registry::REGISTRY;
 
 /// What the state of all of them is held as.
 const STATE: &str = "connections";
@@ -20,7 +21,7 @@ impl Serving {
     fn identity(&self) -> u64 {
         // What the first start makes, later ones do not.
         let mut spec = self.spec.borrow().clone();
-        spec.forget_first_words(|_| true);
+        spec.forget_first_words(REGISTRY, |_| true);
         handed::identity(&self.live.now().planned.name, &spec.to_text())
     }
 

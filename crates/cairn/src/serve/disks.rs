@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 
 use api::{Applied, DiskChange, DiskRequest};
 use block::Control;
+use kind::Kind;
 
 use super::Serving;
 use super::apply::Anew;
 use crate::exit::{Exit, Failure, Result};
+use crate::registry::REGISTRY;
 
 impl Serving {
     /// Puts a disk in, in another's place, or takes it out: a change of the graph like any other.
@@ -30,7 +32,7 @@ impl Serving {
                 // Its name is known to the graph: only a word says that this is another disk.
                 wipe.push(member.clone());
                 let (kind, path) = place(&request.directory, path)?;
-                spec.move_disk(member, kind, path)
+                spec.move_disk(member, kind, path, REGISTRY)
             }
             DiskChange::Remove => spec.remove_member(&device, member),
         };
@@ -84,12 +86,13 @@ impl Serving {
 
 /// What sort of disk is there, and its path, which begins in `directory`: as it was said if the graph is served from
 /// there.
-fn place(directory: &Path, path: &Path) -> Result<(&'static str, PathBuf)> {
+fn place(directory: &Path, path: &Path) -> Result<(&'static Kind, PathBuf)> {
     use std::os::unix::fs::FileTypeExt;
     let here = std::env::current_dir().map_err(|error| Failure::io(&error, "this directory"))?;
     let path = if here == directory { path.to_owned() } else { directory.join(path) };
     let found = std::fs::metadata(&path).map_err(|error| Failure::io(&error, path.display()))?;
-    let kind = if found.file_type().is_block_device() { "path" } else { "file" };
+    let kind = REGISTRY.path_disk(found.file_type().is_block_device());
+    let kind = kind.expect("disks on files and on block devices are kinds of this binary");
     Ok((kind, path))
 }
 

@@ -47,7 +47,7 @@ impl Growth {
             return Err(Failure::new(Exit::NotFound, why));
         };
         let Some(wanted_bytes) = request.size_bytes else { return Ok(None) };
-        let Some(path) = disk.given.text("file") else {
+        let Some(path) = disk.path().filter(|_| disk.kind.made_size().is_some()) else {
             let why = format!("{name} is no file, so its size is not Cairn's to change");
             return Err(Failure::new(Exit::Unsupported, why).next(format!(
                 "make it larger where it comes from, then cairn device resize {name}"

@@ -117,7 +117,8 @@ impl WorkerArgs {
         let record = file.record();
         let options = ServeOptions { take: self.take, ..options(&record.options) };
         let mut spec = file.choose(&core, &options, &self.wipe)?;
-        spec.forget_first_words(|name| !self.first || self.heard.iter().any(|heard| heard == name));
+        let has_heard = |name: &str| !self.first || self.heard.iter().any(|heard| heard == name);
+        spec.forget_first_words(REGISTRY, has_heard);
         trust(&mut spec, &self.trust)?;
         options.serve_on(
             core,

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use api::{Checked, CheckedDisk, Client, Finding, Soundness};
 use clap::Args;
-use graph::spec::LabelledDisk;
 use meta::{Inspection, Label, Uuid, Wrong};
 use serde::Serialize;
 
@@ -151,8 +150,8 @@ impl Found {
         }
         let real = |place: &str| Path::new(place).canonicalize().ok();
         let here: Vec<_> = graph.disks.iter().filter_map(|disk| real(&disk.place)).collect();
-        for LabelledDisk { given, .. } in read_spec(spec)?.labelled(REGISTRY) {
-            let Some(said) = given.text("file").or_else(|| given.text("path")) else { continue };
+        for disk in read_spec(spec)?.labelled(REGISTRY) {
+            let (given, Some(said)) = (&disk.given, disk.path()) else { continue };
             let found = graph.disks.iter().find(|disk| disk.name == given.name);
             // Which of the places of its disks is whose does not matter.
             let Some(found) = found.filter(|_| real(said).is_none_or(|said| !here.contains(&said)))

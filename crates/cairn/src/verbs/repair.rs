@@ -108,7 +108,7 @@ impl RepairArgs {
         let spec = self.graph.as_ref().filter(|graph| is_spec(graph));
         if let Some(spec) = spec {
             for disk in read_spec(spec)?.labelled(REGISTRY) {
-                let place = disk.given.text("file").or_else(|| disk.given.text("path"));
+                let place = disk.path();
                 let is_said = said.iter().any(|(name, ..)| *name == disk.given.name);
                 if let Some(place) = place.filter(|place| !is_said && Path::new(place).exists()) {
                     said.push((disk.given.name.clone(), place.to_owned(), false));

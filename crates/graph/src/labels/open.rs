@@ -751,10 +751,7 @@ impl Labels {
 /// A spec of labels, without how large its disks are: they do not shrink again.
 fn without_sizes(text: &str) -> String {
     let mut spec = Spec::parse(text, "label", &|_| None);
-    for name in text::disks(text).unwrap_or_default().into_keys() {
-        // It has just been read there.
-        let _ = spec.forget_making(&name);
-    }
+    spec.forget_label_sizes();
     spec.to_text()
 }
 

@@ -41,7 +41,7 @@ pub(crate) fn is_looked_at(
     node: &PlannedNode,
     before: Option<&Planned>,
 ) -> bool {
-    let place = |node: &PlannedNode| node.given.text(node.kind.name).map(str::to_owned);
+    let place = |node: &PlannedNode| node.place().map(str::to_owned);
     let is_same = |old: &PlannedNode| old.kind.name == node.kind.name && place(old) == place(node);
     let is_writable = !node.info.read_only
         && (planned.exports.iter().any(|export| !export.read_only)
@@ -68,7 +68,7 @@ pub(crate) async fn refuse(node: &PlannedNode, env: &Env, lower: &Lower) -> Resu
         Ok(Seen::Wrong(_) | Seen::Other(_)) | Err(_) => return Ok(()),
     };
     let (is, graph) = of;
-    let place = node.given.text(node.kind.name).unwrap_or_default();
+    let place = node.place().unwrap_or_default();
     let words = format!("{place} {is}, and a write to it as a raw disk would destroy that");
     Err(Error::new(ErrorKind::InUse, words).next(format!("cairn import {graph} serves it; --read-only shows it as it is; cairn wipe \
                          {place} frees it for something else; if it is the disk of a guest that uses \

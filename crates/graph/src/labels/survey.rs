@@ -8,7 +8,7 @@ use block::seeded::{self, Bug};
 use block::units::{format_exact, write_size};
 use block::{Env, Error, ErrorKind, Info, Lower, Reason};
 use engine::{AnyDevice, Engine, NodeId};
-use kind::{DeviceConfig, DiskPlan, Fault, Maker, OF_MAKING, Registry, Value};
+use kind::{DeviceConfig, DiskPlan, Fault, Maker, Registry, Value};
 use meta::{AREA_BYTES, Area, Label, Seen, Sought, Store};
 
 use super::bind::{self, Binding, Bound, Sight, Sighting};
@@ -266,7 +266,7 @@ impl Survey {
                     look.cut = cut_short(&look, size, lost_end && !lost_front);
                     look.overwritten = overwritten::refusal(&look).filter(|_| lost_front);
                     let is_as_made = |(label, _): &(Label, usize)| is_as_made(&look.disk, label);
-                    let says_size = look.disk.given.size("size").is_some();
+                    let says_size = look.disk.made_size().is_some();
                     if says_size && !look.label.as_ref().is_some_and(is_as_made) {
                         as_the_spec_says(&look.disk, &self.env).await.map_err(fail)?;
                     }
@@ -486,7 +486,8 @@ fn changed<'d>(before: &'d LabelledDisk, after: &'d LabelledDisk) -> Vec<&'d str
     };
     let names = [before, after].into_iter().flat_map(|disk| &disk.given.options);
     let mut names: Vec<&str> = names.map(|(name, _)| *name).collect();
-    names.retain(|name| !OF_MAKING.contains(name) && value(before, name) != value(after, name));
+    let counts = |name: &str| after.kind.option(name).is_none_or(|it| it.effect.is_lasting());
+    names.retain(|name| counts(name) && value(before, name) != value(after, name));
     names.sort_unstable();
     names.dedup();
     names
@@ -495,14 +496,14 @@ fn changed<'d>(before: &'d LabelledDisk, after: &'d LabelledDisk) -> Vec<&'d str
 /// Whether the label tells of as many bytes as the spec says: what the disk has more is not used. A process may have
 /// ended after it had made a file larger, and before the graph was told.
 fn is_as_made(disk: &LabelledDisk, label: &Label) -> bool {
-    let said = disk.given.size("size").and_then(|said| meta::data_bytes(said).ok());
+    let said = disk.made_size().and_then(|said| meta::data_bytes(said).ok());
     said == Some(label.data_bytes)
 }
 
 /// A disk that is in use has `has` bytes; whether a spec that says how many agrees.
 fn said_of_size(look: &Look, has: u64) -> Result<(), Error> {
     let given = &look.disk.given;
-    let Some(said) = given.size("size").filter(|said| *said != has) else { return Ok(()) };
+    let Some(said) = look.disk.made_size().filter(|said| *said != has) else { return Ok(()) };
     let (name, place) = (&given.name, &look.place);
     let (is, would, size) = (format_exact(has), format_exact(said), write_size(said));
     let (why, next) = match said > has {
@@ -570,10 +571,9 @@ async fn in_use_or_not(
     env: &Env,
     running: Option<&Labels>,
 ) -> Result<(DiskPlan, Option<InUse>), Error> {
-    let mut there = disk.clone();
-    there.given.options.retain(|(name, _)| !OF_MAKING.contains(name));
+    let there = disk.once_made();
     let Some(running) = running else {
-        let plan = match (probe(disk, env).await, disk.given.size("size")) {
+        let plan = match (probe(disk, env).await, disk.made_size()) {
             (Err(error), Some(said)) => {
                 let there = probe(&there, env).await.ok().filter(|plan| plan.info.size > said);
                 there.ok_or(error)?
@@ -647,6 +647,6 @@ fn not_found(name: &str) -> Error {
 
 /// Where a disk is, in its own words: the option that its kind is named after. Empty if nobody knows.
 pub(super) fn place_of(disk: &LabelledDisk) -> &str {
-    let place = disk.given.text(disk.kind.name).unwrap_or_default();
+    let place = disk.place().unwrap_or_default();
     if place == NOWHERE { "" } else { place }
 }

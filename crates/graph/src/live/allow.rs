@@ -1,7 +1,7 @@
 //! What may become of a graph that runs.
 
 use block::{Control, Error, ErrorKind, Reason, Result};
-use kind::{Bytes, Maker, TRUST};
+use kind::{Bytes, Maker};
 
 use super::Current;
 use super::bytes::{self, Compared, Differs};
@@ -85,9 +85,10 @@ pub fn shows(
 /// A device that has run is told whom to trust, and what it is told.
 pub fn newly_trusted<'p>(old: &Planned, new: &'p Planned) -> Option<(&'p str, &'p str)> {
     new.nodes.iter().find_map(|node| {
-        let said = node.given.text(TRUST)?;
+        let trust = node.kind.trust()?;
+        let said = node.given.text(trust)?;
         let before = old.nodes.iter().find(|before| before.name == node.name)?;
-        let heard = before.kind.name != node.kind.name || before.given.text(TRUST) == Some(said);
+        let heard = before.kind.name != node.kind.name || before.given.text(trust) == Some(said);
         (!heard).then_some((node.name.as_str(), said))
     })
 }

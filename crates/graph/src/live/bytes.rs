@@ -4,13 +4,9 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use block::Table;
-use kind::Bytes;
+use kind::{Bytes, Effect};
 
 use crate::spec::{Planned, PlannedNode, Role};
-
-/// Options that change nothing about the bytes.
-const WITHOUT_BYTES: [&str; 8] =
-    ["cache", "kdf_memory", "kdf_passes", "leave", "pack", "policy", "speed", "trust"];
 
 /// A graph, before and after, and who has which bytes.
 pub struct Compared<'c> {
@@ -84,7 +80,8 @@ impl<'c> Compared<'c> {
             (Role::Disk, ..) => is_same_disk(old, new),
             (_, Some(before), Some(after)) => begins_with(after, before),
             _ => {
-                old.given.has_options_of(&new.given, &WITHOUT_BYTES)
+                let counts = |effect| effect == Effect::Bytes;
+                old.given.has_options_of(&new.given, new.kind, counts)
                     && old.lowers.len() == new.lowers.len()
             }
         };
@@ -135,8 +132,7 @@ fn is_same_disk(old: &PlannedNode, new: &PlannedNode) -> bool {
     if old.labelled || new.labelled {
         return old.labelled && new.labelled && old.name == new.name;
     }
-    let place = |node: &PlannedNode| node.given.text(node.kind.name).map(str::to_owned);
-    place(old).is_some() && place(old) == place(new)
+    old.place().is_some() && old.place() == new.place()
 }
 
 /// Whether a table maps all that `before` maps to the same places.

@@ -1,6 +1,7 @@
 //! What a change does, in words.
 
 use block::units::format_size;
+use kind::Effect;
 
 use crate::spec::{Planned, PlannedNode};
 
@@ -86,7 +87,8 @@ fn node_words(
     let value = |node: &PlannedNode, option: &str| {
         node.given.options.iter().find(|(name, _)| *name == option).map(|(_, value)| value.clone())
     };
-    options.retain(|option| *option != "create" && value(before, option) != value(after, option));
+    let counts = |name: &str| after.kind.option(name).is_none_or(|it| it.effect != Effect::Start);
+    options.retain(|option| counts(option) && value(before, option) != value(after, option));
     if !options.is_empty() {
         words.push(format!("other {}", options.join(", ")));
     }

@@ -30,7 +30,7 @@ use block::{
     Control, Env, Error, ErrorKind, Locked, Mono, NoStateStore, Op, RangeLock, Result, StateStore,
 };
 use engine::Engine;
-use kind::{Maker, TRUST};
+use kind::Maker;
 
 use crate::Graph;
 use crate::labels::{Absent, Labels, Survey};
@@ -149,7 +149,7 @@ impl RunningGraph {
             ));
             let device = device.to_owned();
             let node = planned.nodes.iter_mut().find(|node| node.name == device);
-            node.into_iter().for_each(|node| node.given.options.retain(|(name, _)| *name != TRUST));
+            node.into_iter().for_each(|node| node.given.forget_first_word(node.kind));
         }
         notes
     }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use kind::OF_MAKING;
+use kind::Effect;
 
-use crate::spec::{Planned, PlannedNode, Role};
+use crate::spec::{Planned, PlannedNode};
 
 /// For each node of `new`: the node of `old` that it is, if nothing about it changes.
 pub fn stays(old: &Planned, new: &Planned) -> Vec<Option<usize>> {
@@ -32,5 +32,5 @@ fn is_same(old: &PlannedNode, new: &PlannedNode) -> bool {
         // A disk that was not there may be back.
         && old.words == new.words
         // A disk that was made by the start is there by now.
-        && old.given.has_options_of(&new.given, if new.role == Role::Disk { &OF_MAKING } else { &[] })
+        && old.given.has_options_of(&new.given, new.kind, Effect::is_lasting)
 }

@@ -2,26 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use kind::{Kind, Lowers, Maker, OptionSpec, Registry, Scope, Value, ValueType};
+use kind::{Effect, Kind, Lowers, OptionSpec, Registry, Scope, Value, ValueType};
 
 use super::fault::Log;
 use super::parse::{Entry, Section, Spec, unknown_key};
 use super::tree::{Field, Item, Raw, Word};
 use super::{near, value};
 
-/// Whether a kind that only looks on is a hook or is carried by a device of its own.
-const MODE: OptionSpec = OptionSpec {
-    name: "mode",
-    value: ValueType::Choice(&["hook", "device"]),
-    required: false,
-    scope: Scope::Graph,
-    help: "\"hook\" (the default), or \"device\": carried by an async device",
-};
-
 const READ_ONLY: OptionSpec = OptionSpec {
     name: "read_only",
     value: ValueType::Switch,
     required: false,
+    effect: Effect::Behaviour,
     scope: Scope::Graph,
     help: "refuse writes",
 };
@@ -30,6 +22,7 @@ const ATTACH: OptionSpec = OptionSpec {
     name: "attach",
     value: ValueType::Switch,
     required: false,
+    effect: Effect::Behaviour,
     scope: Scope::Local,
     help: "make it a block device of this machine",
 };
@@ -42,6 +35,7 @@ const LABEL: OptionSpec = OptionSpec {
     name: "label",
     value: ValueType::Switch,
     required: false,
+    effect: Effect::Behaviour,
     scope: Scope::Local,
     help: "keep what must survive in the disk's first and last MiB; data are between",
 };
@@ -328,9 +322,8 @@ impl<'s> ExportDraft<'s> {
 
 /// Returns the options of a kind, and those that all kinds of its sort have.
 pub(crate) fn options_of(kind: &'static Kind) -> impl Iterator<Item = &'static OptionSpec> {
-    let mode = matches!(kind.maker, Maker::Hooks { .. }).then_some(&MODE);
     let label = (kind.lowers == Lowers::None).then_some(&LABEL);
-    kind.options.iter().chain(mode).chain(label)
+    kind.options.iter().chain(label)
 }
 
 /// Names in certificates, as one or as a list.

@@ -2,14 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use kind::{OF_MAKING, Registry, TRUST};
+use kind::{Kind, OptionSpec, Registry};
 
 use super::fault::Position;
 use super::parse::{DEVICES_MAX, Entry, Section, Spec, wrong_name};
 use super::tree::{Field, Item, Raw, Word};
-
-/// Keys of a disk that say what it is.
-const PLACES: [&str; 2] = ["file", "path"];
 
 impl Spec {
     /// The program to be run for each event.
@@ -22,18 +19,26 @@ impl Spec {
         self.disk(name).is_some()
     }
 
-    /// A disk is at another place from now on: `kind` is `file` or `path`.
+    /// Moves a disk to another place, as a disk of a kind that opens paths.
     ///
     /// # Errors
     /// If there is none of that name.
-    pub fn move_disk(&mut self, name: &str, kind: &str, place: PathBuf) -> Result<(), String> {
+    pub fn move_disk(
+        &mut self,
+        name: &str,
+        kind: &'static Kind,
+        place: PathBuf,
+        registry: Registry,
+    ) -> Result<(), String> {
         let disk = self.find(Section::Disk, name)?;
-        let moved = |field: &Field| {
-            let key = field.key.text.as_str();
-            !PLACES.contains(&key) && !OF_MAKING.contains(&key)
+        let was = disk.kind(registry);
+        disk.forget_making(registry);
+        let place_of = |kind: &Kind| kind.place().filter(|_| kind.opens_path());
+        let is_place = |field: &Field| {
+            was.and_then(place_of).is_some_and(|place| place.name == field.key.text)
         };
-        disk.fields.retain(moved);
-        disk.fields.insert(0, text_field(kind, &place.to_string_lossy()));
+        disk.fields.retain(|field| !is_place(field));
+        disk.fields.insert(0, text_field(kind.name, &place.to_string_lossy()));
         Ok(())
     }
 
@@ -41,17 +46,17 @@ impl Spec {
     ///
     /// # Errors
     /// If there is none of that name.
-    pub fn forget_making(&mut self, name: &str) -> Result<bool, String> {
+    pub fn forget_making(&mut self, name: &str, registry: Registry) -> Result<bool, String> {
         let disk = self.find(Section::Disk, name)?;
         let said = disk.fields.len();
-        disk.fields.retain(|field| !OF_MAKING.contains(&field.key.text.as_str()));
+        disk.forget_making(registry);
         Ok(disk.fields.len() < said)
     }
 
     /// What was said for the first start alone, by disks and devices that have heard it. What is not there is missing
     /// from now on: no disk is made in its place; and where labels tell whose bytes count, they do: whom somebody trusted
     /// once may have missed everything since.
-    pub fn forget_first_words(&mut self, heard: impl Fn(&str) -> bool) {
+    pub fn forget_first_words(&mut self, registry: Registry, heard: impl Fn(&str) -> bool) {
         let told = |entry: &Entry| {
             let disks = self.beneath(&entry.name.text).into_iter();
             let mut disks = disks.filter_map(|name| self.disk(&name));
@@ -62,23 +67,25 @@ impl Spec {
         let told: Vec<bool> = self.entries.iter().map(told).collect();
         let all = self.entries.iter_mut().zip(told);
         for (entry, told) in all.filter(|(entry, _)| heard(&entry.name.text)) {
-            if let Some(word) = first_word(entry).filter(|word| *word != TRUST || told) {
-                entry.fields.retain(|field| field.key.text != word);
+            let is_disk = entry.section == Section::Disk;
+            if let Some(word) = entry.first_word(registry).filter(|_| is_disk || told) {
+                entry.fields.retain(|field| field.key.text != word.name);
             }
         }
     }
 
     /// The disks and devices of which `before` says the same for a first start.
-    pub fn first_words_as(&self, before: &Self) -> Vec<String> {
+    pub fn first_words_as(&self, before: &Self, registry: Registry) -> Vec<String> {
         let shown = |entry: &Entry, key: &str| entry.field(key).map(|item| item.raw.show());
         let is_heard = |entry: &&Entry| {
-            let word = first_word(entry).filter(|word| entry.field(word).is_some());
+            let word = entry.first_word(registry).filter(|word| entry.field(word.name).is_some());
             let Some(word) = word else { return false };
+            let place = entry.kind(registry).and_then(Kind::place);
             let mut before =
                 before.entries.iter().filter(|it| it.is(entry.section, &entry.name.text));
             // At another place it would be another disk.
-            let mut all = PLACES.iter().chain([&word]);
-            before.any(|before| all.all(|key| shown(entry, key) == shown(before, key)))
+            let mut all = place.into_iter().chain([word]);
+            before.any(|before| all.all(|it| shown(entry, it.name) == shown(before, it.name)))
         };
         self.entries.iter().filter(is_heard).map(|entry| entry.name.text.clone()).collect()
     }
@@ -88,19 +95,22 @@ impl Spec {
     /// # Errors
     /// If no device that takes such a word stands on it.
     pub fn trust(&mut self, member: &str, registry: Registry) -> Result<(), String> {
-        let takes = |entry: &&mut Entry| takes_trust(entry, registry);
-        let mut devices: Vec<_> = self.entries.iter_mut().filter(takes).collect();
-        let names = devices.iter().flat_map(|device| device.on()).cloned();
+        let mut devices = Vec::new();
+        for entry in &mut self.entries {
+            let trust = entry.kind(registry).and_then(Kind::trust);
+            devices.extend(trust.map(|trust| (entry, trust)));
+        }
+        let names = devices.iter().flat_map(|(device, _)| device.on()).cloned();
         let names: Vec<_> = names.collect();
-        devices.retain(|device| device.on().iter().any(|name| *name == member));
+        devices.retain(|(device, _)| device.on().iter().any(|name| *name == member));
         if devices.is_empty() {
             let members =
                 if names.is_empty() { "none is there".to_owned() } else { names.join(", ") };
             return Err(format!("{member} is no member of a mirror; members: {members}"));
         }
-        for device in devices {
-            device.fields.retain(|field| field.key.text != TRUST);
-            device.fields.push(text_field(TRUST, member));
+        for (device, trust) in devices {
+            device.fields.retain(|field| field.key.text != trust.name);
+            device.fields.push(text_field(trust.name, member));
             device.trusted_now = true;
         }
         Ok(())
@@ -118,7 +128,7 @@ impl Spec {
         &mut self,
         device: &str,
         name: &str,
-        kind: &str,
+        kind: &'static Kind,
         place: PathBuf,
     ) -> Result<(), String> {
         if let Some(why) = wrong_name(name) {
@@ -135,7 +145,7 @@ impl Spec {
         }
         self.members(device)?.push(item(Raw::Text(name.to_owned())));
         let label = Field { key: word("label"), item: item(Raw::Switch(true)) };
-        let fields = vec![text_field(kind, &place.to_string_lossy()), label];
+        let fields = vec![text_field(kind.name, &place.to_string_lossy()), label];
         let (section, name) = (Section::Disk, word(name));
         self.entries.push(Entry {
             section,
@@ -190,22 +200,21 @@ impl Entry {
     fn is(&self, section: Section, name: &str) -> bool {
         self.section == section && self.name.text == name
     }
-}
 
-/// What may be said of it for a first start alone.
-fn first_word(entry: &Entry) -> Option<&'static str> {
-    match entry.section {
-        Section::Disk => Some("create"),
-        Section::Device => Some(TRUST),
-        Section::Export => None,
+    /// Returns the option that counts at one start only.
+    fn first_word(&self, registry: Registry) -> Option<&'static OptionSpec> {
+        self.kind(registry).and_then(Kind::first_word)
     }
-}
 
-/// Whether a device may be told whom to trust.
-fn takes_trust(entry: &Entry, registry: Registry) -> bool {
-    let Some(Raw::Text(kind)) = entry.field("kind").map(|item| &item.raw) else { return false };
-    let kind = registry.find(kind).filter(|_| entry.section == Section::Device);
-    kind.is_some_and(|kind| kind.options.iter().any(|option| option.name == TRUST))
+    /// Removes the options that count only when a disk is made.
+    fn forget_making(&mut self, registry: Registry) {
+        let kind = self.kind(registry);
+        let is_lasting = |field: &Field| {
+            let option = kind.and_then(|kind| kind.option(&field.key.text));
+            option.is_none_or(|option| option.effect.is_lasting())
+        };
+        self.fields.retain(is_lasting);
+    }
 }
 
 fn is_text(raw: &Raw, text: &str) -> bool {
@@ -227,6 +236,33 @@ fn text_field(key: &str, text: &str) -> Field {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kind::{Effect, Lowers, Maker, Scope, ValueType};
+
+    const fn option(name: &'static str, value: ValueType, effect: Effect) -> OptionSpec {
+        let (required, scope, help) = (false, Scope::Local, "");
+        OptionSpec { name, value, required, effect, scope, help }
+    }
+
+    const fn kind(name: &'static str, lowers: Lowers, options: &'static [OptionSpec]) -> Kind {
+        let maker = Maker::Table(|_| Err(Vec::new()));
+        Kind { name, summary: "", manual: "", lowers, options, maker }
+    }
+
+    const SIZE: ValueType = ValueType::Size(0, 0);
+    const REGISTRY: Registry = Registry(&[FILE, DEVICE, MIRROR]);
+    const FILE: Kind = kind(
+        "file",
+        Lowers::None,
+        &[
+            option("file", ValueType::Path, Effect::Bytes),
+            option("create", ValueType::Switch, Effect::Start),
+            option("size", SIZE, Effect::Making),
+        ],
+    );
+    const DEVICE: Kind =
+        kind("path", Lowers::None, &[option("path", ValueType::Path, Effect::Bytes)]);
+    const MIRROR: Kind =
+        kind("mirror", Lowers::Many(2, 8), &[option("trust", ValueType::Member, Effect::Start)]);
 
     const TEXT: &str = r#"
 [disk]
@@ -258,7 +294,7 @@ vol = { on = "half" }
         };
         let forgotten = |text: &str| {
             let mut spec = Spec::parse(text, "g.toml", &|_| None);
-            spec.forget_first_words(|_| true);
+            spec.forget_first_words(REGISTRY, |_| true);
             shown(&spec)
         };
         let now = forgotten(&text("label = true"));
@@ -270,7 +306,8 @@ vol = { on = "half" }
         // What is said anew is heard.
         let spec =
             Spec::parse(&text("label = true").replace("b.img", "c.img"), "g.toml", &|_| None);
-        let before = |text: &str| spec.first_words_as(&Spec::parse(text, "g.toml", &|_| None));
+        let parse = |text: &str| Spec::parse(text, "g.toml", &|_| None);
+        let before = |text: &str| spec.first_words_as(&parse(text), REGISTRY);
         assert_eq!(before(&text("label = true")), ["a", "pair"]);
         assert_eq!(before(TEXT), ["a"]);
     }
@@ -279,9 +316,9 @@ vol = { on = "half" }
     fn disks_move_come_and_go() {
         let mut spec = Spec::parse(TEXT, "g.toml", &|_| None);
         assert_eq!(spec.events_program(), Some(Path::new("/usr/local/bin/told")));
-        spec.move_disk("b", "path", "/dev/new".into()).unwrap();
+        spec.move_disk("b", &DEVICE, "/dev/new".into(), REGISTRY).unwrap();
         assert_eq!(shown(&spec)[1], r#"b: path="/dev/new" label=true"#);
-        spec.insert_disk("pair", "c", "file", "c.img".into()).unwrap();
+        spec.insert_disk("pair", "c", &FILE, "c.img".into()).unwrap();
         let shown_now = shown(&spec);
         assert_eq!(shown_now[4], r#"c: file="c.img" label=true"#);
         assert_eq!(shown_now[2], r#"pair: kind="mirror" on=["a", "b", "c"]"#);
@@ -293,11 +330,11 @@ vol = { on = "half" }
     #[test]
     fn what_is_not_there_is_told() {
         let mut spec = Spec::parse(TEXT, "g.toml", &|_| None);
-        assert!(spec.move_disk("pair", "file", "x".into()).unwrap_err().contains("no disk"));
-        assert!(spec.insert_disk("half", "c", "file", "x".into()).unwrap_err().contains("members"));
-        assert!(
-            spec.insert_disk("pair", "vol", "file", "x".into()).unwrap_err().contains("already")
-        );
+        let moved = spec.move_disk("pair", &FILE, "x".into(), REGISTRY);
+        assert!(moved.unwrap_err().contains("no disk"));
+        let mut insert = |device, name| spec.insert_disk(device, name, &FILE, "x".into());
+        assert!(insert("half", "c").unwrap_err().contains("members"));
+        assert!(insert("pair", "vol").unwrap_err().contains("already"));
         assert!(spec.remove_member("pair", "c").unwrap_err().contains("no member"));
         assert!(spec.remove_member("x", "a").unwrap_err().contains("no device"));
     }

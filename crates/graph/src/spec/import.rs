@@ -33,7 +33,7 @@ impl Spec {
         let mut spec = Self::in_label(text, file, graph, registry);
         for entry in &mut spec.entries {
             match entry.section {
-                Section::Disk => place(entry, local),
+                Section::Disk => place(entry, registry, local),
                 Section::Device => complete(entry, registry, local),
                 Section::Export => {}
             }
@@ -79,11 +79,13 @@ impl Spec {
 /// A place that no disk has: people see an empty one instead.
 pub const NOWHERE: &str = "/nowhere: not found";
 
-fn place(entry: &mut Entry, local: &Local) {
+fn place(entry: &mut Entry, registry: Registry, local: &Local) {
     let labelled = entry.field("uuid").is_some();
+    let missing = registry.path_disk(false).map(|kind| (kind.name, NOWHERE));
     let known = local.disks.get(&entry.name.text);
-    let (kind, place) = known.map_or(("file", NOWHERE), |(kind, place)| (kind, place));
-    entry.fields = vec![field(kind, Raw::Text(place.to_owned()))];
+    let known = known.map(|(kind, place)| (kind.as_str(), place.as_str()));
+    let place = known.or(missing).map(|(kind, place)| field(kind, Raw::Text(place.to_owned())));
+    entry.fields = place.into_iter().collect();
     if labelled {
         entry.fields.push(field("label", Raw::Switch(true)));
     }

@@ -73,11 +73,23 @@ fn refuse(key: &Word, place: &str, log: &mut Log) {
     log.error(key.at, why);
 }
 
+impl Spec {
+    /// Removes the sizes of disks, as labels hold them.
+    pub(crate) fn forget_label_sizes(&mut self) {
+        for disk in self.entries.iter_mut().filter(|entry| entry.section == Section::Disk) {
+            disk.fields.retain(|field| field.key.text != "size");
+        }
+    }
+}
+
 impl Entry {
-    /// Returns the kind of a device, if it exists.
+    /// Returns the kind of a disk or device, if it exists.
     pub(super) fn kind(&self, registry: Registry) -> Option<&'static Kind> {
-        let kind = self.text("kind").filter(|_| self.section == Section::Device)?;
-        registry.find(kind)
+        match self.section {
+            Section::Device => registry.find(self.text("kind")?),
+            Section::Disk => registry.disks().find(|kind| self.field(kind.name).is_some()),
+            Section::Export => None,
+        }
     }
 
     /// Returns the options of a device that labels do not hold.
@@ -85,7 +97,8 @@ impl Entry {
         &self,
         registry: Registry,
     ) -> impl Iterator<Item = &'static OptionSpec> + use<> {
-        let options = self.kind(registry).into_iter().flat_map(options_of);
+        let kind = self.kind(registry).filter(|_| self.section == Section::Device);
+        let options = kind.into_iter().flat_map(options_of);
         options.filter(|option| option.scope != Scope::Graph)
     }
 

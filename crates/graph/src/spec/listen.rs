@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use block::env::Address;
-use kind::{OptionSpec, Scope, Value, ValueType};
+use kind::{Effect, OptionSpec, Scope, Value, ValueType};
 
 use super::fault::{Log, Position};
 use super::parse::unknown_key;
@@ -22,6 +22,7 @@ const INSECURE: OptionSpec = OptionSpec {
     name: "insecure",
     value: ValueType::Switch,
     required: false,
+    effect: Effect::Behaviour,
     scope: Scope::Local,
     help: "listen on TCP beyond loopback although nothing is encrypted and nobody is asked who they are",
 };
@@ -30,6 +31,7 @@ const MAX_CONNECTIONS: OptionSpec = OptionSpec {
     name: "max_connections",
     value: ValueType::Integer(1, 65_536),
     required: false,
+    effect: Effect::Behaviour,
     scope: Scope::Local,
     help: "connections at once",
 };
@@ -38,6 +40,7 @@ const TLS: OptionSpec = OptionSpec {
     name: "tls",
     value: ValueType::Table(&["cert", "key", "clients", "revoked"]),
     required: false,
+    effect: Effect::Behaviour,
     scope: Scope::Local,
     help: "the server's certificate, its key, the authority that signs clients, and its lists of revoked ones",
 };

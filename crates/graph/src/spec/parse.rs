@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use kind::{OptionSpec, Scope, Value, ValueType};
+use kind::{Effect, OptionSpec, Scope, Value, ValueType};
 
 use super::fault::{Faults, Log, Position};
 use super::listen::{Nbd, TlsPaths};
@@ -28,6 +28,7 @@ const RUN: OptionSpec = OptionSpec {
     name: "run",
     value: ValueType::Path,
     required: false,
+    effect: Effect::Behaviour,
     scope: Scope::Local,
     help: "the program that is run for each event",
 };

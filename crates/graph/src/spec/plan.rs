@@ -111,9 +111,14 @@ impl PlannedNode {
         self.role == Role::Disk && self.labelled
     }
 
-    /// Whether a hook is to be carried by an async device of its own: `mode = "device"`.
-    pub fn as_device(&self) -> bool {
-        matches!(self.kind.maker, Maker::Hooks { .. }) && self.given.text("mode") == Some("device")
+    /// Returns where a disk is: a path or an address; `None` of a device, and of a disk that is nowhere.
+    pub fn place(&self) -> Option<&str> {
+        self.given.text(self.kind.place()?)
+    }
+
+    /// Returns the path that a disk opens, if it opens one.
+    pub fn path(&self) -> Option<&str> {
+        self.place().filter(|_| self.kind.opens_path())
     }
 }
 
@@ -138,6 +143,31 @@ pub struct LabelledDisk {
     pub kind: &'static Kind,
     /// Its name, and what its maker is given.
     pub given: DeviceConfig,
+}
+
+impl LabelledDisk {
+    /// Returns where it is: a path or an address.
+    pub fn place(&self) -> Option<&str> {
+        self.given.text(self.kind.place()?)
+    }
+
+    /// Returns the path that it opens, if it opens one.
+    pub fn path(&self) -> Option<&str> {
+        self.place().filter(|_| self.kind.opens_path())
+    }
+
+    /// Returns the size that the spec makes it with, in bytes.
+    pub(crate) fn made_size(&self) -> Option<u64> {
+        self.given.size(self.kind.made_size()?)
+    }
+
+    /// Returns the same disk without the options that count only when it is made.
+    pub(crate) fn once_made(&self) -> Self {
+        let mut made = self.clone();
+        let is_lasting = |name| self.kind.option(name).is_none_or(|it| it.effect.is_lasting());
+        made.given.options.retain(|(name, _)| is_lasting(name));
+        made
+    }
 }
 
 /// An export that can be opened.

@@ -13,7 +13,7 @@ use block::{
 use engine::AnyDevice;
 use graph::spec::{Faults, Planned, Spec};
 use kind::{
-    Bytes, DeviceConfig, DiskPlan, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Registry, Scope,
+    Bytes, DeviceConfig, DiskPlan, Effect, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Registry, Scope,
     TablePlan, ValueType, at_once,
 };
 
@@ -97,7 +97,13 @@ const SIZE: ValueType = ValueType::Size(512, 1 << 62);
 const START: OptionSpec = option("start", ValueType::Size(0, u64::MAX), false);
 
 const fn option(name: &'static str, value: ValueType, required: bool) -> OptionSpec {
-    OptionSpec { name, value, required, scope: Scope::Graph, help: "as the test needs" }
+    let (scope, help) = (Scope::Graph, "as the test needs");
+    OptionSpec { name, value, required, effect: Effect::Behaviour, scope, help }
+}
+
+/// The option of that name, to look a value up by.
+pub const fn named(name: &'static str) -> OptionSpec {
+    option(name, ValueType::Text, false)
 }
 
 const fn kind(
@@ -152,26 +158,26 @@ fn make_device(_: &DeviceConfig, _: &Env, _: Vec<Lower>) -> Result<Rc<dyn AnyDev
 }
 
 fn plan_file(given: &DeviceConfig, env: &Env) -> Plan<DiskPlan> {
-    let key = if given.text("path").is_some() { "path" } else { "file" };
-    let path = given.text(key).unwrap_or_default();
-    if given.switch("create") && given.size("size").is_none() {
+    let key = if given.text(&named("path")).is_some() { "path" } else { "file" };
+    let path = given.text(&named(key)).unwrap_or_default();
+    if given.switch(&named("create")) && given.size(&named("size")).is_none() {
         return Err(vec![Fault::new("create", "create needs a size; add size = \"1GiB\"")]);
     }
     let open = Open {
         path: path.into(),
         device: key == "path",
-        read_only: given.switch("read_only"),
-        create: given.size("size").filter(|_| given.switch("create")),
+        read_only: given.switch(&named("read_only")),
+        create: given.size(&named("size")).filter(|_| given.switch(&named("create"))),
         cache: block::env::CacheMode::Direct,
     };
     let facts = env.probe(&open).map_err(|error| vec![Fault::new(key, error.to_string())])?;
-    let size = given.size("size").unwrap_or(facts.size);
+    let size = given.size(&named("size")).unwrap_or(facts.size);
     let info = Info { read_only: open.read_only, ..Info::disk(size, facts.block_size) };
     Ok(DiskPlan { info, creates: facts.created, identity: path.into(), words: facts.words })
 }
 
 fn plan_memory(given: &DeviceConfig, _: &Env) -> Plan<DiskPlan> {
-    let size = given.size("memory").or(given.size("null")).unwrap_or(0);
+    let size = given.size(&named("memory")).or(given.size(&named("null"))).unwrap_or(0);
     let info = Info::disk(size - size % 512, 512);
     Ok(DiskPlan { info, creates: true, identity: String::new(), words: "in memory".into() })
 }
@@ -187,16 +193,16 @@ fn ports(given: &DeviceConfig) -> Vec<(Port, u64)> {
 
 fn plan_linear(given: &DeviceConfig) -> Plan<TablePlan> {
     let lower = given.lowers[0].info.size;
-    let start = given.size("start").unwrap_or(0);
-    let size = given.size("size").unwrap_or_else(|| lower.saturating_sub(start));
+    let start = given.size(&named("start")).unwrap_or(0);
+    let size = given.size(&named("size")).unwrap_or_else(|| lower.saturating_sub(start));
     whole("start", Table::linear(Port(0), lower, start, size))
 }
 
 fn plan_partition(given: &DeviceConfig) -> Plan<TablePlan> {
     let lower = &given.lowers[0];
-    let start = given.size("start").unwrap_or(lower.next_free);
+    let start = given.size(&named("start")).unwrap_or(lower.next_free);
     let rest = lower.info.size.saturating_sub(start);
-    let size = given.size("size").unwrap_or(rest);
+    let size = given.size(&named("size")).unwrap_or(rest);
     if size > rest {
         let message = format!("size {size}, but {} leaves {rest}; at most \"{rest}\"", lower.name);
         return Err(vec![Fault::new("size", message)]);
@@ -209,7 +215,7 @@ fn plan_concat(given: &DeviceConfig) -> Plan<TablePlan> {
 }
 
 fn plan_stripe(given: &DeviceConfig) -> Plan<TablePlan> {
-    let chunk = given.size("chunk").unwrap_or(64 << 10);
+    let chunk = given.size(&named("chunk")).unwrap_or(64 << 10);
     let striped = Table::stripe(&ports(given), chunk as u32)
         .map_err(|error| vec![Fault::new("chunk", error.to_string())])?;
     Ok(TablePlan { table: striped.table, unused_bytes: striped.unused_bytes })
@@ -221,7 +227,7 @@ fn plan_same(given: &DeviceConfig) -> Plan<Info> {
 
 fn plan_mirror(given: &DeviceConfig) -> Plan<Info> {
     let old = given.lowers.iter().find(|lower| !lower.created);
-    if let Some(old) = old.filter(|_| given.text("trust").is_none()) {
+    if let Some(old) = old.filter(|_| given.text(&named("trust")).is_none()) {
         let message = format!("{} was there before; add trust = {:?}", old.name, old.name);
         return Err(vec![Fault::new("kind", message)]);
     }

@@ -69,7 +69,7 @@ fn variables_reach_the_examples() {
         .unwrap_or_else(|faults| panic!("{faults}"));
     assert_eq!(planned.name, "mirror");
     assert_eq!(planned.listens, [plain("/run/x.sock")]);
-    assert_eq!(planned.nodes[0].given.text("file"), Some("/data/a.img"));
+    assert_eq!(planned.nodes[0].given.text(&kinds::named("file")), Some("/data/a.img"));
     assert_eq!(planned.exports[0].info.size, 3 << 30);
     assert_eq!(planned.redundancy(planned.exports[0].node).survives, Some(1));
 }
@@ -97,17 +97,8 @@ fn sixteen_tables_lie_on_every_way_and_each_moves_the_byte() {
         assert_ne!(place, offset);
     }
     let starts = planned.nodes.iter().filter(|node| node.kind.name == "linear");
-    let starts: Vec<u64> = starts.map(|node| node.given.size("start").unwrap() / 4096).collect();
+    let starts: Vec<u64> = starts.map(|node| node.given.size(&kinds::named("start")).unwrap() / 4096).collect();
     assert_eq!(starts, [1, 3, 5, 7, 9, 11, 13, 15]);
-}
-
-#[test]
-fn hooks_are_hooks_or_devices() {
-    let count = |planned: &Planned| planned.nodes.iter().filter(|node| node.as_device()).count();
-    assert_eq!(count(&example("hooks16")), 0);
-    assert_eq!(count(&example("devices16")), 16);
-    let same = |planned: Planned| planned.nodes.iter().all(|node| node.info.size == 16 << 30);
-    assert!(same(example("hooks16")) && same(example("devices16")));
 }
 
 #[test]
@@ -152,7 +143,7 @@ fn a_disk_needs_no_text() {
     let of_disk = |path: &str, read_only| kinds::plan(&Spec::of_disk("file", path, read_only));
     let planned = of_disk("/data/disk $1.img", false).unwrap_or_else(|faults| panic!("{faults}"));
     assert_eq!((planned.name.as_str(), planned.exports[0].name.as_str()), ("disk--1.img", "vol"));
-    assert_eq!(planned.nodes[0].given.text("file"), Some("/data/disk $1.img"));
+    assert_eq!(planned.nodes[0].given.text(&kinds::named("file")), Some("/data/disk $1.img"));
     assert!(!planned.exports[0].read_only && planned.listens.is_empty());
     let planned = of_disk("disk.img", true).unwrap_or_else(|faults| panic!("{faults}"));
     assert!(planned.exports[0].read_only && planned.nodes[0].info.read_only);

@@ -24,7 +24,7 @@ use std::rc::Rc;
 use block::env::LocalFuture;
 use block::{Env, Error, Handover, Info, KeySource, Lower, Reason, Result, StateStore};
 use kind::{
-    AnyDevice, Bytes, DeviceConfig, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
+    AnyDevice, Bytes, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
 };
 
 use device::{Crypt, Parts};
@@ -39,51 +39,7 @@ pub const KIND: Kind = Kind {
     summary: "encrypts all that is written",
     manual: include_str!("manual.md"),
     lowers: Lowers::One,
-    options: &[
-        OptionSpec {
-            name: "key",
-            value: ValueType::Text,
-            required: true,
-            scope: Scope::Secret,
-            help: "where the passphrase comes from: file:PATH, fd:N, credential:NAME or ask",
-        },
-        OptionSpec {
-            name: "plain",
-            value: ValueType::Switch,
-            required: false,
-            scope: Scope::Graph,
-            help: "no key slots: the source holds the 64 bytes of the key itself; off if not set",
-        },
-        OptionSpec {
-            name: "unit",
-            value: ValueType::Size(512, 65536),
-            required: false,
-            scope: Scope::Graph,
-            help: "bytes that are encrypted as one, a power of two; the block size of what it \
-                   stands on if not set",
-        },
-        OptionSpec {
-            name: "discards",
-            value: ValueType::Switch,
-            required: false,
-            scope: Scope::Graph,
-            help: "discards go down, and tell who sees the disk what is in use; off if not set",
-        },
-        OptionSpec {
-            name: "kdf_memory",
-            value: ValueType::Size((MEMORY_KIB_MIN as u64) << 10, (MEMORY_KIB_MAX as u64) << 10),
-            required: false,
-            scope: Scope::Graph,
-            help: "memory that deriving a key takes, for slots that are made; 256MiB if not set",
-        },
-        OptionSpec {
-            name: "kdf_passes",
-            value: ValueType::Integer(1, PASSES_MAX as u64),
-            required: false,
-            scope: Scope::Graph,
-            help: "passes over that memory, for slots that are made; 4 if not set",
-        },
-    ],
+    options: &[KEY, PLAIN, UNIT, DISCARDS, KDF_MEMORY, KDF_PASSES],
     maker: Maker::Stateful {
         bytes: Bytes::Transformed,
         plan,
@@ -94,6 +50,61 @@ pub const KIND: Kind = Kind {
     },
 };
 
+const KEY: OptionSpec = OptionSpec {
+    name: "key",
+    value: ValueType::Text,
+    required: true,
+    effect: Effect::Bytes,
+    scope: Scope::Secret,
+    help: "where the passphrase comes from: file:PATH, fd:N, credential:NAME or ask",
+};
+
+const PLAIN: OptionSpec = OptionSpec {
+    name: "plain",
+    value: ValueType::Switch,
+    required: false,
+    effect: Effect::Bytes,
+    scope: Scope::Graph,
+    help: "no key slots: the source holds the 64 bytes of the key itself; off if not set",
+};
+
+const UNIT: OptionSpec = OptionSpec {
+    name: "unit",
+    value: ValueType::Size(512, 65536),
+    required: false,
+    effect: Effect::Bytes,
+    scope: Scope::Graph,
+    help: "bytes that are encrypted as one, a power of two; the block size of what it \
+           stands on if not set",
+};
+
+const DISCARDS: OptionSpec = OptionSpec {
+    name: "discards",
+    value: ValueType::Switch,
+    required: false,
+    effect: Effect::Bytes,
+    scope: Scope::Graph,
+    help: "discards go down, and tell who sees the disk what is in use; off if not set",
+};
+
+const KDF_MEMORY: OptionSpec = OptionSpec {
+    name: "kdf_memory",
+    value: ValueType::Size((MEMORY_KIB_MIN as u64) << 10, (MEMORY_KIB_MAX as u64) << 10),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "memory that deriving a key takes, for slots that are made; 256MiB if not set",
+};
+
+const KDF_PASSES: OptionSpec = OptionSpec {
+    name: "kdf_passes",
+    value: ValueType::Integer(1, PASSES_MAX as u64),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "passes over that memory, for slots that are made; 4 if not set",
+};
+
 /// About a second on a machine of 2026, with 256 MiB.
 const COST_DEFAULT: Cost = Cost { memory_kib: 256 << 10, passes: 4, lanes: 1 };
 
@@ -101,11 +112,11 @@ fn plan(given: &DeviceConfig) -> Plan<Info> {
     let mut faults = Vec::new();
     let mut fault = |option, words: String| faults.push(Fault::new(option, words));
     let lower = &given.lowers[0];
-    let source = given.text("key").unwrap_or_default().parse::<KeySource>();
+    let source = given.text(&KEY).unwrap_or_default().parse::<KeySource>();
     if let Err(words) = &source {
         fault("key", words.clone());
     }
-    let plain = given.switch("plain");
+    let plain = given.switch(&PLAIN);
     if plain && source == Ok(KeySource::Ask) {
         let words = "nobody types 64 bytes of a key; with plain = true it comes from file:PATH, \
                      fd:NUMBER or credential:NAME";
@@ -129,7 +140,7 @@ fn plan(given: &DeviceConfig) -> Plan<Info> {
             Ok(()) => {}
         }
     }
-    if let Some(unit) = given.size("unit").filter(|unit| !unit.is_power_of_two()) {
+    if let Some(unit) = given.size(&UNIT).filter(|unit| !unit.is_power_of_two()) {
         let near = unit.next_power_of_two() / 2;
         fault("unit", format!("unit {unit} is not a power of two; {near} is"));
     }
@@ -137,12 +148,12 @@ fn plan(given: &DeviceConfig) -> Plan<Info> {
 }
 
 fn unit(given: &DeviceConfig, lower: &Info) -> u32 {
-    given.size("unit").map_or(lower.block_size, |unit| unit as u32)
+    given.size(&UNIT).map_or(lower.block_size, |unit| unit as u32)
 }
 
 fn cost(given: &DeviceConfig) -> Cost {
-    let memory = given.size("kdf_memory").map(|bytes| (bytes >> 10) as u32);
-    let passes = given.integer("kdf_passes").map(|passes| passes as u32);
+    let memory = given.size(&KDF_MEMORY).map(|bytes| (bytes >> 10) as u32);
+    let passes = given.integer(&KDF_PASSES).map(|passes| passes as u32);
     Cost {
         memory_kib: memory.unwrap_or(COST_DEFAULT.memory_kib),
         passes: passes.unwrap_or(COST_DEFAULT.passes),
@@ -152,7 +163,7 @@ fn cost(given: &DeviceConfig) -> Cost {
 
 fn info(given: &DeviceConfig, lower: &Info) -> Info {
     let block_size = lower.block_size.max(unit(given, lower));
-    let discards = given.switch("discards");
+    let discards = given.switch(&DISCARDS);
     Info {
         size: lower.size - lower.size % u64::from(block_size),
         block_size,
@@ -186,7 +197,7 @@ fn prepare(
 ) -> LocalFuture<Result<Handover>> {
     let (given, lock) = (given.clone(), lock(given, env));
     Box::pin(async move {
-        if given.switch("plain") {
+        if given.switch(&PLAIN) {
             let key: Rc<dyn Any> = Rc::new(lock.raw().await?);
             return Ok(Some(key));
         }
@@ -195,7 +206,7 @@ fn prepare(
 }
 
 fn lock(given: &DeviceConfig, env: &Env) -> Lock {
-    let source = given.text("key").unwrap_or_default().parse();
+    let source = given.text(&KEY).unwrap_or_default().parse();
     Lock {
         env: env.clone(),
         who: format!("{}/{}", given.graph, given.name),
@@ -214,7 +225,7 @@ async fn open(
     let lock = lock(given, env);
     let info = info(given, lower.info());
     let mut unit = unit(given, lower.info());
-    let (key, keys) = if given.switch("plain") {
+    let (key, keys) = if given.switch(&PLAIN) {
         let key = match open::handed_over(&*kept) {
             Some(key) => key,
             None => Rc::new(lock.raw().await?),
@@ -227,7 +238,7 @@ async fn open(
         let (volume, turn) = (RefCell::new(volume), Turn::default());
         (key, Some(Rc::new(Keys { env, who, kept, volume, cost, turn })))
     };
-    let discards = given.switch("discards");
+    let discards = given.switch(&DISCARDS);
     let cipher = {
         let key = key.clone();
         move || Cipher::new(key.bytes(), unit, discards)

@@ -9,7 +9,7 @@ use block::{
     Verb,
 };
 use kind::{
-    AnyDevice, Bytes, DeviceConfig, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
+    AnyDevice, Bytes, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
 };
 
 /// `delay`
@@ -18,44 +18,53 @@ pub const KIND: Kind = Kind {
     summary: "lets requests wait before they go down",
     manual: include_str!("manual.md"),
     lowers: Lowers::One,
-    options: &[
-        OptionSpec {
-            name: "time",
-            value: ValueType::Duration(TIME_MAX),
-            required: false,
-            scope: Scope::Graph,
-            help: "how long a request waits if its own option below is not set; 0s if not set",
-        },
-        OptionSpec {
-            name: "read",
-            value: ValueType::Duration(TIME_MAX),
-            required: false,
-            scope: Scope::Graph,
-            help: "how long reads and status requests wait; `time` if not set",
-        },
-        OptionSpec {
-            name: "write",
-            value: ValueType::Duration(TIME_MAX),
-            required: false,
-            scope: Scope::Graph,
-            help: "how long writes, zeroes and discards wait; `time` if not set",
-        },
-        OptionSpec {
-            name: "flush",
-            value: ValueType::Duration(TIME_MAX),
-            required: false,
-            scope: Scope::Graph,
-            help: "how long flushes wait; `time` if not set",
-        },
-        OptionSpec {
-            name: "jitter",
-            value: ValueType::Duration(TIME_MAX),
-            required: false,
-            scope: Scope::Graph,
-            help: "up to so much longer, drawn for each request; 0s if not set",
-        },
-    ],
+    options: &[TIME, READ, WRITE, FLUSH, JITTER],
     maker: Maker::Device { bytes: Bytes::Passthrough, plan, make },
+};
+
+const TIME: OptionSpec = OptionSpec {
+    name: "time",
+    value: ValueType::Duration(TIME_MAX),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "how long a request waits if its own option below is not set; 0s if not set",
+};
+
+const READ: OptionSpec = OptionSpec {
+    name: "read",
+    value: ValueType::Duration(TIME_MAX),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "how long reads and status requests wait; `time` if not set",
+};
+
+const WRITE: OptionSpec = OptionSpec {
+    name: "write",
+    value: ValueType::Duration(TIME_MAX),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "how long writes, zeroes and discards wait; `time` if not set",
+};
+
+const FLUSH: OptionSpec = OptionSpec {
+    name: "flush",
+    value: ValueType::Duration(TIME_MAX),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "how long flushes wait; `time` if not set",
+};
+
+const JITTER: OptionSpec = OptionSpec {
+    name: "jitter",
+    value: ValueType::Duration(TIME_MAX),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "up to so much longer, drawn for each request; 0s if not set",
 };
 
 const TIME_MAX: Duration = Duration::from_secs(600);
@@ -74,7 +83,7 @@ fn make(given: &DeviceConfig, env: &Env, lowers: Vec<Lower>) -> Result<Rc<dyn An
     Ok(Rc::new(Delay {
         info: lower.info().clone(),
         times: Verb::ALL.map(|verb| time(given, verb)),
-        jitter_ns: given.duration("jitter").unwrap_or_default().as_nanos() as u64,
+        jitter_ns: given.duration(&JITTER).unwrap_or_default().as_nanos() as u64,
         lower,
         env: env.clone(),
         delayed: Cell::new(0),
@@ -83,11 +92,11 @@ fn make(given: &DeviceConfig, env: &Env, lowers: Vec<Lower>) -> Result<Rc<dyn An
 
 fn time(given: &DeviceConfig, verb: Verb) -> Duration {
     let option = match verb {
-        Verb::Read | Verb::Status => "read",
-        Verb::Write | Verb::WriteZeroes | Verb::Discard => "write",
-        Verb::Flush => "flush",
+        Verb::Read | Verb::Status => &READ,
+        Verb::Write | Verb::WriteZeroes | Verb::Discard => &WRITE,
+        Verb::Flush => &FLUSH,
     };
-    given.duration(option).or(given.duration("time")).unwrap_or_default()
+    given.duration(option).or(given.duration(&TIME)).unwrap_or_default()
 }
 
 struct Delay {

@@ -10,7 +10,7 @@ use block::{
     ByteRange, Control, Env, Error, ErrorKind, Handled, Health, Hooks, Op, Push, Report, Request,
     Result, Verb,
 };
-use kind::{DeviceConfig, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
+use kind::{DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
 
 use schedule::Schedule;
 
@@ -20,81 +20,98 @@ pub const KIND: Kind = Kind {
     summary: "makes chosen requests fail",
     manual: include_str!("manual.md"),
     lowers: Lowers::One,
-    options: &[
-        OptionSpec {
-            name: "op",
-            value: ValueType::Choices(&["read", "write", "zero", "discard", "flush", "status"]),
-            required: false,
-            scope: Scope::Graph,
-            help: "which operations; read, write, zero and discard if not set",
-        },
-        OptionSpec {
-            name: "start",
-            value: ValueType::Size(0, u64::MAX),
-            required: false,
-            scope: Scope::Graph,
-            help: "only requests that touch bytes from here on; 0 if not set",
-        },
-        OptionSpec {
-            name: "size",
-            value: ValueType::Size(1, u64::MAX),
-            required: false,
-            scope: Scope::Graph,
-            help: "so many bytes from `start` on; up to the end if not set",
-        },
-        OptionSpec {
-            name: "after",
-            value: ValueType::Integer(0, u64::MAX),
-            required: false,
-            scope: Scope::Graph,
-            help: "so many matching requests pass first; 0 if not set",
-        },
-        OptionSpec {
-            name: "schedule",
-            value: ValueType::Text,
-            required: false,
-            scope: Scope::Graph,
-            help: "which of the matching requests, by number from 1 on: \"every 4\", \"3,5,9-12\"; \
-                   all if not set",
-        },
-        OptionSpec {
-            name: "rate",
-            value: ValueType::Share,
-            required: false,
-            scope: Scope::Graph,
-            help: "the share of them that fails, drawn for each; 1 if not set",
-        },
-        OptionSpec {
-            name: "count",
-            value: ValueType::Integer(0, u64::MAX),
-            required: false,
-            scope: Scope::Graph,
-            help: "at most so many failures; without end if not set",
-        },
-        OptionSpec {
-            name: "with",
-            value: ValueType::Choice(&[
-                "io",
-                "nospace",
-                "corrupt",
-                "timeout",
-                "readonly",
-                "unsupported",
-            ]),
-            required: false,
-            scope: Scope::Graph,
-            help: "the error; io if not set",
-        },
-        OptionSpec {
-            name: "when",
-            value: ValueType::Choice(&["before", "after"]),
-            required: false,
-            scope: Scope::Graph,
-            help: "whether the request fails before it goes down, or after it was carried out; \
-                   before if not set",
-        },
-    ],
+    options: &[OP, START, SIZE, AFTER, SCHEDULE, RATE, COUNT, WITH, WHEN],
     maker: Maker::Hooks { plan, make },
+};
+
+const OP: OptionSpec = OptionSpec {
+    name: "op",
+    value: ValueType::Choices(&["read", "write", "zero", "discard", "flush", "status"]),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "which operations; read, write, zero and discard if not set",
+};
+
+const START: OptionSpec = OptionSpec {
+    name: "start",
+    value: ValueType::Size(0, u64::MAX),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "only requests that touch bytes from here on; 0 if not set",
+};
+
+const SIZE: OptionSpec = OptionSpec {
+    name: "size",
+    value: ValueType::Size(1, u64::MAX),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "so many bytes from `start` on; up to the end if not set",
+};
+
+const AFTER: OptionSpec = OptionSpec {
+    name: "after",
+    value: ValueType::Integer(0, u64::MAX),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "so many matching requests pass first; 0 if not set",
+};
+
+const SCHEDULE: OptionSpec = OptionSpec {
+    name: "schedule",
+    value: ValueType::Text,
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "which of the matching requests, by number from 1 on: \"every 4\", \"3,5,9-12\"; \
+           all if not set",
+};
+
+const RATE: OptionSpec = OptionSpec {
+    name: "rate",
+    value: ValueType::Share,
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "the share of them that fails, drawn for each; 1 if not set",
+};
+
+const COUNT: OptionSpec = OptionSpec {
+    name: "count",
+    value: ValueType::Integer(0, u64::MAX),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "at most so many failures; without end if not set",
+};
+
+const WITH: OptionSpec = OptionSpec {
+    name: "with",
+    value: ValueType::Choice(&[
+        "io",
+        "nospace",
+        "corrupt",
+        "timeout",
+        "readonly",
+        "unsupported",
+    ]),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "the error; io if not set",
+};
+
+const WHEN: OptionSpec = OptionSpec {
+    name: "when",
+    value: ValueType::Choice(&["before", "after"]),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "whether the request fails before it goes down, or after it was carried out; \
+           before if not set",
 };
 
 /// Operations that fail if the spec does not say which.
@@ -105,16 +122,16 @@ const DRAW_BITS: u32 = 53;
 
 fn plan(given: &DeviceConfig) -> Plan<()> {
     let mut faults = Vec::new();
-    if let Some(text) = given.text("schedule")
+    if let Some(text) = given.text(&SCHEDULE)
         && let Err(why) = Schedule::parse(text)
     {
         faults.push(Fault::new("schedule", format!("schedule {text:?}: {why}")));
     }
     let lower = &given.lowers[0];
-    let start = given.size("start").unwrap_or(0);
-    let end = start.saturating_add(given.size("size").unwrap_or(1));
+    let start = given.size(&START).unwrap_or(0);
+    let end = start.saturating_add(given.size(&SIZE).unwrap_or(1));
     if end > lower.info.size {
-        let option = if given.size("size").is_some() { "size" } else { "start" };
+        let option = if given.size(&SIZE).is_some() { "size" } else { "start" };
         let fault = format!(
             "byte {end} is beyond the end of {:?}, which has {}",
             lower.name,
@@ -128,18 +145,18 @@ fn plan(given: &DeviceConfig) -> Plan<()> {
 fn make(given: &DeviceConfig, env: &Env) -> Result<Rc<dyn Hooks>> {
     let error = |kind, words: &str| Error::new(kind, words).at(&given.name);
     Ok(Rc::new(Injector {
-        verbs: verbs(given.list("op")),
+        verbs: verbs(given.list(&OP)),
         range: range(given),
-        after: given.integer("after").unwrap_or(0),
+        after: given.integer(&AFTER).unwrap_or(0),
         schedule: schedule(given)?,
-        chance: (given.share("rate").unwrap_or(1.0) * (1_u64 << DRAW_BITS) as f64) as u64,
-        left: Cell::new(given.integer("count").unwrap_or(u64::MAX)),
-        failure: error(failure(given.text("with")), "failed on purpose, as the spec says"),
+        chance: (given.share(&RATE).unwrap_or(1.0) * (1_u64 << DRAW_BITS) as f64) as u64,
+        left: Cell::new(given.integer(&COUNT).unwrap_or(u64::MAX)),
+        failure: error(failure(given.text(&WITH)), "failed on purpose, as the spec says"),
         flush_failure: error(
             ErrorKind::Faulted,
             "an earlier flush failed on purpose, so every flush fails",
         ),
-        late: given.text("when") == Some("after"),
+        late: given.text(&WHEN) == Some("after"),
         env: env.clone(),
         seen: Cell::new(0),
         injected: Cell::new(0),
@@ -157,13 +174,13 @@ fn verbs(words: &[String]) -> u8 {
 }
 
 fn range(given: &DeviceConfig) -> ByteRange {
-    let start = given.size("start").unwrap_or(0);
-    let end = given.size("size").map_or(u64::MAX, |size| start.saturating_add(size));
+    let start = given.size(&START).unwrap_or(0);
+    let end = given.size(&SIZE).map_or(u64::MAX, |size| start.saturating_add(size));
     ByteRange::between(start, end).expect("it lies within the lower device: it was planned")
 }
 
 fn schedule(given: &DeviceConfig) -> Result<Schedule> {
-    given.text("schedule").map_or(Ok(Schedule::All), |text| {
+    given.text(&SCHEDULE).map_or(Ok(Schedule::All), |text| {
         Schedule::parse(text).map_err(|why| Error::new(ErrorKind::Invalid, why))
     })
 }

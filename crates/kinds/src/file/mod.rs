@@ -15,7 +15,7 @@ use block::{
     push_extent,
 };
 use kind::{
-    AnyDevice, DeviceConfig, DiskPlan, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope,
+    AnyDevice, DeviceConfig, DiskPlan, Effect, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope,
     ValueType, at_once,
 };
 
@@ -29,32 +29,7 @@ pub const FILE: Kind = Kind {
     summary: "a disk on a file",
     manual: include_str!("manual.md"),
     lowers: Lowers::None,
-    options: &[
-        OptionSpec {
-            name: "file",
-            value: ValueType::Path,
-            required: true,
-            scope: Scope::Local,
-            help: "the file",
-        },
-        OptionSpec {
-            name: "create",
-            value: ValueType::Switch,
-            required: false,
-            scope: Scope::Local,
-            help: "make the file, sparse and of `size`, if there is none",
-        },
-        OptionSpec {
-            name: "size",
-            value: ValueType::Size(512, 1 << 62),
-            required: false,
-            scope: Scope::Local,
-            help: "bytes; needed with `create`",
-        },
-        CACHE,
-        READ_ONLY,
-        TIMEOUT,
-    ],
+    options: &[FILE_PLACE, CREATE, SIZE, CACHE, READ_ONLY, TIMEOUT],
     maker: Maker::Disk {
         plan: |given, env| at_once(plan(given, env)),
         make: |given, env, before| at_once(make(given, env, before)),
@@ -67,28 +42,54 @@ pub const PATH: Kind = Kind {
     summary: "a disk on a block device",
     manual: include_str!("manual.md"),
     lowers: Lowers::None,
-    options: &[
-        OptionSpec {
-            name: "path",
-            value: ValueType::Path,
-            required: true,
-            scope: Scope::Local,
-            help: "the block device, best by a stable name: /dev/disk/by-id/...",
-        },
-        CACHE,
-        READ_ONLY,
-        TIMEOUT,
-    ],
+    options: &[DEVICE_PLACE, CACHE, READ_ONLY, TIMEOUT],
     maker: Maker::Disk {
         plan: |given, env| at_once(plan(given, env)),
         make: |given, env, before| at_once(make(given, env, before)),
     },
 };
 
+const FILE_PLACE: OptionSpec = OptionSpec {
+    name: "file",
+    value: ValueType::Path,
+    required: true,
+    effect: Effect::Bytes,
+    scope: Scope::Local,
+    help: "the file",
+};
+
+const CREATE: OptionSpec = OptionSpec {
+    name: "create",
+    value: ValueType::Switch,
+    required: false,
+    effect: Effect::Start,
+    scope: Scope::Local,
+    help: "make the file, sparse and of `size`, if there is none",
+};
+
+const SIZE: OptionSpec = OptionSpec {
+    name: "size",
+    value: ValueType::Size(512, 1 << 62),
+    required: false,
+    effect: Effect::Making,
+    scope: Scope::Local,
+    help: "bytes; needed with `create`",
+};
+
+const DEVICE_PLACE: OptionSpec = OptionSpec {
+    name: "path",
+    value: ValueType::Path,
+    required: true,
+    effect: Effect::Bytes,
+    scope: Scope::Local,
+    help: "the block device, best by a stable name: /dev/disk/by-id/...",
+};
+
 const CACHE: OptionSpec = OptionSpec {
     name: "cache",
     value: ValueType::Choice(&["direct", "buffered"]),
     required: false,
+    effect: Effect::Behaviour,
     scope: Scope::Local,
     help: "\"direct\" (O_DIRECT, the default) or \"buffered\" (through the kernel's page cache)",
 };
@@ -97,6 +98,7 @@ const READ_ONLY: OptionSpec = OptionSpec {
     name: "read_only",
     value: ValueType::Switch,
     required: false,
+    effect: Effect::Behaviour,
     scope: Scope::Local,
     help: "refuse writes, and let others read the same disk",
 };
@@ -105,6 +107,7 @@ const TIMEOUT: OptionSpec = OptionSpec {
     name: "timeout",
     value: ValueType::Duration(Duration::from_secs(600)),
     required: false,
+    effect: Effect::Behaviour,
     scope: Scope::Local,
     help: "after this long without an answer the disk is out of service until the answer is there; \
            30s if not set",
@@ -113,14 +116,14 @@ const TIMEOUT: OptionSpec = OptionSpec {
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
 fn open_of(given: &DeviceConfig) -> Open {
-    let device = given.text("path").is_some();
-    let path = given.text("path").or_else(|| given.text("file")).unwrap_or_default();
+    let device = given.text(&DEVICE_PLACE).is_some();
+    let path = given.text(&DEVICE_PLACE).or_else(|| given.text(&FILE_PLACE)).unwrap_or_default();
     Open {
         path: PathBuf::from(path),
         device,
-        read_only: given.switch("read_only"),
-        create: given.size("size").filter(|_| given.switch("create")),
-        cache: match given.text("cache") {
+        read_only: given.switch(&READ_ONLY),
+        create: given.size(&SIZE).filter(|_| given.switch(&CREATE)),
+        cache: match given.text(&CACHE) {
             Some("buffered") => CacheMode::Buffered,
             _ => CacheMode::Direct,
         },
@@ -140,7 +143,7 @@ fn info_of(facts: &StorageFacts, read_only: bool) -> Info {
 fn plan(given: &DeviceConfig, env: &Env) -> Plan<DiskPlan> {
     let open = open_of(given);
     let key = if open.device { "path" } else { "file" };
-    if given.switch("create") && open.create.is_none() {
+    if given.switch(&CREATE) && open.create.is_none() {
         let fault = "create needs a size; add size = \"1GiB\", or what it should be";
         return Err(vec![Fault::new("create", fault)]);
     }
@@ -151,7 +154,7 @@ fn plan(given: &DeviceConfig, env: &Env) -> Plan<DiskPlan> {
         };
         vec![Fault::new(key, format!("{error}{next}"))]
     })?;
-    if let Some(wanted) = given.size("size")
+    if let Some(wanted) = given.size(&SIZE)
         && wanted != facts.size
     {
         let next = match wanted > facts.size {
@@ -247,7 +250,7 @@ fn make(given: &DeviceConfig, env: &Env, before: Handover) -> Result<Rc<dyn AnyD
             (Rc::new(opened), facts)
         }
     };
-    let timeout = given.duration("timeout").unwrap_or(TIMEOUT_DEFAULT);
+    let timeout = given.duration(&TIMEOUT).unwrap_or(TIMEOUT_DEFAULT);
     Ok(Rc::new(Disk {
         info: info_of(&facts, read_only),
         facts,

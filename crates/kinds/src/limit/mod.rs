@@ -20,7 +20,7 @@ use block::{
     Result,
 };
 use kind::{
-    AnyDevice, Bytes, DeviceConfig, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
+    AnyDevice, Bytes, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
 };
 
 use throttle::{Bucket, Throttle, Ticket, Turn};
@@ -32,21 +32,42 @@ pub const KIND: Kind = Kind {
     manual: include_str!("manual.md"),
     lowers: Lowers::One,
     options: &[
-        requests("iops", "reads, writes, zeroes and discards per second, together"),
-        bytes("bytes", "bytes read and written per second, together"),
-        requests("read_iops", "reads per second"),
-        bytes("read_bytes", "bytes read per second"),
-        requests("write_iops", "writes, zeroes and discards per second"),
-        bytes("write_bytes", "bytes written per second"),
-        OptionSpec {
-            name: "burst",
-            value: ValueType::Duration(Duration::from_secs(3600)),
-            required: false,
-            scope: Scope::Graph,
-            help: "what this much time brings may be used at once after a rest; 100ms if not set",
-        },
+        TOGETHER[0],
+        TOGETHER[1],
+        READS[0],
+        READS[1],
+        WRITES[0],
+        WRITES[1],
+        BURST,
     ],
     maker: Maker::Device { bytes: Bytes::Passthrough, plan, make },
+};
+
+/// Limits of both directions together: of requests, and of bytes.
+const TOGETHER: [OptionSpec; 2] = [
+    requests("iops", "reads, writes, zeroes and discards per second, together"),
+    bytes("bytes", "bytes read and written per second, together"),
+];
+
+/// Limits of reads.
+const READS: [OptionSpec; 2] = [
+    requests("read_iops", "reads per second"),
+    bytes("read_bytes", "bytes read per second"),
+];
+
+/// Limits of everything that changes bytes.
+const WRITES: [OptionSpec; 2] = [
+    requests("write_iops", "writes, zeroes and discards per second"),
+    bytes("write_bytes", "bytes written per second"),
+];
+
+const BURST: OptionSpec = OptionSpec {
+    name: "burst",
+    value: ValueType::Duration(Duration::from_secs(3600)),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "what this much time brings may be used at once after a rest; 100ms if not set",
 };
 
 const fn requests(name: &'static str, help: &'static str) -> OptionSpec {
@@ -54,6 +75,7 @@ const fn requests(name: &'static str, help: &'static str) -> OptionSpec {
         name,
         value: ValueType::Integer(1, 1 << 40),
         required: false,
+        effect: Effect::Behaviour,
         scope: Scope::Graph,
         help,
     }
@@ -64,6 +86,7 @@ const fn bytes(name: &'static str, help: &'static str) -> OptionSpec {
         name,
         value: ValueType::Size(1, 1 << 50),
         required: false,
+        effect: Effect::Behaviour,
         scope: Scope::Graph,
         help,
     }
@@ -73,16 +96,9 @@ const fn bytes(name: &'static str, help: &'static str) -> OptionSpec {
 /// the core to the next loses no time.
 const BURST_DEFAULT: Duration = Duration::from_millis(100);
 
-/// Options of the two directions together, and those of each.
-const TOGETHER: [&str; 2] = ["iops", "bytes"];
-const READS: [&str; 2] = ["read_iops", "read_bytes"];
-const WRITES: [&str; 2] = ["write_iops", "write_bytes"];
-
 fn plan(given: &DeviceConfig) -> Plan<Info> {
-    let set = |names: [&'static str; 2]| {
-        names.into_iter().find(|name| given.options.iter().any(|(option, _)| option == name))
-    };
-    let fault = match (set(TOGETHER), set(READS).or(set(WRITES))) {
+    let set = |options: [OptionSpec; 2]| options.into_iter().find(|option| given.is_set(option));
+    let fault = match (set(TOGETHER), set(READS).or(set(WRITES)).map(|option| option.name)) {
         (None, None) => {
             Fault::new("kind", "no limit is set; add iops = 1000 or bytes = \"100MiB\"")
         }
@@ -100,13 +116,13 @@ fn plan(given: &DeviceConfig) -> Plan<Info> {
 
 fn make(given: &DeviceConfig, env: &Env, lowers: Vec<Lower>) -> Result<Rc<dyn AnyDevice>> {
     let lower = lowers.into_iter().next().expect("its one lower was counted when it was planned");
-    let burst = given.duration("burst").unwrap_or(BURST_DEFAULT);
-    let gate = |[requests, bytes]: [&str; 2]| {
+    let burst = given.duration(&BURST).unwrap_or(BURST_DEFAULT);
+    let gate = |[requests, bytes]: [OptionSpec; 2]| {
         let bucket = |rate| Bucket::new(env.now(), rate, burst);
-        let requests = given.integer(requests).map(bucket);
-        Rc::new(Gate::new(Throttle::new(requests, given.size(bytes).map(bucket))))
+        let requests = given.integer(&requests).map(bucket);
+        Rc::new(Gate::new(Throttle::new(requests, given.size(&bytes).map(bucket))))
     };
-    let together = TOGETHER.iter().any(|name| given.options.iter().any(|(o, _)| o == name));
+    let together = TOGETHER.iter().any(|option| given.is_set(option));
     let reads = gate(if together { TOGETHER } else { READS });
     let writes = if together { reads.clone() } else { gate(WRITES) };
     Ok(Rc::new(Limit { info: lower.info().clone(), lower, env: env.clone(), reads, writes }))

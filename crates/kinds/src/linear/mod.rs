@@ -1,7 +1,7 @@
 //! A window onto one device.
 
 use block::{Port, Table};
-use kind::{DeviceConfig, Kind, Lowers, Maker, OptionSpec, Plan, Scope, TablePlan, ValueType};
+use kind::{DeviceConfig, Effect, Kind, Lowers, Maker, OptionSpec, Plan, Scope, TablePlan, ValueType};
 
 use crate::tables;
 
@@ -11,29 +11,32 @@ pub const KIND: Kind = Kind {
     summary: "a window onto one device",
     manual: include_str!("manual.md"),
     lowers: Lowers::One,
-    options: &[
-        OptionSpec {
-            name: "start",
-            value: ValueType::Size(0, u64::MAX),
-            required: false,
-            scope: Scope::Graph,
-            help: "first byte of the lower device; 0 if not set",
-        },
-        OptionSpec {
-            name: "size",
-            value: ValueType::Size(512, u64::MAX),
-            required: false,
-            scope: Scope::Graph,
-            help: "bytes; up to the end of the lower device if not set",
-        },
-    ],
+    options: &[START, SIZE],
     maker: Maker::Table(plan),
+};
+
+const START: OptionSpec = OptionSpec {
+    name: "start",
+    value: ValueType::Size(0, u64::MAX),
+    required: false,
+    effect: Effect::Bytes,
+    scope: Scope::Graph,
+    help: "first byte of the lower device; 0 if not set",
+};
+
+const SIZE: OptionSpec = OptionSpec {
+    name: "size",
+    value: ValueType::Size(512, u64::MAX),
+    required: false,
+    effect: Effect::Bytes,
+    scope: Scope::Graph,
+    help: "bytes; up to the end of the lower device if not set",
 };
 
 fn plan(given: &DeviceConfig) -> Plan<TablePlan> {
     let lower = given.lowers[0].info.size;
-    let start = given.size("start").unwrap_or(0);
-    let size = given.size("size").unwrap_or_else(|| lower.saturating_sub(start));
-    let option = if given.size("size").is_some() { "size" } else { "start" };
+    let start = given.size(&START).unwrap_or(0);
+    let size = given.size(&SIZE).unwrap_or_else(|| lower.saturating_sub(start));
+    let option = if given.size(&SIZE).is_some() { "size" } else { "start" };
     tables::plan(given, option, Table::linear(Port(0), lower, start, size))
 }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use block::{ByteRange, Device, Env, Info, Op, Request, Result, State, push_extent};
-use kind::{AnyDevice, DeviceConfig, Kind, Lowers, Maker, OptionSpec, Scope, ValueType, at_once};
+use kind::{AnyDevice, DeviceConfig, Effect, Kind, Lowers, Maker, OptionSpec, Scope, ValueType, at_once};
 
 use crate::nowhere;
 
@@ -14,22 +14,25 @@ pub const KIND: Kind = Kind {
     summary: "a disk in memory, gone with the process",
     manual: include_str!("manual.md"),
     lowers: Lowers::None,
-    options: &[OptionSpec {
-        name: "memory",
-        value: ValueType::Size(512, 1 << 46),
-        required: true,
-        scope: Scope::Local,
-        help: "its size in bytes; memory is taken as it is written",
-    }],
+    options: &[SIZE],
     maker: Maker::Disk {
         plan: |given, _| {
             at_once(nowhere::plan(
-                nowhere::info(given, "memory"),
+                nowhere::info(given, &SIZE),
                 "in memory, gone with this process",
             ))
         },
         make: |given, env, _| at_once(make(given, env)),
     },
+};
+
+const SIZE: OptionSpec = OptionSpec {
+    name: "memory",
+    value: ValueType::Size(512, 1 << 46),
+    required: true,
+    effect: Effect::Bytes,
+    scope: Scope::Local,
+    help: "its size in bytes; memory is taken as it is written",
 };
 
 /// What is made and given back at once: large enough for one huge page, small enough for holes.
@@ -41,7 +44,7 @@ struct Memory {
 }
 
 fn make(given: &DeviceConfig, _: &Env) -> Result<Rc<dyn AnyDevice>> {
-    let info = nowhere::info(given, "memory");
+    let info = nowhere::info(given, &SIZE);
     let pieces = RefCell::new(vec![None; info.size.div_ceil(PIECE_BYTES) as usize]);
     Ok(Rc::new(Memory { info, pieces }))
 }

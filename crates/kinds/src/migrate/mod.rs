@@ -20,7 +20,7 @@ use block::env::LocalFuture;
 use block::units::format_exact;
 use block::{Env, Error, ErrorKind, Info, Lower, Result, StateStore};
 use kind::{
-    AnyDevice, Bytes, DeviceConfig, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
+    AnyDevice, Bytes, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
 };
 
 use device::{Making, Migrate};
@@ -32,22 +32,7 @@ pub const KIND: Kind = Kind {
     summary: "moves bytes from one device to another while they are used",
     manual: include_str!("manual.md"),
     lowers: Lowers::Many(2, 2),
-    options: &[
-        OptionSpec {
-            name: "speed",
-            value: ValueType::Size(1 << 16, 1 << 40),
-            required: false,
-            scope: Scope::Graph,
-            help: "bytes moved per second at most; as many as clients leave if not set",
-        },
-        OptionSpec {
-            name: "leave",
-            value: ValueType::Switch,
-            required: false,
-            scope: Scope::Graph,
-            help: "takes itself out of the graph when it is done; off if not set",
-        },
-    ],
+    options: &[SPEED, LEAVE],
     maker: Maker::Stateful {
         bytes: Bytes::FirstLower,
         plan,
@@ -56,6 +41,24 @@ pub const KIND: Kind = Kind {
         preflight: None,
         describe: record::describe,
     },
+};
+
+const SPEED: OptionSpec = OptionSpec {
+    name: "speed",
+    value: ValueType::Size(1 << 16, 1 << 40),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "bytes moved per second at most; as many as clients leave if not set",
+};
+
+const LEAVE: OptionSpec = OptionSpec {
+    name: "leave",
+    value: ValueType::Switch,
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "takes itself out of the graph when it is done; off if not set",
 };
 
 fn plan(given: &DeviceConfig) -> Plan<Info> {
@@ -128,7 +131,7 @@ fn open(
     };
     let ports = [0, 1].into_iter().filter(|port| kept.found(*port).labelled).collect();
     let name = given.name.clone();
-    let (in_place, speed) = (given.in_place().is_some(), given.size("speed"));
+    let (in_place, speed) = (given.in_place().is_some(), given.size(&SPEED));
     let env = env.clone();
     Ok(Migrate::new(info, Making { name, env, from, to, in_place, speed, kept, ports }, record))
 }

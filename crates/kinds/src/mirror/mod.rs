@@ -29,7 +29,7 @@ use std::time::Duration;
 use block::env::LocalFuture;
 use block::{Env, Error, ErrorKind, Found, Info, Lower, Result, StateStore};
 use kind::{
-    AnyDevice, Bytes, DeviceConfig, Fault, Kind, LowerConfig, Lowers, Maker, OptionSpec, Plan,
+    AnyDevice, Bytes, DeviceConfig, Effect, Fault, Kind, LowerConfig, Lowers, Maker, OptionSpec, Plan,
     Scope, ValueType,
 };
 
@@ -48,60 +48,7 @@ pub const KIND: Kind = Kind {
     summary: "the same bytes on several devices",
     manual: include_str!("manual.md"),
     lowers: Lowers::Many(2, MEMBERS_MAX),
-    options: &[
-        OptionSpec {
-            name: "trust",
-            value: ValueType::Member,
-            required: false,
-            scope: Scope::Local,
-            help: "the member whose bytes count when the members may differ; the others are copied \
-                   from it",
-        },
-        OptionSpec {
-            name: "timeout",
-            value: ValueType::Duration(Duration::from_secs(600)),
-            required: false,
-            scope: Scope::Graph,
-            help: "a member that has not answered for this long is taken out; 20s if not set",
-        },
-        OptionSpec {
-            name: "speed",
-            value: ValueType::Size(SPEED_MIN, SPEED_MAX),
-            required: false,
-            scope: Scope::Graph,
-            help: "the most bytes a second that it copies to members by itself; no limit if not set",
-        },
-        OptionSpec {
-            name: "spares",
-            value: ValueType::Integer(0, MEMBERS_MAX as u64 - 2),
-            required: false,
-            scope: Scope::Graph,
-            help: "how many of its members wait until another one fails, without copies; 0 if not set",
-        },
-        OptionSpec {
-            name: "scrub",
-            value: ValueType::Duration(SCRUB_MAX),
-            required: false,
-            scope: Scope::Graph,
-            help: "how long after a scrub the next one begins; none begins by itself if not set",
-        },
-        OptionSpec {
-            name: "region",
-            value: ValueType::Size(REGION_BYTES_MIN, REGION_BYTES_MAX),
-            required: false,
-            scope: Scope::Graph,
-            help: "the part of it that is copied as a whole if there may be a difference in it: a \
-                   power of two; 1MiB if not set, or as much as its size needs",
-        },
-        OptionSpec {
-            name: "settle",
-            value: ValueType::Duration(SETTLE_MAX),
-            required: false,
-            scope: Scope::Graph,
-            help: "how long nobody has written to a region until it counts as alike after a crash; \
-                   5s if not set",
-        },
-    ],
+    options: &[TRUST, TIMEOUT, SPEED, SPARES, SCRUB, REGION, SETTLE],
     maker: Maker::Stateful {
         bytes: Bytes::Replicated,
         plan,
@@ -110,6 +57,72 @@ pub const KIND: Kind = Kind {
         preflight: Some(preflight),
         describe: record::describe,
     },
+};
+
+const TRUST: OptionSpec = OptionSpec {
+    name: "trust",
+    value: ValueType::Member,
+    required: false,
+    effect: Effect::Start,
+    scope: Scope::Local,
+    help: "the member whose bytes count when the members may differ; the others are copied \
+           from it",
+};
+
+const TIMEOUT: OptionSpec = OptionSpec {
+    name: "timeout",
+    value: ValueType::Duration(Duration::from_secs(600)),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "a member that has not answered for this long is taken out; 20s if not set",
+};
+
+const SPEED: OptionSpec = OptionSpec {
+    name: "speed",
+    value: ValueType::Size(SPEED_MIN, SPEED_MAX),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "the most bytes a second that it copies to members by itself; no limit if not set",
+};
+
+const SPARES: OptionSpec = OptionSpec {
+    name: "spares",
+    value: ValueType::Integer(0, MEMBERS_MAX as u64 - 2),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "how many of its members wait until another one fails, without copies; 0 if not set",
+};
+
+const SCRUB: OptionSpec = OptionSpec {
+    name: "scrub",
+    value: ValueType::Duration(SCRUB_MAX),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "how long after a scrub the next one begins; none begins by itself if not set",
+};
+
+const REGION: OptionSpec = OptionSpec {
+    name: "region",
+    value: ValueType::Size(REGION_BYTES_MIN, REGION_BYTES_MAX),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "the part of it that is copied as a whole if there may be a difference in it: a \
+           power of two; 1MiB if not set, or as much as its size needs",
+};
+
+const SETTLE: OptionSpec = OptionSpec {
+    name: "settle",
+    value: ValueType::Duration(SETTLE_MAX),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "how long nobody has written to a region until it counts as alike after a crash; \
+           5s if not set",
 };
 
 /// Members of one mirror.
@@ -142,13 +155,13 @@ fn plan(given: &DeviceConfig) -> Plan<Info> {
         );
         return Err(vec![Fault::new("spares", why)]);
     }
-    if let Some(every) = given.duration("scrub").filter(|every| *every < SCRUB_MIN) {
+    if let Some(every) = given.duration(&SCRUB).filter(|every| *every < SCRUB_MIN) {
         let why = format!("every {every:?} is too often; at least 1h");
         return Err(vec![Fault::new("scrub", why)]);
     }
     let newly_made = given.lowers.iter().all(|lower| lower.created);
     let labelled = given.lowers.iter().all(|lower| lower.labelled);
-    if !newly_made && !labelled && given.text("trust").is_none() {
+    if !newly_made && !labelled && given.text(&TRUST).is_none() {
         let names: Vec<_> = given.lowers.iter().map(|lower| format!("{:?}", lower.name)).collect();
         let fault = format!(
             "cannot tell whether these members are identical: they were used before without labels; \
@@ -164,7 +177,7 @@ fn plan(given: &DeviceConfig) -> Plan<Info> {
 fn regions(given: &DeviceConfig, info: &Info) -> Result<Regions, String> {
     let members = given.lowers.len();
     let size = info.size.max(1);
-    let Some(bytes) = given.size("region") else { return Ok(Regions::usual(size, members)) };
+    let Some(bytes) = given.size(&REGION) else { return Ok(Regions::usual(size, members)) };
     let least = Regions::smallest(size, members).max(u64::from(info.block_size));
     if bytes < least {
         return Err(format!(
@@ -225,7 +238,7 @@ async fn open(
         let states: Vec<_> = decision.standings.iter().map(state).collect();
         let missing = decision.missing.clone();
         let opening = env.random("a mirror's opening");
-        let settle = given.duration("settle").unwrap_or(SETTLE_DEFAULT).max(SETTLE_MIN);
+        let settle = given.duration(&SETTLE).unwrap_or(SETTLE_DEFAULT).max(SETTLE_MIN);
         let names: Vec<_> = lowers.iter().map(Lower::name).collect();
         let writer =
             SuperblockWriter::new(kept.clone(), opening, &decision, &names, regions, settle);
@@ -247,12 +260,12 @@ async fn open(
         // Who is copied is told by its own label, too, that it is stale, before it is written to.
         take_in(&mut states, &missing, wanted, present);
     }
-    let timeout = given.duration("timeout").unwrap_or(TIMEOUT_DEFAULT);
+    let timeout = given.duration(&TIMEOUT).unwrap_or(TIMEOUT_DEFAULT);
     let (name, env) = (given.name.clone(), env.clone());
     let members = lowers.into_iter().zip(states).zip(missing);
     let members = members.map(|((lower, state), missing)| (lower, state, missing)).collect();
-    let speed = given.size("speed");
-    let scrubbing = Scrubbing::new(given.duration("scrub"), scrubbed);
+    let speed = given.size(&SPEED);
+    let scrubbing = Scrubbing::new(given.duration(&SCRUB), scrubbed);
     let making = Making { name, env, timeout, regions, speed, scrubbing, members, writer };
     let mirror = Mirror::new(info, making);
     let inner = &mirror.inner;
@@ -272,7 +285,7 @@ async fn open(
 
 /// How many of its members wait until another one fails.
 fn spares(given: &DeviceConfig) -> usize {
-    given.integer("spares").unwrap_or(0) as usize
+    given.integer(&SPARES).unwrap_or(0) as usize
 }
 
 /// Of the members that are there and miss something, those are copied that are needed for as many in sync as
@@ -299,7 +312,7 @@ fn decide(
     regions: Regions,
 ) -> Result<Decision> {
     let names: Vec<&str> = given.lowers.iter().map(|lower| lower.name.as_str()).collect();
-    let trust = given.text("trust").and_then(|name| names.iter().position(|one| *one == name));
+    let trust = given.text(&TRUST).and_then(|name| names.iter().position(|one| *one == name));
     let members = Members {
         names,
         found,
@@ -316,7 +329,7 @@ fn decide(
 /// Nothing is known of raw disks but what somebody says.
 fn of_raw(given: &DeviceConfig) -> Vec<State> {
     let equal = given.lowers.len() - spares(given);
-    let state = |(port, lower): (usize, &LowerConfig)| match given.text("trust") {
+    let state = |(port, lower): (usize, &LowerConfig)| match given.text(&TRUST) {
         Some(name) if name == lower.name => State::InSync,
         None if port < equal => State::InSync,
         _ => State::Stale,

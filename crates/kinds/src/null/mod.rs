@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use block::{Device, Env, Info, Op, Request, Result, State, push_extent};
-use kind::{AnyDevice, DeviceConfig, Kind, Lowers, Maker, OptionSpec, Scope, ValueType, at_once};
+use kind::{AnyDevice, DeviceConfig, Effect, Kind, Lowers, Maker, OptionSpec, Scope, ValueType, at_once};
 
 use crate::nowhere;
 
@@ -13,19 +13,22 @@ pub const KIND: Kind = Kind {
     summary: "reads zeros, forgets writes",
     manual: include_str!("manual.md"),
     lowers: Lowers::None,
-    options: &[OptionSpec {
-        name: "null",
-        value: ValueType::Size(512, 1 << 62),
-        required: true,
-        scope: Scope::Local,
-        help: "its size in bytes",
-    }],
+    options: &[SIZE],
     maker: Maker::Disk {
         plan: |given, _| {
-            at_once(nowhere::plan(nowhere::info(given, "null"), "null: keeps nothing"))
+            at_once(nowhere::plan(nowhere::info(given, &SIZE), "null: keeps nothing"))
         },
         make: |given, env, _| at_once(make(given, env)),
     },
+};
+
+const SIZE: OptionSpec = OptionSpec {
+    name: "null",
+    value: ValueType::Size(512, 1 << 62),
+    required: true,
+    effect: Effect::Bytes,
+    scope: Scope::Local,
+    help: "its size in bytes",
 };
 
 struct Null {
@@ -33,7 +36,7 @@ struct Null {
 }
 
 fn make(given: &DeviceConfig, _: &Env) -> Result<Rc<dyn AnyDevice>> {
-    Ok(Rc::new(Null { info: nowhere::info(given, "null") }))
+    Ok(Rc::new(Null { info: nowhere::info(given, &SIZE) }))
 }
 
 impl Device for Null {

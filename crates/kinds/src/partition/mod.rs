@@ -3,7 +3,7 @@
 use block::units::{format_exact, format_size, write_size};
 use block::{Port, Table};
 use kind::{
-    DeviceConfig, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, TablePlan, ValueType,
+    DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, TablePlan, ValueType,
 };
 
 use crate::tables;
@@ -14,28 +14,31 @@ pub const KIND: Kind = Kind {
     summary: "part of a device, beside other parts of it",
     manual: include_str!("manual.md"),
     lowers: Lowers::One,
-    options: &[
-        OptionSpec {
-            name: "start",
-            value: ValueType::Size(0, u64::MAX),
-            required: false,
-            scope: Scope::Graph,
-            help: "first byte of the lower device; after the partition before if not set",
-        },
-        OptionSpec {
-            name: "size",
-            value: ValueType::SizeOrRest,
-            required: true,
-            scope: Scope::Graph,
-            help: "bytes, or \"rest\"",
-        },
-    ],
+    options: &[START, SIZE],
     maker: Maker::Table(plan),
+};
+
+const START: OptionSpec = OptionSpec {
+    name: "start",
+    value: ValueType::Size(0, u64::MAX),
+    required: false,
+    effect: Effect::Bytes,
+    scope: Scope::Graph,
+    help: "first byte of the lower device; after the partition before if not set",
+};
+
+const SIZE: OptionSpec = OptionSpec {
+    name: "size",
+    value: ValueType::SizeOrRest,
+    required: true,
+    effect: Effect::Bytes,
+    scope: Scope::Graph,
+    help: "bytes, or \"rest\"",
 };
 
 fn plan(given: &DeviceConfig) -> Plan<TablePlan> {
     let lower = &given.lowers[0];
-    let start = given.size("start").unwrap_or(lower.next_free);
+    let start = given.size(&START).unwrap_or(lower.next_free);
     let rest = lower.info.size.saturating_sub(start);
     let rest = rest - rest % u64::from(lower.info.block_size);
     if rest == 0 {
@@ -45,10 +48,10 @@ fn plan(given: &DeviceConfig) -> Plan<TablePlan> {
             format_exact(lower.info.size),
             format_size(start)
         );
-        let option = if given.size("start").is_some() { "start" } else { "size" };
+        let option = if given.size(&START).is_some() { "start" } else { "size" };
         return Err(vec![Fault::new(option, fault)]);
     }
-    let size = given.size("size").unwrap_or(rest);
+    let size = given.size(&SIZE).unwrap_or(rest);
     if size > rest {
         let fault = format!(
             "size {}, but {:?} leaves {} from {} on; at most size = \"{}\"",

@@ -27,7 +27,7 @@ use block::env::LocalFuture;
 use block::units::write_size;
 use block::{Env, Error, ErrorKind, Info, Lower, Result, StateStore};
 use kind::{
-    AnyDevice, Bytes, DeviceConfig, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
+    AnyDevice, Bytes, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
 };
 use meta::alloc::Policy;
 
@@ -43,59 +43,7 @@ pub const KIND: Kind = Kind {
     summary: "blocks get their place when they are first written",
     manual: include_str!("manual.md"),
     lowers: Lowers::Many(1, 2),
-    options: &[
-        OptionSpec {
-            name: "size",
-            value: ValueType::Size(BLOCK_BYTES_MIN, 1 << 60),
-            required: true,
-            scope: Scope::Graph,
-            help: "bytes that clients see; may be more than there is room for",
-        },
-        OptionSpec {
-            name: "block",
-            value: ValueType::Size(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX),
-            required: false,
-            scope: Scope::Graph,
-            help: "bytes that have a place of their own, a power of two; 64KiB if not set",
-        },
-        OptionSpec {
-            name: "policy",
-            value: ValueType::Choice(&POLICIES),
-            required: false,
-            scope: Scope::Graph,
-            help: "where a place is looked for: the first that is free, behind the last one taken, or \
-                   near it; first-free if not set",
-        },
-        OptionSpec {
-            name: "meta",
-            value: ValueType::Member,
-            required: false,
-            scope: Scope::Graph,
-            help: "the one of its two devices that has the map; the beginning of its only one if not \
-                   set",
-        },
-        OptionSpec {
-            name: "cache",
-            value: ValueType::Size(CACHE_BYTES_MIN, CACHE_BYTES_MAX),
-            required: false,
-            scope: Scope::Graph,
-            help: "memory for the map; 16MiB if not set",
-        },
-        OptionSpec {
-            name: "pack",
-            value: ValueType::Switch,
-            required: false,
-            scope: Scope::Graph,
-            help: "moves blocks to the front in the background; off if not set",
-        },
-        OptionSpec {
-            name: "speed",
-            value: ValueType::Size(64 << 10, 1 << 40),
-            required: false,
-            scope: Scope::Graph,
-            help: "bytes moved per second at most while it packs; as many as clients leave if not set",
-        },
-    ],
+    options: &[SIZE, BLOCK, POLICY, META, CACHE, PACK, SPEED],
     maker: Maker::Stateful {
         bytes: Bytes::Private,
         plan,
@@ -104,6 +52,71 @@ pub const KIND: Kind = Kind {
         preflight: None,
         describe: record::describe,
     },
+};
+
+const SIZE: OptionSpec = OptionSpec {
+    name: "size",
+    value: ValueType::Size(BLOCK_BYTES_MIN, 1 << 60),
+    required: true,
+    effect: Effect::Bytes,
+    scope: Scope::Graph,
+    help: "bytes that clients see; may be more than there is room for",
+};
+
+const BLOCK: OptionSpec = OptionSpec {
+    name: "block",
+    value: ValueType::Size(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX),
+    required: false,
+    effect: Effect::Bytes,
+    scope: Scope::Graph,
+    help: "bytes that have a place of their own, a power of two; 64KiB if not set",
+};
+
+const POLICY: OptionSpec = OptionSpec {
+    name: "policy",
+    value: ValueType::Choice(&POLICIES),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "where a place is looked for: the first that is free, behind the last one taken, or \
+           near it; first-free if not set",
+};
+
+const META: OptionSpec = OptionSpec {
+    name: "meta",
+    value: ValueType::Member,
+    required: false,
+    effect: Effect::Bytes,
+    scope: Scope::Graph,
+    help: "the one of its two devices that has the map; the beginning of its only one if not \
+           set",
+};
+
+const CACHE: OptionSpec = OptionSpec {
+    name: "cache",
+    value: ValueType::Size(CACHE_BYTES_MIN, CACHE_BYTES_MAX),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "memory for the map; 16MiB if not set",
+};
+
+const PACK: OptionSpec = OptionSpec {
+    name: "pack",
+    value: ValueType::Switch,
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "moves blocks to the front in the background; off if not set",
+};
+
+const SPEED: OptionSpec = OptionSpec {
+    name: "speed",
+    value: ValueType::Size(64 << 10, 1 << 40),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "bytes moved per second at most while it packs; as many as clients leave if not set",
 };
 
 const POLICIES: [&str; 3] = ["first-free", "log", "near"];
@@ -129,7 +142,7 @@ struct Ports {
 impl Ports {
     fn of(given: &DeviceConfig) -> Result<Self, Fault> {
         let names: Vec<&str> = given.lowers.iter().map(|lower| lower.name.as_str()).collect();
-        match (&names[..], given.text("meta")) {
+        match (&names[..], given.text(&META)) {
             ([_], None) => Ok(Self { data: 0, meta: 0 }),
             ([first, _], Some(meta)) if *first == meta => Ok(Self { data: 1, meta: 0 }),
             ([_, _], Some(_)) => Ok(Self { data: 0, meta: 1 }),
@@ -155,7 +168,7 @@ impl Ports {
 }
 
 fn policy(given: &DeviceConfig) -> Policy {
-    match given.text("policy") {
+    match given.text(&POLICY) {
         Some("log") => Policy::LogStructured,
         Some("near") => Policy::NearLast,
         _ => Policy::FirstFree,
@@ -163,7 +176,7 @@ fn policy(given: &DeviceConfig) -> Policy {
 }
 
 fn block_bytes(given: &DeviceConfig) -> u64 {
-    given.size("block").unwrap_or(BLOCK_BYTES_DEFAULT)
+    given.size(&BLOCK).unwrap_or(BLOCK_BYTES_DEFAULT)
 }
 
 fn plan(given: &DeviceConfig) -> Plan<Info> {
@@ -178,7 +191,7 @@ fn plan(given: &DeviceConfig) -> Plan<Info> {
         );
         fault("on", words);
     }
-    let (block, size) = (block_bytes(given), given.size("size").unwrap_or_default());
+    let (block, size) = (block_bytes(given), given.size(&SIZE).unwrap_or_default());
     if !block.is_power_of_two() {
         let near = block.next_power_of_two() / 2;
         fault("block", format!("block {block} is not a power of two; {near} is"));
@@ -258,7 +271,7 @@ async fn open(
     let ports = Ports::of(given).map_err(|fault| Error::new(ErrorKind::Invalid, fault.message))?;
     let (data, meta) = (lowers[ports.data].clone(), lowers[ports.meta].clone());
     let block = block_bytes(given);
-    let blocks = given.size("size").unwrap_or_default() / block;
+    let blocks = given.size(&SIZE).unwrap_or_default() / block;
     let (layout, vault_bytes) = Layout::new(block, blocks, data.info(), ports.apart());
     if block > u64::from(data.info().max_transfer) {
         let most = data.info().max_transfer;
@@ -275,7 +288,7 @@ async fn open(
         ports: (0..lowers.len()).collect(),
         kept_paused: Cell::new(false),
         policy: policy(given),
-        cache_bytes: given.size("cache").unwrap_or(CACHE_BYTES_DEFAULT) as usize,
+        cache_bytes: given.size(&CACHE).unwrap_or(CACHE_BYTES_DEFAULT) as usize,
         read_only: info.read_only,
     };
     let record = match opening.found(&layout)? {
@@ -297,8 +310,8 @@ async fn open(
         layout: record.layout,
         data_port: ports.data,
         opening,
-        pack: given.switch("pack") && !read_only,
-        speed: given.size("speed"),
+        pack: given.switch(&PACK) && !read_only,
+        speed: given.size(&SPEED),
     };
     let device = Remap::new(making, record.paused)?;
     if record.vault.is_none() && !kept.is_committed() {

@@ -2,7 +2,7 @@
 
 use block::{StripeTable, Table, TableError};
 use kind::{
-    DeviceConfig, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, TablePlan, ValueType,
+    DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, TablePlan, ValueType,
 };
 
 use crate::tables;
@@ -16,18 +16,21 @@ pub const KIND: Kind = Kind {
     summary: "chunks dealt out over several devices in turn",
     manual: include_str!("manual.md"),
     lowers: Lowers::Many(2, 64),
-    options: &[OptionSpec {
-        name: "chunk",
-        value: ValueType::Size(512, CHUNK_MAX),
-        required: false,
-        scope: Scope::Graph,
-        help: "bytes on one device before the next one's turn; 64KiB if not set",
-    }],
+    options: &[CHUNK],
     maker: Maker::Table(plan),
 };
 
+const CHUNK: OptionSpec = OptionSpec {
+    name: "chunk",
+    value: ValueType::Size(512, CHUNK_MAX),
+    required: false,
+    effect: Effect::Bytes,
+    scope: Scope::Graph,
+    help: "bytes on one device before the next one's turn; 64KiB if not set",
+};
+
 fn plan(given: &DeviceConfig) -> Plan<TablePlan> {
-    let chunk = given.size("chunk").unwrap_or(CHUNK_DEFAULT);
+    let chunk = given.size(&CHUNK).unwrap_or(CHUNK_DEFAULT);
     let error = match Table::stripe(&tables::ports(given), chunk as u32) {
         Ok(StripeTable { table, unused_bytes }) => return Ok(TablePlan { table, unused_bytes }),
         Err(error) => error,

@@ -23,7 +23,7 @@ use block::env::{CacheMode, Open};
 use block::{
     Control, Env, Error, ErrorKind, Handled, Hooks, Mono, Op, Push, Report, Request, Result,
 };
-use kind::{DeviceConfig, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
+use kind::{DeviceConfig, Effect, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
 
 pub use entry::{Entry, Header, Malformed, Record, SLOT_BYTES};
 pub use reader::Reader;
@@ -38,32 +38,37 @@ pub const KIND: Kind = Kind {
     summary: "keeps a record of every request in a file",
     manual: include_str!("manual.md"),
     lowers: Lowers::One,
-    options: &[
-        OptionSpec {
-            name: "file",
-            value: ValueType::Path,
-            required: true,
-            scope: Scope::Local,
-            help: "the trace; made, sparse, if it is not there, and continued if it is",
-        },
-        OptionSpec {
-            name: "size",
-            value: ValueType::Size(BLOCK_BYTES, 1 << 44),
-            required: false,
-            scope: Scope::Graph,
-            help: "bytes of a file that is made: 64 for each request that it can hold; 1GiB if not \
-                   set",
-        },
-        OptionSpec {
-            name: "queue",
-            value: ValueType::Integer(1, 1 << 20),
-            required: false,
-            scope: Scope::Graph,
-            help: "requests that may wait to be written, in memory; those beyond are counted and \
-                   not recorded; 65536 if not set",
-        },
-    ],
+    options: &[FILE, SIZE, QUEUE],
     maker: Maker::Hooks { plan, make },
+};
+
+const FILE: OptionSpec = OptionSpec {
+    name: "file",
+    value: ValueType::Path,
+    required: true,
+    effect: Effect::Behaviour,
+    scope: Scope::Local,
+    help: "the trace; made, sparse, if it is not there, and continued if it is",
+};
+
+const SIZE: OptionSpec = OptionSpec {
+    name: "size",
+    value: ValueType::Size(BLOCK_BYTES, 1 << 44),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "bytes of a file that is made: 64 for each request that it can hold; 1GiB if not \
+           set",
+};
+
+const QUEUE: OptionSpec = OptionSpec {
+    name: "queue",
+    value: ValueType::Integer(1, 1 << 20),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "requests that may wait to be written, in memory; those beyond are counted and \
+           not recorded; 65536 if not set",
 };
 
 const SIZE_DEFAULT: u64 = 1 << 30;
@@ -74,8 +79,8 @@ fn plan(_: &DeviceConfig) -> Plan<()> {
 }
 
 fn make(given: &DeviceConfig, env: &Env) -> Result<Rc<dyn Hooks>> {
-    let path = given.text("file").unwrap_or_default();
-    let size = given.size("size").unwrap_or(SIZE_DEFAULT);
+    let path = given.text(&FILE).unwrap_or_default();
+    let size = given.size(&SIZE).unwrap_or(SIZE_DEFAULT);
     let storage = env.open(&Open {
         path: path.into(),
         device: false,
@@ -88,7 +93,7 @@ fn make(given: &DeviceConfig, env: &Env) -> Result<Rc<dyn Hooks>> {
         let words = format!("{path} has {size} bytes; a trace has {BLOCK_BYTES} at least");
         return Err(Error::new(ErrorKind::Invalid, words));
     }
-    let queue = Rc::new(Queue::new(given.integer("queue").unwrap_or(QUEUE_DEFAULT) as usize));
+    let queue = Rc::new(Queue::new(given.integer(&QUEUE).unwrap_or(QUEUE_DEFAULT) as usize));
     let writer = Writer::new(env, path, storage, queue.clone())?;
     env.spawn("a trace's writer", writer.run());
     Ok(Rc::new(Trace { queue, env: env.clone(), started: env.now() }))

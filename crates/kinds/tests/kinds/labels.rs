@@ -8,7 +8,7 @@ const REGISTRY: Registry = kinds::REGISTRY;
 const LABEL: &str = "name = \"home\"\n\
     [disk]\n\"a\" = { uuid = \"0190f5a0-62d8-4b1c-9a50-010203040506\", size = 65536, block = 4096 }\n\"raw\" = {  }\n\
     [device]\n\"pair\" = { kind = \"mirror\", on = [\"a\", \"raw\"], speed = 1048576 }\n\
-    \"seen\" = { kind = \"trace\", on = [\"pair\"], queue = 7, mode = \"device\" }\n\
+    \"seen\" = { kind = \"trace\", on = [\"pair\"], queue = 7 }\n\
     \"safe\" = { kind = \"crypt\", on = [\"seen\"], plain = true }\n\
     [export]\n\"vol\" = { on = \"safe\", read_only = true }\n";
 

@@ -27,7 +27,7 @@ use std::time::Duration;
 use block::env::Address;
 use block::{Env, Error, ErrorKind, Info, Result};
 use kind::{
-    AnyDevice, DeviceConfig, DiskPlan, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope,
+    AnyDevice, DeviceConfig, DiskPlan, Effect, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope,
     ValueType,
 };
 use wire::nbd::{ClientConfig, ExportFacts, TransmissionFlags};
@@ -48,63 +48,76 @@ pub const KIND: Kind = Kind {
     summary: "another server's export",
     manual: include_str!("manual.md"),
     lowers: Lowers::None,
-    options: &[
-        OptionSpec {
-            name: "nbd",
-            value: ValueType::Text,
-            required: true,
-            scope: Scope::Local,
-            help: "where: nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH; nbds for TLS",
-        },
-        OptionSpec {
-            name: "tls",
-            value: ValueType::Table(&["ca", "cert", "key", "hostname"]),
-            required: false,
-            scope: Scope::Local,
-            help: "for nbds: whom to trust, our certificate and its key, the server's name",
-        },
-        OptionSpec {
-            name: "timeout",
-            value: ValueType::Duration(Duration::from_secs(600)),
-            required: false,
-            scope: Scope::Local,
-            help: "after this long without an answer the disk is out of service; 30s if not set",
-        },
-        OptionSpec {
-            name: "reconnect",
-            value: ValueType::Duration(Duration::from_secs(24 * 60 * 60)),
-            required: false,
-            scope: Scope::Local,
-            help: "how long requests are held while the server is away; then, or at once with 0s, the \
-                   disk is out of service; 30s if not set",
-        },
-        OptionSpec {
-            name: "replay",
-            value: ValueType::Size(0, 1 << 40),
-            required: false,
-            scope: Scope::Local,
-            help: "how many bytes of answered, unflushed writes are kept to be sent again after a lost \
-                   connection; 64MiB if not set",
-        },
-        OptionSpec {
-            name: "connections",
-            value: ValueType::Integer(1, CONNECTIONS_MAX),
-            required: false,
-            scope: Scope::Local,
-            help: "how many connections share the requests; 1 if not set",
-        },
-        OptionSpec {
-            name: "unsafe_replica",
-            value: ValueType::Switch,
-            required: false,
-            scope: Scope::Local,
-            help: "let it be a member of a mirror although it is reached over TCP",
-        },
-    ],
+    options: &[URI, TLS, TIMEOUT, RECONNECT, REPLAY, CONNECTIONS, UNSAFE_REPLICA],
     maker: Maker::Disk {
         plan: |given, env| Box::pin(plan(given.clone(), env.clone())),
         make: |given, env, _| Box::pin(make(given.clone(), env.clone())),
     },
+};
+
+const URI: OptionSpec = OptionSpec {
+    name: "nbd",
+    value: ValueType::Text,
+    required: true,
+    effect: Effect::Bytes,
+    scope: Scope::Local,
+    help: "where: nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH; nbds for TLS",
+};
+
+const TLS: OptionSpec = OptionSpec {
+    name: "tls",
+    value: ValueType::Table(&["ca", "cert", "key", "hostname"]),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Local,
+    help: "for nbds: whom to trust, our certificate and its key, the server's name",
+};
+
+const TIMEOUT: OptionSpec = OptionSpec {
+    name: "timeout",
+    value: ValueType::Duration(Duration::from_secs(600)),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Local,
+    help: "after this long without an answer the disk is out of service; 30s if not set",
+};
+
+const RECONNECT: OptionSpec = OptionSpec {
+    name: "reconnect",
+    value: ValueType::Duration(Duration::from_secs(24 * 60 * 60)),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Local,
+    help: "how long requests are held while the server is away; then, or at once with 0s, the \
+           disk is out of service; 30s if not set",
+};
+
+const REPLAY: OptionSpec = OptionSpec {
+    name: "replay",
+    value: ValueType::Size(0, 1 << 40),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Local,
+    help: "how many bytes of answered, unflushed writes are kept to be sent again after a lost \
+           connection; 64MiB if not set",
+};
+
+const CONNECTIONS: OptionSpec = OptionSpec {
+    name: "connections",
+    value: ValueType::Integer(1, CONNECTIONS_MAX),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Local,
+    help: "how many connections share the requests; 1 if not set",
+};
+
+const UNSAFE_REPLICA: OptionSpec = OptionSpec {
+    name: "unsafe_replica",
+    value: ValueType::Switch,
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Local,
+    help: "let it be a member of a mirror although it is reached over TCP",
 };
 
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
@@ -123,8 +136,8 @@ const CONNECTIONS_MAX: u64 = 16;
 
 /// Where the disk is, and how to get there.
 fn target(given: &DeviceConfig) -> Result<Target> {
-    let mut target = Target::of(given.text("nbd").unwrap_or_default())?;
-    let text = |key| given.text_in("tls", key);
+    let mut target = Target::of(given.text(&URI).unwrap_or_default())?;
+    let text = |key| given.text_in(&TLS, key);
     match &mut target.tls {
         Some(files) => {
             let paths = [("ca", &mut files.ca), ("cert", &mut files.cert), ("key", &mut files.key)];
@@ -134,7 +147,7 @@ fn target(given: &DeviceConfig) -> Result<Target> {
             files.anonymous &= text("cert").is_none();
             files.hostname = text("hostname").map_or(files.hostname.clone(), str::to_owned);
         }
-        None if given.is_set("tls") => {
+        None if given.is_set(&TLS) => {
             let words = "tls is set, and the URI is for a connection without it; use nbds:// or nbds+unix://";
             return Err(Error::new(ErrorKind::Invalid, words));
         }
@@ -148,21 +161,21 @@ fn reach(given: &DeviceConfig, env: &Env) -> Result<Reach> {
     let tls = target.client(env).map_err(|error| error.at(&target.address))?;
     Ok(Reach {
         name: given.name.clone(),
-        uri: given.text("nbd").unwrap_or_default().to_owned(),
+        uri: given.text(&URI).unwrap_or_default().to_owned(),
         tls,
         address: target.address,
         export: target.export,
-        connections: given.integer("connections").unwrap_or(1) as usize,
-        timeout: given.duration("timeout").unwrap_or(TIMEOUT_DEFAULT),
-        hold: given.duration("reconnect").unwrap_or(RECONNECT_DEFAULT),
+        connections: given.integer(&CONNECTIONS).unwrap_or(1) as usize,
+        timeout: given.duration(&TIMEOUT).unwrap_or(TIMEOUT_DEFAULT),
+        hold: given.duration(&RECONNECT).unwrap_or(RECONNECT_DEFAULT),
     })
 }
 
 /// Bytes of unflushed changes to keep: nothing where nothing is sent again.
 fn log_bytes(given: &DeviceConfig, facts: &ExportFacts) -> u64 {
-    let reconnects = given.duration("reconnect") != Some(Duration::ZERO);
+    let reconnects = given.duration(&RECONNECT) != Some(Duration::ZERO);
     match reconnects && !facts.flags.has(TransmissionFlags::READ_ONLY) {
-        true => given.size("replay").unwrap_or(REPLAY_DEFAULT),
+        true => given.size(&REPLAY).unwrap_or(REPLAY_DEFAULT),
         false => 0,
     }
 }
@@ -202,14 +215,14 @@ fn info_of(given: &DeviceConfig, env: &Env, facts: &ExportFacts) -> Result<Info>
         buf_align: if keeps { 512 } else { 1 },
         // What the server has not flushed when both die is with whoever outlives this process.
         survives_process: env.is_kept() && (keeps || has(TransmissionFlags::READ_ONLY)),
-        fenced: !over_tcp || given.switch("unsafe_replica"),
+        fenced: !over_tcp || given.switch(&UNSAFE_REPLICA),
         ..Info::disk(size, block_size)
     })
 }
 
 /// Whether the server is fit for the connections that are wanted.
 fn check_connections(given: &DeviceConfig, facts: &ExportFacts) -> Result<()> {
-    let wanted = given.integer("connections").unwrap_or(1);
+    let wanted = given.integer(&CONNECTIONS).unwrap_or(1);
     if wanted == 1 || facts.flags.has(TransmissionFlags::MULTI_CONN) {
         return Ok(());
     }
@@ -229,7 +242,7 @@ async fn plan(given: DeviceConfig, env: Env) -> Plan<DiskPlan> {
     let facts = &client.session().facts;
     check_connections(&given, facts).map_err(|error| fault("connections", error))?;
     let info = info_of(&given, &env, facts).map_err(|error| fault("nbd", error))?;
-    let uri = given.text("nbd").unwrap_or_default().to_owned();
+    let uri = given.text(&URI).unwrap_or_default().to_owned();
     Ok(DiskPlan { info, creates: false, identity: uri, words: "over NBD".to_owned() })
 }
 

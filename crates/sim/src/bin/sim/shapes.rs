@@ -5,7 +5,7 @@ use std::time::Duration;
 use block::{Error, Result};
 use kind::Value;
 use sim::draw::Stream;
-use sim::{Assembly, PartId};
+use sim::{AS_DEVICE, Assembly, PartId};
 
 /// How a kind is drawn into a graph.
 #[derive(Clone, Copy)]
@@ -310,7 +310,7 @@ fn hook(
 ) -> Result<PartId> {
     let lower = drawing.device(depth)?;
     if drawing.draw.below(2) == 0 {
-        options.push(("mode", Value::Text("device".to_owned())));
+        options.push(AS_DEVICE);
     }
     drawing.add(kind, options, &[lower])
 }

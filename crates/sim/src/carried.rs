@@ -1,14 +1,17 @@
-//! A hook carried by an async device: for measuring the two powers side by side, and for the few
-//! cases where a hook should have a node of its own.
+//! A hook carried by an async device, so that seeds try both powers with the same hooks.
 
 use std::rc::Rc;
 
 use block::{
     Below, ByteRange, Control, Device, Handled, Hooks, Info, Lower, Needs, Push, Request, Result,
 };
+use kind::Value;
+
+/// The option of an assembly that puts a hook into a device. No kind knows it.
+pub const AS_DEVICE: (&str, Value) = ("as-device", Value::Switch(true));
 
 /// A device that asks a hook on the way down and on the way up.
-pub struct Carried {
+pub(crate) struct Carried {
     info: Info,
     lower: Lower,
     hooks: Rc<dyn Hooks>,
