@@ -89,6 +89,41 @@ fn an_image_from_before_a_copy_is_no_member_after_it() {
     assert!(came > 10);
 }
 
+/// A disk beside a mirror has no state of it. If its label were the only one to name the new graph, the other labels would
+/// state a member in sync that this graph does not have.
+#[test]
+fn change_names_new_graph_first_on_disks_with_its_states() {
+    let rig = Rc::new(Rig::of_speeds(&[NS_MAX, NS_MAX, NS_MAX, NS_MAX / 50]));
+    let beside = |text: String| {
+        let disk = "d3 = { path = \"/disk3\", label = true }\n[device]";
+        text.replace("[device]", disk) + "side = { on = \"d3\" }\n"
+    };
+    let before = beside(text(&[0, 1, 2], false));
+    let live = Rc::new(rig.open(&before));
+    rig.fill(&rig.client(&live), 0x5a);
+    rig.pass(LIMIT);
+
+    let after = beside(text(&[1, 2], false));
+    let (own, its, wanted) = (rig.clone(), live.clone(), after.clone());
+    let change = async move {
+        let (turn, now) = (its.turn().await, its.now());
+        let (planned, survey) = own.look(&wanted, opening(true), now.labels.as_ref()).await?;
+        its.change(&turn, planned, Some(survey), LIMIT).await
+    };
+    let mut started = [0, 0];
+    let changed = moments(&rig, change, |images| {
+        let images: Vec<_> = images.iter().map(|image| image.cut(|_, _| false)).collect();
+        let graph = [&before, &after].into_iter().position(|graph| {
+            let rig = Rig::of(&images);
+            let Ok(live) = rig.try_open(graph) else { return false };
+            rig.holds(&rig.client(&live), 0x5a)
+        });
+        started[graph.expect("one of the two graphs starts without a decision")] += 1;
+    });
+    changed.unwrap_or_else(|unchanged| panic!("{unchanged:?}"));
+    assert!(started.iter().all(|starts| *starts > 0), "{started:?}");
+}
+
 /// Requests of several pieces are admitted piece by piece: a change waits for the piece under way, and the rest
 /// reaches the graph that it made.
 #[test]

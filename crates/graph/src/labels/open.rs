@@ -425,8 +425,17 @@ impl Labels {
         if let Some(undoes) = self.undoes.take() {
             return self.undo(undoes).await;
         }
-        let written = self.tell(|_| true, |disk| disk.fresh && !seeded::on(Bug::NewDiskEarly));
-        written.await.into_iter().try_for_each(|written| written)?;
+        let fresh = |disk: &Disk| disk.fresh && !seeded::on(Bug::NewDiskEarly);
+        // A disk without a state of this change is written after those that have one. Alone it would name the new graph, and
+        // the others would still state the members of the old one.
+        let behind = self.disks.iter().filter(|(_, disk)| {
+            disk.writable().is_some_and(|slot| slot.is_behind()) || seeded::on(Bug::StatelessEarly)
+        });
+        let behind: BTreeSet<String> = behind.map(|(name, _)| name.clone()).collect();
+        for has_state in [true, false] {
+            let written = self.tell(|name| behind.contains(name) == has_state, fresh).await;
+            written.into_iter().try_for_each(|written| written)?;
+        }
         self.catch_up().await?;
         self.made().await?;
         self.clear_grown().await?;

@@ -185,7 +185,7 @@ impl Slot {
         async move { release.waiting.until(|| release.done.get()).await }
     }
 
-    fn is_behind(&self) -> bool {
+    pub(super) fn is_behind(&self) -> bool {
         let (held, label) = (self.held.borrow(), self.store.label());
         held.iter().flatten().any(|(device, cell)| label.cells.get(device) != Some(cell))
     }
