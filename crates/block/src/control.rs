@@ -122,8 +122,6 @@ pub struct Report {
     pub next: Option<String>,
     /// Its key slots that are in use, if it was asked about them.
     pub key_slots: Vec<KeySlot>,
-    /// Of a device that shows the bytes of one of its lowers: the lowers that have all of them now.
-    pub whole: Vec<String>,
     /// What it does for long in the background.
     pub jobs: Vec<Job>,
     /// How much of its room is taken, if it finds places by itself.

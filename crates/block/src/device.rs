@@ -53,6 +53,11 @@ pub trait Device: 'static {
         Handled::Pass
     }
 
+    /// Returns which lowers have all of its bytes now, by number. A device without lowers of this sort returns none.
+    fn holders(&self) -> Vec<usize> {
+        Vec::new()
+    }
+
     /// What another device on the same disk can be opened with, while this one goes on; of most kinds nothing.
     fn share(&self) -> Handover {
         None

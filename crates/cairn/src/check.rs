@@ -502,7 +502,7 @@ impl Checking<'_> {
 
     /// Members of a mirror that have nothing of what it keeps: they have missed everything.
     fn without_a_state(&mut self, planned: &Planned, named: &Named, node: &PlannedNode) {
-        if node.kind.maker.bytes() != Bytes::Replicated {
+        if !node.kind.capabilities.names_members {
             return;
         }
         let beneath: Vec<String> = planned.beneath(&node.name);

@@ -19,7 +19,7 @@ pub const REGISTRY: Registry = Registry(&KINDS);
 
 #[cfg(test)]
 mod tests {
-    use kind::{Lowers, Scope, ValueType};
+    use kind::{Effect, Lowers, OptionSpec, Scope, ValueType};
 
     use super::*;
 
@@ -47,21 +47,76 @@ remap graph: size block policy meta cache pack speed
 nbd local: nbd tls timeout reconnect replay connections unsafe_replica
 ";
 
-    #[test]
-    fn options_declare_where_they_are_kept() {
+    /// The effect of every option of every kind. A live change to another value of an option that changes bytes is refused
+    /// where an export shows the device. Tables are compared segment by segment, and disks by their labels or places.
+    const EFFECTS: &str = "\
+file bytes: file
+file behaviour: cache read_only timeout
+file start: create
+file making: size
+path bytes: path
+path behaviour: cache read_only timeout
+memory bytes: memory
+null bytes: null
+linear bytes: start size
+partition bytes: start size
+stripe bytes: chunk
+error behaviour: op start size after schedule rate count with when
+delay behaviour: time read write flush jitter
+limit behaviour: iops bytes read_iops read_bytes write_iops write_bytes burst
+trace behaviour: file size queue
+mirror behaviour: timeout speed spares scrub region settle
+mirror start: trust
+crypt bytes: key plain unit discards
+crypt behaviour: kdf_memory kdf_passes
+migrate behaviour: speed leave
+remap bytes: size block meta
+remap behaviour: policy cache pack speed
+nbd bytes: nbd
+nbd behaviour: tls timeout reconnect replay connections unsafe_replica
+";
+
+    /// Lists the options of all kinds by a property of theirs.
+    fn listed<T: PartialEq>(words: &[(T, &str)], of: impl Fn(&OptionSpec) -> T) -> String {
         let mut found = String::new();
         for kind in REGISTRY.0 {
-            for (scope, word) in
-                [(Scope::Graph, "graph"), (Scope::Local, "local"), (Scope::Secret, "secret")]
-            {
-                let options = kind.options.iter().filter(|option| option.scope == scope);
+            for (value, word) in words {
+                let options = kind.options.iter().filter(|option| of(option) == *value);
                 let names: Vec<_> = options.map(|option| option.name).collect();
                 if !names.is_empty() {
                     found.push_str(&format!("{} {word}: {}\n", kind.name, names.join(" ")));
                 }
             }
         }
+        found
+    }
+
+    #[test]
+    fn options_declare_where_they_are_kept() {
+        let words = [(Scope::Graph, "graph"), (Scope::Local, "local"), (Scope::Secret, "secret")];
+        let found = listed(&words, |option| option.scope);
         assert_eq!(found, SCOPES, "{found}");
+    }
+
+    #[test]
+    fn options_declare_their_effects() {
+        let words = [
+            (Effect::Bytes, "bytes"),
+            (Effect::Behaviour, "behaviour"),
+            (Effect::Start, "start"),
+            (Effect::Making, "making"),
+        ];
+        let found = listed(&words, |option| option.effect);
+        assert_eq!(found, EFFECTS, "{found}");
+    }
+
+    #[test]
+    fn option_that_counts_at_one_start_is_the_only_one_of_its_kind() {
+        for kind in REGISTRY.0 {
+            let of = |effect| kind.options.iter().filter(move |option| option.effect == effect);
+            assert!(of(Effect::Start).count() <= 1, "{}", kind.name);
+            assert!(of(Effect::Making).count() <= 1, "{}", kind.name);
+        }
     }
 
     #[test]

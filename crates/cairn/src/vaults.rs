@@ -17,9 +17,6 @@ use crate::labels::{name_of, opening};
 use crate::registry::REGISTRY;
 use crate::scan::place;
 
-/// Kinds that keep something on their disks that can be looked at.
-const KEEPS: [&str; 1] = ["remap"];
-
 /// Of what is wrong with one device, so much is told.
 const TOLD_MAX: usize = 16;
 
@@ -47,7 +44,7 @@ pub async fn check(
     // Devices that open only with a setting that labels do not hold.
     let locked: BTreeMap<_, _> =
         keyed.chain(local.map(|(name, option, _)| (name, option.name))).collect();
-    for node in planned.nodes.iter().filter(|node| KEEPS.contains(&node.kind.name)) {
+    for node in planned.nodes.iter().filter(|node| node.kind.capabilities.keeps_objects) {
         let beneath = planned.down_from(&node.name);
         let disks = beneath.nodes.iter().filter(|node| node.role == Role::Disk);
         let missing =

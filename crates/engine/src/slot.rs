@@ -37,6 +37,8 @@ pub trait AnyDevice: sealed::Sealed {
     fn resolve(&self, range: ByteRange) -> Result<Vec<Below>>;
     /// See [`Device::control`].
     fn control(&self, control: &Control) -> Handled;
+    /// See [`Device::holders`].
+    fn holders(&self) -> Vec<usize>;
     /// See [`Device::share`].
     fn share(&self) -> Handover;
     /// See [`Device::close`].
@@ -141,6 +143,10 @@ impl<D: Device> AnyDevice for D {
 
     fn control(&self, control: &Control) -> Handled {
         Device::control(self, control)
+    }
+
+    fn holders(&self) -> Vec<usize> {
+        Device::holders(self)
     }
 
     fn share(&self) -> Handover {

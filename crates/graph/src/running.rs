@@ -557,6 +557,15 @@ impl Graph {
         }
     }
 
+    /// Returns the lowers of a device that have all of its bytes now.
+    pub fn holders(&self, device: &Member) -> impl Iterator<Item = &Member> {
+        let holders = match &device.body {
+            Body::Device(running) => running.holders(),
+            Body::Labelled(..) | Body::Hooks(..) | Body::Table(_) => Vec::new(),
+        };
+        holders.into_iter().map(|lower| &self.nodes[device.lowers[lower]])
+    }
+
     /// Where a range of a member lies, one step down.
     ///
     /// # Errors

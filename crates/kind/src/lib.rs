@@ -10,7 +10,10 @@ use block::env::LocalFuture;
 use block::{Env, Found, Handover, Hooks, Info, Lower, Result, StateStore, Table};
 use fixedbitset::FixedBitSet;
 
+mod capability;
+
 pub use block;
+pub use capability::{Capabilities, Moving};
 pub use engine::AnyDevice;
 
 /// A sort of device.
@@ -26,46 +29,10 @@ pub struct Kind {
     pub lowers: Lowers,
     /// What may be set.
     pub options: &'static [OptionSpec],
+    /// Facts that code outside of the kind asks for.
+    pub capabilities: Capabilities,
     /// How one is made.
     pub maker: Maker,
-}
-
-impl Kind {
-    /// Returns the option that names the source of its secret, if it has one.
-    pub fn secret(&self) -> Option<&'static OptionSpec> {
-        self.options.iter().find(|option| option.scope == Scope::Secret)
-    }
-
-    /// Returns the option of that name.
-    pub fn option(&self, name: &str) -> Option<&'static OptionSpec> {
-        self.options.iter().find(|option| option.name == name)
-    }
-
-    /// Returns the option that counts at one start only: `create` of a disk, `trust` of a device with members.
-    pub fn first_word(&self) -> Option<&'static OptionSpec> {
-        self.options.iter().find(|option| option.effect == Effect::Start)
-    }
-
-    /// Returns the option by which a start names the member whose bytes count, if the kind has members.
-    pub fn trust(&self) -> Option<&'static OptionSpec> {
-        self.first_word().filter(|option| option.value == ValueType::Member)
-    }
-
-    /// Returns the option that says where a disk is: the one with the name of the kind.
-    pub fn place(&self) -> Option<&'static OptionSpec> {
-        self.option(self.name).filter(|_| self.lowers == Lowers::None)
-    }
-
-    /// Returns whether a disk of this kind opens a path of this machine.
-    pub fn opens_path(&self) -> bool {
-        self.place().is_some_and(|place| place.value == ValueType::Path)
-    }
-
-    /// Returns the option with the size that a disk of this kind is made with.
-    pub fn made_size(&self) -> Option<&'static OptionSpec> {
-        let is_size = |option: &&OptionSpec| matches!(option.value, ValueType::Size(..));
-        self.options.iter().filter(|option| option.effect == Effect::Making).find(is_size)
-    }
 }
 
 /// How many devices a kind stands on.
@@ -249,7 +216,12 @@ impl DeviceConfig {
 
     /// Returns whether two devices of one kind have the same values of all options that `counts` names. An option that the
     /// kind does not know counts as one that changes bytes.
-    pub fn has_options_of(&self, other: &Self, kind: &Kind, counts: impl Fn(Effect) -> bool) -> bool {
+    pub fn has_options_of(
+        &self,
+        other: &Self,
+        kind: &Kind,
+        counts: impl Fn(Effect) -> bool,
+    ) -> bool {
         let effect = |name| kind.option(name).map_or(Effect::Bytes, |option| option.effect);
         let options = |given: &'_ Self| {
             let options = given.options.iter().filter(|(name, _)| counts(effect(name)));
@@ -507,7 +479,7 @@ pub enum Bytes {
     /// else.
     Transformed,
     /// When it is new, those of the first of its lowers, each where it is there; later on of those that
-    /// it reports as [`block::Report::whole`].
+    /// it reports as [`block::Device::holders`].
     FirstLower,
     /// Those of each of its lowers, each where it is there.
     Replicated,
@@ -545,6 +517,11 @@ impl Registry {
     /// The names of all kinds that stand on something, for `kind = "…"`.
     pub fn device_names(&self) -> impl Iterator<Item = &'static str> {
         self.0.iter().filter(|kind| kind.lowers != Lowers::None).map(|kind| kind.name)
+    }
+
+    /// Returns the kind that moves bytes, and its options for that.
+    pub fn mover(&self) -> Option<(&'static Kind, Moving)> {
+        self.0.iter().find_map(|kind| Some((kind, kind.capabilities.moves?)))
     }
 
     /// Returns all disks.

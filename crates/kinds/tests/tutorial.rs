@@ -5,7 +5,7 @@
 use std::rc::Rc;
 
 use block::{Below, Buf, ByteRange, Device, Env, Info, Lower, Needs, Op, Request, Result};
-use kind::{AnyDevice, Bytes, DeviceConfig, Kind, Lowers, Maker, Plan, Registry};
+use kind::{AnyDevice, Bytes, Capabilities, DeviceConfig, Kind, Lowers, Maker, Plan, Registry};
 
 /// `reverse`: every 512 bytes back to front. Of no use but to show a device that changes bytes.
 pub const KIND: Kind = Kind {
@@ -14,6 +14,7 @@ pub const KIND: Kind = Kind {
     manual: "# reverse",
     lowers: Lowers::One,
     options: &[],
+    capabilities: Capabilities::NONE,
     maker: Maker::Device { bytes: Bytes::Private, plan, make },
 };
 

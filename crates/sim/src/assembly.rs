@@ -155,6 +155,14 @@ impl Assembly {
         &self.parts[part].info
     }
 
+    /// Returns the lowers of a device that have all of its bytes now.
+    pub fn holders(&self, part: PartId) -> Vec<usize> {
+        match &self.parts[part].body {
+            Body::Device(device) => device.holders(),
+            _ => Vec::new(),
+        }
+    }
+
     /// Asks a device. One that has nothing to say is well.
     ///
     /// # Errors

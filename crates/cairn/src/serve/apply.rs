@@ -10,7 +10,6 @@ use api::{Applied, ApplyRequest, ChangeLine, ResizeRequest};
 use graph::labels::{Opening, Survey, refuse_labelled};
 use graph::live::{ChangeGuard, Changes, Unchanged};
 use graph::spec::{Planned, Spec};
-use kind::Bytes;
 
 use super::growth::Growth;
 use super::{Serving, no_device, offered};
@@ -95,7 +94,8 @@ impl Serving {
         let growth = Growth::of(&now.planned, request)?;
         let ResizeRequest { disk, size_bytes, dry_run } = request;
         let mut spec = self.spec.borrow().clone();
-        let said = spec.forget_making(disk, REGISTRY).map_err(|why| Failure::new(Exit::NotFound, why))?;
+        let said =
+            spec.forget_making(disk, REGISTRY).map_err(|why| Failure::new(Exit::NotFound, why))?;
         let grow = BTreeMap::from([(disk.clone(), size_bytes.unwrap_or_default())]);
         let anew = Anew { grow, ..Anew::default() };
         nothing_moves(&now.planned, disk)?;
@@ -305,7 +305,7 @@ pub fn told(unchanged: Unchanged) -> Failure {
 /// While bytes move, what they move from and to stays as large as it is.
 fn nothing_moves(planned: &Planned, disk: &str) -> Result<()> {
     let is_above = |device: &str| planned.beneath(device).iter().any(|below| below == disk);
-    let moves = planned.nodes.iter().filter(|node| node.kind.maker.bytes() == Bytes::FirstLower);
+    let moves = planned.nodes.iter().filter(|node| node.kind.capabilities.moves.is_some());
     let Some(moving) = moves.into_iter().find(|node| is_above(&node.name)) else { return Ok(()) };
     let why = format!(
         "{} moves bytes above {disk}, which stays as large as it is meanwhile. Next: wait for it with cairn job watch \

@@ -12,6 +12,7 @@ use super::apply::Anew;
 use super::{Serving, live};
 use crate::exit::{Exit, Failure, Result};
 use crate::out;
+use crate::registry::REGISTRY;
 
 impl Serving {
     /// All jobs. Each has its number from the first time that somebody asks.
@@ -81,7 +82,7 @@ impl Serving {
 
     /// Sees to it that what moves bytes and is to leave does so, whoever has put it into the graph.
     pub fn follow_moves(self: &Rc<Self>) {
-        for moving in self.spec.borrow().moves() {
+        for moving in self.spec.borrow().moves(REGISTRY) {
             let mut followed = self.followed.borrow_mut();
             if followed.insert(moving.name.clone()) {
                 self.env.spawn("the end of a move", self.clone().follow(moving));
@@ -116,9 +117,10 @@ impl Serving {
     /// The device that has all bytes, if the move of that name is over.
     fn is_done(&self, name: &str) -> Option<String> {
         let now = self.live.now();
-        let report = report(&now.graph, now.graph.member(name)?);
-        let done = report.jobs.iter().any(|job| job.state == block::JobState::Done);
-        report.whole.into_iter().next().filter(|_| done)
+        let moving = now.graph.member(name)?;
+        let is_done = |job: &block::Job| job.state == block::JobState::Done;
+        let done = report(&now.graph, moving).jobs.iter().any(is_done);
+        now.graph.holders(moving).next().filter(|_| done).map(|holder| holder.name.clone())
     }
 
     async fn leave(&self, turn: &ChangeGuard, moving: &Move, stays: &str) -> Result<()> {
@@ -139,7 +141,7 @@ impl Serving {
         let to_move = self.live.to_move(planned);
         // One that has just begun could still go as if it had not, and might have moved something by then.
         let goes = |moving: &Move| !spec.has(&moving.name) && self.is_done(&moving.name).is_none();
-        if before.moves().iter().any(|moving| !to_move.is_empty() || goes(moving)) {
+        if before.moves(REGISTRY).iter().any(|moving| !to_move.is_empty() || goes(moving)) {
             let why = "bytes are on their way already";
             return Err(Failure::new(Exit::InUse, why).next("cairn job ls"));
         }
@@ -149,7 +151,7 @@ impl Serving {
                 "note: the bytes of {from} move to {to}: cairn job watch {name}; when they are there, \
                  {name} goes by itself"
             ));
-            spec = spec.with_move(&before, &Move { name, from, to, speed });
+            spec = spec.with_move(&before, &Move { name, from, to, speed }, REGISTRY);
         }
         Ok((spec, notes))
     }

@@ -501,7 +501,7 @@ impl ServeOptions {
 
 /// The spec with the moves in it that are under way, as the labels say.
 fn goes_on(spec: Spec, survey: Option<&Survey>) -> Spec {
-    let moves = survey.map(|survey| survey.spec_before().moves()).unwrap_or_default();
+    let moves = survey.map(|survey| survey.spec_before().moves(REGISTRY)).unwrap_or_default();
     moves.iter().fold(spec, |spec, moving| {
         let here = spec.has(&moving.from) && spec.has(&moving.to) && !spec.has(&moving.name);
         if !here {

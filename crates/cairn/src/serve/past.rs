@@ -93,7 +93,7 @@ impl Serving {
         if !(request.disks.is_empty() && request.keys.is_empty() && request.options.is_empty()) {
             here(&request.directory, "paths")?;
         }
-        if let [moving, ..] = &self.spec.borrow().moves()[..] {
+        if let [moving, ..] = &self.spec.borrow().moves(REGISTRY)[..] {
             let why = format!("the bytes of {} are on their way to {}", moving.from, moving.to);
             return Err(Failure::new(Exit::InUse, why).next(format!(
                 "cairn job cancel {} brings them back; or wait, and undo then",

@@ -63,11 +63,9 @@ pub struct Moving {
 /// A speed that a move may have.
 fn speed(text: &str) -> Result<u64, String> {
     let bytes = parse_size(text)?;
-    let kind = REGISTRY.find("migrate");
-    let option = kind.and_then(|kind| kind.options.iter().find(|option| option.name == "speed"));
-    match option.map(|option| &option.value) {
-        Some(ValueType::Size(least, most)) if !(*least..=*most).contains(&bytes) => {
-            Err(format!("a move has {} to {} a second", write_size(*least), write_size(*most)))
+    match REGISTRY.mover().map(|(_, moving)| moving.speed.value) {
+        Some(ValueType::Size(least, most)) if !(least..=most).contains(&bytes) => {
+            Err(format!("a move has {} to {} a second", write_size(least), write_size(most)))
         }
         _ => Ok(bytes),
     }

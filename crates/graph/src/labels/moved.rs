@@ -2,7 +2,6 @@
 
 use block::seeded::{self, Bug};
 use block::{Error, Reason};
-use kind::Bytes;
 
 use super::survey::Survey;
 use crate::spec::Planned;
@@ -17,8 +16,8 @@ impl Survey {
         let before = self.spec_before();
         let name = |index: usize| &planned.nodes[planned.through(index)].name;
         let nodes = planned.nodes.iter();
-        let begun = nodes
-            .filter(|node| node.kind.maker.bytes() == Bytes::FirstLower && !before.has(&node.name));
+        let begun =
+            nodes.filter(|node| node.kind.capabilities.moves.is_some() && !before.has(&node.name));
         let refusals = begun.filter_map(|node| {
             let [from, to] = node.lowers[..] else { return None };
             let (from, to, moves) = (name(from), name(to), &node.name);

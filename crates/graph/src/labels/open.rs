@@ -9,7 +9,7 @@ use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{Env, Error, ErrorKind, Reason, Result, StateStore};
 use engine::{AnyDevice, NodeId};
-use kind::{Bytes, Kind};
+use kind::Kind;
 use meta::{Inspection, Label, PAST_MAX, Past, Store, Uuid};
 
 use super::Opening;
@@ -259,7 +259,7 @@ impl Survey {
         let mut past = past.to_vec();
         let is_over = !before.is_empty() && without_sizes(before) != without_sizes(spec);
         // While bytes move there is no place to go back to.
-        if is_over && self.spec_before().moves().is_empty() {
+        if is_over && self.spec_before().moves(self.registry).is_empty() {
             let until_unix_s = self.env.wall().as_secs();
             past.insert(0, Past { epoch: *epoch, until_unix_s, spec: before.clone() });
             past.truncate(PAST_MAX);
@@ -748,11 +748,9 @@ impl Labels {
         let is_new = |node: &PlannedNode| !self.known.contains(&node.name);
         let node = &planned.nodes[index];
         is_new(node)
-            && node.kind.maker.bytes() == Bytes::Transformed
+            && node.kind.transforms()
             && planned.nodes.iter().any(|above| {
-                above.kind.maker.bytes() == Bytes::FirstLower
-                    && is_new(above)
-                    && above.lowers[1] == index
+                above.kind.capabilities.moves.is_some() && is_new(above) && above.lowers[1] == index
             })
     }
 }

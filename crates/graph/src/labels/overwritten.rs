@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use block::{Error, Reason};
-use kind::{Bytes, Maker};
 use meta::Label;
 
 use super::bind::Bound;
@@ -81,10 +80,8 @@ pub fn objections_without_bytes<'p, 'l>(
 /// Forgets the states of the devices that hold copies: they copy all of the disk anew. The label on the disk loses them
 /// with the first update, which is durable before anything is served.
 pub fn forget_copies(label: &mut Label, planned: &Planned) {
-    let holds_copies = |node: &&PlannedNode| {
-        matches!(node.kind.maker, Maker::Stateful { bytes: Bytes::Replicated, .. })
-    };
-    let copies = planned.nodes.iter().filter(holds_copies);
+    let names_members = |node: &&PlannedNode| node.kind.capabilities.names_members;
+    let copies = planned.nodes.iter().filter(names_members);
     copies.for_each(|node| drop(label.cells.remove(&node.name)));
 }
 

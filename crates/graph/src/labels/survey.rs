@@ -22,6 +22,7 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 pub struct Survey {
     pub(super) env: Env,
     pub(super) engine: Engine,
+    pub(super) registry: Registry,
     pub(super) opening: Opening,
     pub(super) looks: Vec<Look>,
     pub(super) binding: Binding,
@@ -125,6 +126,7 @@ impl Survey {
         let mut survey = Self {
             env: env.clone(),
             engine: engine.clone(),
+            registry,
             opening,
             looks: Vec::new(),
             binding: Binding::default(),

@@ -1,18 +1,15 @@
 //! What may become of a graph that runs.
 
-use block::{Control, Error, ErrorKind, Reason, Result};
-use kind::{Bytes, Maker};
+use block::{Error, ErrorKind, Reason, Result};
 
 use super::Current;
-use super::bytes::{self, Compared, Differs};
+use super::bytes::{Compared, Differs};
 use crate::spec::{Planned, PlannedNode};
 
 /// Whether the graph may become what `planned` says.
 pub fn allow(old: &Current, planned: &Planned, stays: &[Option<usize>]) -> Result<()> {
     for (index, node) in old.planned.nodes.iter().enumerate() {
-        let kind = node.kind.maker;
-        let forgets = matches!(kind, Maker::Stateful { bytes: Bytes::Replicated, .. });
-        if forgets && !node.labelled && !stays.contains(&Some(index)) {
+        if node.kind.capabilities.names_members && !node.labelled && !stays.contains(&Some(index)) {
             let words = format!(
                 "{} is on raw disks: what it knows of its members goes with it, so nothing may \
                          change there",
@@ -64,9 +61,7 @@ pub fn allow(old: &Current, planned: &Planned, stays: &[Option<usize>]) -> Resul
 fn having_all(old: &Current) -> impl Fn(&PlannedNode, &PlannedNode) -> bool {
     |device, lower| {
         let Some(running) = old.graph.member(&device.name) else { return false };
-        let report = old.graph.control(running, &Control::Report).unwrap_or_default();
-        report.whole.contains(&lower.name)
-            || report.members.iter().any(|one| one.name == lower.name && one.state == "in sync")
+        old.graph.holders(running).any(|holder| holder.name == lower.name)
     }
 }
 
@@ -108,7 +103,7 @@ pub struct Renamed<'p> {
 pub fn renamed<'p>(compared: &Compared<'p>) -> Option<Renamed<'p>> {
     let (old, new) = (compared.old, compared.new);
     let name_of = |planned: &'p Planned, node: usize| planned.nodes[node].name.as_str();
-    for after in new.nodes.iter().filter(|node| bytes::bytes(node) == Bytes::Replicated) {
+    for after in new.nodes.iter().filter(|node| node.kind.capabilities.names_members) {
         let is_it =
             |node: &&PlannedNode| node.name == after.name && node.kind.name == after.kind.name;
         let Some(before) = old.nodes.iter().find(is_it) else { continue };

@@ -117,7 +117,7 @@ impl<'c> Compared<'c> {
 }
 
 /// Whose bytes a node shows.
-pub fn bytes(node: &PlannedNode) -> Bytes {
+fn bytes(node: &PlannedNode) -> Bytes {
     node.kind.maker.bytes()
 }
 

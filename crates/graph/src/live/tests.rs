@@ -3,19 +3,32 @@
 use std::time::Duration;
 
 use block::{Info, Port, Table};
-use kind::{Bytes, DeviceConfig, Kind, Lowers, Maker, Value};
+use kind::{
+    Bytes, Capabilities, DeviceConfig, Effect, Kind, Lowers, Maker, OptionSpec, Scope, Value,
+    ValueType,
+};
 
 use super::allow::{Renamed, newly_trusted, renamed};
 use super::bytes::Compared;
 use super::same::stays;
-use crate::spec::{Planned, PlannedNode, Position, Role};
+use crate::spec::{Planned, PlannedNode, Position, Role, test_kinds};
 
 const MIB: u64 = 1 << 20;
 
 /// A kind that is only compared.
 const fn kind(name: &'static str, maker: Maker) -> Kind {
-    Kind { name, summary: "", manual: "", lowers: Lowers::None, options: &[], maker }
+    let (lowers, options, capabilities) = (Lowers::None, &[], Capabilities::NONE);
+    Kind { name, summary: "", manual: "", lowers, options, capabilities, maker }
 }
+
+const KDF_PASSES: OptionSpec = OptionSpec {
+    name: "kdf_passes",
+    value: ValueType::Integer(1, 8),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "",
+};
 
 const NEVER: &str = "nothing is planned or made here";
 
@@ -25,16 +38,15 @@ const fn device(name: &'static str, bytes: Bytes) -> Kind {
     kind(name, maker)
 }
 
-static FILE: Kind = kind(
-    "file",
-    Maker::Disk { plan: |_, _| unreachable!("{NEVER}"), make: |_, _, _| unreachable!() },
-);
+static FILE: Kind = Kind {
+    maker: Maker::Disk { plan: |_, _| unreachable!("{NEVER}"), make: |_, _, _| unreachable!() },
+    ..test_kinds::FILE
+};
 static PART: Kind = kind("linear", Maker::Table(|_| unreachable!("{NEVER}")));
 static DELAY: Kind = device("delay", Bytes::Passthrough);
-static SAFE: Kind = device("crypt", Bytes::Private);
-static PAIR: Kind = kind(
-    "mirror",
-    Maker::Stateful {
+static SAFE: Kind = Kind { options: &[KDF_PASSES], ..device("crypt", Bytes::Private) };
+static PAIR: Kind = Kind {
+    maker: Maker::Stateful {
         bytes: Bytes::Replicated,
         plan: |_| unreachable!("{NEVER}"),
         make: |_, _, _, _| unreachable!(),
@@ -42,7 +54,8 @@ static PAIR: Kind = kind(
         preflight: None,
         describe: |_| unreachable!("{NEVER}"),
     },
-);
+    ..test_kinds::MIRROR
+};
 
 /// A graph, built from below.
 struct Draft(Planned);

@@ -236,33 +236,7 @@ fn text_field(key: &str, text: &str) -> Field {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kind::{Effect, Lowers, Maker, Scope, ValueType};
-
-    const fn option(name: &'static str, value: ValueType, effect: Effect) -> OptionSpec {
-        let (required, scope, help) = (false, Scope::Local, "");
-        OptionSpec { name, value, required, effect, scope, help }
-    }
-
-    const fn kind(name: &'static str, lowers: Lowers, options: &'static [OptionSpec]) -> Kind {
-        let maker = Maker::Table(|_| Err(Vec::new()));
-        Kind { name, summary: "", manual: "", lowers, options, maker }
-    }
-
-    const SIZE: ValueType = ValueType::Size(0, 0);
-    const REGISTRY: Registry = Registry(&[FILE, DEVICE, MIRROR]);
-    const FILE: Kind = kind(
-        "file",
-        Lowers::None,
-        &[
-            option("file", ValueType::Path, Effect::Bytes),
-            option("create", ValueType::Switch, Effect::Start),
-            option("size", SIZE, Effect::Making),
-        ],
-    );
-    const DEVICE: Kind =
-        kind("path", Lowers::None, &[option("path", ValueType::Path, Effect::Bytes)]);
-    const MIRROR: Kind =
-        kind("mirror", Lowers::Many(2, 8), &[option("trust", ValueType::Member, Effect::Start)]);
+    use crate::spec::test_kinds::{DEVICE, FILE, REGISTRY};
 
     const TEXT: &str = r#"
 [disk]

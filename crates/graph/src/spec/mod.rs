@@ -37,6 +37,8 @@ mod parse;
 mod past;
 mod plan;
 mod summary;
+#[cfg(test)]
+pub(crate) mod test_kinds;
 mod tree;
 mod value;
 mod vars;

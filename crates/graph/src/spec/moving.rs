@@ -1,13 +1,10 @@
 //! A spec while bytes move: with a device in it that moves them, and without it again.
 
+use kind::{OptionSpec, Registry};
+
 use super::fault::Position;
 use super::parse::{Entry, NAME_MAX_BYTES, Section, Spec};
 use super::tree::{Field, Item, Raw, Word};
-
-/// The kind that moves bytes, and its options.
-const KIND: &str = "migrate";
-const LEAVE: &str = "leave";
-const SPEED: &str = "speed";
 
 /// A device that moves bytes, and leaves when it is done.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -23,17 +20,16 @@ pub struct Move {
 }
 
 impl Spec {
-    /// The devices in it that move bytes, and leave when they are done.
-    pub fn moves(&self) -> Vec<Move> {
+    /// Returns the devices in it that move bytes, and leave when they are done.
+    pub fn moves(&self, registry: Registry) -> Vec<Move> {
         let one = |entry: &Entry| {
-            let value = |key: &str| entry.field(key).map(|item| &item.raw);
-            let moves = entry.section == Section::Device
-                && matches!(value("kind"), Some(Raw::Text(kind)) if kind == KIND)
-                && matches!(value(LEAVE), Some(Raw::Switch(true)));
+            let moving = entry.kind(registry)?.capabilities.moves?;
+            let value = |option: OptionSpec| entry.field(option.name).map(|item| &item.raw);
+            let leaves = matches!(value(moving.leave), Some(Raw::Switch(true)));
             let on = entry.on();
-            let [from, to] = on.get(..2).filter(|_| moves)? else { return None };
+            let [from, to] = on.get(..2).filter(|_| leaves)? else { return None };
             let [name, from, to] = [&entry.name.text, from, to].map(|name| (*name).clone());
-            let speed = match value(SPEED) {
+            let speed = match value(moving.speed) {
                 Some(Raw::Integer(bytes)) => u64::try_from(*bytes).ok(),
                 _ => None,
             };
@@ -60,9 +56,13 @@ impl Spec {
 
     /// The same, with a device in it that moves the bytes of `moving.from`, as they are in `before`, to
     /// `moving.to`; what stands on that one stands on the move.
+    ///
+    /// # Panics
+    /// If no kind of the registry moves bytes.
     #[must_use]
-    pub fn with_move(&self, before: &Self, moving: &Move) -> Self {
+    pub fn with_move(&self, before: &Self, moving: &Move, registry: Registry) -> Self {
         let mut spec = self.clone();
+        let (kind, options) = registry.mover().expect("a kind moves bytes");
         let beneath = before.beneath(&moving.from);
         let users = spec.entries.iter_mut().chain(&mut spec.exports);
         users
@@ -82,12 +82,12 @@ impl Spec {
             section: Section::Device,
             name: word(&moving.name),
             fields: [
-                field("kind", Raw::Text(KIND.to_owned())),
+                field("kind", Raw::Text(kind.name.to_owned())),
                 field("on", on),
-                field(LEAVE, Raw::Switch(true)),
+                field(options.leave.name, Raw::Switch(true)),
             ]
             .into_iter()
-            .chain(moving.speed.map(|bytes| field(SPEED, Raw::Integer(bytes.into()))))
+            .chain(moving.speed.map(|bytes| field(options.speed.name, Raw::Integer(bytes.into()))))
             .collect(),
             broken: false,
             twice: false,
@@ -197,6 +197,7 @@ fn word(text: &str) -> Word {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::test_kinds::REGISTRY;
 
     fn spec(text: &str) -> Spec {
         Spec::parse(text, "t.toml", &|_| None)
@@ -231,9 +232,9 @@ mod tests {
     #[test]
     fn encryption_goes_in_and_the_move_leaves() {
         let (plain, safe) = (spec(PLAIN), spec(SAFE));
-        let during = safe.with_move(&plain, &moving("a", "safe"));
+        let during = safe.with_move(&plain, &moving("a", "safe"), REGISTRY);
         assert_eq!(edges(&during), "a ; m a,safe; p m; safe a; v p");
-        assert_eq!(during.moves(), [moving("a", "safe")]);
+        assert_eq!(during.moves(REGISTRY), [moving("a", "safe")]);
         assert_eq!(edges(&during.without_move(&moving("a", "safe"), "safe")), edges(&safe));
         assert_eq!(edges(&during.without_move(&moving("a", "safe"), "a")), edges(&plain));
     }
@@ -241,7 +242,7 @@ mod tests {
     #[test]
     fn what_bytes_come_from_stays_until_they_have_moved() {
         let (plain, safe) = (spec(PLAIN), spec(SAFE));
-        let during = plain.with_move(&safe, &moving("safe", "a"));
+        let during = plain.with_move(&safe, &moving("safe", "a"), REGISTRY);
         assert_eq!(edges(&during), "a ; m safe,a; p m; safe a; v p");
         assert_eq!(edges(&during.without_move(&moving("safe", "a"), "a")), edges(&plain));
         assert_eq!(edges(&during.without_move(&moving("safe", "a"), "safe")), edges(&safe));

@@ -137,7 +137,9 @@ impl Memory<'_> {
         let kind = |entry: &Entry| entry.kind(self.registry).map(|kind| kind.name);
         let before = self.before(Section::Device, name);
         let before = before.filter(|before| kind(before) == kind(&entry));
-        for option in entry.of_machine(self.registry).filter(|option| option.effect != Effect::Start) {
+        for option in
+            entry.of_machine(self.registry).filter(|option| option.effect != Effect::Start)
+        {
             let said = self.local.of(name, option).map(|value| Raw::Text(value.to_owned()));
             let known = before.and_then(|before| before.field(option.name));
             match said.or_else(|| known.map(|item| item.raw.clone())) {

@@ -6,8 +6,7 @@ use std::rc::Rc;
 use block::units::write_size;
 use block::{Env, Info, Port, Table, TableError};
 use kind::{
-    self, Beneath, Bytes, DeviceConfig, DiskPlan, Kind, LowerConfig, Maker, Registry, TablePlan,
-    Value,
+    self, Beneath, DeviceConfig, DiskPlan, Kind, LowerConfig, Maker, Registry, TablePlan, Value,
 };
 
 use super::draft::{Draft, ExportDraft, Names};
@@ -81,7 +80,7 @@ pub struct PlannedNode {
 impl Planned {
     /// The first node from `index` down that does more than show the bytes of its lower.
     pub(crate) fn through(&self, mut index: usize) -> usize {
-        while self.nodes[index].kind.maker.bytes() == Bytes::Passthrough {
+        while self.nodes[index].kind.passes_through() {
             index = self.nodes[index].lowers[0];
         }
         index

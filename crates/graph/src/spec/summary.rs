@@ -8,9 +8,6 @@ use fixedbitset::FixedBitSet;
 
 use super::plan::{Planned, PlannedExport, PlannedNode, Role};
 
-/// Kinds each lower of which holds all the data.
-const COPIES: [&str; 1] = ["mirror"];
-
 /// What happens when disks fail.
 #[derive(Clone, Debug)]
 pub struct Redundancy {
@@ -39,11 +36,9 @@ impl Planned {
                 Role::Disk => disks.grow_and_insert(index),
                 Role::Device => lowers.iter().for_each(|lower| disks.union_with(&lower.disks)),
             }
-            let survives = if COPIES.contains(&node.kind.name) {
-                of_copies(&lowers)
-            } else {
-                let of_itself = (!node.absent).then_some(0);
-                lowers.iter().map(|lower| lower.survives).min().unwrap_or(of_itself)
+            let survives = match node.role {
+                Role::Disk => (!node.absent).then_some(0),
+                Role::Device => survives(&lowers, node.kind.can_lack(lowers.len())),
             };
             all.push(Redundancy { survives, disks });
         }
@@ -79,13 +74,11 @@ impl Planned {
     fn lost(&self, disks: &[&str]) -> Vec<bool> {
         let mut lost: Vec<bool> = Vec::new();
         for node in &self.nodes {
-            let mut below = node.lowers.iter().map(|lower| lost[*lower]);
-            let is_lost = match node.role {
+            let below = node.lowers.iter().filter(|lower| lost[**lower]).count();
+            lost.push(match node.role {
                 Role::Disk => disks.contains(&node.name.as_str()),
-                Role::Device if COPIES.contains(&node.kind.name) => below.all(|lost| lost),
-                Role::Device => below.any(|lost| lost),
-            };
-            lost.push(is_lost);
+                Role::Device => below > node.kind.can_lack(node.lowers.len()),
+            });
         }
         lost
     }
@@ -177,20 +170,131 @@ impl Planned {
     }
 }
 
-/// Copies that share a disk fail together, so of these only the best counts.
-fn of_copies(lowers: &[&Redundancy]) -> Option<usize> {
-    let mut groups: Vec<(FixedBitSet, Option<usize>)> = Vec::new();
+/// Returns how many disks may fail, whichever they are, before a device has lost more than `can_lack` of its lowers. Lowers
+/// that share a disk may fail together, so they form a group.
+fn survives(lowers: &[&Redundancy], can_lack: usize) -> Option<usize> {
+    let mut groups: Vec<(FixedBitSet, Vec<usize>)> = Vec::new();
     for lower in lowers {
-        let mut group = (lower.disks.clone(), lower.survives);
-        groups.retain(|(disks, survives)| {
-            let apart = disks.is_disjoint(&group.0);
-            if !apart {
-                group = (disks | &group.0, group.1.max(*survives));
+        // As many disks as it takes to lose it.
+        let mut group = (lower.disks.clone(), vec![lower.survives.map_or(0, |more| more + 1)]);
+        groups.retain(|(disks, costs)| {
+            let is_apart = disks.is_disjoint(&group.0);
+            if !is_apart {
+                group.0.union_with(disks);
+                group.1.extend(costs);
             }
-            apart
+            is_apart
         });
         groups.push(group);
     }
-    let in_all = groups.iter().map(|(_, survives)| survives.map_or(0, |survives| survives + 1));
-    in_all.sum::<usize>().checked_sub(1)
+    // The fewest disks that take so many lowers with them. The most expensive of `n` lowers of a group may take the others.
+    let mut fewest = vec![0];
+    for (_, mut costs) in groups {
+        costs.sort_unstable();
+        let taken = |lost: usize| if lost == 0 { 0 } else { costs[lost - 1] };
+        let sums = (0..fewest.len() + costs.len()).map(|lost| {
+            let of_group = lost.saturating_sub(fewest.len() - 1)..=lost.min(costs.len());
+            of_group.map(|n| fewest[lost - n] + taken(n)).min().expect("the range is not empty")
+        });
+        fewest = sums.collect();
+    }
+    fewest[(can_lack + 1).min(lowers.len())..].iter().min()?.checked_sub(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The rule for mirrors alone, as it was before kinds declared how many lowers they can lack.
+    fn of_copies(lowers: &[&Redundancy]) -> Option<usize> {
+        let mut groups: Vec<(FixedBitSet, Option<usize>)> = Vec::new();
+        for lower in lowers {
+            let mut group = (lower.disks.clone(), lower.survives);
+            groups.retain(|(disks, survives)| {
+                let apart = disks.is_disjoint(&group.0);
+                if !apart {
+                    group = (disks | &group.0, group.1.max(*survives));
+                }
+                apart
+            });
+            groups.push(group);
+        }
+        let in_all = groups.iter().map(|(_, survives)| survives.map_or(0, |survives| survives + 1));
+        in_all.sum::<usize>().checked_sub(1)
+    }
+
+    /// A node of a plan: a disk, here or absent, or a device over some of the nodes before it.
+    #[derive(Clone, Copy, Debug)]
+    enum Drawn {
+        Disk { absent: bool },
+        Device { lowers: u32, is_mirror: bool },
+    }
+
+    fn choices(n: u32) -> Vec<Drawn> {
+        let disks = [false, true].map(|absent| Drawn::Disk { absent });
+        let devices = (1..1 << n)
+            .flat_map(|lowers| [false, true].map(|is_mirror| Drawn::Device { lowers, is_mirror }));
+        disks.into_iter().chain(devices).collect()
+    }
+
+    fn redundancies(
+        plan: &[Drawn],
+        mirror: impl Fn(&[&Redundancy]) -> Option<usize>,
+    ) -> Vec<Option<usize>> {
+        let mut all: Vec<Redundancy> = Vec::new();
+        for (index, node) in plan.iter().enumerate() {
+            let mut disks = FixedBitSet::new();
+            let survives = match *node {
+                Drawn::Disk { absent } => {
+                    disks.grow_and_insert(index);
+                    (!absent).then_some(0)
+                }
+                Drawn::Device { lowers, is_mirror } => {
+                    let lowers = (0..index).filter(|lower| lowers & 1 << lower != 0);
+                    let lowers: Vec<_> = lowers.map(|lower| &all[lower]).collect();
+                    lowers.iter().for_each(|lower| disks.union_with(&lower.disks));
+                    let least = || lowers.iter().map(|lower| lower.survives).min().flatten();
+                    if is_mirror { mirror(&lowers) } else { least() }
+                }
+            };
+            all.push(Redundancy { survives, disks });
+        }
+        all.into_iter().map(|redundancy| redundancy.survives).collect()
+    }
+
+    #[test]
+    fn redundancy_of_mirrors_is_as_before_on_all_plans_of_five_nodes() {
+        let mut plans: Vec<Vec<Drawn>> = vec![Vec::new()];
+        let mut compared = 0;
+        for n in 0..5 {
+            let longer = |plan: Vec<Drawn>| {
+                choices(n).into_iter().map(move |node| [&plan[..], &[node]].concat())
+            };
+            plans = plans.into_iter().flat_map(longer).collect();
+        }
+        for plan in plans {
+            let before = redundancies(&plan, of_copies);
+            let now = redundancies(&plan, |lowers| survives(lowers, lowers.len() - 1));
+            assert_eq!(before, now, "{plan:?}");
+            compared += 1;
+        }
+        assert_eq!(compared, 2 * 4 * 8 * 16 * 32);
+    }
+
+    #[test]
+    fn parity_survives_as_many_disks_as_it_has_and_shared_disks_count_once() {
+        let disk = |index: usize| {
+            let mut disks = FixedBitSet::new();
+            disks.grow_and_insert(index);
+            Redundancy { survives: Some(0), disks }
+        };
+        let on = |disks: &[usize]| disks.iter().map(|index| disk(*index)).collect::<Vec<_>>();
+        let can =
+            |disks: &[usize], can_lack| survives(&on(disks).iter().collect::<Vec<_>>(), can_lack);
+        assert_eq!(can(&[0, 1, 2], 1), Some(1));
+        assert_eq!(can(&[0, 1, 2, 3], 2), Some(2));
+        // One disk takes two of its lowers.
+        assert_eq!(can(&[0, 0, 1], 1), Some(0));
+        assert_eq!(can(&[0, 0, 1, 2], 2), Some(1));
+    }
 }

@@ -13,8 +13,8 @@ use block::{
 use engine::AnyDevice;
 use graph::spec::{Faults, Planned, Spec};
 use kind::{
-    Bytes, DeviceConfig, DiskPlan, Effect, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Registry, Scope,
-    TablePlan, ValueType, at_once,
+    Bytes, Capabilities, DeviceConfig, DiskPlan, Effect, Fault, Kind, Lowers, Maker, OptionSpec,
+    Plan, Registry, Scope, TablePlan, ValueType, at_once,
 };
 
 const MADE: &str = "a plan makes nothing";
@@ -72,7 +72,19 @@ pub const REGISTRY: Registry = Registry(&[
         ],
         plan_same,
     ),
-    device("mirror", Lowers::Many(2, 8), &[option("trust", ValueType::Member, false)], plan_mirror),
+    Kind {
+        capabilities: Capabilities {
+            can_lack: |lowers| lowers - 1,
+            names_members: true,
+            ..Capabilities::NONE
+        },
+        ..device(
+            "mirror",
+            Lowers::Many(2, 8),
+            &[option("trust", ValueType::Member, false)],
+            plan_mirror,
+        )
+    },
     device(
         "remap",
         Lowers::One,
@@ -112,7 +124,8 @@ const fn kind(
     options: &'static [OptionSpec],
     maker: Maker,
 ) -> Kind {
-    Kind { name, summary: "", manual: "", lowers, options, maker }
+    let capabilities = Capabilities::NONE;
+    Kind { name, summary: "", manual: "", lowers, options, capabilities, maker }
 }
 
 const fn disk(

@@ -97,7 +97,8 @@ fn sixteen_tables_lie_on_every_way_and_each_moves_the_byte() {
         assert_ne!(place, offset);
     }
     let starts = planned.nodes.iter().filter(|node| node.kind.name == "linear");
-    let starts: Vec<u64> = starts.map(|node| node.given.size(&kinds::named("start")).unwrap() / 4096).collect();
+    let starts: Vec<u64> =
+        starts.map(|node| node.given.size(&kinds::named("start")).unwrap() / 4096).collect();
     assert_eq!(starts, [1, 3, 5, 7, 9, 11, 13, 15]);
 }
 

@@ -1,7 +1,7 @@
 //! Devices one after the other.
 
 use block::Table;
-use kind::{DeviceConfig, Kind, Lowers, Maker, Plan, TablePlan};
+use kind::{Capabilities, DeviceConfig, Kind, Lowers, Maker, Plan, TablePlan};
 
 use crate::tables;
 
@@ -12,6 +12,7 @@ pub const KIND: Kind = Kind {
     manual: include_str!("manual.md"),
     lowers: Lowers::Many(1, 1024),
     options: &[],
+    capabilities: Capabilities::NONE,
     maker: Maker::Table(plan),
 };
 

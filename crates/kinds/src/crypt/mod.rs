@@ -24,7 +24,8 @@ use std::rc::Rc;
 use block::env::LocalFuture;
 use block::{Env, Error, Handover, Info, KeySource, Lower, Reason, Result, StateStore};
 use kind::{
-    AnyDevice, Bytes, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
+    AnyDevice, Bytes, Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec,
+    Plan, Scope, ValueType,
 };
 
 use device::{Crypt, Parts};
@@ -40,6 +41,7 @@ pub const KIND: Kind = Kind {
     manual: include_str!("manual.md"),
     lowers: Lowers::One,
     options: &[KEY, PLAIN, UNIT, DISCARDS, KDF_MEMORY, KDF_PASSES],
+    capabilities: Capabilities::NONE,
     maker: Maker::Stateful {
         bytes: Bytes::Transformed,
         plan,

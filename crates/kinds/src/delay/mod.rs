@@ -9,7 +9,8 @@ use block::{
     Verb,
 };
 use kind::{
-    AnyDevice, Bytes, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
+    AnyDevice, Bytes, Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec,
+    Plan, Scope, ValueType,
 };
 
 /// `delay`
@@ -19,6 +20,7 @@ pub const KIND: Kind = Kind {
     manual: include_str!("manual.md"),
     lowers: Lowers::One,
     options: &[TIME, READ, WRITE, FLUSH, JITTER],
+    capabilities: Capabilities::NONE,
     maker: Maker::Device { bytes: Bytes::Passthrough, plan, make },
 };
 

@@ -10,7 +10,10 @@ use block::{
     ByteRange, Control, Env, Error, ErrorKind, Handled, Health, Hooks, Op, Push, Report, Request,
     Result, Verb,
 };
-use kind::{DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
+use kind::{
+    Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope,
+    ValueType,
+};
 
 use schedule::Schedule;
 
@@ -21,6 +24,7 @@ pub const KIND: Kind = Kind {
     manual: include_str!("manual.md"),
     lowers: Lowers::One,
     options: &[OP, START, SIZE, AFTER, SCHEDULE, RATE, COUNT, WITH, WHEN],
+    capabilities: Capabilities::NONE,
     maker: Maker::Hooks { plan, make },
 };
 
@@ -90,14 +94,7 @@ const COUNT: OptionSpec = OptionSpec {
 
 const WITH: OptionSpec = OptionSpec {
     name: "with",
-    value: ValueType::Choice(&[
-        "io",
-        "nospace",
-        "corrupt",
-        "timeout",
-        "readonly",
-        "unsupported",
-    ]),
+    value: ValueType::Choice(&["io", "nospace", "corrupt", "timeout", "readonly", "unsupported"]),
     required: false,
     effect: Effect::Behaviour,
     scope: Scope::Graph,

@@ -15,8 +15,8 @@ use block::{
     push_extent,
 };
 use kind::{
-    AnyDevice, DeviceConfig, DiskPlan, Effect, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope,
-    ValueType, at_once,
+    AnyDevice, Capabilities, DeviceConfig, DiskPlan, Effect, Fault, Kind, Lowers, Maker,
+    OptionSpec, Plan, Scope, ValueType, at_once,
 };
 
 mod watch;
@@ -30,6 +30,7 @@ pub const FILE: Kind = Kind {
     manual: include_str!("manual.md"),
     lowers: Lowers::None,
     options: &[FILE_PLACE, CREATE, SIZE, CACHE, READ_ONLY, TIMEOUT],
+    capabilities: Capabilities::NONE,
     maker: Maker::Disk {
         plan: |given, env| at_once(plan(given, env)),
         make: |given, env, before| at_once(make(given, env, before)),
@@ -43,6 +44,7 @@ pub const PATH: Kind = Kind {
     manual: include_str!("manual.md"),
     lowers: Lowers::None,
     options: &[DEVICE_PLACE, CACHE, READ_ONLY, TIMEOUT],
+    capabilities: Capabilities::NONE,
     maker: Maker::Disk {
         plan: |given, env| at_once(plan(given, env)),
         make: |given, env, before| at_once(make(given, env, before)),

@@ -20,7 +20,8 @@ use block::{
     Result,
 };
 use kind::{
-    AnyDevice, Bytes, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
+    AnyDevice, Bytes, Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec,
+    Plan, Scope, ValueType,
 };
 
 use throttle::{Bucket, Throttle, Ticket, Turn};
@@ -31,15 +32,8 @@ pub const KIND: Kind = Kind {
     summary: "holds requests and bytes to a rate",
     manual: include_str!("manual.md"),
     lowers: Lowers::One,
-    options: &[
-        TOGETHER[0],
-        TOGETHER[1],
-        READS[0],
-        READS[1],
-        WRITES[0],
-        WRITES[1],
-        BURST,
-    ],
+    options: &[TOGETHER[0], TOGETHER[1], READS[0], READS[1], WRITES[0], WRITES[1], BURST],
+    capabilities: Capabilities::NONE,
     maker: Maker::Device { bytes: Bytes::Passthrough, plan, make },
 };
 
@@ -50,10 +44,8 @@ const TOGETHER: [OptionSpec; 2] = [
 ];
 
 /// Limits of reads.
-const READS: [OptionSpec; 2] = [
-    requests("read_iops", "reads per second"),
-    bytes("read_bytes", "bytes read per second"),
-];
+const READS: [OptionSpec; 2] =
+    [requests("read_iops", "reads per second"), bytes("read_bytes", "bytes read per second")];
 
 /// Limits of everything that changes bytes.
 const WRITES: [OptionSpec; 2] = [

@@ -1,7 +1,10 @@
 //! A window onto one device.
 
 use block::{Port, Table};
-use kind::{DeviceConfig, Effect, Kind, Lowers, Maker, OptionSpec, Plan, Scope, TablePlan, ValueType};
+use kind::{
+    Capabilities, DeviceConfig, Effect, Kind, Lowers, Maker, OptionSpec, Plan, Scope, TablePlan,
+    ValueType,
+};
 
 use crate::tables;
 
@@ -12,6 +15,7 @@ pub const KIND: Kind = Kind {
     manual: include_str!("manual.md"),
     lowers: Lowers::One,
     options: &[START, SIZE],
+    capabilities: Capabilities::NONE,
     maker: Maker::Table(plan),
 };
 

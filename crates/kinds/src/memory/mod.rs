@@ -4,7 +4,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use block::{ByteRange, Device, Env, Info, Op, Request, Result, State, push_extent};
-use kind::{AnyDevice, DeviceConfig, Effect, Kind, Lowers, Maker, OptionSpec, Scope, ValueType, at_once};
+use kind::{
+    AnyDevice, Capabilities, DeviceConfig, Effect, Kind, Lowers, Maker, OptionSpec, Scope,
+    ValueType, at_once,
+};
 
 use crate::nowhere;
 
@@ -15,12 +18,10 @@ pub const KIND: Kind = Kind {
     manual: include_str!("manual.md"),
     lowers: Lowers::None,
     options: &[SIZE],
+    capabilities: Capabilities::NONE,
     maker: Maker::Disk {
         plan: |given, _| {
-            at_once(nowhere::plan(
-                nowhere::info(given, &SIZE),
-                "in memory, gone with this process",
-            ))
+            at_once(nowhere::plan(nowhere::info(given, &SIZE), "in memory, gone with this process"))
         },
         make: |given, env, _| at_once(make(given, env)),
     },

@@ -145,11 +145,11 @@ impl Inner {
     }
 
     /// The device that has all bytes at this moment.
-    fn whole(&self) -> Option<&Lower> {
+    fn holder(&self) -> Option<usize> {
         match self.boundary.get() {
             _ if self.torn.borrow().is_some() => None,
-            0 => Some(&self.from),
-            all if all == self.size => Some(&self.to),
+            0 => Some(0),
+            all if all == self.size => Some(1),
             _ => None,
         }
     }
@@ -227,9 +227,8 @@ impl Inner {
                 Some(format!("cairn job resume {}", self.name)),
             ),
         };
-        let whole = self.whole().map(|lower| lower.name().to_owned()).into_iter().collect();
         let counters = vec![("failed", self.failed.get())];
-        Report { health, summary, next, whole, jobs: vec![job], counters, ..Report::default() }
+        Report { health, summary, next, jobs: vec![job], counters, ..Report::default() }
     }
 
     fn job_control(self: &Rc<Self>, command: JobCommand) -> Handled {
@@ -318,6 +317,10 @@ impl Device for Migrate {
             |lower, part: ByteRange| Below { lower, above: part.start(), range: part, how: "" };
         let places = [before.map(|part| place(1, part)), behind.map(|part| place(0, part))];
         Ok(places.into_iter().flatten().collect())
+    }
+
+    fn holders(&self) -> Vec<usize> {
+        self.inner.holder().into_iter().collect()
     }
 
     fn control(&self, control: &Control) -> Handled {

@@ -20,7 +20,8 @@ use block::env::LocalFuture;
 use block::units::format_exact;
 use block::{Env, Error, ErrorKind, Info, Lower, Result, StateStore};
 use kind::{
-    AnyDevice, Bytes, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
+    AnyDevice, Bytes, Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, Moving,
+    OptionSpec, Plan, Scope, ValueType,
 };
 
 use device::{Making, Migrate};
@@ -33,6 +34,10 @@ pub const KIND: Kind = Kind {
     manual: include_str!("manual.md"),
     lowers: Lowers::Many(2, 2),
     options: &[SPEED, LEAVE],
+    capabilities: Capabilities {
+        moves: Some(Moving { leave: LEAVE, speed: SPEED }),
+        ..Capabilities::NONE
+    },
     maker: Maker::Stateful {
         bytes: Bytes::FirstLower,
         plan,

@@ -560,6 +560,10 @@ impl Device for Mirror {
         Ok(self.inner.in_sync().map(place).collect())
     }
 
+    fn holders(&self) -> Vec<usize> {
+        self.inner.in_sync().collect()
+    }
+
     fn control(&self, control: &Control) -> Handled {
         match control {
             Control::Report => Handled::Done(Ok(self.inner.report())),

@@ -29,8 +29,8 @@ use std::time::Duration;
 use block::env::LocalFuture;
 use block::{Env, Error, ErrorKind, Found, Info, Lower, Result, StateStore};
 use kind::{
-    AnyDevice, Bytes, DeviceConfig, Effect, Fault, Kind, LowerConfig, Lowers, Maker, OptionSpec, Plan,
-    Scope, ValueType,
+    AnyDevice, Bytes, Capabilities, DeviceConfig, Effect, Fault, Kind, LowerConfig, Lowers, Maker,
+    OptionSpec, Plan, Scope, ValueType,
 };
 
 use device::{Making, Mirror};
@@ -49,6 +49,11 @@ pub const KIND: Kind = Kind {
     manual: include_str!("manual.md"),
     lowers: Lowers::Many(2, MEMBERS_MAX),
     options: &[TRUST, TIMEOUT, SPEED, SPARES, SCRUB, REGION, SETTLE],
+    capabilities: Capabilities {
+        can_lack: |lowers| lowers.saturating_sub(1),
+        names_members: true,
+        ..Capabilities::NONE
+    },
     maker: Maker::Stateful {
         bytes: Bytes::Replicated,
         plan,

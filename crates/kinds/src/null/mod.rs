@@ -3,7 +3,10 @@
 use std::rc::Rc;
 
 use block::{Device, Env, Info, Op, Request, Result, State, push_extent};
-use kind::{AnyDevice, DeviceConfig, Effect, Kind, Lowers, Maker, OptionSpec, Scope, ValueType, at_once};
+use kind::{
+    AnyDevice, Capabilities, DeviceConfig, Effect, Kind, Lowers, Maker, OptionSpec, Scope,
+    ValueType, at_once,
+};
 
 use crate::nowhere;
 
@@ -14,10 +17,9 @@ pub const KIND: Kind = Kind {
     manual: include_str!("manual.md"),
     lowers: Lowers::None,
     options: &[SIZE],
+    capabilities: Capabilities::NONE,
     maker: Maker::Disk {
-        plan: |given, _| {
-            at_once(nowhere::plan(nowhere::info(given, &SIZE), "null: keeps nothing"))
-        },
+        plan: |given, _| at_once(nowhere::plan(nowhere::info(given, &SIZE), "null: keeps nothing")),
         make: |given, env, _| at_once(make(given, env)),
     },
 };

@@ -3,7 +3,8 @@
 use block::units::{format_exact, format_size, write_size};
 use block::{Port, Table};
 use kind::{
-    DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, TablePlan, ValueType,
+    Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope,
+    TablePlan, ValueType,
 };
 
 use crate::tables;
@@ -15,6 +16,7 @@ pub const KIND: Kind = Kind {
     manual: include_str!("manual.md"),
     lowers: Lowers::One,
     options: &[START, SIZE],
+    capabilities: Capabilities::NONE,
     maker: Maker::Table(plan),
 };
 

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use block::{Control, Env, Handled, Hooks, Push, Report, Request, Result};
-use kind::{DeviceConfig, Kind, Lowers, Maker, Plan};
+use kind::{Capabilities, DeviceConfig, Kind, Lowers, Maker, Plan};
 
 /// `pass`
 pub const KIND: Kind = Kind {
@@ -13,6 +13,7 @@ pub const KIND: Kind = Kind {
     manual: include_str!("manual.md"),
     lowers: Lowers::One,
     options: &[],
+    capabilities: Capabilities::NONE,
     maker: Maker::Hooks { plan, make },
 };
 

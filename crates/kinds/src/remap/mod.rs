@@ -27,7 +27,8 @@ use block::env::LocalFuture;
 use block::units::write_size;
 use block::{Env, Error, ErrorKind, Info, Lower, Result, StateStore};
 use kind::{
-    AnyDevice, Bytes, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
+    AnyDevice, Bytes, Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec,
+    Plan, Scope, ValueType,
 };
 use meta::alloc::Policy;
 
@@ -44,6 +45,7 @@ pub const KIND: Kind = Kind {
     manual: include_str!("manual.md"),
     lowers: Lowers::Many(1, 2),
     options: &[SIZE, BLOCK, POLICY, META, CACHE, PACK, SPEED],
+    capabilities: Capabilities { keeps_objects: true, ..Capabilities::NONE },
     maker: Maker::Stateful {
         bytes: Bytes::Private,
         plan,

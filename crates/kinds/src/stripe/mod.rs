@@ -2,7 +2,8 @@
 
 use block::{StripeTable, Table, TableError};
 use kind::{
-    DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope, TablePlan, ValueType,
+    Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope,
+    TablePlan, ValueType,
 };
 
 use crate::tables;
@@ -17,6 +18,7 @@ pub const KIND: Kind = Kind {
     manual: include_str!("manual.md"),
     lowers: Lowers::Many(2, 64),
     options: &[CHUNK],
+    capabilities: Capabilities::NONE,
     maker: Maker::Table(plan),
 };
 

@@ -23,7 +23,9 @@ use block::env::{CacheMode, Open};
 use block::{
     Control, Env, Error, ErrorKind, Handled, Hooks, Mono, Op, Push, Report, Request, Result,
 };
-use kind::{DeviceConfig, Effect, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType};
+use kind::{
+    Capabilities, DeviceConfig, Effect, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
+};
 
 pub use entry::{Entry, Header, Malformed, Record, SLOT_BYTES};
 pub use reader::Reader;
@@ -39,6 +41,7 @@ pub const KIND: Kind = Kind {
     manual: include_str!("manual.md"),
     lowers: Lowers::One,
     options: &[FILE, SIZE, QUEUE],
+    capabilities: Capabilities::NONE,
     maker: Maker::Hooks { plan, make },
 };
 

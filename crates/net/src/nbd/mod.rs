@@ -27,8 +27,8 @@ use std::time::Duration;
 use block::env::Address;
 use block::{Env, Error, ErrorKind, Info, Result};
 use kind::{
-    AnyDevice, DeviceConfig, DiskPlan, Effect, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope,
-    ValueType,
+    AnyDevice, Capabilities, DeviceConfig, DiskPlan, Effect, Fault, Kind, Lowers, Maker,
+    OptionSpec, Plan, Scope, ValueType,
 };
 use wire::nbd::{ClientConfig, ExportFacts, TransmissionFlags};
 
@@ -49,6 +49,7 @@ pub const KIND: Kind = Kind {
     manual: include_str!("manual.md"),
     lowers: Lowers::None,
     options: &[URI, TLS, TIMEOUT, RECONNECT, REPLAY, CONNECTIONS, UNSAFE_REPLICA],
+    capabilities: Capabilities::NONE,
     maker: Maker::Disk {
         plan: |given, env| Box::pin(plan(given.clone(), env.clone())),
         make: |given, env, _| Box::pin(make(given.clone(), env.clone())),

@@ -266,9 +266,8 @@ impl Trial {
             return Ok(());
         }
         let any = self.draw.below(self.disks.len() as u64) as usize;
-        let stays = |n: &usize| {
-            *n != any && Some(*n) != self.leaving && wish.shape.members.contains(n)
-        };
+        let stays =
+            |n: &usize| *n != any && Some(*n) != self.leaving && wish.shape.members.contains(n);
         if !self.in_sync_now()?.iter().any(stays) {
             return Ok(());
         }

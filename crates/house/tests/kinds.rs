@@ -1,0 +1,51 @@
+//! Kinds are known by their declarations: product code outside of `kinds` names none.
+#![allow(clippy::disallowed_methods, reason = "it reads the sources of this workspace")]
+
+use std::path::Path;
+
+/// Names that are no other words of the code. `file`, `path`, `error` and their like are words of JSON and of English, too.
+const NAMES: [&str; 6] = ["mirror", "remap", "migrate", "crypt", "stripe", "concat"];
+
+/// Crates for tests, and the bench, whose loads name the graphs that they measure.
+const NO_PRODUCT: [&str; 5] = ["sim", "testkit", "house", "chaosdisk", "bench"];
+
+/// A file without its unit tests, and without comments.
+fn product_code(text: &str) -> String {
+    let text = text.split("\n#[cfg(test)]\nmod ").next().unwrap_or(text);
+    text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
+}
+
+/// The kinds that a file of product code names, as a whole literal or as a module.
+fn named(code: &str) -> Vec<&'static str> {
+    let is_named = |name: &&&str| {
+        code.contains(&format!("\"{name}\"")) || code.contains(&format!("kinds::{name}"))
+    };
+    NAMES.iter().filter(is_named).copied().collect()
+}
+
+#[test]
+fn product_code_outside_of_kinds_names_no_kind() {
+    let is_judged = |path: &Path| {
+        let parts: Vec<_> = path.iter().filter_map(|part| part.to_str()).collect();
+        let of_crate = parts.iter().rposition(|part| *part == "crates").map(|at| parts[at + 1]);
+        let is_test = parts.contains(&"tests") || parts.last() == Some(&"tests.rs");
+        let is_test = is_test || parts.last() == Some(&"test_kinds.rs");
+        !is_test && of_crate.is_some_and(|it| it != "kinds" && !NO_PRODUCT.contains(&it))
+    };
+    let mut judged = 0;
+    for path in house::rust_files().into_iter().filter(|path| is_judged(path)) {
+        let text = std::fs::read_to_string(&path).expect("a file of this workspace");
+        let names = named(&product_code(&text));
+        assert!(names.is_empty(), "{} names {names:?}: ask for a capability", path.display());
+        judged += 1;
+    }
+    assert!(judged > 200, "{judged} files");
+}
+
+#[test]
+fn names_of_kinds_are_found_in_code_alone() {
+    assert_eq!(named(&product_code("let kind = find(\"mirror\");")), ["mirror"]);
+    assert_eq!(named(&product_code("use kinds::crypt::slots;")), ["crypt"]);
+    assert!(named(&product_code("/// a \"mirror\"\nlet a = \"mirrors\";")).is_empty());
+    assert!(named(&product_code("fn a() {}\n\n#[cfg(test)]\nmod tests { \"mirror\" }")).is_empty());
+}

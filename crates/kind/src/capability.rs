@@ -1,0 +1,89 @@
+//! Facts about a kind that code outside of it asks for. The name of a kind is for people alone.
+
+use crate::{Bytes, Effect, Kind, Lowers, Maker, OptionSpec, Scope, ValueType};
+
+/// Facts about a kind beyond its options and its maker.
+#[derive(Clone, Copy)]
+pub struct Capabilities {
+    /// How many of so many lowers a device can lack without a loss of data.
+    pub can_lack: fn(lowers: usize) -> usize,
+    /// Whether it knows its lowers by their names, as members with a state each.
+    pub names_members: bool,
+    /// The options of a kind that moves the bytes of its first lower to its second.
+    pub moves: Option<Moving>,
+    /// Whether it keeps objects beneath, beside its state in the labels.
+    pub keeps_objects: bool,
+}
+
+impl Capabilities {
+    /// The facts of a kind that can lack no lower, names no members, moves no bytes, and keeps no objects.
+    pub const NONE: Self =
+        Self { can_lack: |_| 0, names_members: false, moves: None, keeps_objects: false };
+}
+
+/// The options of a kind that moves bytes.
+#[derive(Clone, Copy)]
+pub struct Moving {
+    /// Whether the device leaves the graph when it is done.
+    pub leave: OptionSpec,
+    /// Bytes per second at most.
+    pub speed: OptionSpec,
+}
+
+impl Kind {
+    /// Returns the option that names the source of its secret, if it has one.
+    pub fn secret(&self) -> Option<&'static OptionSpec> {
+        self.options.iter().find(|option| option.scope == Scope::Secret)
+    }
+
+    /// Returns the option of that name.
+    pub fn option(&self, name: &str) -> Option<&'static OptionSpec> {
+        self.options.iter().find(|option| option.name == name)
+    }
+
+    /// Returns the option that counts at one start only: `create` of a disk, `trust` of a device with members.
+    pub fn first_word(&self) -> Option<&'static OptionSpec> {
+        self.options.iter().find(|option| option.effect == Effect::Start)
+    }
+
+    /// Returns the option by which a start names the member whose bytes count, if the kind has members.
+    pub fn trust(&self) -> Option<&'static OptionSpec> {
+        self.first_word().filter(|option| option.value == ValueType::Member)
+    }
+
+    /// Returns the option that says where a disk is: the one with the name of the kind.
+    pub fn place(&self) -> Option<&'static OptionSpec> {
+        self.option(self.name).filter(|_| self.lowers == Lowers::None)
+    }
+
+    /// Returns whether a disk of this kind opens a path of this machine.
+    pub fn opens_path(&self) -> bool {
+        self.place().is_some_and(|place| place.value == ValueType::Path)
+    }
+
+    /// Returns the option with the size that a disk of this kind is made with.
+    pub fn made_size(&self) -> Option<&'static OptionSpec> {
+        let is_size = |option: &&OptionSpec| matches!(option.value, ValueType::Size(..));
+        self.options.iter().filter(|option| option.effect == Effect::Making).find(is_size)
+    }
+
+    /// Returns how many of so many lowers a device of this kind can lack without a loss of data.
+    pub fn can_lack(&self, lowers: usize) -> usize {
+        (self.capabilities.can_lack)(lowers)
+    }
+
+    /// Returns whether a device shows exactly the bytes of its lower.
+    pub fn passes_through(&self) -> bool {
+        self.maker.bytes() == Bytes::Passthrough
+    }
+
+    /// Returns whether each byte of a device is made of the byte at its place below, and is another one.
+    pub fn transforms(&self) -> bool {
+        self.maker.bytes() == Bytes::Transformed
+    }
+
+    /// Returns whether a device keeps a state in the labels beneath it.
+    pub fn keeps_state(&self) -> bool {
+        matches!(self.maker, Maker::Stateful { .. })
+    }
+}
