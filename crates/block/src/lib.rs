@@ -27,6 +27,7 @@ mod state_store;
 mod table;
 mod throttle;
 pub mod units;
+mod window;
 
 pub use buf::{BUF_ALIGN, BUF_MAX_BYTES, Buf, BufPool, Memory, Ref, RefMut, Reservation};
 pub use check::check;
@@ -58,3 +59,4 @@ pub use table::{
 pub use throttle::{
     BUSY_SHARE, ClientGuard, LEAST_BYTES_PER_S, STEP_BYTES_MAX, STEP_BYTES_MIN, Step, Throttle,
 };
+pub use window::Window;
