@@ -204,7 +204,7 @@ fn tell_of(
     let Some((deadline, told)) = told else { return write };
     Box::pin(async move {
         // The label's own turn keeps the order of what is late and what comes after it.
-        let written = deadline.guard(write).await.unwrap_or_else(|| {
+        let written = deadline.guard(write).await.unwrap_or_else(|_| {
             let words = format!("no answer within {:?}", deadline.limit());
             Err(Error::new(ErrorKind::TimedOut, words))
         });

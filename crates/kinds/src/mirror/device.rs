@@ -1,17 +1,14 @@
 //! Reads from the member that answers soonest, writes to all.
 
 use std::cell::Cell;
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
 use std::rc::{Rc, Weak};
-use std::task::Poll;
 use std::time::Duration;
 
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{
     Below, Buf, ByteRange, Child, Control, Copies, Deadline, Device, Done, Env, Error, ErrorKind,
-    Event, FlushFault, Guard, Handled, Handover, Health, Info, Locked, Lower, Mode, Needs, Op,
+    Event, Fan, FlushFault, Guard, Handled, Handover, Health, Info, Locked, Lower, Mode, Needs, Op,
     RangeLock, Report, Request, Result, ScopeGuard, TaskTracker, Throttle, What,
 };
 
@@ -54,9 +51,6 @@ pub struct Inner {
     /// Nothing is begun in the background any more.
     pub(super) closing: Cell<bool>,
 }
-
-/// Writes under way, one for each member that takes them.
-type Fan = [Option<Guard<Child>>; MEMBERS_MAX];
 
 /// What a mirror is made from.
 pub struct Making {
@@ -273,31 +267,22 @@ impl Inner {
         &self,
         index: usize,
         what: &str,
-        mut guard: Guard<Child>,
+        guard: Guard<Child>,
         alone: &mut Option<Locked>,
     ) -> Option<Done> {
-        let answer = (&mut guard).await;
-        if answer.is_none() {
-            self.leave_late(index, what, guard, alone);
-        }
-        answer
+        let answer = guard.await;
+        answer.map_err(|late| self.leave_late(index, what, late, alone)).ok()
     }
 
     /// The last member in sync stays although it does not answer, and keeps the range: its late write must not
     /// land on top of a newer one. Any other member is out at once. A caller may have given the member up
     /// already, as a copy does that was begun again: the write that is late would land on the next copy.
-    fn leave_late(
-        &self,
-        index: usize,
-        what: &str,
-        guard: Guard<Child>,
-        alone: &mut Option<Locked>,
-    ) {
+    fn leave_late(&self, index: usize, what: &str, late: Child, alone: &mut Option<Locked>) {
         let error = self.no_answer(index);
         self.tell(What::DiskLate, Some(index), error.to_string());
         self.members[index].one_late();
         let kept = alone.take_if(|_| self.is_last(index) && !seeded::on(Bug::LateUnfenced));
-        self.wait_for_late(index, guard.into_inner(), kept);
+        self.wait_for_late(index, late, kept);
         if !seeded::on(Bug::LateCopyStays) {
             self.retire(index, Member::words_of(what, &error));
         }
@@ -349,24 +334,24 @@ impl Inner {
     /// Starts `op` everywhere, waits for all, retires who failed. It worked if it is on a member
     /// that stays in sync. `alone`: the range that it changes, if it changes one.
     async fn to_all(&self, op: &Op, alone: &mut Option<Locked>) -> Result<()> {
-        let mut fan: Fan = [const { None }; MEMBERS_MAX];
+        let mut room = [const { None }; MEMBERS_MAX];
+        let mut fan = Fan::new(&mut room);
         for (index, member) in self.members.iter().enumerate() {
             let left_out =
                 index > 0 && matches!(op, Op::Flush) && seeded::on(Bug::FlushFirstMember);
             if member.state().takes_writes() && !left_out {
                 let child = member.lower.start(copy_of(op));
-                fan[index] = Some(self.deadline.guard(child));
+                fan.add(index, self.deadline.guard(child));
             }
         }
         let mut worked = Copies::NONE;
         let mut failures = Vec::new();
-        while let Some((index, answer)) = next_of(&mut fan).await {
-            match answer {
-                Some(Ok(())) => worked = worked.with(index),
-                Some(Err(error)) => failures.push((index, self.failed(op, index, error))),
-                None => {
-                    let guard = fan[index].take().expect("it was polled just now");
-                    self.leave_late(index, op.verb().name(), guard, alone);
+        while let Some((index, answer)) = fan.next().await {
+            match answer.map(|done| done.result) {
+                Ok(Ok(())) => worked = worked.with(index),
+                Ok(Err(error)) => failures.push((index, self.failed(op, index, error))),
+                Err(late) => {
+                    self.leave_late(index, op.verb().name(), late, alone);
                     failures.push((index, self.failed(op, index, self.no_answer(index))));
                 }
             }
@@ -486,26 +471,6 @@ impl Inner {
         self.leave_out(index, State::Failed, "taken out by command");
         Ok(self.report())
     }
-}
-
-/// The next answer of a fan, from whichever member it comes; one that is past its deadline (`None`)
-/// stays in it, for the caller to take out.
-async fn next_of(fan: &mut Fan) -> Option<(usize, Option<Result<()>>)> {
-    poll_fn(|cx| {
-        let mut open = false;
-        for (index, place) in fan.iter_mut().enumerate() {
-            let Some(guard) = place else { continue };
-            open = true;
-            if let Poll::Ready(answer) = Pin::new(guard).poll(cx) {
-                if answer.is_some() {
-                    *place = None;
-                }
-                return Poll::Ready(Some((index, answer.map(|done| done.result))));
-            }
-        }
-        if open { Poll::Pending } else { Poll::Ready(None) }
-    })
-    .await
 }
 
 /// The same operation for one more member: handles to the same immutable bytes.

@@ -313,10 +313,10 @@ impl Inner {
             let read = self.deadline.guard(read).await.map(block::Done::into_buf);
             tried = self.tried(tried, source, begun);
             match read {
-                Some(Ok(data)) if self.is_believed(source, begun) => return Ok(data),
-                Some(Ok(data)) => room = Some(data),
-                Some(Err(error)) => failed = error,
-                None => failed = self.no_answer(source),
+                Ok(Ok(data)) if self.is_believed(source, begun) => return Ok(data),
+                Ok(Ok(data)) => room = Some(data),
+                Ok(Err(error)) => failed = error,
+                Err(_late) => failed = self.no_answer(source),
             }
         }
         Err(failed)
