@@ -8,8 +8,8 @@ use std::task::{Context, Poll, Waker};
 use block::env::LocalFuture;
 use block::{
     Below, Buf, ByteRange, Control, Device, EXTENTS_MAX, Env, Error, ErrorKind, Handled, Handover,
-    Health, Info, JobCommand, Lower, Needs, Notify, Op, RangeLock, Report, Request, Result, Room,
-    ScopeGuard, State, TaskTracker, Throttle, first, push_extent,
+    Health, Info, JobCommand, Lower, Mutex, Needs, Notify, Op, RangeLock, Report, Request, Result,
+    Room, ScopeGuard, State, TaskTracker, Throttle, first, push_extent,
 };
 use meta::alloc::Spot;
 
@@ -56,7 +56,7 @@ pub struct Inner {
     /// How many do.
     pub held: Cell<u32>,
     /// Those who have waited look one after the other.
-    pub placing: RangeLock,
+    pub placing: Mutex,
     pub packing: Option<Packing>,
     pub pace: Throttle,
     pub underway: TaskTracker,
@@ -102,7 +102,7 @@ impl Remap {
             freed: Notify::default(),
             undiscarded: Cell::new(0),
             held: Cell::new(0),
-            placing: RangeLock::new(),
+            placing: Mutex::new(),
             packing: pack.then(|| Packing::new(paused)),
             pace: Throttle::new(&env, speed),
             env,
