@@ -15,6 +15,7 @@ mod event;
 mod fan;
 mod flush_fault;
 mod info;
+pub mod job;
 mod lower;
 mod mutex;
 mod notify;
@@ -26,6 +27,7 @@ mod secret;
 pub mod seeded;
 mod state_store;
 mod table;
+mod tasks;
 #[cfg(test)]
 mod test_world;
 mod throttle;
@@ -60,6 +62,7 @@ pub use table::{
     Fused, Origin, ParseError, ParseProblem, Place, Port, PortPath, Run, Runs, Segment, Stripe,
     StripeTable, Table, TableError, TableId,
 };
+pub use tasks::TaskGroup;
 pub use throttle::{
     BUSY_SHARE, ClientGuard, LEAST_BYTES_PER_S, STEP_BYTES_MAX, STEP_BYTES_MIN, Step, Throttle,
 };
