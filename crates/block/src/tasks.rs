@@ -56,9 +56,9 @@ impl TaskGroup {
         &self.shared.changed
     }
 
-    /// Asks the tasks to end, and waits until they have. If the future is dropped before, the group is open again, and
-    /// `reopen` is called.
-    pub async fn close(&self, reopen: impl FnOnce()) {
+    /// Asks the tasks to end, and waits until they have. If the future or the returned guard is dropped before
+    /// [`ScopeGuard::done`], the group is open again, and `reopen` is called.
+    pub async fn close(&self, reopen: impl FnOnce()) -> ScopeGuard<impl FnOnce()> {
         self.shared.is_closing.set(true);
         self.shared.changed.wake();
         let closing = ScopeGuard::new(|| {
@@ -66,7 +66,7 @@ impl TaskGroup {
             reopen();
         });
         self.shared.changed.until(|| self.shared.count.get() == 0).await;
-        closing.done();
+        closing
     }
 }
 
@@ -113,7 +113,7 @@ mod tests {
         group.spawn("a task", async move { ended.next().await });
         let (closing, done) = (group.clone(), closed.clone());
         env.spawn("a close", async move {
-            closing.close(|| unreachable!("the close is not dropped")).await;
+            closing.close(|| unreachable!("the close is not dropped")).await.done();
             done.set(true);
         });
         world.run();

@@ -255,7 +255,7 @@ impl Inner {
 
     fn tell_of_room(&self) {
         self.frees.set(self.frees.get() + 1);
-        self.freed.wake();
+        self.tasks.changed().wake();
     }
 
     async fn try_places(
@@ -297,10 +297,11 @@ impl Inner {
         }
         self.held.set(self.held.get() + 1);
         let held = block::ScopeGuard::new(|| self.held.set(self.held.get() - 1));
-        let freed = self.freed.until(|| self.frees.get() != frees || self.closing.get());
+        let is_over = || self.frees.get() != frees || self.tasks.is_closing();
+        let freed = self.tasks.changed().until(is_over);
         let in_time = self.env.within(left, freed).await.is_some();
         drop(held);
-        in_time && !self.closing.get()
+        in_time && !self.tasks.is_closing()
     }
 
     fn full(&self, map: &Map) -> Error {
