@@ -19,7 +19,7 @@ use crate::{
 
 /// Work that a [`Job`] carries out.
 pub trait Work: Sized + 'static {
-    /// Whatever a step holds until a durable record covers the step, such as the lock of the bytes that it has moved.
+    /// Guard that a step holds until a durable record covers the step, such as the lock of the bytes that it has moved.
     type Guard: 'static;
     /// State of one run of the job, from its begin to its rest.
     type Run: 'static;
@@ -90,7 +90,7 @@ pub enum Cancel {
     End,
 }
 
-/// State and commands of a job. Clones of nothing: the device has one job, and the job one run at a time.
+/// State and commands of a job. A device has one job, and a job one run at a time.
 pub struct Job {
     state: RefCell<State>,
     is_pausing: Cell<bool>,

@@ -3,41 +3,41 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use crate::{Env, Notify, ScopeGuard, first};
+use crate::{Env, Notify, ScopeGuard, TaskTracker, TrackedTask, first};
 
 /// The background tasks of one owner, such as a device. It is not cloned: when the owner is dropped, the group is dropped
 /// with it, and its tasks are not polled any more.
 pub struct TaskGroup {
     env: Env,
+    running: TaskTracker,
     shared: Rc<Shared>,
 }
 
 #[derive(Default)]
 struct Shared {
-    /// Tasks that have not ended.
-    count: Cell<u32>,
     is_closing: Cell<bool>,
     is_dropped: Cell<bool>,
     changed: Notify,
 }
 
-/// A task that counts as one of the group's until this is dropped.
-struct Member(Rc<Shared>);
-
 impl TaskGroup {
     /// Creates a group without tasks.
     pub fn new(env: &Env) -> Self {
-        Self { env: env.clone(), shared: Rc::default() }
+        Self { env: env.clone(), running: TaskTracker::default(), shared: Rc::default() }
     }
 
     /// Runs a task until it ends or the group is dropped. `name` is for traces.
     pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + 'static) {
-        self.shared.count.set(self.shared.count.get() + 1);
-        let member = Member(self.shared.clone());
+        let (one, shared) = (self.enter(), self.shared.clone());
         self.env.spawn(name, async move {
-            let shared = &member.0;
+            let _one = one;
             first(task, shared.changed.until(|| shared.is_dropped.get())).await;
         });
+    }
+
+    /// Counts work that is not a task of its own as one, until the returned guard is dropped.
+    pub fn enter(&self) -> TrackedTask {
+        self.running.begin()
     }
 
     /// Returns the environment of the tasks.
@@ -50,8 +50,7 @@ impl TaskGroup {
         self.shared.is_closing.get()
     }
 
-    /// The tasks of the group, and those who wait for them: woken when the group closes and when its last task ends. The
-    /// owner wakes them when something changes that they wait for.
+    /// Returns the tasks that wait for a change of their owner, or for the group to close. The owner wakes them at each change.
     pub fn changed(&self) -> &Notify {
         &self.shared.changed
     }
@@ -65,7 +64,7 @@ impl TaskGroup {
             self.shared.is_closing.set(false);
             reopen();
         });
-        self.shared.changed.until(|| self.shared.count.get() == 0).await;
+        self.running.ended().await;
         closing
     }
 }
@@ -74,15 +73,6 @@ impl Drop for TaskGroup {
     fn drop(&mut self) {
         self.shared.is_dropped.set(true);
         self.shared.changed.wake();
-    }
-}
-
-impl Drop for Member {
-    fn drop(&mut self) {
-        self.0.count.set(self.0.count.get() - 1);
-        if self.0.count.get() == 0 {
-            self.0.changed.wake();
-        }
     }
 }
 

@@ -9,7 +9,7 @@ use block::seeded::{self, Bug};
 use block::{
     Below, Buf, ByteRange, Child, Control, Copies, Deadline, Device, Done, Env, Error, ErrorKind,
     Event, Fan, FlushFault, Guard, Handled, Handover, Health, Info, Locked, Lower, Mode, Needs, Op,
-    RangeLock, Report, Request, Result, ScopeGuard, TaskTracker, Throttle, What,
+    RangeLock, Report, Request, Result, TaskGroup, Throttle, What,
 };
 
 use super::MEMBERS_MAX;
@@ -46,10 +46,8 @@ pub struct Inner {
     /// How fast it copies and scrubs.
     pub(super) pace: Throttle,
     pub(super) scrubbing: Scrubbing,
-    /// What is done in the background, and requests that nobody waits for any more.
-    pub(super) underway: TaskTracker,
-    /// Nothing is begun in the background any more.
-    pub(super) closing: Cell<bool>,
+    /// Background work, and requests whose callers have stopped waiting.
+    pub(super) tasks: TaskGroup,
 }
 
 /// What a mirror is made from.
@@ -85,6 +83,7 @@ impl Mirror {
             pace: Throttle::new(&env, speed),
             scrubbing,
             regions,
+            tasks: TaskGroup::new(&env),
             env,
             turn: Cell::new(0),
             repairs: Cell::new(0),
@@ -92,8 +91,6 @@ impl Mirror {
             zero_to_discard,
             flush_fault: FlushFault::default(),
             writer,
-            underway: TaskTracker::default(),
-            closing: Cell::new(false),
         });
         Self { info, inner }
     }
@@ -129,7 +126,7 @@ impl Inner {
             self.tell(What::MemberFailed, Some(index), why.clone());
         }
         member.set(state, why);
-        if state == State::Failed && !self.closing.get() {
+        if state == State::Failed && !self.tasks.is_closing() {
             self.take_spare();
         }
         self.remember_soon();
@@ -547,16 +544,13 @@ impl Device for Mirror {
     fn close(&self) -> LocalFuture<Handover> {
         let inner = self.inner.clone();
         Box::pin(async move {
-            inner.closing.set(true);
             // If nothing comes of it, it goes on with what it left off.
-            let closing = ScopeGuard::new(|| {
-                inner.closing.set(false);
+            let closing = inner.tasks.close(|| {
                 let copying = |n: &usize| inner.members[*n].state() == State::Copying;
                 (0..inner.members.len()).filter(copying).for_each(|n| inner.begin_resync(n));
                 inner.go_on_scrubbing();
             });
-            inner.underway.ended().await;
-            closing.done();
+            closing.await.done();
             inner.writer.as_ref().map(SuperblockWriter::leave)
         })
     }
