@@ -14,9 +14,9 @@ use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Notify, Result};
 
 /// Every block begins at a multiple of this many bytes: enough for O_DIRECT on any disk.
 pub const BUF_ALIGN: usize = 4096;
@@ -37,7 +37,7 @@ struct Pool {
     reserved_bytes: Cell<usize>,
     kept_bytes: Cell<usize>,
     kept: [RefCell<Vec<Rc<Block>>>; CLASSES],
-    waiting: RefCell<Vec<Waker>>,
+    waiting: Notify,
 }
 
 struct Block {
@@ -102,7 +102,7 @@ impl BufPool {
             reserved_bytes: Cell::new(0),
             kept_bytes: Cell::new(0),
             kept: [const { RefCell::new(Vec::new()) }; CLASSES],
-            waiting: RefCell::default(),
+            waiting: Notify::default(),
         }))
     }
 
@@ -180,7 +180,7 @@ impl BufPool {
 
     /// Wakes the task when bytes come back.
     pub fn wake_later(&self, cx: &Context<'_>) {
-        self.0.waiting.borrow_mut().push(cx.waker().clone());
+        self.0.waiting.wake_later(cx);
     }
 
     /// Keeps back `bytes` for [`BufPool::scratch`], if nobody has them; whether it did.
@@ -196,7 +196,7 @@ impl BufPool {
     /// Gives back what was reserved.
     pub fn unreserve(&self, bytes: usize) {
         self.0.reserved_bytes.set(self.0.reserved_bytes.get() - bytes);
-        self.0.wake();
+        self.0.waiting.wake();
     }
 
     /// Keeps back `bytes` for [`BufPool::scratch`] for as long as what it gives is kept.
@@ -226,14 +226,6 @@ impl BufPool {
     /// The most bytes that may be in use at once.
     pub fn limit_bytes(&self) -> usize {
         self.0.limit_bytes
-    }
-}
-
-impl Pool {
-    fn wake(&self) {
-        if !self.waiting.borrow().is_empty() {
-            self.waiting.take().into_iter().for_each(Waker::wake);
-        }
     }
 }
 
@@ -359,7 +351,7 @@ impl Drop for Buf {
             pool.kept_bytes.set(pool.kept_bytes.get() + bytes);
             pool.kept[block.class].borrow_mut().push(block);
         }
-        pool.wake();
+        pool.waiting.wake();
     }
 }
 

@@ -52,8 +52,8 @@ impl Deadline {
         self.0.limit
     }
 
-    /// What `future` answers, or `None` once it has lasted longer than the limit; then it is
-    /// dropped, which for a request below ends the waiting and not the work.
+    /// Returns the answer of `future`; once it has lasted longer than the limit, the future itself, which may be awaited
+    /// elsewhere. Dropping it ends the waiting for a request below, and not the work.
     pub fn guard<F: Future + Unpin>(&self, future: F) -> Guard<F> {
         let watch = self.0.clone();
         let free = watch.free.borrow_mut().pop();
@@ -101,36 +101,27 @@ impl Watch {
     }
 }
 
-/// A wait with a limit.
+/// A wait with a limit; its answer is `Err` with the future if the limit has passed.
 pub struct Guard<F> {
     future: Option<F>,
     watch: Rc<Watch>,
     index: usize,
 }
 
-impl<F> Guard<F> {
-    /// What is waited for, to wait for it elsewhere and without a limit.
-    ///
-    /// # Panics
-    /// If it has answered.
-    pub fn into_inner(mut self) -> F {
-        self.future.take().expect("it has not answered")
-    }
-}
-
 impl<F: Future + Unpin> Future for Guard<F> {
-    type Output = Option<F::Output>;
+    type Output = Result<F::Output, F>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let guard = self.get_mut();
         let future = guard.future.as_mut().expect("not polled after its answer");
         if let Poll::Ready(output) = Pin::new(future).poll(cx) {
             guard.future = None;
-            return Poll::Ready(Some(output));
+            return Poll::Ready(Ok(output));
         }
         let wait = &mut guard.watch.waits.borrow_mut()[guard.index];
         if guard.watch.is_overdue(wait) {
-            return Poll::Ready(None);
+            let late = guard.future.take().expect("polled just now");
+            return Poll::Ready(Err(late));
         }
         wait.waker = Some(cx.waker().clone());
         Poll::Pending

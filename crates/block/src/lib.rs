@@ -12,9 +12,12 @@ mod emulate;
 pub mod env;
 mod error;
 mod event;
+mod fan;
 mod flush_fault;
 mod info;
+pub mod job;
 mod lower;
+mod mutex;
 mod notify;
 mod range;
 mod range_lock;
@@ -24,8 +27,12 @@ mod secret;
 pub mod seeded;
 mod state_store;
 mod table;
+mod tasks;
+#[cfg(test)]
+mod test_world;
 mod throttle;
 pub mod units;
+mod window;
 
 pub use buf::{BUF_ALIGN, BUF_MAX_BYTES, Buf, BufPool, Memory, Ref, RefMut, Reservation};
 pub use check::check;
@@ -39,9 +46,11 @@ pub use emulate::Emulate;
 pub use env::{Env, Mono};
 pub use error::{Error, ErrorKind, Result};
 pub use event::{EVENTS_MAX, Event, Events, Told, What};
+pub use fan::{Fan, all};
 pub use flush_fault::FlushFault;
 pub use info::{Info, Needs};
 pub use lower::{Child, ChildId, Core, Done, Lower, Started};
+pub use mutex::Mutex;
 pub use notify::{Notify, ScopeGuard, TaskTracker, TrackedTask, first};
 pub use range::ByteRange;
 pub use range_lock::{Locked, Locking, Mode, RangeLock};
@@ -53,6 +62,8 @@ pub use table::{
     Fused, Origin, ParseError, ParseProblem, Place, Port, PortPath, Run, Runs, Segment, Stripe,
     StripeTable, Table, TableError, TableId,
 };
+pub use tasks::TaskGroup;
 pub use throttle::{
     BUSY_SHARE, ClientGuard, LEAST_BYTES_PER_S, STEP_BYTES_MAX, STEP_BYTES_MIN, Step, Throttle,
 };
+pub use window::Window;

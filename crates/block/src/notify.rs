@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 
 /// What the first of the two comes to, if it ends before the other or with it; the rest is dropped.
 pub async fn first<T>(one: impl Future<Output = T>, other: impl Future<Output = ()>) -> Option<T> {
@@ -16,26 +16,74 @@ pub async fn first<T>(one: impl Future<Output = T>, other: impl Future<Output = 
     .await
 }
 
-/// Whoever waits. All are woken at once, and look for themselves.
+/// Tasks that wait for a condition. All of them are woken at once, and each checks its own condition.
+///
+/// A task is listed once however often it is polled, and the list keeps its memory: waiting allocates nothing in the
+/// steady state.
 #[derive(Default)]
-pub struct Notify(RefCell<Vec<Waker>>);
+pub struct Notify {
+    wakers: RefCell<Vec<Waker>>,
+    /// Calls of [`Notify::wake`] that found a task.
+    wakes: Cell<u64>,
+}
 
 impl Notify {
-    /// Waits until `over` says so. It is asked at once, and after each [`Notify::wake`].
+    /// Waits until `over` returns true. It is called at once, and after each [`Notify::wake`].
     pub async fn until(&self, over: impl Fn() -> bool) {
-        poll_fn(|cx| {
-            if over() {
-                return Poll::Ready(());
+        self.until_some(|| over().then_some(())).await;
+    }
+
+    /// Waits until `look` returns a value, and returns it. It is called at once, and after each [`Notify::wake`].
+    pub async fn until_some<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
+        poll_fn(|cx| match look() {
+            Some(found) => Poll::Ready(found),
+            None => {
+                self.wake_later(cx);
+                Poll::Pending
             }
-            self.0.borrow_mut().push(cx.waker().clone());
-            Poll::Pending
+        })
+        .await
+    }
+
+    /// Waits for the next [`Notify::wake`] after the first poll.
+    pub async fn next(&self) {
+        let mut before = None;
+        self.until_some(|| {
+            let wakes = self.wakes.get();
+            (*before.get_or_insert(wakes) != wakes).then_some(())
         })
         .await;
     }
 
-    /// Something has changed.
+    /// Lists the task for the next [`Notify::wake`], for a future that checks its condition itself.
+    pub fn wake_later(&self, cx: &Context<'_>) {
+        let mut wakers = self.wakers.borrow_mut();
+        if !wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
+            wakers.push(cx.waker().clone());
+        }
+    }
+
+    /// Whether a task is listed. It may have stopped waiting since.
+    pub fn is_awaited(&self) -> bool {
+        !self.wakers.borrow().is_empty()
+    }
+
+    /// Wakes all tasks that wait.
+    #[inline]
     pub fn wake(&self) {
-        self.0.take().into_iter().for_each(Waker::wake);
+        if self.is_awaited() {
+            self.wake_all();
+        }
+    }
+
+    fn wake_all(&self) {
+        self.wakes.set(self.wakes.get().wrapping_add(1));
+        let mut woken = self.wakers.take();
+        woken.drain(..).for_each(Waker::wake);
+        let mut wakers = self.wakers.borrow_mut();
+        if wakers.is_empty() {
+            *wakers = woken;
+        }
     }
 }
 
@@ -95,5 +143,59 @@ impl Drop for TrackedTask {
         if self.0.count.get() == 0 {
             self.0.waiting.wake();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::Wake;
+
+    #[derive(Default)]
+    struct Count(AtomicU32);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn notify_wakes_task_once_however_often_it_was_polled() {
+        let (count, notify, over) =
+            (Arc::new(Count::default()), Notify::default(), Cell::new(false));
+        let waker = Waker::from(count.clone());
+        let mut cx = Context::from_waker(&waker);
+        let mut waiting = pin!(notify.until(|| over.get()));
+        for _ in 0..3 {
+            assert!(waiting.as_mut().poll(&mut cx).is_pending());
+        }
+        assert!(notify.is_awaited());
+        over.set(true);
+        notify.wake();
+        assert!(!notify.is_awaited() && waiting.as_mut().poll(&mut cx).is_ready());
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn notify_next_waits_for_wake_after_first_poll() {
+        let notify = Notify::default();
+        let mut cx = Context::from_waker(Waker::noop());
+        notify.wake();
+        let mut next = pin!(notify.next());
+        assert!(next.as_mut().poll(&mut cx).is_pending());
+        assert!(next.as_mut().poll(&mut cx).is_pending());
+        notify.wake();
+        assert!(next.as_mut().poll(&mut cx).is_ready());
+    }
+
+    #[test]
+    fn notify_keeps_memory_of_its_list_after_wake() {
+        let notify = Notify::default();
+        notify.wake_later(&Context::from_waker(Waker::noop()));
+        notify.wake();
+        assert!(notify.wakers.borrow().capacity() > 0);
     }
 }

@@ -7,7 +7,7 @@ use api::{Checked, CheckedDevice, CheckedDisk, Finding, Soundness};
 use block::{Env, Error, Info};
 use graph::labels::{Remembered, disks, objections, objections_without_bytes, older};
 use graph::spec::{Local, NOWHERE, Planned, PlannedNode, Severity, Spec, Surveyed};
-use kind::{Bytes, Maker, Summary};
+use kind::{Maker, Summary};
 use meta::{Area, Inspection, Label, Uuid};
 
 use crate::labels::{name_of, open_elsewhere};

@@ -4,8 +4,8 @@ use std::rc::Rc;
 
 use block::seeded::{self, Bug};
 use block::{
-    Below, ByteRange, Child, Device, EXTENTS_MAX, Error, ErrorKind, Info, Lower, Needs, Op,
-    Request, Result, State, Table, push_extent,
+    Below, ByteRange, Device, EXTENTS_MAX, Error, ErrorKind, Info, Lower, Needs, Op, Request,
+    Result, State, Table, Window, push_extent,
 };
 
 /// Parts in flight at once; wider requests go in windows of this many.
@@ -26,44 +26,33 @@ impl Split {
 
     /// A flush has no address: it goes once to every lower.
     async fn flush(&self) -> Result<()> {
-        let mut result = Ok(());
         let count = if seeded::on(Bug::FlushFirstChild) { 1 } else { self.lowers.len() };
-        for lowers in self.lowers[..count].chunks(WINDOW) {
-            let mut window = Window::new();
-            for lower in lowers {
-                window.push(lower.start(Op::Flush));
-            }
-            result = result.and(window.drain().await);
+        let mut window = Window::<WINDOW>::new();
+        for lower in &self.lowers[..count] {
+            window.room().await;
+            window.start(lower, Op::Flush);
         }
-        result
+        window.drain().await
     }
 
     /// Runs in upper order; reads and writes bring their part of the buffer along.
     async fn transfer(&self, op: &Op, range: ByteRange) -> Result<()> {
-        let mut window = Window::new();
-        let mut result = Ok(());
+        let mut window = Window::<WINDOW>::new();
         for run in self.table.map(range) {
-            if window.is_full() {
-                result = window.pop(op).await;
-                if result.is_err() {
-                    break;
-                }
+            if !window.room().await {
+                break;
             }
             let mut part = op.part(run.range.at(run.start));
             part.set_range(run.range);
-            window.push_at(self.lowers[usize::from(run.port.0)].start(part), run.start);
+            window.start(&self.lowers[usize::from(run.port.0)], part);
         }
-        while !window.is_empty() {
-            result = result.and(window.pop(op).await);
-        }
-        result
+        window.drain().await
     }
 
     /// Without payload, runs of one lower that touch go down as one.
     async fn spread(&self, op: &Op, range: ByteRange) -> Result<()> {
         let mut open: Vec<Option<ByteRange>> = vec![None; self.lowers.len()];
-        let mut window = Window::new();
-        let mut result = Ok(());
+        let mut window = Window::<WINDOW>::new();
         for run in self.table.map(range) {
             let port = usize::from(run.port.0);
             match open[port] {
@@ -72,7 +61,7 @@ impl Split {
                 }
                 before => {
                     if let Some(before) = before {
-                        result = result.and(self.send(&mut window, op, port, before).await);
+                        self.send(&mut window, op, port, before).await;
                     }
                     open[port] = Some(run.range);
                 }
@@ -80,21 +69,20 @@ impl Split {
         }
         for (port, last) in open.into_iter().enumerate() {
             if let Some(last) = last {
-                result = result.and(self.send(&mut window, op, port, last).await);
+                self.send(&mut window, op, port, last).await;
             }
         }
-        result.and(window.drain().await)
+        window.drain().await
     }
 
-    async fn send(&self, window: &mut Window, op: &Op, port: usize, to: ByteRange) -> Result<()> {
-        let result = if window.is_full() { window.pop(op).await } else { Ok(()) };
+    async fn send(&self, window: &mut Window<WINDOW>, op: &Op, port: usize, to: ByteRange) {
+        window.room().await;
         let part = match *op {
             Op::WriteZeroes { unmap, fua, .. } => Op::WriteZeroes { range: to, unmap, fua },
             Op::Discard { fua, .. } => Op::Discard { range: to, fua },
             _ => unreachable!("only what has no payload is spread"),
         };
-        window.push(self.lowers[port].start(part));
-        result
+        window.start(&self.lowers[port], part);
     }
 
     /// One run after the other, until one lower knows less than it was asked.
@@ -172,67 +160,5 @@ impl Device for Split {
             ));
         }
         Ok(places)
-    }
-}
-
-/// Children in flight, in the order in which they were started.
-struct Window {
-    parts: [Option<(Child, u64)>; WINDOW],
-    first: usize,
-    len: usize,
-}
-
-impl Window {
-    fn new() -> Self {
-        Self { parts: [const { None }; WINDOW], first: 0, len: 0 }
-    }
-
-    fn is_full(&self) -> bool {
-        self.len == WINDOW
-    }
-
-    fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    fn push(&mut self, child: Child) {
-        self.push_at(child, 0);
-    }
-
-    fn push_at(&mut self, child: Child, above: u64) {
-        assert!(!self.is_full(), "a window holds {WINDOW}");
-        self.parts[(self.first + self.len) % WINDOW] = Some((child, above));
-        self.len += 1;
-    }
-
-    async fn oldest(&mut self) -> (block::Done, u64) {
-        let (child, above) = self.parts[self.first].take().expect("the window is not empty");
-        self.first = (self.first + 1) % WINDOW;
-        self.len -= 1;
-        (child.await, above)
-    }
-
-    /// Waits for the oldest part; a read that was answered in another buffer is copied home.
-    async fn pop(&mut self, whole: &Op) -> Result<()> {
-        let (done, above) = self.oldest().await;
-        done.result?;
-        if let (Op::Read { range, into, .. }, Op::Read { into: got, .. }) = (whole, &done.op) {
-            let from = (above - range.start()) as usize;
-            let home = into.slice(from..from + got.len());
-            if !home.same(got) {
-                home.write().copy_from_slice(&got.read());
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits for all; the first error counts.
-    async fn drain(mut self) -> Result<()> {
-        let mut result = Ok(());
-        while !self.is_empty() {
-            let (done, _) = self.oldest().await;
-            result = result.and(done.result);
-        }
-        result
     }
 }

@@ -62,6 +62,7 @@ use crate::labels;
 use crate::log::{self, LogForm};
 use crate::out::{self, Form};
 use crate::place;
+use crate::registry::REGISTRY;
 use crate::source::Source;
 use crate::view;
 
@@ -511,7 +512,7 @@ fn goes_on(spec: Spec, survey: Option<&Survey>) -> Spec {
             "note: the bytes of {} go on moving to {}: cairn job watch {}",
             moving.from, moving.to, moving.name
         ));
-        spec.with_move(&spec, moving)
+        spec.with_move(&spec, moving, REGISTRY)
     })
 }
 

@@ -1,15 +1,15 @@
 //! What a device keeps: in the labels of the disks beneath each of its ports.
 
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::Poll;
 
 use block::env::LocalFuture;
 use block::{
-    Deadline, Error, ErrorKind, Found, Handover, OnFailure, RangeLock, Result, STATE_BYTES_MAX,
+    Deadline, Error, ErrorKind, Found, Handover, Mutex, OnFailure, Result, STATE_BYTES_MAX,
     StateStore, StoredState,
 };
+
+pub(super) use block::all;
 
 use super::slot::Slot;
 
@@ -39,7 +39,7 @@ pub struct LabelStateStore {
     device: String,
     may_degrade: bool,
     ports: Vec<Port>,
-    turn: RangeLock,
+    turn: Mutex,
     sequence: Rc<Cell<u64>>,
     on_failure: RefCell<Option<(Deadline, OnFailure)>>,
 }
@@ -58,7 +58,7 @@ impl LabelStateStore {
             device: device.to_owned(),
             may_degrade,
             ports,
-            turn: RangeLock::new(),
+            turn: Mutex::new(),
             sequence: Rc::new(Cell::new(newest)),
             on_failure: RefCell::default(),
         }
@@ -92,25 +92,6 @@ pub(super) fn found(disks: &[DiskLabel], states: Vec<Option<StoredState>>) -> Fo
         state: newest,
         oldest,
     }
-}
-
-/// All answers, whoever is first.
-pub(super) async fn all<T: 'static>(futures: Vec<LocalFuture<T>>) -> Vec<T> {
-    let mut futures: Vec<_> = futures.into_iter().map(Some).collect();
-    let mut answers: Vec<Option<T>> = futures.iter().map(|_| None).collect();
-    poll_fn(|cx| {
-        let mut open = false;
-        for (future, answer) in futures.iter_mut().zip(&mut answers) {
-            let Some(running) = future else { continue };
-            match running.as_mut().poll(cx) {
-                Poll::Ready(done) => (*future, *answer) = (None, Some(done)),
-                Poll::Pending => open = true,
-            }
-        }
-        if open { Poll::Pending } else { Poll::Ready(()) }
-    })
-    .await;
-    answers.into_iter().map(|answer| answer.expect("all are done")).collect()
 }
 
 impl StateStore for LabelStateStore {
@@ -154,7 +135,7 @@ impl StateStore for LabelStateStore {
             (self.device.clone(), self.turn.clone(), self.sequence.clone());
         let told = self.on_failure.borrow().clone();
         Box::pin(async move {
-            let _alone = turn.turn().await;
+            let _alone = turn.lock().await;
             sequence.set(sequence.get() + 1);
             let cell = meta::Cell { sequence: sequence.get(), bytes: state };
             // A disk beneath two ports is written once.
@@ -204,7 +185,7 @@ fn tell_of(
     let Some((deadline, told)) = told else { return write };
     Box::pin(async move {
         // The label's own turn keeps the order of what is late and what comes after it.
-        let written = deadline.guard(write).await.unwrap_or_else(|| {
+        let written = deadline.guard(write).await.unwrap_or_else(|_| {
             let words = format!("no answer within {:?}", deadline.limit());
             Err(Error::new(ErrorKind::TimedOut, words))
         });

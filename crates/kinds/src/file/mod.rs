@@ -284,10 +284,12 @@ impl Disk {
             return Err(self.overdue());
         }
         self.watch(Some(&io))?;
-        let mut guard = self.deadline.guard(self.start(io)?);
-        let Some(outcome) = (&mut guard).await else {
-            self.wait_for_late(guard.into_inner());
-            return Err(self.overdue());
+        let outcome = match self.deadline.guard(self.start(io)?).await {
+            Ok(outcome) => outcome,
+            Err(late) => {
+                self.wait_for_late(late);
+                return Err(self.overdue());
+            }
         };
         match outcome.result {
             Ok(_) => Ok(outcome.buf),

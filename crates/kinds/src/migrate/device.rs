@@ -4,14 +4,14 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use block::env::LocalFuture;
-use block::seeded::{self, Bug};
+use block::job::Job;
 use block::{
-    Below, ByteRange, Child, Control, Device, Env, Error, ErrorKind, FlushFault, Handled, Handover,
-    Health, Info, Job, JobCommand, JobState, Lower, Mode, Needs, Notify, Op, Progress, RangeLock,
-    Report, Request, Result, ScopeGuard, StateStore, TaskTracker, Throttle,
+    Below, ByteRange, Control, Device, Env, Error, ErrorKind, FlushFault, Handled, Handover,
+    Health, Info, JobState, Lower, Mode, Needs, Op, RangeLock, Report, Request, Result, StateStore,
+    TaskGroup, Throttle, Window,
 };
 
-use super::record::{Record, Window};
+use super::record::{Record, Window as Sums};
 
 /// A migration; its inside is shared with the mover.
 pub struct Migrate {
@@ -39,33 +39,10 @@ pub struct Inner {
     /// Bytes before it are on `to`.
     pub boundary: Cell<u64>,
     pub back: Cell<bool>,
-    /// Whether it was told to turn round: it does between two windows.
-    pub turning: Cell<bool>,
-    pub paused: Cell<bool>,
-    pub state: RefCell<State>,
+    pub job: Job,
     pub torn: RefCell<Option<Torn>>,
-    /// Steps that have failed.
-    pub failed: Cell<u64>,
     pub flush_fault: FlushFault,
-    /// Whether there is a mover: never two.
-    pub is_moved: Cell<bool>,
-    pub underway: TaskTracker,
-    pub closing: Cell<bool>,
-    /// Wakes the mover from its rest, and those who wait for the end.
-    pub changed: Notify,
-}
-
-/// What the mover is at.
-#[derive(Clone)]
-pub enum State {
-    /// It moves the boundary.
-    Moving,
-    /// It was told to pause.
-    Paused,
-    /// It cannot go on.
-    Stopped(Error),
-    /// The boundary is where it was to go, and stays there.
-    Done,
+    pub tasks: TaskGroup,
 }
 
 /// Bytes that are neither here nor there until the mover gets on: nobody can have them.
@@ -73,7 +50,7 @@ pub enum State {
 pub struct Torn {
     pub range: ByteRange,
     /// What was being changed in place; `None` if it was, and only its state is not durable.
-    pub window: Option<Window>,
+    pub window: Option<Sums>,
 }
 
 /// What a migration is made from.
@@ -93,9 +70,12 @@ impl Migrate {
     pub fn new(info: Info, making: Making, record: Record) -> Self {
         let Making { name, env, from, to, in_place, speed, kept, ports } = making;
         let torn = record.window.map(|window| Torn { range: window.range, window: Some(window) });
+        let end = if record.back { 0 } else { info.size };
+        let is_done = record.boundary == end && torn.is_none();
         let inner = Rc::new(Inner {
             name,
             pace: Throttle::new(&env, speed),
+            tasks: TaskGroup::new(&env),
             env,
             from,
             to,
@@ -107,19 +87,12 @@ impl Migrate {
             lock: RangeLock::new(),
             boundary: Cell::new(record.boundary),
             back: Cell::new(record.back),
-            turning: Cell::new(false),
-            paused: Cell::new(record.paused),
-            state: RefCell::new(State::Done),
+            job: if is_done { Job::done() } else { Job::new(record.paused) },
             torn: RefCell::new(torn),
-            failed: Cell::new(0),
             flush_fault: FlushFault::default(),
-            is_moved: Cell::new(false),
-            underway: TaskTracker::default(),
-            closing: Cell::new(false),
-            changed: Notify::default(),
         });
-        if !inner.is_at_end() || inner.torn.borrow().is_some() {
-            inner.resume();
+        if !is_done {
+            Job::begin(&inner);
         }
         Self { info, inner }
     }
@@ -132,13 +105,13 @@ impl Inner {
     }
 
     /// Whether the boundary goes back, or is about to.
-    fn goes_back(&self) -> bool {
-        self.back.get() || self.turning.get()
+    pub fn goes_back(&self) -> bool {
+        self.back.get() || self.job.is_turning()
     }
 
     /// The device that has all bytes, for good.
     fn only(&self) -> Option<&Lower> {
-        if !matches!(*self.state.borrow(), State::Done) {
+        if !self.job.is_done() {
             return None;
         }
         Some(if self.back.get() { &self.from } else { &self.to })
@@ -159,9 +132,10 @@ impl Inner {
         if let Some(only) = self.only() {
             return only.flush().await;
         }
-        let (one, two) = (self.from.start(Op::Flush), self.to.start(Op::Flush));
-        let (one, two) = (one.await.result, two.await.result);
-        let flushed = one.and(two);
+        let mut both = Window::<2>::new();
+        both.start(&self.from, Op::Flush);
+        both.start(&self.to, Op::Flush);
+        let flushed = both.drain().await;
         if let Err(error) = &flushed {
             // Nobody asks the one that failed any more once all is on the other.
             self.flush_fault.note(error, &self.name);
@@ -195,29 +169,14 @@ impl Inner {
             }
             return answered;
         }
-        let (one, two) = (self.to.start(op.part(before)), self.from.start(op.part(behind)));
-        let (one, two) = (part(op, before, one).await, part(op, behind, two).await);
-        one.and(two)
-    }
-
-    fn job(&self) -> Job {
-        let (state, detail) = match &*self.state.borrow() {
-            State::Moving => (JobState::Running, String::new()),
-            State::Paused => (JobState::Paused, String::new()),
-            State::Stopped(error) => (JobState::Stopped, error.to_string()),
-            State::Done => (JobState::Done, String::new()),
-        };
-        let (from, to) = (self.from.name(), self.to.name());
-        let (what, done) = match self.goes_back() {
-            false => (format!("from {from} to {to}"), self.boundary.get()),
-            true => (format!("back from {to} to {from}"), self.size - self.boundary.get()),
-        };
-        let progress = Progress { done, all: self.size, of: self.size };
-        Job { what, state, detail, progress }
+        let mut both = Window::<2>::new();
+        both.start(&self.to, op.part(before));
+        both.start(&self.from, op.part(behind));
+        both.drain().await
     }
 
     fn report(&self) -> Report {
-        let job = self.job();
+        let job = Job::report(self);
         let stopped = job.state == JobState::Stopped;
         let (health, summary, next) = match (stopped, self.torn.borrow().is_some()) {
             (false, _) => (Health::Ok, String::new(), None),
@@ -227,66 +186,9 @@ impl Inner {
                 Some(format!("cairn job resume {}", self.name)),
             ),
         };
-        let counters = vec![("failed", self.failed.get())];
+        let counters = vec![("failed", self.job.failed())];
         Report { health, summary, next, jobs: vec![job], counters, ..Report::default() }
     }
-
-    fn job_control(self: &Rc<Self>, command: JobCommand) -> Handled {
-        let refuse = |words: &str| {
-            Handled::Done(Err(Error::new(ErrorKind::InUse, words.to_owned()).at(&self.name)))
-        };
-        let state = self.state.borrow().clone();
-        match (command, state) {
-            (JobCommand::Wait, _) => return Handled::Later(self.clone().ended()),
-            (_, State::Done) => return refuse("it is done; take it out of the graph"),
-            (JobCommand::Cancel, _) if self.goes_back() => return refuse("it goes back already"),
-            // It may not have heard yet of what it was told last.
-            (JobCommand::Resume, State::Moving) if !self.paused.get() => {
-                return refuse("it is not paused");
-            }
-            (JobCommand::Resume, State::Moving) => self.paused.set(false),
-            (JobCommand::Pause, _) if self.paused.get() => return refuse("it is paused already"),
-            (JobCommand::Pause, State::Stopped(_)) => return refuse("it has stopped by itself"),
-            (JobCommand::Pause, State::Moving | State::Paused) => self.paused.set(true),
-            (JobCommand::Cancel, state) => {
-                self.turning.set(true);
-                if seeded::on(Bug::TurnedAtOnce) {
-                    self.back.set(true);
-                }
-                self.paused.set(false);
-                if !matches!(state, State::Moving) {
-                    self.resume();
-                }
-            }
-            (JobCommand::Resume, State::Paused | State::Stopped(_)) => {
-                self.paused.set(false);
-                self.resume();
-            }
-        }
-        self.changed.wake();
-        Handled::Done(Ok(self.report()))
-    }
-
-    /// Until all has moved.
-    fn ended(self: Rc<Self>) -> LocalFuture<Result<Report>> {
-        Box::pin(async move {
-            let is_over = || matches!(*self.state.borrow(), State::Done) || self.closing.get();
-            self.changed.until(is_over).await;
-            Ok(self.report())
-        })
-    }
-}
-
-/// Waits for a part of `op`. What was read stands where the whole wants it.
-async fn part(op: &Op, range: ByteRange, child: Child) -> Result<()> {
-    let done = child.await;
-    done.result?;
-    if let (Op::Read { into: read, .. }, Op::Read { into, .. }) = (&done.op, op.part(range))
-        && !read.same(&into)
-    {
-        into.write().copy_from_slice(&read.read());
-    }
-    Ok(())
 }
 
 impl Device for Migrate {
@@ -326,7 +228,7 @@ impl Device for Migrate {
     fn control(&self, control: &Control) -> Handled {
         match control {
             Control::Report => Handled::Done(Ok(self.inner.report())),
-            Control::Job(command) => self.inner.job_control(*command),
+            Control::Job(command) => Job::control(&self.inner, *command, Inner::report),
             Control::Fail { .. }
             | Control::Resync { .. }
             | Control::Scrub { .. }
@@ -338,17 +240,8 @@ impl Device for Migrate {
     fn close(&self) -> LocalFuture<Handover> {
         let inner = self.inner.clone();
         Box::pin(async move {
-            inner.closing.set(true);
-            inner.changed.wake();
             // If nothing comes of it, it goes on.
-            let closing = ScopeGuard::new(|| {
-                inner.closing.set(false);
-                if matches!(*inner.state.borrow(), State::Moving) {
-                    inner.resume();
-                }
-            });
-            inner.underway.ended().await;
-            closing.done();
+            inner.tasks.close(|| Job::go_on(&inner)).await.done();
             None
         })
     }

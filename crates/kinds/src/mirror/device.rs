@@ -1,18 +1,15 @@
 //! Reads from the member that answers soonest, writes to all.
 
 use std::cell::Cell;
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
 use std::rc::{Rc, Weak};
-use std::task::Poll;
 use std::time::Duration;
 
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{
     Below, Buf, ByteRange, Child, Control, Copies, Deadline, Device, Done, Env, Error, ErrorKind,
-    Event, FlushFault, Guard, Handled, Handover, Health, Info, Locked, Lower, Mode, Needs, Op,
-    RangeLock, Report, Request, Result, ScopeGuard, TaskTracker, Throttle, What,
+    Event, Fan, FlushFault, Guard, Handled, Handover, Health, Info, Locked, Lower, Mode, Needs, Op,
+    RangeLock, Report, Request, Result, TaskGroup, Throttle, What,
 };
 
 use super::MEMBERS_MAX;
@@ -49,14 +46,9 @@ pub struct Inner {
     /// How fast it copies and scrubs.
     pub(super) pace: Throttle,
     pub(super) scrubbing: Scrubbing,
-    /// What is done in the background, and requests that nobody waits for any more.
-    pub(super) underway: TaskTracker,
-    /// Nothing is begun in the background any more.
-    pub(super) closing: Cell<bool>,
+    /// Background work, and requests whose callers have stopped waiting.
+    pub(super) tasks: TaskGroup,
 }
-
-/// Writes under way, one for each member that takes them.
-type Fan = [Option<Guard<Child>>; MEMBERS_MAX];
 
 /// What a mirror is made from.
 pub struct Making {
@@ -91,6 +83,7 @@ impl Mirror {
             pace: Throttle::new(&env, speed),
             scrubbing,
             regions,
+            tasks: TaskGroup::new(&env),
             env,
             turn: Cell::new(0),
             repairs: Cell::new(0),
@@ -98,8 +91,6 @@ impl Mirror {
             zero_to_discard,
             flush_fault: FlushFault::default(),
             writer,
-            underway: TaskTracker::default(),
-            closing: Cell::new(false),
         });
         Self { info, inner }
     }
@@ -135,7 +126,7 @@ impl Inner {
             self.tell(What::MemberFailed, Some(index), why.clone());
         }
         member.set(state, why);
-        if state == State::Failed && !self.closing.get() {
+        if state == State::Failed && !self.tasks.is_closing() {
             self.take_spare();
         }
         self.remember_soon();
@@ -273,31 +264,22 @@ impl Inner {
         &self,
         index: usize,
         what: &str,
-        mut guard: Guard<Child>,
+        guard: Guard<Child>,
         alone: &mut Option<Locked>,
     ) -> Option<Done> {
-        let answer = (&mut guard).await;
-        if answer.is_none() {
-            self.leave_late(index, what, guard, alone);
-        }
-        answer
+        let answer = guard.await;
+        answer.map_err(|late| self.leave_late(index, what, late, alone)).ok()
     }
 
     /// The last member in sync stays although it does not answer, and keeps the range: its late write must not
     /// land on top of a newer one. Any other member is out at once. A caller may have given the member up
     /// already, as a copy does that was begun again: the write that is late would land on the next copy.
-    fn leave_late(
-        &self,
-        index: usize,
-        what: &str,
-        guard: Guard<Child>,
-        alone: &mut Option<Locked>,
-    ) {
+    fn leave_late(&self, index: usize, what: &str, late: Child, alone: &mut Option<Locked>) {
         let error = self.no_answer(index);
         self.tell(What::DiskLate, Some(index), error.to_string());
         self.members[index].one_late();
         let kept = alone.take_if(|_| self.is_last(index) && !seeded::on(Bug::LateUnfenced));
-        self.wait_for_late(index, guard.into_inner(), kept);
+        self.wait_for_late(index, late, kept);
         if !seeded::on(Bug::LateCopyStays) {
             self.retire(index, Member::words_of(what, &error));
         }
@@ -349,24 +331,24 @@ impl Inner {
     /// Starts `op` everywhere, waits for all, retires who failed. It worked if it is on a member
     /// that stays in sync. `alone`: the range that it changes, if it changes one.
     async fn to_all(&self, op: &Op, alone: &mut Option<Locked>) -> Result<()> {
-        let mut fan: Fan = [const { None }; MEMBERS_MAX];
+        let mut room = [const { None }; MEMBERS_MAX];
+        let mut fan = Fan::new(&mut room);
         for (index, member) in self.members.iter().enumerate() {
             let left_out =
                 index > 0 && matches!(op, Op::Flush) && seeded::on(Bug::FlushFirstMember);
             if member.state().takes_writes() && !left_out {
                 let child = member.lower.start(copy_of(op));
-                fan[index] = Some(self.deadline.guard(child));
+                fan.add(index, self.deadline.guard(child));
             }
         }
         let mut worked = Copies::NONE;
         let mut failures = Vec::new();
-        while let Some((index, answer)) = next_of(&mut fan).await {
-            match answer {
-                Some(Ok(())) => worked = worked.with(index),
-                Some(Err(error)) => failures.push((index, self.failed(op, index, error))),
-                None => {
-                    let guard = fan[index].take().expect("it was polled just now");
-                    self.leave_late(index, op.verb().name(), guard, alone);
+        while let Some((index, answer)) = fan.next().await {
+            match answer.map(|done| done.result) {
+                Ok(Ok(())) => worked = worked.with(index),
+                Ok(Err(error)) => failures.push((index, self.failed(op, index, error))),
+                Err(late) => {
+                    self.leave_late(index, op.verb().name(), late, alone);
                     failures.push((index, self.failed(op, index, self.no_answer(index))));
                 }
             }
@@ -488,26 +470,6 @@ impl Inner {
     }
 }
 
-/// The next answer of a fan, from whichever member it comes; one that is past its deadline (`None`)
-/// stays in it, for the caller to take out.
-async fn next_of(fan: &mut Fan) -> Option<(usize, Option<Result<()>>)> {
-    poll_fn(|cx| {
-        let mut open = false;
-        for (index, place) in fan.iter_mut().enumerate() {
-            let Some(guard) = place else { continue };
-            open = true;
-            if let Poll::Ready(answer) = Pin::new(guard).poll(cx) {
-                if answer.is_some() {
-                    *place = None;
-                }
-                return Poll::Ready(Some((index, answer.map(|done| done.result))));
-            }
-        }
-        if open { Poll::Pending } else { Poll::Ready(None) }
-    })
-    .await
-}
-
 /// The same operation for one more member: handles to the same immutable bytes.
 fn copy_of(op: &Op) -> Op {
     match op {
@@ -586,16 +548,13 @@ impl Device for Mirror {
     fn close(&self) -> LocalFuture<Handover> {
         let inner = self.inner.clone();
         Box::pin(async move {
-            inner.closing.set(true);
             // If nothing comes of it, it goes on with what it left off.
-            let closing = ScopeGuard::new(|| {
-                inner.closing.set(false);
+            let closing = inner.tasks.close(|| {
                 let copying = |n: &usize| inner.members[*n].state() == State::Copying;
                 (0..inner.members.len()).filter(copying).for_each(|n| inner.begin_resync(n));
                 inner.go_on_scrubbing();
             });
-            inner.underway.ended().await;
-            closing.done();
+            closing.await.done();
             inner.writer.as_ref().map(SuperblockWriter::leave)
         })
     }

@@ -54,7 +54,7 @@ impl Copy {
     fn goes_on(&self) -> Option<Rc<Inner>> {
         let mirror = self.mirror.upgrade()?;
         let ours = mirror.members[self.index].changes() == self.begun;
-        (ours && !mirror.closing.get()).then_some(mirror)
+        (ours && !mirror.tasks.is_closing()).then_some(mirror)
     }
 
     /// The member is out, if nothing has come between.
@@ -229,8 +229,10 @@ impl Inner {
             if let Some(stays) = stays {
                 stays.await;
             }
-            let Some(mirror) = me.upgrade().filter(|mirror| !mirror.closing.get()) else { return };
-            let _one = mirror.underway.begin();
+            let Some(mirror) = me.upgrade().filter(|mirror| !mirror.tasks.is_closing()) else {
+                return;
+            };
+            let _one = mirror.tasks.enter();
             // Its label says that it is stale before it is written to; and what the states after that say of it is
             // true of no older image of it.
             if waits && let Err(error) = mirror.remember().await {
@@ -313,10 +315,10 @@ impl Inner {
             let read = self.deadline.guard(read).await.map(block::Done::into_buf);
             tried = self.tried(tried, source, begun);
             match read {
-                Some(Ok(data)) if self.is_believed(source, begun) => return Ok(data),
-                Some(Ok(data)) => room = Some(data),
-                Some(Err(error)) => failed = error,
-                None => failed = self.no_answer(source),
+                Ok(Ok(data)) if self.is_believed(source, begun) => return Ok(data),
+                Ok(Ok(data)) => room = Some(data),
+                Ok(Err(error)) => failed = error,
+                Err(_late) => failed = self.no_answer(source),
             }
         }
         Err(failed)
@@ -324,14 +326,12 @@ impl Inner {
 
     /// Rewrites a range on members that could not read it, in the background.
     pub fn begin_repair(self: &Rc<Self>, range: ByteRange, members: Copies) {
-        if self.repairs.get() >= REPAIRS_MAX || self.closing.get() {
+        if self.repairs.get() >= REPAIRS_MAX || self.tasks.is_closing() {
             return;
         }
         self.repairs.set(self.repairs.get() + 1);
         let mirror = self.clone();
-        let one = self.underway.begin();
-        self.env.spawn("a mirror's repair", async move {
-            let _one = one;
+        self.tasks.spawn("a mirror's repair", async move {
             for index in 0..mirror.members.len() {
                 if members.has(index) && mirror.members[index].state() == State::InSync {
                     match mirror.copy(index, range).await {
@@ -351,9 +351,7 @@ impl Inner {
     /// Waits for a request that its caller has given up: to know when it is back, and to keep a range until then.
     pub fn wait_for_late(&self, index: usize, child: Child, kept: Option<Locked>) {
         let back = self.members[index].back();
-        let one = self.underway.begin();
-        self.env.spawn("a mirror's late request", async move {
-            let _one = one;
+        self.tasks.spawn("a mirror's late request", async move {
             let _ = child.await;
             drop(kept);
             back.set(back.get() - 1);

@@ -107,13 +107,12 @@ impl Inner {
         scrubbing.run.set(run);
         scrubbing.since.set(Some(self.env.wall()));
         self.tell(What::ScrubBegun, None, String::new());
-        let (me, pace, one) = (self.me.clone(), self.pace.clone(), self.underway.begin());
-        self.env.spawn("a mirror's scrub", async move {
-            let _one = one;
+        let (me, pace) = (self.me.clone(), self.pace.clone());
+        self.tasks.spawn("a mirror's scrub", async move {
             loop {
                 let step = pace.step().await;
                 let Some(mirror) = me.upgrade() else { return };
-                if mirror.closing.get() || mirror.scrubbing.run.get() != run {
+                if mirror.tasks.is_closing() || mirror.scrubbing.run.get() != run {
                     return;
                 }
                 let Some(part) = mirror.next_to_scrub(step.bytes()) else {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
-use block::{ByteRange, Error, RangeLock, Result, StateStore, What};
+use block::{ByteRange, Error, Mutex, Result, StateStore, What};
 
 use super::device::Inner;
 use super::intent::Intent;
@@ -33,7 +33,7 @@ pub struct SuperblockWriter {
     states: Cell<u64>,
     durable: Cell<Option<Durable>>,
     /// One state is written after the other.
-    turn: RangeLock,
+    turn: Mutex,
 }
 
 /// What states are durable.
@@ -87,7 +87,7 @@ impl SuperblockWriter {
             flush_failed: Cell::new(false),
             states: Cell::new(0),
             durable: Cell::new(None),
-            turn: RangeLock::new(),
+            turn: Mutex::new(),
         }
     }
 
@@ -170,7 +170,7 @@ impl Inner {
     pub async fn remember(&self) -> Result<()> {
         let Some(writer) = &self.writer else { return Ok(()) };
         while !writer.is_durable(&self.members) {
-            let _turn = writer.turn.turn().await;
+            let _turn = writer.turn.lock().await;
             if writer.is_durable(&self.members) {
                 break;
             }
@@ -243,7 +243,7 @@ impl Inner {
     /// # Errors
     /// As [`Inner::remember`].
     pub async fn write_next(&self, writer: &SuperblockWriter) -> Result<()> {
-        let _turn = writer.turn.turn().await;
+        let _turn = writer.turn.lock().await;
         self.write_state(writer).await
     }
 
@@ -253,9 +253,7 @@ impl Inner {
             return;
         }
         let me = self.me.clone();
-        let one = self.underway.begin();
-        self.env.spawn("a mirror's state", async move {
-            let _one = one;
+        self.tasks.spawn("a mirror's state", async move {
             if let Some(mirror) = me.upgrade() {
                 // Whoever relies on it next tries again, and is told.
                 let _ = mirror.remember().await;
@@ -282,7 +280,7 @@ impl Inner {
         }
         while !is_known() {
             // Whoever waits for the turn meanwhile finds its own regions in the state that is written.
-            let _turn = writer.turn.turn().await;
+            let _turn = writer.turn.lock().await;
             if is_known() {
                 break;
             }
@@ -316,15 +314,15 @@ impl Inner {
     /// Takes regions out of the map that nobody writes to any more. Whether there are others left.
     async fn look_at_map(&self) -> bool {
         let Some(writer) = &self.writer else { return false };
-        if self.closing.get() || !writer.is_settled() {
+        if self.tasks.is_closing() || !writer.is_settled() {
             return true;
         }
-        let _one = self.underway.begin();
+        let _one = self.tasks.enter();
         let busy = |range| self.lock.is_wanted(range) && !seeded::on(Bug::RegionLeftBusy);
         let quiet = writer.intent.quiet(busy);
         // What was written there is on all members before the map says that they are alike.
         if !quiet.is_empty() && (seeded::on(Bug::RegionUnflushed) || self.flush().await.is_ok()) {
-            let _turn = writer.turn.turn().await;
+            let _turn = writer.turn.lock().await;
             if writer.intent.leave(&quiet, busy) {
                 // Whoever relies on the next state writes it again, and is told.
                 let _ = self.write_state(writer).await;

@@ -1,6 +1,6 @@
 //! Where blocks are: finding them, placing them, giving their places back.
 
-use block::{Buf, ByteRange, Child, Error, ErrorKind, Mode, Mono, Op, Result};
+use block::{Buf, ByteRange, Error, ErrorKind, Mode, Mono, Op, Result};
 use meta::alloc::{Places, Spot};
 use meta::vault::{Data, Transaction};
 
@@ -34,47 +34,7 @@ pub struct Piece {
 }
 
 /// Children of one request, a few at a time.
-#[derive(Default)]
-pub struct Window {
-    begun: [Option<(Child, Option<Buf>)>; WINDOW],
-    next: usize,
-    failed: Option<Error>,
-}
-
-impl Window {
-    /// One more; waits for the oldest if there are many. What it reads goes to `into`.
-    pub async fn push(&mut self, child: Child, into: Option<Buf>) {
-        let oldest = self.begun[self.next].replace((child, into));
-        self.next = (self.next + 1) % WINDOW;
-        self.finish(oldest).await;
-    }
-
-    async fn finish(&mut self, child: Option<(Child, Option<Buf>)>) {
-        let Some((child, into)) = child else { return };
-        let done = child.await;
-        match (done.result, done.op, into) {
-            (Err(error), ..) => {
-                self.failed.get_or_insert(error);
-            }
-            (Ok(()), Op::Read { into: read, .. }, Some(into)) if !read.same(&into) => {
-                into.write().copy_from_slice(&read.read());
-            }
-            _ => {}
-        }
-    }
-
-    /// Waits for all of them, whatever becomes of the first.
-    ///
-    /// # Errors
-    /// That of the first that failed.
-    pub async fn drain(mut self) -> Result<()> {
-        for n in 0..WINDOW {
-            let child = self.begun[n].take();
-            self.finish(child).await;
-        }
-        self.failed.map_or(Ok(()), Err)
-    }
-}
+type Window = block::Window<WINDOW>;
 
 impl Looked {
     /// The blocks, each with the part of it that the range is about.
@@ -195,8 +155,8 @@ impl Inner {
                 Spot::Lost(_) => result = Err(self.lost(piece.range)),
                 Spot::At(place) => {
                     let range = self.below(place, piece.range);
-                    let child = self.data.start(Op::Read { range, into: into.clone(), avoid });
-                    window.push(child, Some(into)).await;
+                    window.room().await;
+                    window.start(&self.data, Op::Read { range, into, avoid });
                 }
             }
         }
@@ -257,7 +217,8 @@ impl Inner {
             }
             let mut part = op.part(piece.range);
             part.set_range(below);
-            window.push(self.data.start(part), None).await;
+            window.room().await;
+            window.start(&self.data, part);
         }
         window.drain().await.and(result)
     }
@@ -285,7 +246,7 @@ impl Inner {
                         return Err(self.full(map));
                     }
                     // One at a time: two that have a part each would never have all.
-                    turn = Some(self.placing.turn().await);
+                    turn = Some(self.placing.lock().await);
                 }
                 Err(error) => return Err(error),
             }
@@ -294,7 +255,7 @@ impl Inner {
 
     fn tell_of_room(&self) {
         self.frees.set(self.frees.get() + 1);
-        self.freed.wake();
+        self.tasks.changed().wake();
     }
 
     async fn try_places(
@@ -336,10 +297,11 @@ impl Inner {
         }
         self.held.set(self.held.get() + 1);
         let held = block::ScopeGuard::new(|| self.held.set(self.held.get() - 1));
-        let freed = self.freed.until(|| self.frees.get() != frees || self.closing.get());
+        let is_over = || self.frees.get() != frees || self.tasks.is_closing();
+        let freed = self.tasks.changed().until(is_over);
         let in_time = self.env.within(left, freed).await.is_some();
         drop(held);
-        in_time && !self.closing.get()
+        in_time && !self.tasks.is_closing()
     }
 
     fn full(&self, map: &Map) -> Error {
@@ -377,9 +339,11 @@ impl Inner {
         let place_of = |part: ByteRange| part.at(below.start() + (part.start() - whole.start()));
         for around in zeros.into_iter().flatten() {
             let zeros = self.zeros.slice(0..around.len() as usize);
-            window.push(self.data.start(Op::write(place_of(around), zeros)), None).await;
+            window.room().await;
+            window.start(&self.data, Op::write(place_of(around), zeros));
         }
-        window.push(self.data.start(Op::write(place_of(part), bytes(part))), None).await;
+        window.room().await;
+        window.start(&self.data, Op::write(place_of(part), bytes(part)));
         for n in 0..places.count {
             let one = self.layout.range(block + n, 1);
             let part = one.intersect(range).expect("it is one of the write's");
@@ -427,7 +391,8 @@ impl Inner {
         let mut window = Window::default();
         for Places { first, count } in freed.iter().filter(|_| self.data.info().discard) {
             let range = self.layout.places(*first, *count);
-            window.push(self.data.start(Op::Discard { range, fua: false }), None).await;
+            window.room().await;
+            window.start(&self.data, Op::Discard { range, fua: false });
         }
         if window.drain().await.is_err() {
             self.undiscarded.set(self.undiscarded.get() + 1);

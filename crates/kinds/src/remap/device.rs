@@ -6,10 +6,11 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use block::env::LocalFuture;
+use block::job::Job;
 use block::{
     Below, Buf, ByteRange, Control, Device, EXTENTS_MAX, Env, Error, ErrorKind, Handled, Handover,
-    Health, Info, JobCommand, Lower, Needs, Notify, Op, RangeLock, Report, Request, Result, Room,
-    ScopeGuard, State, TaskTracker, Throttle, first, push_extent,
+    Health, Info, Lower, Mutex, Needs, Notify, Op, RangeLock, Report, Request, Result, Room, State,
+    TaskGroup, Throttle, first, push_extent,
 };
 use meta::alloc::Spot;
 
@@ -51,18 +52,15 @@ pub struct Inner {
     pub frees: Cell<u64>,
     /// Discards that failed below.
     pub undiscarded: Cell<u64>,
-    /// Wakes those who wait for a place.
-    pub freed: Notify,
-    /// How many do.
+    /// Requests that wait for a place.
     pub held: Cell<u32>,
     /// Those who have waited look one after the other.
-    pub placing: RangeLock,
-    pub packing: Option<Packing>,
+    pub placing: Mutex,
+    /// Whether blocks are packed.
+    pub pack: bool,
+    pub packing: Packing,
     pub pace: Throttle,
-    pub underway: TaskTracker,
-    pub closing: Cell<bool>,
-    /// Wakes the packer, and those who wait for it.
-    pub changed: Notify,
+    pub tasks: TaskGroup,
 }
 
 /// What a device is made from.
@@ -99,17 +97,15 @@ impl Remap {
             opened: Notify::default(),
             taken: Cell::new(0),
             frees: Cell::new(0),
-            freed: Notify::default(),
             undiscarded: Cell::new(0),
             held: Cell::new(0),
-            placing: RangeLock::new(),
-            packing: pack.then(|| Packing::new(paused)),
+            placing: Mutex::new(),
+            pack,
+            packing: Packing::new(paused),
             pace: Throttle::new(&env, speed),
+            tasks: TaskGroup::new(&env),
             env,
             opening,
-            underway: TaskTracker::default(),
-            closing: Cell::new(false),
-            changed: Notify::default(),
         };
         Ok(Self { inner: Rc::new(inner) })
     }
@@ -163,10 +159,8 @@ impl Inner {
     /// has to be what it was.
     pub fn open_later(self: &Rc<Self>, record: Record) {
         let inner = self.clone();
-        let one = self.underway.begin();
-        self.env.spawn("a new map of blocks", async move {
-            let _one = one;
-            let gone = inner.changed.until(|| inner.closing.get());
+        self.tasks.spawn("a new map of blocks", async move {
+            let gone = inner.tasks.changed().until(|| inner.tasks.is_closing());
             if first(inner.opening.kept.committed(), gone).await.is_some() {
                 // Whoever asks for something is told.
                 let _ = inner.open(record).await;
@@ -202,9 +196,8 @@ impl Inner {
         let (places, taken) = (self.layout.places, self.taken.get());
         let bytes = self.layout.block_bytes;
         let room = Some(Room { taken: taken * bytes, of: places * bytes });
-        let packing = self.packing.as_ref().map_or(0, |packing| packing.failed.get());
-        let counters = vec![("failed", packing + self.undiscarded.get())];
-        let jobs = self.job().into_iter().collect();
+        let counters = vec![("failed", self.packing.job.failed() + self.undiscarded.get())];
+        let jobs = self.pack.then(|| Job::report(self)).into_iter().collect();
         let mut report = Report { counters, jobs, room, ..Report::default() };
         let failure = self.map.get().and_then(|map| map.vault.failure());
         if let Some(error) = failure.or_else(|| self.broken.borrow().clone()) {
@@ -279,7 +272,9 @@ impl Device for Remap {
     fn control(&self, control: &Control) -> Handled {
         match control {
             Control::Report => Handled::Done(Ok(self.inner.report())),
-            Control::Job(command) if self.inner.packing.is_some() => self.job_control(*command),
+            Control::Job(command) if self.inner.pack => {
+                Job::control(&self.inner, *command, Inner::report)
+            }
             Control::Check => self.check(),
             Control::Job(_)
             | Control::Fail { .. }
@@ -292,15 +287,8 @@ impl Device for Remap {
     fn close(&self) -> LocalFuture<Handover> {
         let inner = self.inner.clone();
         Box::pin(async move {
-            inner.closing.set(true);
-            inner.changed.wake();
-            inner.freed.wake();
             // If nothing comes of it, it goes on.
-            let closing = ScopeGuard::new(|| {
-                inner.closing.set(false);
-                inner.begin_packing();
-            });
-            inner.underway.ended().await;
+            let closing = inner.tasks.close(|| inner.begin_packing()).await;
             if let Some(map) = inner.map.get().filter(|_| !inner.info.read_only) {
                 // What it could not write is in its log.
                 let _ = map.vault.clone().close().await;
@@ -325,17 +313,5 @@ impl Remap {
             let summary = format!("{} pages of its map", findings.pages);
             Ok(Report { health, summary, wrong: findings.wrong, ..Report::default() })
         }))
-    }
-
-    fn job_control(&self, command: JobCommand) -> Handled {
-        let inner = &self.inner;
-        if command == JobCommand::Wait {
-            let inner = inner.clone();
-            return Handled::Later(Box::pin(async move {
-                inner.packed().await;
-                Ok(inner.report())
-            }));
-        }
-        Handled::Done(inner.command(command).map(|()| inner.report()))
     }
 }

@@ -422,7 +422,7 @@ impl Link {
             return Ok(());
         }
         let ticket = client.start(Command::Flush, CommandFlags::NONE, 0, 0, None);
-        let Some(outcome) = self.deadline.guard(ticket).await else {
+        let Ok(outcome) = self.deadline.guard(ticket).await else {
             return Err(Refusal::Ever(self.overdue()));
         };
         match (outcome.result, client.gone()) {
@@ -456,7 +456,7 @@ impl Link {
                 (client, range, client.start(command, flags, range.start(), range.len(), data))
             });
             for (client, range, ticket) in started.collect::<Vec<_>>() {
-                let Some(outcome) = self.deadline.guard(ticket).await else {
+                let Ok(outcome) = self.deadline.guard(ticket).await else {
                     return Err(Refusal::Ever(self.overdue()));
                 };
                 let refused = outcome.result.err();

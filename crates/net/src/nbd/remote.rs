@@ -76,7 +76,7 @@ impl Inner {
         client: &Client,
         ticket: Ticket,
     ) -> Result<Option<Outcome>> {
-        let Some(outcome) = self.link.deadline.guard(ticket).await else {
+        let Ok(outcome) = self.link.deadline.guard(ticket).await else {
             return match self.link.is_current(session) {
                 true => Err(self.link.out(self.link.overdue())),
                 // Whoever makes the next session waits for it no longer either.
@@ -221,7 +221,7 @@ impl Inner {
         loop {
             let (session, client) = self.link.client(false).await?;
             let asked = Box::pin(client.status(range.start(), most));
-            let Some(answer) = self.link.deadline.guard(asked).await else {
+            let Ok(answer) = self.link.deadline.guard(asked).await else {
                 if !self.link.is_current(session) {
                     continue;
                 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use block::{Control, JobState, Reason};
+use block::{JobState, Reason};
 use graph::labels::Opening;
 use graph::live::Unchanged;
 use sim::Count;
@@ -105,11 +105,11 @@ impl Trial {
     }
 
     fn end(&self) -> Result<Wish, Failure> {
-        let report = self.control(&Control::Report).map_err(|error| wrong(error.to_string()))?;
+        let holders = self.holders();
         let sides = [Some(&self.shape.source), self.shape.target.as_ref()];
-        let is_whole = |side: &&Side| report.whole == [side.top()];
-        let whole = sides.into_iter().flatten().find(is_whole);
-        let stays = whole.ok_or_else(|| wrong(format!("one side has all bytes: {report:?}")))?;
+        let holds_all = |side: &&Side| holders == [side.top()];
+        let stays = sides.into_iter().flatten().find(holds_all);
+        let stays = stays.ok_or_else(|| wrong(format!("one side has all bytes: {holders:?}")))?;
         let shape = Shape::still(stays.clone());
         Ok(Wish { shape, wipe: Vec::new(), may_be_early: false })
     }

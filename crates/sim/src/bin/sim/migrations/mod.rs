@@ -426,6 +426,14 @@ impl Trial {
         self.judge()
     }
 
+    /// Returns the names of the devices that have all bytes of the volume that moves.
+    fn holders(&self) -> Vec<String> {
+        let now = self.running.as_ref().expect("it runs").live.now();
+        let moving = now.graph.member(MOVE);
+        let holders = moving.into_iter().flat_map(|moving| now.graph.holders(moving));
+        holders.map(|holder| holder.name.clone()).collect()
+    }
+
     /// Asks the device that moves bytes.
     fn control(&self, control: &Control) -> block::Result<DeviceReport> {
         let now = self.running.as_ref().expect("it runs").live.now();

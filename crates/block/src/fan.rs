@@ -1,0 +1,124 @@
+//! A fan of futures: in any order, each with its own deadline if it has one.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::Poll;
+
+/// Futures that are awaited together, answered in any order. The caller gives the room for them: a fan allocates nothing.
+///
+/// A child with a deadline is a [`Guard`](crate::Guard): past the limit its answer is the child itself, for the caller to
+/// wait for elsewhere. So a late request keeps what it holds.
+pub struct Fan<'r, F>(&'r mut [Option<F>]);
+
+impl<'r, F: Future + Unpin> Fan<'r, F> {
+    /// Creates a fan of the futures that `room` has and that [`Fan::add`] puts there.
+    pub fn new(room: &'r mut [Option<F>]) -> Self {
+        Self(room)
+    }
+
+    /// Adds a future under the number `index`.
+    ///
+    /// # Panics
+    /// If there is a future of that number, or no room for it.
+    pub fn add(&mut self, index: usize, future: F) {
+        assert!(self.0[index].replace(future).is_none(), "{index} is in the fan already");
+    }
+
+    /// Waits for the next answer, of whichever future, and returns it with the future's number; `None` if the fan is empty.
+    pub async fn next(&mut self) -> Option<(usize, F::Output)> {
+        poll_fn(|cx| {
+            let mut is_empty = true;
+            for (index, place) in self.0.iter_mut().enumerate() {
+                let Some(future) = place else { continue };
+                is_empty = false;
+                if let Poll::Ready(answer) = Pin::new(future).poll(cx) {
+                    *place = None;
+                    return Poll::Ready(Some((index, answer)));
+                }
+            }
+            if is_empty { Poll::Ready(None) } else { Poll::Pending }
+        })
+        .await
+    }
+}
+
+/// Waits for all futures at once, and returns their answers in the order of the futures.
+pub async fn all<F: Future + Unpin>(futures: Vec<F>) -> Vec<F::Output> {
+    let mut room: Vec<_> = futures.into_iter().map(Some).collect();
+    let mut answers: Vec<_> = room.iter().map(|_| None).collect();
+    let mut fan = Fan::new(&mut room);
+    while let Some((index, answer)) = fan.next().await {
+        answers[index] = Some(answer);
+    }
+    answers.into_iter().map(|answer| answer.expect("an empty fan has answered all")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Deadline;
+    use crate::test_world::TestWorld;
+    use std::cell::Cell;
+    use std::future::pending;
+    use std::pin::pin;
+    use std::rc::Rc;
+    use std::task::{Context, Waker};
+    use std::time::Duration;
+
+    fn polled<T>(future: impl Future<Output = T>) -> Poll<T> {
+        pin!(future).poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    /// A future that answers once its cell has a value.
+    fn answer_of(cell: &Rc<Cell<Option<u32>>>) -> impl Future<Output = u32> + Unpin + use<> {
+        let cell = cell.clone();
+        poll_fn(move |_| cell.take().map_or(Poll::Pending, Poll::Ready))
+    }
+
+    #[test]
+    fn fan_returns_answers_in_any_order() {
+        let cells: [Rc<Cell<Option<u32>>>; 2] = Default::default();
+        let mut room = [const { None }; 4];
+        let mut fan = Fan::new(&mut room);
+        fan.add(0, answer_of(&cells[0]));
+        fan.add(3, answer_of(&cells[1]));
+        assert!(polled(fan.next()).is_pending());
+        cells[1].set(Some(7));
+        assert_eq!(polled(fan.next()), Poll::Ready(Some((3, 7))));
+        cells[0].set(Some(8));
+        assert_eq!(polled(fan.next()), Poll::Ready(Some((0, 8))));
+        assert_eq!(polled(fan.next()), Poll::Ready(None));
+    }
+
+    #[test]
+    fn fan_returns_late_child_after_deadline() {
+        let (world, env) = TestWorld::new();
+        let deadline = Deadline::new(&env, Duration::from_secs(8));
+        let cell: Rc<Cell<Option<u32>>> = Rc::default();
+        let late = Rc::new(Cell::new(None));
+        let (answer, found) = (deadline.guard(answer_of(&cell)), late.clone());
+        env.spawn("a fan", async move {
+            let mut room = [Some(answer)];
+            let answer = Fan::new(&mut room).next().await;
+            found.set(answer.and_then(|(_, answer)| answer.err()));
+        });
+        world.advance(Duration::from_secs(7));
+        assert!(late.take().is_none());
+        world.advance(Duration::from_secs(2));
+        let child = late.take().expect("the limit has passed");
+        assert_eq!(world.tasks(), 0, "only the watcher of the deadline could be left");
+        cell.set(Some(9));
+        assert_eq!(polled(child), Poll::Ready(9), "the late child can still be awaited");
+    }
+
+    #[test]
+    fn all_returns_answers_in_order_of_futures() {
+        let cells: [Rc<Cell<Option<u32>>>; 2] = Default::default();
+        let mut both = Box::pin(all(cells.iter().map(answer_of).collect()));
+        cells[1].set(Some(2));
+        assert!(polled(&mut both).is_pending());
+        cells[0].set(Some(1));
+        assert_eq!(polled(&mut both), Poll::Ready(vec![1, 2]));
+        assert!(polled(all(vec![pending::<()>()])).is_pending());
+    }
+}

@@ -1,0 +1,404 @@
+//! Jobs: long work in the background, one step after the other.
+//!
+//! A job paces, retries, pauses, cancels and reports. It never decides when state is durable: a step returns its guard, and
+//! the job drops the guard only after a record that covers the step has been written ([`Steps::settle_by`]).
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::{Rc, Weak};
+use std::task::Poll;
+use std::time::Duration;
+
+use crate::env::LocalFuture;
+use crate::seeded::{self, Bug};
+use crate::{
+    Error, ErrorKind, Handled, JobCommand, JobState, Progress, Report, Result, Step, TaskGroup,
+    first,
+};
+
+/// Work that a [`Job`] carries out.
+pub trait Work: Sized + 'static {
+    /// Guard that a step holds until a durable record covers the step, such as the lock of the bytes that it has moved.
+    type Guard: 'static;
+    /// State of one run of the job, from its begin to its rest.
+    type Run: 'static;
+    /// Name of the job's task.
+    const TASK: &'static str;
+    /// Refusal of every command once the job is done; `None` if it may be resumed then.
+    const WHEN_DONE: Option<&'static str> = None;
+
+    /// Returns the job.
+    fn job(&self) -> &Job;
+    /// Returns the tasks among which the job runs.
+    fn tasks(&self) -> &TaskGroup;
+    /// Returns the name of the device, for errors.
+    fn name(&self) -> &str;
+    /// Waits until the device is sure to stay: no step begins before.
+    fn committed(&self) -> LocalFuture<()>;
+    /// Begins a run, in the same poll in which it is asked for.
+    fn begin(&self) -> Self::Run;
+    /// Whether a step comes before a rest, because requests wait for it.
+    fn is_urgent(&self) -> bool {
+        false
+    }
+    /// Carries out one step.
+    ///
+    /// # Errors
+    /// Those that stop the job.
+    fn step(
+        &self,
+        steps: &mut Steps<'_, Self>,
+    ) -> impl Future<Output = Result<Outcome<Self::Guard>>>;
+    /// Makes durable how far the job is, and whether it is paused ([`Job::is_pausing`]).
+    ///
+    /// # Errors
+    /// Those that stop the job.
+    fn record(&self) -> impl Future<Output = Result<()>>;
+    /// Notes that the job stops while no record covers the steps of these guards. They are dropped next.
+    fn stopped(&self, _unsettled: &[Self::Guard]) {}
+    /// Returns the time after which a job that has stopped with this error tries again by itself, if it does.
+    fn retry_after(&self, _error: &Error) -> Option<Duration> {
+        None
+    }
+    /// Decides how the job is cancelled.
+    ///
+    /// # Errors
+    /// A refusal: `InUse`.
+    fn cancel(&self) -> Result<Cancel>;
+    /// Turns round, between two steps, after [`Cancel::Back`].
+    fn turn(&self) {}
+    /// Returns the description of the work, in words that follow the device's name, and how far it is.
+    fn progress(&self) -> (String, Progress);
+}
+
+/// The result of a step.
+pub enum Outcome<G> {
+    /// The step has changed something; the guard is held until a record covers it.
+    Moved(G),
+    /// The step has changed nothing that a record must cover.
+    Unchanged,
+    /// Nothing is left to do.
+    Done,
+}
+
+/// The two ways of cancelling a job.
+pub enum Cancel {
+    /// It takes back its steps.
+    Back,
+    /// It ends as it is.
+    End,
+}
+
+/// State and commands of a job. A device has one job, and a job one run at a time.
+pub struct Job {
+    state: RefCell<State>,
+    is_pausing: Cell<bool>,
+    is_turning: Cell<bool>,
+    is_cancelled: Cell<bool>,
+    /// Whether a task carries it out: never two.
+    is_run: Cell<bool>,
+    failed: Cell<u64>,
+}
+
+enum State {
+    Running,
+    Paused,
+    Stopped(Error),
+    Done,
+}
+
+impl Job {
+    /// Creates a job that has not begun, paused or not.
+    pub fn new(is_paused: bool) -> Self {
+        Self {
+            state: RefCell::new(if is_paused { State::Paused } else { State::Running }),
+            is_pausing: Cell::new(is_paused),
+            is_turning: Cell::new(false),
+            is_cancelled: Cell::new(false),
+            is_run: Cell::new(false),
+            failed: Cell::new(0),
+        }
+    }
+
+    /// Creates a job without work.
+    pub fn done() -> Self {
+        Self { state: RefCell::new(State::Done), ..Self::new(false) }
+    }
+
+    /// Whether nothing is left to do.
+    pub fn is_done(&self) -> bool {
+        matches!(*self.state.borrow(), State::Done)
+    }
+
+    /// Whether it carries out steps, or is about to.
+    pub fn is_running(&self) -> bool {
+        matches!(*self.state.borrow(), State::Running)
+    }
+
+    /// Whether it is paused, or pauses after the step that is under way.
+    pub fn is_pausing(&self) -> bool {
+        self.is_pausing.get()
+    }
+
+    /// Whether it turns round after the step that is under way.
+    pub fn is_turning(&self) -> bool {
+        self.is_turning.get()
+    }
+
+    /// Steps that have failed.
+    pub fn failed(&self) -> u64 {
+        self.failed.get()
+    }
+
+    /// Returns the job as a report shows it.
+    pub fn report<W: Work>(work: &W) -> crate::Job {
+        let job = work.job();
+        let (state, detail) = match &*job.state.borrow() {
+            State::Running => (JobState::Running, String::new()),
+            State::Paused => (JobState::Paused, String::new()),
+            State::Stopped(error) => (JobState::Stopped, error.to_string()),
+            State::Done if job.is_cancelled.get() => {
+                (JobState::Done, "it was ended early".to_owned())
+            }
+            State::Done => (JobState::Done, String::new()),
+        };
+        let (what, progress) = work.progress();
+        crate::Job { what, state, detail, progress }
+    }
+
+    /// Begins the job, or rests if it is paused.
+    pub fn begin<W: Work>(work: &Rc<W>) {
+        let job = work.job();
+        if job.is_pausing.get() && !work.is_urgent() {
+            return job.become_state(&**work, State::Paused);
+        }
+        job.become_state(&**work, State::Running);
+        if job.is_run.replace(true) {
+            // It was about to rest, and goes on.
+            return;
+        }
+        let (weak, run, committed) = (Rc::downgrade(work), work.begin(), work.committed());
+        work.tasks().spawn(W::TASK, carry_out(weak, run, committed));
+    }
+
+    /// Begins the job if it was running when its tasks were closed.
+    pub fn go_on<W: Work>(work: &Rc<W>) {
+        if work.job().is_running() {
+            Self::begin(work);
+        }
+    }
+
+    /// Carries out a command.
+    ///
+    /// # Errors
+    /// `InUse` if it makes no sense now.
+    pub fn command<W: Work>(work: &Rc<W>, command: JobCommand) -> Result<()> {
+        let job = work.job();
+        let refuse = |words: &str| Err(Error::new(ErrorKind::InUse, words).at(work.name()));
+        let (is_running, is_done) = (job.is_running(), job.is_done());
+        let is_stopped = matches!(*job.state.borrow(), State::Stopped(_));
+        match (command, W::WHEN_DONE) {
+            (JobCommand::Wait, _) => {}
+            (_, Some(words)) if is_done => return refuse(words),
+            (JobCommand::Resume, _) if is_running && !job.is_pausing.get() => {
+                return refuse("it is not paused");
+            }
+            (JobCommand::Resume, _) => {
+                job.is_pausing.set(false);
+                if !is_running {
+                    job.is_cancelled.set(false);
+                    Self::begin(work);
+                }
+            }
+            (JobCommand::Pause, _) if job.is_pausing.get() => {
+                return refuse("it is paused already");
+            }
+            (JobCommand::Pause, _) if is_stopped => return refuse("it has stopped by itself"),
+            (JobCommand::Pause, _) if is_done => return refuse("it does not run"),
+            (JobCommand::Pause, _) => job.is_pausing.set(true),
+            (JobCommand::Cancel, _) => match work.cancel()? {
+                Cancel::End => job.is_cancelled.set(true),
+                Cancel::Back => {
+                    job.is_turning.set(true);
+                    job.is_pausing.set(false);
+                    if !is_running {
+                        Self::begin(work);
+                    }
+                }
+            },
+        }
+        work.tasks().changed().wake();
+        Ok(())
+    }
+
+    /// Answers a command with a report; [`JobCommand::Wait`] once the job is done or its tasks are closed.
+    pub fn control<W: Work>(
+        work: &Rc<W>,
+        command: JobCommand,
+        report: impl Fn(&W) -> Report + 'static,
+    ) -> Handled {
+        if command != JobCommand::Wait {
+            return Handled::Done(Self::command(work, command).map(|()| report(work)));
+        }
+        let work = work.clone();
+        Handled::Later(Box::pin(async move {
+            let is_over = || work.job().is_done() || work.tasks().is_closing();
+            work.tasks().changed().until(is_over).await;
+            Ok(report(&work))
+        }))
+    }
+
+    fn is_told_to_rest<W: Work>(&self, work: &W) -> bool {
+        self.is_pausing.get() || self.is_cancelled.get() || work.tasks().is_closing()
+    }
+
+    fn become_state<W: Work>(&self, work: &W, state: State) {
+        *self.state.borrow_mut() = state;
+        work.tasks().changed().wake();
+    }
+}
+
+/// Carries out a run, and waits for the retry if it has stopped.
+async fn carry_out<W: Work>(weak: Weak<W>, run: W::Run, committed: LocalFuture<()>) {
+    let Some(work) = weak.upgrade() else { return };
+    let closing = work.tasks().changed().until(|| work.tasks().is_closing());
+    let is_committed = first(committed, closing).await.is_some();
+    drop(work);
+    if is_committed {
+        all_steps(&weak, run).await;
+    }
+    let Some(work) = weak.upgrade() else { return };
+    work.job().is_run.set(false);
+    let retry = match &*work.job().state.borrow() {
+        State::Stopped(error) => work.retry_after(error),
+        _ => None,
+    };
+    let Some(after) = retry else { return };
+    let is_over =
+        || !matches!(*work.job().state.borrow(), State::Stopped(_)) || work.tasks().is_closing();
+    let over = work.tasks().changed().until(is_over);
+    if work.tasks().env().within(after, over).await.is_none() {
+        Job::begin(&work);
+    }
+}
+
+/// Takes step after step, until the job rests, stops or is done.
+async fn all_steps<W: Work>(weak: &Weak<W>, mut run: W::Run) {
+    let mut unsettled = Vec::new();
+    while let Some(work) = weak.upgrade() {
+        let steps = Steps { work: &*work, unsettled: &mut unsettled, run: &mut run };
+        match steps.next().await {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(error) => {
+                work.stopped(&unsettled);
+                work.job().failed.set(work.job().failed.get() + 1);
+                return work.job().become_state(&*work, State::Stopped(error));
+            }
+        }
+        work.tasks().env().give_way().await;
+    }
+}
+
+/// The steps of one run, with the guards of those that no record covers yet.
+pub struct Steps<'s, W: Work> {
+    work: &'s W,
+    unsettled: &'s mut Vec<W::Guard>,
+    /// State of the run.
+    pub run: &'s mut W::Run,
+}
+
+impl<W: Work> Steps<'_, W> {
+    /// Takes the next step, or rests. Returns whether there may be more.
+    async fn next(mut self) -> Result<bool> {
+        let (work, job) = (self.work, self.work.job());
+        if job.is_turning.take() {
+            work.turn();
+        }
+        if job.is_told_to_rest(work) && !work.is_urgent() {
+            self.settle().await?;
+            // A command may have come meanwhile.
+            let state = match () {
+                () if work.tasks().is_closing() => return Ok(false),
+                () if job.is_turning.get() => return Ok(true),
+                () if job.is_cancelled.get() => State::Done,
+                () if job.is_pausing.get() => State::Paused,
+                () => return Ok(true),
+            };
+            job.become_state(work, state);
+            return Ok(false);
+        }
+        match work.step(&mut self).await? {
+            Outcome::Unchanged => Ok(true),
+            Outcome::Moved(guard) => {
+                self.unsettled.push(guard);
+                Ok(true)
+            }
+            Outcome::Done => {
+                self.settle_if_needed().await?;
+                job.become_state(work, State::Done);
+                Ok(false)
+            }
+        }
+    }
+
+    /// Whether a step is not covered by a record yet.
+    pub fn is_unsettled(&self) -> bool {
+        !self.unsettled.is_empty()
+    }
+
+    /// Writes the record ([`Work::record`]), then drops the guards of all steps before.
+    ///
+    /// # Errors
+    /// Those of the record. Then the guards are kept.
+    pub async fn settle(&mut self) -> Result<()> {
+        let work = self.work;
+        self.settle_by(work.record()).await
+    }
+
+    /// Waits for `record`, which covers all steps before, then drops their guards.
+    ///
+    /// # Errors
+    /// Those of the record. Then the guards are kept.
+    pub async fn settle_by(&mut self, record: impl Future<Output = Result<()>>) -> Result<()> {
+        if seeded::on(Bug::MoveReleasedEarly) {
+            self.unsettled.clear();
+        }
+        record.await?;
+        self.unsettled.clear();
+        Ok(())
+    }
+
+    async fn settle_if_needed(&mut self) -> Result<()> {
+        if self.is_unsettled() { self.settle().await } else { Ok(()) }
+    }
+
+    /// Waits for `future`. No request waits for the job meanwhile: if the answer is not there at once, the steps before are
+    /// settled first. Those that hold it up may wait for their guards.
+    ///
+    /// # Errors
+    /// Those of the record.
+    pub async fn wait<T>(&mut self, future: impl Future<Output = T>) -> Result<T> {
+        let mut future = pin!(future);
+        if let Poll::Ready(answer) = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await {
+            return Ok(answer);
+        }
+        self.settle_if_needed().await?;
+        Ok(future.await)
+    }
+
+    /// Waits for the throttle as [`Steps::wait`] does. Returns `None` if the job is to rest or to turn round before.
+    ///
+    /// # Errors
+    /// Those of the record.
+    pub async fn throttled(&mut self, step: impl Future<Output = Step>) -> Result<Option<Step>> {
+        let (work, job) = (self.work, self.work.job());
+        let is_disturbed = || job.is_told_to_rest(work) || job.is_turning.get();
+        let undisturbed = first(step, work.tasks().changed().until(is_disturbed));
+        self.wait(undisturbed).await
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,197 @@
+//! A job over work that counts its steps.
+
+use super::*;
+use crate::Mutex;
+use crate::test_world::TestWorld;
+
+/// Work of so many steps; each holds the mutex until a record covers it.
+struct Counted {
+    job: Job,
+    tasks: TaskGroup,
+    all: u64,
+    done: Cell<u64>,
+    is_back: Cell<bool>,
+    /// Steps that the last record covers.
+    recorded: Cell<u64>,
+    lock: Mutex,
+    /// Whether records are written.
+    is_durable: Cell<bool>,
+    fails: Cell<bool>,
+}
+
+impl Work for Counted {
+    type Guard = crate::Locked;
+    type Run = ();
+    const TASK: &'static str = "steps";
+    const WHEN_DONE: Option<&'static str> = Some("it is done");
+
+    fn job(&self) -> &Job {
+        &self.job
+    }
+
+    fn tasks(&self) -> &TaskGroup {
+        &self.tasks
+    }
+
+    fn name(&self) -> &str {
+        "work"
+    }
+
+    fn committed(&self) -> LocalFuture<()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn begin(&self) {}
+
+    async fn step(&self, steps: &mut Steps<'_, Self>) -> Result<Outcome<Self::Guard>> {
+        if self.fails.get() {
+            return Err(Error::new(ErrorKind::Io, "broken"));
+        }
+        if self.done.get() == if self.is_back.get() { 0 } else { self.all } {
+            return Ok(Outcome::Done);
+        }
+        let guard = steps.wait(self.lock.lock()).await?;
+        self.done.set(if self.is_back.get() { self.done.get() - 1 } else { self.done.get() + 1 });
+        Ok(Outcome::Moved(guard))
+    }
+
+    async fn record(&self) -> Result<()> {
+        self.tasks.changed().until(|| self.is_durable.get()).await;
+        self.recorded.set(self.done.get());
+        Ok(())
+    }
+
+    fn retry_after(&self, _: &Error) -> Option<Duration> {
+        Some(Duration::from_secs(30))
+    }
+
+    fn cancel(&self) -> Result<Cancel> {
+        Ok(Cancel::Back)
+    }
+
+    fn turn(&self) {
+        self.is_back.set(true);
+    }
+
+    fn progress(&self) -> (String, Progress) {
+        let progress = Progress { done: self.done.get(), all: self.all, of: self.all };
+        ("of steps".to_owned(), progress)
+    }
+}
+
+fn work(all: u64) -> (Rc<TestWorld>, Rc<Counted>) {
+    let (world, env) = TestWorld::new();
+    let work = Counted {
+        job: Job::new(false),
+        tasks: TaskGroup::new(&env),
+        all,
+        done: Cell::new(0),
+        is_back: Cell::new(false),
+        recorded: Cell::new(0),
+        lock: Mutex::new(),
+        is_durable: Cell::new(true),
+        fails: Cell::new(false),
+    };
+    (world, Rc::new(work))
+}
+
+fn refusal(work: &Rc<Counted>, command: JobCommand) -> String {
+    Job::command(work, command).unwrap_err().message().to_owned()
+}
+
+#[test]
+fn job_carries_out_steps_until_done() {
+    let (world, work) = work(5);
+    Job::begin(&work);
+    world.run();
+    assert!(work.job.is_done());
+    assert_eq!((work.done.get(), work.recorded.get(), world.tasks()), (5, 5, 0));
+    assert_eq!(refusal(&work, JobCommand::Resume), "it is done");
+}
+
+#[test]
+fn job_holds_guard_until_record_is_durable() {
+    let (world, work) = work(2);
+    work.is_durable.set(false);
+    Job::begin(&work);
+    world.run();
+    let mut lock = pin!(work.lock.lock());
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    assert_eq!(work.done.get(), 1, "the second step waits for the lock of the first");
+    assert!(lock.as_mut().poll(&mut cx).is_pending());
+    work.is_durable.set(true);
+    work.tasks.changed().wake();
+    world.run();
+    assert_eq!((work.done.get(), work.recorded.get()), (2, 2));
+    assert!(work.job.is_done() && lock.as_mut().poll(&mut cx).is_ready());
+}
+
+#[test]
+fn job_settles_before_it_pauses_and_goes_on_when_resumed() {
+    let (world, work) = work(9);
+    Job::begin(&work);
+    Job::command(&work, JobCommand::Pause).unwrap();
+    assert_eq!(refusal(&work, JobCommand::Pause), "it is paused already");
+    world.run();
+    assert_eq!(Job::report(&*work).state, JobState::Paused);
+    assert_eq!(work.done.get(), work.recorded.get());
+    Job::command(&work, JobCommand::Resume).unwrap();
+    assert_eq!(refusal(&work, JobCommand::Resume), "it is not paused");
+    world.run();
+    assert_eq!(Job::report(&*work).progress.done, 9);
+}
+
+#[test]
+fn job_tries_again_after_it_has_stopped() {
+    let (world, work) = work(3);
+    work.fails.set(true);
+    Job::begin(&work);
+    world.run();
+    let report = Job::report(&*work);
+    assert_eq!((report.state, report.detail.as_str()), (JobState::Stopped, "broken"));
+    assert_eq!(refusal(&work, JobCommand::Pause), "it has stopped by itself");
+    work.fails.set(false);
+    world.advance(Duration::from_secs(31));
+    assert!(work.job.is_done());
+    assert_eq!(work.job.failed(), 1);
+}
+
+#[test]
+fn job_takes_back_steps_when_cancelled() {
+    let (world, work) = work(4);
+    work.done.set(3);
+    Job::begin(&work);
+    Job::command(&work, JobCommand::Cancel).unwrap();
+    world.run();
+    assert!(work.job.is_done() && work.is_back.get());
+    assert_eq!((work.done.get(), work.recorded.get()), (0, 0));
+}
+
+#[test]
+fn job_rests_when_tasks_are_closed_and_goes_on_after() {
+    let (world, work) = work(4);
+    Job::begin(&work);
+    {
+        let mut closing = pin!(work.tasks.close(|| Job::go_on(&work)));
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(closing.as_mut().poll(&mut cx).is_pending());
+        world.run();
+        assert_eq!((work.done.get(), world.tasks()), (0, 0));
+    }
+    world.run();
+    assert!(work.job.is_done());
+}
+
+#[test]
+fn job_wait_answers_once_job_is_done() {
+    let (world, work) = work(1);
+    let Handled::Later(mut waiting) = Job::control(&work, JobCommand::Wait, |_| Report::default())
+    else {
+        panic!("the job has not begun")
+    };
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(waiting.as_mut().poll(&mut cx).is_pending());
+    Job::begin(&work);
+    world.run();
+    assert!(waiting.as_mut().poll(&mut cx).is_ready());
+}

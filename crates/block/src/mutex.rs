@@ -1,0 +1,42 @@
+//! The mutex: one holder at a time, in the order of asking.
+
+use crate::{ByteRange, Locking, Mode, RangeLock};
+
+/// A lock with one holder at a time, for tasks of one core. It is fair: a task that asks later waits for those before it.
+/// A clone is a second handle to the same lock.
+#[derive(Clone, Default)]
+pub struct Mutex(RangeLock);
+
+impl Mutex {
+    /// Creates a mutex without a holder.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Queues for the lock, which is held until the awaited guard is dropped. The place in the queue is taken by this call,
+    /// not by the first poll.
+    pub fn lock(&self) -> Locking {
+        let all = ByteRange::new(0, u64::MAX).expect("all bytes are a range");
+        self.0.lock(all, Mode::Exclusive)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    #[test]
+    fn mutex_admits_waiters_in_order_of_asking() {
+        let mutex = Mutex::new();
+        let mut cx = Context::from_waker(Waker::noop());
+        let (mut first, mut second) = (pin!(mutex.lock()), pin!(mutex.clone().lock()));
+        assert!(second.as_mut().poll(&mut cx).is_pending(), "its place is behind the first");
+        let Poll::Ready(held) = first.as_mut().poll(&mut cx) else { panic!("nobody is before it") };
+        assert!(second.as_mut().poll(&mut cx).is_pending());
+        drop(held);
+        assert!(second.as_mut().poll(&mut cx).is_ready());
+    }
+}

@@ -1,0 +1,130 @@
+//! The tasks of one owner, which end with it.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use crate::{Env, Notify, ScopeGuard, TaskTracker, TrackedTask, first};
+
+/// The background tasks of one owner, such as a device. It is not cloned: when the owner is dropped, the group is dropped
+/// with it, and its tasks are not polled any more.
+pub struct TaskGroup {
+    env: Env,
+    running: TaskTracker,
+    shared: Rc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    is_closing: Cell<bool>,
+    is_dropped: Cell<bool>,
+    changed: Notify,
+}
+
+impl TaskGroup {
+    /// Creates a group without tasks.
+    pub fn new(env: &Env) -> Self {
+        Self { env: env.clone(), running: TaskTracker::default(), shared: Rc::default() }
+    }
+
+    /// Runs a task until it ends or the group is dropped. `name` is for traces.
+    pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + 'static) {
+        let (one, shared) = (self.enter(), self.shared.clone());
+        self.env.spawn(name, async move {
+            let _one = one;
+            first(task, shared.changed.until(|| shared.is_dropped.get())).await;
+        });
+    }
+
+    /// Counts work that is not a task of its own as one, until the returned guard is dropped.
+    pub fn enter(&self) -> TrackedTask {
+        self.running.begin()
+    }
+
+    /// Returns the environment of the tasks.
+    pub fn env(&self) -> &Env {
+        &self.env
+    }
+
+    /// Whether the tasks are asked to end.
+    pub fn is_closing(&self) -> bool {
+        self.shared.is_closing.get()
+    }
+
+    /// Returns the tasks that wait for a change of their owner, or for the group to close. The owner wakes them at each change.
+    pub fn changed(&self) -> &Notify {
+        &self.shared.changed
+    }
+
+    /// Asks the tasks to end, and waits until they have. If the future or the returned guard is dropped before
+    /// [`ScopeGuard::done`], the group is open again, and `reopen` is called.
+    pub async fn close(&self, reopen: impl FnOnce()) -> ScopeGuard<impl FnOnce()> {
+        self.shared.is_closing.set(true);
+        self.shared.changed.wake();
+        let closing = ScopeGuard::new(|| {
+            self.shared.is_closing.set(false);
+            reopen();
+        });
+        self.running.ended().await;
+        closing
+    }
+}
+
+impl Drop for TaskGroup {
+    fn drop(&mut self) {
+        self.shared.is_dropped.set(true);
+        self.shared.changed.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_world::TestWorld;
+    use std::future::pending;
+
+    #[test]
+    fn task_group_ends_tasks_when_dropped() {
+        let (world, env) = TestWorld::new();
+        let group = TaskGroup::new(&env);
+        group.spawn("a task without an end", pending());
+        world.run();
+        assert_eq!(world.tasks(), 1);
+        drop(group);
+        world.run();
+        assert_eq!(world.tasks(), 0);
+    }
+
+    #[test]
+    fn task_group_close_waits_for_tasks() {
+        let (world, env) = TestWorld::new();
+        let group = Rc::new(TaskGroup::new(&env));
+        let (end, closed) = (Rc::new(Notify::default()), Rc::new(Cell::new(false)));
+        let ended = end.clone();
+        group.spawn("a task", async move { ended.next().await });
+        let (closing, done) = (group.clone(), closed.clone());
+        env.spawn("a close", async move {
+            closing.close(|| unreachable!("the close is not dropped")).await.done();
+            done.set(true);
+        });
+        world.run();
+        assert!(group.is_closing() && !closed.get());
+        end.wake();
+        world.run();
+        assert!(group.is_closing() && closed.get());
+    }
+
+    #[test]
+    fn task_group_is_open_again_after_dropped_close() {
+        let (world, env) = TestWorld::new();
+        let group = Rc::new(TaskGroup::new(&env));
+        group.spawn("a task without an end", pending());
+        let reopened = Cell::new(false);
+        {
+            let mut closing = std::pin::pin!(group.close(|| reopened.set(true)));
+            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+            assert!(closing.as_mut().poll(&mut cx).is_pending());
+        }
+        world.run();
+        assert!(reopened.get() && !group.is_closing());
+    }
+}
