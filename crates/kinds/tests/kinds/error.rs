@@ -119,13 +119,6 @@ fn what_fails_by_itself_is_not_counted() {
 }
 
 #[test]
-fn as_a_device_it_does_the_same() {
-    let world = World::new();
-    let running = graph(&world, "schedule = \"2\", when = \"after\", mode = \"device\"");
-    assert_eq!(failures(&world, &running, 4), [2]);
-}
-
-#[test]
 fn faults_name_the_option() {
     let world = World::new();
     let faults =
