@@ -36,6 +36,7 @@ use std::collections::BTreeMap;
 use meta::Machine;
 
 pub(crate) use absent::Absent;
+pub use bind::Sight;
 pub use foreseen::objections;
 pub use kept::{DiskLabel, LabelStateStore};
 pub use older::older;
@@ -43,7 +44,7 @@ pub use open::{Inspected, Labels, Place};
 pub use overwritten::{forget_copies, objections_without_bytes};
 pub use raw::refuse_labelled;
 pub(crate) use raw::{is_looked_at, refuse};
-pub use survey::{Glimpse, Survey};
+pub use survey::{DiskFacts, Glimpse, LostLabel, Survey};
 pub use text::{Remembered, disks};
 
 /// How the labelled disks of a graph are opened.

@@ -9,7 +9,7 @@ use block::units::{format_exact, write_size};
 use block::{Env, Error, ErrorKind, Info, Lower, Reason};
 use engine::{AnyDevice, Engine, NodeId};
 use kind::{DeviceConfig, DiskPlan, Fault, Maker, OF_MAKING, Registry, Value};
-use meta::{AREA_BYTES, Area, Label, Seen, Sought, Store};
+use meta::{AREA_BYTES, Area, Inspection, Label, Seen, Sought, Store};
 
 use super::bind::{self, Binding, Bound, Sight, Sighting};
 use super::{Labels, Opening, overwritten, text};
@@ -17,6 +17,31 @@ use crate::spec::{LabelledDisk, NOWHERE, Spec, Surveyed};
 
 /// Whether a disk that is open and cannot be opened again is there all the same: it answers so soon.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+
+/// A disk that a spec names, and what was found there, before any decision.
+pub struct DiskFacts {
+    /// Its name in the spec.
+    pub name: String,
+    /// What is there.
+    pub sight: Sight,
+    /// Bytes of all of it.
+    pub size: u64,
+    /// Its block size.
+    pub block_size: u32,
+    /// Whether it may only be read.
+    pub read_only: bool,
+    /// The end that has lost its label, if one has.
+    pub lost: Option<LostLabel>,
+}
+
+/// The end of a disk that has lost the label that it had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LostLabel {
+    /// Another program has written to the front, and maybe to the data behind it.
+    AtFront,
+    /// The disk was cut short and made long again, or another program has written to its end.
+    AtEnd,
+}
 
 /// The labelled disks of a spec, looked at. Those that are there are open.
 pub struct Survey {
@@ -122,15 +147,7 @@ impl Survey {
         read_only: bool,
         running: Option<&Labels>,
     ) -> Self {
-        let mut survey = Self {
-            env: env.clone(),
-            engine: engine.clone(),
-            opening,
-            looks: Vec::new(),
-            binding: Binding::default(),
-            refusals: Vec::new(),
-            grown: BTreeMap::new(),
-        };
+        let mut survey = Self::new(env, engine, opening);
         let mut sightings = Vec::new();
         let mut identities: BTreeMap<String, String> = BTreeMap::new();
         for disk in spec.labelled(registry) {
@@ -139,26 +156,67 @@ impl Survey {
                 Err(refusal) => survey.refusals.push(refusal),
             }
         }
-        if survey.refusals.is_empty() {
-            match bind::bind(spec.name(), &sightings, &survey.opening) {
+        survey.decide(spec.name(), &sightings);
+        survey
+    }
+
+    /// Decides which disk is which among disks that were looked at before, and opens none. So the graph can be judged, and
+    /// not be opened.
+    pub fn of(
+        spec: &Spec,
+        registry: Registry,
+        env: &Env,
+        engine: &Engine,
+        opening: Opening,
+        facts: Vec<DiskFacts>,
+    ) -> Self {
+        let mut survey = Self::new(env, engine, opening);
+        let mut facts: BTreeMap<String, DiskFacts> =
+            facts.into_iter().map(|facts| (facts.name.clone(), facts)).collect();
+        let mut sightings = Vec::new();
+        for disk in spec.labelled(registry) {
+            let Some(facts) = facts.remove(&disk.given.name) else { continue };
+            let (look, sighting) = Look::of(disk, facts);
+            survey.looks.push(look);
+            sightings.push(sighting);
+        }
+        survey.decide(spec.name(), &sightings);
+        survey
+    }
+
+    fn new(env: &Env, engine: &Engine, opening: Opening) -> Self {
+        Self {
+            env: env.clone(),
+            engine: engine.clone(),
+            opening,
+            looks: Vec::new(),
+            binding: Binding::default(),
+            refusals: Vec::new(),
+            grown: BTreeMap::new(),
+        }
+    }
+
+    /// Decides which disk is which.
+    fn decide(&mut self, graph: &str, sightings: &[Sighting]) {
+        if self.refusals.is_empty() {
+            match bind::bind(graph, sightings, &self.opening) {
                 Ok(binding) => {
-                    survey.binding = binding;
-                    survey.grown = survey.growing();
-                    let older = survey.names_of_older().into_iter().map(|name| {
+                    self.binding = binding;
+                    self.grown = self.growing();
+                    let older = self.names_of_older().into_iter().map(|name| {
                         format!("note: {name} is older than the other disks: they were in use since, without it")
                     });
-                    let overwritten = survey.overwritten_names().into_iter().map(|(name, _)| {
+                    let overwritten = self.overwritten_names().into_iter().map(|(name, _)| {
                         format!("note: another program has written to the front of {name}: nothing on it is \
                          believed")
                     });
                     let notices: Vec<_> = older.chain(overwritten).collect();
-                    survey.binding.notices.extend(notices);
+                    self.binding.notices.extend(notices);
                 }
-                Err(refusals) => survey.refusals = refusals,
+                Err(refusals) => self.refusals = refusals,
             }
         }
-        survey.refuse_what_is_cut();
-        survey
+        self.refuse_what_is_cut();
     }
 
     /// Disks of this graph that have lost their ends are not used. What is no disk of it, or not any more, may be half
@@ -259,12 +317,9 @@ impl Survey {
                     let open = self.open(&look.disk, read_only).await.map_err(fail)?;
                     let found = meta::inspect(&self.env, &open.lower).await.map_err(fail)?;
                     look.open = Some(open);
-                    let lost_front =
-                        found.has_lost_its_front() && !seeded::on(Bug::OverwrittenBelieved);
-                    let lost_end = found.has_lost_its_end();
-                    let sight = sight_of(found.into(), &mut look.label);
-                    look.cut = cut_short(&look, size, lost_end && !lost_front);
-                    look.overwritten = overwritten::refusal(&look).filter(|_| lost_front);
+                    let lost = LostLabel::of(&found);
+                    let sight = Sight::from(Seen::from(found));
+                    look.judge(&sight, size, lost);
                     let is_as_made = |(label, _): &(Label, usize)| is_as_made(&look.disk, label);
                     let says_size = look.disk.given.size("size").is_some();
                     if says_size && !look.label.as_ref().is_some_and(is_as_made) {
@@ -331,9 +386,9 @@ impl Survey {
         };
         let label = store.label().clone();
         (look.open, look.store) = (Some(open), Some(store));
-        // In which copies it is, its store knows.
+        // Its store has the number of its copies.
         look.label = Some((label.clone(), 0));
-        Ok(Sight::Label(Box::new(label)))
+        Ok(Sight::Label(Box::new(label), 0))
     }
 
     /// Opens a raw disk.
@@ -468,6 +523,32 @@ impl Look {
         Self { disk, place, identity, facts, open, label, holds, store, cut, overwritten }
     }
 
+    /// Returns the look at a disk that is known from `facts`, and what was found there.
+    fn of(disk: LabelledDisk, facts: DiskFacts) -> (Self, Sighting) {
+        let DiskFacts { name, sight, size, block_size, read_only, lost } = facts;
+        let place = place_of(&disk).to_owned();
+        let mut look = Self::at(disk, place.clone());
+        if !matches!(sight, Sight::Missing(_)) {
+            let info = Info { read_only, ..Info::disk(size, block_size) };
+            let (words, creates) = (String::new(), matches!(sight, Sight::ToBeMade));
+            look.facts = Some(Facts { info, words, creates });
+            look.judge(&sight, size, lost);
+        }
+        if let Sight::Holds(what) = &sight {
+            look.holds = Some(what.clone());
+        }
+        (look, Sighting { name, place, sight })
+    }
+
+    /// Keeps the label of a disk of `size` bytes, and the refusals that are due if it is one of the graph.
+    fn judge(&mut self, sight: &Sight, size: u64, lost: Option<LostLabel>) {
+        if let Sight::Label(label, number) = sight {
+            self.label = Some(((**label).clone(), *number));
+        }
+        self.cut = cut_short(self, size, lost == Some(LostLabel::AtEnd));
+        self.overwritten = overwritten::refusal(self).filter(|_| lost == Some(LostLabel::AtFront));
+    }
+
     fn surveyed(&self, data_bytes: u64) -> Surveyed {
         let facts = self.facts.as_ref().expect("what is bound was there");
         Surveyed {
@@ -549,16 +630,26 @@ fn cut_short(look: &Look, size: u64, lost_end: bool) -> Option<Error> {
     Some(Error::because(Reason::LabelDamaged, words).next(next).at(name))
 }
 
-fn sight_of(seen: Seen, found: &mut Option<(Label, usize)>) -> Sight {
-    match seen {
-        Seen::Label(label, number) => {
-            *found = Some(((*label).clone(), number));
-            Sight::Label(label)
+impl LostLabel {
+    /// Returns the end of a disk that has lost its label, if one has.
+    pub fn of(found: &Inspection) -> Option<Self> {
+        if found.has_lost_its_front() && !seeded::on(Bug::OverwrittenBelieved) {
+            Some(Self::AtFront)
+        } else {
+            found.has_lost_its_end().then_some(Self::AtEnd)
         }
-        Seen::Wrong(wrong) => Sight::Wrong(wrong),
-        Seen::Other(Sought::Blank | Sought::TooSmall(_)) => Sight::Blank,
-        Seen::Other(Sought::Holds(what)) => Sight::Holds(what.to_string()),
-        Seen::Other(Sought::Unknown) => Sight::Holds("bytes of something unknown".to_owned()),
+    }
+}
+
+impl From<Seen> for Sight {
+    fn from(seen: Seen) -> Self {
+        match seen {
+            Seen::Label(label, number) => Self::Label(label, number),
+            Seen::Wrong(wrong) => Self::Wrong(wrong),
+            Seen::Other(Sought::Blank | Sought::TooSmall(_)) => Self::Blank,
+            Seen::Other(Sought::Holds(what)) => Self::Holds(what.to_string()),
+            Seen::Other(Sought::Unknown) => Self::Holds("bytes of something unknown".to_owned()),
+        }
     }
 }
 
