@@ -8,6 +8,7 @@ use block::{Error, Reason};
 use meta::{Label, Machine, Past, Uuid, Wrong};
 
 use super::Opening;
+use super::diagnosis::Sight;
 use super::text::{self, Remembered};
 
 /// What was seen where the spec says that a disk is.
@@ -18,22 +19,6 @@ pub struct Sighting {
     pub place: String,
     /// What is there.
     pub sight: Sight,
-}
-
-/// What is there.
-pub enum Sight {
-    /// Nothing that answers, and what the system said.
-    Missing(Error),
-    /// Nothing, but this start would make it.
-    ToBeMade,
-    /// Nothing at both ends.
-    Blank,
-    /// Something of others, in words.
-    Holds(String),
-    /// A label that cannot be used.
-    Wrong(Wrong),
-    /// A label, and in which copies it is.
-    Label(Box<Label>, usize),
 }
 
 /// What a disk of the spec turned out to be. Numbers are those of the sightings.

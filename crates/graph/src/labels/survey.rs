@@ -4,44 +4,19 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::seeded::{self, Bug};
 use block::units::{format_exact, write_size};
 use block::{Env, Error, ErrorKind, Info, Lower, Reason};
 use engine::{AnyDevice, Engine, NodeId};
 use kind::{DeviceConfig, DiskPlan, Fault, Maker, OF_MAKING, Registry, Value};
-use meta::{AREA_BYTES, Area, Inspection, Label, Seen, Sought, Store};
+use meta::{AREA_BYTES, Area, Label, Seen, Store};
 
-use super::bind::{self, Binding, Bound, Sight, Sighting};
-use super::{Labels, Opening, overwritten, text};
+use super::bind::{self, Binding, Bound, Sighting};
+use super::diagnosis::{self, DiskFacts, LostLabel, Sight};
+use super::{Labels, Opening, overwritten, shadow, text};
 use crate::spec::{LabelledDisk, NOWHERE, Spec, Surveyed};
 
 /// Whether a disk that is open and cannot be opened again is there all the same: it answers so soon.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
-
-/// A disk that a spec names, and what was found there, before any decision.
-pub struct DiskFacts {
-    /// Its name in the spec.
-    pub name: String,
-    /// What is there.
-    pub sight: Sight,
-    /// Bytes of all of it.
-    pub size: u64,
-    /// Its block size.
-    pub block_size: u32,
-    /// Whether it may only be read.
-    pub read_only: bool,
-    /// The end that has lost its label, if one has.
-    pub lost: Option<LostLabel>,
-}
-
-/// The end of a disk that has lost the label that it had.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LostLabel {
-    /// Another program has written to the front, and maybe to the data behind it.
-    AtFront,
-    /// The disk was cut short and made long again, or another program has written to its end.
-    AtEnd,
-}
 
 /// The labelled disks of a spec, looked at. Those that are there are open.
 pub struct Survey {
@@ -53,6 +28,8 @@ pub struct Survey {
     pub(super) refusals: Vec<Error>,
     /// Bytes of data of disks that are to have more of them, by their numbers.
     pub(super) grown: BTreeMap<usize, u64>,
+    /// The facts for the diagnosis.
+    pub(super) found: Vec<DiskFacts>,
 }
 
 /// What was found where a spec says that a disk is.
@@ -75,6 +52,8 @@ pub(super) struct Look {
     cut: Option<Error>,
     /// The refusal of the disk if its bytes are on no other one: another program has overwritten its front.
     pub overwritten: Option<Error>,
+    /// The end that has lost its label.
+    pub lost: Option<LostLabel>,
 }
 
 pub(super) struct Facts {
@@ -193,12 +172,16 @@ impl Survey {
             binding: Binding::default(),
             refusals: Vec::new(),
             grown: BTreeMap::new(),
+            found: Vec::new(),
         }
     }
 
     /// Decides which disk is which.
     fn decide(&mut self, graph: &str, sightings: &[Sighting]) {
-        if self.refusals.is_empty() {
+        let is_complete = self.refusals.is_empty();
+        if is_complete {
+            let found = self.looks.iter().zip(sightings);
+            self.found = found.map(|(look, sighting)| look.found(sighting)).collect();
             match bind::bind(graph, sightings, &self.opening) {
                 Ok(binding) => {
                     self.binding = binding;
@@ -217,6 +200,10 @@ impl Survey {
             }
         }
         self.refuse_what_is_cut();
+        if is_complete && shadow::is_on() {
+            let (_, findings) = diagnosis::identify(graph, &self.found, &self.opening);
+            shadow::compare(&self.refusals, &findings, &self.opening);
+        }
     }
 
     /// Disks of this graph that have lost their ends are not used. What is no disk of it, or not any more, may be half
@@ -519,14 +506,14 @@ impl Survey {
 impl Look {
     /// Nothing was seen yet.
     fn at(disk: LabelledDisk, place: String) -> Self {
-        let (identity, facts, open, label, holds, store, cut, overwritten) = Default::default();
-        Self { disk, place, identity, facts, open, label, holds, store, cut, overwritten }
+        let (identity, facts, open, label, holds, store, cut, overwritten, lost) =
+            Default::default();
+        Self { disk, place, identity, facts, open, label, holds, store, cut, overwritten, lost }
     }
 
     /// Returns the look at a disk that is known from `facts`, and what was found there.
     fn of(disk: LabelledDisk, facts: DiskFacts) -> (Self, Sighting) {
-        let DiskFacts { name, sight, size, block_size, read_only, lost } = facts;
-        let place = place_of(&disk).to_owned();
+        let DiskFacts { name, place, sight, size, block_size, read_only, lost } = facts;
         let mut look = Self::at(disk, place.clone());
         if !matches!(sight, Sight::Missing(_)) {
             let info = Info { read_only, ..Info::disk(size, block_size) };
@@ -540,11 +527,27 @@ impl Look {
         (look, Sighting { name, place, sight })
     }
 
+    /// Returns the facts for the diagnosis.
+    fn found(&self, Sighting { name, place, sight }: &Sighting) -> DiskFacts {
+        let facts = self.facts.as_ref();
+        let label = self.label.clone();
+        DiskFacts {
+            name: name.clone(),
+            place: place.clone(),
+            sight: label.map_or_else(|| sight.clone(), |(it, n)| Sight::Label(Box::new(it), n)),
+            size: facts.map_or(0, |facts| facts.info.size),
+            block_size: facts.map_or(0, |facts| facts.info.block_size),
+            read_only: facts.is_some_and(|facts| facts.info.read_only),
+            lost: self.lost,
+        }
+    }
+
     /// Keeps the label of a disk of `size` bytes, and the refusals that are due if it is one of the graph.
     fn judge(&mut self, sight: &Sight, size: u64, lost: Option<LostLabel>) {
         if let Sight::Label(label, number) = sight {
             self.label = Some(((**label).clone(), *number));
         }
+        self.lost = lost;
         self.cut = cut_short(self, size, lost == Some(LostLabel::AtEnd));
         self.overwritten = overwritten::refusal(self).filter(|_| lost == Some(LostLabel::AtFront));
     }
@@ -628,29 +631,6 @@ fn cut_short(look: &Look, size: u64, lost_end: bool) -> Option<Error> {
         return None;
     };
     Some(Error::because(Reason::LabelDamaged, words).next(next).at(name))
-}
-
-impl LostLabel {
-    /// Returns the end of a disk that has lost its label, if one has.
-    pub fn of(found: &Inspection) -> Option<Self> {
-        if found.has_lost_its_front() && !seeded::on(Bug::OverwrittenBelieved) {
-            Some(Self::AtFront)
-        } else {
-            found.has_lost_its_end().then_some(Self::AtEnd)
-        }
-    }
-}
-
-impl From<Seen> for Sight {
-    fn from(seen: Seen) -> Self {
-        match seen {
-            Seen::Label(label, number) => Self::Label(label, number),
-            Seen::Wrong(wrong) => Self::Wrong(wrong),
-            Seen::Other(Sought::Blank | Sought::TooSmall(_)) => Self::Blank,
-            Seen::Other(Sought::Holds(what)) => Self::Holds(what.to_string()),
-            Seen::Other(Sought::Unknown) => Self::Holds("bytes of something unknown".to_owned()),
-        }
-    }
 }
 
 /// What the kind says of the disk, and whether the running graph has it open, by whatever name and options: of

@@ -9,8 +9,8 @@ use std::path::Path;
 
 use block::{Env, Error, Reason};
 use engine::Engine;
-use graph::labels::{Opening, Survey};
-use graph::spec::Spec;
+use graph::labels::{DiskFacts, Facts, Finding, Opening, Survey, diagnose};
+use graph::spec::{Planned, Spec};
 use meta::Machine;
 use sets::{FEW, STATES, State};
 use sim::SimWorld;
@@ -70,25 +70,48 @@ impl Judge {
         Self { world, env, engine }
     }
 
+    /// Returns the plan of the graph over the disks of a survey.
+    fn plan(&self, spec: &Spec, survey: &Survey) -> Option<Planned> {
+        let found = survey.facts();
+        let planned = spec.plan_over(kinds::REGISTRY, &self.env, &found);
+        self.world.block_on(planned).expect("a plan waits for nothing").ok()
+    }
+
+    /// Whether a start is refused, and the findings that a diagnosis without its waivers has.
+    fn refused(&self, states: &[State], asked: &Opening) -> (bool, Vec<Finding>) {
+        let spec = Spec::parse(&sets::spec(states.len()), "g.toml", &|_| None);
+        let disks = facts(states);
+        let survey = |opening| {
+            let (env, engine) = (&self.env, &self.engine);
+            Survey::of(&spec, kinds::REGISTRY, env, engine, opening, disks.clone())
+        };
+        let all_waived = survey(Opening { degraded: true, take: true, ..asked.clone() });
+        let planned = match all_waived.refusals() {
+            [] => self.plan(&spec, &all_waived),
+            _ => None,
+        };
+        let question = Opening { degraded: false, take: false, ..asked.clone() };
+        let facts = Facts { graph: "g", disks: &disks, planned: planned.as_ref() };
+        let (start, findings) = (survey(asked.clone()), diagnose(&facts, &question));
+        let is_refused = match &planned {
+            Some(planned) => !start.refusals().is_empty() || !start.foreseen(planned).is_empty(),
+            None => !start.refusals().is_empty(),
+        };
+        (is_refused, findings)
+    }
+
     /// Returns the verdict of a start: which disk is which, or the reasons of its refusal.
     fn start(&self, states: &[State], flag: Flag) -> String {
         let mut spec = Spec::parse(&sets::spec(states.len()), "g.toml", &|_| None);
         if let Flag::Trust(n) = flag {
             spec.trust(sets::DISKS[n], kinds::REGISTRY).expect("it is a member of the mirror");
         }
-        let facts = states.iter().enumerate();
-        let facts = facts.map(|(n, state)| sets::facts(n, states.len(), *state)).collect();
         let (env, engine) = (&self.env, &self.engine);
-        let survey = Survey::of(&spec, kinds::REGISTRY, env, engine, flag.opening(), facts);
+        let survey = Survey::of(&spec, kinds::REGISTRY, env, engine, flag.opening(), facts(states));
         if !survey.refusals().is_empty() {
             return reasons(survey.refusals());
         }
-        let found = survey.facts();
-        let planned = spec.plan_over(kinds::REGISTRY, &self.env, &found);
-        let planned = match self.world.block_on(planned).expect("a plan waits for nothing") {
-            Ok(planned) => planned,
-            Err(_) => return "no plan".to_owned(),
-        };
+        let Some(planned) = self.plan(&spec, &survey) else { return "no plan".to_owned() };
         let refusals = survey.foreseen(&planned);
         if !refusals.is_empty() {
             return reasons(&refusals);
@@ -96,6 +119,12 @@ impl Judge {
         let verbs = survey.glimpses();
         format!("up: {}", verbs.iter().map(|one| one.verb).collect::<Vec<_>>().join(", "))
     }
+}
+
+/// Returns the facts about a set of disks.
+fn facts(states: &[State]) -> Vec<DiskFacts> {
+    let states_of = states.iter().enumerate();
+    states_of.map(|(n, state)| sets::facts(n, states.len(), *state)).collect()
 }
 
 /// Returns the reasons of errors, each once for each disk or device, in order.
@@ -193,7 +222,11 @@ fn start_verdicts_are_as_recorded() {
     });
     for flag in flags {
         let title = format!("a mirror of a (rows) and b (columns), {}", flag.name());
-        recording.table(&title, &all, &all, |a, b| judge.start(&[a, b], flag));
+        let columns = match flag {
+            Flag::None | Flag::Degraded => &all[..],
+            _ => &FEW,
+        };
+        recording.table(&title, &all, columns, |a, b| judge.start(&[a, b], flag));
     }
     for flag in [Flag::None, Flag::Degraded] {
         for c in FEW {
@@ -214,5 +247,21 @@ fn reasons_of_the_recording_are_registered() {
     let codes = recorded.split([' ', ',', '\n']).filter(|word| word.contains("label."));
     for code in codes.collect::<std::collections::BTreeSet<_>>() {
         assert!(Reason::find(code).is_some(), "{code}");
+    }
+}
+
+#[test]
+fn start_is_refused_exactly_if_finding_is_not_waived() {
+    let judge = Judge::new();
+    for a in FEW {
+        for b in FEW {
+            for (degraded, take) in [(false, false), (true, false), (false, true), (true, true)] {
+                let asked = Opening { degraded, take, ..Flag::None.opening() };
+                let (is_refused, findings) = judge.refused(&[a, b], &asked);
+                let refuses = findings.iter().any(|finding| finding.refuses(&asked));
+                let set = format!("{a:?} and {b:?}, degraded {degraded}, take {take}");
+                assert_eq!(is_refused, refuses, "{set}: {findings:?}");
+            }
+        }
     }
 }

@@ -287,6 +287,7 @@ pub fn facts(n: usize, count: usize, state: State) -> DiskFacts {
     };
     DiskFacts {
         name: DISKS[n].to_owned(),
+        place: format!("/{}", DISKS[n]),
         sight,
         size: if state == Truncated { size - (64 << 10) } else { size },
         block_size: 512,
