@@ -201,7 +201,7 @@ pub fn newest<'l>(labels: impl IntoIterator<Item = &'l Label>) -> Option<&'l Lab
     labels.into_iter().max_by_key(|label| (label.epoch, label.broadcast, Reverse(label.disk)))
 }
 
-/// Returns a label that has another spec than the one that counts, at the same epoch of the same graph.
+/// Returns a label that has another spec than the label that counts, at the same epoch of the same graph.
 pub fn split_brain<'l>(
     newest: &Label,
     labels: impl IntoIterator<Item = &'l Label>,
