@@ -12,7 +12,7 @@ use engine::Engine;
 use graph::labels::{DiskFacts, Facts, Finding, Opening, Survey, diagnose};
 use graph::spec::{Planned, Spec};
 use meta::Machine;
-use sets::{FEW, STATES, State};
+use sets::{BESIDE, FEW, STATES, State};
 use sim::SimWorld;
 
 /// Decisions of an operator at a start.
@@ -222,14 +222,14 @@ fn start_verdicts_are_as_recorded() {
     });
     for flag in flags {
         let title = format!("a mirror of a (rows) and b (columns), {}", flag.name());
-        let columns = match flag {
+        let states = match flag {
             Flag::None | Flag::Degraded => &all[..],
             _ => &FEW,
         };
-        recording.table(&title, &all, columns, |a, b| judge.start(&[a, b], flag));
+        recording.table(&title, states, states, |a, b| judge.start(&[a, b], flag));
     }
     for flag in [Flag::None, Flag::Degraded] {
-        for c in FEW {
+        for c in BESIDE {
             let title = format!(
                 "a mirror of a (rows) and b (columns), and c {}, {}",
                 sets::name(c),

@@ -125,7 +125,7 @@ pub const STATES: [(State, &str); 30] = [
     (Alone, "alone"),
 ];
 
-/// The states of each disk in the sets of three.
+/// The states of a member in the sets of three.
 pub const FEW: [State; 12] = [
     Missing,
     Blank,
@@ -140,6 +140,10 @@ pub const FEW: [State; 12] = [
     LostEnd,
     Alone,
 ];
+
+/// The states of `c` in the sets of three.
+pub const BESIDE: [State; 8] =
+    [Missing, Blank, Damaged, Sound, Broadcast9, Acked11, OtherSpec, HeldElsewhere];
 
 /// Returns the name of a state in the recording.
 pub fn name(state: State) -> &'static str {
