@@ -1,6 +1,8 @@
 //! The verdicts on sets of up to three labelled disks, recorded as reasons: what a start is refused for, or which disk is
 //! which in it. A change of a verdict is a change of `start.txt`.
 
+#![allow(clippy::disallowed_methods, reason = "it reads and writes the recording")]
+
 mod sets;
 
 use std::collections::BTreeMap;

@@ -84,7 +84,7 @@ pub enum State {
     /// The label at its front is gone.
     LostFront,
     /// Its label has nothing of the mirror.
-    NoState,
+    Stateless,
     /// Its label says that the other member missed writes.
     Alone,
 }
@@ -121,7 +121,7 @@ pub const STATES: [(State, &str); 30] = [
     (Truncated, "truncated"),
     (LostEnd, "lost end"),
     (LostFront, "lost front"),
-    (NoState, "no state"),
+    (Stateless, "no state"),
     (Alone, "alone"),
 ];
 
@@ -224,7 +224,7 @@ pub fn label(n: usize, count: usize, state: State) -> Option<Label> {
     }
     let of = if state == Twin { 0 } else { n };
     let alone = (state == Alone && of < 2).then_some(of);
-    let is_member = of < 2 && count > 1 && state != NoState;
+    let is_member = of < 2 && count > 1 && state != Stateless;
     let cells = is_member.then(|| ("m".to_owned(), mirror_state(alone)));
     let mut label = Label {
         sequence: 20 + of as u64,
