@@ -8,6 +8,7 @@ use block::{Error, Reason};
 use meta::{Label, Machine, Past, Uuid, Wrong};
 
 use super::Opening;
+use super::diagnosis::Sight;
 use super::text::{self, Remembered};
 
 /// What was seen where the spec says that a disk is.
@@ -18,22 +19,6 @@ pub struct Sighting {
     pub place: String,
     /// What is there.
     pub sight: Sight,
-}
-
-/// What is there.
-pub enum Sight {
-    /// Nothing that answers, and what the system said.
-    Missing(Error),
-    /// Nothing, but this start would make it.
-    ToBeMade,
-    /// Nothing at both ends.
-    Blank,
-    /// Something of others, in words.
-    Holds(String),
-    /// A label that cannot be used.
-    Wrong(Wrong),
-    /// A label.
-    Label(Box<Label>),
 }
 
 /// What a disk of the spec turned out to be. Numbers are those of the sightings.
@@ -130,7 +115,7 @@ impl<'b> Binder<'b> {
                     self.refuse(Error::because(Reason::LabelDamaged, words).next(format!("cairn repair {} --disk {name}={place} --plan; or if another disk has what \
                          this one had, or it never served, label it anew with --wipe {name}", self.graph)).at(name));
                 }
-                Sight::Missing(_) | Sight::ToBeMade | Sight::Blank | Sight::Label(_) => {}
+                Sight::Missing(_) | Sight::ToBeMade | Sight::Blank | Sight::Label(..) => {}
             }
         }
     }
@@ -141,7 +126,7 @@ impl<'b> Binder<'b> {
         let sightings = self.sightings.iter().enumerate();
         let labels = sightings.filter(|(_, sighting)| !self.is_wiped(&sighting.name));
         let labels = labels.filter_map(|(n, sighting)| match &sighting.sight {
-            Sight::Label(label) => Some((n, &**label)),
+            Sight::Label(label, _) => Some((n, &**label)),
             _ => None,
         });
         let (provisioning, mut counting): (Vec<_>, Vec<_>) =
@@ -337,7 +322,7 @@ impl<'b> Binder<'b> {
             let known = remembered.get(name);
             let blank = match sight {
                 Sight::Blank | Sight::Holds(_) | Sight::Wrong(_) => true,
-                Sight::Label(label) => {
+                Sight::Label(label, _) => {
                     self.is_wiped(name) || label.provisioning && !self.is_bound(n)
                 }
                 // What the graph remembers is not made anew unasked.

@@ -18,7 +18,7 @@ fn spec(disks: &[u8]) -> String {
 }
 
 fn label(n: u8, provisioning: bool, epoch: u64, disks: &[u8]) -> Sight {
-    Sight::Label(Box::new(Label {
+    let label = Box::new(Label {
         sequence: 1,
         epoch,
         broadcast: 0,
@@ -36,7 +36,8 @@ fn label(n: u8, provisioning: bool, epoch: u64, disks: &[u8]) -> Sight {
         cells: BTreeMap::new(),
         past: Default::default(),
         unknown_read_only: 0,
-    }))
+    });
+    Sight::Label(label, 0)
 }
 
 fn seen(sights: Vec<Sight>) -> Result<BTreeMap<String, Bound>, Vec<Reason>> {

@@ -5,6 +5,8 @@
 //! | `mod.rs` | what is asked, and what is refused |
 //! | `survey.rs` | looking at the disks that a spec names |
 //! | `bind.rs` | which disk is which |
+//! | `diagnosis/` | findings about labels, with the decisions that waive them |
+//! | `shadow.rs` | comparison of two ways to a verdict |
 //! | `foreseen.rs` | what a start would be told |
 //! | `text.rs` | the spec as labels keep it |
 //! | `open.rs` | labels of a graph that is open |
@@ -20,6 +22,7 @@
 
 mod absent;
 mod bind;
+mod diagnosis;
 mod foreseen;
 mod kept;
 mod moved;
@@ -27,6 +30,7 @@ mod older;
 mod open;
 mod overwritten;
 mod raw;
+mod shadow;
 mod slot;
 mod survey;
 mod text;
@@ -36,6 +40,9 @@ use std::collections::BTreeMap;
 use meta::Machine;
 
 pub(crate) use absent::Absent;
+pub use diagnosis::{
+    Case, DiskFacts, Facts, Finding, LostLabel, Sight, Waiver, diagnose, newest, split_brain,
+};
 pub use foreseen::objections;
 pub use kept::{DiskLabel, LabelStateStore};
 pub use older::older;
@@ -43,6 +50,7 @@ pub use open::{Inspected, Labels, Place};
 pub use overwritten::{forget_copies, objections_without_bytes};
 pub use raw::refuse_labelled;
 pub(crate) use raw::{is_looked_at, refuse};
+pub use shadow::compare_verdicts;
 pub use survey::{Glimpse, Survey};
 pub use text::{Remembered, disks};
 

@@ -16,10 +16,10 @@ use super::Opening;
 use super::absent::Absent;
 use super::bind::{Binding, Bound};
 use super::kept::{DiskLabel, LabelStateStore, all};
-use super::overwritten;
 use super::slot::{News, Slot};
 use super::survey::{InUse, OpenDisk, Survey, place_of};
 use super::text::{self, Remembered};
+use super::{diagnosis, overwritten, shadow};
 use crate::spec::{LabelledDisk, Planned, PlannedNode, Spec};
 
 /// Who waits for a change waits so long for disks that have left.
@@ -185,6 +185,12 @@ impl Survey {
         refusals.extend(self.forgotten(planned));
         refusals.extend(self.moved(planned));
         refusals.extend(self.unwritable());
+        if self.refusals.is_empty() && shadow::is_on() {
+            let (binding, _) = diagnosis::identify(&planned.name, &self.found, &self.opening);
+            let disks = diagnosis::BoundDisks { disks: &self.found, binding: &binding };
+            let findings = diagnosis::serve(disks, planned, &self.opening);
+            shadow::compare(&refusals, &findings, &self.opening);
+        }
         refusals
     }
 

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::seeded::{self, Bug};
 use block::units::{format_exact, write_size};
 use block::{Env, Error, ErrorKind, Info, Lower, Reason};
 use engine::{AnyDevice, Engine, NodeId};
 use kind::{DeviceConfig, DiskPlan, Fault, Maker, Registry, Value};
-use meta::{AREA_BYTES, Area, Label, Seen, Sought, Store};
+use meta::{AREA_BYTES, Area, Label, Seen, Store};
 
-use super::bind::{self, Binding, Bound, Sight, Sighting};
-use super::{Labels, Opening, overwritten, text};
+use super::bind::{self, Binding, Bound, Sighting};
+use super::diagnosis::{self, DiskFacts, LostLabel, Sight};
+use super::{Labels, Opening, overwritten, shadow, text};
 use crate::spec::{LabelledDisk, NOWHERE, Spec, Surveyed};
 
 /// Whether a disk that is open and cannot be opened again is there all the same: it answers so soon.
@@ -29,6 +29,8 @@ pub struct Survey {
     pub(super) refusals: Vec<Error>,
     /// Bytes of data of disks that are to have more of them, by their numbers.
     pub(super) grown: BTreeMap<usize, u64>,
+    /// The facts for the diagnosis.
+    pub(super) found: Vec<DiskFacts>,
 }
 
 /// What was found where a spec says that a disk is.
@@ -51,6 +53,8 @@ pub(super) struct Look {
     cut: Option<Error>,
     /// The refusal of the disk if its bytes are on no other one: another program has overwritten its front.
     pub overwritten: Option<Error>,
+    /// The end that has lost its label.
+    pub lost: Option<LostLabel>,
 }
 
 pub(super) struct Facts {
@@ -123,16 +127,7 @@ impl Survey {
         read_only: bool,
         running: Option<&Labels>,
     ) -> Self {
-        let mut survey = Self {
-            env: env.clone(),
-            engine: engine.clone(),
-            registry,
-            opening,
-            looks: Vec::new(),
-            binding: Binding::default(),
-            refusals: Vec::new(),
-            grown: BTreeMap::new(),
-        };
+        let mut survey = Self::new(env, engine, registry, opening);
         let mut sightings = Vec::new();
         let mut identities: BTreeMap<String, String> = BTreeMap::new();
         for disk in spec.labelled(registry) {
@@ -141,26 +136,76 @@ impl Survey {
                 Err(refusal) => survey.refusals.push(refusal),
             }
         }
-        if survey.refusals.is_empty() {
-            match bind::bind(spec.name(), &sightings, &survey.opening) {
+        survey.decide(spec.name(), &sightings);
+        survey
+    }
+
+    /// Decides which disk is which among disks that were looked at before, and opens none. So the graph can be judged, and
+    /// not be opened.
+    pub fn of(
+        spec: &Spec,
+        registry: Registry,
+        env: &Env,
+        engine: &Engine,
+        opening: Opening,
+        facts: Vec<DiskFacts>,
+    ) -> Self {
+        let mut survey = Self::new(env, engine, registry, opening);
+        let mut facts: BTreeMap<String, DiskFacts> =
+            facts.into_iter().map(|facts| (facts.name.clone(), facts)).collect();
+        let mut sightings = Vec::new();
+        for disk in spec.labelled(registry) {
+            let Some(facts) = facts.remove(&disk.given.name) else { continue };
+            let (look, sighting) = Look::of(disk, facts);
+            survey.looks.push(look);
+            sightings.push(sighting);
+        }
+        survey.decide(spec.name(), &sightings);
+        survey
+    }
+
+    fn new(env: &Env, engine: &Engine, registry: Registry, opening: Opening) -> Self {
+        Self {
+            env: env.clone(),
+            engine: engine.clone(),
+            registry,
+            opening,
+            looks: Vec::new(),
+            binding: Binding::default(),
+            refusals: Vec::new(),
+            grown: BTreeMap::new(),
+            found: Vec::new(),
+        }
+    }
+
+    /// Decides which disk is which.
+    fn decide(&mut self, graph: &str, sightings: &[Sighting]) {
+        let is_complete = self.refusals.is_empty();
+        if is_complete {
+            let found = self.looks.iter().zip(sightings);
+            self.found = found.map(|(look, sighting)| look.found(sighting)).collect();
+            match bind::bind(graph, sightings, &self.opening) {
                 Ok(binding) => {
-                    survey.binding = binding;
-                    survey.grown = survey.growing();
-                    let older = survey.names_of_older().into_iter().map(|name| {
+                    self.binding = binding;
+                    self.grown = self.growing();
+                    let older = self.names_of_older().into_iter().map(|name| {
                         format!("note: {name} is older than the other disks: they were in use since, without it")
                     });
-                    let overwritten = survey.overwritten_names().into_iter().map(|(name, _)| {
+                    let overwritten = self.overwritten_names().into_iter().map(|(name, _)| {
                         format!("note: another program has written to the front of {name}: nothing on it is \
                          believed")
                     });
                     let notices: Vec<_> = older.chain(overwritten).collect();
-                    survey.binding.notices.extend(notices);
+                    self.binding.notices.extend(notices);
                 }
-                Err(refusals) => survey.refusals = refusals,
+                Err(refusals) => self.refusals = refusals,
             }
         }
-        survey.refuse_what_is_cut();
-        survey
+        self.refuse_what_is_cut();
+        if is_complete && shadow::is_on() {
+            let (_, findings) = diagnosis::identify(graph, &self.found, &self.opening);
+            shadow::compare(&self.refusals, &findings, &self.opening);
+        }
     }
 
     /// Disks of this graph that have lost their ends are not used. What is no disk of it, or not any more, may be half
@@ -261,12 +306,9 @@ impl Survey {
                     let open = self.open(&look.disk, read_only).await.map_err(fail)?;
                     let found = meta::inspect(&self.env, &open.lower).await.map_err(fail)?;
                     look.open = Some(open);
-                    let lost_front =
-                        found.has_lost_its_front() && !seeded::on(Bug::OverwrittenBelieved);
-                    let lost_end = found.has_lost_its_end();
-                    let sight = sight_of(found.into(), &mut look.label);
-                    look.cut = cut_short(&look, size, lost_end && !lost_front);
-                    look.overwritten = overwritten::refusal(&look).filter(|_| lost_front);
+                    let lost = LostLabel::of(&found);
+                    let sight = Sight::from(Seen::from(found));
+                    look.judge(&sight, size, lost);
                     let is_as_made = |(label, _): &(Label, usize)| is_as_made(&look.disk, label);
                     let says_size = look.disk.made_size().is_some();
                     if says_size && !look.label.as_ref().is_some_and(is_as_made) {
@@ -333,9 +375,9 @@ impl Survey {
         };
         let label = store.label().clone();
         (look.open, look.store) = (Some(open), Some(store));
-        // In which copies it is, its store knows.
+        // Its store has the number of its copies.
         look.label = Some((label.clone(), 0));
-        Ok(Sight::Label(Box::new(label)))
+        Ok(Sight::Label(Box::new(label), 0))
     }
 
     /// Opens a raw disk.
@@ -466,8 +508,50 @@ impl Survey {
 impl Look {
     /// Nothing was seen yet.
     fn at(disk: LabelledDisk, place: String) -> Self {
-        let (identity, facts, open, label, holds, store, cut, overwritten) = Default::default();
-        Self { disk, place, identity, facts, open, label, holds, store, cut, overwritten }
+        let (identity, facts, open, label, holds, store, cut, overwritten, lost) =
+            Default::default();
+        Self { disk, place, identity, facts, open, label, holds, store, cut, overwritten, lost }
+    }
+
+    /// Returns the look at a disk that is known from `facts`, and what was found there.
+    fn of(disk: LabelledDisk, facts: DiskFacts) -> (Self, Sighting) {
+        let DiskFacts { name, place, sight, size, block_size, read_only, lost } = facts;
+        let mut look = Self::at(disk, place.clone());
+        if !matches!(sight, Sight::Missing(_)) {
+            let info = Info { read_only, ..Info::disk(size, block_size) };
+            let (words, creates) = (String::new(), matches!(sight, Sight::ToBeMade));
+            look.facts = Some(Facts { info, words, creates });
+            look.judge(&sight, size, lost);
+        }
+        if let Sight::Holds(what) = &sight {
+            look.holds = Some(what.clone());
+        }
+        (look, Sighting { name, place, sight })
+    }
+
+    /// Returns the facts for the diagnosis.
+    fn found(&self, Sighting { name, place, sight }: &Sighting) -> DiskFacts {
+        let facts = self.facts.as_ref();
+        let label = self.label.clone();
+        DiskFacts {
+            name: name.clone(),
+            place: place.clone(),
+            sight: label.map_or_else(|| sight.clone(), |(it, n)| Sight::Label(Box::new(it), n)),
+            size: facts.map_or(0, |facts| facts.info.size),
+            block_size: facts.map_or(0, |facts| facts.info.block_size),
+            read_only: facts.is_some_and(|facts| facts.info.read_only),
+            lost: self.lost,
+        }
+    }
+
+    /// Keeps the label of a disk of `size` bytes, and the refusals that are due if it is one of the graph.
+    fn judge(&mut self, sight: &Sight, size: u64, lost: Option<LostLabel>) {
+        if let Sight::Label(label, number) = sight {
+            self.label = Some(((**label).clone(), *number));
+        }
+        self.lost = lost;
+        self.cut = cut_short(self, size, lost == Some(LostLabel::AtEnd));
+        self.overwritten = overwritten::refusal(self).filter(|_| lost == Some(LostLabel::AtFront));
     }
 
     fn surveyed(&self, data_bytes: u64) -> Surveyed {
@@ -550,19 +634,6 @@ fn cut_short(look: &Look, size: u64, lost_end: bool) -> Option<Error> {
         return None;
     };
     Some(Error::because(Reason::LabelDamaged, words).next(next).at(name))
-}
-
-fn sight_of(seen: Seen, found: &mut Option<(Label, usize)>) -> Sight {
-    match seen {
-        Seen::Label(label, number) => {
-            *found = Some(((*label).clone(), number));
-            Sight::Label(label)
-        }
-        Seen::Wrong(wrong) => Sight::Wrong(wrong),
-        Seen::Other(Sought::Blank | Sought::TooSmall(_)) => Sight::Blank,
-        Seen::Other(Sought::Holds(what)) => Sight::Holds(what.to_string()),
-        Seen::Other(Sought::Unknown) => Sight::Holds("bytes of something unknown".to_owned()),
-    }
 }
 
 /// What the kind says of the disk, and whether the running graph has it open, by whatever name and options: of

@@ -1,0 +1,379 @@
+//! The disk that each place holds: by the labels, not by the places where they were found.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use block::{Error, Reason};
+use meta::{Label, Machine, Past, Uuid, Wrong};
+
+use super::{Case, DiskFacts, Finding, Sight, Waiver, newest, service, split_brain};
+use crate::labels::Opening;
+use crate::labels::text::{self, Remembered};
+
+/// A disk of the spec, by the number of its facts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Bound {
+    /// It has its label.
+    Labelled(usize),
+    /// It gets a label.
+    Fresh(usize),
+    /// The graph remembers it, and it is not there.
+    Absent(Remembered),
+}
+
+/// The graph that labels describe, and the disk that each place holds.
+#[derive(Clone, Debug, Default)]
+pub struct Binding {
+    /// The disks by their names in the spec; empty where they could not be matched.
+    pub(crate) disks: BTreeMap<String, Bound>,
+    /// Uuid of the graph, if there is one already.
+    pub(crate) graph: Option<Uuid>,
+    /// Epoch of the label that counts.
+    pub(crate) epoch: u64,
+    /// Spec of that label.
+    pub(crate) spec: String,
+    /// The specs before it, the newest first.
+    pub(crate) past: Rc<[Past]>,
+    /// Disks under other names than in the spec, in words.
+    pub(crate) notices: Vec<String>,
+}
+
+/// Matches the disks of `graph` to its labels, and finds what keeps them from being matched.
+pub fn identify(graph: &str, disks: &[DiskFacts], asked: &Opening) -> (Binding, Vec<Finding>) {
+    let mut it = Identity {
+        graph,
+        disks,
+        asked,
+        findings: Vec::new(),
+        stops: false,
+        binding: Binding::default(),
+    };
+    it.each();
+    let labels = it.labels();
+    it.of_one_graph(&labels);
+    let newest = it.newest(&labels);
+    match newest.filter(|_| !it.stops) {
+        Some(newest) => it.by_label(&labels, newest),
+        None if !it.stops => it.fresh(&BTreeMap::new()),
+        None => {}
+    }
+    if it.stops {
+        it.binding = Binding::default();
+    }
+    let Identity { binding, mut findings, .. } = it;
+    findings.extend(service::truncated(disks, &binding, &findings, asked));
+    (binding, findings)
+}
+
+struct Identity<'i> {
+    graph: &'i str,
+    disks: &'i [DiskFacts],
+    asked: &'i Opening,
+    findings: Vec<Finding>,
+    /// Whether disks cannot be matched because of a finding.
+    stops: bool,
+    binding: Binding,
+}
+
+impl<'i> Identity<'i> {
+    /// Adds a finding that keeps disks from being matched.
+    fn stop(&mut self, case: Case, error: Error, waived_by: &'static [Waiver]) {
+        self.stops = true;
+        self.findings.push(Finding::new(case, error, waived_by));
+    }
+
+    fn is_wiped(&self, name: &str) -> bool {
+        self.asked.wipe.iter().any(|wiped| wiped == name)
+    }
+
+    /// Judges each disk by itself.
+    fn each(&mut self) {
+        for wiped in &self.asked.wipe {
+            if !self.disks.iter().any(|disk| disk.name == *wiped) {
+                let words = format!("--wipe {wiped}: the spec has no labelled disk of that name");
+                let error = Error::because(Reason::LabelUsage, words);
+                self.stop(Case::UnknownDisk, error, &[]);
+            }
+        }
+        let all = self.disks;
+        for DiskFacts { name, place, sight, .. } in all {
+            match sight {
+                _ if self.is_wiped(name) => {}
+                Sight::Holds(what) => {
+                    let words = format!("{place} HOLDS {what}; refused without --wipe {name}");
+                    let error = Error::because(Reason::LabelNotBlank, words).at(name);
+                    self.stop(Case::NotBlank, error, &[Waiver::Wipe]);
+                }
+                Sight::Wrong(wrong @ (Wrong::Version(_) | Wrong::Features(_))) => {
+                    let error = Error::because(Reason::LabelNewer, format!("{place} has {wrong}"));
+                    let error = error.next("use a newer version of Cairn").at(name);
+                    self.stop(Case::Newer, error, &[Waiver::Wipe]);
+                }
+                Sight::Wrong(wrong) => {
+                    let next = format!(
+                        "cairn repair {} --disk {name}={place} --plan; or if another disk has what this one had, or \
+                         it never served, label it anew with --wipe {name}",
+                        self.graph
+                    );
+                    let words = format!("{place} has {wrong}");
+                    let error = Error::because(Reason::LabelDamaged, words).next(next).at(name);
+                    self.stop(Case::Damaged, error, &[Waiver::Wipe]);
+                }
+                Sight::Missing(_) | Sight::ToBeMade | Sight::Blank | Sight::Label(..) => {}
+            }
+        }
+    }
+
+    /// Returns the labels that count, with the numbers of their disks. From a disk that is being made nothing was served yet;
+    /// but if the others have it as a disk of this graph, they cannot do without it.
+    fn labels(&self) -> Vec<(usize, &'i Label)> {
+        let disks = self.disks.iter().enumerate().filter(|(_, disk)| !self.is_wiped(&disk.name));
+        let labels: Vec<_> = disks.filter_map(|(n, disk)| Some((n, disk.label()?))).collect();
+        let ours = labels.iter().map(|(_, label)| *label);
+        let newest =
+            newest(ours.filter(|label| !label.provisioning && label.graph_name == self.graph));
+        let named = newest.and_then(|newest| Some((newest.graph, text::disks(&newest.spec).ok()?)));
+        let is_named = |label: &Label| {
+            named.as_ref().is_some_and(|(graph, disks)| {
+                label.graph == *graph && disks.values().any(|known| known.disk == label.disk)
+            })
+        };
+        labels.into_iter().filter(|(_, label)| !label.provisioning || is_named(label)).collect()
+    }
+
+    /// Checks that all belong to this graph, each once, and that no other machine has them open.
+    fn of_one_graph(&mut self, labels: &[(usize, &Label)]) {
+        let mut graphs: BTreeMap<Uuid, Vec<usize>> = BTreeMap::new();
+        for (n, label) in labels {
+            let DiskFacts { name, place, .. } = &self.disks[*n];
+            let theirs = &label.graph_name;
+            if *theirs != self.graph {
+                let words = format!(
+                    "{place} is disk {:?} of the graph {theirs:?}, and this is {:?}",
+                    label.disk_name, self.graph
+                );
+                let next = format!("name another, or --wipe {name}");
+                let error = Error::because(Reason::LabelForeign, words).next(next).at(name);
+                self.stop(Case::Foreign, error, &[Waiver::Wipe]);
+                continue;
+            }
+            graphs.entry(label.graph).or_default().push(*n);
+            if label.unknown_read_only != 0 {
+                let bits = label.unknown_read_only;
+                let words = format!(
+                    "{place} has a label that this version of Cairn must not write (features {bits:#x})"
+                );
+                let error = Error::because(Reason::LabelNewer, words).next("use a newer version");
+                self.stop(Case::Newer, error.at(name), &[Waiver::Wipe]);
+            }
+            self.of_one_machine(name, place, label);
+        }
+        if graphs.len() > 1 {
+            self.stop(Case::Foreign, self.of_several(&graphs), &[Waiver::Wipe]);
+        }
+        self.once_each(labels);
+    }
+
+    /// Names the disks of each of several graphs of one name, and what it takes to have one of them.
+    fn of_several(&self, graphs: &BTreeMap<Uuid, Vec<usize>>) -> Error {
+        let places = |disks: &Vec<usize>| {
+            let places: Vec<_> = disks.iter().map(|n| &*self.disks[*n].place).collect();
+            places.join(", ")
+        };
+        let of = |(graph, disks): (&Uuid, _)| format!("{} of {graph}", places(disks));
+        let without = |graph: &Uuid| {
+            let others = graphs.iter().filter(|(other, _)| *other != graph);
+            let wipe = |n: &usize| format!("--wipe {}", self.disks[*n].name);
+            let wipes: Vec<_> = others.flat_map(|(_, disks)| disks.iter().map(wipe)).collect();
+            format!("{} for {}", wipes.join(" "), &graph.to_string()[..8])
+        };
+        let all: Vec<_> = graphs.iter().map(of).collect();
+        let wipes: Vec<_> = graphs.keys().map(without).collect();
+        let (count, all) = (graphs.len(), all.join("; "));
+        let words =
+            format!("these disks are of {count} graphs, all called {:?}: {all}", self.graph);
+        Error::because(Reason::LabelForeign, words).next(format!(
+            "name the disks of one; or take in those of the others as new ones, and lose what they hold: {}",
+            wipes.join(", or ")
+        ))
+    }
+
+    fn of_one_machine(&mut self, name: &str, place: &str, label: &Label) {
+        let ours = |machine: &Machine| machine.id == self.asked.machine.id;
+        let Some(other) = label.holder.as_ref().filter(|machine| !ours(machine)) else { return };
+        let words = format!("{place} is open on the machine {other}");
+        let next = "stop it there; if that machine is gone for good, --take";
+        let error = Error::because(Reason::LabelHeldByOtherHost, words).next(next).at(name);
+        self.findings.push(Finding::new(Case::HeldByOtherHost, error, &[Waiver::Take]));
+    }
+
+    /// Finds two disks with one label: one of them is a copy, and no label shows which.
+    fn once_each(&mut self, labels: &[(usize, &Label)]) {
+        let mut seen: BTreeMap<Uuid, usize> = BTreeMap::new();
+        for (n, label) in labels {
+            let Some(first) = seen.insert(label.disk, *n) else { continue };
+            let (one, two) = (&self.disks[first].place, &self.disks[*n].place);
+            let words = format!(
+                "{one} and {two} are both disk {:?} of {:?}: one is a copy of the other",
+                label.disk_name, self.graph
+            );
+            let error = Error::because(Reason::LabelDuplicate, words).next("take one away");
+            self.stop(Case::Duplicate, error, &[]);
+        }
+    }
+
+    /// Returns the label that counts, unless there is a split brain.
+    fn newest<'l>(&mut self, labels: &[(usize, &'l Label)]) -> Option<&'l Label> {
+        let labels = || labels.iter().map(|(_, label)| *label);
+        let newest = newest(labels())?;
+        let Some(other) = split_brain(newest, labels()) else { return Some(newest) };
+        let (one, two) = (&newest.disk_name, &other.disk_name);
+        let words = format!(
+            "{one:?} and {two:?} were opened apart, and each says something else of the graph since"
+        );
+        let error = Error::because(Reason::LabelSplitBrain, words);
+        let error = error.next("leave one of them away, and --degraded");
+        self.stop(Case::SplitBrain, error, &[]);
+        None
+    }
+
+    fn by_label(&mut self, labels: &[(usize, &Label)], newest: &Label) {
+        let remembered = match text::disks(&newest.spec) {
+            Ok(remembered) => remembered,
+            Err(error) => {
+                let error = Error::because(Reason::LabelDamaged, error.to_string());
+                return self.stop(Case::Damaged, error, &[]);
+            }
+        };
+        self.binding.graph = Some(newest.graph);
+        self.binding.epoch = newest.epoch;
+        self.binding.spec.clone_from(&newest.spec);
+        self.binding.past.clone_from(&newest.past);
+        for (n, label) in labels {
+            let known = remembered.iter().find(|(_, one)| one.disk == label.disk);
+            match known {
+                Some((name, _)) => self.found(*n, name),
+                None => {
+                    let DiskFacts { name, place, .. } = &self.disks[*n];
+                    let words = format!(
+                        "{place} was disk {:?} of this graph, and is not any more: its other disks say so",
+                        label.disk_name
+                    );
+                    let next = format!("to take it in as a new one, --wipe {name}");
+                    let error = Error::because(Reason::LabelForeign, words).next(next).at(name);
+                    self.stop(Case::Foreign, error, &[Waiver::Wipe]);
+                }
+            }
+        }
+        self.fresh(&remembered);
+        self.kept(&remembered);
+    }
+
+    /// Binds a labelled disk under its name in the label that counts.
+    fn found(&mut self, n: usize, name: &str) {
+        let DiskFacts { name: sought, place, .. } = &self.disks[n];
+        if !self.disks.iter().any(|disk| disk.name == name) {
+            let words = format!(
+                "{place} is disk {name:?} of this graph, and the spec has no labelled disk of that name"
+            );
+            let next = format!("call it {name} again");
+            let error = Error::because(Reason::LabelForgotten, words).next(next).at(sought);
+            return self.stop(Case::Forgotten, error, &[]);
+        }
+        if sought != name {
+            let notice = format!("note: {place} is {name}, by its label; the spec says {sought}");
+            self.binding.notices.push(notice);
+        }
+        self.binding.disks.insert(name.to_owned(), Bound::Labelled(n));
+    }
+
+    /// Whether that place holds a disk that is bound already, perhaps under another name.
+    fn is_bound(&self, n: usize) -> bool {
+        self.binding.disks.values().any(|bound| *bound == Bound::Labelled(n))
+    }
+
+    /// Whether a new label may be written there, as far as the content is concerned.
+    fn is_blank(&self, n: usize, is_known: bool) -> bool {
+        let DiskFacts { name, sight, .. } = &self.disks[n];
+        match sight {
+            Sight::Blank | Sight::Holds(_) | Sight::Wrong(_) => true,
+            Sight::Label(label, _) => {
+                self.is_wiped(name) || label.provisioning && !self.is_bound(n)
+            }
+            // A disk that the graph remembers is not made anew unasked.
+            Sight::ToBeMade => !is_known || self.is_wiped(name),
+            Sight::Missing(_) => false,
+        }
+    }
+
+    /// Binds the disks of the spec that have no label yet, or are not there.
+    fn fresh(&mut self, remembered: &BTreeMap<String, Remembered>) {
+        let all = self.disks;
+        for (n, DiskFacts { name, place, sight, .. }) in all.iter().enumerate() {
+            if self.binding.disks.contains_key(name) {
+                continue;
+            }
+            let known = remembered.get(name);
+            let blank = self.is_blank(n, known.is_some());
+            let known = known.filter(|_| !(blank && self.is_wiped(name)));
+            let bound = match (known, sight) {
+                (None, Sight::Missing(why)) => {
+                    self.stop(Case::Missing, why.clone(), &[]);
+                    continue;
+                }
+                (Some(known), _) => {
+                    if blank {
+                        self.replaced(name, place);
+                    }
+                    Bound::Absent(*known)
+                }
+                (None, _) if blank => Bound::Fresh(n),
+                (None, _) if self.is_judged(name) => continue,
+                (None, _) => {
+                    let words = format!("{place} is another disk of this graph, by its label");
+                    let error = Error::because(Reason::LabelForeign, words).at(name);
+                    self.stop(Case::Foreign, error, &[Waiver::Wipe]);
+                    continue;
+                }
+            };
+            self.binding.disks.insert(name.clone(), bound);
+        }
+    }
+
+    /// Whether the disk of that name is refused already because of its label.
+    fn is_judged(&self, name: &str) -> bool {
+        let stops = |finding: &Finding| finding.case != Case::HeldByOtherHost;
+        self.findings.iter().any(|finding| stops(finding) && finding.place() == Some(name))
+    }
+
+    /// A blank disk is in the place of one that has a label.
+    fn replaced(&mut self, name: &str, place: &str) {
+        let words = format!("{place} is blank, and {name} of this graph has a label");
+        let next = format!(
+            "find that disk, cairn import lists those with a label; if this is it, cairn repair {} --disk \
+             {name}={place} --plan; or take it in its place with --wipe {name}",
+            self.graph
+        );
+        let error = Error::because(Reason::LabelMissing, words).next(next).at(name);
+        let waived_by = &[Waiver::Degraded, Waiver::Wipe];
+        self.findings.push(Finding::new(Case::Replaced, error, waived_by));
+    }
+
+    /// Checks that every disk that the labels name is in the spec.
+    fn kept(&mut self, remembered: &BTreeMap<String, Remembered>) {
+        if self.asked.changes {
+            return;
+        }
+        for name in remembered.keys() {
+            let is_named = self.disks.iter().any(|disk| disk.name == *name);
+            let renamed = self.findings.iter().any(|it| it.case == Case::Forgotten);
+            if !is_named && !renamed {
+                let words = format!(
+                    "{name} is a disk of this graph, its labels say, and the spec does not name it as a labelled one"
+                );
+                let error = Error::because(Reason::LabelForgotten, words).next("put it back");
+                self.stop(Case::Forgotten, error, &[]);
+            }
+        }
+    }
+}

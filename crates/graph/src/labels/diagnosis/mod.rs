@@ -1,0 +1,246 @@
+//! Diagnosis of the labels of a graph. Pure: facts go in, findings come out, each with the decision that waives it.
+//!
+//! | file | contents |
+//! | --- | --- |
+//! | `mod.rs` | facts, findings, and the order of labels |
+//! | `identity.rs` | the disk that each place holds, and findings that keep places from being matched to disks |
+//! | `service.rs` | findings about serving a graph from the disks that were matched |
+
+mod identity;
+mod service;
+
+use std::cmp::Reverse;
+
+use block::seeded::{self, Bug};
+use block::{Error, Reason};
+use meta::{Inspection, Label, Seen, Sought, Wrong};
+
+use super::Opening;
+use crate::spec::Planned;
+
+pub use identity::Binding;
+pub(super) use identity::{Bound, identify};
+pub(super) use service::{BoundDisks, objections_of, serve};
+
+/// Everything that a diagnosis is made of.
+pub struct Facts<'f> {
+    /// Name of the graph.
+    pub graph: &'f str,
+    /// The disks that its spec names.
+    pub disks: &'f [DiskFacts],
+    /// Plan of the graph over these disks; `None` while it is not known which disk is which.
+    pub planned: Option<&'f Planned>,
+}
+
+/// A disk that a spec names, and what was found there, before any decision.
+#[derive(Clone)]
+pub struct DiskFacts {
+    /// Its name in the spec.
+    pub name: String,
+    /// Its place, for people: a path.
+    pub place: String,
+    /// The content of the label areas.
+    pub sight: Sight,
+    /// Bytes of all of it; zero if it is missing.
+    pub size: u64,
+    /// Its block size.
+    pub block_size: u32,
+    /// Whether it may only be read.
+    pub read_only: bool,
+    /// The end that has lost its label, if one has.
+    pub lost: Option<LostLabel>,
+}
+
+/// The content of the label areas of a disk.
+#[derive(Clone)]
+pub enum Sight {
+    /// Nothing that answers, and the error of the system.
+    Missing(Error),
+    /// No file yet, but this start would make it.
+    ToBeMade,
+    /// Zeros at both ends.
+    Blank,
+    /// Bytes of others, in words.
+    Holds(String),
+    /// A label that cannot be used.
+    Wrong(Wrong),
+    /// A label, and in which copies it is.
+    Label(Box<Label>, usize),
+}
+
+/// The end of a disk that has lost the label that it had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LostLabel {
+    /// Another program has written to the front, and maybe to the data behind it.
+    AtFront,
+    /// The disk was cut short and made long again, or another program has written to its end.
+    AtEnd,
+}
+
+/// Something that was found on the disks of a graph.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// The sort of finding.
+    pub case: Case,
+    /// Its reason, the disk or device as its place, its message, and the next step.
+    pub error: Error,
+    /// Whether a start is refused because of it.
+    pub blocks: bool,
+    /// The decisions that waive it. A start with one of them is not refused because of it.
+    pub waived_by: &'static [Waiver],
+}
+
+/// The sort of a finding.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[non_exhaustive]
+pub enum Case {
+    /// `--wipe` of a disk that the spec does not have.
+    UnknownDisk,
+    /// A disk without a label that holds bytes of others.
+    NotBlank,
+    /// A label of a newer version of Cairn.
+    Newer,
+    /// A label, or a spec in a label, that cannot be read.
+    Damaged,
+    /// A disk of another graph, or one that this graph does not have any more.
+    Foreign,
+    /// Two disks with one label.
+    Duplicate,
+    /// A disk that another machine has open.
+    HeldByOtherHost,
+    /// Disks of one graph that were changed independently of each other.
+    SplitBrain,
+    /// A disk or a device that labels name and that the spec does not have.
+    Forgotten,
+    /// A blank disk in the place of one that has a label.
+    Replaced,
+    /// A disk that is not there, and whose bytes are not on others.
+    Missing,
+    /// A disk that is not there, and that the graph can do without.
+    Degraded,
+    /// A disk that has fewer bytes than its label says.
+    Truncated,
+    /// A disk whose label at the end is gone.
+    LostEnd,
+    /// A disk whose label at the front is gone.
+    LostFront,
+    /// A disk from an earlier time.
+    Stale,
+    /// A disk without a label that may only be read.
+    Unwritable,
+    /// A device that does not open without a decision about its data.
+    Undecided,
+}
+
+/// A decision of an operator.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[non_exhaustive]
+pub enum Waiver {
+    /// `--degraded`: the graph goes on without the disks that are not there.
+    Degraded,
+    /// `--take`: the machine that has the disks open is gone for good.
+    Take,
+    /// `--wipe DISK`: the disk is taken in as a new one. It is part of the question, since labels on it do not count then.
+    Wipe,
+    /// `--trust MEMBER`: the bytes of a member count. It is part of the plan.
+    Trust,
+}
+
+/// Returns all findings about the labels in `facts`.
+///
+/// `asked` contains the question: the machine that asks, the disks that it wipes, and whether the spec may leave disks away.
+/// Its waivers, `degraded` and `take`, change no finding: see [`Finding::refuses`].
+pub fn diagnose(facts: &Facts<'_>, asked: &Opening) -> Vec<Finding> {
+    let (binding, mut findings) = identify(facts.graph, facts.disks, asked);
+    if let Some(planned) = facts.planned {
+        let disks = BoundDisks { disks: facts.disks, binding: &binding };
+        findings.extend(serve(disks, planned, asked));
+        findings.extend(objections_of(disks, planned));
+    }
+    findings
+}
+
+impl Finding {
+    fn new(case: Case, error: Error, waived_by: &'static [Waiver]) -> Self {
+        Self { case, error, blocks: true, waived_by }
+    }
+
+    /// Returns a finding that refuses no start.
+    fn note(case: Case, error: Error) -> Self {
+        Self { case, error, blocks: false, waived_by: &[] }
+    }
+
+    /// Whether a start with the waivers of `asked` is refused because of it.
+    pub fn refuses(&self, asked: &Opening) -> bool {
+        let is_waived = |waiver: &Waiver| match waiver {
+            Waiver::Degraded => asked.degraded,
+            Waiver::Take => asked.take,
+            // With them there is another finding, or none.
+            Waiver::Wipe | Waiver::Trust => false,
+        };
+        self.blocks && !self.waived_by.iter().any(is_waived)
+    }
+
+    /// Returns the disk or device that it is about.
+    pub fn place(&self) -> Option<&str> {
+        self.error.place()
+    }
+
+    /// Returns its reason.
+    pub fn reason(&self) -> Option<Reason> {
+        self.error.reason()
+    }
+}
+
+/// Returns the label that counts among those of one graph: the highest epoch, then the highest broadcast, then the smallest
+/// uuid. `None` without a label.
+///
+/// At one epoch all labels have the same spec, or there is a [`split_brain`]. `sequence` counts the updates of one disk, so
+/// it does not compare two.
+pub fn newest<'l>(labels: impl IntoIterator<Item = &'l Label>) -> Option<&'l Label> {
+    labels.into_iter().max_by_key(|label| (label.epoch, label.broadcast, Reverse(label.disk)))
+}
+
+/// Returns a label that has another spec than the label that counts, at the same epoch of the same graph.
+pub fn split_brain<'l>(
+    newest: &Label,
+    labels: impl IntoIterator<Item = &'l Label>,
+) -> Option<&'l Label> {
+    labels.into_iter().find(|label| {
+        let is_same = label.graph == newest.graph && label.epoch == newest.epoch;
+        is_same && label.spec != newest.spec
+    })
+}
+
+impl DiskFacts {
+    /// Returns its label, if that can be read.
+    pub fn label(&self) -> Option<&Label> {
+        match &self.sight {
+            Sight::Label(label, _) => Some(label),
+            _ => None,
+        }
+    }
+}
+
+impl LostLabel {
+    /// Returns the end of a disk that has lost its label, if one has.
+    pub fn of(found: &Inspection) -> Option<Self> {
+        if found.has_lost_its_front() && !seeded::on(Bug::OverwrittenBelieved) {
+            Some(Self::AtFront)
+        } else {
+            found.has_lost_its_end().then_some(Self::AtEnd)
+        }
+    }
+}
+
+impl From<Seen> for Sight {
+    fn from(seen: Seen) -> Self {
+        match seen {
+            Seen::Label(label, number) => Self::Label(label, number),
+            Seen::Wrong(wrong) => Self::Wrong(wrong),
+            Seen::Other(Sought::Blank | Sought::TooSmall(_)) => Self::Blank,
+            Seen::Other(Sought::Holds(what)) => Self::Holds(what.to_string()),
+            Seen::Other(Sought::Unknown) => Self::Holds("bytes of something unknown".to_owned()),
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Findings about serving a graph from the disks that were matched to its labels.
+
+use std::collections::BTreeSet;
+
+use block::seeded::{self, Bug};
+use block::{Error, ErrorKind, Reason};
+use meta::{Area, Label};
+
+use super::{Binding, Bound, Case, DiskFacts, Finding, LostLabel, Waiver};
+use crate::labels::{Opening, objections, objections_without_bytes, older, text};
+use crate::spec::{Planned, Spec};
+
+/// The disks of a graph, and which is which.
+#[derive(Clone, Copy)]
+pub struct BoundDisks<'b> {
+    pub disks: &'b [DiskFacts],
+    pub binding: &'b Binding,
+}
+
+/// Returns all findings about serving `planned` from the disks, but for those of its devices.
+pub fn serve(disks: BoundDisks<'_>, planned: &Planned, asked: &Opening) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = disks.missing(planned).into_iter().collect();
+    findings.extend(disks.overwritten(planned));
+    findings.extend(disks.stale(planned));
+    if !asked.changes {
+        findings.extend(disks.forgotten(planned));
+        findings.extend(disks.moved(planned));
+    }
+    findings.extend(disks.unwritable());
+    findings
+}
+
+/// Returns the findings of devices that do not open without a decision about their data. Where disks are new there is none.
+pub fn objections_of(disks: BoundDisks<'_>, planned: &Planned) -> Vec<Finding> {
+    let bound = &disks.binding.disks;
+    if bound.values().any(|bound| matches!(bound, Bound::Fresh(_))) {
+        return Vec::new();
+    }
+    let objections = objections(planned, |disk| Some((disks.label(disk)?, true))).into_iter();
+    let finding = |(device, error): (&str, Error)| {
+        Finding::new(Case::Undecided, error.within(device), &[Waiver::Trust])
+    };
+    objections.map(finding).collect()
+}
+
+/// Finds the disks of this graph that have lost their ends. Of a disk that does not belong to it, or not any more, only that
+/// is reported: it may be half wiped.
+pub fn truncated(
+    disks: &[DiskFacts],
+    binding: &Binding,
+    findings: &[Finding],
+    asked: &Opening,
+) -> Vec<Finding> {
+    let is_bound = |n| binding.disks.values().any(|bound| *bound == Bound::Labelled(n));
+    let is_judged = |disk: &DiskFacts| {
+        let mut others = findings.iter().filter(|it| it.case != Case::HeldByOtherHost);
+        others.any(|finding| finding.place() == Some(&disk.name))
+    };
+    let none_is_bound = binding.disks.is_empty();
+    let truncated = disks.iter().enumerate().filter_map(|(n, disk)| {
+        let finding = cut_short(disk).filter(|_| !is_judged(disk))?;
+        let counts = is_bound(n) || none_is_bound && !asked.wipe.contains(&disk.name);
+        counts.then_some(finding)
+    });
+    truncated.collect()
+}
+
+/// Returns the finding about a disk that has lost its end since it was labelled, and may be as long again: its bytes there
+/// are not those that its device has written.
+pub fn cut_short(disk: &DiskFacts) -> Option<Finding> {
+    let label = disk.label()?;
+    let needed = Area::Back(label.data_bytes).range().end();
+    let DiskFacts { name, place, size, .. } = disk;
+    if needed > *size {
+        let words = format!(
+            "{place} has {size} bytes, and had {needed} when it was labelled: what was behind is lost"
+        );
+        let next = format!(
+            "if other disks have its data, make it that large again, and --wipe {name} has it copied anew; else bring \
+             it back from a copy of it"
+        );
+        let error = Error::because(Reason::LabelDamaged, words).next(next).at(name);
+        Some(Finding::new(Case::Truncated, error, &[]))
+    } else if disk.lost == Some(LostLabel::AtEnd) {
+        let words = format!(
+            "the end of {place} is not what was written there: it was cut short and made long again, or another \
+             program has written there"
+        );
+        let next = format!("cairn repair {} --plan says what can be done", label.graph_name);
+        let error = Error::because(Reason::LabelDamaged, words).next(next).at(name);
+        Some(Finding::new(Case::LostEnd, error, &[]))
+    } else {
+        None
+    }
+}
+
+impl<'b> BoundDisks<'b> {
+    /// Returns the facts about a disk that is bound by its label.
+    fn labelled(self, name: &str) -> Option<&'b DiskFacts> {
+        match self.binding.disks.get(name)? {
+            Bound::Labelled(n) => Some(&self.disks[*n]),
+            Bound::Fresh(_) | Bound::Absent(_) => None,
+        }
+    }
+
+    fn label(self, name: &str) -> Option<&'b Label> {
+        self.labelled(name)?.label()
+    }
+
+    /// Returns the names of the disks that are bound in that way.
+    fn names(self, is_it: impl Fn(&Bound) -> bool) -> Vec<&'b str> {
+        let bound = self.binding.disks.iter().filter(|(_, bound)| is_it(bound));
+        bound.map(|(name, _)| name.as_str()).collect()
+    }
+
+    /// Finds what cannot be served for want of disks, or only by an explicit decision.
+    fn missing(self, planned: &Planned) -> Option<Finding> {
+        let missing = self.names(|bound| matches!(bound, Bound::Absent(_)));
+        if missing.is_empty() {
+            return None;
+        }
+        let lost = planned.lost_without(&missing).join(", ");
+        let (missing, graph) = (missing.join(", "), &planned.name);
+        if !lost.is_empty() {
+            let words =
+                format!("{missing} of {graph:?} not found, and {lost} cannot be served without");
+            let error = Error::because(Reason::LabelMissing, words).next("bring it back");
+            return Some(Finding::new(Case::Missing, error, &[]));
+        }
+        let error = self.degradable(planned, &missing);
+        Some(Finding::new(Case::Degraded, error, &[Waiver::Degraded]))
+    }
+
+    /// Whether the graph can go on without disks that its devices can lack: the states in the other labels decide.
+    fn degradable(self, planned: &Planned, missing: &str) -> Error {
+        let graph = &planned.name;
+        let Some(objection) = objections_of(self, planned).into_iter().next() else {
+            let words =
+                format!("{missing} of {graph:?} not found; all data are on the other disks");
+            return Error::because(Reason::LabelDegraded, words)
+                .next("bring it back, or --degraded to go on without");
+        };
+        let objection = objection.error;
+        let device = objection.place().unwrap_or_default();
+        let words = format!("{missing} of {graph:?} not found: {device}: {}", objection.message());
+        let error = Error::because(Reason::LabelMissing, words);
+        match objection.next_step() {
+            Some(next) => error.next(next),
+            None => error,
+        }
+    }
+
+    /// Returns the names of the bound disks whose label at the front is gone.
+    pub fn overwritten_names(self) -> BTreeSet<&'b str> {
+        let names = self.binding.disks.keys().map(String::as_str);
+        let is_it = |name: &&str| {
+            self.labelled(name).is_some_and(|disk| disk.lost == Some(LostLabel::AtFront))
+        };
+        names.filter(is_it).collect()
+    }
+
+    /// Finds the overwritten disks. A start is refused for those whose bytes are on no other disk, or whose copies miss
+    /// writes.
+    fn overwritten(self, planned: &Planned) -> Vec<Finding> {
+        let names = self.overwritten_names();
+        if names.is_empty() {
+            return Vec::new();
+        }
+        let objections = objections_without_bytes(planned, |disk| self.label(disk), &names);
+        let objecting: BTreeSet<String> =
+            objections.into_iter().flat_map(|(device, _)| planned.beneath(device)).collect();
+        let is_refused =
+            |name: &str| objecting.contains(name) || self.is_nowhere_else(planned, name, &names);
+        let finding = |name: &&str| {
+            let error = overwritten(self.labelled(name)?)?;
+            Some(match is_refused(name) {
+                true => Finding::new(Case::LostFront, error, &[]),
+                false => Finding::note(Case::LostFront, error),
+            })
+        };
+        names.iter().filter_map(finding).collect()
+    }
+
+    /// Whether some bytes of a disk are on no other disk than those that are new, absent or `overwritten`.
+    fn is_nowhere_else(self, planned: &Planned, name: &str, overwritten: &BTreeSet<&str>) -> bool {
+        let mut without = self.names(|bound| !matches!(bound, Bound::Labelled(_)));
+        without.extend(overwritten);
+        let others: Vec<&str> = without.iter().copied().filter(|other| *other != name).collect();
+        let anyway = planned.only_on(&others);
+        planned.only_on(&without).iter().any(|shows| !anyway.contains(shows))
+    }
+
+    /// Returns the names of the bound disks that are as they were at an earlier time.
+    pub fn stale_names(self) -> Vec<&'b str> {
+        let labels = self.binding.disks.keys().filter_map(|name| self.label(name));
+        let stale = older(labels);
+        let names = self.binding.disks.keys().map(String::as_str);
+        let is_it = |name: &&str| self.label(name).is_some_and(|label| stale.contains(&label.disk));
+        names.filter(is_it).collect()
+    }
+
+    /// Finds the disks that are as they were at an earlier time. A start is refused if their data are on no other: exports
+    /// would show bytes of different times.
+    fn stale(self, planned: &Planned) -> Vec<Finding> {
+        let names = self.stale_names();
+        let (lost, graph) = (planned.lost_without(&names).join(", "), &planned.name);
+        let finding = |name: &&str| {
+            if lost.is_empty() {
+                let words = "is older than the other disks: they were in use since, without it";
+                let error = Error::because(Reason::LabelStale, words);
+                let error = error.next("its next start copies what it has missed").at(name);
+                return Finding::note(Case::Stale, error);
+            }
+            let words = format!(
+                "is older than the other disks of {graph:?}: they were in use since, without it, and {lost} would \
+                 show bytes of different times"
+            );
+            let next = format!(
+                "bring back the disk as it was last; or if its bytes are meant, from a backup: cairn repair {graph} \
+                 --disk {name}=PATH --trust {name} --plan"
+            );
+            let error = Error::because(Reason::LabelStale, words).next(next).at(name);
+            Finding::new(Case::Stale, error, &[])
+        };
+        names.iter().map(finding).collect()
+    }
+
+    fn spec_before(self) -> Spec {
+        Spec::parse(&self.binding.spec, "label", &|_| None)
+    }
+
+    /// Finds devices that have a state on these disks and that the spec does not have any more.
+    fn forgotten(self, planned: &Planned) -> Vec<Finding> {
+        let before = self.spec_before();
+        let labels = self.disks.iter().filter_map(DiskFacts::label);
+        let kept: BTreeSet<&String> = labels.flat_map(|label| label.cells.keys()).collect();
+        let is_there = |name: &&String| {
+            planned.nodes.iter().any(|node| node.name == **name && text::keeps(node))
+        };
+        let gone =
+            kept.into_iter().filter(|name| before.has(name) && !is_there(name)).map(|name| {
+                let words = format!(
+                    "{name:?} keeps what it knows of its data on these disks, and the spec has no such device"
+                );
+                let error = Error::because(Reason::LabelForgotten, words)
+                    .next("put it back under that name and kind");
+                Finding::new(Case::Forgotten, error, &[])
+            });
+        gone.collect()
+    }
+
+    /// Finds migrations that a start would begin although an export shows their target already, as the labels say. A change
+    /// of a running graph compares what exports show.
+    fn moved(self, planned: &Planned) -> Vec<Finding> {
+        if seeded::on(Bug::MigrationRepeated) {
+            return Vec::new();
+        }
+        let before = self.spec_before();
+        let name = |index: usize| &planned.nodes[planned.through(index)].name;
+        let begun = planned
+            .nodes
+            .iter()
+            .filter(|node| node.kind.capabilities.moves.is_some() && !before.has(&node.name));
+        let findings = begun.filter_map(|node| {
+            let [from, to] = node.lowers[..] else { return None };
+            let (from, to, moves) = (name(from), name(to), &node.name);
+            let shown_by = before.shown_by(to, from)?;
+            let words = format!(
+                "{moves} would move the bytes of {from} to {to}, and the labels say that {shown_by} shows {to} \
+                 already: this spec is from before the end of a migration"
+            );
+            let next = format!("take {moves} out of the spec, and put on {to} what is on it");
+            let error = Error::because(Reason::LabelForgotten, words).next(next).at(moves);
+            Some(Finding::new(Case::Forgotten, error, &[]))
+        });
+        findings.collect()
+    }
+
+    /// Finds disks that get a label and may not be written.
+    fn unwritable(self) -> Vec<Finding> {
+        let fresh = self.binding.disks.iter().filter_map(|(name, bound)| match bound {
+            Bound::Fresh(n) => Some((name, &self.disks[*n])),
+            Bound::Labelled(_) | Bound::Absent(_) => None,
+        });
+        let read_only = fresh.filter(|(_, disk)| disk.read_only);
+        let finding = |(name, disk): (&String, &DiskFacts)| {
+            let words = format!("{} has no label yet, and is read-only", disk.place);
+            let error = Error::new(ErrorKind::ReadOnly, words).at(name);
+            Finding::new(Case::Unwritable, error, &[])
+        };
+        read_only.map(finding).collect()
+    }
+}
+
+/// Returns the error about a disk whose label at the front is gone while the one at the back is whole.
+fn overwritten(disk: &DiskFacts) -> Option<Error> {
+    let (label, DiskFacts { name, place, .. }) = (disk.label()?, disk);
+    let words = format!(
+        "the front of {place} is not what was written there: another program has written there, and maybe to its data"
+    );
+    let next = format!("cairn repair {} --plan says what can be done", label.graph_name);
+    Some(Error::because(Reason::LabelDamaged, words).next(next).at(name))
+}

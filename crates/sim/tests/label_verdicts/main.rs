@@ -1,0 +1,270 @@
+//! The verdicts on sets of up to three labelled disks, recorded as reasons: what a start is refused for, or which disk is
+//! which in it. A change of a verdict is a change of `start.txt`.
+
+#![allow(clippy::disallowed_methods, reason = "it reads and writes the recording")]
+
+mod sets;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use block::{Env, Error, Reason};
+use engine::Engine;
+use graph::labels::{DiskFacts, Facts, Finding, Opening, Survey, compare_verdicts, diagnose};
+use graph::spec::{Planned, Spec};
+use meta::Machine;
+use sets::{BESIDE, FEW, STATES, State};
+use sim::SimWorld;
+
+/// Decisions of an operator at a start.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Flag {
+    None,
+    Degraded,
+    Take,
+    Wipe(usize),
+    Trust(usize),
+    Change,
+}
+
+impl Flag {
+    fn name(self) -> String {
+        match self {
+            Self::None => "no flag".to_owned(),
+            Self::Degraded => "--degraded".to_owned(),
+            Self::Take => "--take".to_owned(),
+            Self::Wipe(n) => format!("--wipe {}", sets::DISKS[n]),
+            Self::Trust(n) => format!("--trust {}", sets::DISKS[n]),
+            Self::Change => "a change of the running graph".to_owned(),
+        }
+    }
+
+    fn opening(self) -> Opening {
+        let wipe = match self {
+            Self::Wipe(n) => vec![sets::DISKS[n].to_owned()],
+            _ => Vec::new(),
+        };
+        Opening {
+            machine: Machine::new("here", sets::HERE),
+            degraded: matches!(self, Self::Degraded | Self::Change),
+            wipe,
+            replaced: Vec::new(),
+            grow: BTreeMap::new(),
+            take: self == Self::Take,
+            changes: self == Self::Change,
+        }
+    }
+}
+
+/// The world in which plans are made.
+struct Judge {
+    world: SimWorld,
+    env: Env,
+    engine: Engine,
+}
+
+impl Judge {
+    fn new() -> Self {
+        compare_verdicts();
+        let world = SimWorld::new(1);
+        let env = world.env();
+        let engine = Engine::new(env.pool());
+        Self { world, env, engine }
+    }
+
+    /// Returns the plan of the graph over the disks of a survey.
+    fn plan(&self, spec: &Spec, survey: &Survey) -> Option<Planned> {
+        let found = survey.facts();
+        let planned = spec.plan_over(kinds::REGISTRY, &self.env, &found);
+        self.world.block_on(planned).expect("a plan waits for nothing").ok()
+    }
+
+    /// Whether a start is refused, and the findings that a diagnosis without its waivers has.
+    fn refused(&self, states: &[State], asked: &Opening) -> (bool, Vec<Finding>) {
+        let spec = Spec::parse(&sets::spec(states.len()), "g.toml", &|_| None);
+        let disks = facts(states);
+        let survey = |opening| {
+            let (env, engine) = (&self.env, &self.engine);
+            Survey::of(&spec, kinds::REGISTRY, env, engine, opening, disks.clone())
+        };
+        let all_waived = survey(Opening { degraded: true, take: true, ..asked.clone() });
+        let planned = match all_waived.refusals() {
+            [] => self.plan(&spec, &all_waived),
+            _ => None,
+        };
+        let question = Opening { degraded: false, take: false, ..asked.clone() };
+        let facts = Facts { graph: "g", disks: &disks, planned: planned.as_ref() };
+        let (start, findings) = (survey(asked.clone()), diagnose(&facts, &question));
+        let is_refused = match &planned {
+            Some(planned) => !start.refusals().is_empty() || !start.foreseen(planned).is_empty(),
+            None => !start.refusals().is_empty(),
+        };
+        (is_refused, findings)
+    }
+
+    /// Returns the verdict of a start: which disk is which, or the reasons of its refusal.
+    fn start(&self, states: &[State], flag: Flag) -> String {
+        let mut spec = Spec::parse(&sets::spec(states.len()), "g.toml", &|_| None);
+        if let Flag::Trust(n) = flag {
+            spec.trust(sets::DISKS[n], kinds::REGISTRY).expect("it is a member of the mirror");
+        }
+        let (env, engine) = (&self.env, &self.engine);
+        let survey = Survey::of(&spec, kinds::REGISTRY, env, engine, flag.opening(), facts(states));
+        if !survey.refusals().is_empty() {
+            return reasons(survey.refusals());
+        }
+        let Some(planned) = self.plan(&spec, &survey) else { return "no plan".to_owned() };
+        let refusals = survey.foreseen(&planned);
+        if !refusals.is_empty() {
+            return reasons(&refusals);
+        }
+        let verbs = survey.glimpses();
+        format!("up: {}", verbs.iter().map(|one| one.verb).collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// Returns the facts about a set of disks.
+fn facts(states: &[State]) -> Vec<DiskFacts> {
+    let states_of = states.iter().enumerate();
+    states_of.map(|(n, state)| sets::facts(n, states.len(), *state)).collect()
+}
+
+/// Returns the reasons of errors, each once for each disk or device, in order.
+fn reasons(errors: &[Error]) -> String {
+    let reason = |error: &Error| {
+        let code = match error.reason() {
+            Some(reason) => reason.code().to_owned(),
+            None => format!("{:?}", error.kind()),
+        };
+        match error.place() {
+            Some(place) => format!("{code} {place}"),
+            None => code,
+        }
+    };
+    errors.iter().map(reason).collect::<Vec<_>>().join(", ")
+}
+
+/// A recording: tables of two letters for each verdict, and what the letters mean.
+#[derive(Default)]
+struct Recording {
+    letters: BTreeMap<String, String>,
+    verdicts: Vec<String>,
+    tables: String,
+}
+
+impl Recording {
+    fn letters(&mut self, verdict: String) -> String {
+        if let Some(letters) = self.letters.get(&verdict) {
+            return letters.clone();
+        }
+        let n = self.verdicts.len() as u8;
+        let letters = [b'a' + n / 26, b'a' + n % 26].map(char::from).iter().collect::<String>();
+        self.letters.insert(verdict.clone(), letters.clone());
+        self.verdicts.push(verdict);
+        letters
+    }
+
+    /// Adds a table with a row for each of `rows` and a column for each of `columns`.
+    fn table<C: Copy>(
+        &mut self,
+        title: &str,
+        rows: &[State],
+        columns: &[C],
+        verdict: impl Fn(State, C) -> String,
+    ) {
+        let _ = writeln!(self.tables, "\n{title}");
+        for row in rows {
+            let cells: Vec<_> =
+                columns.iter().map(|column| self.letters(verdict(*row, *column))).collect();
+            let _ = writeln!(self.tables, "{:14}  {}", sets::name(*row), cells.join(" "));
+        }
+    }
+
+    fn text(self) -> String {
+        let letters = self.verdicts.iter().map(|verdict| (&self.letters[verdict], verdict));
+        let legend: String =
+            letters.map(|(letters, verdict)| format!("{letters}  {verdict}\n")).collect();
+        format!("{}\n{legend}", self.tables.trim_start())
+    }
+}
+
+/// Compares a recording with the file of that name; `UPDATE=1` writes the file.
+fn compare(name: &str, recording: Recording) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/label_verdicts").join(name);
+    let is = recording.text();
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, &is).expect("the recording can be written");
+    }
+    let was = std::fs::read_to_string(&path).unwrap_or_default();
+    let differs = was.lines().zip(is.lines()).find(|(was, is)| was != is);
+    assert!(
+        was == is,
+        "{name}: a verdict has changed, first {differs:?}; see what UPDATE=1 writes"
+    );
+}
+
+#[test]
+fn start_verdicts_are_as_recorded() {
+    let (judge, mut recording) = (Judge::new(), Recording::default());
+    let all: Vec<State> = STATES.iter().map(|(state, _)| *state).collect();
+    let flags = [
+        Flag::None,
+        Flag::Degraded,
+        Flag::Take,
+        Flag::Wipe(0),
+        Flag::Wipe(1),
+        Flag::Trust(0),
+        Flag::Trust(1),
+        Flag::Change,
+    ];
+    let alone = [Flag::None, Flag::Degraded, Flag::Take, Flag::Wipe(0), Flag::Change];
+    let names: Vec<_> = alone.iter().map(|flag| flag.name()).collect();
+    recording.table(&format!("one disk: {}", names.join("; ")), &all, &alone, |a, flag| {
+        judge.start(&[a], flag)
+    });
+    for flag in flags {
+        let title = format!("a mirror of a (rows) and b (columns), {}", flag.name());
+        let states = match flag {
+            Flag::None | Flag::Degraded => &all[..],
+            _ => &FEW,
+        };
+        recording.table(&title, states, states, |a, b| judge.start(&[a, b], flag));
+    }
+    for flag in [Flag::None, Flag::Degraded] {
+        for c in BESIDE {
+            let title = format!(
+                "a mirror of a (rows) and b (columns), and c {}, {}",
+                sets::name(c),
+                flag.name()
+            );
+            recording.table(&title, &FEW, &FEW, |a, b| judge.start(&[a, b, c], flag));
+        }
+    }
+    compare("start.txt", recording);
+}
+
+#[test]
+fn reasons_of_the_recording_are_registered() {
+    let recorded = include_str!("start.txt");
+    let codes = recorded.split([' ', ',', '\n']).filter(|word| word.contains("label."));
+    for code in codes.collect::<std::collections::BTreeSet<_>>() {
+        assert!(Reason::find(code).is_some(), "{code}");
+    }
+}
+
+#[test]
+fn start_is_refused_exactly_if_finding_is_not_waived() {
+    let judge = Judge::new();
+    for a in FEW {
+        for b in FEW {
+            for (degraded, take) in [(false, false), (true, false), (false, true), (true, true)] {
+                let asked = Opening { degraded, take, ..Flag::None.opening() };
+                let (is_refused, findings) = judge.refused(&[a, b], &asked);
+                let refuses = findings.iter().any(|finding| finding.refuses(&asked));
+                let set = format!("{a:?} and {b:?}, degraded {degraded}, take {take}");
+                assert_eq!(is_refused, refuses, "{set}: {findings:?}");
+            }
+        }
+    }
+}
