@@ -28,8 +28,8 @@ pub trait StateStore {
     /// nothing.
     fn handed_over(&self) -> Handover;
 
-    /// Until it is sure that the device stays. One that is made by a change of a running graph may be taken
-    /// back: it does nothing below before that would be in the way of those that come back.
+    /// Waits until the change that makes the device is committed; a start commits at once. A change may be undone, and a
+    /// mirror below that it makes cannot durably mark dirty regions: before the commit a device writes nothing below.
     fn committed(&self) -> LocalFuture<()>;
 
     /// Whether that is sure already. Before it is, what is written gets onto the disks only with the news of

@@ -16,7 +16,7 @@ use meta::alloc::Spot;
 
 use super::blocks::WINDOW;
 use super::layout::Layout;
-use super::opening::{Map, Opening};
+use super::opening::{Access, Map, Opening};
 use super::packer::Packing;
 use super::record::Record;
 
@@ -145,7 +145,7 @@ impl Inner {
                 uuid
             }
         };
-        let map = self.opening.open(uuid).await?;
+        let map = self.opening.open(uuid, Access::Full).await?;
         self.taken.set(map.blocks.taken().await?);
         let first = self.map.set(map);
         assert!(first.is_ok(), "it is opened once");
@@ -155,11 +155,24 @@ impl Inner {
         Ok(())
     }
 
-    /// Does that when it is sure that the device stays: a change may be taken back, and then what is there
-    /// has to be what it was.
+    /// Reads the vault of `record`, and writes nothing. A change that cannot open it fails before the commit and is undone.
+    ///
+    /// # Errors
+    /// As [`Inner::open`].
+    pub async fn preview(&self, record: &Record) -> Result<()> {
+        if let Some(uuid) = record.vault {
+            let map = self.opening.open(uuid, Access::ReadOnly).await?;
+            self.taken.set(map.blocks.taken().await?);
+        }
+        Ok(())
+    }
+
+    /// Opens the vault once the change that makes this device is committed. A change may be undone, and the bytes below
+    /// must then be the same. A vault writes whenever it is opened, and a mirror below that the same change makes cannot
+    /// durably mark a dirty region before.
     pub fn open_later(self: &Rc<Self>, record: Record) {
         let inner = self.clone();
-        self.tasks.spawn("a new map of blocks", async move {
+        self.tasks.spawn("a map of blocks", async move {
             let gone = inner.tasks.changed().until(|| inner.tasks.is_closing());
             if first(inner.opening.kept.committed(), gone).await.is_some() {
                 // Whoever asks for something is told.

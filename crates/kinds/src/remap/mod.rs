@@ -316,10 +316,11 @@ async fn open(
         speed: given.size(&SPEED),
     };
     let device = Remap::new(making, record.paused)?;
-    if record.vault.is_none() && !kept.is_committed() {
-        device.inner.open_later(record);
-    } else {
+    if kept.is_committed() {
         device.inner.open(record).await?;
+    } else {
+        device.inner.preview(&record).await?;
+        device.inner.open_later(record);
     }
     Ok(device)
 }

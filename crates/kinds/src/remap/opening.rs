@@ -38,6 +38,15 @@ pub struct Opening {
     pub read_only: bool,
 }
 
+/// How a vault is opened.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Nothing is written.
+    ReadOnly,
+    /// As the lowers permit.
+    Full,
+}
+
 /// The vault of a device, and what it has in it.
 pub struct Map {
     pub vault: Vault,
@@ -108,7 +117,7 @@ impl Opening {
         let log_bytes = Some(log_bytes(layout.blocks));
         let shape = Shape { log_bytes, objects: OBJECTS, bytes: Some(self.vault_bytes) };
         let made = Vault::format(&self.env, std::slice::from_ref(&self.meta), shape).await?;
-        let vault = self.vault(made).await?;
+        let vault = self.vault(made, Access::Full).await?;
         let mut transaction = vault.begin();
         Allocator::create(&mut transaction, OWNER, ROLE, layout.blocks, layout.places)?;
         vault.commit(transaction).await?;
@@ -120,8 +129,8 @@ impl Opening {
     ///
     /// # Errors
     /// `Corrupt` if it is gone, and what else the vault says.
-    pub async fn open(&self, uuid: Uuid) -> Result<Map> {
-        let vault = self.vault(uuid).await.map_err(|error| match error.kind() {
+    pub async fn open(&self, uuid: Uuid, access: Access) -> Result<Map> {
+        let vault = self.vault(uuid, access).await.map_err(|error| match error.kind() {
             ErrorKind::NotFound => {
                 let words = format!(
                     "what says where blocks are is gone from {}: the labels tell that it was there. \
@@ -136,10 +145,10 @@ impl Opening {
         Ok(Map { vault, blocks })
     }
 
-    async fn vault(&self, uuid: Uuid) -> Result<Vault> {
+    async fn vault(&self, uuid: Uuid, access: Access) -> Result<Vault> {
         let options = Options {
             cache_bytes: self.cache_bytes,
-            read_only: self.read_only,
+            read_only: self.read_only || access == Access::ReadOnly,
             may_degrade: false,
             vault: Some(uuid),
         };

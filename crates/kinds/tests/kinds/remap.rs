@@ -383,6 +383,42 @@ fn a_map_that_is_gone_is_damage_and_no_new_device() {
     assert_eq!(life.report().health, block::Health::Failed);
 }
 
+/// The change may be undone, and a mirror below could not mark the dirty regions yet.
+#[test]
+fn remap_writes_nothing_below_before_its_change_is_committed() {
+    let mut bench = Bench::new(1, 2, 40);
+    let life = bench.start();
+    bench.write(&life, 0, BLOCK, 0x11).unwrap();
+    let places = life.places();
+    drop(life);
+    bench.power_cut(CutPolicy::KeepAll);
+    bench.shelf.hold_back();
+    let bytes = |bench: &Bench| bench.disks.iter().map(|disk| disk.peek(range(0, DISK))).collect();
+    let before: Vec<Vec<u8>> = bytes(&bench);
+    let life = bench.start();
+    bench.pass(Duration::from_secs(1));
+    let after: Vec<Vec<u8>> = bytes(&bench);
+    assert!(before == after, "the opening wrote to a disk before the commit");
+    assert_eq!(life.places(), places);
+    bench.shelf.release();
+    assert_eq!(bench.read(&life, 0, BLOCK).unwrap(), [0x11; BLOCK as usize]);
+    let opened: Vec<Vec<u8>> = bytes(&bench);
+    assert!(opened != before, "the vault is open for writing after the commit");
+}
+
+/// A committed change cannot be undone any more.
+#[test]
+fn remap_fails_its_change_before_the_commit_if_the_map_is_gone() {
+    let mut bench = Bench::new(1, 2, 40);
+    drop(bench.start());
+    bench.power_cut(CutPolicy::KeepAll);
+    let blank = SimDisk::new(&bench.world, 9, DiskConfig::new(DISK, Profile::Native512)).image();
+    bench.disks[1].put_back(&blank);
+    bench.shelf.hold_back();
+    let error = bench.try_start().err().expect("there is no map");
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+}
+
 #[test]
 fn what_it_was_made_with_stays() {
     let mut bench = Bench::new(1, 1, 40);
