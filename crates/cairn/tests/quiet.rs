@@ -36,7 +36,7 @@ s12 = { kind = "stripe", on = ["p1", "p2"] }
 all = { kind = "concat", on = ["s12", "p3"] }
 seen = { kind = "pass", on = "all" }
 slow = { kind = "limit", on = "seen", iops = 10000000 }
-fast = { kind = "pass", on = "slow", mode = "device" }
+fast = { kind = "delay", on = "slow", time = "0s" }
 pair = { kind = "mirror", on = ["f1", "f2"] }
 twin = { kind = "mirror", on = ["f3", "f4"] }
 both = { kind = "stripe", on = ["pair", "twin"] }
