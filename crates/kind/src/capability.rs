@@ -1,6 +1,6 @@
 //! Facts about a kind that code outside of it asks for. The name of a kind is for people alone.
 
-use crate::{Bytes, Effect, Kind, Lowers, Maker, OptionSpec, Scope, ValueType};
+use crate::{Bytes, Effect, Kind, Lowers, OptionSpec, Scope, ValueType};
 
 /// Facts about a kind beyond its options and its maker.
 #[derive(Clone, Copy)]
@@ -80,10 +80,5 @@ impl Kind {
     /// Returns whether each byte of a device is made of the byte at its place below, and is another one.
     pub fn transforms(&self) -> bool {
         self.maker.bytes() == Bytes::Transformed
-    }
-
-    /// Returns whether a device keeps a state in the labels beneath it.
-    pub fn keeps_state(&self) -> bool {
-        matches!(self.maker, Maker::Stateful { .. })
     }
 }

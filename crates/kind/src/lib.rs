@@ -55,7 +55,7 @@ pub struct OptionSpec {
     pub value: ValueType,
     /// Whether it must be there.
     pub required: bool,
-    /// What another value of it changes.
+    /// Difference that another value makes.
     pub effect: Effect,
     /// Where its value is kept.
     pub scope: Scope,

@@ -175,7 +175,7 @@ impl Inner {
         self.tasks.spawn("a map of blocks", async move {
             let gone = inner.tasks.changed().until(|| inner.tasks.is_closing());
             if first(inner.opening.kept.committed(), gone).await.is_some() {
-                // Whoever asks for something is told.
+                // Requests wait for the map, and get the error.
                 let _ = inner.open(record).await;
             }
         });

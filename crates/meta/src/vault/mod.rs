@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `geometry.rs` | where everything lies in a copy |
 //! | `superblock.rs`, `record.rs`, `page.rs`, `entry.rs` | the bytes, as `docs/formats/vault.md` has them |
-//! | `replicas.rs` | the copies: who is current, and who is told |
+//! | `replicas.rs` | the copies: which are current, and which get a record |
 //! | `cache.rs`, `tree.rs` | pages in memory, pages on demand |
 //! | `directory.rs` | which objects there are, which pages are free |
 //! | `transaction.rs`, `commit.rs` | changes, and how they become durable |

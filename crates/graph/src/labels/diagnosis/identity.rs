@@ -174,7 +174,7 @@ impl<'i> Identity<'i> {
         self.once_each(labels);
     }
 
-    /// Names the disks of each of several graphs of one name, and what it takes to have one of them.
+    /// Names the disks of each of several graphs of one name, and the way to select one of them.
     fn of_several(&self, graphs: &BTreeMap<Uuid, Vec<usize>>) -> Error {
         let places = |disks: &Vec<usize>| {
             let places: Vec<_> = disks.iter().map(|n| &*self.disks[*n].place).collect();
