@@ -129,6 +129,8 @@ pub enum Bug {
     FlushBeside,
     /// 86 a mirror that is made anew forgets the states that were sent before
     SentForgotten,
+    /// 96 a member copied as a whole proves what its former bytes had
+    RefilledProves,
     /// 91 a change reaches disks without its states together with those that have them
     StatelessEarly,
     /// 87 a change is undone on the disks that it removes before any other disk
@@ -151,7 +153,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them, by their numbers.
-    pub const ALL: [(&str, Self); 70] = [
+    pub const ALL: [(&str, Self); 71] = [
         ("02a", Self::FlushFirstChild),
         ("02b", Self::FlushFirstMember),
         ("04", Self::FlushRetried),
@@ -214,6 +216,7 @@ impl Bug {
         ("85", Self::FlushBeside),
         ("86", Self::SentForgotten),
         ("87", Self::UndoneOnRemovedFirst),
+        ("96", Self::RefilledProves),
         ("91", Self::StatelessEarly),
         ("88", Self::MigrationRepeated),
         ("89", Self::MoveMendedUnrecorded),

@@ -40,6 +40,8 @@ pub struct Decision {
     pub missing: Vec<Bitmap>,
     /// What is known to be on each member, and what was last sent there.
     pub known: Vec<(Generation, Generation)>,
+    /// Whether each of them was copied as a whole while another one is away: [`Known::refilled`].
+    pub refilled: Vec<bool>,
     /// The highest change so far.
     pub events: u64,
     /// What is known of scrubs.
@@ -73,6 +75,7 @@ impl Members<'_> {
             standings,
             missing,
             known: (0..self.names.len()).map(generation).collect(),
+            refilled: self.refilled(newest, &records, word),
             events: newest.generation.events,
             scrubbed: newest.scrubbed_of(&self.regions),
         })
@@ -106,6 +109,7 @@ impl Members<'_> {
             standings: (0..count).map(standing).collect(),
             missing: (0..count).map(missing).collect(),
             known: vec![(Generation::default(), Generation::default()); count],
+            refilled: vec![false; count],
             events: 0,
             scrubbed: Scrubbed::default(),
         })
@@ -182,15 +186,23 @@ impl Members<'_> {
             // Who comes back is asked itself.
             return map;
         }
-        let Some(own) = own.filter(|own| found.everywhere && known.should_have(own.generation))
-        else {
-            return self.everything();
-        };
+        let Some(own) = self.counting(n, newest, own) else { return self.everything() };
         map.unite(&says(own, &own.active));
         if let Some(itself) = own.member(self.names[n]) {
             map.unite(&says(own, &itself.missing));
         }
         map
+    }
+
+    /// The state that a member has itself, if all of its disks have it and the newest expects it there.
+    fn counting<'r>(
+        &self,
+        n: usize,
+        newest: &Record,
+        own: Option<&'r Record>,
+    ) -> Option<&'r Record> {
+        let known = newest.member(self.names[n])?;
+        own.filter(|own| self.found[n].everywhere && known.should_have(own.generation))
     }
 
     fn everything(&self) -> Bitmap {
@@ -300,8 +312,7 @@ impl Members<'_> {
     /// Whether a member may have answered requests that those in sync by the newest state do not have.
     ///
     /// It has not if its state came before the newest, or if the newest knows of a later state on it: then it is an older
-    /// image. Nor has it if another member has all that it answered: one that its state says is in sync, and that is so by
-    /// the newest state, or was so by its own state, from which the newest comes.
+    /// image. Nor has it if another member proves so, as in [`Members::shows_unanswered`].
     fn is_apart(&self, n: usize, newest: &Record, records: &[Option<Record>]) -> bool {
         let Some(own) = &records[n] else { return false };
         if own == newest {
@@ -312,20 +323,51 @@ impl Members<'_> {
         {
             return false;
         }
-        let vouches = |other: usize| {
-            let name = self.names[other];
-            let in_sync = |record: &Record| {
-                record.member(name).is_some_and(|it| it.standing == MemberState::InSync)
-            };
-            let (Some(theirs), Some(thought)) = (&records[other], own.member(name)) else {
-                return false;
-            };
-            let leads_on =
-                newest.member(name).is_some_and(|known| known.may_have(theirs.generation));
-            let counts = in_sync(newest) || in_sync(theirs) && leads_on;
-            counts && in_sync(own) && theirs.generation.events >= thought.known.events
+        !(0..records.len())
+            .any(|other| other != n && self.shows_unanswered(other, n, newest, own, records))
+    }
+
+    /// Whether a member proves that no request was answered by a state that is only on member `n`, and by those before it
+    /// which the newest does not know of.
+    ///
+    /// Such an answer needs the state on all members which it says are in sync. One of these has not had it if its bytes have
+    /// led to the newest state since: its state would be another one. A member that was copied as a whole meanwhile proves
+    /// nothing, nor does one that is known to have had more than the newest knows that `n` was sent.
+    fn shows_unanswered(
+        &self,
+        other: usize,
+        n: usize,
+        newest: &Record,
+        own: &Record,
+        records: &[Option<Record>],
+    ) -> bool {
+        let name = self.names[other];
+        let (Some(theirs), Some(thought), Some(known)) =
+            (&records[other], own.member(name), newest.member(name))
+        else {
+            return false;
         };
-        !(0..records.len()).any(|other| other != n && vouches(other))
+        let sent = newest.member(self.names[n]).map(|it| it.sent.events);
+        thought.standing == MemberState::InSync
+            && sent.is_none_or(|sent| thought.known.events <= sent)
+            && known.may_have(theirs.generation)
+            && (!known.refilled || seeded::on(Bug::RefilledProves))
+    }
+
+    /// Which members are copied as a whole at this opening or were so at one since which a member has been away.
+    fn refilled(
+        &self,
+        newest: &Record,
+        records: &[Option<Record>],
+        word: Option<usize>,
+    ) -> Vec<bool> {
+        let all_are_here = self.found.iter().all(|found| found.present);
+        let was = |n: usize| newest.member(self.names[n]).is_some_and(|it| it.refilled);
+        let is_now = |n: usize| {
+            let has_state = self.counting(n, newest, records[n].as_ref()).is_some();
+            self.found[n].present && (!has_state || word.is_some_and(|trusted| trusted != n))
+        };
+        (0..self.names.len()).map(|n| !all_are_here && (was(n) || is_now(n))).collect()
     }
 
     /// Members in sync may differ where writes have been on their way, and where the mirror has grown: one
@@ -423,3 +465,7 @@ impl Known {
 #[cfg(test)]
 #[path = "opening_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "opening_model.rs"]
+mod model;

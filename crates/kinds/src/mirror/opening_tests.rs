@@ -33,6 +33,7 @@ fn record(
             known: *known,
             sent: *sent,
             missing: if *standing == IN { map(&[]) } else { map(&[2]) },
+            refilled: false,
         };
     let members = members.iter().map(member).collect();
     let active = if active { map(&[1]) } else { map(&[]) };

@@ -5,14 +5,11 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::MEMBERS_MAX;
-use super::regions::{Bitmap, REGION_BYTES_MAX, Regions};
+use super::regions::{Bitmap, Regions};
 use super::scrub::Scrubbed;
 
-/// The version that this code writes.
-const VERSION: u32 = 2;
-
-/// The one before, without maps, which it still reads.
-const VERSION_WITHOUT_MAPS: u32 = 1;
+/// The only version that is known.
+const VERSION: u32 = 3;
 
 const ACTIVE: u16 = 1;
 const FLUSH_FAILED: u16 = 2;
@@ -48,7 +45,7 @@ struct Header {
     events: U64,
 }
 
-/// What follows the header since version 2.
+/// The sizes, behind the header.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Sizes {
@@ -64,7 +61,8 @@ struct Entry {
     name: [u8; NAME_BYTES],
     standing: u8,
     map: u8,
-    zero: [u8; 6],
+    refilled: u8,
+    zero: [u8; 5],
     known: RawPoint,
     sent: RawPoint,
 }
@@ -141,6 +139,9 @@ pub struct Known {
     pub sent: Generation,
     /// Where it differs from those that are in sync; nowhere if it is one of them.
     pub missing: Bitmap,
+    /// Whether it was copied as a whole for want of a state that counts, and a member has been away at each opening since. Its
+    /// bytes prove nothing about the time when that member was last there.
+    pub refilled: bool,
 }
 
 /// Whether a member has every write that was answered.
@@ -211,13 +212,17 @@ impl Record {
         let (header, rest) =
             Header::ref_from_prefix(bytes).map_err(|_| format!("{} bytes", bytes.len()))?;
         let (count, flags) = (usize::from(header.members.get()), header.flags.get());
-        let (regions, scrubbed, rest) = sizes(header.version.get(), rest)?;
+        let version = header.version.get();
+        if version != VERSION {
+            return Err(format!("version {version}; {VERSION} is the only one that is known"));
+        }
+        let (regions, scrubbed, rest) = sizes(rest)?;
         if !(1..=MEMBERS_MAX).contains(&count) || flags & !(ACTIVE | FLUSH_FAILED) != 0 {
             return Err(format!("{count} members, flags {flags:#x}"));
         }
         let (entries, maps) = <[Entry]>::ref_from_prefix_with_elems(rest, count)
             .map_err(|_| format!("{} bytes for {count} members", rest.len()))?;
-        let mut maps = Maps::of(header.version.get(), &regions, maps)?;
+        let mut maps = Maps::of(&regions, maps)?;
         let active = maps.of_all(flags & ACTIVE != 0)?;
         let mut members: Vec<Known> = Vec::new();
         for entry in entries {
@@ -239,15 +244,8 @@ impl Record {
     }
 }
 
-/// What the maps of a record of that version are about, what it says of scrubs, and what follows.
-fn sizes(version: u32, rest: &[u8]) -> Result<(Regions, Scrubbed, &[u8]), String> {
-    if version == VERSION_WITHOUT_MAPS {
-        let whole = Regions::new(REGION_BYTES_MAX, REGION_BYTES_MAX)?;
-        return Ok((whole, Scrubbed::default(), rest));
-    }
-    if version != VERSION {
-        return Err(format!("version {version}; {VERSION} is the last one that is known"));
-    }
+/// The regions and the scrubs of a record, and the bytes behind them.
+fn sizes(rest: &[u8]) -> Result<(Regions, Scrubbed, &[u8]), String> {
     let (sizes, rest) =
         Sizes::ref_from_prefix(rest).map_err(|_| format!("{} bytes", rest.len()))?;
     let regions = Regions::new(sizes.size.get(), sizes.region_bytes.get())?;
@@ -266,27 +264,20 @@ fn sizes(version: u32, rest: &[u8]) -> Result<(Regions, Scrubbed, &[u8]), String
 struct Maps<'b> {
     bytes: &'b [u8],
     count: usize,
-    /// None is written down: all there is of regions is one.
-    implied: bool,
 }
 
 impl<'b> Maps<'b> {
-    fn of(version: u32, regions: &Regions, bytes: &'b [u8]) -> Result<Self, String> {
+    fn of(regions: &Regions, bytes: &'b [u8]) -> Result<Self, String> {
         let (count, most) = (regions.count(), Regions::most(1));
-        let implied = version == VERSION_WITHOUT_MAPS;
         if count > most {
             return Err(format!("{count} regions; no state has more than {most}"));
         }
-        Ok(Self { bytes, count, implied })
+        Ok(Self { bytes, count })
     }
 
     /// That of all; `there`: whether it has a region.
     fn of_all(&mut self, there: bool) -> Result<Bitmap, String> {
-        match (there, self.implied) {
-            (false, _) => Ok(Bitmap::none(self.count)),
-            (true, true) => Ok(Bitmap::all(self.count)),
-            (true, false) => self.next(),
-        }
+        if there { self.next() } else { Ok(Bitmap::none(self.count)) }
     }
 
     /// The next one of a member, which misses some regions and not all.
@@ -331,7 +322,8 @@ impl Known {
                 len if len == self.missing.count() => MAP_OF_ALL,
                 _ => MAP_FOLLOWS,
             },
-            zero: [0; 6],
+            refilled: self.refilled.into(),
+            zero: [0; 5],
             known: self.known.into(),
             sent: self.sent.into(),
         }
@@ -349,23 +341,17 @@ impl Entry {
             3 => MemberState::Failed,
             other => return Err(format!("standing {other} of {name:?}")),
         };
-        if self.zero != [0; 6] {
+        if self.refilled > 1 || self.zero != [0; 5] {
             return Err(format!("bytes of no meaning at {name:?}"));
         }
         let missing = match (standing, self.map) {
-            (MemberState::InSync, MAP_OF_NONE) => Bitmap::none(maps.count),
-            (_, MAP_OF_NONE) if maps.implied => Bitmap::all(maps.count),
             (_, MAP_OF_NONE) => Bitmap::none(maps.count),
-            (MemberState::Stale | MemberState::Failed, MAP_OF_ALL) if !maps.implied => {
-                Bitmap::all(maps.count)
-            }
-            (MemberState::Stale | MemberState::Failed, MAP_FOLLOWS) if !maps.implied => {
-                maps.of_some()?
-            }
+            (MemberState::Stale | MemberState::Failed, MAP_OF_ALL) => Bitmap::all(maps.count),
+            (MemberState::Stale | MemberState::Failed, MAP_FOLLOWS) => maps.of_some()?,
             (_, other) => return Err(format!("map {other} of {name:?}")),
         };
         let (known, sent) = (self.known.decode()?, self.sent.decode()?);
-        Ok(Known { name, standing, known, sent, missing })
+        Ok(Known { name, standing, known, sent, missing, refilled: self.refilled == 1 })
     }
 }
 
@@ -408,6 +394,7 @@ mod tests {
             known: generation(3, 4),
             sent: generation(5, 6),
             missing: map(missing),
+            refilled: standing == MemberState::Failed,
         };
         Record {
             generation: generation(0x0102, 7),
@@ -435,44 +422,23 @@ mod tests {
     #[test]
     fn golden_bytes() {
         let mut golden = vec![0; 56 + 2 * 104 + 2 * 8];
-        golden[..17].copy_from_slice(&[2, 0, 0, 0, 2, 0, 1, 0, 2, 1, 0, 0, 0, 0, 0, 0, 7]);
+        golden[..17].copy_from_slice(&[3, 0, 0, 0, 2, 0, 1, 0, 2, 1, 0, 0, 0, 0, 0, 0, 7]);
         (golden[25], golden[33], golden[49]) = (0x48, 0x10, 0x40);
         golden[40..42].copy_from_slice(&[0x43, 0x65]);
         put_members(&mut golden, 56);
         // The second member's map is there, behind that of all.
         (golden[160 + 65], golden[264], golden[272]) = (1, 0b10, 0b1_0001);
+        golden[160 + 66] = 1;
         assert_eq!(sample().encode(), golden);
         assert_eq!(Record::decode(&golden), Ok(sample()));
-    }
-
-    #[test]
-    fn golden_bytes_of_version_1() {
-        let mut golden = vec![0; 24 + 2 * 104];
-        golden[..17].copy_from_slice(&[1, 0, 0, 0, 2, 0, 1, 0, 2, 1, 0, 0, 0, 0, 0, 0, 7]);
-        put_members(&mut golden, 24);
-        let record = Record::decode(&golden).unwrap();
-        assert_eq!(record.regions, Regions::new(1 << 62, 1 << 62).unwrap());
-        assert_eq!(record.active, Bitmap::all(1));
-        let missing: Vec<_> = record.members.iter().map(|member| member.missing.len()).collect();
-        assert_eq!(missing, [0, 1]);
-        let points = |record: &Record| {
-            let members = record.members.iter();
-            members.map(|it| (it.name.clone(), it.standing, it.known, it.sent)).collect::<Vec<_>>()
-        };
-        assert_eq!((record.generation, points(&record)), (sample().generation, points(&sample())));
-        golden[24 + 65] = 1;
-        assert!(Record::decode(&golden).is_err(), "it has no maps");
-        golden[24 + 65] = 0;
-        golden.push(0);
-        assert!(Record::decode(&golden).is_err(), "nothing follows");
     }
 
     #[test]
     fn what_is_no_record_is_refused() {
         let good = sample().encode();
         let wrong: &[(usize, u8)] = &[
-            (0, 3),
-            (0, 1),
+            (0, 2),
+            (0, 4),
             (4, 0),
             (4, 9),
             (4, 1),
@@ -495,7 +461,8 @@ mod tests {
             (56, 0),
             (56 + 64, 0),
             (56 + 64, 4),
-            (56 + 66, 1),
+            (56 + 66, 2),
+            (56 + 67, 1),
             (160, b'a'),
             // Changes beyond any count.
             (23, 0x40),

@@ -25,6 +25,8 @@ pub struct SuperblockWriter {
     lineage: Rc<Lineage>,
     /// Of each member: what is known to be on it, and what was last sent there.
     known: RefCell<Vec<(Generation, Generation)>>,
+    /// Of each member: whether it was copied as a whole while another one is away.
+    refilled: Vec<bool>,
     pub intent: Intent,
     /// How long nobody has to have written to a region before it leaves the map.
     delay: Duration,
@@ -82,6 +84,7 @@ impl SuperblockWriter {
             kept,
             lineage,
             known: RefCell::new(known),
+            refilled: decision.refilled.clone(),
             intent: Intent::new(regions),
             delay,
             flush_failed: Cell::new(false),
@@ -139,16 +142,17 @@ impl SuperblockWriter {
             all[*port].1 = generation;
             sent.borrow_mut().insert(members[*port].lower.name().to_owned(), generation);
         }
-        let member = |(member, (known, sent)): (&Member, &(Generation, Generation))| Known {
+        let member = |(n, member): (usize, &Member)| Known {
             name: member.lower.name().to_owned(),
             standing: match member.state() {
                 State::InSync => MemberState::InSync,
                 State::Copying | State::Stale | State::Spare => MemberState::Stale,
                 State::Failed => MemberState::Failed,
             },
-            known: *known,
-            sent: *sent,
+            known: all[n].0,
+            sent: all[n].1,
             missing: member.missing(),
+            refilled: self.refilled[n],
         };
         Record {
             generation,
@@ -156,7 +160,7 @@ impl SuperblockWriter {
             scrubbed,
             active: self.intent.wanted(),
             flush_failed: self.flush_failed.get(),
-            members: members.iter().zip(all.iter()).map(member).collect(),
+            members: members.iter().enumerate().map(member).collect(),
         }
     }
 }

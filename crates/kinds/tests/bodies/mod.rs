@@ -27,11 +27,9 @@ pub fn keyslots(data: &[u8]) {
 /// The names of the members in [`mirror_records`].
 pub const MEMBERS: [&str; 3] = ["a", "b", "c"];
 
-/// Bytes of a record of so many members in [`mirror_records`], by its version, which is its first byte: one
-/// with 16 bytes of maps, or one that has none.
-pub const fn record_bytes(version: u8, members: usize) -> usize {
-    let most = Record::bytes_of(members) + 16;
-    if version == 1 { most - 32 - 16 } else { most }
+/// Bytes of a record of so many members in [`mirror_records`]: one with 16 bytes of maps.
+pub const fn record_bytes(members: usize) -> usize {
+    Record::bytes_of(members) + 16
 }
 
 /// What anybody may have written into the labels beneath a mirror, one record behind the other: what is
@@ -42,8 +40,7 @@ pub fn mirror_records(data: &[u8]) {
     let Some((first, data)) = data.split_first() else { return };
     let bit = |n: usize| first >> n & 1 == 1;
     let count = 2 + usize::from(bit(0));
-    let version = data.first().copied().unwrap_or_default();
-    let mut records = data.chunks(record_bytes(version, count));
+    let mut records = data.chunks(record_bytes(count));
     let found: Vec<Found> = (0..count)
         .map(|n| {
             let bytes = records.next().map(<[u8]>::to_vec);
@@ -53,10 +50,7 @@ pub fn mirror_records(data: &[u8]) {
         .collect();
     for state in found.iter().filter_map(|found| found.state.as_ref()) {
         let Ok(record) = Record::decode(&state.bytes) else { continue };
-        let is_of_version_1 = state.bytes[0] == 1;
-        let written = record.encode();
-        assert!(written == state.bytes || is_of_version_1, "what is taken would be written");
-        assert!(Record::decode(&written).as_ref() == Ok(&record), "what is written is taken");
+        assert!(record.encode() == state.bytes, "a record has one form");
         assert!(record.generation.events <= CHANGE_MAX, "the next one has a number");
     }
     let members = Members {

@@ -204,7 +204,7 @@ fn mirror_state(alone: Option<usize>) -> Cell {
                 Bitmap::all(regions.count()),
             ),
         };
-        Known { name: DISKS[n].to_owned(), standing, known, sent: known, missing }
+        Known { name: DISKS[n].to_owned(), standing, known, sent: known, missing, refilled: false }
     };
     let record = Record {
         generation: at,
