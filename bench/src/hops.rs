@@ -124,8 +124,7 @@ impl Bench {
     fn check(&self, ops: u64) -> std::result::Result<(), String> {
         for member in self.graph.members().iter().filter(|member| member.kind.name != "linear") {
             let reads = self.engine.counters(member.node, |counters| counters.ops(Verb::Read));
-            let report = self.graph.control(member, &block::Control::Report);
-            let counters = report.map(|report| report.counters).unwrap_or_default();
+            let counters = self.graph.report(member).counters;
             let passed = counters.iter().find(|(name, _)| *name == "up").map_or(reads, |(_, n)| *n);
             if passed != ops {
                 return Err(format!("{} saw {passed} of {ops} requests", member.name));

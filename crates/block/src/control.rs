@@ -9,8 +9,6 @@ use crate::{KeySource, Result};
 /// A control request. It goes to the named device, which answers or passes it on downwards.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Control {
-    /// How are you?
-    Report,
     /// Take a member out of service.
     Fail {
         /// The member's name.

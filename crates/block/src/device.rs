@@ -4,7 +4,7 @@ use std::any::Any;
 use std::rc::Rc;
 
 use crate::env::LocalFuture;
-use crate::{ByteRange, Control, Handled, Info, Needs, Request, Result};
+use crate::{ByteRange, Control, Handled, Info, Needs, Report, Request, Result};
 
 /// One address space of bytes that answers requests.
 ///
@@ -53,6 +53,11 @@ pub trait Device: 'static {
         Handled::Pass
     }
 
+    /// Returns its state and its figures, at once and during changes too.
+    fn report(&self) -> Report {
+        Report::default()
+    }
+
     /// Returns which lowers have all of its bytes now, by number. A device without lowers of this sort returns none.
     fn holders(&self) -> Vec<usize> {
         Vec::new()
@@ -99,10 +104,9 @@ pub trait Hooks: 'static {
     /// The hook may turn a success into an error, never an error into a success.
     fn pop(&self, saved: u64, request: &Request, result: &mut Result<()>);
 
-    /// Answers a control request, or hands it back to travel on.
-    fn control(&self, control: &Control) -> Handled {
-        let _ = control;
-        Handled::Pass
+    /// Returns its state and its figures, as [`Device::report`].
+    fn report(&self) -> Report {
+        Report::default()
     }
 }
 

@@ -21,7 +21,9 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use block::env::LocalFuture;
-use block::{Below, ByteRange, Control, Device, Handled, Handover, Info, Needs, Request, Result};
+use block::{
+    Below, ByteRange, Control, Device, Handled, Handover, Info, Needs, Report, Request, Result,
+};
 
 /// A [`Device`] of any kind: the object-safe twin, implemented for all of them here. It is sealed: callers rely on the
 /// layout and the table of the futures that [`AnyDevice::enter`] places, and only this file can answer for both.
@@ -37,6 +39,8 @@ pub trait AnyDevice: sealed::Sealed {
     fn resolve(&self, range: ByteRange) -> Result<Vec<Below>>;
     /// See [`Device::control`].
     fn control(&self, control: &Control) -> Handled;
+    /// See [`Device::report`].
+    fn report(&self) -> Report;
     /// See [`Device::holders`].
     fn holders(&self) -> Vec<usize>;
     /// See [`Device::share`].
@@ -143,6 +147,10 @@ impl<D: Device> AnyDevice for D {
 
     fn control(&self, control: &Control) -> Handled {
         Device::control(self, control)
+    }
+
+    fn report(&self) -> Report {
+        Device::report(self)
     }
 
     fn holders(&self) -> Vec<usize> {

@@ -501,7 +501,16 @@ impl Graph {
         &self.engine
     }
 
-    /// Asks a member; one that has nothing to say is well.
+    /// Returns the report of a device or a disk.
+    pub fn report(&self, member: &Member) -> Report {
+        match &member.body {
+            Body::Device(device) | Body::Labelled(device, _) => device.report(),
+            Body::Hooks(hooks, _) => hooks.report(),
+            Body::Table(_) => Report::default(),
+        }
+    }
+
+    /// Carries out a control request.
     ///
     /// # Errors
     /// The device's answer, or `Unsupported` if it does not know the request, or needs time for it.
@@ -512,7 +521,6 @@ impl Graph {
                 ErrorKind::Unsupported,
                 format!("{} needs time for this, and was not given any", member.name),
             )),
-            (Handled::Pass, Control::Report) => Ok(Report::default()),
             (Handled::Pass, Control::Scrub { .. }) => Err(Error::new(
                 ErrorKind::Unsupported,
                 format!("{} is a {} and has no copies to compare", member.name, member.kind.name),
@@ -546,14 +554,13 @@ impl Graph {
     }
 
     fn handled(&self, member: &Member, control: &Control) -> Handled {
-        if *control != Control::Report && self.closed.borrow().contains(&member.name) {
+        if self.closed.borrow().contains(&member.name) {
             let words = format!("{} is made anew just now, by a change of its graph", member.name);
             return Handled::Done(Err(Error::new(ErrorKind::InUse, words).next("ask again")));
         }
         match &member.body {
             Body::Device(device) | Body::Labelled(device, _) => device.control(control),
-            Body::Hooks(hooks, _) => hooks.control(control),
-            Body::Table(_) => Handled::Pass,
+            Body::Hooks(..) | Body::Table(_) => Handled::Pass,
         }
     }
 

@@ -112,7 +112,7 @@ impl Safe {
     }
 
     fn elsewhere(&self) -> u64 {
-        self.graph.control(self.part, &Control::Report).unwrap().counters[0].1
+        self.graph.report(self.part).counters[0].1
     }
 
     fn keys(&self, command: KeyCommand, dry_run: bool) -> Result<Report> {

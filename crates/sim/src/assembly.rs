@@ -163,7 +163,16 @@ impl Assembly {
         }
     }
 
-    /// Asks a device. One that has nothing to say is well.
+    /// Returns the report of a device.
+    pub fn report(&self, part: PartId) -> Report {
+        match &self.parts[part].body {
+            Body::Device(device) => device.report(),
+            Body::Hooks(hooks) => hooks.report(),
+            Body::Table(..) => Report::default(),
+        }
+    }
+
+    /// Carries out a control request.
     ///
     /// # Errors
     /// The device's answer; `Unsupported` if it does not know the request.
@@ -171,13 +180,11 @@ impl Assembly {
         let Part { name, body, .. } = &self.parts[part];
         let handled = match body {
             Body::Device(device) => device.control(control),
-            Body::Hooks(hooks) => hooks.control(control),
-            Body::Table(..) => Handled::Pass,
+            Body::Hooks(_) | Body::Table(..) => Handled::Pass,
         };
-        match (handled, control) {
-            (Handled::Done(answer), _) => answer,
-            (Handled::Pass, Control::Report) => Ok(Report::default()),
-            (Handled::Pass | Handled::Later(_), _) => {
+        match handled {
+            Handled::Done(answer) => answer,
+            Handled::Pass | Handled::Later(_) => {
                 Err(Error::new(ErrorKind::Unsupported, format!("{name} does not know it")))
             }
         }

@@ -2,9 +2,7 @@
 
 use std::rc::Rc;
 
-use block::{
-    Below, ByteRange, Control, Device, Handled, Hooks, Info, Lower, Needs, Push, Request, Result,
-};
+use block::{Below, ByteRange, Device, Hooks, Info, Lower, Needs, Push, Report, Request, Result};
 use kind::Value;
 
 /// The option of an assembly that puts a hook into a device. No kind knows it.
@@ -49,7 +47,7 @@ impl Device for Carried {
         Ok(vec![Below { lower: 0, above: range.start(), range, how: "" }])
     }
 
-    fn control(&self, control: &Control) -> Handled {
-        self.hooks.control(control)
+    fn report(&self) -> Report {
+        self.hooks.report()
     }
 }

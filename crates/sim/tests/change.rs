@@ -300,7 +300,6 @@ fn a_device_that_is_made_anew_takes_no_commands() {
     };
     let mut refused = 0;
     let changed = moments(&rig, change, |_| {
-        mirror(&live, &Control::Report).unwrap();
         let asked = Control::Scrub { stop: true };
         let Err(error) = mirror(&live, &asked) else { return };
         assert!(error.to_string().contains("is made anew just now"), "{error}");
@@ -383,7 +382,7 @@ fn a_disk_that_cannot_be_told_of_an_undoing_is_out() {
     assert!(matches!(changed, Err(Unchanged::Failed(_))), "{changed:?}");
     rig.pass(Duration::from_secs(1));
     let now = live.now();
-    let report = now.graph.control(now.graph.member("m").unwrap(), &Control::Report).unwrap();
+    let report = now.graph.report(now.graph.member("m").unwrap());
     let states: Vec<_> = report.members.iter().map(|member| member.state).collect();
     assert_eq!(states, ["in sync", "in sync", "failed"], "{report:?}");
 }
@@ -413,7 +412,7 @@ fn what_a_label_is_told_meanwhile_stays() {
     changed.unwrap_or_else(|unchanged| panic!("{unchanged:?}"));
     let states = |live: &RunningGraph| -> Vec<&'static str> {
         let now = live.now();
-        let report = now.graph.control(now.graph.member("m").unwrap(), &Control::Report).unwrap();
+        let report = now.graph.report(now.graph.member("m").unwrap());
         report.members.iter().map(|member| member.state).collect()
     };
     // Who missed it is given it before it counts, be that within the change.
@@ -484,7 +483,7 @@ fn nobody_waits_for_the_label_of_a_disk_that_hangs() {
     let took = env.now().since(begun);
     assert!(took < Duration::from_secs(3), "{took:?}");
     let now = live.now();
-    let report = now.graph.control(now.graph.member("m").unwrap(), &Control::Report).unwrap();
+    let report = now.graph.report(now.graph.member("m").unwrap());
     let states: Vec<_> = report.members.iter().map(|member| member.state).collect();
     assert_eq!(states, ["in sync", "failed"], "{report:?}");
     assert!(rig.holds(&client, 0x5a));

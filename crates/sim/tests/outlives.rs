@@ -10,7 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::{ByteRange, Control, Env, ErrorKind, Handled, Op};
+use block::{ByteRange, Env, ErrorKind, Op};
 use engine::{AnyDevice, Engine};
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
@@ -60,8 +60,7 @@ async fn live(env: Env, connections: u64, up: Up) {
 }
 
 fn counted(disk: &dyn AnyDevice, name: &str) -> u64 {
-    let Handled::Done(Ok(report)) = disk.control(&Control::Report) else { panic!("a report") };
-    report.counters.iter().find(|(known, _)| *known == name).expect("it counts").1
+    disk.report().counters.iter().find(|(known, _)| *known == name).expect("it counts").1
 }
 
 #[derive(Default)]

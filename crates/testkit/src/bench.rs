@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::{CacheMode, Open};
-use block::{ByteRange, Control, Error, Health, Op, Report};
+use block::{ByteRange, Error, Health, Op, Report};
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
 use sim::{
@@ -366,7 +366,7 @@ impl<'s> Bench<'s> {
     /// What it reports.
     fn report(&self) -> Report {
         let Running { graph, top, .. } = self.running();
-        graph.control(*top, &Control::Report).unwrap_or_default()
+        graph.report(*top)
     }
 
     fn ended(&mut self) {

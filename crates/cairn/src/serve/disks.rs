@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use api::{Applied, DiskChange, DiskRequest};
-use block::Control;
 use kind::Kind;
 
 use super::Serving;
@@ -55,7 +54,7 @@ impl Serving {
         let DiskRequest { of, member, change, .. } = request;
         let now = self.live.now();
         let reports = now.graph.members().iter().filter_map(|device| {
-            let report = now.graph.control(device, &Control::Report).ok()?;
+            let report = now.graph.report(device);
             (!report.members.is_empty()).then(|| (device.name.clone(), report))
         });
         let redundant: Vec<_> = reports.collect();

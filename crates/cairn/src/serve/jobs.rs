@@ -6,7 +6,6 @@ use api::{Job, JobRequest, JobState, Problem};
 use block::{Control, JobCommand, Report};
 use graph::live::ChangeGuard;
 use graph::spec::{Move, Planned, Spec};
-use graph::{Graph, Member};
 
 use super::apply::Anew;
 use super::{Serving, live};
@@ -29,7 +28,7 @@ impl Serving {
         };
         let mut jobs = Vec::new();
         for member in now.graph.members() {
-            let report = report(&now.graph, member);
+            let report = now.graph.report(member);
             for (topic, job) in jobs_of(report) {
                 jobs.push(Job {
                     number: number(&member.name, &topic),
@@ -119,7 +118,7 @@ impl Serving {
         let now = self.live.now();
         let moving = now.graph.member(name)?;
         let is_done = |job: &block::Job| job.state == block::JobState::Done;
-        let done = report(&now.graph, moving).jobs.iter().any(is_done);
+        let done = now.graph.report(moving).jobs.iter().any(is_done);
         now.graph.holders(moving).next().filter(|_| done).map(|holder| holder.name.clone())
     }
 
@@ -155,10 +154,6 @@ impl Serving {
         }
         Ok((spec, notes))
     }
-}
-
-fn report(graph: &Graph, member: &Member) -> Report {
-    graph.control(member, &Control::Report).unwrap_or_default()
 }
 
 /// What a device does for long, each with a word that stays the same while it does.

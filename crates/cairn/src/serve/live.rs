@@ -92,11 +92,11 @@ impl Live for Running {
     fn scrub(&self, request: &ScrubRequest) -> Result<DeviceStatus, Problem> {
         let graph = &self.now().graph;
         let device_of = with_copies(graph, &request.of)?;
-        let control = match request.dry_run {
-            true => Control::Report,
-            false => Control::Scrub { stop: request.stop },
-        };
-        graph.control(device_of, &control).map(|report| device(device_of, report)).map_err(refused)
+        if !request.dry_run {
+            let control = Control::Scrub { stop: request.stop };
+            graph.control(device_of, &control).map_err(refused)?;
+        }
+        Ok(device(device_of, graph.report(device_of)))
     }
 
     fn events(&self, after: u64) -> Vec<EventLine> {
@@ -180,16 +180,7 @@ impl Live for Running {
 
 /// How every member is.
 fn devices(graph: &Graph) -> Vec<DeviceStatus> {
-    let report = |member: &Member| match graph.control(member, &Control::Report) {
-        Ok(report) => device(member, report),
-        Err(error) => {
-            let mut failed = device(member, Report::default());
-            failed.health = Health::Failed;
-            failed.summary = error.to_string();
-            failed
-        }
-    };
-    graph.members().iter().map(report).collect()
+    graph.members().iter().map(|member| device(member, graph.report(member))).collect()
 }
 
 /// The worst of what exports show. A device with members knows what it makes of theirs.
@@ -221,8 +212,10 @@ impl Running {
     fn control(&self, request: &MemberRequest, control: &Control) -> Result<DeviceStatus, Problem> {
         let graph = &self.now().graph;
         let member = with_members(graph, request)?;
-        let control = if request.dry_run { &Control::Report } else { control };
-        graph.control(member, control).map(|report| device(member, report)).map_err(refused)
+        if !request.dry_run {
+            graph.control(member, control).map_err(refused)?;
+        }
+        Ok(device(member, graph.report(member)))
     }
 }
 

@@ -1,6 +1,6 @@
 //! A disk that is not there: it answers only errors.
 
-use block::{Control, Device, Error, ErrorKind, Handled, Health, Info, Report, Request, Result};
+use block::{Device, Error, ErrorKind, Health, Info, Report, Request, Result};
 
 /// What stands for a disk that its graph remembers and that nobody has found.
 pub struct Absent {
@@ -36,10 +36,9 @@ impl Device for Absent {
         })
     }
 
-    fn control(&self, control: &Control) -> Handled {
-        let Control::Report = control else { return Handled::Pass };
+    fn report(&self) -> Report {
         let (health, summary) = (Health::Failed, self.why.to_owned());
         let next = self.next.map(str::to_owned);
-        Handled::Done(Ok(Report { health, summary, next, ..Report::default() }))
+        Report { health, summary, next, ..Report::default() }
     }
 }

@@ -156,12 +156,13 @@ impl Device for Crypt {
         Ok(vec![Below { lower: 0, above: range.start(), range, how: "encrypted" }])
     }
 
+    fn report(&self) -> Report {
+        let counters = vec![("elsewhere", self.elsewhere.get())];
+        Report { counters, ..Report::default() }
+    }
+
     fn control(&self, control: &Control) -> Handled {
         match (control, &self.keys) {
-            (Control::Report, _) => {
-                let counters = vec![("elsewhere", self.elsewhere.get())];
-                Handled::Done(Ok(Report { counters, ..Report::default() }))
-            }
             (Control::Keys { command, dry_run }, Some(keys)) => {
                 Handled::Later(keys.clone().carry_out(command.clone(), *dry_run))
             }

@@ -4,10 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::{
-    Below, ByteRange, Control, Device, Env, Handled, Info, Lower, Needs, Report, Request, Result,
-    Verb,
-};
+use block::{Below, ByteRange, Device, Env, Info, Lower, Needs, Report, Request, Result, Verb};
 use kind::{
     AnyDevice, Bytes, Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec,
     Plan, Scope, ValueType,
@@ -143,9 +140,8 @@ impl Device for Delay {
         Ok(vec![Below { lower: 0, above: range.start(), range, how: "" }])
     }
 
-    fn control(&self, control: &Control) -> Handled {
-        let Control::Report = control else { return Handled::Pass };
+    fn report(&self) -> Report {
         let counters = vec![("delayed", self.delayed.get())];
-        Handled::Done(Ok(Report { counters, ..Report::default() }))
+        Report { counters, ..Report::default() }
     }
 }

@@ -7,8 +7,7 @@ use std::rc::Rc;
 
 use block::units::format_exact;
 use block::{
-    ByteRange, Control, Env, Error, ErrorKind, Handled, Health, Hooks, Op, Push, Report, Request,
-    Result, Verb,
+    ByteRange, Env, Error, ErrorKind, Health, Hooks, Op, Push, Report, Request, Result, Verb,
 };
 use kind::{
     Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope,
@@ -265,13 +264,12 @@ impl Hooks for Injector {
         }
     }
 
-    fn control(&self, control: &Control) -> Handled {
-        let Control::Report = control else { return Handled::Pass };
+    fn report(&self) -> Report {
         let (health, summary) = match self.flush_failed.get() {
             true => (Health::Failed, self.flush_failure.to_string()),
             false => (Health::Ok, String::new()),
         };
         let counters = vec![("seen", self.seen.get()), ("injected", self.injected.get())];
-        Handled::Done(Ok(Report { health, summary, counters, ..Report::default() }))
+        Report { health, summary, counters, ..Report::default() }
     }
 }

@@ -10,8 +10,8 @@ use block::env::{CacheMode, DiskIo, LocalFuture, Open, Storage, StorageFacts, Ti
 use block::seeded::{self, Bug};
 use block::units::format_exact;
 use block::{
-    Buf, ByteRange, Control, Deadline, Device, EXTENTS_MAX, Env, Error, ErrorKind, Event, Extent,
-    FlushFault, Handled, Handover, Health, Info, Op, Report, Request, Result, State, TaskTracker,
+    Buf, ByteRange, Deadline, Device, EXTENTS_MAX, Env, Error, ErrorKind, Event, Extent,
+    FlushFault, Handover, Health, Info, Op, Report, Request, Result, State, TaskTracker,
     push_extent,
 };
 use kind::{
@@ -419,8 +419,7 @@ impl Device for Disk {
         }
     }
 
-    fn control(&self, control: &Control) -> Handled {
-        let Control::Report = control else { return Handled::Pass };
+    fn report(&self) -> Report {
         let Opened { flush_fault, late, watch, .. } = &*self.opened;
         let (health, summary) = match flush_fault.error() {
             Some(error) => (Health::Failed, error.message().to_owned()),
@@ -429,7 +428,7 @@ impl Device for Disk {
         };
         let counters =
             vec![("errors", self.errors.get()), ("late", u64::from(self.opened.late.get()))];
-        Handled::Done(Ok(Report { health, summary, counters, ..Report::default() }))
+        Report { health, summary, counters, ..Report::default() }
     }
 
     fn share(&self) -> Handover {

@@ -15,10 +15,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use block::{
-    Below, ByteRange, Control, Device, Env, Handled, Info, Lower, Mono, Needs, Op, Report, Request,
-    Result,
-};
+use block::{Below, ByteRange, Device, Env, Info, Lower, Mono, Needs, Op, Report, Request, Result};
 use kind::{
     AnyDevice, Bytes, Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec,
     Plan, Scope, ValueType,
@@ -215,8 +212,7 @@ impl Device for Limit {
         Ok(vec![Below { lower: 0, above: range.start(), range, how: "" }])
     }
 
-    fn control(&self, control: &Control) -> Handled {
-        let Control::Report = control else { return Handled::Pass };
+    fn report(&self) -> Report {
         let mut gates = vec![&self.reads];
         if !Rc::ptr_eq(&self.reads, &self.writes) {
             gates.push(&self.writes);
@@ -227,6 +223,6 @@ impl Device for Limit {
             ("held", sum(|gate| gate.held.get())),
             ("waiting", sum(|gate| gate.throttle.borrow().waiting() as u64)),
         ];
-        Handled::Done(Ok(Report { counters, ..Report::default() }))
+        Report { counters, ..Report::default() }
     }
 }

@@ -225,9 +225,12 @@ impl Device for Migrate {
         self.inner.holder().into_iter().collect()
     }
 
+    fn report(&self) -> Report {
+        self.inner.report()
+    }
+
     fn control(&self, control: &Control) -> Handled {
         match control {
-            Control::Report => Handled::Done(Ok(self.inner.report())),
             Control::Job(command) => Job::control(&self.inner, *command, Inner::report),
             Control::Fail { .. }
             | Control::Resync { .. }

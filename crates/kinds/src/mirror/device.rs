@@ -526,9 +526,12 @@ impl Device for Mirror {
         self.inner.in_sync().collect()
     }
 
+    fn report(&self) -> Report {
+        self.inner.report()
+    }
+
     fn control(&self, control: &Control) -> Handled {
         match control {
-            Control::Report => Handled::Done(Ok(self.inner.report())),
             Control::Fail { member } => Handled::Done(self.inner.fail(member)),
             Control::Resync { member } => {
                 let begun = self.inner.resync(member.as_deref());

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use block::{Control, Env, Handled, Hooks, Push, Report, Request, Result};
+use block::{Env, Hooks, Push, Report, Request, Result};
 use kind::{Capabilities, DeviceConfig, Kind, Lowers, Maker, Plan};
 
 /// `pass`
@@ -43,10 +43,9 @@ impl Hooks for Pass {
         self.failed.set(self.failed.get() + u64::from(result.is_err()));
     }
 
-    fn control(&self, control: &Control) -> Handled {
-        let Control::Report = control else { return Handled::Pass };
+    fn report(&self) -> Report {
         let counters =
             vec![("down", self.down.get()), ("up", self.up.get()), ("failed", self.failed.get())];
-        Handled::Done(Ok(Report { counters, ..Report::default() }))
+        Report { counters, ..Report::default() }
     }
 }

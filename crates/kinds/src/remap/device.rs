@@ -282,9 +282,12 @@ impl Device for Remap {
         Ok(all)
     }
 
+    fn report(&self) -> Report {
+        self.inner.report()
+    }
+
     fn control(&self, control: &Control) -> Handled {
         match control {
-            Control::Report => Handled::Done(Ok(self.inner.report())),
             Control::Job(command) if self.inner.pack => {
                 Job::control(&self.inner, *command, Inner::report)
             }

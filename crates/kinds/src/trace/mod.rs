@@ -20,9 +20,7 @@ mod writer;
 use std::rc::Rc;
 
 use block::env::{CacheMode, Open};
-use block::{
-    Control, Env, Error, ErrorKind, Handled, Hooks, Mono, Op, Push, Report, Request, Result,
-};
+use block::{Env, Error, ErrorKind, Hooks, Mono, Op, Push, Report, Request, Result};
 use kind::{
     Capabilities, DeviceConfig, Effect, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
 };
@@ -134,8 +132,7 @@ impl Hooks for Trace {
         });
     }
 
-    fn control(&self, control: &Control) -> Handled {
-        let Control::Report = control else { return Handled::Pass };
+    fn report(&self) -> Report {
         let summary = match self.queue.failure() {
             Some(error) => format!("nothing is recorded any more: {error}"),
             None => String::new(),
@@ -145,7 +142,7 @@ impl Hooks for Trace {
             ("queued", self.queue.waiting()),
             ("lost", self.queue.lost()),
         ];
-        Handled::Done(Ok(Report { summary, counters, ..Report::default() }))
+        Report { summary, counters, ..Report::default() }
     }
 }
 

@@ -106,7 +106,7 @@ impl Bench {
 
 impl Life {
     fn report(&self) -> Report {
-        self.graph.control(self.part, &Control::Report).unwrap()
+        self.graph.report(self.part)
     }
 
     fn job(&self, command: JobCommand) -> Result<Report> {

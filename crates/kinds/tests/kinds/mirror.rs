@@ -104,6 +104,11 @@ impl Pair {
         graph.control(*mirror, control).unwrap()
     }
 
+    fn report(&self) -> block::Report {
+        let Running { graph, mirror, .. } = self.running();
+        graph.report(*mirror)
+    }
+
     /// Takes the second member out.
     fn fail(&self) {
         self.control(&Control::Fail { member: self.running().names[1].clone() });
@@ -138,7 +143,7 @@ impl Pair {
     }
 
     fn second(&self) -> block::Member {
-        self.control(&Control::Report).members[1].clone()
+        self.report().members[1].clone()
     }
 
     /// What there is to be copied to the second member.
@@ -229,9 +234,9 @@ fn where_nobody_writes_any_more_both_are_alike_after_a_crash() {
     let mut pair = Pair::labelled(64 * MIB, &[]);
     pair.write(3 * MIB, 7);
     pair.pass(Duration::from_secs(12));
-    let writes = pair.control(&Control::Report).counters;
+    let writes = pair.report().counters;
     pair.pass(Duration::from_secs(3600));
-    assert_eq!(pair.control(&Control::Report).counters, writes, "there is nothing left to do");
+    assert_eq!(pair.report().counters, writes, "there is nothing left to do");
     pair.power_cut();
     assert_eq!(pair.second().state, "in sync");
     assert!(pair.is_alike());
@@ -348,13 +353,13 @@ fn a_scrub_finds_what_has_rotted() {
     let write = pair.client().send(pair.write_of(3 * MIB, 8));
     pair.pass(Duration::from_secs(5));
     pair.world.block_on(write).unwrap().result.unwrap();
-    let scrub = pair.control(&Control::Report).scrub.unwrap();
+    let scrub = pair.report().scrub.unwrap();
     assert_eq!((scrub.progress, scrub.mismatches, scrub.unreadable), (None, 4, 0));
     assert!(scrub.ended.is_some() && pair.is_alike());
     // Nothing is left to be found.
     pair.scrub();
     pair.pass(Duration::from_secs(5));
-    assert_eq!(pair.control(&Control::Report).scrub.unwrap().mismatches, 4);
+    assert_eq!(pair.report().scrub.unwrap().mismatches, 4);
 }
 
 #[test]
@@ -366,18 +371,18 @@ fn a_scrub_makes_good_what_cannot_be_read() {
     pair.scrub();
     pair.pass(Duration::from_secs(5));
     pair.disks[1].set_faults(Faults::default());
-    let scrub = pair.control(&Control::Report).scrub.unwrap();
+    let scrub = pair.report().scrub.unwrap();
     assert!(scrub.progress.is_none() && scrub.unreadable > 0 && scrub.mismatches == 0, "{scrub:?}");
     assert_eq!(pair.second().state, "in sync");
     let repaired = ("repaired", scrub.unreadable);
-    assert!(pair.control(&Control::Report).counters.contains(&repaired));
+    assert!(pair.report().counters.contains(&repaired));
 }
 
 #[test]
 fn a_scrub_comes_when_it_is_due_and_goes_on_after_a_stop() {
     let month = Duration::from_secs(30 * 86_400);
     let mut pair = Pair::labelled(64 * MIB, &[("scrub", Value::Duration(month))]);
-    let scrub = |pair: &Pair| pair.control(&Control::Report).scrub.unwrap();
+    let scrub = |pair: &Pair| pair.report().scrub.unwrap();
     let first = scrub(&pair).ended.expect("the members are new");
     pair.pass(month - Duration::from_secs(60));
     assert_eq!(scrub(&pair).ended, Some(first));
@@ -401,12 +406,12 @@ fn a_spare_stands_in_for_a_member_that_fails() {
     let spares = [("spares", Value::Integer(1))];
     let mut three = Pair::of(3, 4 * MIB, true, &spares);
     let states = |three: &Pair| {
-        let members = three.control(&Control::Report).members;
+        let members = three.report().members;
         members.into_iter().map(|member| member.state).collect::<Vec<_>>()
     };
     three.until(|second| second.state == "in sync");
     assert_eq!(states(&three), ["in sync", "in sync", "spare"]);
-    assert_eq!(three.control(&Control::Report).health, block::Health::Ok);
+    assert_eq!(three.report().health, block::Health::Ok);
     three.write(MIB, 7);
     let range = ByteRange::new(0, 4 * MIB).unwrap();
     assert!(three.disks[2].peek(range).iter().all(|byte| *byte == 0), "it has no copy");
@@ -466,7 +471,7 @@ fn a_member_that_misses_a_write_is_out_once_another_one_has_it() {
     assert!(write.as_mut().poll(&mut cx).is_pending());
     pair.disks[1].set_faults(Faults::default());
     pair.pass(Duration::from_millis(1));
-    let first = || pair.control(&Control::Report).members[0].clone();
+    let first = || pair.report().members[0].clone();
     assert_eq!((first().state, first().errors), ("in sync", 1));
     assert_eq!(pair.second().state, "copying");
     pair.disks[0].set_faults(Faults::default());
@@ -596,7 +601,7 @@ fn status_is_answer_of_one_member() {
 fn resync_does_not_believe_source_that_failed_meanwhile() {
     let pair = Pair::of(3, MIB, false, &[]);
     let is_in_sync = |member: &block::Member| member.state == "in sync";
-    while !pair.control(&Control::Report).members.iter().all(is_in_sync) {
+    while !pair.report().members.iter().all(is_in_sync) {
         pair.pass(Duration::from_millis(1));
     }
     pair.fail();
@@ -632,7 +637,7 @@ fn status_asks_member_that_came_in_sync_meanwhile() {
     // It waits until the resync has written, and is on its way when the resync flushes.
     world.run(world.env().now().after(Duration::from_millis(1))).unwrap();
     let status = client.send(Op::Status { range, extents: Vec::new() });
-    while control(Control::Report).members[0].state != "in sync" {
+    while graph.report(mirror).members[0].state != "in sync" {
         world.run(world.env().now().after(Duration::from_millis(10))).unwrap();
     }
     control(Control::Fail { member: second });

@@ -137,7 +137,7 @@ impl Bench {
 
 impl Life {
     fn report(&self) -> Report {
-        self.graph.control(self.part, &Control::Report).unwrap()
+        self.graph.report(self.part)
     }
 
     /// Places that are taken, and all of them.

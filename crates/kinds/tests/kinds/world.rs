@@ -15,8 +15,8 @@ use block::env::{
     StorageNow, Ticket, Tickets, TimerId,
 };
 use block::{
-    Buf, BufPool, ByteRange, Control, Env, Error, ErrorKind, Extent, Lower, Mono, Op, Report,
-    Request, Result,
+    Buf, BufPool, ByteRange, Env, Error, ErrorKind, Extent, Lower, Mono, Op, Report, Request,
+    Result,
 };
 use engine::{Engine, NodeId, Sink};
 use graph::Graph;
@@ -374,7 +374,7 @@ impl Running {
 
     pub fn report(&self, name: &str) -> Report {
         let member = self.graph.member(name).unwrap();
-        self.graph.control(member, &Control::Report).unwrap()
+        self.graph.report(member)
     }
 
     pub fn counter(&self, name: &str, counter: &str) -> u64 {

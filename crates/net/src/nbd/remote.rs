@@ -7,8 +7,8 @@ use std::time::Duration;
 use block::env::{LocalFuture, Outcome, Ticket};
 use block::seeded::{self, Bug};
 use block::{
-    Buf, ByteRange, Control, Device, EXTENTS_MAX, Env, Extent, Handled, Handover, Health, Info,
-    Mode, Op, RangeLock, Report, Request, Result, State, push_extent,
+    Buf, ByteRange, Device, EXTENTS_MAX, Env, Extent, Handover, Health, Info, Mode, Op, RangeLock,
+    Report, Request, Result, State, push_extent,
 };
 use wire::nbd::{Command, CommandFlags};
 
@@ -291,8 +291,7 @@ impl Device for Remote {
         Box::pin(std::future::ready(None))
     }
 
-    fn control(&self, control: &Control) -> Handled {
-        let Control::Report = control else { return Handled::Pass };
+    fn report(&self) -> Report {
         let link = &self.0.link;
         let (health, summary) = match (link.story(), link.flush_fault.error()) {
             (Some((false, words)), _) => (Health::Failed, words),
@@ -306,6 +305,6 @@ impl Device for Remote {
             ("replayed", link.replayed.get()),
             ("unflushed_bytes", link.log.kept_bytes()),
         ];
-        Handled::Done(Ok(Report { health, summary, counters, ..Report::default() }))
+        Report { health, summary, counters, ..Report::default() }
     }
 }

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::{Buf, ByteRange, Control, Env, Error, Extent, Handled, Info, Op, Report, Result};
+use block::{Buf, ByteRange, Env, Error, Extent, Info, Op, Report, Result};
 use engine::{AnyDevice, Engine};
 use kind::{DeviceConfig, Maker, Value};
 use runtime::{Config, Core};
@@ -107,10 +107,7 @@ impl Volume {
     }
 
     pub fn report(&self) -> Report {
-        match self.disk.control(&Control::Report) {
-            Handled::Done(report) => report.unwrap(),
-            Handled::Pass | Handled::Later(_) => panic!("it answers"),
-        }
+        self.disk.report()
     }
 
     pub fn counter(&self, name: &str) -> u64 {

@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use block::{
-    Control, Device, Env, Error, ErrorKind, Handled, Info, Lower, Notify, Op, Report, Request,
-    Result, StateStore, StoredState,
+    Device, Env, Error, ErrorKind, Info, Lower, Notify, Op, Report, Request, Result, StateStore,
+    StoredState,
 };
 
 use super::Sin;
@@ -82,13 +82,8 @@ impl Device for Stateful {
         self.lower.forward(&mut request.op).await
     }
 
-    fn control(&self, control: &Control) -> Handled {
-        match control {
-            Control::Report => {
-                let counters = vec![("starts", self.starts.get())];
-                Handled::Done(Ok(Report { counters, ..Report::default() }))
-            }
-            _ => Handled::Pass,
-        }
+    fn report(&self) -> Report {
+        let counters = vec![("starts", self.starts.get())];
+        Report { counters, ..Report::default() }
     }
 }

@@ -121,7 +121,7 @@ impl Mirrors {
     pub fn trusted(&self, graph: &Assembly, draw: &Stream) -> Result<Vec<(usize, String)>, Wrong> {
         let mut trusted = Vec::new();
         for mirror in self.all.iter() {
-            let report = report(graph, mirror)?;
+            let report = graph.report(mirror.part);
             self.note(&report);
             let in_sync = (0..mirror.members.len()).filter(|n| report.members[*n].state == IN_SYNC);
             let mut of: Vec<_> =
@@ -172,7 +172,7 @@ impl Mirrors {
     /// Whether a member is being copied.
     pub fn is_copying(&self, graph: &Assembly) -> Result<bool, Wrong> {
         for mirror in self.all.iter() {
-            if report(graph, mirror)?.members.iter().any(|member| member.state == "copying") {
+            if graph.report(mirror.part).members.iter().any(|member| member.state == "copying") {
                 return Ok(true);
             }
         }
@@ -182,7 +182,7 @@ impl Mirrors {
     /// When all is quiet: members in sync are alike, and none of them has had too many errors.
     pub fn check(&self, graph: &Assembly) -> Result<(), Wrong> {
         for mirror in self.all.iter() {
-            let report = report(graph, mirror)?;
+            let report = graph.report(mirror.part);
             let size = graph.info(mirror.part).size;
             let mut first: Option<(usize, Vec<Option<Vec<u8>>>)> = None;
             for (n, told) in report.members.iter().enumerate() {
@@ -300,7 +300,7 @@ impl Mirrors {
     /// Nothing goes wrong any more: everybody comes back in sync.
     pub fn all_in_sync(&self, graph: &Assembly) -> Result<(), Wrong> {
         for mirror in self.all.iter() {
-            let report = report(graph, mirror)?;
+            let report = graph.report(mirror.part);
             self.note(&report);
             let is_missed = |n: usize| report.members[n].state != IN_SYNC && !mirror.may_miss(n);
             if (0..report.members.len()).any(is_missed) {
@@ -334,8 +334,4 @@ pub struct Out {
     mirror: usize,
     member: usize,
     reads: u64,
-}
-
-fn report(graph: &Assembly, mirror: &Mirror) -> Result<Report, Wrong> {
-    graph.control(mirror.part, &Control::Report).map_err(|error| error.to_string())
 }

@@ -12,7 +12,7 @@ use crate::trial::Failure;
 impl Trial {
     /// Counts the copies that begin with a start.
     pub(super) fn note_copies(&self) -> Result<(), Failure> {
-        for member in self.report()?.members {
+        for member in self.report().members {
             let Some(progress) = member.progress.filter(|_| member.state == "copying") else {
                 continue;
             };
