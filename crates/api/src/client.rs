@@ -6,13 +6,14 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use block::control::Verb;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::{
-    Applied, ApplyRequest, AttachRequest, Attached, Checked, DaemonView, DetachRequest,
-    DeviceStatus, DiskRequest, EventLine, GraphView, History, Job, JobRequest, KeptGraph, KeptName,
-    KeyRequest, KeySlots, MemberRequest, Place, Problem, ResizeRequest, ScrubRequest, SpecText,
+    Applied, ApplyRequest, AttachRequest, Attached, Checked, CommandRequest, DaemonView,
+    DetachRequest, DeviceStatus, DiskRequest, EventLine, GraphView, History, Job, JobRequest,
+    KeptGraph, KeptName, MemberRequest, Place, Problem, ResizeRequest, ScrubRequest, SpecText,
     Status, Top, UndoRequest, UpRequest,
 };
 
@@ -25,9 +26,9 @@ const LINE_MAX_BYTES: u64 = 1 << 20;
 /// A server that does not answer for so long does not answer at all: none of these answers waits.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Deriving a key takes about a second for each slot that is tried, and as long as the slot says: a
+/// A command may derive keys. That takes about a second for each slot that is tried, and as long as the slot says: a
 /// minute for the costliest that is taken.
-const PATIENCE_KEYS: Duration = Duration::from_secs(180);
+const PATIENCE_COMMAND: Duration = Duration::from_secs(180);
 
 /// For what waits for disks: as long as writing out what a machine's memory holds may take.
 const PATIENCE_DISKS: Duration = Duration::from_secs(600);
@@ -216,12 +217,14 @@ impl Client {
         }
     }
 
-    /// Lists or changes the key slots of a device.
+    /// Carries out a command of verb `V` on a device.
     ///
     /// # Errors
     /// As all.
-    pub fn keys(&self, request: &KeyRequest) -> Answer<KeySlots> {
-        self.post_within(PATIENCE_KEYS, "/v1/keys", request)
+    pub fn command<V: Verb>(&self, device: &str, args: &V::Args) -> Answer<V::Answer> {
+        let (device, verb) = (device.to_owned(), V::INFO.name.to_owned());
+        let args = serde_json::to_value(args).map_err(|why| self.strange(&why.to_string()))?;
+        self.post_within(PATIENCE_COMMAND, "/v1/command", &CommandRequest { device, verb, args })
     }
 
     /// Makes the graph what a spec says. It waits for what clients have begun, and for the disks.

@@ -19,6 +19,8 @@
 
 use std::pin::Pin;
 
+use serde_json::Value;
+
 mod bridge;
 mod client;
 mod daemon;
@@ -29,6 +31,8 @@ mod openapi;
 mod server;
 mod types;
 
+pub use block::control::job::Action as JobCommand;
+pub use block::{Health, JobState};
 pub use bridge::{Answers, Bridge, JOBS_MAX, bridge};
 pub use client::{ANSWER_MAX_BYTES, Client};
 pub use daemon::{
@@ -39,11 +43,11 @@ pub use follow::FOLLOWERS_MAX;
 pub use server::{SOCKET_PATH_MAX_BYTES, Server, is_heard};
 pub use types::{
     Applied, ApplyRequest, AttachRequest, Attached, ChangeLine, Checked, CheckedDevice,
-    CheckedDisk, Counts, DetachRequest, DeviceStatus, DiskChange, DiskRequest, EventLine,
-    ExportView, Finding, ForgottenDisk, GraphView, Health, History, Job, JobCommand, JobRequest,
-    JobState, KeyChange, KeyRequest, KeySlot, KeySlots, Means, MemberRequest, MemberStatus,
-    NodeView, PastSpec, Place, Power, Problem, Progress, ResizeRequest, Room, ScrubRequest,
-    ScrubStatus, Soundness, SpecText, Status, Top, TopRow, UndoRequest,
+    CheckedDisk, CommandRequest, Counts, DetachRequest, DeviceStatus, DiskChange, DiskRequest,
+    EventLine, ExportView, Finding, ForgottenDisk, GraphView, History, Job, JobRequest, Means,
+    MemberRequest, MemberStatus, NodeView, PastSpec, Place, Power, Problem, Progress,
+    ResizeRequest, Room, ScrubRequest, ScrubStatus, Soundness, SpecText, Status, Top, TopRow,
+    UndoRequest,
 };
 
 /// What takes time, on the core of whoever is asked.
@@ -63,28 +67,28 @@ pub trait Live {
     ///
     /// # Errors
     /// No such export, or no such byte.
-    fn locate(&self, export: &str, offset: u64) -> Result<Place, Problem>;
+    fn locate(&self, export: &str, offset: u64) -> Later<Result<Place, Problem>>;
     /// Takes a member out of service.
     ///
     /// # Errors
     /// No such member, or it is the last one.
-    fn fail(&self, request: &MemberRequest) -> Result<DeviceStatus, Problem>;
+    fn fail(&self, request: MemberRequest) -> Later<Result<DeviceStatus, Problem>>;
     /// Begins to bring a member up to date.
     ///
     /// # Errors
     /// No such member, or nothing to do for it.
-    fn resync(&self, request: &MemberRequest) -> Result<DeviceStatus, Problem>;
+    fn resync(&self, request: MemberRequest) -> Later<Result<DeviceStatus, Problem>>;
     /// Begins to read and compare all copies, or ends that.
     ///
     /// # Errors
     /// No such device, or it has no copies.
-    fn scrub(&self, request: &ScrubRequest) -> Result<DeviceStatus, Problem>;
+    fn scrub(&self, request: ScrubRequest) -> Later<Result<DeviceStatus, Problem>>;
     /// What has happened to devices lately, after the event of that number.
     fn events(&self, after: u64) -> Vec<EventLine>;
     /// The same, once there is one.
     fn next_events(&self, after: u64) -> Later<Vec<EventLine>>;
-    /// Lists or changes key slots, which takes time: for deriving keys, and for writing them.
-    fn keys(&self, request: &KeyRequest) -> Later<Result<KeySlots, Problem>>;
+    /// Carries out a command on a device, and returns its answer by name.
+    fn command(&self, request: CommandRequest) -> Later<Result<Value, Problem>>;
     /// Makes an export a device of this machine.
     fn attach(&self, request: AttachRequest) -> Later<Result<Attached, Problem>>;
     /// Ends that.
@@ -106,7 +110,7 @@ pub trait Live {
     ///
     /// # Errors
     /// No such job, or it cannot be done.
-    fn job(&self, request: &JobRequest) -> Result<Job, Problem>;
+    fn job(&self, request: JobRequest) -> Later<Result<Job, Problem>>;
     /// Lets the graph use all of a disk that has grown.
     fn resize(&self, request: ResizeRequest) -> Later<Result<Applied, Problem>>;
     /// Puts a disk in, in another's place, or takes it out.

@@ -22,8 +22,8 @@ use tokio::sync::oneshot;
 use crate::follow::follow;
 use crate::metrics;
 use crate::{
-    ApplyRequest, AttachRequest, Bridge, DetachRequest, DiskRequest, JobRequest, KeyRequest, Live,
-    MemberRequest, Problem, ResizeRequest, ScrubRequest, UndoRequest,
+    ApplyRequest, AttachRequest, Bridge, CommandRequest, DetachRequest, DiskRequest, JobRequest,
+    Live, MemberRequest, Problem, ResizeRequest, ScrubRequest, UndoRequest,
 };
 
 /// A control socket that is open; it closes with this value.
@@ -143,7 +143,7 @@ pub(crate) fn table() -> Vec<(&'static str, MethodRouter<Bridge>)> {
         ("/v1/events/follow", get(follow_events)),
         ("/v1/jobs", get(|State(bridge)| ask(bridge, |live| Ok(live.jobs())))),
         ("/v1/job", post(job)),
-        ("/v1/keys", post(keys)),
+        ("/v1/command", post(command)),
         ("/v1/attach", post(attach)),
         ("/v1/detach", post(detach)),
         ("/v1/apply", post(apply)),
@@ -192,7 +192,8 @@ struct Byte {
 }
 
 async fn locate(State(bridge): State<Bridge>, Query(byte): Query<Byte>) -> Response {
-    ask(bridge, move |live| live.locate(&byte.export, byte.offset)).await
+    let asked = bridge.ask_later(move |live| live.locate(&byte.export, byte.offset));
+    answer(asked.await.flatten())
 }
 
 async fn figures(State(bridge): State<Bridge>) -> Response {
@@ -213,15 +214,15 @@ pub(crate) fn page(text: String) -> Response {
 }
 
 async fn fail(State(bridge): State<Bridge>, Json(request): Json<MemberRequest>) -> Response {
-    ask(bridge, move |live| live.fail(&request)).await
+    answer(bridge.ask_later(move |live| live.fail(request)).await.flatten())
 }
 
 async fn resync(State(bridge): State<Bridge>, Json(request): Json<MemberRequest>) -> Response {
-    ask(bridge, move |live| live.resync(&request)).await
+    answer(bridge.ask_later(move |live| live.resync(request)).await.flatten())
 }
 
 async fn scrub(State(bridge): State<Bridge>, Json(request): Json<ScrubRequest>) -> Response {
-    ask(bridge, move |live| live.scrub(&request)).await
+    answer(bridge.ask_later(move |live| live.scrub(request)).await.flatten())
 }
 
 async fn disk(State(bridge): State<Bridge>, Json(request): Json<DiskRequest>) -> Response {
@@ -242,8 +243,8 @@ async fn follow_events(State(bridge): State<Bridge>, Query(from): Query<After>) 
     follow(bridge, from.after)
 }
 
-async fn keys(State(bridge): State<Bridge>, Json(request): Json<KeyRequest>) -> Response {
-    answer(bridge.ask_later(move |live| live.keys(&request)).await.flatten())
+async fn command(State(bridge): State<Bridge>, Json(request): Json<CommandRequest>) -> Response {
+    answer(bridge.ask_later(move |live| live.command(request)).await.flatten())
 }
 
 async fn attach(State(bridge): State<Bridge>, Json(request): Json<AttachRequest>) -> Response {
@@ -288,7 +289,7 @@ async fn resize(State(bridge): State<Bridge>, Json(request): Json<ResizeRequest>
 }
 
 async fn job(State(bridge): State<Bridge>, Json(request): Json<JobRequest>) -> Response {
-    ask(bridge, move |live| live.job(&request)).await
+    answer(bridge.ask_later(move |live| live.job(request)).await.flatten())
 }
 
 pub(crate) async fn nothing() -> Response {

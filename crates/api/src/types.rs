@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use block::control::job::Action;
+use block::{Health, JobState};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::KeptGraph;
 
@@ -302,18 +305,6 @@ pub enum DiskChange {
     Remove,
 }
 
-/// How something is, from best to worst.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Health {
-    /// All is well.
-    Ok,
-    /// The data are safe, redundancy is not what it should be.
-    Degraded,
-    /// It does not serve any more.
-    Failed,
-}
-
 /// What devices have done since the start.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Top {
@@ -380,78 +371,15 @@ pub struct MemberRequest {
     pub dry_run: bool,
 }
 
-/// What to do with the key slots of an encrypted device. Keys are named by their sources, `file:PATH`
-/// or `credential:NAME`, which the server reads: no key is part of a request.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct KeyRequest {
+/// A command to a device. Its kind declares the verbs that it knows.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct CommandRequest {
     /// The device.
     pub device: String,
-    /// What to do.
-    #[serde(flatten)]
-    pub change: KeyChange,
-    /// Only say what would be done.
-    #[serde(default)]
-    pub dry_run: bool,
-}
-
-/// What to do with key slots.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(tag = "do", rename_all = "lowercase")]
-pub enum KeyChange {
-    /// Nothing but to list them.
-    List,
-    /// One more.
-    Add {
-        /// A passphrase that opens a slot.
-        key: String,
-        /// The passphrase for the new one.
-        new_key: String,
-        /// A word for people.
-        #[serde(default)]
-        label: String,
-    },
-    /// Empty one.
-    Remove {
-        /// Its number.
-        slot: usize,
-    },
-    /// Make one open with another passphrase.
-    Change {
-        /// The passphrase that opens it now.
-        key: String,
-        /// The passphrase that will.
-        new_key: String,
-    },
-}
-
-/// The key slots of a device.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct KeySlots {
-    /// The device.
-    pub device: String,
-    /// What was done, or would be; empty if they are only listed.
-    pub done: String,
-    /// Those that are in use.
-    pub slots: Vec<KeySlot>,
-}
-
-/// A key slot that is in use.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct KeySlot {
-    /// Its number.
-    pub slot: usize,
-    /// A word for people; may be empty.
-    pub label: String,
-    /// When it was made, in seconds since 1970.
-    pub made_unix_s: u64,
-    /// How a passphrase becomes a key: `argon2id`.
-    pub derivation: String,
-    /// The memory that this takes.
-    pub memory_bytes: u64,
-    /// Passes over it.
-    pub passes: u32,
-    /// Lanes of it.
-    pub lanes: u32,
+    /// The verb: `crypt.keys`.
+    pub verb: String,
+    /// Its arguments, by name.
+    pub args: Value,
 }
 
 /// Why something was not done.
@@ -533,42 +461,16 @@ pub struct Job {
     pub progress: Progress,
 }
 
-/// Whether a job goes on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum JobState {
-    /// It does.
-    Running,
-    /// Not before it is resumed.
-    Paused,
-    /// It cannot.
-    Stopped,
-    /// It is over.
-    Done,
-}
-
 /// What to do with a job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct JobRequest {
     /// Its number, or the device that does it.
     pub job: String,
     /// What to do.
-    pub command: JobCommand,
+    pub command: Action,
     /// Only say how things are.
     #[serde(default)]
     pub dry_run: bool,
-}
-
-/// What to do with a job.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum JobCommand {
-    /// Let it rest until it is resumed.
-    Pause,
-    /// Let it go on.
-    Resume,
-    /// Take back what it has done so far.
-    Cancel,
 }
 
 /// A disk that is larger than it was, or is to be.

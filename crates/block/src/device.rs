@@ -1,10 +1,12 @@
 //! The contract of a device, and the weaker power of hooks.
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::rc::Rc;
 
+use crate::control::{Command, Reply, Resolved, VerbInfo};
 use crate::env::LocalFuture;
-use crate::{ByteRange, Control, Handled, Info, Needs, Report, Request, Result};
+use crate::{ByteRange, Info, Needs, Report, Request, Result};
 
 /// One address space of bytes that answers requests.
 ///
@@ -38,19 +40,30 @@ pub trait Device: 'static {
     /// Whatever the device or one below answers; the request's buffers come back all the same.
     async fn submit(&self, request: &mut Request) -> Result<()>;
 
-    /// Where `range` lies in the lower devices: every place that holds a copy of it.
+    /// Returns where `range` lies in the lower devices: every place that holds a copy of it. It waits where it has to read
+    /// that first.
     ///
     /// # Errors
-    /// `Unsupported` if no simple answer exists.
-    fn resolve(&self, range: ByteRange) -> Result<Vec<Below>> {
+    /// The error of a read below.
+    async fn resolve(&self, range: ByteRange) -> Result<Resolved> {
         let _ = range;
-        Ok(Vec::new())
+        Ok(Resolved::Unknown)
     }
 
-    /// Answers a control request, or hands it back to travel on.
-    fn control(&self, control: &Control) -> Handled {
-        let _ = control;
-        Handled::Pass
+    /// The verbs that it knows.
+    fn verbs(&self) -> &'static [&'static VerbInfo] {
+        &[]
+    }
+
+    /// Carries out a command of a verb that it lists; no other one is sent to it.
+    ///
+    /// A command takes no slot and is not in flight: a change of the graph does not wait for it. Dropping the future
+    /// withdraws the command, carried out or not, unless its verb states otherwise.
+    ///
+    /// # Errors
+    /// `Invalid` for arguments that it cannot take, and a reason of its own.
+    fn control(self: Rc<Self>, command: Command) -> LocalFuture<Result<Reply>> {
+        Box::pin(std::future::ready(Err(command.unknown_to("the device"))))
     }
 
     /// Returns its state and its figures, at once and during changes too.
@@ -89,7 +102,7 @@ pub struct Below {
     /// Which bytes of the lower.
     pub range: ByteRange,
     /// A word on what happens to the bytes on the way: `mirrored`, `encrypted`.
-    pub how: &'static str,
+    pub how: Cow<'static, str>,
 }
 
 /// Sees a request on its way down and its reply on its way up, and changes no bytes.

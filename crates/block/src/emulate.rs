@@ -1,6 +1,7 @@
 //! Promises that the device below does not keep by itself, kept here, in one place: zeros where it
 //! can only write, nothing where it cannot discard, small blocks where its own are larger.
 
+use crate::control::Resolved;
 use crate::{
     Buf, ByteRange, Device, EXTENTS_MAX, Env, Info, Lower, Mode, Needs, Op, RangeLock, Request,
     Result, State, push_extent,
@@ -157,7 +158,7 @@ impl Device for Emulate {
         }
     }
 
-    fn resolve(&self, range: ByteRange) -> Result<Vec<crate::Below>> {
-        Ok(vec![crate::Below { lower: 0, above: range.start(), range, how: "" }])
+    async fn resolve(&self, range: ByteRange) -> Result<Resolved> {
+        Ok(Resolved::same(range, ""))
     }
 }

@@ -10,12 +10,11 @@ use std::rc::{Rc, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
+use crate::control::job::{Action, Steer, Wait};
+use crate::control::{Command, Reply, Verb, VerbInfo};
 use crate::env::LocalFuture;
 use crate::seeded::{self, Bug};
-use crate::{
-    Error, ErrorKind, Handled, JobCommand, JobState, Progress, Report, Result, Step, TaskGroup,
-    first,
-};
+use crate::{Error, ErrorKind, JobState, Progress, Result, Step, TaskGroup, first};
 
 /// Work that a [`Job`] carries out.
 pub trait Work: Sized + 'static {
@@ -193,31 +192,30 @@ impl Job {
     ///
     /// # Errors
     /// `InUse` if it makes no sense now.
-    pub fn command<W: Work>(work: &Rc<W>, command: JobCommand) -> Result<()> {
+    pub fn steer<W: Work>(work: &Rc<W>, action: Action) -> Result<()> {
         let job = work.job();
         let refuse = |words: &str| Err(Error::new(ErrorKind::InUse, words).at(work.name()));
         let (is_running, is_done) = (job.is_running(), job.is_done());
         let is_stopped = matches!(*job.state.borrow(), State::Stopped(_));
-        match (command, W::WHEN_DONE) {
-            (JobCommand::Wait, _) => {}
+        match (action, W::WHEN_DONE) {
             (_, Some(words)) if is_done => return refuse(words),
-            (JobCommand::Resume, _) if is_running && !job.is_pausing.get() => {
+            (Action::Resume, _) if is_running && !job.is_pausing.get() => {
                 return refuse("it is not paused");
             }
-            (JobCommand::Resume, _) => {
+            (Action::Resume, _) => {
                 job.is_pausing.set(false);
                 if !is_running {
                     job.is_cancelled.set(false);
                     Self::begin(work);
                 }
             }
-            (JobCommand::Pause, _) if job.is_pausing.get() => {
+            (Action::Pause, _) if job.is_pausing.get() => {
                 return refuse("it is paused already");
             }
-            (JobCommand::Pause, _) if is_stopped => return refuse("it has stopped by itself"),
-            (JobCommand::Pause, _) if is_done => return refuse("it does not run"),
-            (JobCommand::Pause, _) => job.is_pausing.set(true),
-            (JobCommand::Cancel, _) => match work.cancel()? {
+            (Action::Pause, _) if is_stopped => return refuse("it has stopped by itself"),
+            (Action::Pause, _) if is_done => return refuse("it does not run"),
+            (Action::Pause, _) => job.is_pausing.set(true),
+            (Action::Cancel, _) => match work.cancel()? {
                 Cancel::End => job.is_cancelled.set(true),
                 Cancel::Back => {
                     job.is_turning.set(true);
@@ -232,21 +230,20 @@ impl Job {
         Ok(())
     }
 
-    /// Answers a command with a report; [`JobCommand::Wait`] once the job is done or its tasks are closed.
-    pub fn control<W: Work>(
-        work: &Rc<W>,
-        command: JobCommand,
-        report: impl Fn(&W) -> Report + 'static,
-    ) -> Handled {
-        if command != JobCommand::Wait {
-            return Handled::Done(Self::command(work, command).map(|()| report(work)));
+    /// The verbs of a device with a job.
+    pub const VERBS: [&VerbInfo; 2] = [Steer::INFO, Wait::INFO];
+
+    /// Carries out a command of one of [`Job::VERBS`]. [`Wait`] is answered once the job is done or its tasks are closed.
+    pub fn control<W: Work>(work: &Rc<W>, command: &Command) -> LocalFuture<Result<Reply>> {
+        if let Some(course) = command.args::<Steer>() {
+            return command.done(Self::steer(work, course.action));
         }
-        let work = work.clone();
-        Handled::Later(Box::pin(async move {
+        let (work, answer) = (work.clone(), command.done(Ok(())));
+        Box::pin(async move {
             let is_over = || work.job().is_done() || work.tasks().is_closing();
             work.tasks().changed().until(is_over).await;
-            Ok(report(&work))
-        }))
+            answer.await
+        })
     }
 
     fn is_told_to_rest<W: Work>(&self, work: &W) -> bool {

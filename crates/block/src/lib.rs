@@ -5,7 +5,7 @@
 
 mod buf;
 mod check;
-mod control;
+pub mod control;
 mod deadline;
 mod device;
 mod emulate;
@@ -36,10 +36,7 @@ mod window;
 
 pub use buf::{BUF_ALIGN, BUF_MAX_BYTES, Buf, BufPool, Memory, Ref, RefMut, Reservation};
 pub use check::check;
-pub use control::{
-    Control, Handled, Health, Job, JobCommand, JobState, KeyCommand, KeySlot, Member, Progress,
-    Report, Room, Scrub,
-};
+pub use control::{Health, Job, JobState, Member, Progress, Report, Room, Scrub};
 pub use deadline::{Deadline, Guard};
 pub use device::{Below, Device, Handover, Hooks, Push};
 pub use emulate::Emulate;

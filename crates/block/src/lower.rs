@@ -1,10 +1,12 @@
 //! What a device sees of the one below: a handle to start requests on.
 
-use std::future::Future;
+use std::future::{Future, ready};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{self, Context, Poll};
 
+use crate::control::{Command, Reply, Verb};
+use crate::env::LocalFuture;
 use crate::seeded::{self, Bug};
 use crate::{Buf, ByteRange, Info, Op, Result};
 
@@ -18,6 +20,10 @@ pub trait Core {
     fn poll(&self, child: ChildId, cx: &mut Context<'_>) -> Poll<Done>;
     /// Nobody waits any more. The work goes on, its answer is dropped.
     fn abandon(&self, child: ChildId);
+    /// Carries out a command on the device below.
+    fn control(&self, command: Command) -> LocalFuture<Result<Reply>> {
+        Box::pin(ready(Err(command.unknown_to("the device below"))))
+    }
 }
 
 /// How far a request came at once.
@@ -124,6 +130,14 @@ impl Lower {
         }
     }
 
+    /// Carries out a command on the device below, or where its range lies further down.
+    ///
+    /// # Errors
+    /// `Unsupported` if a device on the way neither knows the command nor shows where its bytes are; else the device's own.
+    pub async fn control<V: Verb>(&self, command: Command) -> Result<V::Answer> {
+        self.core.control(command).await?.answer::<V>()
+    }
+
     /// Reads `range` into `into`, and says where the bytes are.
     ///
     /// # Errors
@@ -166,7 +180,7 @@ impl Future for Child {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Done> {
         if let State::Running(core, id) = &self.0 {
-            let done = ready!(core.poll(*id, cx));
+            let done = task::ready!(core.poll(*id, cx));
             self.0 = State::Fetched;
             return Poll::Ready(done);
         }

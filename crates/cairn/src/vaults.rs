@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use api::{Finding, Soundness};
-use block::{Control, Env, Error, ErrorKind, Health, Report};
+use block::control::Nothing;
+use block::control::state::{Check, Checked};
+use block::{Env, Error, ErrorKind, Health};
 use engine::Engine;
 use graph::Graph;
 use graph::labels::{Labels, Opening, Survey};
@@ -21,7 +23,7 @@ use crate::scan::place;
 const TOLD_MAX: usize = 16;
 
 /// Of a device that was made, and asked.
-type Answer = block::Result<Report>;
+type Answer = block::Result<Checked>;
 
 /// The disks of a graph, opened to be read only.
 struct Opened {
@@ -86,7 +88,7 @@ async fn ask(
         Err(error) => return Ok(Err(error)),
     };
     let member = graph.member(device).expect("it is the last one that was planned");
-    Ok(graph.control_later(member, &Control::Check).await)
+    Ok(graph.ask::<Check>(member, Nothing {}).await)
 }
 
 /// Opens the disks, all of them to be read only: so nothing that is made over them writes.
@@ -135,7 +137,7 @@ fn told(device: &str, asked: Result<Answer, Vec<Error>>) -> Vec<Finding> {
 }
 
 /// The first things that are wrong, and how many more there are.
-fn wrong(device: &str, report: &Report) -> Vec<Finding> {
+fn wrong(device: &str, report: &Checked) -> Vec<Finding> {
     let soundness = match report.health {
         Health::Ok => return Vec::new(),
         Health::Degraded => Soundness::Repairable,

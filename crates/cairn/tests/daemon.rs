@@ -10,9 +10,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use api::{Applied, GraphView, KeptGraph, KeySlots, Phase, Status};
+use api::{Applied, GraphView, KeptGraph, Phase, Status};
 use common::keeper::{Daemon, home, io, mirror, uri};
 use common::{Dir, send, until};
+use serde_json::{Value, json};
 
 #[test]
 fn of_several_graphs_the_one_is_meant_that_has_it() {
@@ -52,8 +53,11 @@ fn of_several_graphs_the_one_is_meant_that_has_it() {
     dir.write("crypt.toml", crypt);
     dir.text(&["apply", "crypt.toml"]);
     for device in ["safe", "crypt/safe"] {
-        let slots: KeySlots = dir.json(0, &["key", "ls", device]);
-        assert_eq!((slots.device.as_str(), slots.slots.len()), ("safe", 1));
+        let shown: Value = dir.json(0, &["key", "ls", device]);
+        assert_eq!(
+            (&shown["device"], shown["slots"].as_array().map(Vec::len)),
+            (&json!("safe"), Some(1))
+        );
     }
     assert!(dir.text(&["locate", "two/vol", "4096"]).starts_with("vol 4 KiB -> "));
     dir.write("three.toml", &mirror("three", ""));

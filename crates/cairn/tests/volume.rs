@@ -7,7 +7,7 @@ mod common;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 
-use api::KeySlots;
+use kinds::crypt::verbs::KeySlots;
 
 use argon2::{Algorithm, Argon2, Params, Version};
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};

@@ -3,6 +3,7 @@
 
 mod arena;
 mod call;
+mod control;
 mod node;
 mod ready;
 mod slot;
@@ -15,6 +16,8 @@ use std::mem::ManuallyDrop;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 
+use block::control::{Command, Reply};
+use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{
     BufPool, ChildId, Core, Done, Error, ErrorKind, Hooks, Info, Lower, Op, Push, Request, Result,
@@ -27,6 +30,7 @@ use ready::{Key, Ready};
 use slot::Slot;
 use split::Split;
 
+pub use control::PLACES_MAX;
 pub use node::{Counters, NodeId};
 pub use slot::AnyDevice;
 pub use split::WINDOW;
@@ -207,7 +211,8 @@ impl Engine {
     ) -> Result<NodeId> {
         let reserve = self.reserve(name, &*device, lowers, device.needs().children)?;
         let (info, future) = (self.fitted(device.info(), reserve, &[]), device.future_layout());
-        self.add(name, info, Power::Device { device, future }, reserve)
+        let lowers = lowers.iter().map(|id| self.node(*id)).collect();
+        self.add(name, info, Power::Device { device, lowers, future }, reserve)
     }
 
     /// Adds a hook on the way to `next`.
@@ -499,7 +504,7 @@ impl Inner {
             Way::Answered(result) => return Poll::Ready(result),
         };
         let (device, future) = match &node.power {
-            Power::Device { device, future } => (device, *future),
+            Power::Device { device, future, .. } => (device, *future),
             Power::Table { split, future, .. } => (split, *future),
             Power::Hooks { .. } => unreachable!("hooks do not carry requests out"),
         };
@@ -751,7 +756,7 @@ impl Core for Below {
         }
         // Straight to a device there is nothing to descend through, and nothing to come back up.
         let straight = match &self.node.power {
-            Power::Device { device, future } => Some((device, *future)),
+            Power::Device { device, future, .. } => Some((device, *future)),
             Power::Hooks { .. } | Power::Table { .. } => None,
         };
         if straight.is_some() {
@@ -787,6 +792,10 @@ impl Core for Below {
         if let Some(engine) = self.engine.upgrade() {
             engine.abandon(child.0 as usize);
         }
+    }
+
+    fn control(&self, command: Command) -> LocalFuture<Result<Reply>> {
+        control::carry_out(self.node.clone(), command)
     }
 }
 

@@ -14,7 +14,7 @@ pub type NodeId = usize;
 /// What a node does with a request.
 pub(super) enum Power {
     /// Its future carries the request out.
-    Device { device: Rc<dyn AnyDevice>, future: Layout },
+    Device { device: Rc<dyn AnyDevice>, lowers: Box<[Rc<Node>]>, future: Layout },
     /// It looks on; the request goes to the next node.
     Hooks { hooks: Rc<dyn Hooks>, next: Rc<Node> },
     /// It is a lookup: the request goes on in place where it lies in one run, through `split`

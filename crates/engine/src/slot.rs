@@ -20,10 +20,12 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use block::control::{Command, Reply, Resolved, VerbInfo};
 use block::env::LocalFuture;
-use block::{
-    Below, ByteRange, Control, Device, Handled, Handover, Info, Needs, Report, Request, Result,
-};
+use block::{ByteRange, Device, Handover, Info, Needs, Report, Request, Result};
+
+/// The answer of [`AnyDevice::resolve`].
+pub type Resolving<'d> = Pin<Box<dyn Future<Output = Result<Resolved>> + 'd>>;
 
 /// A [`Device`] of any kind: the object-safe twin, implemented for all of them here. It is sealed: callers rely on the
 /// layout and the table of the futures that [`AnyDevice::enter`] places, and only this file can answer for both.
@@ -36,9 +38,14 @@ pub trait AnyDevice: sealed::Sealed {
     ///
     /// # Errors
     /// As there.
-    fn resolve(&self, range: ByteRange) -> Result<Vec<Below>>;
+    fn resolve(&self, range: ByteRange) -> Resolving<'_>;
+    /// See [`Device::verbs`].
+    fn verbs(&self) -> &'static [&'static VerbInfo];
     /// See [`Device::control`].
-    fn control(&self, control: &Control) -> Handled;
+    ///
+    /// # Errors
+    /// As there.
+    fn control(self: Rc<Self>, command: Command) -> LocalFuture<Result<Reply>>;
     /// See [`Device::report`].
     fn report(&self) -> Report;
     /// See [`Device::holders`].
@@ -141,12 +148,16 @@ impl<D: Device> AnyDevice for D {
         Device::needs(self)
     }
 
-    fn resolve(&self, range: ByteRange) -> Result<Vec<Below>> {
-        Device::resolve(self, range)
+    fn resolve(&self, range: ByteRange) -> Resolving<'_> {
+        Box::pin(Device::resolve(self, range))
     }
 
-    fn control(&self, control: &Control) -> Handled {
-        Device::control(self, control)
+    fn verbs(&self) -> &'static [&'static VerbInfo] {
+        Device::verbs(self)
+    }
+
+    fn control(self: Rc<Self>, command: Command) -> LocalFuture<Result<Reply>> {
+        Device::control(self, command)
     }
 
     fn report(&self) -> Report {

@@ -4,8 +4,8 @@ use std::rc::Rc;
 
 use block::seeded::{self, Bug};
 use block::{
-    Below, ByteRange, Device, EXTENTS_MAX, Error, ErrorKind, Info, Lower, Needs, Op, Request,
-    Result, State, Table, Window, push_extent,
+    ByteRange, Device, EXTENTS_MAX, Info, Lower, Needs, Op, Request, Result, State, Table, Window,
+    push_extent,
 };
 
 /// Parts in flight at once; wider requests go in windows of this many.
@@ -143,22 +143,5 @@ impl Device for Split {
                 Ok(())
             }
         }
-    }
-
-    fn resolve(&self, range: ByteRange) -> Result<Vec<Below>> {
-        let place = |run: block::Run| Below {
-            lower: usize::from(run.port.0),
-            above: run.start,
-            range: run.range,
-            how: "",
-        };
-        let places: Vec<_> = self.table.map(range).take(EXTENTS_MAX + 1).map(place).collect();
-        if places.len() > EXTENTS_MAX {
-            return Err(Error::new(
-                ErrorKind::Limit,
-                format!("{range} lies in more than {EXTENTS_MAX} runs; ask for less"),
-            ));
-        }
-        Ok(places)
     }
 }

@@ -1,5 +1,9 @@
 //! Where one byte of an export lies on the disks.
 
+use std::borrow::Cow;
+use std::future::Future;
+use std::pin::Pin;
+
 use block::{ByteRange, Error, ErrorKind, Result};
 
 use crate::running::{Export, Graph};
@@ -19,7 +23,7 @@ pub struct Located {
     /// Of a labelled disk: so many bytes stand before its data.
     pub label_bytes: u64,
     /// What happens to bytes on the way there, in a word; may be empty.
-    pub how: &'static str,
+    pub how: Cow<'static, str>,
     /// Where it lies below: more than once if it is kept in copies.
     pub below: Vec<Located>,
 }
@@ -29,7 +33,7 @@ impl Graph {
     ///
     /// # Errors
     /// `OutOfRange` past the end, with the size; `Limit` if it is in more than 4096 places.
-    pub fn locate(&self, export: &Export, offset: u64) -> Result<Located> {
+    pub async fn locate(&self, export: &Export, offset: u64) -> Result<Located> {
         if offset >= export.info.size {
             return Err(Error::new(
                 ErrorKind::OutOfRange,
@@ -39,35 +43,33 @@ impl Graph {
                 ),
             ));
         }
-        self.locate_in(export.member, offset, "", &mut 0)
+        self.locate_in(export.member, offset, "".into(), &mut 0).await
     }
 
     /// `places`: those that were found so far. Their number doubles with each mirror of two partitions of one device.
-    fn locate_in(
-        &self,
+    fn locate_in<'g>(
+        &'g self,
         member: usize,
         offset: u64,
-        how: &'static str,
-        places: &mut usize,
-    ) -> Result<Located> {
-        *places += 1;
-        if *places > PLACES_MAX {
-            let words = format!("the byte is in more than {PLACES_MAX} places of the graph");
-            return Err(Error::new(ErrorKind::Limit, words));
-        }
-        let member = &self.members()[member];
-        let byte = ByteRange::new(offset, 1).expect("one byte inside a device");
-        let mut below = Vec::new();
-        for place in self.resolve(member, byte)? {
-            below.push(self.locate_in(
-                member.lowers[place.lower],
-                place.range.start(),
-                place.how,
-                places,
-            )?);
-        }
-        let (name, kind, label_bytes) =
-            (member.name.clone(), member.kind.name, member.label_bytes());
-        Ok(Located { name, kind, offset, label_bytes, how, below })
+        how: Cow<'static, str>,
+        places: &'g mut usize,
+    ) -> Pin<Box<dyn Future<Output = Result<Located>> + 'g>> {
+        Box::pin(async move {
+            *places += 1;
+            if *places > PLACES_MAX {
+                let words = format!("the byte is in more than {PLACES_MAX} places of the graph");
+                return Err(Error::new(ErrorKind::Limit, words));
+            }
+            let member = &self.members()[member];
+            let byte = ByteRange::new(offset, 1).expect("one byte inside a device");
+            let mut below = Vec::new();
+            for place in self.resolve(member, byte, PLACES_MAX).await? {
+                let (lower, at) = (member.lowers[place.lower], place.range.start());
+                below.push(self.locate_in(lower, at, place.how, places).await?);
+            }
+            let (name, kind, label_bytes) =
+                (member.name.clone(), member.kind.name, member.label_bytes());
+            Ok(Located { name, kind, offset, label_bytes, how, below })
+        })
     }
 }

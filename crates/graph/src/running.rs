@@ -5,11 +5,11 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use block::control::{Command, Reply, Resolved, Verb, VerbInfo};
 use block::env::LocalFuture;
 use block::{
-    Below, ByteRange, Control, Deadline, Emulate, Env, Error, ErrorKind, Found, Handled, Handover,
-    Hooks, Info, NoStateStore, OnFailure, Port, Report, Result, ScopeGuard, StateStore, Table,
-    TableId,
+    Below, ByteRange, Deadline, Emulate, Env, Error, ErrorKind, Found, Handover, Hooks, Info,
+    NoStateStore, OnFailure, Port, Report, Result, ScopeGuard, StateStore, Table, TableId,
 };
 use engine::{AnyDevice, Engine, NodeId};
 use kind::{DeviceConfig, Kind, Maker, Value};
@@ -510,57 +510,39 @@ impl Graph {
         }
     }
 
-    /// Carries out a control request.
+    /// Carries out a command on a device.
     ///
     /// # Errors
-    /// The device's answer, or `Unsupported` if it does not know the request, or needs time for it.
-    pub fn control(&self, member: &Member, control: &Control) -> Result<Report> {
-        match (self.handled(member, control), control) {
-            (Handled::Done(answer), _) => answer,
-            (Handled::Later(_), _) => Err(Error::new(
-                ErrorKind::Unsupported,
-                format!("{} needs time for this, and was not given any", member.name),
-            )),
-            (Handled::Pass, Control::Scrub { .. }) => Err(Error::new(
-                ErrorKind::Unsupported,
-                format!("{} is a {} and has no copies to compare", member.name, member.kind.name),
-            )),
-            (Handled::Pass, Control::Keys { .. }) => Err(Error::new(
-                ErrorKind::Unsupported,
-                format!("{} is a {} and has no key slots", member.name, member.kind.name),
-            )),
-            (Handled::Pass, Control::Check) => Err(Error::new(
-                ErrorKind::Unsupported,
-                format!("{} is a {} and keeps nothing to look at", member.name, member.kind.name),
-            )),
-            (Handled::Pass, Control::Job(_)) => Err(Error::new(
-                ErrorKind::Unsupported,
-                format!("{} is a {} and has no job", member.name, member.kind.name),
-            )),
-            (Handled::Pass, _) => Err(Error::new(
-                ErrorKind::Unsupported,
-                format!("{} is a {} and has no members", member.name, member.kind.name),
-            )),
+    /// `Unsupported` if the device does not know it; `InUse` while a change of the graph makes the device anew; else the
+    /// device's own.
+    pub fn control(&self, device: &Member, command: Command) -> LocalFuture<Result<Reply>> {
+        if self.is_closed(&device.name) {
+            let words = format!("{} is made anew just now, by a change of its graph", device.name);
+            let error = Error::new(ErrorKind::InUse, words).next("ask again");
+            return Box::pin(std::future::ready(Err(error)));
         }
+        self.engine.control(device.node, command)
     }
 
-    /// As [`Graph::control`], of what may take time. The answer holds on to nothing of the graph.
-    pub fn control_later(&self, member: &Member, control: &Control) -> LocalFuture<Result<Report>> {
-        match self.handled(member, control) {
-            Handled::Later(answer) => answer,
-            Handled::Done(answer) => Box::pin(std::future::ready(answer)),
-            Handled::Pass => Box::pin(std::future::ready(self.control(member, control))),
-        }
+    /// Carries out a command of verb `V` on a device.
+    ///
+    /// # Errors
+    /// As [`Graph::control`].
+    pub fn ask<V: Verb>(&self, device: &Member, args: V::Args) -> LocalFuture<Result<V::Answer>> {
+        let reply = self.control(device, Command::new::<V>(args));
+        Box::pin(async move { reply.await?.answer::<V>() })
     }
 
-    fn handled(&self, member: &Member, control: &Control) -> Handled {
-        if self.closed.borrow().contains(&member.name) {
-            let words = format!("{} is made anew just now, by a change of its graph", member.name);
-            return Handled::Done(Err(Error::new(ErrorKind::InUse, words).next("ask again")));
-        }
-        match &member.body {
-            Body::Device(device) | Body::Labelled(device, _) => device.control(control),
-            Body::Hooks(..) | Body::Table(_) => Handled::Pass,
+    /// Whether a change of the graph has closed the device, and has not put another one in its place yet.
+    pub fn is_closed(&self, device: &str) -> bool {
+        self.closed.borrow().contains(device)
+    }
+
+    /// The verbs that a device knows.
+    pub fn verbs(&self, device: &Member) -> &'static [&'static VerbInfo] {
+        match &device.body {
+            Body::Device(running) => running.verbs(),
+            Body::Labelled(..) | Body::Hooks(..) | Body::Table(_) => &[],
         }
     }
 
@@ -573,27 +555,52 @@ impl Graph {
         holders.into_iter().map(|lower| &self.nodes[device.lowers[lower]])
     }
 
-    /// Where a range of a member lies, one step down.
+    /// Returns where a range of a member lies, one step down: all of the range, in at most `most` places.
     ///
     /// # Errors
-    /// `Limit` if it lies in too many places, `Unsupported` if the device cannot say.
-    pub fn resolve(&self, member: &Member, range: ByteRange) -> Result<Vec<Below>> {
-        match &member.body {
-            Body::Device(device) => device.resolve(range),
+    /// `Limit` if it lies in more places; the device's own error.
+    pub async fn resolve(
+        &self,
+        member: &Member,
+        range: ByteRange,
+        most: usize,
+    ) -> Result<Vec<Below>> {
+        let too_many =
+            || Error::new(ErrorKind::Limit, format!("{range} lies in more than {most} places"));
+        let places = match &member.body {
+            Body::Device(device) => return resolved(&**device, range, most).await,
             // It is a disk: there is nothing of ours below.
-            Body::Labelled(..) => Ok(Vec::new()),
-            Body::Hooks(..) => Ok(vec![Below { lower: 0, above: range.start(), range, how: "" }]),
+            Body::Labelled(..) => Vec::new(),
+            Body::Hooks(..) => {
+                vec![Below { lower: 0, above: range.start(), range, how: "".into() }]
+            }
             Body::Table(fusion) => {
                 let below = |run: block::Run| Below {
                     lower: usize::from(run.port.0),
                     above: run.start,
                     range: run.range,
-                    how: "",
+                    how: "".into(),
                 };
-                Ok(fusion.own.map(range).map(below).collect())
+                fusion.own.map(range).take(most + 1).map(below).collect()
             }
-        }
+        };
+        if places.len() > most { Err(too_many()) } else { Ok(places) }
     }
+}
+
+/// As [`Graph::resolve`], of a device. One that cannot answer counts as the storage.
+async fn resolved(device: &dyn AnyDevice, range: ByteRange, most: usize) -> Result<Vec<Below>> {
+    let (mut places, mut rest) = (Vec::new(), Some(range));
+    while let Some(range) = rest {
+        let Resolved::Places { all, upto, .. } = device.resolve(range).await? else { break };
+        places.extend(all);
+        if places.len() > most {
+            let words = format!("{range} lies in more than {most} places");
+            return Err(Error::new(ErrorKind::Limit, words));
+        }
+        rest = ByteRange::between(upto, range.end());
+    }
+    Ok(places)
 }
 
 impl Member {

@@ -17,7 +17,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("net", &["block", "kind", "tls", "wire"]),
     ("runtime", &["block"]),
     ("bench", &["api", "block", "engine", "graph", "kinds", "net", "runtime", "wire"]),
-    ("api", &[]),
+    ("api", &["block"]),
     ("attach", &["block", "wire"]),
     ("supervisor", &["block", "runtime"]),
     (
@@ -41,7 +41,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
         ],
     ),
     ("sim", &["block", "engine", "export", "graph", "kind", "kinds", "meta", "net", "wire"]),
-    ("testkit", &["block", "kind", "sim"]),
+    ("testkit", &["block", "engine", "kind", "sim"]),
     ("chaosdisk", &["block", "engine", "export", "runtime", "sim"]),
 ];
 

@@ -2,10 +2,11 @@
 
 use std::rc::Rc;
 
-use block::{ByteRange, Control, ErrorKind, Extent, Info, KeyCommand, Op, Report, Result, State};
+use block::{ByteRange, ErrorKind, Extent, Info, Op, Result, State};
 use kind::{DeviceConfig, LowerConfig, Maker, Value};
 use kinds::REGISTRY;
 use kinds::crypt::slots::{KeySlots, SLOTS};
+use kinds::crypt::verbs::{self, KeyChange, KeyRequest, Keys};
 use sim::draw::Stream;
 use sim::{Assembly, Client, Count, DiskConfig, PartId, Profile, SimDisk, SimWorld};
 use testkit::Shelf;
@@ -115,25 +116,23 @@ impl Safe {
         self.graph.report(self.part).counters[0].1
     }
 
-    fn keys(&self, command: KeyCommand, dry_run: bool) -> Result<Report> {
-        let control = Control::Keys { command, dry_run };
-        let answer = self.graph.control_later(self.part, &control).expect("it has key slots");
+    fn keys(&self, change: KeyChange, dry_run: bool) -> Result<verbs::KeySlots> {
+        let answer = self.graph.ask_later::<Keys>(self.part, KeyRequest { change, dry_run });
         self.world.block_on(answer).unwrap()
     }
 
-    fn add(&self, key: &str, new: &str, label: &str) -> Result<Report> {
-        let source = |text: &str| text.parse().unwrap();
-        let label = label.to_owned();
-        self.keys(KeyCommand::Add { key: source(key), new: source(new), label }, false)
+    fn add(&self, key: &str, new: &str, label: &str) -> Result<verbs::KeySlots> {
+        let (key, new_key, label) = (key.to_owned(), new.to_owned(), label.to_owned());
+        self.keys(KeyChange::Add { key, new_key, label }, false)
     }
 
-    fn remove(&self, slot: usize) -> Result<Report> {
-        self.keys(KeyCommand::Remove { slot }, false)
+    fn remove(&self, slot: usize) -> Result<verbs::KeySlots> {
+        self.keys(KeyChange::Remove { slot }, false)
     }
 
     fn numbers(&self) -> Vec<usize> {
-        let report = self.keys(KeyCommand::List, false).unwrap();
-        report.key_slots.iter().map(|slot| slot.number).collect()
+        let report = self.keys(KeyChange::List, false).unwrap();
+        report.slots.iter().map(|slot| slot.slot).collect()
     }
 }
 
@@ -298,20 +297,18 @@ fn slots_are_added_changed_and_removed() {
     let bench = Bench::new(Profile::Native512);
     let safe = bench.open(&slots("credential:one")).unwrap();
     safe.write(0, &bytes(4096));
-    assert_eq!(safe.add("credential:one", "file:/two", "laptop").unwrap().summary, "slot 1 added");
-    let slot = &safe.keys(KeyCommand::List, false).unwrap().key_slots[1];
+    assert_eq!(safe.add("credential:one", "file:/two", "laptop").unwrap().done, "slot 1 added");
+    let slot = &safe.keys(KeyChange::List, false).unwrap().slots[1];
     assert_eq!(
-        (slot.label.as_str(), slot.derivation, slot.memory_bytes),
+        (slot.label.as_str(), slot.derivation.as_str(), slot.memory_bytes),
         ("laptop", "argon2id", 65536)
     );
-    let change = |key: &str, new: &str| KeyCommand::Change {
-        key: key.parse().unwrap(),
-        new: new.parse().unwrap(),
-    };
+    let change =
+        |key: &str, new: &str| KeyChange::Change { key: key.to_owned(), new_key: new.to_owned() };
     let done = safe.keys(change("file:/two", "file:/three"), false).unwrap();
-    assert_eq!(done.summary, "slot 1 changed");
-    assert_eq!(done.key_slots[1].label, "laptop", "the label stays");
-    assert_eq!(safe.remove(0).unwrap().summary, "slot 0 removed");
+    assert_eq!(done.done, "slot 1 changed");
+    assert_eq!(done.slots[1].label, "laptop", "the label stays");
+    assert_eq!(safe.remove(0).unwrap().done, "slot 0 removed");
     drop(safe);
     assert_eq!(bench.refused(&slots("credential:one")).0, ErrorKind::Denied);
     assert_eq!(bench.refused(&slots("file:/two")).0, ErrorKind::Denied);
@@ -323,7 +320,7 @@ fn slots_are_not_changed_by_whoever_has_no_passphrase_nor_to_none() {
     let bench = Bench::new(Profile::Native512);
     let safe = bench.open(&slots("credential:one")).unwrap();
     let before = bench.shelf.bytes();
-    let kind = |answer: Result<Report>| answer.unwrap_err().kind();
+    let kind = |answer: Result<verbs::KeySlots>| answer.unwrap_err().kind();
     assert_eq!(kind(safe.add("file:/wrong", "file:/two", "")), ErrorKind::Denied);
     assert_eq!(kind(safe.add("ask", "file:/two", "")), ErrorKind::Invalid);
     assert_eq!(kind(safe.add("credential:one", "fd:3", "")), ErrorKind::Invalid);
@@ -331,7 +328,7 @@ fn slots_are_not_changed_by_whoever_has_no_passphrase_nor_to_none() {
     assert_eq!(kind(safe.remove(0)), ErrorKind::InUse);
     assert_eq!(kind(safe.remove(3)), ErrorKind::NotFound);
     assert_eq!(kind(safe.remove(SLOTS)), ErrorKind::NotFound);
-    let remove = KeyCommand::Remove { slot: 0 };
+    let remove = KeyChange::Remove { slot: 0 };
     assert_eq!(kind(safe.keys(remove, true)), ErrorKind::InUse, "a dry run says so too");
     assert_eq!(bench.shelf.bytes(), before);
     for _ in 1..SLOTS {
@@ -340,7 +337,7 @@ fn slots_are_not_changed_by_whoever_has_no_passphrase_nor_to_none() {
     assert_eq!(kind(safe.add("credential:one", "file:/two", "")), ErrorKind::Limit);
     let before = bench.shelf.bytes();
     assert_eq!(
-        safe.keys(KeyCommand::Remove { slot: 4 }, true).unwrap().summary,
+        safe.keys(KeyChange::Remove { slot: 4 }, true).unwrap().done,
         "slot 4 would be removed"
     );
     bench.shelf.fail(true);
@@ -353,20 +350,17 @@ fn slots_are_not_changed_by_whoever_has_no_passphrase_nor_to_none() {
 fn one_change_at_a_time() {
     let bench = Bench::new(Profile::Native512);
     let safe = bench.open(&slots("credential:one")).unwrap();
-    let add = |new: &str| Control::Keys {
-        command: KeyCommand::Add {
-            key: "credential:one".parse().unwrap(),
-            new: new.parse().unwrap(),
-            label: String::new(),
-        },
-        dry_run: false,
+    let add = |new: &str| {
+        let (key, new_key) = ("credential:one".to_owned(), new.to_owned());
+        let change = KeyChange::Add { key, new_key, label: String::new() };
+        safe.graph.ask_later::<Keys>(safe.part, KeyRequest { change, dry_run: false })
     };
-    let first = safe.graph.control_later(safe.part, &add("file:/two")).unwrap();
+    let first = add("file:/two");
     let env = bench.world.env();
     env.spawn("the first", async move {
         first.await.unwrap();
     });
-    let second = safe.graph.control_later(safe.part, &add("file:/three")).unwrap();
+    let second = add("file:/three");
     let second = async {
         env.give_way().await;
         second.await

@@ -4,7 +4,8 @@
 // tutorial: begin
 use std::rc::Rc;
 
-use block::{Below, Buf, ByteRange, Device, Env, Info, Lower, Needs, Op, Request, Result};
+use block::control::Resolved;
+use block::{Buf, ByteRange, Device, Env, Info, Lower, Needs, Op, Request, Result};
 use kind::{AnyDevice, Bytes, Capabilities, DeviceConfig, Kind, Lowers, Maker, Plan, Registry};
 
 /// `reverse`: every 512 bytes back to front. Of no use but to show a device that changes bytes.
@@ -72,8 +73,8 @@ impl Device for Reverse {
     }
 
     /// For `cairn locate`.
-    fn resolve(&self, range: ByteRange) -> Result<Vec<Below>> {
-        Ok(vec![Below { lower: 0, above: range.start(), range, how: "reversed" }])
+    async fn resolve(&self, range: ByteRange) -> Result<Resolved> {
+        Ok(Resolved::same(range, "reversed"))
     }
 }
 // tutorial: end

@@ -9,10 +9,11 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
+use block::control::{Command, Resolved, Verb};
 use block::env::LocalFuture;
 use block::{
-    Below, ByteRange, Control, Env, Error, ErrorKind, Handled, Hooks, Info, Lower, NoStateStore,
-    Port, Report, Result, StateStore, Table,
+    Below, ByteRange, Env, Error, ErrorKind, Hooks, Info, Lower, NoStateStore, Port, Report,
+    Result, StateStore, Table,
 };
 use engine::{AnyDevice, Engine, NodeId};
 use fixedbitset::FixedBitSet;
@@ -113,23 +114,6 @@ impl Assembly {
         world.block_on(answer).map_err(stuck)
     }
 
-    /// Carries out a control request that may take time.
-    ///
-    /// `None` if the device answers at once, or not at all.
-    pub fn control_later(
-        &self,
-        part: PartId,
-        control: &Control,
-    ) -> Option<LocalFuture<Result<Report>>> {
-        match &self.parts[part].body {
-            Body::Device(device) => match device.control(control) {
-                Handled::Later(answer) => Some(answer),
-                Handled::Done(_) | Handled::Pass => None,
-            },
-            Body::Hooks(_) | Body::Table(..) => None,
-        }
-    }
-
     /// The node of a device.
     pub fn node(&self, part: PartId) -> NodeId {
         self.parts[part].node
@@ -172,33 +156,36 @@ impl Assembly {
         }
     }
 
-    /// Carries out a control request.
+    /// Carries out a command of verb `V` on a device, which answers at once.
     ///
     /// # Errors
-    /// The device's answer; `Unsupported` if it does not know the request.
-    pub fn control(&self, part: PartId, control: &Control) -> Result<Report> {
-        let Part { name, body, .. } = &self.parts[part];
-        let handled = match body {
-            Body::Device(device) => device.control(control),
-            Body::Hooks(_) | Body::Table(..) => Handled::Pass,
-        };
-        match handled {
-            Handled::Done(answer) => answer,
-            Handled::Pass | Handled::Later(_) => {
-                Err(Error::new(ErrorKind::Unsupported, format!("{name} does not know it")))
-            }
-        }
+    /// The device's answer; `TimedOut` if it does not answer at once.
+    pub fn ask<V: Verb>(&self, part: PartId, args: V::Args) -> Result<V::Answer> {
+        answered(self.ask_later::<V>(part, args))
     }
 
-    /// Where the bytes of a device are below it; nothing of what is no device.
+    /// Carries out a command of verb `V` on a device.
+    pub fn ask_later<V: Verb>(
+        &self,
+        part: PartId,
+        args: V::Args,
+    ) -> LocalFuture<Result<V::Answer>> {
+        let reply = self.engine.control(self.parts[part].node, Command::new::<V>(args));
+        Box::pin(async move { reply.await?.answer::<V>() })
+    }
+
+    /// The first places of a range below a device; nothing of what is no device.
     ///
     /// # Errors
     /// The device's answer.
     pub fn resolve(&self, part: PartId, range: ByteRange) -> Result<Vec<Below>> {
-        match &self.parts[part].body {
-            Body::Device(device) => device.resolve(range),
-            Body::Hooks(_) | Body::Table(..) => Ok(Vec::new()),
-        }
+        let Body::Device(device) = &self.parts[part].body else { return Ok(Vec::new()) };
+        let device = device.clone();
+        let answer = self.finished(Box::pin(async move { device.resolve(range).await }))??;
+        Ok(match answer {
+            Resolved::Places { all, .. } => all,
+            Resolved::Bottom | Resolved::Unknown => Vec::new(),
+        })
     }
 
     /// Adds a device that is already made, over the devices `on` to which it has handles.
@@ -333,6 +320,17 @@ impl Assembly {
         let beneath = Rc::new(Beneath { disks, in_place: vec![name.clone()] });
         self.parts.push(Part { name, info, node, body, on, next_free: 0, beneath });
         self.parts.len() - 1
+    }
+}
+
+/// The answer to a command that needs no time.
+///
+/// # Errors
+/// The answer's own; `TimedOut` if it is not there at once.
+pub fn answered<T>(mut answer: LocalFuture<Result<T>>) -> Result<T> {
+    match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => Err(Error::new(ErrorKind::TimedOut, "no answer at once")),
     }
 }
 

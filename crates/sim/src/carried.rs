@@ -2,7 +2,8 @@
 
 use std::rc::Rc;
 
-use block::{Below, ByteRange, Device, Hooks, Info, Lower, Needs, Push, Report, Request, Result};
+use block::control::Resolved;
+use block::{ByteRange, Device, Hooks, Info, Lower, Needs, Push, Report, Request, Result};
 use kind::Value;
 
 /// The option of an assembly that puts a hook into a device. No kind knows it.
@@ -43,8 +44,8 @@ impl Device for Carried {
         }
     }
 
-    fn resolve(&self, range: ByteRange) -> Result<Vec<Below>> {
-        Ok(vec![Below { lower: 0, above: range.start(), range, how: "" }])
+    async fn resolve(&self, range: ByteRange) -> Result<Resolved> {
+        Ok(Resolved::same(range, ""))
     }
 
     fn report(&self) -> Report {

@@ -16,7 +16,7 @@ mod net;
 pub mod workload;
 mod world;
 
-pub use assembly::{Assembly, Labels, Options, PartId};
+pub use assembly::{Assembly, Labels, Options, PartId, answered};
 pub use carried::AS_DEVICE;
 pub use client::{Answer, Call, Client};
 pub use counters::{Count, Counters};

@@ -7,8 +7,11 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::env::Address;
-use block::{ByteRange, Control, ErrorKind, Op, Reason, StateStore};
+use block::control::Nothing;
+use block::control::copies::{Action, Scrub};
+use block::control::member::{Fail, Name};
+use block::env::{Address, LocalFuture};
+use block::{ByteRange, ErrorKind, Op, Reason, StateStore, all};
 use common::{DATA_BYTES, LIMIT, NS_MAX, PIECE, Rig, moments, opening, piece, text};
 use export::nbd::{Export, Limits, Server};
 use graph::labels::Opening;
@@ -281,15 +284,11 @@ fn closed_device_refuses_requests() {
 
 /// What takes its place keeps its own states already: a mirror that is closed writes none any more.
 #[test]
-fn a_device_that_is_made_anew_takes_no_commands() {
+fn command_waits_while_change_makes_device_anew() {
     let rig = Rc::new(Rig::new(3));
     let before = text(&[0, 1], false);
     let live = Rc::new(rig.open(&before));
     rig.pass(LIMIT);
-    let mirror = |live: &RunningGraph, control: &Control| {
-        let now = live.now();
-        now.graph.control(now.graph.member("m").unwrap(), control)
-    };
     let (own, its) = (rig.clone(), live.clone());
     let change = async move {
         let (turn, now) = (its.turn().await, its.now());
@@ -298,16 +297,22 @@ fn a_device_that_is_made_anew_takes_no_commands() {
         let (planned, survey) = looked?;
         its.change(&turn, planned, Some(survey), LIMIT).await
     };
-    let mut refused = 0;
+    let mut waiting = Vec::new();
     let changed = moments(&rig, change, |_| {
-        let asked = Control::Scrub { stop: true };
-        let Err(error) = mirror(&live, &asked) else { return };
-        assert!(error.to_string().contains("is made anew just now"), "{error}");
-        refused += 1;
+        if live.now().graph.is_closed("m") {
+            let live = live.clone();
+            let mut command: LocalFuture<block::Result<Nothing>> =
+                Box::pin(async move { live.ask::<Scrub>("m", Action { stop: true }).await });
+            let polled = command.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            assert!(polled.is_pending(), "no device takes it now");
+            waiting.push(command);
+        }
     });
-    changed.unwrap_or_else(|unchanged| panic!("{unchanged:?}"));
-    assert!(refused > 10, "{refused} commands came in the midst of the change");
-    mirror(&live, &Control::Fail { member: "d1".to_owned() }).unwrap();
+    changed.unwrap().unwrap();
+    assert!(waiting.len() > 10, "{} commands came in the midst of the change", waiting.len());
+    rig.world.block_on(all(waiting)).unwrap().into_iter().for_each(|answer| drop(answer.unwrap()));
+    let fail = live.ask::<Fail>("m", Name { member: "d2".to_owned() });
+    rig.world.block_on(fail).unwrap().expect("the device of the new graph has that member");
 }
 
 /// Who promises something of an export looks at it anew while no client's request begins.
@@ -438,8 +443,8 @@ fn nobody_waits_for_a_disk_that_has_left() {
     let live = rig.open(&text(&[0, 1, 2], false));
     rig.pass(LIMIT);
     let now = live.now();
-    let ill = Control::Fail { member: "d2".to_owned() };
-    now.graph.control(now.graph.member("m").unwrap(), &ill).unwrap();
+    let ill = Name { member: "d2".to_owned() };
+    rig.world.block_on(live.ask::<Fail>("m", ill)).unwrap().unwrap();
     rig.pass(Duration::from_secs(1));
     rig.disks[2].set_faults(Faults { hang: 1_000_000, ..Faults::default() });
     let env = rig.world.env();

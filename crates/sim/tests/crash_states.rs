@@ -7,7 +7,9 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use block::{ByteRange, Control, JobCommand, Op};
+use block::control::Nothing;
+use block::control::job::Wait;
+use block::{ByteRange, Op};
 use common::{DATA_BYTES, LIMIT, NS_MAX, PIECE, Rig, moments, opening, text};
 use graph::labels::Opening;
 use graph::live::{RunningGraph, Unchanged};
@@ -95,7 +97,7 @@ fn who_comes_up(state: &[Image], texts: &[String; 2]) -> [bool; 2] {
 async fn moved(live: &RunningGraph) {
     let now = live.now();
     if let Some(moving) = now.graph.member("move") {
-        let done = now.graph.control_later(moving, &Control::Job(JobCommand::Wait)).await;
+        let done = now.graph.ask::<Wait>(moving, Nothing {}).await;
         done.unwrap_or_else(|error| panic!("{error}"));
     }
 }

@@ -13,6 +13,7 @@ mod refusal;
 mod smoke;
 mod strict;
 mod subject;
+pub mod toys;
 pub mod wrong;
 
 pub use battery::{Passed, conformance};

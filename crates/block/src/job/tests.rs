@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Mutex;
+use crate::control::Nothing;
 use crate::test_world::TestWorld;
 
 /// Work of so many steps; each holds the mutex until a record covers it.
@@ -95,8 +96,8 @@ fn work(all: u64) -> (Rc<TestWorld>, Rc<Counted>) {
     (world, Rc::new(work))
 }
 
-fn refusal(work: &Rc<Counted>, command: JobCommand) -> String {
-    Job::command(work, command).unwrap_err().message().to_owned()
+fn refusal(work: &Rc<Counted>, action: Action) -> String {
+    Job::steer(work, action).unwrap_err().message().to_owned()
 }
 
 #[test]
@@ -106,7 +107,7 @@ fn job_carries_out_steps_until_done() {
     world.run();
     assert!(work.job.is_done());
     assert_eq!((work.done.get(), work.recorded.get(), world.tasks()), (5, 5, 0));
-    assert_eq!(refusal(&work, JobCommand::Resume), "it is done");
+    assert_eq!(refusal(&work, Action::Resume), "it is done");
 }
 
 #[test]
@@ -130,13 +131,13 @@ fn job_holds_guard_until_record_is_durable() {
 fn job_settles_before_it_pauses_and_goes_on_when_resumed() {
     let (world, work) = work(9);
     Job::begin(&work);
-    Job::command(&work, JobCommand::Pause).unwrap();
-    assert_eq!(refusal(&work, JobCommand::Pause), "it is paused already");
+    Job::steer(&work, Action::Pause).unwrap();
+    assert_eq!(refusal(&work, Action::Pause), "it is paused already");
     world.run();
     assert_eq!(Job::report(&*work).state, JobState::Paused);
     assert_eq!(work.done.get(), work.recorded.get());
-    Job::command(&work, JobCommand::Resume).unwrap();
-    assert_eq!(refusal(&work, JobCommand::Resume), "it is not paused");
+    Job::steer(&work, Action::Resume).unwrap();
+    assert_eq!(refusal(&work, Action::Resume), "it is not paused");
     world.run();
     assert_eq!(Job::report(&*work).progress.done, 9);
 }
@@ -149,7 +150,7 @@ fn job_tries_again_after_it_has_stopped() {
     world.run();
     let report = Job::report(&*work);
     assert_eq!((report.state, report.detail.as_str()), (JobState::Stopped, "broken"));
-    assert_eq!(refusal(&work, JobCommand::Pause), "it has stopped by itself");
+    assert_eq!(refusal(&work, Action::Pause), "it has stopped by itself");
     work.fails.set(false);
     world.advance(Duration::from_secs(31));
     assert!(work.job.is_done());
@@ -161,7 +162,7 @@ fn job_takes_back_steps_when_cancelled() {
     let (world, work) = work(4);
     work.done.set(3);
     Job::begin(&work);
-    Job::command(&work, JobCommand::Cancel).unwrap();
+    Job::steer(&work, Action::Cancel).unwrap();
     world.run();
     assert!(work.job.is_done() && work.is_back.get());
     assert_eq!((work.done.get(), work.recorded.get()), (0, 0));
@@ -185,10 +186,7 @@ fn job_rests_when_tasks_are_closed_and_goes_on_after() {
 #[test]
 fn job_wait_answers_once_job_is_done() {
     let (world, work) = work(1);
-    let Handled::Later(mut waiting) = Job::control(&work, JobCommand::Wait, |_| Report::default())
-    else {
-        panic!("the job has not begun")
-    };
+    let mut waiting = Job::control(&work, &Command::new::<Wait>(Nothing {}));
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(waiting.as_mut().poll(&mut cx).is_pending());
     Job::begin(&work);

@@ -59,7 +59,7 @@ impl Serving {
                 for told in events.next_after(last).await {
                     last = told.number;
                     if told.event.what == What::DiskDeleted {
-                        serving.live.take_out(&told.event.device);
+                        serving.live.take_out(&told.event.device).await;
                     }
                 }
             }

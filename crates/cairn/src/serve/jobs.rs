@@ -2,8 +2,11 @@
 
 use std::rc::Rc;
 
-use api::{Job, JobRequest, JobState, Problem};
-use block::{Control, JobCommand, Report};
+use api::{Job, JobRequest, Problem};
+use block::Report;
+use block::control::Nothing;
+use block::control::job::{Course, Steer, Wait};
+use block::env::LocalFuture;
 use graph::live::ChangeGuard;
 use graph::spec::{Move, Planned, Spec};
 
@@ -35,12 +38,7 @@ impl Serving {
                     device: member.name.clone(),
                     kind: member.kind.name.to_owned(),
                     what: job.what,
-                    state: match job.state {
-                        block::JobState::Running => JobState::Running,
-                        block::JobState::Paused => JobState::Paused,
-                        block::JobState::Stopped => JobState::Stopped,
-                        block::JobState::Done => JobState::Done,
-                    },
+                    state: job.state,
                     detail: job.detail,
                     progress: live::progress(job.progress),
                 });
@@ -50,19 +48,14 @@ impl Serving {
     }
 
     /// Looks after one of them.
-    pub fn job(&self, request: &JobRequest) -> Result<Job, Problem> {
+    pub async fn job(&self, request: &JobRequest) -> Result<Job, Problem> {
         let JobRequest { job: wanted, command, dry_run } = request;
         let found = self.find_job(wanted)?;
-        let now = self.live.now();
-        let Some(member) = now.graph.member(&found.device).filter(|_| !dry_run) else {
+        if *dry_run {
             return Ok(found);
-        };
-        let command = match command {
-            api::JobCommand::Pause => JobCommand::Pause,
-            api::JobCommand::Resume => JobCommand::Resume,
-            api::JobCommand::Cancel => JobCommand::Cancel,
-        };
-        now.graph.control(member, &Control::Job(command)).map_err(live::refused)?;
+        }
+        let course = Course { action: *command };
+        self.live.ask::<Steer>(&found.device, course).await.map_err(live::refused)?;
         self.find_job(wanted)
     }
 
@@ -107,10 +100,9 @@ impl Serving {
         self.followed.borrow_mut().remove(&moving.name);
     }
 
-    fn wait_for(&self, name: &str) -> Option<block::env::LocalFuture<block::Result<Report>>> {
+    fn wait_for(&self, name: &str) -> Option<LocalFuture<block::Result<Nothing>>> {
         let now = self.live.now();
-        let member = now.graph.member(name)?;
-        Some(now.graph.control_later(member, &Control::Job(JobCommand::Wait)))
+        Some(now.graph.ask::<Wait>(now.graph.member(name)?, Nothing {}))
     }
 
     /// The device that has all bytes, if the move of that name is over.

@@ -3,17 +3,20 @@
 use std::rc::Rc;
 
 use api::{
-    Applied, ApplyRequest, AttachRequest, Attached, Checked, Counts, DetachRequest, DeviceStatus,
-    DiskRequest, EventLine, GraphView, Health, History, Job, JobRequest, KeyRequest, KeySlots,
-    Live, MemberRequest, MemberStatus, Place, Power, Problem, Progress, ResizeRequest, Room,
+    Applied, ApplyRequest, AttachRequest, Attached, Checked, CommandRequest, Counts, DetachRequest,
+    DeviceStatus, DiskRequest, EventLine, GraphView, Health, History, Job, JobRequest, Later, Live,
+    MemberRequest, MemberStatus, Place, Power, Problem, Progress, ResizeRequest, Room,
     ScrubRequest, ScrubStatus, SpecText, Status, Top, TopRow, UndoRequest,
 };
-use block::env::LocalFuture;
-use block::{Control, Report, Verb};
+use block::control::copies::{Action, Scrub};
+use block::control::member::{Fail, Name, Resync, Stale};
+use block::control::{Command, Verb, find_verb};
+use block::{ErrorKind, Report};
 use graph::live::Current;
 use graph::{Graph, Located, Member};
+use serde_json::Value;
 
-use super::{Serving, events, keys};
+use super::{Serving, events};
 use crate::attach::must_be_root;
 use crate::exit::{Exit, Failure};
 use crate::view;
@@ -67,43 +70,41 @@ impl Live for Running {
         }
     }
 
-    fn locate(&self, export: &str, offset: u64) -> Result<Place, Problem> {
-        let now = self.now();
-        let graph = &now.graph;
-        let Some(found) = graph.export(export) else {
-            let names: Vec<_> = graph.exports().iter().map(|e| e.name.as_str()).collect();
-            let graph = graph.name();
-            let why = format!("{graph} has no export {export:?}; it has {}", names.join(", "));
-            return Err(problem(Exit::NotFound, why));
-        };
-        graph.locate(found, offset).map(place).map_err(refused)
+    fn locate(&self, export: &str, offset: u64) -> Later<Result<Place, Problem>> {
+        let (now, export) = (self.now(), export.to_owned());
+        Box::pin(async move {
+            let graph = &now.graph;
+            let Some(found) = graph.export(&export) else {
+                let names: Vec<_> = graph.exports().iter().map(|e| e.name.as_str()).collect();
+                let graph = graph.name();
+                let why = format!("{graph} has no export {export:?}; it has {}", names.join(", "));
+                return Err(problem(Exit::NotFound, why));
+            };
+            graph.locate(found, offset).await.map(place).map_err(refused)
+        })
     }
 
-    fn fail(&self, request: &MemberRequest) -> Result<DeviceStatus, Problem> {
-        let control = Control::Fail { member: request.member.clone() };
-        self.control(request, &control)
+    fn fail(&self, request: MemberRequest) -> Later<Result<DeviceStatus, Problem>> {
+        let args = Name { member: request.member.clone() };
+        self.ask_member::<Fail>(&request, args)
     }
 
-    fn resync(&self, request: &MemberRequest) -> Result<DeviceStatus, Problem> {
-        let control = Control::Resync { member: Some(request.member.clone()) };
-        self.control(request, &control)
+    fn resync(&self, request: MemberRequest) -> Later<Result<DeviceStatus, Problem>> {
+        let args = Stale { member: Some(request.member.clone()) };
+        self.ask_member::<Resync>(&request, args)
     }
 
-    fn scrub(&self, request: &ScrubRequest) -> Result<DeviceStatus, Problem> {
-        let graph = &self.now().graph;
-        let device_of = with_copies(graph, &request.of)?;
-        if !request.dry_run {
-            let control = Control::Scrub { stop: request.stop };
-            graph.control(device_of, &control).map_err(refused)?;
-        }
-        Ok(device(device_of, graph.report(device_of)))
+    fn scrub(&self, request: ScrubRequest) -> Later<Result<DeviceStatus, Problem>> {
+        let ScrubRequest { of, stop, dry_run } = request;
+        let device = with_copies(&self.now().graph, &of).map(|device| device.name.clone());
+        self.ask::<Scrub>(device, Action { stop }, dry_run)
     }
 
     fn events(&self, after: u64) -> Vec<EventLine> {
         events::lines(&self.0.env, &self.now().planned.name, after)
     }
 
-    fn next_events(&self, after: u64) -> LocalFuture<Vec<EventLine>> {
+    fn next_events(&self, after: u64) -> Later<Vec<EventLine>> {
         let serving = self.0.clone();
         Box::pin(async move {
             let name = serving.live.now().planned.name.clone();
@@ -111,16 +112,17 @@ impl Live for Running {
         })
     }
 
-    fn disk(&self, request: DiskRequest) -> LocalFuture<Result<Applied, Problem>> {
+    fn disk(&self, request: DiskRequest) -> Later<Result<Applied, Problem>> {
         let serving = self.0.clone();
         Box::pin(async move { serving.disk(&request).await.map_err(Problem::from) })
     }
 
-    fn keys(&self, request: &KeyRequest) -> LocalFuture<Result<KeySlots, Problem>> {
-        keys::answer(&self.now().graph, request)
+    fn command(&self, request: CommandRequest) -> Later<Result<Value, Problem>> {
+        let serving = self.0.clone();
+        Box::pin(async move { serving.command(&request).await.map_err(refused) })
     }
 
-    fn attach(&self, request: AttachRequest) -> LocalFuture<Result<Attached, Problem>> {
+    fn attach(&self, request: AttachRequest) -> Later<Result<Attached, Problem>> {
         let attachments = self.0.attachments.clone();
         let exports = self.0.view().exports;
         let uri = exports.iter().find(|export| export.name == request.export);
@@ -133,7 +135,7 @@ impl Live for Running {
         })
     }
 
-    fn detach(&self, request: DetachRequest) -> LocalFuture<Result<Attached, Problem>> {
+    fn detach(&self, request: DetachRequest) -> Later<Result<Attached, Problem>> {
         let attachments = self.0.attachments.clone();
         Box::pin(async move {
             let detached = attachments.detach(&request.name, request.dry_run).await;
@@ -141,12 +143,12 @@ impl Live for Running {
         })
     }
 
-    fn apply(&self, request: ApplyRequest) -> LocalFuture<Result<Applied, Problem>> {
+    fn apply(&self, request: ApplyRequest) -> Later<Result<Applied, Problem>> {
         let serving = self.0.clone();
         Box::pin(async move { serving.apply(&request).await.map_err(Problem::from) })
     }
 
-    fn check(&self, repair: bool) -> LocalFuture<Result<Checked, Problem>> {
+    fn check(&self, repair: bool) -> Later<Result<Checked, Problem>> {
         let serving = self.0.clone();
         Box::pin(async move { serving.check(repair).await.map_err(Problem::from) })
     }
@@ -155,7 +157,7 @@ impl Live for Running {
         self.0.history().map_err(Problem::from)
     }
 
-    fn undo(&self, request: UndoRequest) -> LocalFuture<Result<Applied, Problem>> {
+    fn undo(&self, request: UndoRequest) -> Later<Result<Applied, Problem>> {
         let serving = self.0.clone();
         Box::pin(async move { serving.go_back(&request).await.map_err(Problem::from) })
     }
@@ -164,16 +166,17 @@ impl Live for Running {
         self.0.jobs()
     }
 
-    fn job(&self, request: &JobRequest) -> Result<Job, Problem> {
-        self.0.job(request)
+    fn job(&self, request: JobRequest) -> Later<Result<Job, Problem>> {
+        let serving = self.0.clone();
+        Box::pin(async move { serving.job(&request).await })
     }
 
-    fn resize(&self, request: ResizeRequest) -> LocalFuture<Result<Applied, Problem>> {
+    fn resize(&self, request: ResizeRequest) -> Later<Result<Applied, Problem>> {
         let serving = self.0.clone();
         Box::pin(async move { serving.resize(&request).await.map_err(Problem::from) })
     }
 
-    fn spawn(&self, task: LocalFuture<()>) {
+    fn spawn(&self, task: Later<()>) {
         self.0.env.spawn("an answer of the control socket", task);
     }
 }
@@ -202,20 +205,41 @@ impl Running {
 
     fn counts(&self, graph: &Graph, index: usize) -> Counts {
         self.0.engine.counters(graph.members()[index].counted(), |counters| Counts {
-            ops: Verb::ALL.map(|verb| (verb.name().to_owned(), counters.ops(verb))).into(),
-            bytes: Verb::ALL.map(|verb| (verb.name().to_owned(), counters.bytes(verb))).into(),
+            ops: block::Verb::ALL.map(|verb| (verb.name().to_owned(), counters.ops(verb))).into(),
+            bytes: block::Verb::ALL
+                .map(|verb| (verb.name().to_owned(), counters.bytes(verb)))
+                .into(),
             errors: counters.errors(),
             in_flight: counters.in_flight(),
         })
     }
 
-    fn control(&self, request: &MemberRequest, control: &Control) -> Result<DeviceStatus, Problem> {
-        let graph = &self.now().graph;
-        let member = with_members(graph, request)?;
-        if !request.dry_run {
-            graph.control(member, control).map_err(refused)?;
-        }
-        Ok(device(member, graph.report(member)))
+    fn ask_member<V: Verb>(
+        &self,
+        request: &MemberRequest,
+        args: V::Args,
+    ) -> Later<Result<DeviceStatus, Problem>> {
+        let device = with_members(&self.now().graph, request).map(|device| device.name.clone());
+        self.ask::<V>(device, args, request.dry_run)
+    }
+
+    /// Carries out a command on a device unless `dry_run`, and returns the state of the device.
+    fn ask<V: Verb>(
+        &self,
+        name: Result<String, Problem>,
+        args: V::Args,
+        dry_run: bool,
+    ) -> Later<Result<DeviceStatus, Problem>> {
+        let serving = self.0.clone();
+        Box::pin(async move {
+            let name = name?;
+            if !dry_run {
+                serving.live.ask::<V>(&name, args).await.map_err(refused)?;
+            }
+            let now = serving.live.now();
+            let found = now.graph.member(&name).map(|found| device(found, now.graph.report(found)));
+            found.ok_or_else(|| problem(Exit::NotFound, format!("{name} has just left the graph")))
+        })
     }
 }
 
@@ -269,6 +293,24 @@ fn with_copies<'g>(graph: &'g Graph, of: &str) -> Result<&'g Member, Problem> {
     Err(problem(Exit::NotFound, format!("no device {of} with copies; {known}")))
 }
 
+impl Serving {
+    /// Carries out a command that came with its arguments by name.
+    async fn command(&self, request: &CommandRequest) -> block::Result<Value> {
+        let CommandRequest { device, verb, args } = request;
+        let at = |error: block::Error| error.at(device);
+        let now = self.live.now();
+        let member = now.graph.member(device).ok_or_else(|| {
+            let why = format!("no device {device:?} in {}", now.graph.name());
+            block::Error::new(ErrorKind::NotFound, why).next("cairn graph shows what there is")
+        })?;
+        let verb = find_verb(now.graph.verbs(member).iter().copied(), verb).map_err(at)?;
+        let command = Command::decode(verb, args.to_string().as_bytes()).map_err(at)?;
+        let reply = self.live.control(device, command).await.map_err(at)?;
+        serde_json::from_slice(&reply.encode(verb))
+            .map_err(|why| at(block::Error::new(ErrorKind::Invalid, why.to_string())))
+    }
+}
+
 fn device(member: &Member, report: Report) -> DeviceStatus {
     let one = |member: block::Member| MemberStatus {
         name: member.name,
@@ -281,11 +323,7 @@ fn device(member: &Member, report: Report) -> DeviceStatus {
     DeviceStatus {
         name: member.name.clone(),
         kind: member.kind.name.to_owned(),
-        health: match report.health {
-            block::Health::Ok => Health::Ok,
-            block::Health::Degraded => Health::Degraded,
-            block::Health::Failed => Health::Failed,
-        },
+        health: report.health,
         summary: report.summary,
         members: report.members.into_iter().map(one).collect(),
         counters: report.counters.into_iter().map(|(name, n)| (name.to_owned(), n)).collect(),
@@ -317,7 +355,7 @@ fn place(located: Located) -> Place {
         kind: located.kind.to_owned(),
         offset_bytes: located.offset,
         label_bytes: located.label_bytes,
-        how: located.how.to_owned(),
+        how: located.how.into_owned(),
         below: located.below.into_iter().map(place).collect(),
     }
 }

@@ -27,7 +27,6 @@ mod disks;
 pub mod events;
 mod growth;
 mod jobs;
-mod keys;
 mod listen;
 mod live;
 mod past;

@@ -7,10 +7,12 @@
 use std::io::{PipeReader, Write};
 use std::os::fd::AsRawFd;
 
-use api::{Client, KeyChange, KeyRequest, KeySlots};
+use api::Client;
 use block::units::write_size;
 use block::{KeySource, Wanted};
 use clap::{Args, Subcommand};
+use kinds::crypt::verbs::{self, KeyChange, KeyRequest, KeySlot, KeySlots};
+use serde::Serialize;
 
 use super::device::has_node;
 use super::{confirm, core};
@@ -126,8 +128,8 @@ impl Target {
 
     fn do_it(&self, form: Form, change: KeyChange, dry_run: bool) -> Result {
         let (client, device) = self.find()?;
-        let slots = client.keys(&KeyRequest { device, change, dry_run })?;
-        print(form, &slots)
+        let slots = ask(&client, &device, change, dry_run)?;
+        print(form, &device, &slots)
     }
 
     /// Says first whether it could be done, then gets the passphrases, then does it.
@@ -140,18 +142,17 @@ impl Target {
     ) -> Result {
         let (key, new_key) = (source("--key", &keys.key)?, source("--new-key", &keys.new_key)?);
         let (client, device) = self.find()?;
-        let request = |change, dry_run| KeyRequest { device: device.clone(), change, dry_run };
         // These sources are not read for a dry run.
         let nobody = || "file:/nowhere".to_owned();
-        let would = client.keys(&request(change(nobody(), nobody()), true))?;
+        let would = ask(&client, &device, change(nobody(), nobody()), true)?;
         if dry_run {
-            return print(form, &would);
+            return print(form, &device, &would);
         }
         let who = format!("{}/{}", client.graph()?.name, device);
         let old = Lent::of(&key, format!("passphrase for {who}"), false)?;
         let new = Lent::of(&new_key, format!("new passphrase for {who}"), true)?;
-        let done = client.keys(&request(change(old.source(), new.source()), false))?;
-        print(form, &done)
+        let done = ask(&client, &device, change(old.source(), new.source()), false)?;
+        print(form, &device, &done)
     }
 }
 
@@ -174,19 +175,17 @@ impl RmArgs {
     fn run(self, form: Form) -> Result {
         let change = KeyChange::Remove { slot: self.slot };
         let (client, device) = self.target.find()?;
-        let request =
-            |dry_run| KeyRequest { device: device.clone(), change: change.clone(), dry_run };
-        let would = client.keys(&request(true))?;
+        let would = ask(&client, &device, change.clone(), true)?;
         if self.dry_run {
-            return print(form, &would);
+            return print(form, &device, &would);
         }
         if !self.yes {
             let slot = would.slots.iter().find(|slot| slot.slot == self.slot);
             let label = slot.map_or("", |slot| slot.label.as_str());
-            confirm(&format!("remove slot {} ({label:?}) of {}?", self.slot, would.device))?;
+            confirm(&format!("remove slot {} ({label:?}) of {}?", self.slot, device))?;
         }
-        let done = client.keys(&request(false))?;
-        print(form, &done)
+        let done = ask(&client, &device, change, false)?;
+        print(form, &device, &done)
     }
 }
 
@@ -221,13 +220,25 @@ impl Lent {
     }
 }
 
-fn print(form: Form, slots: &KeySlots) -> Result {
-    form.print(slots, || {
+/// The key slots of a device, as JSON.
+#[derive(Serialize)]
+struct Shown<'s> {
+    device: &'s str,
+    #[serde(flatten)]
+    slots: &'s KeySlots,
+}
+
+fn ask(client: &Client, device: &str, change: KeyChange, dry_run: bool) -> Result<KeySlots> {
+    Ok(client.command::<verbs::Keys>(device, &KeyRequest { change, dry_run })?)
+}
+
+fn print(form: Form, device: &str, slots: &KeySlots) -> Result {
+    form.print(&Shown { device, slots }, || {
         let done = match slots.done.as_str() {
             "" => String::new(),
-            done => format!("{}: {done}\n", slots.device),
+            done => format!("{}: {done}\n", device),
         };
-        let row = |slot: &api::KeySlot| {
+        let row = |slot: &KeySlot| {
             let cost = format!(
                 "{} with {}, {} passes",
                 slot.derivation,

@@ -25,9 +25,12 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use block::control::member::{Fail, Name};
+use block::control::{Command, Reply, Verb};
 use block::seeded::{self, Bug};
 use block::{
-    Control, Env, Error, ErrorKind, Locked, Mono, NoStateStore, Op, RangeLock, Result, StateStore,
+    Env, Error, ErrorKind, Locked, Mono, NoStateStore, Notify, Op, RangeLock, Result, ScopeGuard,
+    StateStore,
 };
 use engine::Engine;
 use kind::Maker;
@@ -48,6 +51,8 @@ pub struct RunningGraph {
     now: RefCell<Rc<Current>>,
     /// One change after the other.
     turn: RangeLock,
+    /// Wakes commands that wait for the end of a change.
+    changed: Notify,
 }
 
 /// What is open now.
@@ -121,7 +126,7 @@ impl RunningGraph {
             Ok(graph) => {
                 let now = RefCell::new(Rc::new(Current { planned, graph, labels }));
                 let (env, engine) = (env.clone(), engine.clone());
-                Ok(Self { env, engine, now, turn: RangeLock::new() })
+                Ok(Self { env, engine, now, turn: RangeLock::new(), changed: Notify::default() })
             }
             Err(error) => {
                 let left = match &labels {
@@ -234,6 +239,7 @@ impl RunningGraph {
         let labels_of = labels.as_ref();
         let mut change =
             Change { old: &old, planned: &planned, stays, labels: labels_of, closed, handovers };
+        let _ended = ScopeGuard::new(|| self.changed.wake());
         match self.replace(&mut change, deadline).await {
             Ok(graph) => {
                 self.shut(&old, |name| graph.export(name).is_none());
@@ -295,6 +301,35 @@ impl RunningGraph {
         failed
     }
 
+    /// Carries out a command on a device, in the graph as it is after a change that is under way.
+    ///
+    /// # Errors
+    /// `NotFound` if the graph has no such device; `InUse` if the change takes longer than the command may wait; else
+    /// the device's own.
+    pub async fn control(&self, device: &str, command: Command) -> Result<Reply> {
+        let is_open = || !self.now().graph.is_closed(device);
+        if self.env.within(command.limit, self.changed.until(is_open)).await.is_none() {
+            let words = format!(
+                "a change of the graph makes {device} anew, for {:?} so far",
+                command.limit
+            );
+            return Err(Error::new(ErrorKind::InUse, words).next("ask again"));
+        }
+        let now = self.now();
+        let member = now.graph.member(device).ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("no device {device:?} in {}", now.graph.name()))
+        })?;
+        now.graph.control(member, command).await
+    }
+
+    /// Carries out a command of verb `V` on a device.
+    ///
+    /// # Errors
+    /// As [`RunningGraph::control`].
+    pub async fn ask<V: Verb>(&self, device: &str, args: V::Args) -> Result<V::Answer> {
+        self.control(device, Command::new::<V>(args)).await?.answer::<V>()
+    }
+
     /// The devices that have requests under way, in words: `a (file): 3`.
     pub fn unanswered(&self, now: &Current) -> Vec<String> {
         let members = now.graph.members().iter();
@@ -306,20 +341,22 @@ impl RunningGraph {
     }
 
     /// Takes a disk out of the lowest devices above it that can do without it.
-    pub fn take_out(&self, disk: &str) {
+    pub async fn take_out(&self, disk: &str) {
         let now = self.now();
         let nodes = &now.planned.nodes;
         // Whether a node, in the order of the plan, loses bytes with the disk.
         let mut loses: Vec<bool> = Vec::with_capacity(nodes.len());
         for node in nodes {
-            let can_do_without = |lower: &usize| {
-                let fail = Control::Fail { member: nodes[*lower].name.clone() };
+            let mut is_lost = node.name == disk;
+            for lower in node.lowers.iter().filter(|lower| loses[**lower]) {
+                let name = Name { member: nodes[*lower].name.clone() };
                 // Other devices have no members, and the last member in sync stays.
-                let device = now.graph.member(&node.name);
-                device.is_some_and(|device| now.graph.control(device, &fail).is_ok())
-            };
-            let mut lost = node.lowers.iter().filter(|lower| loses[**lower]);
-            loses.push(node.name == disk || lost.any(|lower| !can_do_without(lower)));
+                is_lost |= match now.graph.member(&node.name) {
+                    Some(device) => now.graph.ask::<Fail>(device, name).await.is_err(),
+                    None => true,
+                };
+            }
+            loses.push(is_lost);
         }
     }
 

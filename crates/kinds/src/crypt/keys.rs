@@ -2,17 +2,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::Duration;
 
-use block::env::LocalFuture;
 use block::seeded::{self, Bug};
-use block::{
-    Env, Error, ErrorKind, KeyCommand, KeySlot, KeySource, Notify, Report, Result, Secret,
-    StateStore,
-};
+use block::{Env, Error, ErrorKind, KeySource, Notify, Result, Secret, StateStore};
 
 use super::open::{keep, new_slot, passphrase, unwrap, wrap, wrong};
 use super::slots::{Cost, KeySlots, LABEL_BYTES_MAX, SLOTS, Slot, is_label};
+use super::verbs::{self, KeyChange, KeyRequest, KeySlot, source};
 
 /// The slots, and where they are kept.
 pub struct Keys {
@@ -45,24 +41,22 @@ impl Drop for Taken<'_> {
 }
 
 impl Keys {
-    /// Does what is asked, or says what would be done.
-    pub fn carry_out(
-        self: Rc<Self>,
-        command: KeyCommand,
-        dry_run: bool,
-    ) -> LocalFuture<Result<Report>> {
-        Box::pin(async move {
-            let _turn = self.turn()?;
-            let done = match &command {
-                KeyCommand::List => String::new(),
-                KeyCommand::Add { key, new, label } => self.add(key, new, label, dry_run).await?,
-                KeyCommand::Remove { slot } => self.remove(*slot, dry_run).await?,
-                KeyCommand::Change { key, new } => self.change(key, new, dry_run).await?,
-            };
-            let would = if dry_run && !done.is_empty() { "would be " } else { "" };
-            let summary = done.replace("{}", would);
-            Ok(Report { summary, key_slots: self.list(), ..Report::default() })
-        })
+    /// Carries out a request, or states its result.
+    pub async fn carry_out(&self, request: &KeyRequest) -> Result<verbs::KeySlots> {
+        let KeyRequest { change, dry_run } = request;
+        let _turn = self.turn()?;
+        let done = match change {
+            KeyChange::List => String::new(),
+            KeyChange::Add { key, new_key, label } => {
+                self.add(&source(key)?, &source(new_key)?, label, *dry_run).await?
+            }
+            KeyChange::Remove { slot } => self.remove(*slot, *dry_run).await?,
+            KeyChange::Change { key, new_key } => {
+                self.change(&source(key)?, &source(new_key)?, *dry_run).await?
+            }
+        };
+        let would = if *dry_run && !done.is_empty() { "would be " } else { "" };
+        Ok(verbs::KeySlots { done: done.replace("{}", would), slots: self.list() })
     }
 
     /// From now on no change is begun; returns when the one that is under way has ended.
@@ -127,7 +121,7 @@ impl Keys {
         let mut volume = self.volume.borrow().clone();
         if volume.slots.get(number).is_none_or(Option::is_none) {
             let used = self.list();
-            let used: Vec<_> = used.iter().map(|slot| slot.number.to_string()).collect();
+            let used: Vec<_> = used.iter().map(|slot| slot.slot.to_string()).collect();
             let why = format!("slot {number} is not in use; in use: {}", used.join(", "));
             return Err(Error::new(ErrorKind::NotFound, why));
         }
@@ -208,10 +202,10 @@ impl Keys {
 fn report(number: usize, slot: &Slot) -> KeySlot {
     let Cost { memory_kib, passes, lanes } = slot.cost;
     KeySlot {
-        number,
+        slot: number,
         label: slot.label.clone(),
-        made: Duration::from_secs(slot.made_unix_s),
-        derivation: "argon2id",
+        made_unix_s: slot.made_unix_s,
+        derivation: "argon2id".to_owned(),
         memory_bytes: u64::from(memory_kib) << 10,
         passes,
         lanes,

@@ -14,6 +14,7 @@ mod device;
 mod keys;
 mod open;
 pub mod slots;
+pub mod verbs;
 mod wrap;
 mod xts;
 

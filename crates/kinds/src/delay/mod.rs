@@ -4,7 +4,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::{Below, ByteRange, Device, Env, Info, Lower, Needs, Report, Request, Result, Verb};
+use block::control::Resolved;
+use block::{ByteRange, Device, Env, Info, Lower, Needs, Report, Request, Result, Verb};
 use kind::{
     AnyDevice, Bytes, Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec,
     Plan, Scope, ValueType,
@@ -136,8 +137,8 @@ impl Device for Delay {
         self.lower.forward(&mut request.op).await
     }
 
-    fn resolve(&self, range: ByteRange) -> Result<Vec<Below>> {
-        Ok(vec![Below { lower: 0, above: range.start(), range, how: "" }])
+    async fn resolve(&self, range: ByteRange) -> Result<Resolved> {
+        Ok(Resolved::same(range, ""))
     }
 
     fn report(&self) -> Report {

@@ -15,7 +15,8 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use block::{Below, ByteRange, Device, Env, Info, Lower, Mono, Needs, Op, Report, Request, Result};
+use block::control::Resolved;
+use block::{ByteRange, Device, Env, Info, Lower, Mono, Needs, Op, Report, Request, Result};
 use kind::{
     AnyDevice, Bytes, Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec,
     Plan, Scope, ValueType,
@@ -208,8 +209,8 @@ impl Device for Limit {
         self.lower.forward(&mut request.op).await
     }
 
-    fn resolve(&self, range: ByteRange) -> Result<Vec<Below>> {
-        Ok(vec![Below { lower: 0, above: range.start(), range, how: "" }])
+    async fn resolve(&self, range: ByteRange) -> Result<Resolved> {
+        Ok(Resolved::same(range, ""))
     }
 
     fn report(&self) -> Report {

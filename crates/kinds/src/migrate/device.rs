@@ -3,12 +3,13 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use block::control::{Command, Reply, Resolved, VerbInfo};
 use block::env::LocalFuture;
 use block::job::Job;
 use block::{
-    Below, ByteRange, Control, Device, Env, Error, ErrorKind, FlushFault, Handled, Handover,
-    Health, Info, JobState, Lower, Mode, Needs, Op, RangeLock, Report, Request, Result, StateStore,
-    TaskGroup, Throttle, Window,
+    Below, ByteRange, Device, Env, Error, ErrorKind, FlushFault, Handover, Health, Info, JobState,
+    Lower, Mode, Needs, Op, RangeLock, Report, Request, Result, StateStore, TaskGroup, Throttle,
+    Window,
 };
 
 use super::record::{Record, Window as Sums};
@@ -211,14 +212,19 @@ impl Device for Migrate {
         inner.carry_out(&mut request.op, range).await
     }
 
-    fn resolve(&self, range: ByteRange) -> Result<Vec<Below>> {
+    async fn resolve(&self, range: ByteRange) -> Result<Resolved> {
         let boundary = self.inner.boundary.get();
         let before = ByteRange::between(range.start(), range.end().min(boundary));
         let behind = ByteRange::between(range.start().max(boundary), range.end());
-        let place =
-            |lower, part: ByteRange| Below { lower, above: part.start(), range: part, how: "" };
+        let place = |lower, part: ByteRange| Below {
+            lower,
+            above: part.start(),
+            range: part,
+            how: "".into(),
+        };
         let places = [before.map(|part| place(1, part)), behind.map(|part| place(0, part))];
-        Ok(places.into_iter().flatten().collect())
+        let all = places.into_iter().flatten().collect();
+        Ok(Resolved::Places { all, upto: range.end(), moves: true })
     }
 
     fn holders(&self) -> Vec<usize> {
@@ -229,15 +235,12 @@ impl Device for Migrate {
         self.inner.report()
     }
 
-    fn control(&self, control: &Control) -> Handled {
-        match control {
-            Control::Job(command) => Job::control(&self.inner, *command, Inner::report),
-            Control::Fail { .. }
-            | Control::Resync { .. }
-            | Control::Scrub { .. }
-            | Control::Check
-            | Control::Keys { .. } => Handled::Pass,
-        }
+    fn verbs(&self) -> &'static [&'static VerbInfo] {
+        &Job::VERBS
+    }
+
+    fn control(self: Rc<Self>, command: Command) -> LocalFuture<Result<Reply>> {
+        Job::control(&self.inner, &command)
     }
 
     fn close(&self) -> LocalFuture<Handover> {

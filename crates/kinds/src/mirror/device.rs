@@ -4,12 +4,17 @@ use std::cell::Cell;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use std::borrow::Cow;
+
+use block::control::copies::Scrub;
+use block::control::member::{Fail, Resync};
+use block::control::{Command, Reply, Resolved, Verb as _, VerbInfo};
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{
-    Below, Buf, ByteRange, Child, Control, Copies, Deadline, Device, Done, Env, Error, ErrorKind,
-    Event, Fan, FlushFault, Guard, Handled, Handover, Health, Info, Locked, Lower, Mode, Needs, Op,
-    RangeLock, Report, Request, Result, TaskGroup, Throttle, What,
+    Below, Buf, ByteRange, Child, Copies, Deadline, Device, Done, Env, Error, ErrorKind, Event,
+    Fan, FlushFault, Guard, Handover, Health, Info, Locked, Lower, Mode, Needs, Op, RangeLock,
+    Report, Request, Result, TaskGroup, Throttle, What,
 };
 
 use super::MEMBERS_MAX;
@@ -453,7 +458,7 @@ impl Inner {
         })
     }
 
-    fn fail(&self, name: &str) -> Result<Report> {
+    fn fail(&self, name: &str) -> Result<()> {
         let index = self.find(name)?;
         if self.in_sync().all(|n| n == index) {
             return Err(Error::new(
@@ -466,7 +471,7 @@ impl Inner {
             ));
         }
         self.leave_out(index, State::Failed, "taken out by command");
-        Ok(self.report())
+        Ok(())
     }
 }
 
@@ -517,9 +522,10 @@ impl Device for Mirror {
         }
     }
 
-    fn resolve(&self, range: ByteRange) -> Result<Vec<Below>> {
-        let place = |lower| Below { lower, above: range.start(), range, how: "mirrored" };
-        Ok(self.inner.in_sync().map(place).collect())
+    async fn resolve(&self, range: ByteRange) -> Result<Resolved> {
+        let how = Cow::from("mirrored");
+        let place = |lower| Below { lower, above: range.start(), range, how: how.clone() };
+        Ok(Resolved::places(range, self.inner.in_sync().map(place).collect()))
     }
 
     fn holders(&self) -> Vec<usize> {
@@ -530,22 +536,27 @@ impl Device for Mirror {
         self.inner.report()
     }
 
-    fn control(&self, control: &Control) -> Handled {
-        match control {
-            Control::Fail { member } => Handled::Done(self.inner.fail(member)),
-            Control::Resync { member } => {
-                let begun = self.inner.resync(member.as_deref());
-                Handled::Done(begun.map(|()| self.inner.report()))
+    fn verbs(&self) -> &'static [&'static VerbInfo] {
+        &[Fail::INFO, Resync::INFO, Scrub::INFO]
+    }
+
+    fn control(self: Rc<Self>, command: Command) -> LocalFuture<Result<Reply>> {
+        let inner = &self.inner;
+        let done = if let Some(name) = command.args::<Fail>() {
+            inner.fail(&name.member)
+        } else if let Some(stale) = command.args::<Resync>() {
+            inner.resync(stale.member.as_deref())
+        } else if let Some(action) = command.args::<Scrub>() {
+            if action.stop {
+                inner.stop_scrub();
+                Ok(())
+            } else {
+                inner.scrub()
             }
-            Control::Scrub { stop: true } => {
-                self.inner.stop_scrub();
-                Handled::Done(Ok(self.inner.report()))
-            }
-            Control::Scrub { stop: false } => {
-                Handled::Done(self.inner.scrub().map(|()| self.inner.report()))
-            }
-            Control::Keys { .. } | Control::Job(_) | Control::Check => Handled::Pass,
-        }
+        } else {
+            Err(command.unknown_to(&inner.name))
+        };
+        command.done(done)
     }
 
     fn close(&self) -> LocalFuture<Handover> {

@@ -1,16 +1,16 @@
 //! Requests, and what a person may ask.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::future::Future;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
 
+use block::control::state::{Check, Checked};
+use block::control::{Command, Reply, Resolved, Verb as _, VerbInfo};
 use block::env::LocalFuture;
 use block::job::Job;
 use block::{
-    Below, Buf, ByteRange, Control, Device, EXTENTS_MAX, Env, Error, ErrorKind, Handled, Handover,
-    Health, Info, Lower, Mutex, Needs, Notify, Op, RangeLock, Report, Request, Result, Room, State,
-    TaskGroup, Throttle, first, push_extent,
+    Below, Buf, ByteRange, Device, EXTENTS_MAX, Env, Error, Handover, Health, Info, Lower, Mutex,
+    Needs, Notify, Op, RangeLock, Report, Request, Result, Room, State, TaskGroup, Throttle, first,
+    push_extent,
 };
 use meta::alloc::Spot;
 
@@ -223,21 +223,6 @@ impl Inner {
         }
         report
     }
-
-    /// Where a block is, for who cannot wait. What is not in memory is brought there, for who asks again.
-    fn spot_at_once(self: &Rc<Self>, block: u64) -> Result<Spot> {
-        let inner = self.clone();
-        let mut look = Box::pin(async move { inner.map().await?.blocks.spot(block).await });
-        if let Poll::Ready(spot) = look.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            return spot;
-        }
-        self.env.spawn("a part of a map", async move {
-            // Whoever asks next is told what is wrong with it.
-            let _ = look.await;
-        });
-        let words = format!("where block {block} is has to be read from the disk: ask again");
-        Err(Error::new(ErrorKind::InUse, words).at(&self.name))
-    }
 }
 
 impl Device for Remap {
@@ -266,38 +251,43 @@ impl Device for Remap {
         }
     }
 
-    fn resolve(&self, range: ByteRange) -> Result<Vec<Below>> {
+    async fn resolve(&self, range: ByteRange) -> Result<Resolved> {
         let inner = &self.inner;
-        let mut all = Vec::new();
+        let map = inner.map().await?;
+        let (mut all, mut upto) = (Vec::new(), range.start());
         let blocks = inner.layout.block_of(range.start())..=inner.layout.block_of(range.end() - 1);
         for block in blocks.take(EXTENTS_MAX) {
-            let spot = inner.spot_at_once(block)?;
-            let (Spot::At(place) | Spot::Lost(place)) = spot else { continue };
-            let whole = inner.layout.range(block, 1);
-            let part = whole.intersect(range).expect("the block is one of the range");
-            let how = "placed";
+            let part = inner.layout.range(block, 1).intersect(range);
+            let part = part.expect("the block is one of the range");
+            upto = part.end();
+            let (Spot::At(place) | Spot::Lost(place)) = map.blocks.spot(block).await? else {
+                continue;
+            };
             let range = inner.below(place, part);
-            all.push(Below { lower: inner.data_port, above: part.start(), range, how });
+            all.push(Below {
+                lower: inner.data_port,
+                above: part.start(),
+                range,
+                how: "placed".into(),
+            });
         }
-        Ok(all)
+        Ok(Resolved::Places { all, upto, moves: true })
     }
 
     fn report(&self) -> Report {
         self.inner.report()
     }
 
-    fn control(&self, control: &Control) -> Handled {
-        match control {
-            Control::Job(command) if self.inner.pack => {
-                Job::control(&self.inner, *command, Inner::report)
-            }
-            Control::Check => self.check(),
-            Control::Job(_)
-            | Control::Fail { .. }
-            | Control::Resync { .. }
-            | Control::Scrub { .. }
-            | Control::Keys { .. } => Handled::Pass,
+    fn verbs(&self) -> &'static [&'static VerbInfo] {
+        const ALL: &[&VerbInfo] = &[Check::INFO, Job::VERBS[0], Job::VERBS[1]];
+        if self.inner.pack { ALL } else { &ALL[..1] }
+    }
+
+    fn control(self: Rc<Self>, command: Command) -> LocalFuture<Result<Reply>> {
+        if !command.is::<Check>() {
+            return Job::control(&self.inner, &command);
         }
+        Box::pin(async move { self.check().await.map(Reply::of::<Check>) })
     }
 
     fn close(&self) -> LocalFuture<Handover> {
@@ -317,17 +307,14 @@ impl Device for Remap {
 
 impl Remap {
     /// Looks at the vault. Blocks are not looked at: nothing tells what they should be.
-    fn check(&self) -> Handled {
-        let inner = self.inner.clone();
-        Handled::Later(Box::pin(async move {
-            let findings = inner.map().await?.vault.check().await?;
-            let health = match (findings.count, findings.repairable) {
-                (0, _) => Health::Ok,
-                (_, true) => Health::Degraded,
-                (_, false) => Health::Failed,
-            };
-            let summary = format!("{} pages of its map", findings.pages);
-            Ok(Report { health, summary, wrong: findings.wrong, ..Report::default() })
-        }))
+    async fn check(&self) -> Result<Checked> {
+        let findings = self.inner.map().await?.vault.check().await?;
+        let health = match (findings.count, findings.repairable) {
+            (0, _) => Health::Ok,
+            (_, true) => Health::Degraded,
+            (_, false) => Health::Failed,
+        };
+        let summary = format!("{} pages of its map", findings.pages);
+        Ok(Checked { health, summary, wrong: findings.wrong })
     }
 }

@@ -3,7 +3,9 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::{ByteRange, Control, ErrorKind, JobCommand, JobState, Op, Report, Result};
+use block::control::Nothing;
+use block::control::job::{Action, Course, Steer, Wait};
+use block::{ByteRange, ErrorKind, JobState, Op, Report, Result};
 use kind::Value;
 use kinds::migrate::record::{Record, WINDOW_MAX_BYTES, Window};
 use sim::draw::Stream;
@@ -109,8 +111,8 @@ impl Life {
         self.graph.report(self.part)
     }
 
-    fn job(&self, command: JobCommand) -> Result<Report> {
-        self.graph.control(self.part, &Control::Job(command))
+    fn job(&self, action: Action) -> Result<Nothing> {
+        self.graph.ask::<Steer>(self.part, Course { action })
     }
 
     fn is_done(&self) -> bool {
@@ -147,7 +149,7 @@ fn lives(seed: u64, in_place: bool, turns: bool) {
         if turns && !turned && bench.lives == 3 {
             // In the midst of a window, mostly.
             bench.pass(Duration::from_nanos(draw.within(0, 5_000_000)));
-            turned = life.job(JobCommand::Cancel).is_ok();
+            turned = life.job(Action::Cancel).is_ok();
         }
         bench.pass(Duration::from_nanos(draw.within(10_000, 20_000_000)));
         let done = life.is_done();
@@ -195,8 +197,9 @@ fn what_it_leaves_is_what_the_other_device_shows() {
     let range = ByteRange::new(1 << 20, 8192).unwrap();
     let done = bench.world.block_on(life.client.send(Op::write(range, data))).unwrap();
     done.result.unwrap();
-    let wait = life.graph.control_later(life.part, &Control::Job(JobCommand::Wait)).unwrap();
-    let report = bench.world.block_on(wait).unwrap().unwrap();
+    let wait = life.graph.ask_later::<Wait>(life.part, Nothing {});
+    bench.world.block_on(wait).unwrap().unwrap();
+    let report = life.report();
     assert_eq!((report.jobs[0].state, life.graph.holders(life.part).len()), (JobState::Done, 1));
     assert_ne!(bench.disks[0].peek(range), [7; 8192], "it is encrypted");
     drop(life);
@@ -219,16 +222,16 @@ fn it_rests_and_goes_on_and_keeps_to_its_speed() {
     bench.pass(Duration::from_secs(1));
     let moved = life.report().jobs[0].progress.done;
     assert!((1 << 19..3 << 19).contains(&moved), "{moved}");
-    life.job(JobCommand::Pause).unwrap();
+    life.job(Action::Pause).unwrap();
     bench.pass(Duration::from_millis(100));
     let paused = life.report().jobs[0].clone();
     assert_eq!(paused.state, JobState::Paused);
-    assert_eq!(life.job(JobCommand::Pause).unwrap_err().kind(), ErrorKind::InUse);
+    assert_eq!(life.job(Action::Pause).unwrap_err().kind(), ErrorKind::InUse);
     // Whatever it has heard of: the last word counts.
-    life.job(JobCommand::Resume).unwrap();
-    life.job(JobCommand::Pause).unwrap();
-    life.job(JobCommand::Resume).unwrap();
-    life.job(JobCommand::Pause).unwrap();
+    life.job(Action::Resume).unwrap();
+    life.job(Action::Pause).unwrap();
+    life.job(Action::Resume).unwrap();
+    life.job(Action::Pause).unwrap();
     bench.pass(Duration::from_secs(1));
     let paused = life.report().jobs[0].clone();
     assert_eq!(paused.state, JobState::Paused);
@@ -238,10 +241,10 @@ fn it_rests_and_goes_on_and_keeps_to_its_speed() {
     let life = bench.start();
     bench.pass(Duration::from_secs(5));
     assert_eq!(life.report().jobs[0], paused);
-    life.job(JobCommand::Resume).unwrap();
+    life.job(Action::Resume).unwrap();
     bench.pass(Duration::from_secs(5));
     assert!(life.is_done());
-    let words = life.job(JobCommand::Cancel).unwrap_err().to_string();
+    let words = life.job(Action::Cancel).unwrap_err().to_string();
     assert!(words.contains("it is done"), "{words}");
 }
 
@@ -253,7 +256,7 @@ fn paused_migration_mends_window_that_kill_left_half_moved() {
         let draw = Stream::new(seed, "moments", 0);
         let life = bench.start();
         bench.pass(Duration::from_nanos(draw.within(10_000, 20_000_000)));
-        if life.job(JobCommand::Pause).is_err() {
+        if life.job(Action::Pause).is_err() {
             continue;
         }
         bench.pass(Duration::from_nanos(draw.below(3_000_000)));

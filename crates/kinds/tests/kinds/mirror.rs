@@ -4,7 +4,10 @@ use std::rc::Rc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use block::{ByteRange, Control, Extent, Op, State};
+use block::control::Verb;
+use block::control::copies::{Action, Scrub};
+use block::control::member::{Fail, Name, Resync, Stale};
+use block::{ByteRange, Extent, Op, State};
 use kind::Value;
 use sim::draw::Stream;
 use sim::{Assembly, Client, CutPolicy, DiskConfig, Faults, PartId, Profile, SimDisk, SimWorld};
@@ -99,9 +102,9 @@ impl Pair {
         Client::new(&graph.engine, graph.node(*mirror))
     }
 
-    fn control(&self, control: &Control) -> block::Report {
+    fn ask<V: Verb>(&self, args: V::Args) {
         let Running { graph, mirror, .. } = self.running();
-        graph.control(*mirror, control).unwrap()
+        graph.ask::<V>(*mirror, args).unwrap();
     }
 
     fn report(&self) -> block::Report {
@@ -111,17 +114,18 @@ impl Pair {
 
     /// Takes the second member out.
     fn fail(&self) {
-        self.control(&Control::Fail { member: self.running().names[1].clone() });
+        self.ask::<Fail>(Name { member: self.running().names[1].clone() });
     }
 
     /// Brings it back.
     fn resync(&self) {
-        self.control(&Control::Resync { member: Some(self.running().names[1].clone()) });
+        self.ask::<Resync>(Stale { member: Some(self.running().names[1].clone()) });
     }
 
     /// Begins a scrub.
     fn scrub(&self) -> block::Scrub {
-        self.control(&Control::Scrub { stop: false }).scrub.unwrap()
+        self.ask::<Scrub>(Action { stop: false });
+        self.report().scrub.unwrap()
     }
 
     fn write_of(&self, start: u64, byte: u8) -> Op {
@@ -494,7 +498,7 @@ fn nobody_is_copied_from_a_member_that_is_late() {
     pair.world.block_on(write).unwrap().result.unwrap_err();
     pair.disks[0].set_faults(Faults::default());
     let Running { graph, names, mirror } = pair.running();
-    let resync = |member| graph.control(*mirror, &Control::Resync { member });
+    let resync = |member| graph.ask::<Resync>(*mirror, Stale { member });
     let refused = resync(Some(names[1].clone())).unwrap_err().to_string();
     assert!(refused.contains("a late write would make it differ"), "{refused}");
     resync(None).unwrap();
@@ -548,7 +552,7 @@ fn a_flush_is_that_of_who_is_in_sync_in_the_end() {
     pair.until(|second| second.state == "in sync");
     assert!(flush.as_mut().poll(&mut cx).is_pending(), "it is on its way still");
     let member = pair.running().names[0].clone();
-    pair.control(&Control::Fail { member });
+    pair.ask::<Fail>(Name { member });
     pair.world.block_on(flush).unwrap().result.unwrap();
 }
 
@@ -611,7 +615,7 @@ fn resync_does_not_believe_source_that_failed_meanwhile() {
     pair.resync();
     pair.pass(Duration::from_millis(1));
     pair.disks[0].set_faults(Faults::default());
-    pair.control(&Control::Fail { member: pair.running().names[0].clone() });
+    pair.ask::<Fail>(Name { member: pair.running().names[0].clone() });
     assert!(pair.disks[0].rot(0));
     pair.until(is_in_sync);
     let all = ByteRange::new(0, MIB).unwrap();
@@ -631,7 +635,6 @@ fn status_asks_member_that_came_in_sync_meanwhile() {
     let trust = ("trust", Value::Text(second.clone()));
     let mirror = graph.add("mirror", &[trust], &members).unwrap();
     let client = Client::new(&graph.engine, graph.node(mirror));
-    let control = |control| graph.control(mirror, &control).unwrap();
     let range = ByteRange::new(0, MIB).unwrap();
 
     // It waits until the resync has written, and is on its way when the resync flushes.
@@ -640,6 +643,6 @@ fn status_asks_member_that_came_in_sync_meanwhile() {
     while graph.report(mirror).members[0].state != "in sync" {
         world.run(world.env().now().after(Duration::from_millis(10))).unwrap();
     }
-    control(Control::Fail { member: second });
+    graph.ask::<Fail>(mirror, Name { member: second }).unwrap();
     world.block_on(status).unwrap().result.unwrap();
 }

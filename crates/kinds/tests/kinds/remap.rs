@@ -3,7 +3,9 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::{ByteRange, Control, ErrorKind, JobCommand, JobState, Op, Report, Result, State, Verb};
+use block::control::Nothing;
+use block::control::job::{Action, Course, Steer, Wait};
+use block::{ByteRange, ErrorKind, JobState, Op, Report, Result, State, Verb};
 use kind::Value;
 use meta::vault::{Array, Options, Shape, Spec, Vault};
 use sim::draw::Stream;
@@ -146,8 +148,8 @@ impl Life {
         (room.taken / BLOCK, room.of / BLOCK)
     }
 
-    fn job(&self, command: JobCommand) -> Result<Report> {
-        self.graph.control(self.part, &Control::Job(command))
+    fn job(&self, action: Action) -> Result<Nothing> {
+        self.graph.ask::<Steer>(self.part, Course { action })
     }
 
     /// Which byte of the disk a byte is on.
@@ -480,7 +482,7 @@ fn packing_leaves_what_is_free_behind_what_is_taken() {
     bench.set("speed", Value::Size(BLOCK * 4));
     let life = bench.start();
     bench.pass(Duration::from_millis(1100));
-    life.job(JobCommand::Pause).unwrap();
+    life.job(Action::Pause).unwrap();
     bench.pass(Duration::from_secs(2));
     let paused = life.report().jobs[0].clone();
     assert_eq!(
@@ -494,9 +496,10 @@ fn packing_leaves_what_is_free_behind_what_is_taken() {
     let life = bench.start();
     bench.pass(Duration::from_secs(60));
     assert_eq!(life.report().jobs[0].state, JobState::Paused);
-    life.job(JobCommand::Resume).unwrap();
-    let wait = life.graph.control_later(life.part, &Control::Job(JobCommand::Wait)).unwrap();
-    let report = bench.world.block_on(wait).unwrap().unwrap();
+    life.job(Action::Resume).unwrap();
+    let wait = life.graph.ask_later::<Wait>(life.part, Nothing {});
+    bench.world.block_on(wait).unwrap().unwrap();
+    let report = life.report();
     assert_eq!(report.jobs[0].state, JobState::Done);
     assert_eq!(life.places().0, 15);
     for block in 0..60 {
@@ -507,7 +510,7 @@ fn packing_leaves_what_is_free_behind_what_is_taken() {
         assert_eq!(place.is_some(), kept);
         assert!(place.is_none_or(|place| (first..first + 15 * BLOCK).contains(&place)));
     }
-    assert!(life.job(JobCommand::Pause).is_err(), "it is done");
+    assert!(life.job(Action::Pause).is_err(), "it is done");
     drop(life);
     bench.power_cut(CutPolicy::DropAll);
     let life = bench.start();

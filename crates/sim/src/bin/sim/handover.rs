@@ -5,7 +5,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::Control;
+use block::control::member::{Fail, Name};
 use kind::Value;
 use sim::draw::Stream;
 use sim::workload::Mix;
@@ -151,7 +151,7 @@ impl Trial {
         for n in members {
             let member = self.graph.name(*n).to_owned();
             // The mirror refuses it if none of the others is in sync.
-            if self.graph.control(self.disks.len(), &Control::Fail { member }).is_ok() {
+            if self.graph.ask::<Fail>(self.disks.len(), Name { member }).is_ok() {
                 self.world.counters().add(Count::MemberFailed);
                 out += 1;
             }

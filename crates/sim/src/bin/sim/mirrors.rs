@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::{ByteRange, Control, Op, Report};
+use block::control::member::{Fail, Name, Resync, Stale};
+use block::{ByteRange, Op, Report};
 use sim::draw::Stream;
 use sim::{Assembly, Client, Count, Faults, PartId, SimDisk, SimWorld};
 
@@ -91,16 +92,18 @@ impl Mirrors {
                     mirror.disks_of_victim().for_each(|disk| disks[disk].set_faults(faults));
                 }
                 let member = graph.name(member.part).to_owned();
-                let control = match draw.below(if relapses { 4 } else { 5 }) {
-                    0 | 1 => Control::Fail { member },
-                    2 => Control::Resync { member: None },
-                    _ => Control::Resync { member: Some(member) },
-                };
                 // It may well be refused: the member is the last one, or copied already.
-                let done = graph.control(mirror.part, &control).is_ok();
-                if done && matches!(control, Control::Fail { .. }) {
-                    world.counters().add(Count::MemberFailed);
-                }
+                let stale = match draw.below(if relapses { 4 } else { 5 }) {
+                    0 | 1 => {
+                        if graph.ask::<Fail>(mirror.part, Name { member }).is_ok() {
+                            world.counters().add(Count::MemberFailed);
+                        }
+                        continue;
+                    }
+                    2 => Stale { member: None },
+                    _ => Stale { member: Some(member) },
+                };
+                let _ = graph.ask::<Resync>(mirror.part, stale);
             }
             // All are resynced while writes of the resyncs before are late.
             for mirror in all.iter().filter(|_| relapses) {
@@ -264,7 +267,7 @@ impl Mirrors {
             let any = draw.below(mirror.members.len() as u64) as usize;
             let index = mirror.victim.unwrap_or(any);
             let member = graph.name(mirror.members[index].part).to_owned();
-            if graph.control(mirror.part, &Control::Fail { member }).is_ok() {
+            if graph.ask::<Fail>(mirror.part, Name { member }).is_ok() {
                 out.push(Out { mirror: n, member: index, reads: self.reads(mirror, index) });
             }
         }
@@ -289,9 +292,9 @@ impl Mirrors {
                 ));
             }
             self.world.counters().add(Count::Unread);
-            let control = Control::Resync { member: Some(name.to_owned()) };
+            let stale = Stale { member: Some(name.to_owned()) };
             graph
-                .control(mirror.part, &control)
+                .ask::<Resync>(mirror.part, stale)
                 .map_err(|error| format!("a member that works can be brought back: {error}"))?;
         }
         Ok(())
@@ -320,7 +323,7 @@ impl Mirror {
 
     /// Brings back every member that is out. It may well be refused: its requests may be late.
     fn resync(&self, graph: &Assembly) {
-        let _ = graph.control(self.part, &Control::Resync { member: None });
+        let _ = graph.ask::<Resync>(self.part, Stale::default());
     }
 
     /// Whether a member may stay out in the end: it fails on purpose, or what it is copied from may.

@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use block::Control;
-use sim::Count;
+use block::control::copies::{Action, Scrub};
+use block::control::member::{Fail, Name, Resync, Stale};
+use sim::{Count, answered};
 
 use super::Trial;
 use crate::trial::Failure;
@@ -40,9 +41,9 @@ impl Trial {
                 let now = live.now();
                 let Some(mirror) = now.graph.member("m") else { return };
                 // It may be copied already, or have to wait for what is late.
-                let _ = now.graph.control(mirror, &Control::Resync { member: None });
+                let _ = answered(now.graph.ask::<Resync>(mirror, Stale::default()));
                 // One may be under way.
-                let _ = now.graph.control(mirror, &Control::Scrub { stop: false });
+                let _ = answered(now.graph.ask::<Scrub>(mirror, Action::default()));
             }
         });
     }
@@ -58,7 +59,7 @@ impl Trial {
             let now = live.now();
             let mirror = now.graph.member("m").expect("the spec has it");
             // The last member in sync stays, and a change may have removed this one.
-            if now.graph.control(mirror, &Control::Fail { member }).is_ok() {
+            if answered(now.graph.ask::<Fail>(mirror, Name { member })).is_ok() {
                 world.counters().add(Count::MemberFailed);
                 disk.garble_reads(data);
             }

@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use block::Control;
+use block::control::copies::{Action, Scrub};
+use block::control::member::{Resync, Stale};
 use sim::draw::Stream;
 use sim::{Count, Faults, Profile, Promise};
 
@@ -173,9 +174,9 @@ impl Trial {
             let scrub = report.scrub.as_ref();
             if report.members.iter().any(|member| member.state != IN_SYNC) {
                 // It may be under way.
-                let _ = self.control(&Control::Resync { member: None });
+                let _ = self.ask::<Resync>(Stale::default());
             } else if scrubs == 0 {
-                scrubs += usize::from(self.control(&Control::Scrub { stop: false }).is_ok());
+                scrubs += usize::from(self.ask::<Scrub>(Action::default()).is_ok());
             } else if scrub.is_some_and(|scrub| scrub.progress.is_none()) {
                 self.alike()?;
                 return self.check();

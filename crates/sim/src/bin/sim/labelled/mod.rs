@@ -19,12 +19,14 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::{ByteRange, Control, ErrorKind, Reason, Report as DeviceReport};
+use block::control::Verb;
+use block::control::member::{Resync, Stale};
+use block::{ByteRange, ErrorKind, Reason, Report as DeviceReport};
 use graph::labels::Opening;
 use graph::live::Current;
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
-use sim::{Count, Counters, DiskConfig, Image, Model, Profile, SimDisk, SimWorld};
+use sim::{Count, Counters, DiskConfig, Image, Model, Profile, SimDisk, SimWorld, answered};
 
 use crate::process::{self, LIMIT, Refusal, Running, Started, Wanted};
 use crate::trial::{Failure, Report};
@@ -404,10 +406,10 @@ impl Trial {
         now.graph.report(now.graph.member("m").expect("the spec has it"))
     }
 
-    /// Asks the mirror.
-    fn control(&self, control: &Control) -> block::Result<DeviceReport> {
+    /// Carries out a command on the mirror.
+    fn ask<V: Verb>(&self, args: V::Args) -> block::Result<V::Answer> {
         let now = self.now();
-        now.graph.control(now.graph.member("m").expect("the spec has it"), control)
+        answered(now.graph.ask::<V>(now.graph.member("m").expect("the spec has it"), args))
     }
 
     fn now(&self) -> Rc<Current> {
@@ -607,7 +609,7 @@ impl Trial {
                 break;
             }
             // It may be under way.
-            let _ = self.control(&Control::Resync { member: None });
+            let _ = self.ask::<Resync>(Stale::default());
         }
         let report = self.report();
         if report.members.iter().any(|one| one.state != IN_SYNC && one.detail != "not there") {

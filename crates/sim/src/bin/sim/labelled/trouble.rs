@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use block::Control;
+use block::control::member::{Fail, Name};
 use sim::draw::Stream;
 use sim::{Count, Faults};
 
@@ -70,7 +70,7 @@ impl Trial {
             (0, _) => {
                 let member = self.shape.member(any);
                 // It may be the last one, or out already.
-                if self.control(&Control::Fail { member }).is_ok() {
+                if self.ask::<Fail>(Name { member }).is_ok() {
                     self.world.counters().add(Count::MemberFailed);
                     self.disks[any].garble_reads(self.data());
                 }

@@ -12,10 +12,12 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::{Control, Job, JobCommand, JobState, Reason, Report as DeviceReport};
+use block::control::Nothing;
+use block::control::job::{Action, Course, Steer};
+use block::{Job, JobState, Reason};
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
-use sim::{Count, Counters, DiskConfig, Model, Profile, SimDisk, SimWorld};
+use sim::{Count, Counters, DiskConfig, Model, Profile, SimDisk, SimWorld, answered};
 
 use crate::process::{self, LIMIT, Running, Started, Wanted};
 use crate::trial::{Failure, Report};
@@ -207,17 +209,17 @@ impl Trial {
     fn commands(&mut self) -> Result<(), Failure> {
         let Some(job) = self.job()? else { return Ok(()) };
         let command = match (job.state, self.draw.below(12)) {
-            (JobState::Paused, 0..=5) => JobCommand::Resume,
-            (_, 0 | 1) => JobCommand::Cancel,
-            (_, 2) => JobCommand::Pause,
+            (JobState::Paused, 0..=5) => Action::Resume,
+            (_, 0 | 1) => Action::Cancel,
+            (_, 2) => Action::Pause,
             _ => return Ok(()),
         };
         // It may be done, or go back already.
-        if self.control(&Control::Job(command)).is_ok() {
+        if self.steer(command).is_ok() {
             match command {
-                JobCommand::Cancel => self.world.counters().add(Count::MigrationTurned),
-                JobCommand::Pause => self.world.counters().add(Count::MigrationPaused),
-                JobCommand::Resume | JobCommand::Wait => {}
+                Action::Cancel => self.world.counters().add(Count::MigrationTurned),
+                Action::Pause => self.world.counters().add(Count::MigrationPaused),
+                Action::Resume => {}
             }
         }
         Ok(())
@@ -434,10 +436,11 @@ impl Trial {
         holders.map(|holder| holder.name.clone()).collect()
     }
 
-    /// Asks the device that moves bytes.
-    fn control(&self, control: &Control) -> block::Result<DeviceReport> {
+    /// Changes the course of the migration.
+    fn steer(&self, action: Action) -> block::Result<Nothing> {
         let now = self.running.as_ref().expect("it runs").live.now();
-        now.graph.control(now.graph.member(MOVE).expect("the spec has it"), control)
+        let moving = now.graph.member(MOVE).expect("the spec has it");
+        answered(now.graph.ask::<Steer>(moving, Course { action }))
     }
 
     /// The migration, if there is one. Counts the windows that have moved since it was looked at last.
@@ -499,7 +502,7 @@ impl Trial {
                 None => break,
                 Some(JobState::Done) => self.ends_migration()?,
                 Some(JobState::Paused) => {
-                    let resumed = self.control(&Control::Job(JobCommand::Resume));
+                    let resumed = self.steer(Action::Resume);
                     resumed.map_err(|error| wrong(format!("a pause ends: {error}")))?;
                 }
                 Some(JobState::Running | JobState::Stopped) => {

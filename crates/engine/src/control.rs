@@ -1,0 +1,196 @@
+//! Commands on their way to devices.
+//!
+//! The engine finds all places of a command before it carries the command out at any of them. A device that lists the verb
+//! is a place. Tables, hooks and devices that only pass bytes on are no places: the range is followed through them. Nothing
+//! of this takes a slot or counts as a request.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Waker};
+
+use block::control::{Command, Part, Reach, Reply, Resolved};
+use block::env::LocalFuture;
+use block::{ByteRange, Error, ErrorKind, Result, all};
+
+use super::node::{Node, Power};
+use super::{Engine, NodeId};
+
+/// The most places of one command, those on the way included.
+pub const PLACES_MAX: usize = 4096;
+
+/// Places at which a command without a lasting effect is carried out at the same time.
+const AT_ONCE: usize = 16;
+
+impl Engine {
+    /// Carries out a command, at the node itself or where its range lies below. A command without a range is about all
+    /// bytes of the node. Dropping the future withdraws the command everywhere.
+    ///
+    /// # Errors
+    /// `Unsupported` if a device on the way neither knows the command nor shows where its bytes are, or may move them
+    /// under a command with a lasting effect; `Limit` beyond [`PLACES_MAX`] places; else the device's own.
+    pub fn control(&self, at: NodeId, command: Command) -> LocalFuture<Result<Reply>> {
+        carry_out(self.node(at), command)
+    }
+}
+
+/// As [`Engine::control`], at `node`.
+pub(super) fn carry_out(node: Rc<Node>, command: Command) -> LocalFuture<Result<Reply>> {
+    Box::pin(async move {
+        let Some(whole) = ByteRange::new(0, node.info.size) else {
+            return Err(command.unknown_to(&node.name));
+        };
+        let range = command.range.unwrap_or(whole);
+        let top = Place { node, above: range, below: range };
+        match command.verb().reach {
+            Reach::Here if top.knows(&command) => top.begin(command).await,
+            Reach::Here => Err(command.unknown_to(&top.node.name)),
+            _ if !whole.contains(range) => Err(top.beyond(&command)),
+            Reach::Range => at_all(&command, top.find(&command).await?).await,
+            Reach::Bound { .. } => in_order(&command, top.find(&command).await?).await,
+        }
+    })
+}
+
+/// A device, and the part of the command's range that it holds.
+struct Place {
+    node: Rc<Node>,
+    /// In the address space of the node that the command was sent to.
+    above: ByteRange,
+    /// In its own.
+    below: ByteRange,
+}
+
+impl Place {
+    fn knows(&self, command: &Command) -> bool {
+        let Power::Device { device, .. } = &self.node.power else { return false };
+        device.verbs().iter().any(|verb| verb.name == command.verb().name)
+    }
+
+    /// Begins the command here. The place knows it.
+    fn begin(&self, command: Command) -> LocalFuture<Result<Reply>> {
+        match &self.node.power {
+            _ if self.node.closed.get() => Box::pin(std::future::ready(Err(self.node.refusal()))),
+            Power::Device { device, .. } => device.clone().control(command),
+            _ => unreachable!("only devices know commands"),
+        }
+    }
+
+    fn part(&self, answer: Reply) -> Part<Reply> {
+        Part { above: self.above, below: self.below, place: self.node.name.clone(), answer }
+    }
+
+    /// Returns the places of the command, from here down.
+    async fn find(self, command: &Command) -> Result<Vec<Self>> {
+        let (mut places, mut open) = (Vec::new(), VecDeque::from([self]));
+        while let Some(place) = open.pop_front() {
+            if places.len() + open.len() >= PLACES_MAX {
+                let words = format!("{command:?} has more than {PLACES_MAX} places");
+                return Err(Error::new(ErrorKind::Limit, words).next("a shorter range"));
+            }
+            if place.knows(command) {
+                places.push(place);
+                continue;
+            }
+            match &place.node.power {
+                Power::Hooks { next, .. } => {
+                    open.push_front(place.below(next, place.below.start(), place.below))
+                }
+                Power::Table { table, lowers, .. } => {
+                    open.extend(table.map(place.below).take(PLACES_MAX).map(|run| {
+                        place.below(&lowers[usize::from(run.port.0)], run.start, run.range)
+                    }))
+                }
+                Power::Device { .. } => open.extend(place.resolve(command).await?),
+            }
+        }
+        Ok(places)
+    }
+
+    /// The places directly below a device that does not know the command.
+    async fn resolve(&self, command: &Command) -> Result<Vec<Self>> {
+        let Power::Device { device, lowers, .. } = &self.node.power else {
+            unreachable!("only devices resolve ranges")
+        };
+        let (mut found, mut rest) = (Vec::new(), Some(self.below));
+        while let Some(range) = rest {
+            let Resolved::Places { all, upto, moves } = device.resolve(range).await? else {
+                return Err(command.unknown_to(&self.node.name));
+            };
+            if moves && matches!(command.verb().reach, Reach::Bound { .. }) {
+                let words = format!("{} may move the bytes under {command:?}", self.node.name);
+                return Err(Error::new(ErrorKind::Unsupported, words));
+            }
+            found.extend(all.iter().map(|it| self.below(&lowers[it.lower], it.above, it.range)));
+            if found.len() > PLACES_MAX {
+                break;
+            }
+            assert!(upto > range.start(), "{} answers for some of {range}", self.node.name);
+            rest = ByteRange::between(upto, range.end());
+        }
+        Ok(found)
+    }
+
+    /// The place in a lower node, of the bytes from `start` on in this node.
+    fn below(&self, node: &Rc<Node>, start: u64, below: ByteRange) -> Self {
+        let start = self.above.start() + (start - self.below.start());
+        let above = ByteRange::new(start, below.len()).expect("it is a part of the range above");
+        Self { node: node.clone(), above, below }
+    }
+
+    fn beyond(&self, command: &Command) -> Error {
+        let (name, size) = (&self.node.name, self.node.info.size);
+        Error::new(
+            ErrorKind::OutOfRange,
+            format!("{name} has {size} bytes, fewer than {command:?}"),
+        )
+    }
+}
+
+/// Carries out a command without a lasting effect, some places at a time.
+async fn at_all(command: &Command, places: Vec<Place>) -> Result<Reply> {
+    let mut parts = Vec::with_capacity(places.len());
+    for some in places.chunks(AT_ONCE) {
+        let begun = some.iter().map(|place| place.begin(command.at(place.below))).collect();
+        for (place, answer) in some.iter().zip(all(begun).await) {
+            parts.push(place.part(answer?));
+        }
+    }
+    command.merge(parts)
+}
+
+/// Carries out a command with a lasting effect, at one place after the other: in the same order from wherever it comes, so
+/// that two of them never wait for each other. It is done at all places or at none.
+async fn in_order(command: &Command, mut places: Vec<Place>) -> Result<Reply> {
+    places.sort_by(|one, other| {
+        (&one.node.name, one.below.start()).cmp(&(&other.node.name, other.below.start()))
+    });
+    let mut done = Done { command, places: Vec::new() };
+    let mut parts = Vec::with_capacity(places.len());
+    for place in places {
+        let answer = place.begin(command.at(place.below)).await?;
+        parts.push(place.part(answer));
+        done.places.push(place);
+    }
+    let merged = command.merge(parts)?;
+    done.places.clear();
+    Ok(merged)
+}
+
+/// Places with an effect that nobody was told of yet. It is taken back if this is dropped with any.
+struct Done<'c> {
+    command: &'c Command,
+    places: Vec<Place>,
+}
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        for place in self.places.iter().rev() {
+            let undo = self.command.at(place.below).undo().expect("its effect lasts");
+            // It goes on by itself from here.
+            let begun = pin!(place.begin(undo));
+            let _ = begun.poll(&mut Context::from_waker(Waker::noop()));
+        }
+    }
+}

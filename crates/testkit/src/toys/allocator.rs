@@ -1,0 +1,148 @@
+//! A device that finds free space.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use block::control::{Command, Nothing, Part, Reach, Reply, Resolved, Verb, VerbInfo};
+use block::env::LocalFuture;
+use block::{ByteRange, Device, Error, ErrorKind, Info, Lower, Request, Result};
+use serde::{Deserialize, Serialize};
+
+/// Bytes of a unit of space.
+pub const UNIT_BYTES: u64 = 4096;
+
+/// Allocates one run of free space in a range.
+pub struct Allocate;
+
+/// Releases the run that the command of the same origin, number and range allocated.
+pub struct Release;
+
+/// The length of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Bytes {
+    /// A multiple of [`UNIT_BYTES`].
+    pub bytes: u64,
+}
+
+/// A run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Allocated {
+    /// Its first byte.
+    pub start: u64,
+    /// Its length.
+    pub bytes: u64,
+}
+
+impl Verb for Allocate {
+    const INFO: &'static VerbInfo = &VerbInfo::new::<Self>(
+        "toy.allocate",
+        "allocate a run of free space",
+        "free space",
+        Reach::Bound { undo: Release::INFO },
+    );
+    type Args = Bytes;
+    type Answer = Allocated;
+
+    /// The run above, if all places hold the same one.
+    fn merge(parts: Vec<Part<Allocated>>) -> Result<Allocated> {
+        let above = |Part { above, below, answer, .. }: Part<Allocated>| Allocated {
+            start: above.start() + (answer.start - below.start()),
+            ..answer
+        };
+        let mut runs = parts.into_iter().map(above);
+        let first = runs.next().expect("a command has a place");
+        if runs.any(|run| run != first) {
+            return Err(Error::new(ErrorKind::Unsupported, "the space is not one run above"));
+        }
+        Ok(first)
+    }
+}
+
+impl Verb for Release {
+    const INFO: &'static VerbInfo =
+        &VerbInfo::new::<Self>("toy.release", "release a run", "free space", Reach::Range);
+    type Args = Bytes;
+    type Answer = Nothing;
+
+    fn merge(_: Vec<Part<Nothing>>) -> Result<Nothing> {
+        Ok(Nothing {})
+    }
+}
+
+/// Origin, number and begin of a command.
+type Key = (u32, u64, u64);
+
+/// Passes requests on, and allocates its space.
+pub struct Allocator {
+    lower: Lower,
+    /// By origin, number and begin of the command.
+    runs: RefCell<BTreeMap<Key, Allocated>>,
+}
+
+impl Allocator {
+    /// A device over `lower`, all of it free.
+    pub fn new(lower: Lower) -> Self {
+        Self { lower, runs: RefCell::default() }
+    }
+
+    /// The runs that are allocated.
+    pub fn runs(&self) -> Vec<Allocated> {
+        self.runs.borrow().values().copied().collect()
+    }
+
+    fn allocate(&self, range: ByteRange, key: Key, bytes: u64) -> Result<Allocated> {
+        let mut runs = self.runs.borrow_mut();
+        if let Some(known) = runs.get(&key) {
+            return Ok(*known);
+        }
+        let mut taken: Vec<_> = runs.values().collect();
+        taken.sort_by_key(|run| run.start);
+        let mut start = range.start().next_multiple_of(UNIT_BYTES);
+        for run in taken {
+            if run.start < start + bytes && start < run.start + run.bytes {
+                start = run.start + run.bytes;
+            }
+        }
+        if start + bytes > range.end() {
+            return Err(Error::new(
+                ErrorKind::NoSpace,
+                format!("no {bytes} bytes free in {range}"),
+            ));
+        }
+        let run = Allocated { start, bytes };
+        runs.insert(key, run);
+        Ok(run)
+    }
+}
+
+impl Device for Allocator {
+    fn info(&self) -> &Info {
+        self.lower.info()
+    }
+
+    async fn submit(&self, request: &mut Request) -> Result<()> {
+        self.lower.forward(&mut request.op).await
+    }
+
+    async fn resolve(&self, range: ByteRange) -> Result<Resolved> {
+        Ok(Resolved::same(range, ""))
+    }
+
+    fn verbs(&self) -> &'static [&'static VerbInfo] {
+        &[Allocate::INFO, Release::INFO]
+    }
+
+    fn control(self: Rc<Self>, command: Command) -> LocalFuture<Result<Reply>> {
+        let Some(range) = command.range else {
+            return Box::pin(std::future::ready(Err(command.unknown_to("the allocator"))));
+        };
+        let key = (command.origin, command.id, range.start());
+        if let Some(asked) = command.args::<Allocate>() {
+            let run = self.allocate(range, key, asked.bytes);
+            return Box::pin(std::future::ready(run.map(Reply::of::<Allocate>)));
+        }
+        self.runs.borrow_mut().remove(&key);
+        command.done(Ok(()))
+    }
+}

@@ -1,0 +1,67 @@
+//! A remote disk whose server is in the same process.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use block::control::{Command, Reply, VerbInfo, find_verb};
+use block::env::LocalFuture;
+use block::{Device, Info, Request, Result};
+use engine::{Engine, NodeId};
+
+/// Requests and commands go to a node of another engine. Commands cross as bytes. It knows the verbs that both sides know.
+pub struct Remote {
+    engine: Engine,
+    node: NodeId,
+    info: Info,
+    verbs: &'static [&'static VerbInfo],
+    /// Bytes of commands and answers so far.
+    crossed: Rc<Cell<usize>>,
+}
+
+impl Remote {
+    /// A disk that shows `node` of `engine`, with `verbs` known to both sides.
+    pub fn new(engine: &Engine, node: NodeId, verbs: &'static [&'static VerbInfo]) -> Self {
+        let (engine, info) = (engine.clone(), engine.info(node));
+        Self { engine, node, info, verbs, crossed: Rc::default() }
+    }
+
+    /// Bytes of commands and answers so far.
+    pub fn crossed(&self) -> usize {
+        self.crossed.get()
+    }
+}
+
+impl Device for Remote {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    async fn submit(&self, request: &mut Request) -> Result<()> {
+        let op = std::mem::replace(&mut request.op, block::Op::Flush);
+        let done = self.engine.call(self.node, op).await;
+        request.op = done.op;
+        done.result
+    }
+
+    fn verbs(&self) -> &'static [&'static VerbInfo] {
+        self.verbs
+    }
+
+    fn control(self: Rc<Self>, command: Command) -> LocalFuture<Result<Reply>> {
+        let (name, args) = (command.verb().name, command.encode_args());
+        let received = find_verb(self.verbs.iter().copied(), name).and_then(|verb| {
+            let mut received = Command::decode(verb, &args)?;
+            (received.id, received.origin) = (command.id, command.origin);
+            (received.range, received.limit) = (command.range, command.limit);
+            Ok(received)
+        });
+        let answer =
+            received.map(|command| (command.verb(), self.engine.control(self.node, command)));
+        Box::pin(async move {
+            let (verb, answer) = answer?;
+            let answer = answer.await?.encode(verb);
+            self.crossed.set(self.crossed.get() + args.len() + answer.len());
+            Reply::decode(verb, &answer)
+        })
+    }
+}
