@@ -87,6 +87,34 @@ impl Notify {
     }
 }
 
+/// The task that waits for one answer. A task that waits later takes its place.
+///
+/// It has room for one task and never allocates; [`Notify`] has room for several.
+#[derive(Default)]
+pub struct Waiter(Cell<Option<Waker>>);
+
+impl Waiter {
+    /// Notes the task for the next [`Waiter::wake`].
+    #[inline]
+    pub fn wake_later(&self, cx: &Context<'_>) {
+        self.0.set(Some(cx.waker().clone()));
+    }
+
+    /// Wakes the task, if one waits.
+    #[inline]
+    pub fn wake(&self) {
+        if let Some(waker) = self.0.take() {
+            waker.wake();
+        }
+    }
+
+    /// Forgets the task.
+    #[inline]
+    pub fn clear(&self) {
+        self.0.take();
+    }
+}
+
 /// Counts what a device does in the background, for whoever waits until there is nothing of it.
 #[derive(Clone, Default)]
 pub struct TaskTracker(Rc<Background>);
@@ -189,6 +217,21 @@ mod tests {
         assert!(next.as_mut().poll(&mut cx).is_pending());
         notify.wake();
         assert!(next.as_mut().poll(&mut cx).is_ready());
+    }
+
+    #[test]
+    fn waiter_wakes_latest_task_once() {
+        let counts = [Arc::new(Count::default()), Arc::new(Count::default())];
+        let waiter = Waiter::default();
+        for count in &counts {
+            waiter.wake_later(&Context::from_waker(&Waker::from(count.clone())));
+        }
+        waiter.wake();
+        waiter.wake();
+        waiter.wake_later(&Context::from_waker(&Waker::from(counts[0].clone())));
+        waiter.clear();
+        waiter.wake();
+        assert_eq!(counts.map(|count| count.0.load(Ordering::Relaxed)), [0, 1]);
     }
 
     #[test]

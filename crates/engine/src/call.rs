@@ -3,9 +3,9 @@
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
-use block::{Done, Op, Request, Result};
+use block::{Done, Op, Request, Result, Waiter};
 
 use super::{Engine, NodeId, Sink};
 
@@ -26,7 +26,7 @@ impl Engine {
 #[derive(Default)]
 struct Answer {
     done: Cell<Option<Done>>,
-    waiter: Cell<Option<Waker>>,
+    waiter: Waiter,
 }
 
 impl Answer {
@@ -34,7 +34,7 @@ impl Answer {
         match self.done.take() {
             Some(done) => Poll::Ready(done),
             None => {
-                self.waiter.set(Some(cx.waker().clone()));
+                self.waiter.wake_later(cx);
                 Poll::Pending
             }
         }
@@ -44,8 +44,6 @@ impl Answer {
 impl Sink for Answer {
     fn done(&self, _: u64, request: Request, result: Result<()>) {
         self.done.set(Some(Done { op: request.op, result }));
-        if let Some(waiter) = self.waiter.take() {
-            waiter.wake();
-        }
+        self.waiter.wake();
     }
 }
