@@ -23,8 +23,6 @@ pub async fn first<T>(one: impl Future<Output = T>, other: impl Future<Output = 
 #[derive(Default)]
 pub struct Notify {
     wakers: RefCell<Vec<Waker>>,
-    /// Calls of [`Notify::wake`] that found a task.
-    wakes: Cell<u64>,
 }
 
 impl Notify {
@@ -43,16 +41,6 @@ impl Notify {
             }
         })
         .await
-    }
-
-    /// Waits for the next [`Notify::wake`] after the first poll.
-    pub async fn next(&self) {
-        let mut before = None;
-        self.until_some(|| {
-            let wakes = self.wakes.get();
-            (*before.get_or_insert(wakes) != wakes).then_some(())
-        })
-        .await;
     }
 
     /// Lists the task for the next [`Notify::wake`], for a future that checks its condition itself.
@@ -77,7 +65,6 @@ impl Notify {
     }
 
     fn wake_all(&self) {
-        self.wakes.set(self.wakes.get().wrapping_add(1));
         let mut woken = self.wakers.take();
         woken.drain(..).for_each(Waker::wake);
         let mut wakers = self.wakers.borrow_mut();
@@ -205,18 +192,6 @@ mod tests {
         notify.wake();
         assert!(!notify.is_awaited() && waiting.as_mut().poll(&mut cx).is_ready());
         assert_eq!(count.0.load(Ordering::Relaxed), 1);
-    }
-
-    #[test]
-    fn notify_next_waits_for_wake_after_first_poll() {
-        let notify = Notify::default();
-        let mut cx = Context::from_waker(Waker::noop());
-        notify.wake();
-        let mut next = pin!(notify.next());
-        assert!(next.as_mut().poll(&mut cx).is_pending());
-        assert!(next.as_mut().poll(&mut cx).is_pending());
-        notify.wake();
-        assert!(next.as_mut().poll(&mut cx).is_ready());
     }
 
     #[test]
