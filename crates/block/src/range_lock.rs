@@ -77,11 +77,6 @@ impl RangeLock {
         (!blocked).then_some(locked)
     }
 
-    /// Queues for everything: one after the other, whatever it is about.
-    pub fn turn(&self) -> Locking {
-        self.lock(ByteRange::new(0, u64::MAX).expect("all bytes are a range"), Mode::Exclusive)
-    }
-
     /// Whether somebody holds a byte of `range`, or waits for one.
     pub fn is_wanted(&self, range: ByteRange) -> bool {
         self.0.borrow().entries.iter().any(|entry| entry.range.overlaps(range))

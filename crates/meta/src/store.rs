@@ -3,7 +3,7 @@
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
 
-use block::{ByteRange, Env, Error, ErrorKind, Lower, Notify, RangeLock, Reservation, Result};
+use block::{ByteRange, Env, Error, ErrorKind, Lower, Mutex, Notify, Reservation, Result};
 
 use crate::codec::{COPY_BYTES_MAX, Wrong};
 use crate::inspect::{Inspection, inspect};
@@ -43,7 +43,7 @@ pub struct Store {
 /// What is known of the label, through whichever lower it is written.
 struct OnDisk {
     /// One update after the other.
-    turn: RangeLock,
+    turn: Mutex,
     label: RefCell<Label>,
     /// In which copies the label that counts is; `None` if it was never written.
     active: Cell<Option<usize>>,
@@ -78,7 +78,7 @@ impl Store {
     pub fn new(env: &Env, lower: &Lower, label: Label, number: Option<usize>) -> Result<Self> {
         let tried = number.map_or(0, |_| label.sequence);
         let on_disk = OnDisk {
-            turn: RangeLock::new(),
+            turn: Mutex::new(),
             label: RefCell::new(label),
             active: Cell::new(number),
             tried: Cell::new(tried),
@@ -113,7 +113,7 @@ impl Store {
     /// # Errors
     /// What the disk says; then the label on it is either of the two. `Limit` if it does not fit.
     pub async fn update(&self, change: impl FnOnce(&mut Label)) -> Result<()> {
-        let alone = self.on_disk.turn.turn().await;
+        let alone = self.on_disk.turn.lock().await;
         let mut next = self.on_disk.label.borrow().clone();
         change(&mut next);
         next.sequence = self.on_disk.tried.get() + 1;
@@ -188,7 +188,7 @@ impl Store {
     /// # Errors
     /// What the disk says.
     pub async fn inspect(&self) -> Result<Inspection> {
-        let _alone = self.on_disk.turn.turn().await;
+        let _alone = self.on_disk.turn.lock().await;
         inspect(&self.env, &self.lower).await
     }
 

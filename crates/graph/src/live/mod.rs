@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use block::seeded::{self, Bug};
 use block::{
-    Control, Env, Error, ErrorKind, Locked, Mono, NoStateStore, Op, RangeLock, Result, StateStore,
+    Control, Env, Error, ErrorKind, Locked, Mono, Mutex, NoStateStore, Op, Result, StateStore,
 };
 use engine::Engine;
 use kind::Maker;
@@ -47,7 +47,7 @@ pub struct RunningGraph {
     engine: Engine,
     now: RefCell<Rc<Current>>,
     /// One change after the other.
-    turn: RangeLock,
+    turn: Mutex,
 }
 
 /// What is open now.
@@ -121,7 +121,7 @@ impl RunningGraph {
             Ok(graph) => {
                 let now = RefCell::new(Rc::new(Current { planned, graph, labels }));
                 let (env, engine) = (env.clone(), engine.clone());
-                Ok(Self { env, engine, now, turn: RangeLock::new() })
+                Ok(Self { env, engine, now, turn: Mutex::new() })
             }
             Err(error) => {
                 let left = match &labels {
@@ -188,7 +188,7 @@ impl RunningGraph {
 
     /// Waits until no change is under way. What a change begins with is looked at afterwards.
     pub async fn turn(&self) -> ChangeGuard {
-        ChangeGuard(self.turn.turn().await)
+        ChangeGuard(self.turn.lock().await)
     }
 
     /// Makes the graph what `planned` says, `survey` having looked at its labelled disks, both in this

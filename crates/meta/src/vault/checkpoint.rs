@@ -61,7 +61,7 @@ impl Inner {
         // Who waits may be gone before the end. Pages that a checkpoint has taken must get to theirs: the next one
         // would move the log's tail past them.
         self.env.spawn("a vault's checkpoint", async move {
-            let _turn = vault.checkpointing.turn().await;
+            let _turn = vault.checkpointing.lock().await;
             let done = match vault.check_writable() {
                 Ok(()) => vault.checkpoint_alone(always).await,
                 Err(error) => Err(error),
