@@ -6,12 +6,15 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// What the first of the two comes to, if it ends before the other or with it; the rest is dropped.
-pub async fn first<T>(one: impl Future<Output = T>, other: impl Future<Output = ()>) -> Option<T> {
+/// Returns the output of `one`, or as an error that of `other` if it ends before. The future that has not ended is dropped.
+pub async fn first<T, U>(
+    one: impl Future<Output = T>,
+    other: impl Future<Output = U>,
+) -> Result<T, U> {
     let (mut one, mut other) = (pin!(one), pin!(other));
     poll_fn(|cx| match one.as_mut().poll(cx) {
-        Poll::Ready(done) => Poll::Ready(Some(done)),
-        Poll::Pending => other.as_mut().poll(cx).map(|()| None),
+        Poll::Ready(done) => Poll::Ready(Ok(done)),
+        Poll::Pending => other.as_mut().poll(cx).map(Err),
     })
     .await
 }
@@ -99,6 +102,38 @@ impl Waiter {
     #[inline]
     pub fn clear(&self) {
         self.0.take();
+    }
+}
+
+/// One answer from one task to another.
+pub struct OneShot<T> {
+    answer: Cell<Option<T>>,
+    waiter: Waiter,
+}
+
+impl<T> Default for OneShot<T> {
+    fn default() -> Self {
+        Self { answer: Cell::new(None), waiter: Waiter::default() }
+    }
+}
+
+impl<T> OneShot<T> {
+    /// Gives the answer, and wakes the task that waits for it.
+    pub fn set(&self, answer: T) {
+        self.answer.set(Some(answer));
+        self.waiter.wake();
+    }
+
+    /// Waits for the answer, and takes it.
+    pub async fn wait(&self) -> T {
+        poll_fn(|cx| {
+            let answer = self.answer.take();
+            if answer.is_none() {
+                self.waiter.wake_later(cx);
+            }
+            answer.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
     }
 }
 
@@ -207,6 +242,18 @@ mod tests {
         waiter.clear();
         waiter.wake();
         assert_eq!(counts.map(|count| count.0.load(Ordering::Relaxed)), [0, 1]);
+    }
+
+    #[test]
+    fn one_shot_wakes_task_with_answer() {
+        let (count, answer) = (Arc::new(Count::default()), OneShot::default());
+        let waker = Waker::from(count.clone());
+        let mut cx = Context::from_waker(&waker);
+        let mut waiting = pin!(answer.wait());
+        assert!(waiting.as_mut().poll(&mut cx).is_pending());
+        answer.set(7);
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        assert_eq!(waiting.as_mut().poll(&mut cx), Poll::Ready(7));
     }
 
     #[test]

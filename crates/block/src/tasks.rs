@@ -31,7 +31,7 @@ impl TaskGroup {
         let (one, shared) = (self.enter(), self.shared.clone());
         self.env.spawn(name, async move {
             let _one = one;
-            first(task, shared.changed.until(|| shared.is_dropped.get())).await;
+            let _ = first(task, shared.changed.until(|| shared.is_dropped.get())).await;
         });
     }
 

@@ -1,11 +1,8 @@
 //! The gate of a connection: open until it is shut, which ends the waits that it guards.
 
 use std::cell::Cell;
-use std::future::poll_fn;
-use std::pin::pin;
-use std::task::Poll;
 
-use block::Notify;
+use block::{Notify, first};
 
 /// Whether more may come through a connection. Shut once, for good.
 #[derive(Default)]
@@ -26,17 +23,9 @@ impl CancelToken {
 
     /// What `future` answers; `None` once the gate is shut, which counts more.
     pub async fn unless<F: Future>(&self, future: F) -> Option<F::Output> {
-        let mut future = pin!(future);
-        poll_fn(|cx| {
-            if self.shut.get() {
-                return Poll::Ready(None);
-            }
-            if let Poll::Ready(output) = future.as_mut().poll(cx) {
-                return Poll::Ready(Some(output));
-            }
-            self.waiting.wake_later(cx);
-            Poll::Pending
-        })
-        .await
+        let mut output = None;
+        let done = async { output = Some(future.await) };
+        let _ = first(self.waiting.until(|| self.shut.get()), done).await;
+        output
     }
 }
