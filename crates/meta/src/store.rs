@@ -3,7 +3,7 @@
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
 
-use block::{ByteRange, Env, Error, ErrorKind, Lower, Mutex, Notify, Reservation, Result};
+use block::{ByteRange, Env, Error, ErrorKind, Lower, Mutex, Reservation, Result};
 
 use crate::codec::{COPY_BYTES_MAX, Wrong};
 use crate::inspect::{Inspection, inspect};
@@ -55,8 +55,6 @@ struct OnDisk {
     updated: Cell<bool>,
     /// Bytes up to the last one that is not zero, of each copy by its number; `None` before this process wrote it.
     held: [Cell<Option<usize>>; 2],
-    /// Wakes those who wait for an update.
-    written: Notify,
     /// Of a copy: clients' writes may wait for an update with all other buffers in their hands.
     _reserve: Reservation,
 }
@@ -85,7 +83,6 @@ impl Store {
             settled: Cell::new(false),
             updated: Cell::new(false),
             held: Default::default(),
-            written: Notify::default(),
             _reserve: env.pool().standing(COPY_BYTES_MAX)?,
         };
         Ok(Self { env: env.clone(), lower: lower.clone(), on_disk: Rc::new(on_disk) })
@@ -120,16 +117,13 @@ impl Store {
         next.written_unix_s = self.env.wall().as_secs();
         let copy = next.encode()?;
         self.on_disk.tried.set(next.sequence);
-        let (store, answer) = (self.through(&self.lower), Rc::new(RefCell::new(None)));
-        let told = answer.clone();
-        self.env.spawn("a label", async move {
+        let store = self.through(&self.lower);
+        let put = async move {
             let written = store.put(next, &copy).await;
-            *told.borrow_mut() = Some(written);
             drop(alone);
-            store.on_disk.written.wake();
-        });
-        self.on_disk.written.until(|| answer.borrow().is_some()).await;
-        answer.take().expect("it was waited for")
+            written
+        };
+        self.env.run_to_end("a label", put).await
     }
 
     /// Writes the next generation. The caller has the turn.

@@ -11,7 +11,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use block::seeded::{self, Bug};
-use block::{ByteRange, Error, ErrorKind, Mono, Mutex, Notify, Result};
+use block::{ByteRange, Error, ErrorKind, Mono, Mutex, OneShot, Result};
 
 use super::geometry::PageNumber;
 use super::record::{self, Change, Head, RECORD_HEADER_BYTES, Verb};
@@ -65,11 +65,7 @@ pub(super) struct Pending {
     pub answer: Rc<Answer>,
 }
 
-#[derive(Default)]
-pub(super) struct Answer {
-    result: RefCell<Option<Result<()>>>,
-    waiting: Notify,
-}
+type Answer = OneShot<Result<()>>;
 
 /// Pages that a transaction will change: counted, in memory, and kept there. Let go when dropped.
 pub(super) struct Pages {
@@ -197,8 +193,7 @@ impl Inner {
         let answer = Rc::<Answer>::default();
         self.commits.queue.borrow_mut().push_back(pending(answer.clone()));
         self.lead_soon();
-        answer.waiting.until(|| answer.result.borrow().is_some()).await;
-        answer.result.take().expect("it was just there")
+        answer.wait().await
     }
 
     /// For what changes no object.
@@ -405,8 +400,7 @@ impl Inner {
                 plans.keep();
             }
             drop((pages, kept));
-            *answer.result.borrow_mut() = Some(result.clone());
-            answer.waiting.wake();
+            answer.set(result.clone());
         }
     }
 
