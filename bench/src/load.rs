@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::{Buf, Env, Error, ErrorKind, Mono, Result};
+use block::{Buf, Env, Error, ErrorKind, Mono, Result, TaskTracker};
 use net::nbd::{Client, Target};
 use wire::nbd::{ClientConfig, Command, CommandFlags};
 
@@ -185,8 +185,8 @@ fn start(
     client: Client,
     place: Rc<std::cell::Cell<u64>>,
 ) -> impl Future<Output = ()> + use<> {
-    let done = Rc::new(Done::default());
-    let (theirs, run) = (done.clone(), run.clone());
+    let (tracker, run) = (TaskTracker::default(), run.clone());
+    let worker = tracker.begin();
     let env = run.env.clone();
     env.spawn("a worker of the load", async move {
         if let Err(error) = work(&run, &client, &place).await {
@@ -194,35 +194,9 @@ fn start(
             outcome.errors += 1;
             outcome.first_error.get_or_insert(error);
         }
-        theirs.set();
+        drop(worker);
     });
-    async move { done.wait().await }
-}
-
-#[derive(Default)]
-struct Done {
-    over: std::cell::Cell<bool>,
-    waker: RefCell<Option<std::task::Waker>>,
-}
-
-impl Done {
-    fn set(&self) {
-        self.over.set(true);
-        if let Some(waker) = self.waker.borrow_mut().take() {
-            waker.wake();
-        }
-    }
-
-    async fn wait(&self) {
-        std::future::poll_fn(|cx| {
-            if self.over.get() {
-                return std::task::Poll::Ready(());
-            }
-            *self.waker.borrow_mut() = Some(cx.waker().clone());
-            std::task::Poll::Pending
-        })
-        .await;
-    }
+    async move { tracker.ended().await }
 }
 
 async fn work(run: &Run, client: &Client, place: &std::cell::Cell<u64>) -> Result<()> {

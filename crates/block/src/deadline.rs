@@ -7,10 +7,10 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::{Env, Mono};
+use crate::{Env, Mono, Waiter};
 
 /// How often the watcher looks, in parts of the limit; a wait ends at most one part late.
 const LOOKS: u32 = 8;
@@ -31,7 +31,7 @@ struct Watch {
 #[derive(Default)]
 struct Wait {
     since: Option<Mono>,
-    waker: Option<Waker>,
+    waiter: Waiter,
 }
 
 impl Deadline {
@@ -91,13 +91,8 @@ impl Watch {
     }
 
     fn wake_overdue(&self) {
-        let mut wakers = Vec::new();
-        for wait in self.waits.borrow_mut().iter_mut() {
-            if self.is_overdue(wait) {
-                wakers.extend(wait.waker.take());
-            }
-        }
-        wakers.into_iter().for_each(Waker::wake);
+        let waits = self.waits.borrow();
+        waits.iter().filter(|wait| self.is_overdue(wait)).for_each(|wait| wait.waiter.wake());
     }
 }
 
@@ -118,12 +113,12 @@ impl<F: Future + Unpin> Future for Guard<F> {
             guard.future = None;
             return Poll::Ready(Ok(output));
         }
-        let wait = &mut guard.watch.waits.borrow_mut()[guard.index];
+        let wait = &guard.watch.waits.borrow()[guard.index];
         if guard.watch.is_overdue(wait) {
             let late = guard.future.take().expect("polled just now");
             return Poll::Ready(Err(late));
         }
-        wait.waker = Some(cx.waker().clone());
+        wait.waiter.wake_later(cx);
         Poll::Pending
     }
 }

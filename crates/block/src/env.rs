@@ -9,7 +9,9 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::{Buf, BufPool, Error, ErrorKind, Event, Events, Result, Secret, Wanted};
+use crate::{
+    Buf, BufPool, Error, ErrorKind, Event, Events, OneShot, Result, Secret, Wanted, first,
+};
 
 mod storage;
 mod ticket;
@@ -500,15 +502,20 @@ impl Env {
     /// What `future` answers within `limit`; `None` past it. Work below that the future has started
     /// goes on: only the waiting ends.
     pub async fn within<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
-        let mut future = std::pin::pin!(future);
-        let mut sleep = std::pin::pin!(self.sleep(limit));
-        std::future::poll_fn(|cx| {
-            if let Poll::Ready(output) = future.as_mut().poll(cx) {
-                return Poll::Ready(Some(output));
-            }
-            sleep.as_mut().poll(cx).map(|()| None)
-        })
-        .await
+        first(future, self.sleep(limit)).await.ok()
+    }
+
+    /// Runs `future` as a task of its own, and returns its output. The task goes on if the waiting is dropped. `name` is for
+    /// traces.
+    pub async fn run_to_end<T: 'static>(
+        &self,
+        name: &'static str,
+        future: impl Future<Output = T> + 'static,
+    ) -> T {
+        let output = Rc::new(OneShot::default());
+        let given = output.clone();
+        self.spawn(name, async move { given.set(future.await) });
+        output.wait().await
     }
 }
 

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 
 use crate::seeded::{self, Bug};
-use crate::{Error, ErrorKind, RangeLock, Result};
+use crate::{Error, ErrorKind, Mutex, Result};
 
 /// Remembers the first flush that failed. After it nobody knows what was lost, so no later one can
 /// make it good, whatever the device below says then.
@@ -11,7 +11,7 @@ use crate::{Error, ErrorKind, RangeLock, Result};
 pub struct FlushFault {
     first: RefCell<Option<Error>>,
     /// Held by the flush that is under way.
-    turn: RangeLock,
+    turn: Mutex,
     /// Flushes that were begun.
     begun: Cell<u64>,
     /// The last of them that has succeeded, counted from 1.
@@ -28,7 +28,7 @@ impl FlushFault {
         let asked = self.begun.get();
         let _alone = match seeded::on(Bug::FlushBeside) {
             true => None,
-            false => Some(self.turn.turn().await),
+            false => Some(self.turn.lock().await),
         };
         self.check()?;
         if self.succeeded.get() > asked {

@@ -260,7 +260,7 @@ impl Job {
 async fn carry_out<W: Work>(weak: Weak<W>, run: W::Run, committed: LocalFuture<()>) {
     let Some(work) = weak.upgrade() else { return };
     let closing = work.tasks().changed().until(|| work.tasks().is_closing());
-    let is_committed = first(committed, closing).await.is_some();
+    let is_committed = first(committed, closing).await.is_ok();
     drop(work);
     if is_committed {
         all_steps(&weak, run).await;
@@ -393,7 +393,7 @@ impl<W: Work> Steps<'_, W> {
         let (work, job) = (self.work, self.work.job());
         let is_disturbed = || job.is_told_to_rest(work) || job.is_turning.get();
         let undisturbed = first(step, work.tasks().changed().until(is_disturbed));
-        self.wait(undisturbed).await
+        Ok(self.wait(undisturbed).await?.ok())
     }
 }
 

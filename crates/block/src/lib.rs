@@ -48,7 +48,7 @@ pub use flush_fault::FlushFault;
 pub use info::{Info, Needs};
 pub use lower::{Child, ChildId, Core, Done, Lower, Started};
 pub use mutex::Mutex;
-pub use notify::{Notify, ScopeGuard, TaskTracker, TrackedTask, first};
+pub use notify::{Notify, OneShot, ScopeGuard, TaskTracker, TrackedTask, Waiter, first};
 pub use range::ByteRange;
 pub use range_lock::{Locked, Locking, Mode, RangeLock};
 pub use reason::Reason;

@@ -19,6 +19,11 @@ impl Mutex {
         let all = ByteRange::new(0, u64::MAX).expect("all bytes are a range");
         self.0.lock(all, Mode::Exclusive)
     }
+
+    /// Returns how many tasks hold the lock or wait for it.
+    pub fn wanted(&self) -> usize {
+        self.0.len()
+    }
 }
 
 #[cfg(test)]

@@ -6,12 +6,15 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// What the first of the two comes to, if it ends before the other or with it; the rest is dropped.
-pub async fn first<T>(one: impl Future<Output = T>, other: impl Future<Output = ()>) -> Option<T> {
+/// Returns the output of `one`, or as an error that of `other` if it ends before. The future that has not ended is dropped.
+pub async fn first<T, U>(
+    one: impl Future<Output = T>,
+    other: impl Future<Output = U>,
+) -> Result<T, U> {
     let (mut one, mut other) = (pin!(one), pin!(other));
     poll_fn(|cx| match one.as_mut().poll(cx) {
-        Poll::Ready(done) => Poll::Ready(Some(done)),
-        Poll::Pending => other.as_mut().poll(cx).map(|()| None),
+        Poll::Ready(done) => Poll::Ready(Ok(done)),
+        Poll::Pending => other.as_mut().poll(cx).map(Err),
     })
     .await
 }
@@ -23,8 +26,6 @@ pub async fn first<T>(one: impl Future<Output = T>, other: impl Future<Output = 
 #[derive(Default)]
 pub struct Notify {
     wakers: RefCell<Vec<Waker>>,
-    /// Calls of [`Notify::wake`] that found a task.
-    wakes: Cell<u64>,
 }
 
 impl Notify {
@@ -43,16 +44,6 @@ impl Notify {
             }
         })
         .await
-    }
-
-    /// Waits for the next [`Notify::wake`] after the first poll.
-    pub async fn next(&self) {
-        let mut before = None;
-        self.until_some(|| {
-            let wakes = self.wakes.get();
-            (*before.get_or_insert(wakes) != wakes).then_some(())
-        })
-        .await;
     }
 
     /// Lists the task for the next [`Notify::wake`], for a future that checks its condition itself.
@@ -77,13 +68,72 @@ impl Notify {
     }
 
     fn wake_all(&self) {
-        self.wakes.set(self.wakes.get().wrapping_add(1));
         let mut woken = self.wakers.take();
         woken.drain(..).for_each(Waker::wake);
         let mut wakers = self.wakers.borrow_mut();
         if wakers.is_empty() {
             *wakers = woken;
         }
+    }
+}
+
+/// The task that waits for one answer. A task that waits later takes its place.
+///
+/// It has room for one task and never allocates; [`Notify`] has room for several.
+#[derive(Default)]
+pub struct Waiter(Cell<Option<Waker>>);
+
+impl Waiter {
+    /// Notes the task for the next [`Waiter::wake`].
+    #[inline]
+    pub fn wake_later(&self, cx: &Context<'_>) {
+        self.0.set(Some(cx.waker().clone()));
+    }
+
+    /// Wakes the task, if one waits.
+    #[inline]
+    pub fn wake(&self) {
+        if let Some(waker) = self.0.take() {
+            waker.wake();
+        }
+    }
+
+    /// Forgets the task.
+    #[inline]
+    pub fn clear(&self) {
+        self.0.take();
+    }
+}
+
+/// One answer from one task to another.
+pub struct OneShot<T> {
+    answer: Cell<Option<T>>,
+    waiter: Waiter,
+}
+
+impl<T> Default for OneShot<T> {
+    fn default() -> Self {
+        Self { answer: Cell::new(None), waiter: Waiter::default() }
+    }
+}
+
+impl<T> OneShot<T> {
+    /// Gives the answer, and wakes the task that waits for it.
+    pub fn set(&self, answer: T) {
+        self.answer.set(Some(answer));
+        self.waiter.wake();
+    }
+
+    /// Waits for the answer, and takes it.
+    pub async fn wait(&self) -> T {
+        poll_fn(|cx| {
+            let answer = self.answer.take();
+            if answer.is_none() {
+                self.waiter.wake_later(cx);
+            }
+            answer.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
     }
 }
 
@@ -180,15 +230,30 @@ mod tests {
     }
 
     #[test]
-    fn notify_next_waits_for_wake_after_first_poll() {
-        let notify = Notify::default();
-        let mut cx = Context::from_waker(Waker::noop());
-        notify.wake();
-        let mut next = pin!(notify.next());
-        assert!(next.as_mut().poll(&mut cx).is_pending());
-        assert!(next.as_mut().poll(&mut cx).is_pending());
-        notify.wake();
-        assert!(next.as_mut().poll(&mut cx).is_ready());
+    fn waiter_wakes_latest_task_once() {
+        let counts = [Arc::new(Count::default()), Arc::new(Count::default())];
+        let waiter = Waiter::default();
+        for count in &counts {
+            waiter.wake_later(&Context::from_waker(&Waker::from(count.clone())));
+        }
+        waiter.wake();
+        waiter.wake();
+        waiter.wake_later(&Context::from_waker(&Waker::from(counts[0].clone())));
+        waiter.clear();
+        waiter.wake();
+        assert_eq!(counts.map(|count| count.0.load(Ordering::Relaxed)), [0, 1]);
+    }
+
+    #[test]
+    fn one_shot_wakes_task_with_answer() {
+        let (count, answer) = (Arc::new(Count::default()), OneShot::default());
+        let waker = Waker::from(count.clone());
+        let mut cx = Context::from_waker(&waker);
+        let mut waiting = pin!(answer.wait());
+        assert!(waiting.as_mut().poll(&mut cx).is_pending());
+        answer.set(7);
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        assert_eq!(waiting.as_mut().poll(&mut cx), Poll::Ready(7));
     }
 
     #[test]

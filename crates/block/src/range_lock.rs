@@ -7,9 +7,9 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
-use crate::ByteRange;
+use crate::{ByteRange, Waiter};
 
 /// Whether others may hold the same bytes at the same time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,7 +35,7 @@ struct Entry {
     ticket: u64,
     range: ByteRange,
     mode: Mode,
-    waker: Option<Waker>,
+    waiter: Waiter,
 }
 
 impl Queue {
@@ -63,7 +63,7 @@ impl RangeLock {
         let mut queue = self.0.borrow_mut();
         let ticket = queue.next;
         queue.next += 1;
-        queue.entries.push(Entry { ticket, range, mode, waker: None });
+        queue.entries.push(Entry { ticket, range, mode, waiter: Waiter::default() });
         Locking(Some(Locked { lock: self.0.clone(), ticket }))
     }
 
@@ -75,11 +75,6 @@ impl RangeLock {
         let blocked = queue.blocked(queue.find(locked.ticket));
         drop(queue);
         (!blocked).then_some(locked)
-    }
-
-    /// Queues for everything: one after the other, whatever it is about.
-    pub fn turn(&self) -> Locking {
-        self.lock(ByteRange::new(0, u64::MAX).expect("all bytes are a range"), Mode::Exclusive)
     }
 
     /// Whether somebody holds a byte of `range`, or waits for one.
@@ -114,10 +109,10 @@ impl Future for Locking {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Locked> {
         let held = self.0.as_ref().expect("not polled after it was granted");
-        let mut queue = held.lock.borrow_mut();
+        let queue = held.lock.borrow_mut();
         let at = queue.find(held.ticket);
         if queue.blocked(at) {
-            queue.entries[at].waker = Some(cx.waker().clone());
+            queue.entries[at].waiter.wake_later(cx);
             return Poll::Pending;
         }
         drop(queue);
@@ -130,9 +125,11 @@ impl Drop for Locked {
         let mut queue = self.lock.borrow_mut();
         let at = queue.find(self.ticket);
         let gone = queue.entries.remove(at);
-        for entry in queue.entries[at..].iter_mut().filter(|e| e.range.overlaps(gone.range)) {
-            if let Some(waker) = entry.waker.take() {
-                waker.wake();
+        for entry in queue.entries[at..].iter().filter(|e| e.range.overlaps(gone.range)) {
+            entry.waiter.wake();
+            if entry.mode == Mode::Exclusive && entry.range.contains(gone.range) {
+                // It is in the way of all others that waited for this.
+                break;
             }
         }
     }
@@ -142,6 +139,18 @@ impl Drop for Locked {
 mod tests {
     use super::*;
     use std::pin::pin;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::{Wake, Waker};
+
+    #[derive(Default)]
+    struct Count(AtomicU32);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
 
     fn range(start: u64, len: u64) -> ByteRange {
         ByteRange::new(start, len).unwrap()
@@ -167,6 +176,23 @@ mod tests {
         assert!(ready(second.as_mut()).is_none());
         drop(held);
         assert!(ready(second.as_mut()).is_some());
+    }
+
+    #[test]
+    fn range_lock_wakes_only_next_of_exclusive_waiters() {
+        let lock = RangeLock::new();
+        let held = lock.try_lock(range(0, 8), Mode::Exclusive).unwrap();
+        let shared = |start, len| Box::pin(lock.lock(range(start, len), Mode::Shared));
+        let alone = |start, len| Box::pin(lock.lock(range(start, len), Mode::Exclusive));
+        // Those from the first one on that covers the range wait for that one anyway.
+        let mut waits = [shared(0, 4), alone(4, 8), alone(0, 8), shared(0, 8), alone(0, 8)];
+        let counts = [(); 5].map(|()| Arc::new(Count::default()));
+        for (waiting, count) in waits.iter_mut().zip(&counts) {
+            let waker = Waker::from(count.clone());
+            assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        drop(held);
+        assert_eq!(counts.map(|count| count.0.load(Ordering::Relaxed)), [1, 1, 1, 0, 0]);
     }
 
     #[test]

@@ -31,7 +31,7 @@ impl TaskGroup {
         let (one, shared) = (self.enter(), self.shared.clone());
         self.env.spawn(name, async move {
             let _one = one;
-            first(task, shared.changed.until(|| shared.is_dropped.get())).await;
+            let _ = first(task, shared.changed.until(|| shared.is_dropped.get())).await;
         });
     }
 
@@ -98,9 +98,9 @@ mod tests {
     fn task_group_close_waits_for_tasks() {
         let (world, env) = TestWorld::new();
         let group = Rc::new(TaskGroup::new(&env));
-        let (end, closed) = (Rc::new(Notify::default()), Rc::new(Cell::new(false)));
-        let ended = end.clone();
-        group.spawn("a task", async move { ended.next().await });
+        let (end, closed) = (TaskTracker::default(), Rc::new(Cell::new(false)));
+        let (ended, work) = (end.clone(), end.begin());
+        group.spawn("a task", async move { ended.ended().await });
         let (closing, done) = (group.clone(), closed.clone());
         env.spawn("a close", async move {
             closing.close(|| unreachable!("the close is not dropped")).await.done();
@@ -108,7 +108,7 @@ mod tests {
         });
         world.run();
         assert!(group.is_closing() && !closed.get());
-        end.wake();
+        drop(work);
         world.run();
         assert!(group.is_closing() && closed.get());
     }

@@ -16,7 +16,6 @@ mod labels;
 mod log;
 mod out;
 mod place;
-mod race;
 mod registry;
 mod relabel;
 mod remote;

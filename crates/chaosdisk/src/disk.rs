@@ -1,15 +1,13 @@
 //! A simulated disk as a block device, and the hand that breaks it.
 
-use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
+use std::cell::Cell;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use block::env::{CacheMode, DiskIo, Open, Outcome, Storage};
 use block::{
-    BUF_MAX_BYTES, ByteRange, Device, EXTENTS_MAX, Env, Error, ErrorKind, Info, Mono, Op, Request,
-    Result, Verb,
+    BUF_MAX_BYTES, ByteRange, Device, EXTENTS_MAX, Env, Error, ErrorKind, Info, Mono, Notify, Op,
+    Request, Result, Verb,
 };
 use serde_json::{Map, Value};
 use sim::{CutPolicy, SimDisk};
@@ -37,7 +35,7 @@ pub struct Disk {
     mute: Cell<bool>,
     /// How often the power went: what came before does not reach the disk any more.
     cuts: Cell<u64>,
-    held: RefCell<Vec<Waker>>,
+    held: Notify,
 }
 
 #[derive(Default)]
@@ -87,7 +85,7 @@ impl Disk {
             powered: Cell::new(true),
             mute: Cell::new(false),
             cuts: Cell::new(0),
-            held: RefCell::default(),
+            held: Notify::default(),
         })
     }
 
@@ -114,7 +112,7 @@ impl Disk {
     /// Goes on after [`Disk::hang`].
     pub fn release(&self) {
         self.hung.set(false);
-        self.held.take().into_iter().for_each(Waker::wake);
+        self.held.wake();
     }
 
     /// Turns a bit over; `false` if nothing is on the medium there.
@@ -137,7 +135,7 @@ impl Disk {
     /// Whoever was waiting for an answer that the power has ended is told.
     pub fn speak(&self) {
         self.mute.set(false);
-        self.held.take().into_iter().for_each(Waker::wake);
+        self.held.wake();
     }
 
     /// After [`Disk::power_off`]: it is there again, with what the cut has left.
@@ -163,14 +161,7 @@ impl Disk {
     /// Waits while the disk hangs or stalls.
     async fn held(&self) -> Result<()> {
         let cuts = self.cuts.get();
-        poll_fn(|cx| {
-            if !self.hung.get() {
-                return Poll::Ready(());
-            }
-            self.held.borrow_mut().push(cx.waker().clone());
-            Poll::Pending
-        })
-        .await;
+        self.held.until(|| !self.hung.get()).await;
         if self.stalled.get() > self.env.now() {
             self.env.sleep_until(self.stalled.get()).await;
         }
@@ -182,14 +173,7 @@ impl Disk {
     }
 
     async fn spoken(&self) {
-        poll_fn(|cx| {
-            if !self.mute.get() {
-                return Poll::Ready(());
-            }
-            self.held.borrow_mut().push(cx.waker().clone());
-            Poll::Pending
-        })
-        .await;
+        self.held.until(|| !self.mute.get()).await;
     }
 
     fn struck(&self, verb: Verb) -> Result<()> {

@@ -1,11 +1,8 @@
 //! The clock of the simulated world, tied to the real one.
 
-use std::cell::RefCell;
-use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
 
-use block::{Env, Mono};
+use block::{Env, Mono, Notify};
 use sim::SimWorld;
 
 /// A simulated world in which time passes as it does outside. All its disks share one order of
@@ -16,7 +13,7 @@ pub struct Time {
     /// One moment, by both clocks.
     outside: Mono,
     inside: Mono,
-    waiting: RefCell<Option<Waker>>,
+    changed: Notify,
 }
 
 impl Time {
@@ -24,7 +21,8 @@ impl Time {
     pub fn start(env: &Env, seed: u64) -> Rc<Self> {
         let world = SimWorld::new(seed);
         let (outside, inside) = (env.now(), world.env().now());
-        let time = Rc::new(Self { world, env: env.clone(), outside, inside, waiting: None.into() });
+        let time =
+            Rc::new(Self { world, env: env.clone(), outside, inside, changed: Notify::default() });
         env.spawn("the time of the disks", time.clone().pass());
         time
     }
@@ -42,34 +40,21 @@ impl Time {
 
     /// Something was begun, and will happen.
     pub fn begun(&self) {
-        if let Some(waker) = self.waiting.take() {
-            waker.wake();
-        }
+        self.changed.wake();
     }
 
     async fn pass(self: Rc<Self>) {
         loop {
             self.catch_up();
-            match self.world.next_at() {
+            let next = self.world.next_at();
+            let other = self.changed.until(|| self.world.next_at() != next);
+            match next {
                 Some(at) => {
                     let at = self.outside.after(at.since(self.inside));
-                    let left = at.since(self.env.now());
-                    self.env.within(left, self.changed()).await;
+                    self.env.within(at.since(self.env.now()), other).await;
                 }
-                None => self.changed().await,
+                None => other.await,
             }
         }
-    }
-
-    async fn changed(&self) {
-        let mut waited = false;
-        poll_fn(|cx| {
-            if std::mem::replace(&mut waited, true) {
-                return Poll::Ready(());
-            }
-            *self.waiting.borrow_mut() = Some(cx.waker().clone());
-            Poll::Pending
-        })
-        .await;
     }
 }

@@ -1,51 +1,37 @@
 //! One request of a client, as a future.
 
-use std::cell::Cell;
-use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
 
-use block::{Done, Op, Request, Result};
+use block::{Done, OneShot, Op, Request, Result};
 
 use super::{Engine, NodeId, Sink};
 
 impl Engine {
     /// Carries out a client's request: waits until it is admitted, then until it is done. If the future is dropped,
     /// a request that was admitted goes on.
-    pub async fn call(&self, node: NodeId, mut op: Op) -> Done {
-        let answer = Rc::new(Answer::default());
-        while let Err(back) = self.submit(node, op, answer.clone(), 0) {
+    pub async fn call(&self, node: NodeId, op: Op) -> Done {
+        let answer = Rc::new(OneShot::default());
+        self.admit(node, op, &answer, 0).await;
+        answer.wait().await
+    }
+
+    /// Begins a client's request as [`Engine::submit`] does, as soon as its reserve is there.
+    pub async fn admit(
+        &self,
+        node: NodeId,
+        mut op: Op,
+        sink: &Rc<impl Sink + 'static>,
+        token: u64,
+    ) {
+        while let Err(back) = self.submit(node, op, sink.clone(), token) {
             op = back;
             self.wait_capacity(node, &op).await;
         }
-        poll_fn(|cx| answer.poll(cx)).await
     }
 }
 
-/// The answer to one request of [`Engine::call`].
-#[derive(Default)]
-struct Answer {
-    done: Cell<Option<Done>>,
-    waiter: Cell<Option<Waker>>,
-}
-
-impl Answer {
-    fn poll(&self, cx: &Context<'_>) -> Poll<Done> {
-        match self.done.take() {
-            Some(done) => Poll::Ready(done),
-            None => {
-                self.waiter.set(Some(cx.waker().clone()));
-                Poll::Pending
-            }
-        }
-    }
-}
-
-impl Sink for Answer {
+impl Sink for OneShot<Done> {
     fn done(&self, _: u64, request: Request, result: Result<()>) {
-        self.done.set(Some(Done { op: request.op, result }));
-        if let Some(waiter) = self.waiter.take() {
-            waiter.wake();
-        }
+        self.set(Done { op: request.op, result });
     }
 }

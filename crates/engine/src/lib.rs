@@ -20,8 +20,8 @@ use block::control::{Command, Reply};
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{
-    BufPool, ChildId, Core, Done, Error, ErrorKind, Hooks, Info, Lower, Op, Push, Request, Result,
-    Started, Table, check, env,
+    BufPool, ChildId, Core, Done, Error, ErrorKind, Hooks, Info, Lower, Notify, Op, Push, Request,
+    Result, Started, Table, Waiter, check, env,
 };
 
 use arena::Arena;
@@ -82,7 +82,7 @@ struct Inner {
     pick: RefCell<Option<Pick>>,
     /// Slots for requests of clients; far below zero while nobody is let in.
     slots_left: Cell<i64>,
-    waiting: RefCell<Vec<Waker>>,
+    waiting: Notify,
     next_request: Cell<u64>,
     /// The request whose device is being driven: what it starts below bears its number.
     current: Cell<u64>,
@@ -103,7 +103,7 @@ struct Entry {
     need: Cell<u32>,
     scratch: Cell<usize>,
     /// Of a child: who waits, and the answer until it is fetched.
-    waiter: Cell<Option<Waker>>,
+    waiter: Waiter,
     answer: Cell<Option<Result<()>>>,
     /// The device that carries it out, while it waits.
     node: Cell<Option<Rc<Node>>>,
@@ -143,7 +143,7 @@ impl Entry {
             token: Cell::new(0),
             need: Cell::new(0),
             scratch: Cell::new(0),
-            waiter: Cell::new(None),
+            waiter: Waiter::default(),
             answer: Cell::new(None),
             node: Cell::new(None),
             id: Cell::new(NOBODY),
@@ -167,7 +167,7 @@ impl Engine {
             ready: Ready::new(),
             pick: RefCell::default(),
             slots_left: Cell::new((SLOTS_MAX - SLOTS_OWN as usize) as i64),
-            waiting: RefCell::default(),
+            waiting: Notify::default(),
             next_request: Cell::new(1),
             current: Cell::new(NOBODY),
             in_flight: Cell::new(0),
@@ -402,7 +402,7 @@ impl Engine {
                 self.0.pool.wake_later(cx);
                 return Poll::Pending;
             }
-            self.0.waiting.borrow_mut().push(cx.waker().clone());
+            self.0.waiting.wake_later(cx);
             Poll::Pending
         })
         .await;
@@ -417,22 +417,7 @@ impl Engine {
 
     /// Waits until every client's request that was begun is answered.
     pub async fn drained(&self) {
-        while self.in_flight() > 0 {
-            self.answered().await;
-        }
-    }
-
-    /// Waits until the next client's request is answered, whosever it is.
-    pub async fn answered(&self) {
-        let mut waited = false;
-        poll_fn(|cx| {
-            if std::mem::replace(&mut waited, true) {
-                return Poll::Ready(());
-            }
-            self.0.waiting.borrow_mut().push(cx.waker().clone());
-            Poll::Pending
-        })
-        .await;
+        self.0.waiting.until(|| self.in_flight() == 0).await;
     }
 
     /// Forgets who waits for answers: its process is at its end, and nobody will drive it again. Who
@@ -585,9 +570,7 @@ impl Inner {
         match entry.owner.get() {
             Owner::Child => {
                 entry.answer.set(Some(result));
-                if let Some(waiter) = entry.waiter.take() {
-                    waiter.wake();
-                }
+                entry.waiter.wake();
             }
             Owner::Abandoned => drop(self.release(index, entry)),
             Owner::Client => {
@@ -600,9 +583,7 @@ impl Inner {
                 }
                 self.in_flight.set(self.in_flight.get() - 1);
                 sink.done(token, request, result);
-                if !self.waiting.borrow().is_empty() {
-                    self.waiting.take().into_iter().for_each(Waker::wake);
-                }
+                self.waiting.wake();
             }
             Owner::Nobody => unreachable!("somebody owns what is under way"),
         }
@@ -620,7 +601,7 @@ impl Inner {
     fn poll_child(&self, index: usize, cx: &mut Context<'_>) -> Poll<Done> {
         let entry = self.slots.get(index);
         let Some(result) = entry.answer.take() else {
-            entry.waiter.set(Some(cx.waker().clone()));
+            entry.waiter.wake_later(cx);
             return Poll::Pending;
         };
         Poll::Ready(Done { op: self.release(index, entry).op, result })
@@ -628,7 +609,7 @@ impl Inner {
 
     fn abandon(&self, index: usize) {
         let entry = self.slots.get(index);
-        entry.waiter.take();
+        entry.waiter.clear();
         if entry.answer.take().is_some() {
             self.release(index, entry);
         } else {
@@ -644,10 +625,9 @@ impl Drop for Suspended {
     fn drop(&mut self) {
         let Inner { slots_left, waiting, .. } = &*self.0.0;
         slots_left.set(slots_left.get() + held_slots());
-        if seeded::on(Bug::ChangeDropsHeld) {
-            waiting.borrow_mut().pop();
+        if !seeded::on(Bug::ChangeDropsHeld) {
+            waiting.wake();
         }
-        waiting.take().into_iter().for_each(Waker::wake);
     }
 }
 

@@ -10,7 +10,7 @@ fn range(start: u64, len: u64) -> ByteRange {
 struct Bytes {
     info: Info,
     bytes: RefCell<Vec<u8>>,
-    held: RefCell<Vec<Waker>>,
+    held: Notify,
     hold: Cell<bool>,
     flushes: Cell<u32>,
     swap: Option<BufPool>,
@@ -21,7 +21,7 @@ impl Bytes {
         Rc::new(Self {
             info: Info::disk(size, 512),
             bytes: RefCell::new(vec![0; size as usize]),
-            held: RefCell::default(),
+            held: Notify::default(),
             hold: Cell::new(false),
             flushes: Cell::new(0),
             swap: None,
@@ -30,7 +30,7 @@ impl Bytes {
 
     fn let_go(&self) {
         self.hold.set(false);
-        self.held.borrow_mut().drain(..).for_each(Waker::wake);
+        self.held.wake();
     }
 
     fn slice(range: &ByteRange) -> std::ops::Range<usize> {
@@ -44,14 +44,7 @@ impl Device for Bytes {
     }
 
     async fn submit(&self, request: &mut Request) -> Result<()> {
-        poll_fn(|cx| {
-            if !self.hold.get() {
-                return Poll::Ready(());
-            }
-            self.held.borrow_mut().push(cx.waker().clone());
-            Poll::Pending
-        })
-        .await;
+        self.held.until(|| !self.hold.get()).await;
         match &mut request.op {
             Op::Read { range, into, .. } => {
                 if let Some(pool) = &self.swap {

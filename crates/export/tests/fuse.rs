@@ -4,11 +4,11 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use block::env::{Channel, Outcome, Ticket, Tickets, stopped};
-use block::{Buf, Env, Result};
+use block::{Buf, Env, Result, Waiter};
 use engine::Engine;
 use export::fuse::Volume;
 use export::nbd::Export;
@@ -33,7 +33,7 @@ struct Wire {
     to: RefCell<VecDeque<Vec<u8>>>,
     from: RefCell<Vec<Vec<u8>>>,
     over: Cell<bool>,
-    waiting: RefCell<Option<Waker>>,
+    waiting: Waiter,
     /// What was asked to come again, and how much had been taken by then.
     resent: Cell<Option<usize>>,
     taken: Cell<usize>,
@@ -107,7 +107,7 @@ impl Tickets for Wire {
         if self.over.get() || !self.to.borrow().is_empty() {
             return Poll::Ready(Outcome::bare(Ok(0)));
         }
-        *self.waiting.borrow_mut() = Some(cx.waker().clone());
+        self.waiting.wake_later(cx);
         Poll::Pending
     }
 
@@ -124,13 +124,7 @@ impl Wire {
         message.extend([0; 16]);
         message.extend(body);
         self.to.borrow_mut().push_back(message);
-        self.wake();
-    }
-
-    fn wake(&self) {
-        if let Some(waker) = self.waiting.take() {
-            waker.wake();
-        }
+        self.waiting.wake();
     }
 
     fn read(&self, unique: u64, offset: u64, size: u32) {
@@ -145,7 +139,7 @@ impl Wire {
 
     fn break_off(&self) {
         self.over.set(true);
-        self.wake();
+        self.waiting.wake();
     }
 
     /// The answer of that number, once it is here: its error, above zero, and what follows.

@@ -1,6 +1,6 @@
 //! Requests of our own to the disks below: in parts, and waited for together.
 
-use block::{Buf, ByteRange, Child, Lower, Op, Result};
+use block::{Buf, ByteRange, Child, Lower, Op, Result, all};
 
 /// Bytes in one request to `lower`.
 pub(crate) fn step(lower: &Lower) -> usize {
@@ -20,10 +20,5 @@ pub(crate) fn write_all(lower: &Lower, start: u64, data: &Buf) -> Vec<Child> {
 
 /// Waits for all, whatever becomes of the first.
 pub(crate) async fn all_of(begun: Vec<Child>) -> Result<()> {
-    let mut result = Ok(());
-    for child in begun {
-        let done = child.await;
-        result = result.and(done.result);
-    }
-    result
+    all(begun).await.into_iter().try_for_each(|done| done.result)
 }

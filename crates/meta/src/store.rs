@@ -3,7 +3,7 @@
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
 
-use block::{ByteRange, Env, Error, ErrorKind, Lower, Notify, RangeLock, Reservation, Result};
+use block::{ByteRange, Env, Error, ErrorKind, Lower, Mutex, Reservation, Result};
 
 use crate::codec::{COPY_BYTES_MAX, Wrong};
 use crate::inspect::{Inspection, inspect};
@@ -43,7 +43,7 @@ pub struct Store {
 /// What is known of the label, through whichever lower it is written.
 struct OnDisk {
     /// One update after the other.
-    turn: RangeLock,
+    turn: Mutex,
     label: RefCell<Label>,
     /// In which copies the label that counts is; `None` if it was never written.
     active: Cell<Option<usize>>,
@@ -55,8 +55,6 @@ struct OnDisk {
     updated: Cell<bool>,
     /// Bytes up to the last one that is not zero, of each copy by its number; `None` before this process wrote it.
     held: [Cell<Option<usize>>; 2],
-    /// Wakes those who wait for an update.
-    written: Notify,
     /// Of a copy: clients' writes may wait for an update with all other buffers in their hands.
     _reserve: Reservation,
 }
@@ -78,14 +76,13 @@ impl Store {
     pub fn new(env: &Env, lower: &Lower, label: Label, number: Option<usize>) -> Result<Self> {
         let tried = number.map_or(0, |_| label.sequence);
         let on_disk = OnDisk {
-            turn: RangeLock::new(),
+            turn: Mutex::new(),
             label: RefCell::new(label),
             active: Cell::new(number),
             tried: Cell::new(tried),
             settled: Cell::new(false),
             updated: Cell::new(false),
             held: Default::default(),
-            written: Notify::default(),
             _reserve: env.pool().standing(COPY_BYTES_MAX)?,
         };
         Ok(Self { env: env.clone(), lower: lower.clone(), on_disk: Rc::new(on_disk) })
@@ -113,23 +110,20 @@ impl Store {
     /// # Errors
     /// What the disk says; then the label on it is either of the two. `Limit` if it does not fit.
     pub async fn update(&self, change: impl FnOnce(&mut Label)) -> Result<()> {
-        let alone = self.on_disk.turn.turn().await;
+        let alone = self.on_disk.turn.lock().await;
         let mut next = self.on_disk.label.borrow().clone();
         change(&mut next);
         next.sequence = self.on_disk.tried.get() + 1;
         next.written_unix_s = self.env.wall().as_secs();
         let copy = next.encode()?;
         self.on_disk.tried.set(next.sequence);
-        let (store, answer) = (self.through(&self.lower), Rc::new(RefCell::new(None)));
-        let told = answer.clone();
-        self.env.spawn("a label", async move {
+        let store = self.through(&self.lower);
+        let put = async move {
             let written = store.put(next, &copy).await;
-            *told.borrow_mut() = Some(written);
             drop(alone);
-            store.on_disk.written.wake();
-        });
-        self.on_disk.written.until(|| answer.borrow().is_some()).await;
-        answer.take().expect("it was waited for")
+            written
+        };
+        self.env.run_to_end("a label", put).await
     }
 
     /// Writes the next generation. The caller has the turn.
@@ -188,7 +182,7 @@ impl Store {
     /// # Errors
     /// What the disk says.
     pub async fn inspect(&self) -> Result<Inspection> {
-        let _alone = self.on_disk.turn.turn().await;
+        let _alone = self.on_disk.turn.lock().await;
         inspect(&self.env, &self.lower).await
     }
 

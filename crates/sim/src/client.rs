@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
-use block::{Error, ErrorKind, Info, Op, Request, Result, check};
+use block::{Error, ErrorKind, Info, Op, Request, Result, Waiter, check};
 use engine::{Engine, NodeId, Sink};
 
 /// Somebody who sends requests to the top of a graph. A clone is a second handle.
@@ -35,7 +35,7 @@ struct Calls {
 }
 
 enum Wait {
-    For(Option<Waker>),
+    For(Waiter),
     Done(Answer),
     Abandoned,
 }
@@ -65,7 +65,7 @@ impl Client {
     /// Sends a request. It goes on whether or not somebody waits.
     pub fn send(&self, op: Op) -> Call {
         let token = self.calls.next.replace(self.calls.next.get() + 1);
-        self.calls.open.borrow_mut().insert(token, Wait::For(None));
+        self.calls.open.borrow_mut().insert(token, Wait::For(Waiter::default()));
         let refused = match check(&self.info, &op) {
             Err(error) => Some((op, error)),
             Ok(()) => match self.engine.submit(self.node, op, self.calls.clone(), token) {
@@ -86,11 +86,10 @@ impl Sink for Calls {
         let answer = Wait::Done(Answer { op: request.op, result });
         let mut open = self.open.borrow_mut();
         match open.insert(token, answer) {
-            Some(Wait::For(Some(waker))) => {
+            Some(Wait::For(waiter)) => {
                 drop(open);
-                waker.wake();
+                waiter.wake();
             }
-            Some(Wait::For(None)) => {}
             Some(Wait::Abandoned) => {
                 let dropped = open.remove(&token);
                 drop(open);
@@ -113,13 +112,15 @@ impl Future for Call {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
         let mut open = self.calls.open.borrow_mut();
+        if let Some(Wait::For(waiter)) = open.get(&self.token) {
+            waiter.wake_later(cx);
+            return Poll::Pending;
+        }
         match open.remove(&self.token) {
             Some(Wait::Done(answer)) => Poll::Ready(answer),
-            Some(Wait::For(_)) => {
-                open.insert(self.token, Wait::For(Some(cx.waker().clone())));
-                Poll::Pending
+            Some(Wait::For(_) | Wait::Abandoned) | None => {
+                panic!("a call is not polled after its answer")
             }
-            Some(Wait::Abandoned) | None => panic!("a call is not polled after its answer"),
         }
     }
 }

@@ -4,11 +4,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::rc::{Rc, Weak};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use block::env::{Address, Listener, LocalFuture, Outcome, Socket, Ticket, Tickets, stopped};
-use block::{Buf, Env, Error, ErrorKind, Result};
+use block::{Buf, Env, Error, ErrorKind, Result, Waiter};
 
 use crate::clock::{Clock, Event, Fire};
 use crate::counters::Count;
@@ -32,7 +32,7 @@ pub(crate) struct Network {
 struct Listening {
     address: Address,
     arrived: RefCell<VecDeque<Rc<dyn Socket>>>,
-    waiting: RefCell<Option<Waker>>,
+    waiting: Waiter,
     closed: Cell<bool>,
     called_off: Cell<bool>,
 }
@@ -61,7 +61,7 @@ struct End {
 /// A send or a receive that is not answered. It owns its buffers.
 struct Transfer {
     io: Io,
-    waker: Option<Waker>,
+    waiter: Waiter,
     abandoned: bool,
     /// Whether its next moment is set; if not, it waits for the other end.
     set: bool,
@@ -96,7 +96,7 @@ impl Network {
         let listening = Rc::new(Listening {
             address: at.clone(),
             arrived: RefCell::default(),
-            waiting: RefCell::default(),
+            waiting: Waiter::default(),
             closed: Cell::new(false),
             called_off: Cell::new(false),
         });
@@ -129,7 +129,7 @@ impl Network {
                     pair.clock.counters.add(Count::Connected);
                     let called: Rc<dyn Socket> = Rc::new(Held { pair: pair.clone(), side: CALLED });
                     listening.arrived.borrow_mut().push_back(called);
-                    listening.wake();
+                    listening.waiting.wake();
                     Ok(Rc::new(Held { pair, side: CALLER }) as Rc<dyn Socket>)
                 }
                 None => {
@@ -169,14 +169,6 @@ impl Network {
     }
 }
 
-impl Listening {
-    fn wake(&self) {
-        if let Some(waker) = self.waiting.borrow_mut().take() {
-            waker.wake();
-        }
-    }
-}
-
 /// A listener, as its owner holds it.
 struct Open(Rc<Listening>);
 
@@ -193,7 +185,7 @@ impl Listener for Open {
             }
             arrived.map_or_else(
                 || {
-                    *listening.waiting.borrow_mut() = Some(cx.waker().clone());
+                    listening.waiting.wake_later(cx);
                     Poll::Pending
                 },
                 |socket| Poll::Ready(Ok(socket)),
@@ -207,12 +199,12 @@ impl Listener for Open {
 
     fn close(&self) {
         self.0.closed.set(true);
-        self.0.wake();
+        self.0.waiting.wake();
     }
 
     fn call_off(&self) {
         self.0.called_off.set(true);
-        self.0.wake();
+        self.0.waiting.wake();
     }
 }
 
@@ -223,7 +215,7 @@ impl Pair {
 
     fn begin(&self, side: usize, io: Io) -> u64 {
         let id = self.next.replace(self.next.get() + 1) << 1 | side as u64;
-        let transfer = Transfer { io, waker: None, abandoned: false, set: false };
+        let transfer = Transfer { io, waiter: Waiter::default(), abandoned: false, set: false };
         self.ends[side].borrow_mut().open.insert(id, transfer);
         if self.reset.get() && side == CALLED {
             // It learns it first, whenever it looks.
@@ -253,7 +245,7 @@ impl Pair {
 
     fn answer(&self, side: usize, id: u64, result: Result<usize>) {
         let mut end = self.ends[side].borrow_mut();
-        let Some(Transfer { io, waker, abandoned, .. }) = end.open.remove(&id) else { return };
+        let Some(Transfer { io, waiter, abandoned, .. }) = end.open.remove(&id) else { return };
         if abandoned {
             return;
         }
@@ -263,9 +255,7 @@ impl Pair {
         };
         end.outcomes.insert(id, Outcome { result, buf, parts });
         drop(end);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        waiter.wake();
     }
 
     /// How much of `most` goes at once.
@@ -371,7 +361,7 @@ impl Tickets for Pair {
             return Poll::Ready(outcome);
         }
         if let Some(transfer) = end.open.get_mut(&id) {
-            transfer.waker = Some(cx.waker().clone());
+            transfer.waiter.wake_later(cx);
         }
         Poll::Pending
     }
@@ -380,7 +370,8 @@ impl Tickets for Pair {
         let mut end = self.ends[(id & 1) as usize].borrow_mut();
         let outcome = end.outcomes.remove(&id);
         if let Some(transfer) = end.open.get_mut(&id) {
-            (transfer.abandoned, transfer.waker) = (true, None);
+            transfer.abandoned = true;
+            transfer.waiter.clear();
         }
         drop(end);
         drop(outcome);

@@ -1,12 +1,10 @@
 //! Clients at work: random requests, every answer judged.
 
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use block::{ByteRange, Env, Error, Op};
+use block::{ByteRange, Env, Error, Notify, Op};
 
 use crate::door::{Door, Reply};
 use crate::draw::{Ppm, Stream};
@@ -95,7 +93,7 @@ pub struct Tally {
     /// Flushes that succeeded.
     pub flushes: Cell<u64>,
     working: Cell<u64>,
-    waiting: RefCell<Option<Waker>>,
+    waiting: Notify,
 }
 
 impl Tally {
@@ -106,14 +104,7 @@ impl Tally {
 
     /// Waits until so many flushes have succeeded, or no client is at work.
     pub async fn until_flushes(&self, flushes: u64) {
-        poll_fn(|cx| {
-            if self.working.get() == 0 || self.flushes.get() >= flushes {
-                return Poll::Ready(());
-            }
-            *self.waiting.borrow_mut() = Some(cx.waker().clone());
-            Poll::Pending
-        })
-        .await;
+        self.waiting.until(|| self.working.get() == 0 || self.flushes.get() >= flushes).await;
     }
 
     /// The clients have died with their process.
@@ -123,13 +114,7 @@ impl Tally {
 
     fn leave(&self) {
         self.working.set(self.working.get() - 1);
-        self.wake();
-    }
-
-    fn wake(&self) {
-        if let Some(waker) = self.waiting.borrow_mut().take() {
-            waker.wake();
-        }
+        self.waiting.wake();
     }
 
     fn note(&self, reply: &Reply) {
@@ -295,7 +280,7 @@ impl Worker {
         let answer = reply.answer;
         if answer.result.is_ok() {
             self.tally.flushes.set(self.tally.flushes.get() + 1);
-            self.tally.wake();
+            self.tally.waiting.wake();
         }
         self.tally.judge(self.model.flushed(flush, answer.result.is_ok()));
     }

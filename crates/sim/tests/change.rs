@@ -5,6 +5,7 @@ mod common;
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use block::control::Nothing;
@@ -308,7 +309,7 @@ fn command_waits_while_change_makes_device_anew() {
             waiting.push(command);
         }
     });
-    changed.unwrap().unwrap();
+    changed.unwrap_or_else(|unchanged| panic!("{unchanged:?}"));
     assert!(waiting.len() > 10, "{} commands came in the midst of the change", waiting.len());
     rig.world.block_on(all(waiting)).unwrap().into_iter().for_each(|answer| drop(answer.unwrap()));
     let fail = live.ask::<Fail>("m", Name { member: "d2".to_owned() });
@@ -442,7 +443,6 @@ fn nobody_waits_for_a_disk_that_has_left() {
     let rig = Rig::new(3);
     let live = rig.open(&text(&[0, 1, 2], false));
     rig.pass(LIMIT);
-    let now = live.now();
     let ill = Name { member: "d2".to_owned() };
     rig.world.block_on(live.ask::<Fail>("m", ill)).unwrap().unwrap();
     rig.pass(Duration::from_secs(1));

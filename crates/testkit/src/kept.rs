@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use block::env::LocalFuture;
 use block::{
-    Deadline, Env, Error, ErrorKind, Found, Handover, Notify, OnFailure, RangeLock, Result,
+    Deadline, Env, Error, ErrorKind, Found, Handover, Mutex, Notify, OnFailure, Result,
     STATE_BYTES_MAX, StateStore, StoredState,
 };
 use sim::draw::Stream;
@@ -192,7 +192,7 @@ impl Labels for Shelf {
         let newest = found.iter().filter_map(|found| Some(found.state.as_ref()?.sequence)).max();
         let sequence = Rc::new(Cell::new(newest.unwrap_or(0)));
         let (device, beneath) = (device.to_owned(), beneath.to_vec());
-        let (turn, on_failure) = (RangeLock::new(), RefCell::default());
+        let (turn, on_failure) = (Mutex::new(), RefCell::default());
         Rc::new(Look { shelf: self, device, beneath, found, sequence, turn, on_failure })
     }
 }
@@ -204,7 +204,7 @@ struct Look {
     beneath: Vec<BTreeSet<PartId>>,
     found: Vec<Found>,
     sequence: Rc<Cell<u64>>,
-    turn: RangeLock,
+    turn: Mutex,
     on_failure: RefCell<Option<OnFailure>>,
 }
 
@@ -241,7 +241,7 @@ impl StateStore for Look {
         let told = self.on_failure.borrow().clone();
         let ports: Vec<_> = ports.iter().map(|port| (*port, self.beneath[*port].clone())).collect();
         Box::pin(async move {
-            let _alone = turn.turn().await;
+            let _alone = turn.lock().await;
             shelf.waiting.until(|| !shelf.held.get()).await;
             shelf.writes.set(shelf.writes.get() + 1);
             sequence.set(sequence.get() + 1);

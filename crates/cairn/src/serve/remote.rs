@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use api::Means;
+use block::first;
 use engine::Engine;
 use graph::spec::{Planned, Spec};
 use runtime::{Config, Core};
@@ -13,7 +14,6 @@ use super::{Serving, open_control, process};
 use crate::attach::{must_be_root, print};
 use crate::exit::{Exit, Failure, Result};
 use crate::out::Form;
-use crate::race::race;
 use crate::registry::REGISTRY;
 
 /// At the end, for whoever uses the device and for the last flush.
@@ -73,7 +73,7 @@ impl Remote {
         let control = open_control(None, &serving)?;
         print(form, &attached)?;
         // Either is the end.
-        core.block_on(race(serving.attachments.emptied(), signals.next()));
+        let _ = core.block_on(first(serving.attachments.emptied(), signals.next()));
         let ended = core.block_on(serving.end(&mut signals, STOP, None, 0));
         drop(control);
         ended.finish(core)

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use block::Mono;
 use block::units::format_duration;
+use block::{Mono, first};
 use runtime::{Core, Signals};
 use rustix::process::Signal;
 
@@ -11,7 +11,6 @@ use super::command::Command;
 use super::{Serving, process, worker};
 use crate::exit::{Exit, Failure, Result};
 use crate::out;
-use crate::race::{First, race};
 
 /// For what is left to do when everything is flushed: closing listeners and the ring.
 const CLOSE: Duration = Duration::from_secs(5);
@@ -77,9 +76,9 @@ impl Serving {
         signals: &mut Signals,
         limit: Duration,
     ) -> Ended {
-        match race(command.ended(), signals.next()).await {
-            First::One(code) => self.end(signals, limit, None, code).await,
-            First::Other(_) => self.end(signals, limit, Some(command), 0).await,
+        match first(command.ended(), signals.next()).await {
+            Ok(code) => self.end(signals, limit, None, code).await,
+            Err(_) => self.end(signals, limit, Some(command), 0).await,
         }
     }
 
@@ -99,8 +98,8 @@ impl Serving {
             }
             self.stop_for_good(limit).await
         };
-        match race(stop, self.impatience(signals)).await {
-            First::One(Ok(closed)) => {
+        match first(stop, self.impatience(signals)).await {
+            Ok(Ok(closed)) => {
                 if code == 0 {
                     // A terminal that is gone does not make it less flushed.
                     let closed = out::count(closed as u64, "connection");
@@ -108,8 +107,8 @@ impl Serving {
                 }
                 Ended::Flushed(code)
             }
-            First::One(Err(why)) => Ended::Unflushed(why),
-            First::Other(_) => Ended::Unflushed(AT_ONCE.to_owned()),
+            Ok(Err(why)) => Ended::Unflushed(why),
+            Err(_) => Ended::Unflushed(AT_ONCE.to_owned()),
         }
     }
 

@@ -413,7 +413,7 @@ impl Inner {
     }
 
     /// Begins an operation, after what closed connections left behind.
-    async fn begin(&self, unique: u64, mut op: Op) {
+    async fn begin(&self, unique: u64, op: Op) {
         let export = &self.export;
         if export.is_fenced(op.range()) {
             export.unfenced(op.range()).await;
@@ -426,10 +426,7 @@ impl Inner {
         {
             return export.env.spawn("a long discard", me.zero_in_pieces(token, range, unmap));
         }
-        while let Err(back) = export.engine.submit(export.node, op, me.clone(), token as u64) {
-            op = back;
-            export.engine.wait_capacity(export.node, &op).await;
-        }
+        export.engine.admit(export.node, op, &me, token as u64).await;
     }
 
     /// No piece begins once the volume is unmounted, or while its graph is handed over: the kernel sends what is not

@@ -2,9 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::rc::{Rc, Weak};
-use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use block::env::Socket;
@@ -59,8 +57,8 @@ pub struct Connection {
     written: Cell<bool>,
     /// It was closed for keeping memory from others.
     cut: Cell<bool>,
-    reader: RefCell<Option<Waker>>,
-    writer: RefCell<Option<Waker>>,
+    reader: Notify,
+    writer: Notify,
     /// Whoever waits for the end.
     waiting: Notify,
 }
@@ -166,8 +164,8 @@ impl Connection {
             ended: Cell::new(false),
             written: Cell::new(false),
             cut: Cell::new(false),
-            reader: RefCell::default(),
-            writer: RefCell::default(),
+            reader: Notify::default(),
+            writer: Notify::default(),
             waiting: Notify::default(),
         }))
     }
@@ -185,14 +183,7 @@ impl Connection {
 
     /// Waits until [`Connection::may_begin`].
     pub async fn room(&self, bytes: usize) {
-        poll_fn(|cx| {
-            if self.may_begin(bytes) {
-                return Poll::Ready(());
-            }
-            *self.reader.borrow_mut() = Some(cx.waker().clone());
-            Poll::Pending
-        })
-        .await;
+        self.reader.until(|| self.may_begin(bytes)).await;
     }
 
     /// Whether answers are ready that are worth a system call, and nothing is being sent.
@@ -208,18 +199,6 @@ impl Connection {
     /// Waits until the writer has ended.
     pub async fn written(&self) {
         self.waiting.until(|| self.written.get()).await;
-    }
-
-    fn wake_reader(&self) {
-        if let Some(waker) = self.reader.borrow_mut().take() {
-            waker.wake();
-        }
-    }
-
-    fn wake_writer(&self) {
-        if let Some(waker) = self.writer.borrow_mut().take() {
-            waker.wake();
-        }
     }
 
     /// Notes a request that begins; the answer comes under the token.
@@ -249,7 +228,7 @@ impl Connection {
     pub fn leave_unanswered(&self, token: u64, bytes: &[u8]) {
         self.unanswered.borrow_mut().extend_from_slice(bytes);
         self.take(token);
-        self.wake_writer();
+        self.writer.wake();
     }
 
     /// The requests that were begun and left unanswered, as they came.
@@ -287,7 +266,7 @@ impl Connection {
             self.put(&mut outbox, answer);
         }
         drop(outbox);
-        self.wake_writer();
+        self.writer.wake();
     }
 
     fn put(&self, outbox: &mut Outbox, answer: Answer) {
@@ -356,44 +335,32 @@ impl Connection {
 
     /// The next batch to send; `None` when there will be no more.
     pub async fn batch(&self) -> Option<Batch> {
-        poll_fn(|cx| {
-            if self.closed.get() {
-                return Poll::Ready(None);
-            }
-            let mut outbox = self.outbox.borrow_mut();
-            if outbox.is_empty() {
-                if self.ended.get() && self.in_flight.get() == 0 {
-                    return Poll::Ready(None);
-                }
-                *self.writer.borrow_mut() = Some(cx.waker().clone());
-                return Poll::Pending;
-            }
-            let batch = outbox.take();
-            let mut overflow = self.overflow.borrow_mut();
-            while let Some(answer) = overflow.front() {
-                if !outbox.fits(answer.len(), 1) {
-                    break;
-                }
-                let answer = overflow.pop_front().expect("looked at above");
-                self.put(&mut outbox, answer);
-            }
-            Poll::Ready(Some(batch))
-        })
-        .await
+        let is_over = || self.closed.get() || self.ended.get() && self.in_flight.get() == 0;
+        self.writer.until(|| is_over() || !self.outbox.borrow().is_empty()).await;
+        let mut outbox = self.outbox.borrow_mut();
+        if self.closed.get() || outbox.is_empty() {
+            return None;
+        }
+        let batch = outbox.take();
+        let mut overflow = self.overflow.borrow_mut();
+        while let Some(answer) = overflow.pop_front_if(|answer| outbox.fits(answer.len(), 1)) {
+            self.put(&mut outbox, answer);
+        }
+        Some(batch)
     }
 
     /// A batch is with the client: what it held is free.
     pub fn sent(&self, batch: Batch) {
         self.held_bytes.set(self.held_bytes.get() - batch.held);
         self.outbox.borrow_mut().sent(batch);
-        self.wake_reader();
+        self.reader.wake();
     }
 
     /// No more requests come; the writer ends once all is answered.
     pub fn end_of_requests(&self) {
         self.ended.set(true);
         self.waiting.wake();
-        self.wake_writer();
+        self.writer.wake();
     }
 
     /// The writer has ended.
@@ -409,7 +376,7 @@ impl Connection {
         }
         self.gate.shut();
         self.socket.shutdown();
-        self.wake_writer();
+        self.writer.wake();
     }
 
     /// What it has begun goes first from now on, wherever requests of others overlap it.

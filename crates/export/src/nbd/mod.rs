@@ -15,12 +15,10 @@ mod server;
 mod writer;
 
 use std::cell::RefCell;
-use std::future::poll_fn;
 use std::rc::{Rc, Weak};
-use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use block::{ByteRange, Env, Info};
+use block::{ByteRange, Env, Info, Notify};
 use engine::{Engine, NodeId};
 use wire::nbd::{BlockSizes, ExportFacts, TransmissionFlags};
 
@@ -78,8 +76,8 @@ pub struct Export {
     pub(crate) node: NodeId,
     /// Closed connections whose requests are still on their way: what overlaps these waits.
     orphans: RefCell<Vec<Weak<dyn Orphan>>>,
-    /// Whoever waits for that.
-    fenced: RefCell<Vec<Waker>>,
+    /// Wakes requests that wait for that.
+    fenced: Notify,
 }
 
 impl Export {
@@ -112,7 +110,7 @@ impl Export {
             engine: engine.clone(),
             node,
             orphans: RefCell::default(),
-            fenced: RefCell::default(),
+            fenced: Notify::default(),
         })
     }
 
@@ -181,19 +179,12 @@ impl Export {
 
     /// Waits until no closed connection has a request on its way that touches `range`.
     pub(crate) async fn unfenced(&self, range: Option<ByteRange>) {
-        poll_fn(|cx| {
-            if !self.is_fenced(range) {
-                return Poll::Ready(());
-            }
-            self.fenced.borrow_mut().push(cx.waker().clone());
-            Poll::Pending
-        })
-        .await;
+        self.fenced.until(|| !self.is_fenced(range)).await;
     }
 
     /// Looks again at what is fenced: a closed connection has fewer requests.
     pub(crate) fn wake_fenced(&self) {
-        self.fenced.take().into_iter().for_each(Waker::wake);
+        self.fenced.wake();
     }
 
     /// Whether a request on `range` must wait for one that a closed connection left behind.

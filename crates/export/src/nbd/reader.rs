@@ -478,18 +478,10 @@ impl<'a> Reader<'a> {
                 let task = carry_out(connection.clone(), header, head, token);
                 connection.export.env.spawn("a long request", task);
             }
-            _ => self.submit(op_of(&header, buf), token).await,
-        }
-    }
-
-    async fn submit(&self, mut op: Op, token: u64) {
-        let export = &self.connection.export;
-        loop {
-            match export.engine.submit(export.node, op, self.connection.clone(), token) {
-                Ok(()) => return,
-                Err(back) => op = back,
+            _ => {
+                let export = &connection.export;
+                export.engine.admit(export.node, op_of(&header, buf), connection, token).await;
             }
-            export.engine.wait_capacity(export.node, &op).await;
         }
     }
 }

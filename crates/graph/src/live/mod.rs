@@ -29,7 +29,7 @@ use block::control::member::{Fail, Name};
 use block::control::{Command, Reply, Verb};
 use block::seeded::{self, Bug};
 use block::{
-    Env, Error, ErrorKind, Locked, Mono, NoStateStore, Notify, Op, RangeLock, Result, ScopeGuard,
+    Env, Error, ErrorKind, Locked, Mono, Mutex, NoStateStore, Notify, Op, Result, ScopeGuard,
     StateStore,
 };
 use engine::Engine;
@@ -50,7 +50,7 @@ pub struct RunningGraph {
     engine: Engine,
     now: RefCell<Rc<Current>>,
     /// One change after the other.
-    turn: RangeLock,
+    turn: Mutex,
     /// Wakes commands that wait for the end of a change.
     changed: Notify,
 }
@@ -126,7 +126,7 @@ impl RunningGraph {
             Ok(graph) => {
                 let now = RefCell::new(Rc::new(Current { planned, graph, labels }));
                 let (env, engine) = (env.clone(), engine.clone());
-                Ok(Self { env, engine, now, turn: RangeLock::new(), changed: Notify::default() })
+                Ok(Self { env, engine, now, turn: Mutex::new(), changed: Notify::default() })
             }
             Err(error) => {
                 let left = match &labels {
@@ -193,7 +193,7 @@ impl RunningGraph {
 
     /// Waits until no change is under way. What a change begins with is looked at afterwards.
     pub async fn turn(&self) -> ChangeGuard {
-        ChangeGuard(self.turn.turn().await)
+        ChangeGuard(self.turn.lock().await)
     }
 
     /// Makes the graph what `planned` says, `survey` having looked at its labelled disks, both in this

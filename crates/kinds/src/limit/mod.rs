@@ -2,27 +2,25 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `mod.rs` | the kind and its device: which request waits at which throttle |
-//! | `throttle.rs` | token buckets and the queue, without a clock |
+//! | `mod.rs` | the kind and its device: which request waits at which throttle, and their order |
+//! | `throttle.rs` | token buckets, without a clock |
 
 #[cfg(test)]
 mod tests;
 mod throttle;
 
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::Poll;
 use std::time::Duration;
 
 use block::control::Resolved;
-use block::{ByteRange, Device, Env, Info, Lower, Mono, Needs, Op, Report, Request, Result};
+use block::{ByteRange, Device, Env, Info, Lower, Mutex, Needs, Op, Report, Request, Result};
 use kind::{
     AnyDevice, Bytes, Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec,
     Plan, Scope, ValueType,
 };
 
-use throttle::{Bucket, Throttle, Ticket, Turn};
+use throttle::{Bucket, Throttle};
 
 /// `limit`
 pub const KIND: Kind = Kind {
@@ -127,65 +125,32 @@ struct Limit {
     writes: Rc<Gate>,
 }
 
-/// A throttle that requests wait at.
+/// A throttle that requests wait at, first come first served.
 struct Gate {
     throttle: RefCell<Throttle>,
+    /// Held by the first of the requests that wait.
+    queue: Mutex,
     passed: Cell<u64>,
     held: Cell<u64>,
 }
 
 impl Gate {
     fn new(throttle: Throttle) -> Self {
-        Self { throttle: RefCell::new(throttle), passed: Cell::new(0), held: Cell::new(0) }
+        let (passed, held) = (Cell::new(0), Cell::new(0));
+        Self { throttle: RefCell::new(throttle), queue: Mutex::new(), passed, held }
     }
 
-    /// Waits until a request of so many bytes may go on. Who is not the first sleeps without a timer.
+    /// Waits until a request of so many bytes may go on. All but the first sleep without a timer.
     async fn pass(&self, env: &Env, bytes: u64) {
-        let entered = self.throttle.borrow_mut().enter(env.now(), bytes);
-        if let Some(ticket) = entered {
+        let take = || self.throttle.borrow_mut().take(env.now(), bytes);
+        if self.queue.wanted() > 0 || take().is_some() {
             self.held.set(self.held.get() + 1);
-            let place = Place { gate: self, ticket };
-            while let Some(at) = place.turn(env, bytes).await {
+            let _first = self.queue.lock().await;
+            while let Some(at) = take() {
                 env.sleep_until(at).await;
             }
         }
         self.passed.set(self.passed.get() + 1);
-    }
-}
-
-/// A place in a gate's queue; given up when dropped, and the next one told.
-struct Place<'g> {
-    gate: &'g Gate,
-    ticket: Ticket,
-}
-
-impl Place<'_> {
-    /// Waits to be the first; then `None` if it may go on, or the time when it may.
-    async fn turn(&self, env: &Env, bytes: u64) -> Option<Mono> {
-        poll_fn(|cx| {
-            let mut throttle = self.gate.throttle.borrow_mut();
-            match throttle.turn(self.ticket, env.now(), bytes) {
-                Turn::Go => Poll::Ready(None),
-                Turn::At(at) => Poll::Ready(Some(at)),
-                Turn::Behind => {
-                    throttle.wait(self.ticket, cx.waker());
-                    Poll::Pending
-                }
-            }
-        })
-        .await
-    }
-}
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        let mut throttle = self.gate.throttle.borrow_mut();
-        throttle.leave(self.ticket);
-        let first = throttle.first();
-        drop(throttle);
-        if let Some(first) = first {
-            first.wake();
-        }
     }
 }
 
@@ -222,7 +187,7 @@ impl Device for Limit {
         let counters = vec![
             ("passed", sum(|gate| gate.passed.get())),
             ("held", sum(|gate| gate.held.get())),
-            ("waiting", sum(|gate| gate.throttle.borrow().waiting() as u64)),
+            ("waiting", sum(|gate| gate.queue.wanted() as u64)),
         ];
         Report { counters, ..Report::default() }
     }

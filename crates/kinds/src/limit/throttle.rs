@@ -1,7 +1,5 @@
-//! Token buckets and who waits at them, without a clock: whoever calls says what time it is.
+//! Token buckets, without a clock: each call is given the time.
 
-use std::collections::VecDeque;
-use std::task::Waker;
 use std::time::Duration;
 
 use block::Mono;
@@ -47,94 +45,22 @@ impl Bucket {
     }
 }
 
-/// Buckets that every request takes from, and the requests that wait, first come first served.
+/// The buckets that every request takes from.
 #[derive(Debug)]
 pub struct Throttle {
     requests: Option<Bucket>,
     bytes: Option<Bucket>,
-    waiting: VecDeque<Waiting>,
-    next: Ticket,
-}
-
-/// A place in the queue.
-pub type Ticket = u64;
-
-#[derive(Debug)]
-struct Waiting {
-    ticket: Ticket,
-    waker: Option<Waker>,
-}
-
-/// What a request in the queue may do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Turn {
-    /// Go on; it has left the queue.
-    Go,
-    /// It is the first: go on at that time.
-    At(Mono),
-    /// Others are before it.
-    Behind,
 }
 
 impl Throttle {
-    /// A queue at these buckets.
+    /// Creates a throttle of these buckets.
     pub fn new(requests: Option<Bucket>, bytes: Option<Bucket>) -> Self {
-        Self { requests, bytes, waiting: VecDeque::new(), next: 0 }
+        Self { requests, bytes }
     }
 
-    /// How many wait.
-    pub fn waiting(&self) -> usize {
-        self.waiting.len()
-    }
-
-    /// A request of so many bytes arrives: `None` if it may go on, else its place in the queue.
-    pub fn enter(&mut self, now: Mono, bytes: u64) -> Option<Ticket> {
-        if self.waiting.is_empty() && self.take(now, bytes).is_none() {
-            return None;
-        }
-        let ticket = self.next;
-        self.next += 1;
-        self.waiting.push_back(Waiting { ticket, waker: None });
-        Some(ticket)
-    }
-
-    /// What a request in the queue, of so many bytes, may do now.
-    pub fn turn(&mut self, ticket: Ticket, now: Mono, bytes: u64) -> Turn {
-        if self.waiting.front().is_some_and(|first| first.ticket != ticket) {
-            return Turn::Behind;
-        }
-        match self.take(now, bytes) {
-            Some(at) => Turn::At(at),
-            None => {
-                self.waiting.pop_front();
-                Turn::Go
-            }
-        }
-    }
-
-    /// Has `waker` woken when the request becomes the first.
-    pub fn wait(&mut self, ticket: Ticket, waker: &Waker) {
-        let at = self.waiting.partition_point(|waiting| waiting.ticket < ticket);
-        if let Some(waiting) = self.waiting.get_mut(at) {
-            waiting.waker = Some(waker.clone());
-        }
-    }
-
-    /// A request goes without its turn, if it still waits for one.
-    pub fn leave(&mut self, ticket: Ticket) {
-        let at = self.waiting.partition_point(|waiting| waiting.ticket < ticket);
-        if self.waiting.get(at).is_some_and(|waiting| waiting.ticket == ticket) {
-            self.waiting.remove(at);
-        }
-    }
-
-    /// Who is to be told that it is the first now.
-    pub fn first(&mut self) -> Option<Waker> {
-        self.waiting.front_mut()?.waker.take()
-    }
-
-    /// Takes what a request needs from every bucket, or from none; then says when.
-    fn take(&mut self, now: Mono, bytes: u64) -> Option<Mono> {
+    /// Takes what a request of so many bytes needs, from every bucket or from none. Returns when to try again, if there is
+    /// not enough.
+    pub fn take(&mut self, now: Mono, bytes: u64) -> Option<Mono> {
         let at = |bucket: &mut Option<Bucket>, tokens| {
             bucket.as_mut().map_or(now, |bucket| bucket.ready_at(now, tokens))
         };

@@ -174,7 +174,7 @@ impl Inner {
         let inner = self.clone();
         self.tasks.spawn("a map of blocks", async move {
             let gone = inner.tasks.changed().until(|| inner.tasks.is_closing());
-            if first(inner.opening.kept.committed(), gone).await.is_some() {
+            if first(inner.opening.kept.committed(), gone).await.is_ok() {
                 // Requests wait for the map, and get the error.
                 let _ = inner.open(record).await;
             }

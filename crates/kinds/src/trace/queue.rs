@@ -2,10 +2,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::future::poll_fn;
-use std::task::{Poll, Waker};
 
-use block::Error;
+use block::{Error, Notify};
 
 use super::entry::{Entry, Record};
 
@@ -13,8 +11,9 @@ use super::entry::{Entry, Record};
 pub struct Queue {
     records: RefCell<VecDeque<Record>>,
     limit: usize,
-    /// Who waits for so many records.
-    waiter: RefCell<Option<(usize, Waker)>>,
+    /// Wakes the writer once there are so many records.
+    writer: Notify,
+    wanted: Cell<usize>,
     closed: Cell<bool>,
     /// Taken out and not yet in the file.
     taken: Cell<u64>,
@@ -31,7 +30,8 @@ impl Queue {
         Self {
             records: RefCell::new(VecDeque::with_capacity(limit)),
             limit,
-            waiter: RefCell::default(),
+            writer: Notify::default(),
+            wanted: Cell::new(0),
             closed: Cell::new(false),
             taken: Cell::new(0),
             written: Cell::new(0),
@@ -74,9 +74,8 @@ impl Queue {
             return;
         }
         records.push_back(record);
-        let mut waiter = self.waiter.borrow_mut();
-        if let Some((_, waker)) = waiter.take_if(|(many, _)| records.len() >= *many) {
-            waker.wake();
+        if records.len() >= self.wanted.get() {
+            self.writer.wake();
         }
     }
 
@@ -98,22 +97,14 @@ impl Queue {
     /// Waits until there are so many records, or will be no more. A full queue is enough too.
     pub async fn has(&self, many: usize) {
         let many = many.min(self.limit);
-        poll_fn(|cx| {
-            if self.len() >= many || self.closed.get() {
-                return Poll::Ready(());
-            }
-            *self.waiter.borrow_mut() = Some((many, cx.waker().clone()));
-            Poll::Pending
-        })
-        .await;
+        self.wanted.set(many);
+        self.writer.until(|| self.len() >= many || self.closed.get()).await;
     }
 
     /// There will be no more records.
     pub fn close(&self) {
         self.closed.set(true);
-        if let Some((_, waker)) = self.waiter.take() {
-            waker.wake();
-        }
+        self.writer.wake();
     }
 
     /// Whether there is nothing to write and never will be.

@@ -16,7 +16,7 @@ use block::env::{
 };
 use block::{
     Buf, BufPool, ByteRange, Env, Error, ErrorKind, Extent, Lower, Mono, Op, Report, Request,
-    Result,
+    Result, Waiter,
 };
 use engine::{Engine, NodeId, Sink};
 use graph::Graph;
@@ -326,15 +326,13 @@ pub struct Running {
 #[derive(Default)]
 struct Answer {
     done: RefCell<Option<(Op, Result<()>)>>,
-    waker: RefCell<Option<Waker>>,
+    waiter: Waiter,
 }
 
 impl Sink for Answer {
     fn done(&self, _: u64, request: Request, result: Result<()>) {
         *self.done.borrow_mut() = Some((request.op, result));
-        if let Some(waker) = self.waker.borrow_mut().take() {
-            waker.wake();
-        }
+        self.waiter.wake();
     }
 }
 
@@ -347,7 +345,7 @@ impl Running {
         std::future::poll_fn(move |cx| match answer.done.borrow_mut().take() {
             Some(done) => Poll::Ready(done),
             None => {
-                *answer.waker.borrow_mut() = Some(cx.waker().clone());
+                answer.waiter.wake_later(cx);
                 Poll::Pending
             }
         })

@@ -51,7 +51,7 @@ impl Vault {
         let mut number = 0;
         while number < end {
             // A checkpoint in the midst of it would move what is looked at.
-            let _turn = inner.checkpointing.turn().await;
+            let _turn = inner.checkpointing.lock().await;
             for _ in 0..BATCH.min(end - number) {
                 self.check_page(number, &mut findings).await?;
                 number += 1;

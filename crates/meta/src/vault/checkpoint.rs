@@ -1,6 +1,5 @@
 //! How changed pages reach their places: pages, map, flush, superblock, flush.
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -56,21 +55,14 @@ impl Inner {
     /// `Faulted` if no copy took it, or if the vault had failed before.
     pub(super) async fn checkpoint(&self, always: bool) -> Result<()> {
         let vault = self.me.upgrade().expect("it is being called");
-        let answer = Rc::new(RefCell::new(None));
-        let told = answer.clone();
         // Who waits may be gone before the end. Pages that a checkpoint has taken must get to theirs: the next one
         // would move the log's tail past them.
-        self.env.spawn("a vault's checkpoint", async move {
-            let _turn = vault.checkpointing.turn().await;
-            let done = match vault.check_writable() {
-                Ok(()) => vault.checkpoint_alone(always).await,
-                Err(error) => Err(error),
-            };
-            *told.borrow_mut() = Some(done);
-            vault.progress.wake();
-        });
-        self.progress.until(|| answer.borrow().is_some()).await;
-        answer.take().expect("it was waited for")
+        let alone = async move {
+            let _turn = vault.checkpointing.lock().await;
+            vault.check_writable()?;
+            vault.checkpoint_alone(always).await
+        };
+        self.env.run_to_end("a vault's checkpoint", alone).await
     }
 
     /// The same, for who has the turn.

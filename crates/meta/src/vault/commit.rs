@@ -11,7 +11,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use block::seeded::{self, Bug};
-use block::{ByteRange, Error, ErrorKind, Mono, Notify, RangeLock, Result};
+use block::{ByteRange, Error, ErrorKind, Mono, Mutex, OneShot, Result};
 
 use super::geometry::PageNumber;
 use super::record::{self, Change, Head, RECORD_HEADER_BYTES, Verb};
@@ -39,9 +39,9 @@ pub(super) struct Commits {
     /// Pages that transactions on their way will have changed.
     reserved: Cell<usize>,
     /// Who waits for room does so in order.
-    admission: RangeLock,
+    admission: Mutex,
     /// Held while a record is written, and by who must not meet one half written.
-    pub logging: RangeLock,
+    pub logging: Mutex,
     lazy: RefCell<Vec<(u64, Vec<u8>)>>,
     lazy_timer: Cell<bool>,
     lazy_due: Cell<bool>,
@@ -65,11 +65,7 @@ pub(super) struct Pending {
     pub answer: Rc<Answer>,
 }
 
-#[derive(Default)]
-pub(super) struct Answer {
-    result: RefCell<Option<Result<()>>>,
-    waiting: Notify,
-}
+type Answer = OneShot<Result<()>>;
 
 /// Pages that a transaction will change: counted, in memory, and kept there. Let go when dropped.
 pub(super) struct Pages {
@@ -97,8 +93,8 @@ impl Commits {
             leading: Cell::new(false),
             head: Cell::new(head),
             reserved: Cell::new(0),
-            admission: RangeLock::new(),
-            logging: RangeLock::new(),
+            admission: Mutex::new(),
+            logging: Mutex::new(),
             lazy: RefCell::default(),
             lazy_timer: Cell::new(false),
             lazy_due: Cell::new(false),
@@ -197,8 +193,7 @@ impl Inner {
         let answer = Rc::<Answer>::default();
         self.commits.queue.borrow_mut().push_back(pending(answer.clone()));
         self.lead_soon();
-        answer.waiting.until(|| answer.result.borrow().is_some()).await;
-        answer.result.take().expect("it was just there")
+        answer.wait().await
     }
 
     /// For what changes no object.
@@ -237,7 +232,7 @@ impl Inner {
     }
 
     async fn reserve(&self, pages: usize, dirty_max: usize) -> Result<Pages> {
-        let _turn = self.commits.admission.turn().await;
+        let _turn = self.commits.admission.lock().await;
         let has_room = || {
             let dirty = self.tree.cache.borrow().dirty();
             if dirty + self.commits.reserved.get() + pages <= dirty_max {
@@ -321,7 +316,7 @@ impl Inner {
 
     /// Makes a group durable. An empty one proves the last one, and need not be.
     async fn log(&self, group: &Group) -> Result<()> {
-        let _alone = self.commits.logging.turn().await;
+        let _alone = self.commits.logging.lock().await;
         let mut parts: Vec<&[u8]> = vec![&group.lazy];
         parts.extend(group.pending.iter().map(|pending| &pending.changes[..]));
         let bytes = RECORD_HEADER_BYTES + parts.iter().map(|part| part.len()).sum::<usize>();
@@ -405,8 +400,7 @@ impl Inner {
                 plans.keep();
             }
             drop((pages, kept));
-            *answer.result.borrow_mut() = Some(result.clone());
-            answer.waiting.wake();
+            answer.set(result.clone());
         }
     }
 

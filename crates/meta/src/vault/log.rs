@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use block::{Error, ErrorKind, RangeLock, Result};
+use block::{Error, ErrorKind, Mutex, Result};
 
 use super::entry::{Entry, ObjectKind};
 use super::superblock::COUNT_MAX;
@@ -22,7 +22,7 @@ pub struct Log {
     id: ObjectId,
     ends: Rc<Cell<Ends>>,
     /// One transaction at a time adds or trims, until it is on its way.
-    turn: RangeLock,
+    turn: Mutex,
 }
 
 /// Offsets into the ring, which count on for ever.
@@ -67,7 +67,7 @@ impl Log {
             return Err(Error::new(ErrorKind::Corrupt, words));
         }
         let ends = Rc::new(Cell::new(Ends { first, next }));
-        Ok(Self { vault: vault.clone(), id, ends, turn: RangeLock::new() })
+        Ok(Self { vault: vault.clone(), id, ends, turn: Mutex::new() })
     }
 
     /// Where the first entry is, or will be.
@@ -160,7 +160,7 @@ impl Log {
     async fn turn_of(&self, transaction: &mut Transaction) -> Ends {
         let own = transaction.turns.iter().any(|turn| turn.object == self.id.0);
         if !own {
-            let alone = self.turn.turn().await;
+            let alone = self.turn.lock().await;
             let (ends, now) = (self.ends.clone(), self.ends.get());
             let planned = Rc::new(Cell::new((now.first, now.next)));
             let then = planned.clone();

@@ -46,7 +46,7 @@ mod tree;
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 
-use block::{Env, Error, ErrorKind, Notify, RangeLock, Result};
+use block::{Env, Error, ErrorKind, Mutex, Notify, Result};
 
 use crate::Uuid;
 use commit::Commits;
@@ -88,7 +88,7 @@ struct Inner {
     /// Where the data are that records name.
     data: Option<data::Place>,
     /// One checkpoint after the other.
-    checkpointing: RangeLock,
+    checkpointing: Mutex,
     checkpoint_soon: std::cell::Cell<bool>,
     /// Woken when a checkpoint is over, and when something was answered.
     progress: Notify,

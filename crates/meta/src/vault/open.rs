@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use block::{ByteRange, Env, Error, ErrorKind, Lower, Notify, Op, RangeLock, Result};
+use block::{ByteRange, Env, Error, ErrorKind, Lower, Mutex, Notify, Op, Result};
 
 use super::checkpoint::WINDOW;
 use super::commit::Commits;
@@ -219,7 +219,7 @@ impl Vault {
             commits: Commits::new(tail, env.now()),
             data,
             replicas,
-            checkpointing: RangeLock::new(),
+            checkpointing: Mutex::new(),
             checkpoint_soon: Cell::new(false),
             progress: Notify::default(),
             failed: RefCell::default(),

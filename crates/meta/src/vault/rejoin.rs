@@ -59,14 +59,14 @@ impl Inner {
 
     async fn join(&self, copy: usize, lower: &Lower) -> Result<()> {
         {
-            let _no_record = self.commits.logging.turn().await;
+            let _no_record = self.commits.logging.lock().await;
             self.replicas.set_standing(copy, CopyState::Joining);
         }
         // The log from here on is on the copy as well.
         self.checkpoint(true).await?;
         self.copy_pages(copy, lower).await?;
-        let _no_record = self.commits.logging.turn().await;
-        let _turn = self.checkpointing.turn().await;
+        let _no_record = self.commits.logging.lock().await;
+        let _turn = self.checkpointing.lock().await;
         self.check_joining(copy)?;
         // Records of an epoch that the copy did not take part in are none of its log.
         self.replicas.raise_epoch();
@@ -96,7 +96,7 @@ impl Inner {
         let mut next = 0;
         while next < self.replicas.geometry.all_pages() {
             // A checkpoint in the midst of it could write over what is being copied.
-            let _turn = self.checkpointing.turn().await;
+            let _turn = self.checkpointing.lock().await;
             for _ in 0..BATCH {
                 if next >= self.replicas.geometry.all_pages() {
                     break;

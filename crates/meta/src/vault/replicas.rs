@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 
 use block::seeded::{self, Bug};
-use block::{Buf, ByteRange, Child, Env, Error, ErrorKind, Lower, Op, RangeLock, Result};
+use block::{Buf, ByteRange, Child, Env, Error, ErrorKind, Lower, Mutex, Op, Result};
 
 use super::geometry::{Geometry, LOG_START, PageNumber, SUPERBLOCKS};
 use super::page::{PAGE_BYTES, Page, Pointer};
@@ -53,7 +53,7 @@ pub(super) struct Replicas {
     /// The same, of the last one that is durable on all of them.
     known: Cell<u32>,
     /// One superblock is written after the other.
-    turn: RangeLock,
+    turn: Mutex,
 }
 
 impl Replica {
@@ -78,7 +78,7 @@ impl Replicas {
             durable: Cell::new(Durable { checkpoint, root, tail }),
             told: Cell::new(newest.current),
             known: Cell::new(newest.current),
-            turn: RangeLock::new(),
+            turn: Mutex::new(),
         }
     }
 
@@ -148,7 +148,7 @@ impl Replicas {
     /// What a disk says that does not answer.
     pub async fn damaged_superblocks(&self) -> Result<Vec<String>> {
         // None is half written meanwhile.
-        let _alone = self.turn.turn().await;
+        let _alone = self.turn.lock().await;
         let mut damaged = Vec::new();
         for copy in self.current() {
             let lower = self.lower(copy).expect("who is current is there");
@@ -272,7 +272,7 @@ impl Replicas {
         if self.known.get() == self.mask() || seeded::on(Bug::LeftBehindLate) {
             return Ok(());
         }
-        let _alone = self.turn.turn().await;
+        let _alone = self.turn.lock().await;
         self.write_until_known(self.durable.get(), false).await
     }
 
@@ -281,7 +281,7 @@ impl Replicas {
     /// # Errors
     /// `Faulted` if nobody is left who took it.
     pub async fn publish(&self, next: Durable) -> Result<()> {
-        let _alone = self.turn.turn().await;
+        let _alone = self.turn.lock().await;
         self.write_until_known(next, true).await
     }
 

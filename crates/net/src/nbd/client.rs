@@ -6,11 +6,11 @@
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use block::env::{Address, Outcome, Socket, Ticket, Tickets};
-use block::{Buf, Env, Error, ErrorKind, Extent, Memory, Result};
+use block::{Buf, Env, Error, ErrorKind, Extent, Memory, Notify, Result};
 use wire::nbd::{
     ClientConfig, ClientHandshake, ClientProgress, Command, CommandFlags, EXTENDED_REQUEST_BYTES,
     ReplyMessage, RequestHeader, Session,
@@ -37,13 +37,13 @@ struct Inner {
     outbox: RefCell<Outbox>,
     /// Requests that do not fit into the outbox yet, by number.
     queued: RefCell<std::collections::VecDeque<(RequestHeader, Option<Buf>)>>,
-    writer: Cell<Option<Waker>>,
+    writer: Notify,
     /// Why the connection is gone.
     gone: RefCell<Option<Error>>,
     /// Tasks of this connection that still run: its reader, its writer.
     tasks: Cell<u8>,
-    /// Who waits for their end.
-    mourners: RefCell<Vec<Waker>>,
+    /// Wakes the tasks that wait for the end of both.
+    task_ended: Notify,
 }
 
 /// What a connection takes of the pool: its inbox, two batches of heads, a message of the handshake. TLS takes
@@ -92,10 +92,10 @@ impl Client {
             pending: RefCell::default(),
             outbox: RefCell::new(outbox),
             queued: RefCell::default(),
-            writer: Cell::new(None),
+            writer: Notify::default(),
             gone: RefCell::default(),
             tasks: Cell::new(2),
-            mourners: RefCell::default(),
+            task_ended: Notify::default(),
         }));
         env.spawn("an NBD client's writer", write(client.0.clone()));
         env.spawn("an NBD client's reader", read(client.0.clone(), inbox));
@@ -125,14 +125,7 @@ impl Client {
 
     /// Why the connection is gone, as soon as it is and nothing of it touches any buffer any more.
     pub(super) async fn ended(&self) -> Error {
-        poll_fn(|cx| match (&*self.0.gone.borrow(), self.0.tasks.get()) {
-            (Some(why), 0) => Poll::Ready(why.clone()),
-            _ => {
-                self.0.mourners.borrow_mut().push(cx.waker().clone());
-                Poll::Pending
-            }
-        })
-        .await
+        self.0.task_ended.until_some(|| self.gone().filter(|_| self.0.tasks.get() == 0)).await
     }
 
     /// Begins a request. The outcome of a read has its bytes in the buffer that was given.
@@ -200,9 +193,7 @@ impl Inner {
         } else {
             queued.push_back((header, payload));
         }
-        if let Some(waker) = self.writer.take() {
-            waker.wake();
-        }
+        self.writer.wake();
     }
 
     fn put(&self, outbox: &mut Outbox, header: RequestHeader, payload: Option<Buf>) {
@@ -220,21 +211,17 @@ impl Inner {
         self.gone.borrow_mut().get_or_insert(why.clone());
         self.socket.shutdown();
         self.queued.borrow_mut().clear();
-        let mut wakers = Vec::new();
-        {
-            let mut pending = self.pending.borrow_mut();
-            for slot in pending.slots.iter_mut().filter(|slot| slot.busy && !slot.done) {
-                (slot.failed, slot.done) = (Some(why.clone()), true);
-                wakers.extend(slot.waker.take());
-            }
+        let mut pending = self.pending.borrow_mut();
+        for slot in pending.slots.iter_mut().filter(|slot| slot.busy && !slot.done) {
+            (slot.failed, slot.done) = (Some(why.clone()), true);
+            slot.waiter.wake();
         }
-        wakers.extend(self.writer.take());
-        wakers.into_iter().for_each(Waker::wake);
+        self.writer.wake();
     }
 
     fn task_ended(&self) {
         self.tasks.set(self.tasks.get() - 1);
-        self.mourners.take().into_iter().for_each(Waker::wake);
+        self.task_ended.wake();
     }
 
     /// Takes an answered request out.
@@ -242,7 +229,7 @@ impl Inner {
         let mut pending = self.pending.borrow_mut();
         let slot = &mut pending.slots[place_of(cookie)];
         if !slot.done {
-            slot.waker = Some(cx.waker().clone());
+            slot.waiter.wake_later(cx);
             return Poll::Pending;
         }
         Poll::Ready(pending.vacate(cookie))
@@ -336,14 +323,13 @@ async fn write(inner: Rc<Inner>) {
 
 async fn send_all(inner: &Inner) {
     loop {
-        let batch = poll_fn(|cx| {
+        let batch = inner.writer.until_some(|| {
             if inner.gone.borrow().is_some() {
-                return Poll::Ready(None);
+                return Some(None);
             }
             let mut outbox = inner.outbox.borrow_mut();
             if outbox.is_empty() {
-                inner.writer.set(Some(cx.waker().clone()));
-                return Poll::Pending;
+                return None;
             }
             let batch = outbox.take();
             let mut queued = inner.queued.borrow_mut();
@@ -352,7 +338,7 @@ async fn send_all(inner: &Inner) {
             {
                 inner.put(&mut outbox, header, payload);
             }
-            Poll::Ready(Some(batch))
+            Some(Some(batch))
         });
         let Some(mut batch) = batch.await else { return };
         loop {

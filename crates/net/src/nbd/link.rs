@@ -10,14 +10,14 @@
 //! only then comes anything else. So nobody sees less than was seen before.
 
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
 use std::rc::{Rc, Weak};
-use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use block::env::{Address, Mono, Remains};
 use block::seeded::{self, Bug};
-use block::{ByteRange, Deadline, Env, Error, ErrorKind, FlushFault, Memory, Reservation, Result};
+use block::{
+    ByteRange, Deadline, Env, Error, ErrorKind, FlushFault, Memory, Notify, Reservation, Result,
+};
 use crc_fast::{CrcAlgorithm, checksum};
 use wire::nbd::{ClientConfig, Command, CommandFlags, ExportFacts, TransmissionFlags};
 
@@ -80,7 +80,7 @@ pub(super) struct Link {
     rest: Cell<Duration>,
     /// Changes that were sent and not answered.
     open_changes: Cell<usize>,
-    waiting: RefCell<Vec<Waker>>,
+    waiting: Notify,
     /// For connecting again.
     _reserve: Reservation,
     pub(super) deadline: Deadline,
@@ -185,7 +185,7 @@ impl Link {
             short_sessions: Cell::new(0),
             rest: Cell::new(REST_FIRST),
             open_changes: Cell::new(0),
-            waiting: RefCell::default(),
+            waiting: Notify::default(),
             _reserve: reserve,
             deadline: Deadline::new(env, target.timeout),
             log,
@@ -220,22 +220,14 @@ impl Link {
     /// # Errors
     /// `Faulted` when the disk is out of service.
     pub async fn client(&self, again: bool) -> Result<(Session, Client)> {
-        poll_fn(|cx| {
-            let state = self.state.borrow();
-            let clients = match &*state {
-                State::Up(clients) => clients,
-                State::Resending(clients) if again => clients,
-                State::Out(error) => return Poll::Ready(Err(error.clone())),
-                _ => {
-                    self.waiting.borrow_mut().push(cx.waker().clone());
-                    return Poll::Pending;
-                }
-            };
-            let client = clients.iter().min_by_key(|client| client.depth());
-            let client = client.expect("a session has connections").clone();
-            Poll::Ready(Ok((Session(self.session.get()), client)))
-        })
-        .await
+        let serving = |state: &State| match state {
+            State::Up(clients) => Some(Ok(least_busy(clients))),
+            State::Resending(clients) if again => Some(Ok(least_busy(clients))),
+            State::Out(error) => Some(Err(error.clone())),
+            _ => None,
+        };
+        let client = self.waiting.until_some(|| serving(&self.state.borrow())).await?;
+        Ok((Session(self.session.get()), client))
     }
 
     /// Whether what that session answered still counts.
@@ -303,7 +295,7 @@ impl Link {
         };
         clients.iter().for_each(|client| client.sever(error.clone()));
         self.flush_failed(&error);
-        self.wake();
+        self.waiting.wake();
         error
     }
 
@@ -337,10 +329,6 @@ impl Link {
         }
     }
 
-    fn wake(&self) {
-        self.waiting.take().into_iter().for_each(Waker::wake);
-    }
-
     /// Learns when a connection ends, whether or not somebody uses it.
     fn watch(&self, clients: &[Client]) {
         let session = Session(self.session.get());
@@ -370,7 +358,7 @@ impl Link {
         self.reconnects.set(self.reconnects.get() + 1);
         self.watch(&clients);
         self.resent();
-        self.wake();
+        self.waiting.wake();
         Ok(())
     }
 
@@ -400,7 +388,7 @@ impl Link {
             self.outage.set(None);
             self.up_since.set(self.env.now());
             drop(state);
-            self.wake();
+            self.waiting.wake();
         }
     }
 
@@ -505,6 +493,11 @@ impl Drop for OpenChange<'_> {
         self.0.open_changes.set(self.0.open_changes.get() - 1);
         self.0.resent();
     }
+}
+
+fn least_busy(clients: &[Client]) -> Client {
+    let client = clients.iter().min_by_key(|client| client.depth());
+    client.expect("a session has connections").clone()
 }
 
 fn lost_words() -> Error {

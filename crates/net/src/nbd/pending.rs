@@ -1,8 +1,6 @@
 //! Requests in flight on one connection, and what their replies say. No bytes are sent or received here.
 
-use std::task::Waker;
-
-use block::{Buf, Error, ErrorKind, Extent, Result, State, push_extent};
+use block::{Buf, Error, ErrorKind, Extent, Result, State, Waiter, push_extent};
 use wire::nbd::{AllocationFlags, Body, Command, Extents, ReplyMessage, ReplyStyle};
 
 use super::covered::Covered;
@@ -30,7 +28,7 @@ pub(super) struct Slot {
     pub failed: Option<Error>,
     pub done: bool,
     pub abandoned: bool,
-    pub waker: Option<Waker>,
+    pub waiter: Waiter,
 }
 
 /// What follows a reply in the stream.
@@ -126,8 +124,8 @@ impl Pending {
         slot.done = true;
         if slot.abandoned {
             self.vacate(cookie);
-        } else if let Some(waker) = slot.waker.take() {
-            waker.wake();
+        } else {
+            slot.waiter.wake();
         }
     }
 }

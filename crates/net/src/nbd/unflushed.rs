@@ -7,9 +7,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 
-use block::{BUF_ALIGN, Buf, BufPool, ByteRange};
+use block::{BUF_ALIGN, Buf, BufPool, ByteRange, Notify};
 use wire::nbd::{Command, CommandFlags};
 
 use super::ring::{RECORD_BYTES, Ring};
@@ -60,8 +60,8 @@ pub(super) struct Unflushed {
     forgotten: Cell<Option<u64>>,
     /// Nothing is kept any more: it would be of no use.
     given_up: Cell<bool>,
-    waiting: RefCell<Vec<Waker>>,
-    flusher: RefCell<Option<Waker>>,
+    waiting: Notify,
+    flusher: Notify,
 }
 
 impl Unflushed {
@@ -77,8 +77,8 @@ impl Unflushed {
             next: Cell::new(1),
             forgotten: Cell::new(None),
             given_up: Cell::new(false),
-            waiting: RefCell::default(),
-            flusher: RefCell::default(),
+            waiting: Notify::default(),
+            flusher: Notify::default(),
         })
     }
 
@@ -113,7 +113,7 @@ impl Unflushed {
                 return Poll::Ready(Room { log: self.clone(), cost: 0, kept: false });
             }
             if self.used_bytes.get() + cost > self.limit_bytes {
-                self.waiting.borrow_mut().push(cx.waker().clone());
+                self.waiting.wake_later(cx);
                 self.press();
                 return Poll::Pending;
             }
@@ -198,38 +198,27 @@ impl Unflushed {
     /// Waits until it should be emptied by a flush: it is half full, somebody waits for room, or the
     /// pool is short.
     pub async fn pressed(&self) {
-        poll_fn(|cx: &mut Context<'_>| {
-            if self.is_pressed() || self.given_up.get() {
-                return Poll::Ready(());
-            }
-            *self.flusher.borrow_mut() = Some(cx.waker().clone());
-            Poll::Pending
-        })
-        .await;
+        self.flusher.until(|| self.is_pressed() || self.given_up.get()).await;
     }
 
     fn is_pressed(&self) -> bool {
         let kept = self.kept_bytes.get();
         let short = self.pool.free_bytes() < self.pool.limit_bytes() / POOL_SHORT;
         kept >= self.limit_bytes.div_ceil(2)
-            || kept > 0 && !self.waiting.borrow().is_empty()
+            || kept > 0 && self.waiting.is_awaited()
             || kept >= SHORT_LEAST_BYTES && short
             || kept > 0 && self.has_forgotten()
     }
 
     fn press(&self) {
-        if self.is_pressed()
-            && let Some(waker) = self.flusher.take()
-        {
-            waker.wake();
+        if self.is_pressed() {
+            self.flusher.wake();
         }
     }
 
     fn wake(&self) {
-        self.waiting.take().into_iter().for_each(Waker::wake);
-        if let Some(waker) = self.flusher.take() {
-            waker.wake();
-        }
+        self.waiting.wake();
+        self.flusher.wake();
     }
 
     fn overlaps(&self, range: ByteRange) -> bool {
@@ -289,6 +278,7 @@ impl Drop for Room {
 #[cfg(test)]
 mod tests {
     use std::pin::pin;
+    use std::task::{Context, Waker};
 
     use super::*;
 

@@ -19,11 +19,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::{Rc, Weak};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use block::env::{DiskIo, Outcome, Ticket, Tickets};
-use block::{Buf, ByteRange, Error, ErrorKind, Extent, Result, State, push_extent};
+use block::{Buf, ByteRange, Error, ErrorKind, Extent, Result, State, Waiter, push_extent};
 
 use crate::SimWorld;
 use crate::clock::{Clock, Event, Fire};
@@ -68,7 +68,7 @@ struct Flight {
     /// The key of its draws.
     key: u64,
     submitted: u64,
-    waker: Option<Waker>,
+    waiter: Waiter,
     abandoned: bool,
     hung: bool,
     /// Whether the first of its two steps was made.
@@ -251,7 +251,7 @@ impl SimDisk {
         let hung = self.strikes(key, "hang", faults.hang);
         let flight = Flight {
             submitted: self.clock.tick(),
-            waker: None,
+            waiter: Waiter::default(),
             abandoned: false,
             half: false,
             garbled: false,
@@ -368,9 +368,7 @@ impl SimDisk {
             DiskIo::Zero { .. } | DiskIo::Discard { .. } | DiskIo::Flush => None,
         };
         self.outcomes.borrow_mut().insert(id, Outcome { result, buf, parts: Vec::new() });
-        if let Some(waker) = flight.waker {
-            waker.wake();
-        }
+        flight.waiter.wake();
     }
 
     fn carry_out(&self, id: u64, flight: &Flight) -> Result<usize> {
@@ -588,7 +586,7 @@ impl Tickets for SimDisk {
             return Poll::Ready(outcome);
         }
         if let Some(flight) = self.flights.borrow_mut().get_mut(&id) {
-            flight.waker = Some(cx.waker().clone());
+            flight.waiter.wake_later(cx);
         }
         Poll::Pending
     }
@@ -598,7 +596,7 @@ impl Tickets for SimDisk {
         drop(outcome);
         if let Some(flight) = self.flights.borrow_mut().get_mut(&id) {
             flight.abandoned = true;
-            flight.waker = None;
+            flight.waiter.clear();
         }
     }
 }

@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use block::{
-    ByteRange, Device, Env, Error, ErrorKind, Info, Lower, Mode, Needs, Op, RangeLock, Request,
-    Result, State, StateStore, push_extent,
+    ByteRange, Device, Env, Error, ErrorKind, Info, Lower, Mode, Mutex, Needs, Op, RangeLock,
+    Request, Result, State, StateStore, push_extent,
 };
 
 use super::Sin;
@@ -19,7 +19,7 @@ pub(super) struct Copies {
     kept: Rc<dyn StateStore>,
     /// What the labels say of that, and whose turn it is to change it.
     marked: RefCell<Vec<u8>>,
-    marking: RangeLock,
+    marking: Mutex,
     env: Env,
     lock: RangeLock,
     flushing: RangeLock,
@@ -51,7 +51,7 @@ impl Copies {
             members,
             kept,
             marked: RefCell::default(),
-            marking: RangeLock::new(),
+            marking: Mutex::new(),
             env: env.clone(),
             lock: RangeLock::new(),
             flushing: RangeLock::new(),
@@ -89,7 +89,7 @@ impl Copies {
 
     /// Who has failed is durable on the others before anything is answered that it missed.
     async fn remember(&self) -> Result<()> {
-        let _turn = self.marking.turn().await;
+        let _turn = self.marking.lock().await;
         let state: Vec<_> = self.failed.iter().map(|failed| u8::from(failed.get())).collect();
         if !self.kept.found(0).labelled || *self.marked.borrow() == state {
             return Ok(());
