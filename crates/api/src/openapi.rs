@@ -70,6 +70,9 @@ fn object(
     at: &str,
 ) -> Option<String> {
     if let Some(each) = schema.get("additionalProperties") {
+        if *each == json!(true) {
+            return None;
+        }
         let mut values = entries.iter();
         return values.find_map(|(key, it)| misfit(document, each, it, &format!("{at}/{key}")));
     }

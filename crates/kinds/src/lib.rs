@@ -21,6 +21,9 @@ pub mod trace;
 
 use kind::Registry;
 
+/// The commands for key slots, for their typed client.
+pub use crypt::verbs as keys;
+
 /// All kinds of this crate.
 pub const REGISTRY: Registry = Registry(&[
     file::FILE,

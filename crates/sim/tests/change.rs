@@ -311,7 +311,9 @@ fn command_waits_while_change_makes_device_anew() {
     });
     changed.unwrap_or_else(|unchanged| panic!("{unchanged:?}"));
     assert!(waiting.len() > 10, "{} commands came in the midst of the change", waiting.len());
-    rig.world.block_on(all(waiting)).unwrap().into_iter().for_each(|answer| drop(answer.unwrap()));
+    for answer in rig.world.block_on(all(waiting)).unwrap() {
+        answer.unwrap();
+    }
     let fail = live.ask::<Fail>("m", Name { member: "d2".to_owned() });
     rig.world.block_on(fail).unwrap().expect("the device of the new graph has that member");
 }

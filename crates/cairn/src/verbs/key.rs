@@ -11,7 +11,7 @@ use api::Client;
 use block::units::write_size;
 use block::{KeySource, Wanted};
 use clap::{Args, Subcommand};
-use kinds::crypt::verbs::{self, KeyChange, KeyRequest, KeySlot, KeySlots};
+use kinds::keys::{self, KeyChange, KeyRequest, KeySlot, KeySlots};
 use serde::Serialize;
 
 use super::device::has_node;
@@ -229,7 +229,7 @@ struct Shown<'s> {
 }
 
 fn ask(client: &Client, device: &str, change: KeyChange, dry_run: bool) -> Result<KeySlots> {
-    Ok(client.command::<verbs::Keys>(device, &KeyRequest { change, dry_run })?)
+    Ok(client.command::<keys::Keys>(device, &KeyRequest { change, dry_run })?)
 }
 
 fn print(form: Form, device: &str, slots: &KeySlots) -> Result {
