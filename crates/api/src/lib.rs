@@ -32,7 +32,7 @@ mod server;
 mod types;
 
 pub use block::control::job::Action as JobCommand;
-pub use block::{Health, JobState};
+pub use block::{Health, JobState, Member, MemberState, Progress, Room, Scrub};
 pub use bridge::{Answers, Bridge, JOBS_MAX, bridge};
 pub use client::{ANSWER_MAX_BYTES, Client};
 pub use daemon::{
@@ -45,8 +45,7 @@ pub use types::{
     Applied, ApplyRequest, AttachRequest, Attached, ChangeLine, Checked, CheckedDevice,
     CheckedDisk, CommandRequest, Counts, DetachRequest, DeviceStatus, DiskChange, DiskRequest,
     EventLine, ExportView, Finding, ForgottenDisk, GraphView, History, Job, JobRequest, Means,
-    MemberRequest, MemberStatus, NodeView, PastSpec, Place, Power, Problem, Progress,
-    ResizeRequest, Room, ScrubRequest, ScrubStatus, Soundness, SpecText, Status, Top, TopRow,
+    MemberRequest, NodeView, PastSpec, Place, Power, Problem, ResizeRequest, ScrubRequest, Soundness, SpecText, Status, Top, TopRow,
     UndoRequest,
 };
 

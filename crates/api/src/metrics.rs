@@ -136,7 +136,7 @@ fn members(page: &mut Page, samples: &[Sample]) {
     };
     page.family("cairn_member_in_sync", "gauge", "Whether a member of a redundant device is.");
     for (labels, member) in all() {
-        page.line(&labels, u8::from(member.state == "in sync"));
+        page.line(&labels, u8::from(member.state == MemberState::InSync));
     }
     page.family("cairn_member_errors_total", "counter", "Errors of a member since the start.");
     for (labels, member) in all() {
@@ -232,14 +232,14 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::{Counts, DeviceStatus, KeptGraph, MemberStatus, Progress, TopRow};
+    use crate::{Counts, DeviceStatus, KeptGraph, Member, Progress, TopRow};
 
     fn sample(name: &str) -> Sample {
         let graph =
             GraphView { name: name.to_owned(), pid: None, nodes: Vec::new(), exports: Vec::new() };
-        let member = MemberStatus {
+        let member = Member {
             name: "b".to_owned(),
-            state: "copying".to_owned(),
+            state: MemberState::Copying,
             errors: 3,
             detail: String::new(),
             since_unix_s: None,

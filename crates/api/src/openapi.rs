@@ -151,7 +151,7 @@ fn examples() -> Vec<(&'static str, Value)> {
         problem: Some(problem.clone()),
     };
     let progress = Progress { done_bytes: 1, all_bytes: 2, of_bytes: 3 };
-    let scrub = ScrubStatus {
+    let scrub = Scrub {
         progress: Some(progress),
         since_unix_s: Some(1),
         ended_unix_s: None,
@@ -159,9 +159,9 @@ fn examples() -> Vec<(&'static str, Value)> {
         unreadable: 1,
     };
     let room = Room { taken_bytes: 1, of_bytes: 1 };
-    let member = MemberStatus {
+    let member = Member {
         name: text(),
-        state: text(),
+        state: MemberState::Copying,
         errors: 1,
         detail: text(),
         since_unix_s: Some(1),

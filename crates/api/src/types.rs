@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use block::control::job::Action;
-use block::{Health, JobState};
+use block::{Health, JobState, Member, Progress, Room, Scrub};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -177,69 +177,17 @@ pub struct DeviceStatus {
     /// One sentence, empty if there is nothing to say.
     pub summary: String,
     /// Its members, if it has any.
-    pub members: Vec<MemberStatus>,
+    pub members: Vec<Member>,
     /// Named counters.
     pub counters: BTreeMap<String, u64>,
     /// Its scrubs, if it has copies.
     #[serde(default)]
-    pub scrub: Option<ScrubStatus>,
+    pub scrub: Option<Scrub>,
     /// How much of its room is taken, if it finds places for blocks by itself.
     #[serde(default)]
     pub room: Option<Room>,
     /// What to type next, if something should be done.
     pub next: Option<String>,
-}
-
-/// Room for blocks that are placed when they are written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Room {
-    /// Bytes that are taken.
-    pub taken_bytes: u64,
-    /// Bytes that there are.
-    pub of_bytes: u64,
-}
-
-/// A member of a redundant device.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct MemberStatus {
-    /// Its name.
-    pub name: String,
-    /// `in sync`, `stale`, `failed`, `copying`.
-    pub state: String,
-    /// Errors since the start.
-    pub errors: u64,
-    /// What happened, in words.
-    pub detail: String,
-    /// When it came to this state, in seconds since 1970; none if at the start.
-    pub since_unix_s: Option<u64>,
-    /// How far it is, while it is brought up to date.
-    pub progress: Option<Progress>,
-}
-
-/// How far a copy is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Progress {
-    /// Bytes copied.
-    pub done_bytes: u64,
-    /// Bytes in all.
-    pub all_bytes: u64,
-    /// Bytes that there are: more than that where only a part is to be done.
-    pub of_bytes: u64,
-}
-
-/// Scrubs of a device with copies.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct ScrubStatus {
-    /// How far the one is that is under way.
-    pub progress: Option<Progress>,
-    /// When that one began, in seconds since 1970.
-    pub since_unix_s: Option<u64>,
-    /// When the last one ended, in seconds since 1970.
-    pub ended_unix_s: Option<u64>,
-    /// Blocks in which copies differed and that were made alike, since the start.
-    pub mismatches: u64,
-    /// Ranges that a copy could not read and that were written anew, since the start.
-    pub unreadable: u64,
 }
 
 /// Something that has happened to a device.

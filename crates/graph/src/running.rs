@@ -491,6 +491,21 @@ impl Graph {
         &self.nodes
     }
 
+    /// The devices without an upper, and the disks that only exports show; each with the name of an export that shows it, or
+    /// its own.
+    pub fn tops(&self) -> impl Iterator<Item = (&str, &Member)> {
+        let below: BTreeSet<_> = self.nodes.iter().flat_map(|device| &device.lowers).collect();
+        let is_top = move |(index, device): (usize, _)| (!below.contains(&index)).then_some((index, device));
+        self.nodes.iter().enumerate().filter_map(is_top).filter_map(|(index, device): (usize, &Member)| {
+            let export = self.exports.iter().find(|export| export.member == index);
+            match export {
+                Some(export) => Some((export.name.as_str(), device)),
+                None if device.lowers.is_empty() => None,
+                None => Some((device.name.as_str(), device)),
+            }
+        })
+    }
+
     /// The member of that name.
     pub fn member(&self, name: &str) -> Option<&Member> {
         self.nodes.iter().find(|member| member.name == name)

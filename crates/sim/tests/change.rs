@@ -392,7 +392,7 @@ fn a_disk_that_cannot_be_told_of_an_undoing_is_out() {
     let now = live.now();
     let report = now.graph.report(now.graph.member("m").unwrap());
     let states: Vec<_> = report.members.iter().map(|member| member.state).collect();
-    assert_eq!(states, ["in sync", "in sync", "failed"], "{report:?}");
+    assert_eq!(states, [MemberState::InSync, MemberState::InSync, MemberState::Failed], "{report:?}");
 }
 
 /// A disk that is opened otherwise has one label, whoever writes it: what was told there since it was looked at, and by
@@ -428,14 +428,14 @@ fn what_a_label_is_told_meanwhile_stays() {
         let range = ByteRange::new(meta::DATA_START, PIECE as u64).unwrap();
         rig.disks[1].peek(range).iter().all(|byte| *byte == 0x5a)
     };
-    assert_eq!(states(&live)[0], "in sync");
-    assert!(states(&live)[1] != "in sync" || has_it(&rig));
+    assert_eq!(states(&live)[0], MemberState::InSync);
+    assert!(states(&live)[1] != MemberState::InSync || has_it(&rig));
 
     // The next process knows it, too.
     let images: Vec<_> = rig.disks.iter().map(|disk| disk.image()).collect();
     let next = Rig::of(&images);
     let live = next.open(&after);
-    assert!(states(&live)[1] != "in sync" || has_it(&next));
+    assert!(states(&live)[1] != MemberState::InSync || has_it(&next));
     assert!(next.holds(&next.client(&live), 0x5a));
 }
 
@@ -492,7 +492,7 @@ fn nobody_waits_for_the_label_of_a_disk_that_hangs() {
     let now = live.now();
     let report = now.graph.report(now.graph.member("m").unwrap());
     let states: Vec<_> = report.members.iter().map(|member| member.state).collect();
-    assert_eq!(states, ["in sync", "failed"], "{report:?}");
+    assert_eq!(states, [MemberState::InSync, MemberState::Failed], "{report:?}");
     assert!(rig.holds(&client, 0x5a));
 }
 

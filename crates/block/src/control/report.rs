@@ -1,6 +1,6 @@
 //! Reports of devices: their state and their figures.
 
-use std::time::Duration;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -25,13 +25,13 @@ pub struct Report {
     pub room: Option<Room>,
 }
 
-/// Room for blocks that are placed when they are written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Space for blocks that are placed when they are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Room {
     /// Bytes that are taken.
-    pub taken: u64,
-    /// Bytes that there are.
-    pub of: u64,
+    pub taken_bytes: u64,
+    /// Bytes in all.
+    pub of_bytes: u64,
 }
 
 /// Something that takes long, done in the background.
@@ -62,42 +62,78 @@ pub enum JobState {
 }
 
 /// A member of a redundant device.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Member {
     /// The device's name in the spec.
     pub name: String,
-    /// `in sync`, `stale`, `failed`, `copying`.
-    pub state: &'static str,
-    /// Errors it gave since the start.
+    /// Its state.
+    pub state: MemberState,
+    /// Errors that it gave since the start.
     pub errors: u64,
-    /// What happened, in words.
+    /// The reason of the state, for a person.
     pub detail: String,
-    /// When it came to this state, by the wall clock since 1970; `None` if at the start.
-    pub since: Option<Duration>,
-    /// How far it is, while it is brought up to date.
+    /// The time of the last change of its state, in seconds since 1970; `None` if at the start.
+    pub since_unix_s: Option<u64>,
+    /// The progress of a copy to it.
     pub progress: Option<Progress>,
 }
 
-/// How far something is, in bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// The state of a member.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MemberState {
+    /// It has every write, and is read from.
+    #[serde(rename = "in sync")]
+    InSync,
+    /// It has every new write, and the old ones are copied to it.
+    Copying,
+    /// It misses writes, and no copy to it is under way.
+    Stale,
+    /// It is out of service: it failed, or a command took it out.
+    Failed,
+    /// It misses everything, and waits to replace a member that fails.
+    Spare,
+}
+
+impl MemberState {
+    /// The word for people: `in sync`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::InSync => "in sync",
+            Self::Copying => "copying",
+            Self::Stale => "stale",
+            Self::Failed => "failed",
+            Self::Spare => "spare",
+        }
+    }
+}
+
+impl fmt::Display for MemberState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.word())
+    }
+}
+
+/// Progress in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Progress {
-    /// Done.
-    pub done: u64,
-    /// To be done, together with what is done.
-    pub all: u64,
-    /// What there is.
-    pub of: u64,
+    /// Bytes that are done.
+    pub done_bytes: u64,
+    /// Bytes to be done, with those that are done.
+    pub all_bytes: u64,
+    /// Bytes of the device: more than that where only a part is to be done.
+    pub of_bytes: u64,
 }
 
-/// What is known of a redundant device's scrubs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// The scrubs of a device with copies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Scrub {
-    /// How far the one is that is under way, if one is.
+    /// The progress of the scrub that is under way.
     pub progress: Option<Progress>,
-    /// When that one began, by the wall clock since 1970.
-    pub since: Option<Duration>,
-    /// When the last one ended, by the wall clock since 1970.
-    pub ended: Option<Duration>,
+    /// The time when it began, in seconds since 1970.
+    pub since_unix_s: Option<u64>,
+    /// The time when the last scrub ended, in seconds since 1970.
+    pub ended_unix_s: Option<u64>,
     /// Blocks in which copies differed and that were made alike, since the start.
     pub mismatches: u64,
     /// Ranges that a copy could not read and that were written anew, since the start.

@@ -139,7 +139,7 @@ fn job_settles_before_it_pauses_and_goes_on_when_resumed() {
     Job::steer(&work, Action::Resume).unwrap();
     assert_eq!(refusal(&work, Action::Resume), "it is not paused");
     world.run();
-    assert_eq!(Job::report(&*work).progress.done, 9);
+    assert_eq!(Job::report(&*work).progress.done_bytes, 9);
 }
 
 #[test]

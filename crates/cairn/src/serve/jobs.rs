@@ -40,7 +40,7 @@ impl Serving {
                     what: job.what,
                     state: job.state,
                     detail: job.detail,
-                    progress: live::progress(job.progress),
+                    progress: job.progress,
                 });
             }
         }

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use api::{
     Applied, ApplyRequest, AttachRequest, Attached, Checked, CommandRequest, Counts, DetachRequest,
     DeviceStatus, DiskRequest, EventLine, GraphView, Health, History, Job, JobRequest, Later, Live,
-    MemberRequest, MemberStatus, Place, Power, Problem, Progress, ResizeRequest, Room,
-    ScrubRequest, ScrubStatus, SpecText, Status, Top, TopRow, UndoRequest,
+    MemberRequest, Place, Power, Problem, ResizeRequest,
+    ScrubRequest, SpecText, Status, Top, TopRow, UndoRequest,
 };
 use block::control::copies::{Action, Scrub};
 use block::control::member::{Fail, Name, Resync, Stale};
@@ -312,40 +312,16 @@ impl Serving {
 }
 
 fn device(member: &Member, report: Report) -> DeviceStatus {
-    let one = |member: block::Member| MemberStatus {
-        name: member.name,
-        state: member.state.to_owned(),
-        errors: member.errors,
-        detail: member.detail,
-        since_unix_s: member.since.map(|since| since.as_secs()),
-        progress: member.progress.map(progress),
-    };
     DeviceStatus {
         name: member.name.clone(),
         kind: member.kind.name.to_owned(),
         health: report.health,
         summary: report.summary,
-        members: report.members.into_iter().map(one).collect(),
+        members: report.members,
         counters: report.counters.into_iter().map(|(name, n)| (name.to_owned(), n)).collect(),
-        scrub: report.scrub.map(scrub),
-        room: report.room.map(|room| Room { taken_bytes: room.taken, of_bytes: room.of }),
+        scrub: report.scrub,
+        room: report.room,
         next: report.next,
-    }
-}
-
-pub fn progress(progress: block::Progress) -> Progress {
-    let block::Progress { done, all, of } = progress;
-    Progress { done_bytes: done, all_bytes: all, of_bytes: of }
-}
-
-fn scrub(scrub: block::Scrub) -> ScrubStatus {
-    let block::Scrub { mismatches, unreadable, .. } = scrub;
-    ScrubStatus {
-        progress: scrub.progress.map(progress),
-        since_unix_s: scrub.since.map(|at| at.as_secs()),
-        ended_unix_s: scrub.ended.map(|at| at.as_secs()),
-        mismatches,
-        unreadable,
     }
 }
 

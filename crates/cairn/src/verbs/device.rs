@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use api::{
-    Client, DeviceStatus, DiskChange, DiskRequest, MemberRequest, MemberStatus, ResizeRequest,
+    Client, DeviceStatus, DiskChange, DiskRequest, MemberRequest, Member, ResizeRequest,
     ScrubRequest,
 };
 use block::units::parse_size;
@@ -239,7 +239,7 @@ impl Target {
     /// Whether the member is in sync now.
     fn judge(&self, device: &DeviceStatus) -> Result {
         let member = self.find(device)?;
-        if member.state == "in sync" {
+        if member.state == MemberState::InSync {
             return Ok(Exit::Ok);
         }
         let why = format!("{} is {} now: {}", member.name, member.state, member.detail);
@@ -265,7 +265,7 @@ impl Target {
         let bar = progress::bar("rebuild", &whose, copied.all_bytes);
         loop {
             let member = self.find(&device)?;
-            if member.state != "copying" {
+            if member.state != MemberState::Copying {
                 bar.finish_and_clear();
                 return Ok(device);
             }
@@ -279,7 +279,7 @@ impl Target {
     }
 
     /// What the device says of the member.
-    fn find<'a>(&self, device: &'a DeviceStatus) -> Result<&'a MemberStatus> {
+    fn find<'a>(&self, device: &'a DeviceStatus) -> Result<&'a Member> {
         let member = &self.member.member;
         device.members.iter().find(|one| one.name == *member).ok_or_else(|| {
             let why = format!("{} has no member {member} any more", device.name);

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use api::{Attached, DeviceStatus, Health, KeptGraph, MemberStatus, Phase, Progress, Room, Status};
+use api::{Attached, DeviceStatus, Health, KeptGraph, Member, MemberState, Phase, Progress, Room, Status};
 use block::units::{format_duration, format_size};
 use clap::Args;
 
@@ -114,7 +114,7 @@ fn text(status: &Status) -> String {
     let mut text = format!("{}   {word}   {}\n", status.graph, said.join("; "));
     let members = || status.devices.iter().flat_map(|device| &device.members);
     let width = members().map(|member| member.name.len()).max().unwrap_or(0);
-    for member in members().filter(|member| member.state != "in sync") {
+    for member in members().filter(|member| member.state != MemberState::InSync) {
         // Writing to a String does not fail.
         let _ = writeln!(text, "  {:width$}  {:8}  {}", member.name, member.state, words(member));
     }
@@ -144,7 +144,7 @@ fn text(status: &Status) -> String {
 }
 
 /// What a member has to say beside its state.
-fn words(member: &MemberStatus) -> String {
+fn words(member: &Member) -> String {
     let mut words = Vec::new();
     if let Some(progress) = member.progress {
         words.extend(how_far(progress, member.since_unix_s.map(out::since)));

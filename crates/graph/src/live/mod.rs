@@ -281,22 +281,22 @@ impl RunningGraph {
         Ok(prepared)
     }
 
-    /// Waits until every request that a client has begun is answered, those of closed connections too. Then flushes what
-    /// every export shows, all at once; a failure does not keep the others from it. Returns what could not be flushed,
-    /// and why.
+    /// Waits until every request that a client has begun is answered, those of closed connections too. Then flushes every
+    /// device without an upper, all at once; a failure does not keep the others from it. Returns the devices, or the
+    /// exports that show them, that could not be flushed, and the reasons.
     pub async fn flush(&self) -> Vec<(String, Error)> {
         // A write under way may be on one member of a mirror only: labels may not say then that it was closed in order.
         if !seeded::on(Bug::FlushUndrained) {
             self.engine.drained().await;
         }
         let now = self.now();
-        let writable = now.graph.exports().iter().filter(|export| !export.info.read_only);
+        let writable = now.graph.tops().filter(|(_, device)| !self.engine.info(device.node).read_only);
         let begun: Vec<_> = writable
-            .map(|export| (&export.name, self.engine.lower(export.node).start(Op::Flush)))
+            .map(|(name, device)| (name, self.engine.lower(device.node).start(Op::Flush)))
             .collect();
         let mut failed = Vec::new();
         for (name, child) in begun {
-            failed.extend(child.await.result.err().map(|error| (name.clone(), error)));
+            failed.extend(child.await.result.err().map(|error| (name.to_owned(), error)));
         }
         failed
     }

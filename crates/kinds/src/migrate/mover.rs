@@ -114,7 +114,7 @@ impl Work for Inner {
             false => (format!("from {from} to {to}"), self.boundary.get()),
             true => (format!("back from {to} to {from}"), self.size - self.boundary.get()),
         };
-        (what, Progress { done, all: self.size, of: self.size })
+        (what, Progress { done_bytes: done, all_bytes: self.size, of_bytes: self.size })
     }
 }
 

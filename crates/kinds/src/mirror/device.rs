@@ -18,7 +18,9 @@ use block::{
 };
 
 use super::MEMBERS_MAX;
-use super::member::{Member, State};
+use block::MemberState as State;
+
+use super::member::Member;
 use super::regions::{Bitmap, Regions};
 use super::scrub::Scrubbing;
 use super::superblock_writer::SuperblockWriter;
@@ -112,7 +114,7 @@ impl Inner {
 
     /// Takes a member out, unless it is the last one: then its errors go up.
     pub fn retire(&self, index: usize, why: String) {
-        if self.members[index].state().takes_writes() && !self.is_last(index) {
+        if self.members[index].takes_writes() && !self.is_last(index) {
             self.leave_out(index, State::Failed, why);
         }
     }
@@ -311,7 +313,7 @@ impl Inner {
     pub(super) async fn flush(&self) -> Result<()> {
         self.flush_fault.check()?;
         let flushed = loop {
-            let takes = |index: &usize| self.members[*index].state().takes_writes();
+            let takes = |index: &usize| self.members[*index].takes_writes();
             let asked = (0..self.members.len()).filter(takes).fold(Copies::NONE, Copies::with);
             let flushed = self.to_all(&Op::Flush, &mut None).await;
             // Who has come in sync since has everything as well, and was not asked: the others may be out by now.
@@ -341,7 +343,7 @@ impl Inner {
         for (index, member) in self.members.iter().enumerate() {
             let left_out =
                 index > 0 && matches!(op, Op::Flush) && seeded::on(Bug::FlushFirstMember);
-            if member.state().takes_writes() && !left_out {
+            if member.takes_writes() && !left_out {
                 let child = member.lower.start(copy_of(op));
                 fan.add(index, self.deadline.guard(child));
             }

@@ -17,38 +17,6 @@ pub const ERRORS_WITHIN: Duration = Duration::from_secs(600);
 /// Answers faster than this count as this fast: below it, queues tell more than clocks.
 const FASTEST_NS: u64 = 1000;
 
-/// Whether a member can be read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum State {
-    /// It has every write.
-    InSync,
-    /// It has every new write, and is brought up to date with the old ones.
-    Copying,
-    /// It misses writes, and nobody copies them.
-    Stale,
-    /// It is out: it failed, or somebody took it out.
-    Failed,
-    /// It misses everything, and waits to stand in for one that fails.
-    Spare,
-}
-
-impl State {
-    /// Whether writes go there.
-    pub fn takes_writes(self) -> bool {
-        matches!(self, Self::InSync | Self::Copying)
-    }
-
-    fn word(self) -> &'static str {
-        match self {
-            Self::InSync => "in sync",
-            Self::Copying => "copying",
-            Self::Stale => "stale",
-            Self::Failed => "failed",
-            Self::Spare => "spare",
-        }
-    }
-}
-
 /// A member and what is known of it.
 pub struct Member {
     env: Env,
@@ -148,7 +116,7 @@ impl Member {
 
     /// So many bytes have been copied.
     pub fn copied(&self, done: u64) {
-        self.progress.set(self.progress.get().map(|progress| Progress { done, ..progress }));
+        self.progress.set(self.progress.get().map(|progress| Progress { done_bytes: done, ..progress }));
     }
 
     /// How long one more read would take here, by its queue and its speed.
@@ -200,13 +168,18 @@ impl Member {
         self.late.clone()
     }
 
+    /// Whether writes go there.
+    pub fn takes_writes(&self) -> bool {
+        matches!(self.state(), State::InSync | State::Copying)
+    }
+
     pub fn report(&self) -> MemberReport {
         MemberReport {
             name: self.lower.name().to_owned(),
-            state: self.state.get().word(),
+            state: self.state.get(),
             errors: self.errors.get(),
             detail: self.detail.borrow().clone(),
-            since: self.since.get(),
+            since_unix_s: self.since.get().map(|at| at.as_secs()),
             progress: self.progress.get(),
         }
     }

@@ -34,7 +34,7 @@ use kind::{
 };
 
 use device::{Making, Mirror};
-use member::State;
+use block::MemberState as State;
 use opening::{Decision, Members};
 use record::MemberState;
 use regions::{Bitmap, REGION_BYTES_MAX, REGION_BYTES_MIN, Regions};

@@ -9,7 +9,9 @@ use block::{
 };
 
 use super::device::Inner;
-use super::member::{Member, State};
+use block::MemberState as State;
+
+use super::member::Member;
 use super::regions::Bitmap;
 use super::superblock_writer::SuperblockWriter;
 
@@ -210,7 +212,7 @@ impl Inner {
         let member = &self.members[index];
         member.set(State::Copying, "");
         let (all, of) = (member.missing().bytes(&self.regions), self.regions.size());
-        member.set_progress(Progress { done: 0, all, of });
+        member.set_progress(Progress { done_bytes: 0, all_bytes: all, of_bytes: of });
         self.tell(What::ResyncBegun, Some(index), format!("{all} of {of} bytes"));
         let mut copy = Copy {
             mirror: self.me.clone(),

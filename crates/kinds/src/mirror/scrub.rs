@@ -10,7 +10,9 @@ use block::{
 };
 
 use super::device::Inner;
-use super::member::{Member, State};
+use block::MemberState as State;
+
+use super::member::Member;
 
 /// If a scrub is due and cannot begin, it is tried again after so long.
 const RETRY: Duration = Duration::from_secs(3600);
@@ -68,11 +70,11 @@ impl Scrubbing {
     }
 
     pub fn report(&self, size: u64) -> Scrub {
-        let progress = |done| Progress { done, all: size, of: size };
+        let progress = |done| Progress { done_bytes: done, all_bytes: size, of_bytes: size };
         Scrub {
             progress: self.at.get().map(progress),
-            since: self.since.get(),
-            ended: self.ended.get(),
+            since_unix_s: self.since.get().map(|at| at.as_secs()),
+            ended_unix_s: self.ended.get().map(|at| at.as_secs()),
             mismatches: self.mismatches.get(),
             unreadable: self.unreadable.get(),
         }

@@ -13,7 +13,9 @@ use block::{ByteRange, Error, Mutex, Result, StateStore, What};
 
 use super::device::Inner;
 use super::intent::Intent;
-use super::member::{Member, State};
+use block::MemberState as State;
+
+use super::member::Member;
 use super::opening::Decision;
 use super::record::{Generation, Known, MemberState, Record};
 use super::regions::Regions;
@@ -186,7 +188,7 @@ impl Inner {
     /// Writes the next state. The caller has the turn.
     async fn write_state(&self, writer: &SuperblockWriter) -> Result<()> {
         let version = writer.version(&self.members);
-        let takes = |n: &usize| self.members[*n].state().takes_writes();
+        let takes = |n: &usize| self.members[*n].takes_writes();
         let ports: Vec<usize> = (0..self.members.len()).filter(takes).collect();
         let record = writer.next(&self.members, &ports, self.scrubbing.told());
         writer.states.set(writer.states.get() + 1);
@@ -297,7 +299,7 @@ impl Inner {
     fn mark(&self, writer: &SuperblockWriter, range: ByteRange) {
         writer.intent.want(range);
         let wanted = writer.intent.wanted();
-        for member in self.members.iter().filter(|member| !member.state().takes_writes()) {
+        for member in self.members.iter().filter(|member| !member.takes_writes()) {
             member.misses(&wanted);
         }
         if writer.intent.is_watched.replace(true) {

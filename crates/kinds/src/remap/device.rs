@@ -208,7 +208,7 @@ impl Inner {
     fn report(&self) -> Report {
         let (places, taken) = (self.layout.places, self.taken.get());
         let bytes = self.layout.block_bytes;
-        let room = Some(Room { taken: taken * bytes, of: places * bytes });
+        let room = Some(Room { taken_bytes: taken * bytes, of_bytes: places * bytes });
         let counters = vec![("failed", self.packing.job.failed() + self.undiscarded.get())];
         let jobs = self.pack.then(|| Job::report(self)).into_iter().collect();
         let mut report = Report { counters, jobs, room, ..Report::default() };

@@ -104,7 +104,7 @@ impl Work for Inner {
             true => all,
             false => self.packing.next.get() * self.layout.block_bytes,
         };
-        ("to the front".to_owned(), Progress { done, all, of: all })
+        ("to the front".to_owned(), Progress { done_bytes: done, all_bytes: all, of_bytes: all })
     }
 }
 

@@ -220,7 +220,7 @@ fn it_rests_and_goes_on_and_keeps_to_its_speed() {
     bench.options = vec![("speed", Value::Size(1 << 20))];
     let life = bench.start();
     bench.pass(Duration::from_secs(1));
-    let moved = life.report().jobs[0].progress.done;
+    let moved = life.report().jobs[0].progress.done_bytes;
     assert!((1 << 19..3 << 19).contains(&moved), "{moved}");
     life.job(Action::Pause).unwrap();
     bench.pass(Duration::from_millis(100));
@@ -353,7 +353,7 @@ fn damage_in_a_window_is_told() {
     let life = bench.start();
     bench.pass(Duration::from_secs(100));
     let job = life.report().jobs[0].clone();
-    assert_eq!((job.state, job.progress.done), (JobState::Stopped, 0));
+    assert_eq!((job.state, job.progress.done_bytes), (JobState::Stopped, 0));
     assert!(job.detail.contains("1 of 384 sectors"), "{}", job.detail);
     let read = |at| {
         let op = Op::read(ByteRange::new(at, 512).unwrap(), bench.world.env().buf(512).unwrap());

@@ -38,7 +38,7 @@ impl Pair {
     /// On labelled disks, in sync.
     fn labelled(size: u64, options: &[(&'static str, Value)]) -> Self {
         let pair = Self::over(size, true, options);
-        pair.until(|second| second.state == "in sync");
+        pair.until(|second| second.state == MemberState::InSync);
         pair
     }
 
@@ -152,7 +152,7 @@ impl Pair {
 
     /// What there is to be copied to the second member.
     fn to_copy(&self) -> u64 {
-        self.second().progress.expect("it is copied").all
+        self.second().progress.expect("it is copied").all_bytes
     }
 
     fn pass(&self, time: Duration) {
@@ -176,24 +176,24 @@ fn a_member_that_comes_back_is_copied_from_the_beginning() {
     let pair = Pair::new(8 * MIB);
     // Almost done: what the first copy has passed is changed without the member, and then that copy
     // must not be the one that calls it in sync.
-    pair.until(|second| second.progress.is_some_and(|copy| copy.done == 7 * MIB));
+    pair.until(|second| second.progress.is_some_and(|copy| copy.done_bytes == 7 * MIB));
     pair.fail();
     pair.write(3 * MIB, 7);
     pair.resync();
-    pair.until(|second| second.state == "in sync");
+    pair.until(|second| second.state == MemberState::InSync);
     assert!(pair.is_alike());
 }
 
 #[test]
 fn a_member_whose_flush_fails_is_out_before_the_others_have_answered() {
     let pair = Pair::new(MIB);
-    pair.until(|second| second.state == "in sync");
+    pair.until(|second| second.state == MemberState::InSync);
     pair.write(0, 7);
     pair.disks[0].set_faults(Faults { stall: 1_000_000, ..Faults::default() });
     pair.disks[1].set_faults(Faults { flush_error: 1_000_000, ..Faults::default() });
     let flush = pair.client().send(Op::Flush);
     pair.pass(Duration::from_millis(10));
-    assert_eq!(pair.second().state, "failed");
+    assert_eq!(pair.second().state, MemberState::Failed);
     // The first one's answer is late, and counts.
     pair.world.block_on(flush).unwrap().result.unwrap();
 }
@@ -204,7 +204,7 @@ fn a_member_whose_flush_fails_is_out_before_the_others_have_answered() {
 fn a_write_that_misses_a_member_is_answered_when_that_is_durable() {
     let pair = Pair::over(MIB, true, &[]);
     let shelf = pair.shelf.clone().expect("its disks are labelled");
-    pair.until(|second| second.state == "in sync");
+    pair.until(|second| second.state == MemberState::InSync);
     pair.write(0, 7);
     pair.disks[1].set_faults(Faults { write_error: 1_000_000, ..Faults::default() });
     shelf.hold(true);
@@ -212,7 +212,7 @@ fn a_write_that_misses_a_member_is_answered_when_that_is_durable() {
     let mut cx = Context::from_waker(Waker::noop());
     assert!(write.as_mut().poll(&mut cx).is_pending());
     pair.pass(Duration::from_secs(1));
-    assert_eq!(pair.second().state, "failed");
+    assert_eq!(pair.second().state, MemberState::Failed);
     assert!(write.as_mut().poll(&mut cx).is_pending(), "the label does not say so yet");
     let before = shelf.writes();
     shelf.hold(false);
@@ -228,7 +228,7 @@ fn a_crash_costs_a_copy_of_what_was_written_lately() {
     }
     pair.power_cut();
     assert_eq!(pair.to_copy(), 3 * MIB);
-    pair.until(|second| second.state == "in sync");
+    pair.until(|second| second.state == MemberState::InSync);
     assert!(pair.is_alike());
 }
 
@@ -242,7 +242,7 @@ fn where_nobody_writes_any_more_both_are_alike_after_a_crash() {
     pair.pass(Duration::from_secs(3600));
     assert_eq!(pair.report().counters, writes, "there is nothing left to do");
     pair.power_cut();
-    assert_eq!(pair.second().state, "in sync");
+    assert_eq!(pair.second().state, MemberState::InSync);
     assert!(pair.is_alike());
 }
 
@@ -262,7 +262,7 @@ fn region_stays_dirty_while_write_to_one_member_is_slow() {
     pair.pass(Duration::from_secs(5));
     pair.power_cut();
     pair.pass(Duration::from_secs(1));
-    pair.until(|second| second.state == "in sync");
+    pair.until(|second| second.state == MemberState::InSync);
     assert!(pair.is_alike());
 }
 
@@ -270,7 +270,7 @@ fn region_stays_dirty_while_write_to_one_member_is_slow() {
 fn a_region_is_in_the_labels_before_it_is_written_to() {
     let pair = Pair::over(8 * MIB, true, &[]);
     let shelf = pair.shelf.clone().expect("its disks are labelled");
-    pair.until(|second| second.state == "in sync");
+    pair.until(|second| second.state == MemberState::InSync);
     pair.write(0, 7);
     shelf.hold(true);
     let mut write = std::pin::pin!(pair.client().send(pair.write_of(4 * MIB, 8)));
@@ -296,7 +296,7 @@ fn a_member_that_was_out_is_given_what_it_missed() {
     pair.write(21 * MIB, 8);
     pair.resync();
     assert_eq!(pair.to_copy(), 2 * MIB);
-    pair.until(|second| second.state == "in sync");
+    pair.until(|second| second.state == MemberState::InSync);
     assert!(pair.is_alike());
 }
 
@@ -309,10 +309,10 @@ fn a_copy_goes_on_where_it_was() {
     pair.pass(Duration::from_secs(60));
     pair.resync();
     assert_eq!(pair.to_copy(), 64 * MIB);
-    pair.until(|second| second.progress.is_some_and(|copy| copy.done >= 32 * MIB));
+    pair.until(|second| second.progress.is_some_and(|copy| copy.done_bytes >= 32 * MIB));
     pair.power_cut();
     assert!((32 * MIB..=36 * MIB).contains(&pair.to_copy()), "{}", pair.to_copy());
-    pair.until(|second| second.state == "in sync");
+    pair.until(|second| second.state == MemberState::InSync);
     assert!(pair.is_alike());
 }
 
@@ -359,7 +359,7 @@ fn a_scrub_finds_what_has_rotted() {
     pair.world.block_on(write).unwrap().result.unwrap();
     let scrub = pair.report().scrub.unwrap();
     assert_eq!((scrub.progress, scrub.mismatches, scrub.unreadable), (None, 4, 0));
-    assert!(scrub.ended.is_some() && pair.is_alike());
+    assert!(scrub.ended_unix_s.is_some() && pair.is_alike());
     // Nothing is left to be found.
     pair.scrub();
     pair.pass(Duration::from_secs(5));
@@ -377,7 +377,7 @@ fn a_scrub_makes_good_what_cannot_be_read() {
     pair.disks[1].set_faults(Faults::default());
     let scrub = pair.report().scrub.unwrap();
     assert!(scrub.progress.is_none() && scrub.unreadable > 0 && scrub.mismatches == 0, "{scrub:?}");
-    assert_eq!(pair.second().state, "in sync");
+    assert_eq!(pair.second().state, MemberState::InSync);
     let repaired = ("repaired", scrub.unreadable);
     assert!(pair.report().counters.contains(&repaired));
 }
@@ -387,22 +387,22 @@ fn a_scrub_comes_when_it_is_due_and_goes_on_after_a_stop() {
     let month = Duration::from_secs(30 * 86_400);
     let mut pair = Pair::labelled(64 * MIB, &[("scrub", Value::Duration(month))]);
     let scrub = |pair: &Pair| pair.report().scrub.unwrap();
-    let first = scrub(&pair).ended.expect("the members are new");
+    let first = scrub(&pair).ended_unix_s.expect("the members are new");
     pair.pass(month - Duration::from_secs(60));
-    assert_eq!(scrub(&pair).ended, Some(first));
+    assert_eq!(scrub(&pair).ended_unix_s, Some(first));
     pair.pass(Duration::from_secs(120));
-    let second = scrub(&pair).ended.unwrap();
+    let second = scrub(&pair).ended_unix_s.unwrap();
     assert!(second >= first + month);
     pair.scrub();
-    while scrub(&pair).progress.is_some_and(|progress| progress.done < 40 * MIB) {
+    while scrub(&pair).progress.is_some_and(|progress| progress.done_bytes < 40 * MIB) {
         pair.pass(Duration::from_micros(100));
     }
     pair.power_cut();
     let now = scrub(&pair);
-    assert_eq!(now.ended.map(|at| at.as_secs()), Some(second.as_secs()));
-    assert!(now.progress.is_some_and(|progress| progress.done >= 32 * MIB), "{now:?}");
+    assert_eq!(now.ended_unix_s, Some(second));
+    assert!(now.progress.is_some_and(|progress| progress.done_bytes >= 32 * MIB), "{now:?}");
     pair.pass(Duration::from_secs(60));
-    assert!(scrub(&pair).ended.unwrap() > second);
+    assert!(scrub(&pair).ended_unix_s.unwrap() > second);
 }
 
 #[test]
@@ -413,23 +413,23 @@ fn a_spare_stands_in_for_a_member_that_fails() {
         let members = three.report().members;
         members.into_iter().map(|member| member.state).collect::<Vec<_>>()
     };
-    three.until(|second| second.state == "in sync");
-    assert_eq!(states(&three), ["in sync", "in sync", "spare"]);
+    three.until(|second| second.state == MemberState::InSync);
+    assert_eq!(states(&three), [MemberState::InSync, MemberState::InSync, MemberState::Spare]);
     assert_eq!(three.report().health, block::Health::Ok);
     three.write(MIB, 7);
     let range = ByteRange::new(0, 4 * MIB).unwrap();
     assert!(three.disks[2].peek(range).iter().all(|byte| *byte == 0), "it has no copy");
     three.disks[1].set_faults(Faults { write_error: 1_000_000, ..Faults::default() });
     three.write(2 * MIB, 8);
-    assert_eq!(states(&three), ["in sync", "failed", "copying"]);
+    assert_eq!(states(&three), [MemberState::InSync, MemberState::Failed, MemberState::Copying]);
     three.pass(Duration::from_secs(5));
-    assert_eq!(states(&three), ["in sync", "failed", "in sync"]);
+    assert_eq!(states(&three), [MemberState::InSync, MemberState::Failed, MemberState::InSync]);
     assert!(three.disks[2].peek(range) == three.disks[0].peek(range));
     // The spec stays what it was: the one that failed is what is left over.
     three.disks[1].set_faults(Faults::default());
     three.power_cut();
     three.pass(Duration::from_secs(5));
-    assert_eq!(states(&three), ["in sync", "spare", "in sync"]);
+    assert_eq!(states(&three), [MemberState::InSync, MemberState::Spare, MemberState::InSync]);
     assert!(three.disks[2].peek(range) == three.disks[0].peek(range));
 }
 
@@ -437,7 +437,7 @@ fn a_spare_stands_in_for_a_member_that_fails() {
 #[test]
 fn a_copy_leaves_clients_the_disks_and_ends_all_the_same() {
     let pair = Pair::new(96 * MIB);
-    let copied = |pair: &Pair| pair.second().progress.map_or(96 * MIB, |copy| copy.done);
+    let copied = |pair: &Pair| pair.second().progress.map_or(96 * MIB, |copy| copy.done_bytes);
     let window = Duration::from_millis(20);
     pair.pass(window);
     let alone = copied(&pair);
@@ -466,7 +466,7 @@ fn a_copy_leaves_clients_the_disks_and_ends_all_the_same() {
 #[test]
 fn a_member_that_misses_a_write_is_out_once_another_one_has_it() {
     let pair = Pair::new(8 * MIB);
-    pair.until(|second| second.progress.is_some_and(|copy| copy.done == 4 * MIB));
+    pair.until(|second| second.progress.is_some_and(|copy| copy.done_bytes == 4 * MIB));
     pair.disks[0].set_faults(Faults { write_error: 1_000_000, ..Faults::default() });
     pair.disks[1].set_faults(Faults { stall: 1_000_000, ..Faults::default() });
     // What has been copied is written to once more.
@@ -476,14 +476,14 @@ fn a_member_that_misses_a_write_is_out_once_another_one_has_it() {
     pair.disks[1].set_faults(Faults::default());
     pair.pass(Duration::from_millis(1));
     let first = || pair.report().members[0].clone();
-    assert_eq!((first().state, first().errors), ("in sync", 1));
-    assert_eq!(pair.second().state, "copying");
+    assert_eq!((first().state, first().errors), (MemberState::InSync, 1));
+    assert_eq!(pair.second().state, MemberState::Copying);
     pair.disks[0].set_faults(Faults::default());
-    pair.until(|second| second.state == "in sync");
+    pair.until(|second| second.state == MemberState::InSync);
     assert!(write.as_mut().poll(&mut cx).is_pending());
 
     pair.world.block_on(write).unwrap().result.unwrap();
-    assert_eq!((first().state, pair.second().state), ("failed", "in sync"));
+    assert_eq!((first().state, pair.second().state), (MemberState::Failed, MemberState::InSync));
 }
 
 /// What comes late changes the source behind the copy's back.
@@ -491,7 +491,7 @@ fn a_member_that_misses_a_write_is_out_once_another_one_has_it() {
 fn nobody_is_copied_from_a_member_that_is_late() {
     let timeout = ("timeout", Value::Duration(Duration::from_secs(1)));
     let pair = Pair::over(MIB, false, &[timeout]);
-    pair.until(|second| second.state == "in sync");
+    pair.until(|second| second.state == MemberState::InSync);
     pair.fail();
     pair.disks[0].set_faults(Faults { hang: 1_000_000, ..Faults::default() });
     let write = pair.client().send(pair.write_of(0, 7));
@@ -502,12 +502,12 @@ fn nobody_is_copied_from_a_member_that_is_late() {
     let refused = resync(Some(names[1].clone())).unwrap_err().to_string();
     assert!(refused.contains("a late write would make it differ"), "{refused}");
     resync(None).unwrap();
-    assert_eq!(pair.second().state, "failed");
+    assert_eq!(pair.second().state, MemberState::Failed);
 
     pair.disks[0].release();
     pair.pass(Duration::from_millis(1));
     pair.resync();
-    pair.until(|second| second.state == "in sync");
+    pair.until(|second| second.state == MemberState::InSync);
     assert!(pair.is_alike());
 }
 
@@ -516,7 +516,7 @@ fn nobody_is_copied_from_a_member_that_is_late() {
 fn what_comes_late_does_not_land_on_what_is_written_since() {
     let timeout = ("timeout", Value::Duration(Duration::from_secs(1)));
     let pair = Pair::over(MIB, false, &[timeout]);
-    pair.until(|second| second.state == "in sync");
+    pair.until(|second| second.state == MemberState::InSync);
     pair.fail();
     pair.disks[0].set_faults(Faults { hang: 1_000_000, ..Faults::default() });
     let write = pair.client().send(pair.write_of(0, 7));
@@ -540,7 +540,7 @@ fn what_comes_late_does_not_land_on_what_is_written_since() {
 #[test]
 fn a_flush_is_that_of_who_is_in_sync_in_the_end() {
     let pair = Pair::new(MIB);
-    pair.until(|second| second.state == "in sync");
+    pair.until(|second| second.state == MemberState::InSync);
     pair.fail();
     pair.disks[0].set_faults(Faults { stall: 1_000_000, ..Faults::default() });
     let mut flush = std::pin::pin!(pair.client().send(Op::Flush));
@@ -549,7 +549,7 @@ fn a_flush_is_that_of_who_is_in_sync_in_the_end() {
     pair.pass(Duration::from_micros(1));
     pair.disks[0].set_faults(Faults::default());
     pair.resync();
-    pair.until(|second| second.state == "in sync");
+    pair.until(|second| second.state == MemberState::InSync);
     assert!(flush.as_mut().poll(&mut cx).is_pending(), "it is on its way still");
     let member = pair.running().names[0].clone();
     pair.ask::<Fail>(Name { member });
@@ -572,10 +572,10 @@ fn resync_waits_for_late_write_of_resync_before_it() {
     pair.pass(Duration::from_millis(80));
     pair.write(0, 7);
     pair.pass(Duration::from_secs(10));
-    assert!(pair.is_alike() || pair.second().state != "in sync", "the late write is on top");
-    assert_eq!(pair.second().state, "failed");
+    assert!(pair.is_alike() || pair.second().state != MemberState::InSync, "the late write is on top");
+    assert_eq!(pair.second().state, MemberState::Failed);
     pair.resync();
-    pair.until(|second| second.state == "in sync");
+    pair.until(|second| second.state == MemberState::InSync);
     assert!(pair.is_alike());
 }
 
@@ -604,7 +604,7 @@ fn status_is_answer_of_one_member() {
 #[test]
 fn resync_does_not_believe_source_that_failed_meanwhile() {
     let pair = Pair::of(3, MIB, false, &[]);
-    let is_in_sync = |member: &block::Member| member.state == "in sync";
+    let is_in_sync = |member: &block::Member| member.state == MemberState::InSync;
     while !pair.report().members.iter().all(is_in_sync) {
         pair.pass(Duration::from_millis(1));
     }
@@ -640,7 +640,7 @@ fn status_asks_member_that_came_in_sync_meanwhile() {
     // It waits until the resync has written, and is on its way when the resync flushes.
     world.run(world.env().now().after(Duration::from_millis(1))).unwrap();
     let status = client.send(Op::Status { range, extents: Vec::new() });
-    while graph.report(mirror).members[0].state != "in sync" {
+    while graph.report(mirror).members[0].state != MemberState::InSync {
         world.run(world.env().now().after(Duration::from_millis(10))).unwrap();
     }
     graph.ask::<Fail>(mirror, Name { member: second }).unwrap();

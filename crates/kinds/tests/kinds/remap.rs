@@ -145,7 +145,7 @@ impl Life {
     /// Places that are taken, and all of them.
     fn places(&self) -> (u64, u64) {
         let room = self.report().room.unwrap();
-        (room.taken / BLOCK, room.of / BLOCK)
+        (room.taken_bytes / BLOCK, room.of_bytes / BLOCK)
     }
 
     fn job(&self, action: Action) -> Result<Nothing> {
@@ -486,7 +486,7 @@ fn packing_leaves_what_is_free_behind_what_is_taken() {
     bench.pass(Duration::from_secs(2));
     let paused = life.report().jobs[0].clone();
     assert_eq!(
-        (paused.state, paused.progress.done < paused.progress.all),
+        (paused.state, paused.progress.done_bytes < paused.progress.all_bytes),
         (JobState::Paused, true)
     );
     drop(life);

@@ -25,7 +25,7 @@ const READ_ERRORS_WITHIN: Duration = Duration::from_secs(600);
 /// Commands of a round to a member that relapses.
 const RELAPSES: u64 = 12;
 
-const IN_SYNC: &str = "in sync";
+const IN_SYNC: MemberState = MemberState::InSync;
 
 /// The mirrors of a trial.
 pub struct Mirrors {
@@ -149,11 +149,11 @@ impl Mirrors {
         let repaired = report.counters.iter().find(|(name, _)| *name == "repaired");
         counters.add_many(Count::Rewritten, repaired.map_or(0, |(_, count)| *count));
         for told in &report.members {
-            let is_out = told.state == "failed" && told.detail != "taken out by command";
+            let is_out = told.state == MemberState::Failed && told.detail != "taken out by command";
             counters.add_many(Count::Retired, u64::from(is_out));
             counters.add_many(
                 Count::Resynced,
-                u64::from(told.state == IN_SYNC && told.since.is_some()),
+                u64::from(told.state == IN_SYNC && told.since_unix_s.is_some()),
             );
             let for_reads = told.detail.contains("too many reads");
             counters.add_many(Count::ReadRetired, u64::from(for_reads));
@@ -175,7 +175,7 @@ impl Mirrors {
     /// Whether a member is being copied.
     pub fn is_copying(&self, graph: &Assembly) -> Result<bool, Wrong> {
         for mirror in self.all.iter() {
-            if graph.report(mirror.part).members.iter().any(|member| member.state == "copying") {
+            if graph.report(mirror.part).members.iter().any(|member| member.state == MemberState::Copying) {
                 return Ok(true);
             }
         }

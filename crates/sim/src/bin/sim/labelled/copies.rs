@@ -14,10 +14,10 @@ impl Trial {
     /// Counts the copies that begin with a start.
     pub(super) fn note_copies(&self) -> Result<(), Failure> {
         for member in self.report().members {
-            let Some(progress) = member.progress.filter(|_| member.state == "copying") else {
+            let Some(progress) = member.progress.filter(|_| member.state == MemberState::Copying) else {
                 continue;
             };
-            let part = if progress.all < self.shape.data_bytes() {
+            let part = if progress.all_bytes < self.shape.data_bytes() {
                 Count::CopiedPart
             } else {
                 Count::CopiedWhole

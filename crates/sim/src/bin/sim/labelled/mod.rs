@@ -57,7 +57,7 @@ const VOLUME_BYTES: u64 = 64 << 10;
 /// In virtual time: longer than devices go on by themselves when nobody asks for anything.
 const QUIET: Duration = Duration::from_secs(10);
 
-const IN_SYNC: &str = "in sync";
+const IN_SYNC: MemberState = MemberState::InSync;
 
 const HERE: [u8; 16] = [1; 16];
 const THERE: [u8; 16] = [2; 16];
@@ -538,7 +538,7 @@ impl Trial {
         let step = Duration::from_nanos(self.draw.within(5_000, 100_000));
         let until = self.world.env().now().after(limit.max(step * 20));
         while self.world.env().now() < until {
-            if self.report().members.iter().any(|member| member.state == "failed") {
+            if self.report().members.iter().any(|member| member.state == MemberState::Failed) {
                 self.world.counters().add(Count::KillRetired);
                 // What it missed may be answered by now, or not.
                 let more = Duration::from_nanos(self.draw.below(1_000_000));

@@ -457,8 +457,8 @@ impl Trial {
             return Err(wrong(format!("disks that work stop no migration: {}", job.detail)));
         }
         let boundary = match job.what.starts_with("back") {
-            true => job.progress.all - job.progress.done,
-            false => job.progress.done,
+            true => job.progress.all_bytes - job.progress.done_bytes,
+            false => job.progress.done_bytes,
         };
         let windows = boundary.abs_diff(self.boundary).div_ceil(match self.shape.is_in_place() {
             true => WINDOW_IN_PLACE,
