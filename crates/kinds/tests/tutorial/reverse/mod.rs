@@ -1,7 +1,3 @@
-//! The kind of CONTRIBUTING.md, judged as every kind is. The guide quotes this file between the marks,
-//! and a test compares the two.
-
-// tutorial: begin
 use std::rc::Rc;
 
 use block::control::Resolved;
@@ -76,27 +72,4 @@ impl Device for Reverse {
     async fn resolve(&self, range: ByteRange) -> Result<Resolved> {
         Ok(Resolved::same(range, "reversed"))
     }
-}
-// tutorial: end
-
-const REGISTRY: Registry = Registry(&[KIND]);
-
-#[test]
-fn the_battery_takes_it() {
-    let subject = testkit::Subject::new("reverse", REGISTRY, 1, 48 << 10, |graph, on| {
-        graph.add("reverse", &[], on)
-    });
-    if let Err(refusal) = testkit::conformance(&subject) {
-        panic!("{refusal}");
-    }
-}
-
-#[test]
-fn the_guide_shows_this_file() {
-    let me = include_str!("tutorial.rs");
-    let from = me.find("// tutorial: begin\n").unwrap() + "// tutorial: begin\n".len();
-    let code = &me[from..me.find("// tutorial: end").unwrap()];
-    assert!(code.lines().count() <= 100, "the walk is at most 100 lines; {}", code.lines().count());
-    let guide = include_str!("../../../CONTRIBUTING.md");
-    assert!(guide.contains(code), "CONTRIBUTING.md does not quote crates/kinds/tests/tutorial.rs");
 }

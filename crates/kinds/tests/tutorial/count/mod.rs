@@ -1,0 +1,121 @@
+use std::cell::Cell;
+use std::rc::Rc;
+
+use block::env::LocalFuture;
+use block::{Device, Env, Error, ErrorKind, Handover, Info, Lower, Mutex, Needs, Op, Report};
+use block::{Request, Result, StateStore, StoredState};
+use kind::{AnyDevice, Bytes, Capabilities, DeviceConfig, Fault, Kind, Lowers, Maker, Plan, Summary};
+
+/// `count`: counts the writes to it, over restarts.
+pub const KIND: Kind = Kind {
+    name: "count",
+    summary: "counts writes, over restarts",
+    manual: "# count",
+    lowers: Lowers::One,
+    options: &[],
+    capabilities: Capabilities::NONE,
+    maker: Maker::Stateful {
+        bytes: Bytes::Passthrough,
+        plan,
+        make,
+        prepare: None,
+        preflight: None,
+        describe: |bytes| Ok(Summary::whole(format!("{} writes", decode(bytes)?))),
+    },
+};
+
+/// Writes for which one update of the labels is enough.
+const STEP: u64 = 64;
+
+struct Count {
+    lower: Lower,
+    state: Rc<dyn StateStore>,
+    writes: Cell<u64>,
+    /// The number in the labels. It is never below `writes`, so a crash loses no write that was counted.
+    reserved: Cell<u64>,
+    turn: Mutex,
+}
+
+fn plan(given: &DeviceConfig) -> Plan<Info> {
+    if given.lowers[0].labelled {
+        return Ok(given.lowers[0].info.clone());
+    }
+    Err(vec![Fault::new("on", "the count is kept in labels; put label = true on the disks below")])
+}
+
+fn decode(bytes: &[u8]) -> std::result::Result<u64, String> {
+    bytes.try_into().map(u64::from_le_bytes).map_err(|_| format!("{} bytes, not 8", bytes.len()))
+}
+
+/// Disks that are in use and have no count are refused: they may belong to another device.
+fn begin(fresh: bool, state: Option<&StoredState>) -> Result<u64> {
+    match state {
+        Some(state) => decode(&state.bytes).map_err(|why| Error::new(ErrorKind::Corrupt, why)),
+        None if fresh => Ok(0),
+        None => Err(Error::new(ErrorKind::NotFound, "the disks are in use, and have no count")),
+    }
+}
+
+fn make(
+    _: &DeviceConfig,
+    _: &Env,
+    mut lowers: Vec<Lower>,
+    state: Rc<dyn StateStore>,
+) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
+    Box::pin(async move {
+        let found = state.found(0);
+        let writes = Cell::new(begin(found.fresh, found.state.as_ref())?);
+        let (reserved, lower, turn) = (writes.clone(), lowers.remove(0), Mutex::new());
+        Ok(Rc::new(Count { lower, state, writes, reserved, turn }) as Rc<dyn AnyDevice>)
+    })
+}
+
+impl Count {
+    /// Returns once the labels have a number that is not below that of one more write.
+    async fn count(&self) -> Result<()> {
+        self.writes.set(self.writes.get() + 1);
+        while self.writes.get() > self.reserved.get() {
+            let _turn = self.turn.lock().await;
+            let next = self.writes.get() + STEP;
+            keep(&self.state, next).await?;
+            self.reserved.set(next);
+        }
+        Ok(())
+    }
+}
+
+async fn keep(state: &Rc<dyn StateStore>, count: u64) -> Result<()> {
+    let answers = state.write(&[0], count.to_le_bytes().to_vec()).await;
+    answers.into_iter().try_for_each(|(_, answer)| answer)
+}
+
+impl Device for Count {
+    fn info(&self) -> &Info {
+        self.lower.info()
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::children(1)
+    }
+
+    async fn submit(&self, request: &mut Request) -> Result<()> {
+        if let Op::Write { .. } | Op::WriteZeroes { .. } | Op::Discard { .. } = request.op {
+            self.count().await?;
+        }
+        self.lower.forward(&mut request.op).await
+    }
+
+    fn report(&self) -> Report {
+        Report { counters: vec![("writes", self.writes.get())], ..Report::default() }
+    }
+
+    /// The exact number, for the next start. Where that cannot be written, the labels have a higher one.
+    fn close(&self) -> LocalFuture<Handover> {
+        let (state, writes) = (self.state.clone(), self.writes.get());
+        self.reserved.set(writes);
+        Box::pin(async move {
+            let _ = keep(&state, writes).await;
+            None
+        })
+    }
+}
