@@ -1,6 +1,6 @@
 //! The mutex: one holder at a time, in the order of asking.
 
-use crate::{ByteRange, Locking, Mode, RangeLock};
+use crate::{ByteRange, Locked, Locking, Mode, RangeLock};
 
 /// A lock with one holder at a time, for tasks of one core. It is fair: a task that asks later waits for those before it.
 /// A clone is a second handle to the same lock.
@@ -16,8 +16,16 @@ impl Mutex {
     /// Queues for the lock, which is held until the awaited guard is dropped. The place in the queue is taken by this call,
     /// not by the first poll.
     pub fn lock(&self) -> Locking {
-        let all = ByteRange::new(0, u64::MAX).expect("all bytes are a range");
-        self.0.lock(all, Mode::Exclusive)
+        self.0.lock(Self::all(), Mode::Exclusive)
+    }
+
+    /// Takes the lock if no other task holds it or waits for it.
+    pub fn try_lock(&self) -> Option<Locked> {
+        self.0.try_lock(Self::all(), Mode::Exclusive)
+    }
+
+    fn all() -> ByteRange {
+        ByteRange::new(0, u64::MAX).expect("all bytes are a range")
     }
 
     /// Returns how many tasks hold the lock or wait for it.
@@ -41,6 +49,7 @@ mod tests {
         assert!(second.as_mut().poll(&mut cx).is_pending(), "its place is behind the first");
         let Poll::Ready(held) = first.as_mut().poll(&mut cx) else { panic!("nobody is before it") };
         assert!(second.as_mut().poll(&mut cx).is_pending());
+        assert!(mutex.try_lock().is_none() && Mutex::new().try_lock().is_some());
         drop(held);
         assert!(second.as_mut().poll(&mut cx).is_ready());
     }

@@ -128,7 +128,7 @@ impl Drop for Locked {
         for entry in queue.entries[at..].iter().filter(|e| e.range.overlaps(gone.range)) {
             entry.waiter.wake();
             if entry.mode == Mode::Exclusive && entry.range.contains(gone.range) {
-                // It is in the way of all others that waited for this.
+                // This waiter blocks all later ones that overlap the released range.
                 break;
             }
         }

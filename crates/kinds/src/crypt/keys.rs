@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use block::seeded::{self, Bug};
-use block::{Env, Error, ErrorKind, KeySource, Notify, Result, Secret, StateStore};
+use block::{Env, Error, ErrorKind, KeySource, Locked, Mutex, Result, Secret, StateStore};
 
 use super::open::{keep, new_slot, passphrase, unwrap, wrap, wrong};
 use super::slots::{Cost, KeySlots, LABEL_BYTES_MAX, SLOTS, Slot, is_label};
@@ -20,24 +20,9 @@ pub struct Keys {
     /// For a slot that is made.
     pub cost: Cost,
     /// One change at a time: each begins with what the last one has kept.
-    pub turn: Turn,
-}
-
-/// Who changes the slots, one at a time.
-#[derive(Default)]
-pub struct Turn {
-    taken: Cell<bool>,
-    waiting: Notify,
-}
-
-/// A change is under way.
-struct Taken<'k>(&'k Turn);
-
-impl Drop for Taken<'_> {
-    fn drop(&mut self) {
-        self.0.taken.set(false);
-        self.0.waiting.wake();
-    }
+    pub turn: Mutex,
+    /// Keeps the turn once the device is closed.
+    pub closed: Cell<Option<Locked>>,
 }
 
 impl Keys {
@@ -61,16 +46,14 @@ impl Keys {
 
     /// From now on no change is begun; returns when the one that is under way has ended.
     pub async fn close(&self) {
-        self.turn.waiting.until(|| !self.turn.taken.get()).await;
-        self.turn.taken.set(true);
+        self.closed.set(Some(self.turn.lock().await));
     }
 
-    fn turn(&self) -> Result<Taken<'_>> {
-        if self.turn.taken.replace(true) {
+    fn turn(&self) -> Result<Locked> {
+        self.turn.try_lock().ok_or_else(|| {
             let why = "its key slots are being changed just now";
-            return Err(Error::new(ErrorKind::InUse, why).next("wait a moment"));
-        }
-        Ok(Taken(&self.turn))
+            Error::new(ErrorKind::InUse, why).next("wait a moment")
+        })
     }
 
     fn list(&self) -> Vec<KeySlot> {

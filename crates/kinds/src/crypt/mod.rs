@@ -19,18 +19,18 @@ mod wrap;
 mod xts;
 
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use block::env::LocalFuture;
-use block::{Env, Error, Handover, Info, KeySource, Lower, Reason, Result, StateStore};
+use block::{Env, Error, Handover, Info, KeySource, Lower, Mutex, Reason, Result, StateStore};
 use kind::{
     AnyDevice, Bytes, Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec,
     Plan, Scope, ValueType,
 };
 
 use device::{Crypt, Parts};
-use keys::{Keys, Turn};
+use keys::Keys;
 use open::Lock;
 use slots::{Cost, MEMORY_KIB_MAX, MEMORY_KIB_MIN, PASSES_MAX};
 use xts::Cipher;
@@ -238,8 +238,8 @@ async fn open(
         let (volume, key) = lock.open(&*kept, unit, !info.read_only).await?;
         unit = made_with(volume.unit, &info)?;
         let Lock { env, who, cost, .. } = lock;
-        let (volume, turn) = (RefCell::new(volume), Turn::default());
-        (key, Some(Rc::new(Keys { env, who, kept, volume, cost, turn })))
+        let (volume, turn, closed) = (RefCell::new(volume), Mutex::new(), Cell::new(None));
+        (key, Some(Rc::new(Keys { env, who, kept, volume, cost, turn, closed })))
     };
     let discards = given.switch(&DISCARDS);
     let cipher = {

@@ -175,12 +175,21 @@ impl Inner {
     /// What the last member in sync says if nobody is left who could remember it.
     pub async fn remember(&self) -> Result<()> {
         let Some(writer) = &self.writer else { return Ok(()) };
-        while !writer.is_durable(&self.members) {
+        self.write_until(writer, || writer.is_durable(&self.members)).await
+    }
+
+    /// Writes states until one is durable that `is_known` accepts. A caller that waits for its turn finds its own changes in
+    /// the state that is written meanwhile.
+    async fn write_until(
+        &self,
+        writer: &SuperblockWriter,
+        is_known: impl Fn() -> bool,
+    ) -> Result<()> {
+        while !is_known() {
             let _turn = writer.turn.lock().await;
-            if writer.is_durable(&self.members) {
-                break;
+            if !is_known() {
+                self.write_state(writer).await?;
             }
-            self.write_state(writer).await?;
         }
         Ok(())
     }
@@ -284,15 +293,7 @@ impl Inner {
             self.remember_soon();
             return Ok(());
         }
-        while !is_known() {
-            // Whoever waits for the turn meanwhile finds its own regions in the state that is written.
-            let _turn = writer.turn.lock().await;
-            if is_known() {
-                break;
-            }
-            self.write_state(writer).await?;
-        }
-        Ok(())
+        self.write_until(writer, is_known).await
     }
 
     /// From now on there may be writes to a range; who takes none misses them.

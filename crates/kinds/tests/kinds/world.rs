@@ -15,10 +15,10 @@ use block::env::{
     StorageNow, Ticket, Tickets, TimerId,
 };
 use block::{
-    Buf, BufPool, ByteRange, Env, Error, ErrorKind, Extent, Lower, Mono, Op, Report, Request,
-    Result, Waiter,
+    Buf, BufPool, ByteRange, Done, Env, Error, ErrorKind, Extent, Lower, Mono, OneShot, Op, Report,
+    Result,
 };
-use engine::{Engine, NodeId, Sink};
+use engine::{Engine, NodeId};
 use graph::Graph;
 use graph::spec::Spec;
 
@@ -323,32 +323,16 @@ pub struct Running {
     env: Env,
 }
 
-#[derive(Default)]
-struct Answer {
-    done: RefCell<Option<(Op, Result<()>)>>,
-    waiter: Waiter,
-}
-
-impl Sink for Answer {
-    fn done(&self, _: u64, request: Request, result: Result<()>) {
-        *self.done.borrow_mut() = Some((request.op, result));
-        self.waiter.wake();
-    }
-}
-
 impl Running {
-    /// Sends a request to the top. It runs whether or not somebody waits.
+    /// Sends a request to the top. It runs whether or not its answer is awaited.
     pub fn send(&self, op: Op) -> impl Future<Output = (Op, Result<()>)> + use<> {
-        let answer = Rc::new(Answer::default());
+        let answer = Rc::new(OneShot::<Done>::default());
         let sent = self.graph.engine().submit(self.node, op, answer.clone(), 0);
         assert!(sent.is_ok(), "there are enough slots");
-        std::future::poll_fn(move |cx| match answer.done.borrow_mut().take() {
-            Some(done) => Poll::Ready(done),
-            None => {
-                answer.waiter.wake_later(cx);
-                Poll::Pending
-            }
-        })
+        async move {
+            let Done { op, result } = answer.wait().await;
+            (op, result)
+        }
     }
 
     /// The top as a device above it would see it.
