@@ -45,8 +45,8 @@ pub use types::{
     Applied, ApplyRequest, AttachRequest, Attached, ChangeLine, Checked, CheckedDevice,
     CheckedDisk, CommandRequest, Counts, DetachRequest, DeviceStatus, DiskChange, DiskRequest,
     EventLine, ExportView, Finding, ForgottenDisk, GraphView, History, Job, JobRequest, Means,
-    MemberRequest, NodeView, PastSpec, Place, Power, Problem, ResizeRequest, ScrubRequest, Soundness, SpecText, Status, Top, TopRow,
-    UndoRequest,
+    MemberRequest, NodeView, PastSpec, Place, Power, Problem, ResizeRequest, ScrubRequest,
+    Soundness, SpecText, Status, Top, TopRow, UndoRequest,
 };
 
 /// What takes time, on the core of whoever is asked.

@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write as _};
 
-use crate::{DaemonView, GraphView, Health, Phase, Room, Status, Top};
+use crate::{DaemonView, GraphView, Health, MemberState, Phase, Room, Status, Top};
 
 /// What the text is, for whoever asks by HTTP.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";

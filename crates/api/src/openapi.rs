@@ -175,7 +175,7 @@ fn examples() -> Vec<(&'static str, Value)> {
         members: vec![member.clone()],
         counters: BTreeMap::from([(text(), 1)]),
         next: Some(text()),
-        scrub: Some(scrub.clone()),
+        scrub: Some(scrub),
         room: Some(room),
     };
     let job = Job {

@@ -495,15 +495,18 @@ impl Graph {
     /// its own.
     pub fn tops(&self) -> impl Iterator<Item = (&str, &Member)> {
         let below: BTreeSet<_> = self.nodes.iter().flat_map(|device| &device.lowers).collect();
-        let is_top = move |(index, device): (usize, _)| (!below.contains(&index)).then_some((index, device));
-        self.nodes.iter().enumerate().filter_map(is_top).filter_map(|(index, device): (usize, &Member)| {
-            let export = self.exports.iter().find(|export| export.member == index);
-            match export {
-                Some(export) => Some((export.name.as_str(), device)),
-                None if device.lowers.is_empty() => None,
-                None => Some((device.name.as_str(), device)),
-            }
-        })
+        let is_top =
+            move |(index, device): (usize, _)| (!below.contains(&index)).then_some((index, device));
+        self.nodes.iter().enumerate().filter_map(is_top).filter_map(
+            |(index, device): (usize, &Member)| {
+                let export = self.exports.iter().find(|export| export.member == index);
+                match export {
+                    Some(export) => Some((export.name.as_str(), device)),
+                    None if device.lowers.is_empty() => None,
+                    None => Some((device.name.as_str(), device)),
+                }
+            },
+        )
     }
 
     /// The member of that name.

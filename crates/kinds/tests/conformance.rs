@@ -154,7 +154,9 @@ fn roomy(subject: Subject) -> Subject {
 /// Moves bytes, which begins on disks as they are. A move that is done stays done.
 fn moving(subject: Subject) -> Subject {
     subject.adopting().promising(|before, after| match (&before.jobs[..], &after.jobs[..]) {
-        ([was], [is]) if was.state == JobState::Done && is.progress.done_bytes < is.progress.all_bytes => {
+        ([was], [is])
+            if was.state == JobState::Done && is.progress.done_bytes < is.progress.all_bytes =>
+        {
             Err(format!("a move that was done is at {:?}", is.progress))
         }
         _ => Ok(()),

@@ -12,7 +12,7 @@ use block::control::Nothing;
 use block::control::copies::{Action, Scrub};
 use block::control::member::{Fail, Name};
 use block::env::{Address, LocalFuture};
-use block::{ByteRange, ErrorKind, Op, Reason, StateStore, all};
+use block::{ByteRange, ErrorKind, MemberState, Op, Reason, StateStore, all};
 use common::{DATA_BYTES, LIMIT, NS_MAX, PIECE, Rig, moments, opening, piece, text};
 use export::nbd::{Export, Limits, Server};
 use graph::labels::Opening;
@@ -392,7 +392,11 @@ fn a_disk_that_cannot_be_told_of_an_undoing_is_out() {
     let now = live.now();
     let report = now.graph.report(now.graph.member("m").unwrap());
     let states: Vec<_> = report.members.iter().map(|member| member.state).collect();
-    assert_eq!(states, [MemberState::InSync, MemberState::InSync, MemberState::Failed], "{report:?}");
+    assert_eq!(
+        states,
+        [MemberState::InSync, MemberState::InSync, MemberState::Failed],
+        "{report:?}"
+    );
 }
 
 /// A disk that is opened otherwise has one label, whoever writes it: what was told there since it was looked at, and by

@@ -75,7 +75,8 @@ impl Work for Counted {
     }
 
     fn progress(&self) -> (String, Progress) {
-        let progress = Progress { done: self.done.get(), all: self.all, of: self.all };
+        let progress =
+            Progress { done_bytes: self.done.get(), all_bytes: self.all, of_bytes: self.all };
         ("of steps".to_owned(), progress)
     }
 }

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use api::{
     Applied, ApplyRequest, AttachRequest, Attached, Checked, CommandRequest, Counts, DetachRequest,
     DeviceStatus, DiskRequest, EventLine, GraphView, Health, History, Job, JobRequest, Later, Live,
-    MemberRequest, Place, Power, Problem, ResizeRequest,
-    ScrubRequest, SpecText, Status, Top, TopRow, UndoRequest,
+    MemberRequest, Place, Power, Problem, ResizeRequest, ScrubRequest, SpecText, Status, Top,
+    TopRow, UndoRequest,
 };
 use block::control::copies::{Action, Scrub};
 use block::control::member::{Fail, Name, Resync, Stale};

@@ -6,8 +6,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use api::{
-    Client, DeviceStatus, DiskChange, DiskRequest, MemberRequest, Member, ResizeRequest,
-    ScrubRequest,
+    Client, DeviceStatus, DiskChange, DiskRequest, Member, MemberRequest, MemberState,
+    ResizeRequest, ScrubRequest,
 };
 use block::units::parse_size;
 use clap::{Args, Subcommand};

@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use api::{Attached, DeviceStatus, Health, KeptGraph, Member, MemberState, Phase, Progress, Room, Status};
+use api::{
+    Attached, DeviceStatus, Health, KeptGraph, Member, MemberState, Phase, Progress, Room, Status,
+};
 use block::units::{format_duration, format_size};
 use clap::Args;
 

@@ -290,7 +290,8 @@ impl RunningGraph {
             self.engine.drained().await;
         }
         let now = self.now();
-        let writable = now.graph.tops().filter(|(_, device)| !self.engine.info(device.node).read_only);
+        let writable =
+            now.graph.tops().filter(|(_, device)| !self.engine.info(device.node).read_only);
         let begun: Vec<_> = writable
             .map(|(name, device)| (name, self.engine.lower(device.node).start(Op::Flush)))
             .collect();

@@ -13,13 +13,11 @@ use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{
     Below, Buf, ByteRange, Child, Copies, Deadline, Device, Done, Env, Error, ErrorKind, Event,
-    Fan, FlushFault, Guard, Handover, Health, Info, Locked, Lower, Mode, Needs, Op, RangeLock,
-    Report, Request, Result, TaskGroup, Throttle, What,
+    Fan, FlushFault, Guard, Handover, Health, Info, Locked, Lower, MemberState as State, Mode,
+    Needs, Op, RangeLock, Report, Request, Result, TaskGroup, Throttle, What,
 };
 
 use super::MEMBERS_MAX;
-use block::MemberState as State;
-
 use super::member::Member;
 use super::regions::{Bitmap, Regions};
 use super::scrub::Scrubbing;

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::{Env, Error, Lower, Member as MemberReport, Mono, Progress};
+use block::{Env, Error, Lower, Member as MemberReport, MemberState as State, Mono, Progress};
 
 use super::regions::Bitmap;
 
@@ -116,7 +116,8 @@ impl Member {
 
     /// So many bytes have been copied.
     pub fn copied(&self, done: u64) {
-        self.progress.set(self.progress.get().map(|progress| Progress { done_bytes: done, ..progress }));
+        self.progress
+            .set(self.progress.get().map(|progress| Progress { done_bytes: done, ..progress }));
     }
 
     /// How long one more read would take here, by its queue and its speed.

@@ -27,14 +27,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::LocalFuture;
-use block::{Env, Error, ErrorKind, Found, Info, Lower, Result, StateStore};
+use block::{Env, Error, ErrorKind, Found, Info, Lower, MemberState as State, Result, StateStore};
 use kind::{
     AnyDevice, Bytes, Capabilities, DeviceConfig, Effect, Fault, Kind, LowerConfig, Lowers, Maker,
     OptionSpec, Plan, Scope, ValueType,
 };
 
 use device::{Making, Mirror};
-use block::MemberState as State;
 use opening::{Decision, Members};
 use record::MemberState;
 use regions::{Bitmap, REGION_BYTES_MAX, REGION_BYTES_MIN, Regions};

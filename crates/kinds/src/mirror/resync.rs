@@ -4,13 +4,11 @@ use std::rc::{Rc, Weak};
 
 use block::seeded::{self, Bug};
 use block::{
-    Buf, ByteRange, Child, Copies, Error, ErrorKind, Info, Locked, Mode, Op, Progress, Result,
-    STEP_BYTES_MAX, What,
+    Buf, ByteRange, Child, Copies, Error, ErrorKind, Info, Locked, MemberState as State, Mode, Op,
+    Progress, Result, STEP_BYTES_MAX, What,
 };
 
 use super::device::Inner;
-use block::MemberState as State;
-
 use super::member::Member;
 use super::regions::Bitmap;
 use super::superblock_writer::SuperblockWriter;

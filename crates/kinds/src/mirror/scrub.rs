@@ -5,13 +5,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::{
-    BUF_ALIGN, Buf, ByteRange, Copies, Error, ErrorKind, Locked, Mode, Op, Progress, Result, Scrub,
-    What,
+    BUF_ALIGN, Buf, ByteRange, Copies, Error, ErrorKind, Locked, MemberState as State, Mode, Op,
+    Progress, Result, Scrub, What,
 };
 
 use super::device::Inner;
-use block::MemberState as State;
-
 use super::member::Member;
 
 /// If a scrub is due and cannot begin, it is tried again after so long.

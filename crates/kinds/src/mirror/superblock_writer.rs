@@ -9,12 +9,10 @@ use std::time::Duration;
 
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
-use block::{ByteRange, Error, Mutex, Result, StateStore, What};
+use block::{ByteRange, Error, MemberState as State, Mutex, Result, StateStore, What};
 
 use super::device::Inner;
 use super::intent::Intent;
-use block::MemberState as State;
-
 use super::member::Member;
 use super::opening::Decision;
 use super::record::{Generation, Known, MemberState, Record};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use block::control::Verb;
 use block::control::copies::{Action, Scrub};
 use block::control::member::{Fail, Name, Resync, Stale};
-use block::{ByteRange, Extent, Op, State};
+use block::{ByteRange, Extent, MemberState, Op, State};
 use kind::Value;
 use sim::draw::Stream;
 use sim::{Assembly, Client, CutPolicy, DiskConfig, Faults, PartId, Profile, SimDisk, SimWorld};
@@ -392,7 +392,7 @@ fn a_scrub_comes_when_it_is_due_and_goes_on_after_a_stop() {
     assert_eq!(scrub(&pair).ended_unix_s, Some(first));
     pair.pass(Duration::from_secs(120));
     let second = scrub(&pair).ended_unix_s.unwrap();
-    assert!(second >= first + month);
+    assert!(second >= first + month.as_secs());
     pair.scrub();
     while scrub(&pair).progress.is_some_and(|progress| progress.done_bytes < 40 * MIB) {
         pair.pass(Duration::from_micros(100));
@@ -572,7 +572,10 @@ fn resync_waits_for_late_write_of_resync_before_it() {
     pair.pass(Duration::from_millis(80));
     pair.write(0, 7);
     pair.pass(Duration::from_secs(10));
-    assert!(pair.is_alike() || pair.second().state != MemberState::InSync, "the late write is on top");
+    assert!(
+        pair.is_alike() || pair.second().state != MemberState::InSync,
+        "the late write is on top"
+    );
     assert_eq!(pair.second().state, MemberState::Failed);
     pair.resync();
     pair.until(|second| second.state == MemberState::InSync);

@@ -3,8 +3,9 @@ use std::rc::Rc;
 
 use block::env::LocalFuture;
 use block::{Device, Env, Error, ErrorKind, Handover, Info, Lower, Mutex, Needs, Op, Report};
-use block::{Request, Result, StateStore, StoredState};
-use kind::{AnyDevice, Bytes, Capabilities, DeviceConfig, Fault, Kind, Lowers, Maker, Plan, Summary};
+use block::{Request, Result, StateStore};
+use kind::{AnyDevice, Bytes, Capabilities, DeviceConfig, Fault, Kind, LowerConfig, Lowers};
+use kind::{Maker, Plan, Summary};
 
 /// `count`: counts the writes to it, over restarts.
 pub const KIND: Kind = Kind {
@@ -37,25 +38,16 @@ struct Count {
 }
 
 fn plan(given: &DeviceConfig) -> Plan<Info> {
-    if given.lowers[0].labelled {
-        return Ok(given.lowers[0].info.clone());
-    }
-    Err(vec![Fault::new("on", "the count is kept in labels; put label = true on the disks below")])
+    let LowerConfig { info, labelled, .. } = &given.lowers[0];
+    let fault = Fault::new("on", "the count is kept in labels; put label = true on the disks");
+    if *labelled { Ok(info.clone()) } else { Err(vec![fault]) }
 }
 
 fn decode(bytes: &[u8]) -> std::result::Result<u64, String> {
     bytes.try_into().map(u64::from_le_bytes).map_err(|_| format!("{} bytes, not 8", bytes.len()))
 }
 
-/// Disks that are in use and have no count are refused: they may belong to another device.
-fn begin(fresh: bool, state: Option<&StoredState>) -> Result<u64> {
-    match state {
-        Some(state) => decode(&state.bytes).map_err(|why| Error::new(ErrorKind::Corrupt, why)),
-        None if fresh => Ok(0),
-        None => Err(Error::new(ErrorKind::NotFound, "the disks are in use, and have no count")),
-    }
-}
-
+/// Begins with the number in the labels. Disks that are in use and have none may belong to another device.
 fn make(
     _: &DeviceConfig,
     _: &Env,
@@ -63,23 +55,29 @@ fn make(
     state: Rc<dyn StateStore>,
 ) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
     Box::pin(async move {
-        let found = state.found(0);
-        let writes = Cell::new(begin(found.fresh, found.state.as_ref())?);
-        let (reserved, lower, turn) = (writes.clone(), lowers.remove(0), Mutex::new());
+        let begun = match &state.found(0).state {
+            Some(found) => {
+                decode(&found.bytes).map_err(|why| Error::new(ErrorKind::Corrupt, why))?
+            }
+            None if state.found(0).fresh => 0,
+            None => return Err(Error::new(ErrorKind::NotFound, "the disks have no count")),
+        };
+        keep(&state, begun + STEP).await?;
+        let (writes, reserved) = (Cell::new(begun), Cell::new(begun + STEP));
+        let (lower, turn) = (lowers.remove(0), Mutex::new());
         Ok(Rc::new(Count { lower, state, writes, reserved, turn }) as Rc<dyn AnyDevice>)
     })
 }
 
 impl Count {
-    /// Returns once the labels have a number that is not below that of one more write.
+    /// Counts one more write, once the labels have a number that is not below it.
     async fn count(&self) -> Result<()> {
-        self.writes.set(self.writes.get() + 1);
-        while self.writes.get() > self.reserved.get() {
+        while self.writes.get() == self.reserved.get() {
             let _turn = self.turn.lock().await;
-            let next = self.writes.get() + STEP;
-            keep(&self.state, next).await?;
-            self.reserved.set(next);
+            keep(&self.state, self.reserved.get() + STEP).await?;
+            self.reserved.set(self.reserved.get() + STEP);
         }
+        self.writes.set(self.writes.get() + 1);
         Ok(())
     }
 }

@@ -2,7 +2,7 @@ use std::rc::Rc;
 
 use block::control::Resolved;
 use block::{Buf, ByteRange, Device, Env, Info, Lower, Needs, Op, Request, Result};
-use kind::{AnyDevice, Bytes, Capabilities, DeviceConfig, Kind, Lowers, Maker, Plan, Registry};
+use kind::{AnyDevice, Bytes, Capabilities, DeviceConfig, Kind, Lowers, Maker, Plan};
 
 /// `reverse`: every 512 bytes back to front. Of no use but to show a device that changes bytes.
 pub const KIND: Kind = Kind {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::control::member::{Fail, Name, Resync, Stale};
-use block::{ByteRange, Op, Report};
+use block::{ByteRange, MemberState, Op, Report};
 use sim::draw::Stream;
 use sim::{Assembly, Client, Count, Faults, PartId, SimDisk, SimWorld};
 
@@ -175,7 +175,12 @@ impl Mirrors {
     /// Whether a member is being copied.
     pub fn is_copying(&self, graph: &Assembly) -> Result<bool, Wrong> {
         for mirror in self.all.iter() {
-            if graph.report(mirror.part).members.iter().any(|member| member.state == MemberState::Copying) {
+            if graph
+                .report(mirror.part)
+                .members
+                .iter()
+                .any(|member| member.state == MemberState::Copying)
+            {
                 return Ok(true);
             }
         }
@@ -220,7 +225,7 @@ impl Mirrors {
     fn check_errors(&self, mirror: &Mirror, n: usize, told: &block::Member) -> Result<(), Wrong> {
         let member = &mirror.members[n];
         let only_reads = member.is_disk
-            && told.since.is_none()
+            && told.since_unix_s.is_none()
             && self.world.env().now().0 < READ_ERRORS_WITHIN
             && told.errors >= READ_ERRORS_MAX;
         if only_reads {

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use block::MemberState;
 use block::control::copies::{Action, Scrub};
 use block::control::member::{Fail, Name, Resync, Stale};
 use sim::{Count, answered};
@@ -14,7 +15,8 @@ impl Trial {
     /// Counts the copies that begin with a start.
     pub(super) fn note_copies(&self) -> Result<(), Failure> {
         for member in self.report().members {
-            let Some(progress) = member.progress.filter(|_| member.state == MemberState::Copying) else {
+            let Some(progress) = member.progress.filter(|_| member.state == MemberState::Copying)
+            else {
                 continue;
             };
             let part = if progress.all_bytes < self.shape.data_bytes() {

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use block::control::Verb;
 use block::control::member::{Resync, Stale};
-use block::{ByteRange, ErrorKind, Reason, Report as DeviceReport};
+use block::{ByteRange, ErrorKind, MemberState, Reason, Report as DeviceReport};
 use graph::labels::Opening;
 use graph::live::Current;
 use sim::draw::Stream;
