@@ -422,7 +422,7 @@ fn what_a_label_is_told_meanwhile_stays() {
     };
     let changed = rig.world.block_on(changing).unwrap();
     changed.unwrap_or_else(|unchanged| panic!("{unchanged:?}"));
-    let states = |live: &RunningGraph| -> Vec<&'static str> {
+    let states = |live: &RunningGraph| -> Vec<MemberState> {
         let now = live.now();
         let report = now.graph.report(now.graph.member("m").unwrap());
         report.members.iter().map(|member| member.state).collect()
