@@ -11,7 +11,7 @@ use std::path::Path;
 
 use block::{Env, Error, Reason};
 use engine::Engine;
-use graph::labels::{DiskFacts, Facts, Finding, Opening, Survey, compare_verdicts, diagnose};
+use graph::labels::{DiskFacts, Facts, Finding, Opening, Survey, diagnose};
 use graph::spec::{Planned, Spec};
 use meta::Machine;
 use sets::{BESIDE, FEW, STATES, State};
@@ -66,7 +66,6 @@ struct Judge {
 
 impl Judge {
     fn new() -> Self {
-        compare_verdicts();
         let world = SimWorld::new(1);
         let env = world.env();
         let engine = Engine::new(env.pool());

@@ -10,17 +10,18 @@ mod identity;
 mod service;
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use block::seeded::{self, Bug};
 use block::{Error, Reason};
-use meta::{Inspection, Label, Seen, Sought, Wrong};
+use meta::{Inspection, Label, Seen, Sought, Uuid, Wrong};
 
 use super::Opening;
 use crate::spec::Planned;
 
 pub use identity::Binding;
 pub(super) use identity::{Bound, identify};
-pub(super) use service::{BoundDisks, objections_of, serve};
+pub(super) use service::{BoundDisks, objections_of, serve, truncated};
 
 /// Everything that a diagnosis is made of.
 pub struct Facts<'f> {
@@ -212,11 +213,27 @@ pub fn split_brain<'l>(
     })
 }
 
+/// The disks that are older than others: these were told of a round of which all were told, and that they know
+/// nothing of.
+pub fn older<'l>(labels: impl Iterator<Item = &'l Label> + Clone) -> BTreeSet<Uuid> {
+    let complete = labels.clone().map(|label| label.acked_broadcast).max().unwrap_or(0);
+    let complete = if seeded::on(Bug::OlderServes) { 0 } else { complete };
+    let complete = complete.saturating_sub(u64::from(seeded::on(Bug::OlderByOneServes)));
+    labels.filter(|label| label.broadcast < complete).map(|label| label.disk).collect()
+}
+
 impl DiskFacts {
     /// Returns its label, if that can be read.
     pub fn label(&self) -> Option<&Label> {
-        match &self.sight {
-            Sight::Label(label, _) => Some(label),
+        self.sight.label()
+    }
+}
+
+impl Sight {
+    /// Returns the label, if there is one that can be read.
+    pub fn label(&self) -> Option<&Label> {
+        match self {
+            Self::Label(label, _) => Some(label),
             _ => None,
         }
     }
@@ -244,3 +261,6 @@ impl From<Seen> for Sight {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use meta::Machine;
+
 use super::*;
 
 const GRAPH: Uuid = Uuid([9; 16]);
@@ -40,9 +42,17 @@ fn label(n: u8, provisioning: bool, epoch: u64, disks: &[u8]) -> Sight {
     Sight::Label(label, 0)
 }
 
-fn seen(sights: Vec<Sight>) -> Result<BTreeMap<String, Bound>, Vec<Reason>> {
-    let sighting = |(n, sight)| Sighting { name: format!("d{n}"), place: format!("/{n}"), sight };
-    let sightings: Vec<_> = sights.into_iter().enumerate().map(sighting).collect();
+fn seen(sights: Vec<Sight>) -> Result<BTreeMap<String, Bound>, Vec<Case>> {
+    let facts = |(n, sight)| DiskFacts {
+        name: format!("d{n}"),
+        place: format!("/{n}"),
+        sight,
+        size: 4 << 20,
+        block_size: 512,
+        read_only: false,
+        lost: None,
+    };
+    let facts: Vec<_> = sights.into_iter().enumerate().map(facts).collect();
     let opening = Opening {
         machine: Machine::new("here", [1; 16]),
         degraded: false,
@@ -52,9 +62,11 @@ fn seen(sights: Vec<Sight>) -> Result<BTreeMap<String, Bound>, Vec<Reason>> {
         take: false,
         changes: false,
     };
-    let bound = bind("g", &sightings, &opening);
-    let whys = |refusals: Vec<Error>| refusals.iter().filter_map(Error::reason).collect();
-    bound.map(|binding| binding.disks).map_err(whys)
+    let (binding, findings) = identify("g", &facts, &opening);
+    match findings.is_empty() {
+        true => Ok(binding.disks),
+        false => Err(findings.iter().map(|finding| finding.case).collect()),
+    }
 }
 
 fn disks(bounds: Vec<Bound>) -> BTreeMap<String, Bound> {
@@ -87,12 +99,12 @@ fn under_the_path_of_another_one_it_is_still_itself() {
 #[test]
 fn one_that_another_start_began_with_does_not_stand_for_it() {
     let found = seen(vec![label(0, false, 2, &[0, 1]), label(7, true, 2, &[0, 7])]);
-    assert_eq!(found, Err(vec![Reason::LabelMissing]));
+    assert_eq!(found, Err(vec![Case::Replaced]));
 }
 
 #[test]
 fn two_that_are_being_made_with_one_label_are_told() {
     let all = &[0, 1, 2];
     let found = seen(vec![label(0, false, 2, all), label(1, true, 2, all), label(1, true, 2, all)]);
-    assert!(found.unwrap_err().contains(&Reason::LabelDuplicate));
+    assert!(found.unwrap_err().contains(&Case::Duplicate));
 }
