@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use api::{Applied, ApplyRequest, ChangeLine, ResizeRequest};
-use graph::labels::{Opening, Survey, refuse_labelled};
+use doctor::{Opening, Survey, refuse_labelled};
 use graph::live::{ChangeGuard, Changes, Unchanged};
 use graph::spec::{Planned, Spec};
 
@@ -188,10 +188,11 @@ impl Serving {
         }
         // What is missing now was missing before: somebody has said that this is right.
         let Anew { wipe, replaced, grow } = anew;
+        let doctor = labels::doctor(&self.env);
         let opening =
-            Opening { wipe, replaced, grow, degraded: true, changes: true, ..labels::opening() };
+            Opening { wipe, replaced, grow, degraded: true, changes: true, ..doctor.opening() };
         let running = now.labels.as_ref();
-        let look = labels::survey(spec, &self.env, &self.engine, opening, dry_run, running);
+        let look = doctor.survey(spec, &self.engine, opening, dry_run, running);
         let survey = look.await;
         if let Some(refusals) = survey.as_ref().map(Survey::refusals).filter(|all| !all.is_empty())
         {

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use block::Mono;
 use clap::Parser;
+use doctor::{Opening, Survey};
 use engine::Engine;
-use graph::labels::{Opening, Survey};
 use graph::spec::{Local, Spec};
 use runtime::{Config, Core};
 use supervisor::{LASTING, NotifyMessage, RENEWED, Record, Source as Kept, WorkerLock};
@@ -261,11 +261,12 @@ enum Prospect {
 /// What would become of a spec; nothing is changed.
 async fn look(core: &Core, spec: &Spec, options: &ServeOptions, wipe: &[String]) -> Prospect {
     let env = core.env();
+    let doctor = labels::doctor(&env);
     let engine = Engine::new(env.pool());
     env.spawn("engine", engine.clone().drive());
     let (degraded, take, wipe) = (options.degraded, options.take, wipe.to_vec());
-    let opening = Opening { degraded, take, wipe, ..labels::opening() };
-    let survey = labels::survey(spec, &env, &engine, opening, true, None).await;
+    let opening = Opening { degraded, take, wipe, ..doctor.opening() };
+    let survey = doctor.survey(spec, &engine, opening, true, None).await;
     if survey.as_ref().is_some_and(|survey| !survey.refusals().is_empty()) {
         return Prospect::Refused;
     }

@@ -69,7 +69,8 @@ fn look(spec: &Spec, form: Form) -> Result {
     let env = core.env();
     let engine = Engine::new(env.pool());
     env.spawn("engine", engine.clone().drive());
-    let survey = labels::survey(spec, &env, &engine, labels::opening(), true, None);
+    let doctor = labels::doctor(&env);
+    let survey = doctor.survey(spec, &engine, doctor.opening(), true, None);
     let Some(survey) = core.block_on(survey) else { return Ok(Exit::Ok) };
     if form == Form::Text {
         out::print(&labels::glimpses(&survey))?;

@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 
 use block::units::format_exact;
+use block::{Error, ErrorKind, Result};
 use graph::labels::{Remembered, forget_copies, older};
 use graph::spec::Planned;
 use kind::Maker;
@@ -19,7 +20,6 @@ use meta::{Area, Inspection, Label, Machine, Sought, Wrong};
 use serde::Serialize;
 
 use crate::check::{Named, Seen, apart, nowhere_else};
-use crate::exit::{Exit, Failure, Result};
 
 /// A graph without the label of one of its disks.
 pub struct Graph<'g> {
@@ -74,17 +74,19 @@ enum How {
 pub struct Relabel {
     /// In which copies a label is that goes on as this one, if the disk has one.
     #[serde(skip)]
-    pub over: Option<usize>,
-    graph: String,
-    name: String,
+    pub(crate) over: Option<usize>,
+    /// Name of its graph.
+    pub graph: String,
+    /// Name of the disk.
+    pub name: String,
     /// Where the disk is.
     pub place: String,
     #[serde(skip)]
     how: How,
     /// What is known of it, in words.
-    words: String,
+    pub words: String,
     #[serde(skip)]
-    pub label: Label,
+    pub(crate) label: Label,
 }
 
 impl Relabel {
@@ -178,7 +180,7 @@ impl Graph<'_> {
             let graph = &self.newest.graph_name;
             let end = there.inspection.lost_end().unwrap_or("end");
             let why = format!("the {end} of {place} is not what was written there, and {why}");
-            return Err(Failure::new(Exit::Degraded, why).next(format!("bring back the disk as it was, or a backup of it; if its bytes are known to \
+            return Err(Error::new(ErrorKind::Degraded, why).next(format!("bring back the disk as it was, or a backup of it; if its bytes are known to \
                          be whole: cairn repair {graph} --trust {name}; if those of another member of \
                          a mirror are: cairn import {graph} --trust MEMBER")));
         }
@@ -209,7 +211,7 @@ impl Graph<'_> {
             Ok(Some((found, number))) if found.disk == label.disk => *number,
             _ => {
                 let why = format!("{place} is not {name} of {}", label.graph_name);
-                return Err(Failure::new(Exit::Usage, why).next("name its place"));
+                return Err(Error::new(ErrorKind::Invalid, why).next("name its place"));
             }
         };
         let words = self.whose_bytes_count(said)?;
@@ -233,18 +235,18 @@ impl Graph<'_> {
             let names: Vec<_> = named.keys().map(String::as_str).collect();
             let (graph, names) = (&newest.graph_name, names.join(", "));
             let why = format!("{graph} has no labelled disk {name:?}; it has {names}");
-            return Err(Failure::new(Exit::NotFound, why));
+            return Err(Error::new(ErrorKind::NotFound, why));
         };
         match seen.iter().find(|seen| seen.label.disk == known.disk) {
             None => Ok(*known),
             Some(Seen { place, .. }) => {
                 let graph = &newest.graph_name;
                 let why = format!("{name} of {graph} has its label, on {place}");
-                let failure = Failure::new(Exit::Usage, why);
+                let error = Error::new(ErrorKind::Invalid, why);
                 if !said.trusted {
-                    return Err(failure);
+                    return Err(error);
                 }
-                Err(failure.next(format!(
+                Err(error.next(format!(
                     "if a mirror is to take its bytes for those that count: cairn import {graph} \
                          --trust {name}"
                 )))
@@ -260,7 +262,7 @@ impl Graph<'_> {
                 "{} and {} were opened apart, and each says something else of the graph since",
                 newest.disk_name, other.disk_name
             );
-            return Err(Failure::new(Exit::Degraded, why).next("leave one of them away"));
+            return Err(Error::new(ErrorKind::Degraded, why).next("leave one of them away"));
         }
         let is_away = |(name, known): &(&String, &Remembered)| {
             seen.iter().all(|seen| seen.label.disk != known.disk)
@@ -271,7 +273,7 @@ impl Graph<'_> {
                 "{away} of {} is not here either, and may know more than those that are",
                 newest.graph_name
             );
-            return Err(Failure::new(Exit::Degraded, why).next(format!(
+            return Err(Error::new(ErrorKind::Degraded, why).next(format!(
                 "bring it back; or say where it is, if it has lost its label too: --disk \
                          {away}=PATH"
             )));
@@ -280,13 +282,13 @@ impl Graph<'_> {
         if bits != 0 {
             let why =
                 format!("the labels have features that this version must not write: {bits:#x}");
-            return Err(Failure::new(Exit::Unsupported, why).next("use a newer version"));
+            return Err(Error::new(ErrorKind::Unsupported, why).next("use a newer version"));
         }
         let holders = seen.iter().filter_map(|seen| seen.label.holder.as_ref());
         let other = holders.into_iter().find(|holder| holder.id != here.id);
         if let Some(other) = other.filter(|_| !self.take) {
             let why = format!("{} is open on the machine {other}", newest.graph_name);
-            return Err(Failure::new(Exit::InUse, why).next(
+            return Err(Error::new(ErrorKind::InUse, why).next(
                 "stop it there, and repair it there; if that machine is gone for good, --take",
             ));
         }
@@ -308,7 +310,7 @@ impl Graph<'_> {
             "what {0} ({1}) kept was in the label of {name} alone, and {0} does not open without",
             node.name, node.kind.name
         );
-        Err(Failure::new(Exit::Damaged, why).next(format!(
+        Err(Error::new(ErrorKind::Corrupt, why).next(format!(
             "if {name} is copied from others, take it in anew: cairn serve SPEC --wipe {name}"
         )))
     }
@@ -323,7 +325,7 @@ impl Graph<'_> {
                 .to_owned()),
             (true, true) => {
                 let why = format!("{name} is copied from the others");
-                Err(Failure::new(Exit::Usage, why).next(format!("leave --trust {name} away")))
+                Err(Error::new(ErrorKind::Invalid, why).next(format!("leave --trust {name} away")))
             }
             (false, true) => Ok(format!("{only} shows its bytes as they are")),
             (false, false) => {
@@ -331,7 +333,7 @@ impl Graph<'_> {
                     "{only} has bytes that are on {name} alone, and nothing tells whether {place} \
                          has them"
                 );
-                Err(Failure::new(Exit::Degraded, why).next(format!("if it has, --trust {name}")))
+                Err(Error::new(ErrorKind::Degraded, why).next(format!("if it has, --trust {name}")))
             }
         }
     }
@@ -344,26 +346,26 @@ fn is_free(said: &Said<'_>, there: &There) -> Result<()> {
         (Ok(Some((label, _))), _) => {
             let (disk, graph) = (&label.disk_name, &label.graph_name);
             let why = format!("{place} has a label: it is {disk:?} of {graph:?}");
-            Err(Failure::new(Exit::InUse, why).next("name another"))
+            Err(Error::new(ErrorKind::InUse, why).next("name another"))
         }
         (Err(wrong @ (Wrong::Version(_) | Wrong::Features(_))), _) => {
             let why = format!("{place} has {wrong}");
-            Err(Failure::new(Exit::Unsupported, why).next("use a newer version of Cairn"))
+            Err(Error::new(ErrorKind::Unsupported, why).next("use a newer version of Cairn"))
         }
         (Err(Wrong::NoMagic | Wrong::Damaged(_)), _) | (Ok(None), Sought::Blank) => Ok(()),
         (Ok(None), Sought::Unknown) if *by_hand => Ok(()),
         (Ok(None), Sought::Unknown) => {
             let why = format!("{place} has bytes of something unknown where its label was");
             let next = format!("if it is {name} all the same, --disk {name}={place}");
-            Err(Failure::new(Exit::InUse, why).next(next))
+            Err(Error::new(ErrorKind::InUse, why).next(next))
         }
         (Ok(None), Sought::Holds(what)) => {
             let why = format!("{place} HOLDS {what}, so it is {name} no more");
-            Err(Failure::new(Exit::InUse, why).next("name another"))
+            Err(Error::new(ErrorKind::InUse, why).next("name another"))
         }
         (Ok(None), Sought::TooSmall(bytes)) => {
             let why = format!("{place} has {bytes} bytes, too few for a label");
-            Err(Failure::new(Exit::Usage, why).next("name another"))
+            Err(Error::new(ErrorKind::Invalid, why).next("name another"))
         }
     }
 }
@@ -375,12 +377,12 @@ fn is_as_large(said: &Said<'_>, known: Remembered, there: &There) -> Result<()> 
     if has < needs {
         let (has, needs) = (format_exact(has), format_exact(needs));
         let why = format!("{place} has {has}, and {name} had {needs}");
-        return Err(Failure::new(Exit::NoSpace, why).next("find that disk"));
+        return Err(Error::new(ErrorKind::NoSpace, why).next("find that disk"));
     }
     if there.block_size > known.block_size {
         let (has, had) = (there.block_size, known.block_size);
         let why = format!("{place} has blocks of {has} bytes, and {name} had {had}");
-        return Err(Failure::new(Exit::Unsupported, why));
+        return Err(Error::new(ErrorKind::Unsupported, why));
     }
     Ok(())
 }

@@ -3,16 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use api::{Checked, CheckedDevice, CheckedDisk, Finding, Soundness};
-use block::{Env, Error, Info};
-use graph::labels::{Remembered, disks, objections, objections_without_bytes, older};
+use block::{Error, Info};
+use graph::labels::{Case, Remembered, disks, objections, objections_without_bytes, older};
 use graph::spec::{Local, NOWHERE, Planned, PlannedNode, Severity, Spec, Surveyed};
 use kind::{Maker, Summary};
 use meta::{Area, Inspection, Label, Uuid};
 
-use crate::labels::{name_of, open_elsewhere};
-use crate::registry::REGISTRY;
-use crate::vaults;
+use crate::{
+    Checked, CheckedDevice, CheckedDisk, Doctor, Finding, Sort, Soundness, name_of, objects,
+};
 
 /// A disk with a label that can be read, looked at.
 #[derive(Clone, Copy)]
@@ -74,23 +73,30 @@ pub fn apart<'s>(newest: &Label, seen: &[Seen<'s>]) -> Option<&'s Label> {
     others.find(|label| label.epoch == newest.epoch && label.spec != newest.spec)
 }
 
-/// Checks the labels of one graph that does not run for this user, and what its disks hold beside them that is
-/// Cairn's. `held`: those of its disks that nobody else may open now. `None` if all of them are still being made.
-pub async fn check_stopped(env: &Env, seen: &[Seen<'_>], held: &[Held<'_>]) -> Option<Checked> {
-    check(env, seen, held, true).await
+impl Doctor {
+    /// Checks the labels of one graph that does not run for this user, and the object stores on its disks. `held`: disks of
+    /// it that another process has open. `None` if all of them are still being made.
+    pub async fn check_stopped(&self, seen: &[Seen<'_>], held: &[Held<'_>]) -> Option<Checked> {
+        check(self, seen, held, true).await
+    }
+
+    /// Checks the labels of one graph that runs here. `None` if all of its disks are still being made.
+    pub async fn check_running(&self, seen: &[Seen<'_>]) -> Option<Checked> {
+        check(self, seen, &[], false).await
+    }
 }
 
-/// Checks the labels of one graph that runs here. `None` if all of them are still being made.
-pub async fn check_running(env: &Env, seen: &[Seen<'_>]) -> Option<Checked> {
-    check(env, seen, &[], false).await
-}
-
-async fn check(env: &Env, seen: &[Seen<'_>], held: &[Held<'_>], stopped: bool) -> Option<Checked> {
+async fn check(
+    doctor: &Doctor,
+    seen: &[Seen<'_>],
+    held: &[Held<'_>],
+    stopped: bool,
+) -> Option<Checked> {
     let all = seen.iter().map(|seen| seen.label).chain(held.iter().map(|held| held.label));
     let newest = newest_of(all)?;
-    let mut checking = Checking { newest, seen, held, stopped, found: Vec::new() };
+    let mut checking = Checking { doctor, newest, seen, held, stopped, found: Vec::new() };
     let named = checking.named();
-    let planned = checking.plan(env, &named).await;
+    let planned = checking.plan(&named).await;
     checking.disks(&named, planned.as_ref());
     checking.apart();
     checking.missing(planned.as_ref(), &named);
@@ -101,7 +107,8 @@ async fn check(env: &Env, seen: &[Seen<'_>], held: &[Held<'_>], stopped: bool) -
     }
     checking.in_use(&named);
     if let Some(planned) = planned.filter(|_| stopped && held.is_empty()) {
-        checking.found.extend(vaults::check(env, newest, &planned, &places(&named, seen)).await);
+        let places = places(&named, seen);
+        checking.found.extend(objects::check(doctor, newest, &planned, &places).await);
     }
     let soundness = checking.found.iter().map(|finding| finding.soundness).max();
     let disk = |seen: &Seen<'_>| CheckedDisk {
@@ -123,7 +130,7 @@ async fn check(env: &Env, seen: &[Seen<'_>], held: &[Held<'_>], stopped: bool) -
     disks.sort_by(|a, b| a.name.cmp(&b.name));
     Some(Checked {
         graph: newest.graph_name.clone(),
-        uuid: newest.graph.to_string(),
+        uuid: newest.graph,
         change: newest.epoch,
         soundness: soundness.unwrap_or(Soundness::Sound),
         disks,
@@ -181,12 +188,12 @@ pub fn nowhere_else(
 
 /// Stand-ins for the settings that labels do not hold, so that a graph can be planned: empty disks for those without a label,
 /// and paths that lead nowhere.
-pub fn nowhere(newest: &Label) -> Local {
+pub(crate) fn nowhere(doctor: &Doctor, newest: &Label) -> Local {
     let spec = Spec::parse(&newest.spec, &newest.graph_name, &|_| None);
     let disk = |name: &str| (name.to_owned(), ("null".to_owned(), UNKNOWN_BYTES.to_owned()));
     let mut local = Local::default();
     local.disks.extend(spec.unlabelled().into_iter().map(disk));
-    for (device, option, _) in spec.local_options(REGISTRY) {
+    for (device, option, _) in spec.local_options(doctor.registry) {
         if option.required {
             let of = local.options.entry(device.to_owned()).or_default();
             of.insert(option.name.to_owned(), NOWHERE.to_owned());
@@ -200,7 +207,11 @@ pub fn nowhere(newest: &Label) -> Local {
 ///
 /// # Errors
 /// What is wrong with the spec in the label.
-pub async fn plan(env: &Env, newest: &Label, named: &Named) -> Result<Option<Planned>, String> {
+pub(crate) async fn plan(
+    doctor: &Doctor,
+    newest: &Label,
+    named: &Named,
+) -> Result<Option<Planned>, String> {
     let surveyed = |known: &Remembered| Surveyed {
         info: Info::disk(known.data_bytes, known.block_size),
         created: false,
@@ -208,10 +219,10 @@ pub async fn plan(env: &Env, newest: &Label, named: &Named) -> Result<Option<Pla
         words: String::new(),
     };
     let surveyed = named.iter().map(|(name, known)| (name.clone(), surveyed(known))).collect();
-    let local = nowhere(newest);
+    let (local, registry) = (nowhere(doctor, newest), doctor.registry);
     let has_raw = !local.disks.is_empty();
-    let spec = Spec::of_label(&newest.spec, &name_of(newest), &newest.graph_name, REGISTRY, &local);
-    match spec.plan_over(REGISTRY, env, &surveyed).await {
+    let spec = Spec::of_label(&newest.spec, &name_of(newest), &newest.graph_name, registry, &local);
+    match spec.plan_over(registry, &doctor.env, &surveyed).await {
         Ok(planned) => Ok(Some(planned)),
         // How large they are may matter.
         Err(_) if has_raw => Ok(None),
@@ -232,6 +243,7 @@ fn places(named: &Named, seen: &[Seen<'_>]) -> BTreeMap<String, PathBuf> {
 }
 
 struct Checking<'c> {
+    doctor: &'c Doctor,
     newest: &'c Label,
     seen: &'c [Seen<'c>],
     held: &'c [Held<'c>],
@@ -240,16 +252,22 @@ struct Checking<'c> {
 }
 
 impl Checking<'_> {
-    fn find(&mut self, soundness: Soundness, name: &str, words: String, next: &str) {
+    fn find(&mut self, sort: Sort, soundness: Soundness, name: &str, words: String, next: &str) {
         let name = Some(name.to_owned());
-        self.found.push(Finding { soundness, name, words, next: next.to_owned() });
+        self.found.push(Finding { sort, soundness, name, words, next: next.to_owned() });
     }
 
     /// The labelled disks that the newest label names.
     fn named(&mut self) -> Named {
         disks(&self.newest.spec).unwrap_or_else(|error| {
             let graph = self.newest.graph_name.clone();
-            self.find(Soundness::Damaged, &graph, error.to_string(), "");
+            self.find(
+                Sort::Label(Case::Damaged),
+                Soundness::Damaged,
+                &graph,
+                error.to_string(),
+                "",
+            );
             Named::new()
         })
     }
@@ -266,23 +284,38 @@ impl Checking<'_> {
                     "{place} has {has} bytes, and had {had} when it was labelled: what was cut off is lost"
                 );
                 let next = self.after_a_cut(&name, named, planned);
-                self.find(Soundness::Damaged, &name, words, &next);
+                self.find(Sort::Label(Case::Truncated), Soundness::Damaged, &name, words, &next);
             } else if seen.has_lost_its_end() {
-                let area = if inspection.has_lost_its_front() { "front" } else { "back" };
+                let (area, case) = match inspection.has_lost_its_front() {
+                    true => ("front", Case::LostFront),
+                    false => ("back", Case::LostEnd),
+                };
                 let words = format!(
                     "{place}: both copies of its label at the {area} are gone, and data may be"
                 );
                 let (soundness, next) = self.without_its_end(&name, named, planned);
-                self.find(soundness, &name, words, &next);
+                self.find(Sort::Label(case), soundness, &name, words, &next);
             } else {
                 for ill in seen.ills() {
                     let words = format!("{place}: {ill}");
-                    self.find(Soundness::Repairable, &name, words, "cairn repair writes it anew");
+                    self.find(
+                        Sort::DamagedCopy,
+                        Soundness::Repairable,
+                        &name,
+                        words,
+                        "cairn repair writes it anew",
+                    );
                 }
             }
             if let Some(other) = first.insert(label.disk.0, place) {
                 let words = format!("{other} and {place} are both this disk: one is a copy");
-                self.find(Soundness::Damaged, &name, words, "take one of them away");
+                self.find(
+                    Sort::Label(Case::Duplicate),
+                    Soundness::Damaged,
+                    &name,
+                    words,
+                    "take one of them away",
+                );
             }
             self.standing(&name, place, label, named);
         }
@@ -337,18 +370,24 @@ impl Checking<'_> {
                 true => "was to become a disk of this graph, and did not",
                 false => "is a disk of this graph no more",
             };
-            return self.find(Soundness::Sound, name, format!("{place} {is}"), "");
+            return self.find(Sort::Removed, Soundness::Sound, name, format!("{place} {is}"), "");
         }
         let (is, newest) = (label.epoch, self.newest.epoch);
         if is < newest && !self.older_disks().contains(&label.disk) {
             let words = format!("{place} is at change {is}, and the graph at {newest}");
             let next = "its next start tells it what it has missed";
-            self.find(Soundness::Sound, name, words, next);
+            self.find(Sort::Behind, Soundness::Sound, name, words, next);
         }
         if label.unknown_read_only != 0 {
             let bits = label.unknown_read_only;
             let words = format!("{place} has features that this version must not write: {bits:#x}");
-            self.find(Soundness::Sound, name, words, "use a newer version");
+            self.find(
+                Sort::Label(Case::Newer),
+                Soundness::Sound,
+                name,
+                words,
+                "use a newer version",
+            );
         }
     }
 
@@ -361,16 +400,22 @@ impl Checking<'_> {
                 newest.disk_name, label.disk_name
             );
             let next = "leave one of them away, and --degraded";
-            self.find(Soundness::Damaged, &newest.graph_name, words, next);
+            self.find(
+                Sort::Label(Case::SplitBrain),
+                Soundness::Damaged,
+                &newest.graph_name,
+                words,
+                next,
+            );
         }
     }
 
     /// The graph as it would be with all of its disks.
-    async fn plan(&mut self, env: &Env, named: &Named) -> Option<Planned> {
-        plan(env, self.newest, named).await.unwrap_or_else(|why| {
+    async fn plan(&mut self, named: &Named) -> Option<Planned> {
+        plan(self.doctor, self.newest, named).await.unwrap_or_else(|why| {
             let words = format!("the spec in its labels cannot be planned: {why}");
             let next = "use the version that wrote it, or a newer one";
-            self.find(Soundness::Damaged, &self.newest.graph_name, words, next);
+            self.find(Sort::Unplannable, Soundness::Damaged, &self.newest.graph_name, words, next);
             None
         })
     }
@@ -380,13 +425,25 @@ impl Checking<'_> {
         let is_named = |label: &Label| named.values().any(|known| known.disk == label.disk);
         for Held { why, label, .. } in self.held.iter().filter(|held| is_named(held.label)) {
             let next = why.next_step().unwrap_or_default();
-            self.find(Soundness::InUse, &name_in(named, label), why.message().to_owned(), next);
+            self.find(
+                Sort::Held,
+                Soundness::InUse,
+                &name_in(named, label),
+                why.message().to_owned(),
+                next,
+            );
         }
         for Seen { place, label, .. } in self.seen.iter().filter(|seen| is_named(seen.label)) {
-            let Some(other) = open_elsewhere(label) else { continue };
+            let Some(other) = self.doctor.other_holder(label) else { continue };
             let words = format!("{place} is open on the machine {other}");
             let next = "stop it there; if that machine is gone for good, serve it with --take";
-            self.find(Soundness::InUse, &name_in(named, label), words, next);
+            self.find(
+                Sort::Label(Case::HeldByOtherHost),
+                Soundness::InUse,
+                &name_in(named, label),
+                words,
+                next,
+            );
         }
     }
 
@@ -401,19 +458,21 @@ impl Checking<'_> {
         let Some(planned) = planned else { return };
         let lost = planned.lost_without(&missing).join(", ");
         for name in missing {
-            let (soundness, words, next) = match lost.is_empty() {
+            let (case, soundness, words, next) = match lost.is_empty() {
                 true => (
+                    Case::Degraded,
                     Soundness::Repairable,
                     "is not here; all data are on the other disks".to_owned(),
                     "bring it back, or --degraded to go on without",
                 ),
                 false => (
+                    Case::Missing,
                     Soundness::Damaged,
                     format!("is not here, and {lost} cannot be served without"),
                     "bring it back",
                 ),
             };
-            self.find(soundness, name, words, next);
+            self.find(Sort::Label(case), soundness, name, words, next);
         }
     }
 
@@ -434,7 +493,7 @@ impl Checking<'_> {
             match lost.as_deref() {
                 Some("") | None => {
                     let next = "its next start copies what it has missed";
-                    self.find(Soundness::Repairable, name, is, next);
+                    self.find(Sort::Label(Case::Stale), Soundness::Repairable, name, is, next);
                 }
                 Some(lost) => {
                     let words = format!("{is}; {lost} would show bytes of different times");
@@ -442,7 +501,7 @@ impl Checking<'_> {
                         "bring back the disk as it was last; or if its bytes are meant, from a backup: cairn repair \
                          {graph} --disk {name}=PATH --trust {name} --plan"
                     );
-                    self.find(Soundness::Damaged, name, words, &next);
+                    self.find(Sort::Label(Case::Stale), Soundness::Damaged, name, words, &next);
                 }
             }
         }
@@ -464,7 +523,13 @@ impl Checking<'_> {
                     Err(why) => {
                         let words = format!("what it keeps on {place} cannot be used: {why}");
                         let next = "use the version that wrote it, or a newer one";
-                        self.find(Soundness::Damaged, &node.name, words, next);
+                        self.find(
+                            Sort::UnreadableState,
+                            Soundness::Damaged,
+                            &node.name,
+                            words,
+                            next,
+                        );
                     }
                 }
             }
@@ -472,7 +537,7 @@ impl Checking<'_> {
             self.without_a_state(planned, named, node);
             if !lacks.is_empty() {
                 let next = "serve it: that is copied";
-                self.find(Soundness::Repairable, &node.name, lacks, next);
+                self.find(Sort::Resync, Soundness::Repairable, &node.name, lacks, next);
             }
             all.push(CheckedDevice {
                 name: node.name.clone(),
@@ -496,7 +561,13 @@ impl Checking<'_> {
             // What it lacks is not copied by a start that does not come about.
             self.found.retain(|finding| finding.name.as_deref() != Some(device));
             let next = why.next_step().unwrap_or_default();
-            self.find(Soundness::Damaged, device, why.message().to_owned(), next);
+            self.find(
+                Sort::Label(Case::Undecided),
+                Soundness::Damaged,
+                device,
+                why.message().to_owned(),
+                next,
+            );
         }
     }
 
@@ -514,7 +585,7 @@ impl Checking<'_> {
         for Seen { place, label, .. } in self.seen.iter().filter(lacks) {
             let words = format!("{place} has nothing of what {} keeps on the others", node.name);
             let next = "serve it: all of it is copied there";
-            self.find(Soundness::Repairable, &name_in(named, label), words, next);
+            self.find(Sort::NoState, Soundness::Repairable, &name_in(named, label), words, next);
         }
     }
 }

@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use api::{Finding, Soundness};
-use block::{Control, Env, Error, ErrorKind, Health, Report};
+use block::{Control, Error, ErrorKind, Health, Report};
 use engine::Engine;
 use graph::Graph;
 use graph::labels::{Labels, Opening, Survey};
@@ -13,9 +12,8 @@ use graph::spec::{Faults, Planned, Role, Spec};
 use meta::Label;
 
 use crate::check::nowhere;
-use crate::labels::{name_of, opening};
-use crate::registry::REGISTRY;
 use crate::scan::place;
+use crate::{Doctor, Finding, Sort, Soundness, name_of};
 
 /// Of what is wrong with one device, so much is told.
 const TOLD_MAX: usize = 16;
@@ -31,15 +29,15 @@ struct Opened {
 
 /// Looks at what devices of the graph keep, and changes nothing. `places`: where its disks are.
 pub async fn check(
-    env: &Env,
+    doctor: &Doctor,
     newest: &Label,
     planned: &Planned,
     places: &BTreeMap<String, PathBuf>,
 ) -> Vec<Finding> {
     let mut found = Vec::new();
     let spec = Spec::parse(&newest.spec, &newest.graph_name, &|_| None);
-    let keyed = spec.keyed(REGISTRY).into_iter().map(|name| (name, "a key"));
-    let local = spec.local_options(REGISTRY).into_iter();
+    let keyed = spec.keyed(doctor.registry).into_iter().map(|name| (name, "a key"));
+    let local = spec.local_options(doctor.registry).into_iter();
     let local = local.filter(|(_, option, _)| option.required);
     // Devices that open only with a setting that labels do not hold.
     let locked: BTreeMap<_, _> =
@@ -57,12 +55,11 @@ pub async fn check(
         if let Some((on, lacks)) = names.find_map(|name| locked.get_key_value(name)) {
             let words = format!("what it keeps is on {on}, and was not looked at without {lacks}");
             let why = Error::new(ErrorKind::Denied, words);
-            found.push(finding(&node.name, Soundness::Sound, &why));
+            found.push(finding(&node.name, Sort::NotLookedAt, Soundness::Sound, &why));
             continue;
         }
-        let engine = Engine::new(env.pool());
-        env.spawn("engine", engine.clone().drive());
-        let asked = ask(env, &engine, newest, &node.name, places).await;
+        let engine = doctor.engine();
+        let asked = ask(doctor, &engine, newest, &node.name, places).await;
         engine.abandon();
         found.extend(told(&node.name, asked));
     }
@@ -74,14 +71,14 @@ pub async fn check(
 /// # Errors
 /// What keeps it from being asked, and says nothing of what it keeps.
 async fn ask(
-    env: &Env,
+    doctor: &Doctor,
     engine: &Engine,
     newest: &Label,
     device: &str,
     places: &BTreeMap<String, PathBuf>,
 ) -> Result<Answer, Vec<Error>> {
-    let Opened { planned, labels } = open(env, engine, newest, device, places).await?;
-    let graph = match Graph::build_on(&planned, Some(&labels), engine, env).await {
+    let Opened { planned, labels } = open(doctor, engine, newest, device, places).await?;
+    let graph = match Graph::build_on(&planned, Some(&labels), engine, &doctor.env).await {
         Ok(graph) => graph,
         Err(error) => return Ok(Err(error)),
     };
@@ -91,22 +88,23 @@ async fn ask(
 
 /// Opens the disks, all of them to be read only: so nothing that is made over them writes.
 async fn open(
-    env: &Env,
+    doctor: &Doctor,
     engine: &Engine,
     newest: &Label,
     device: &str,
     places: &BTreeMap<String, PathBuf>,
 ) -> Result<Opened, Vec<Error>> {
     let here = places.iter().map(|(name, path)| (name.clone(), place(path)));
-    let mut local = nowhere(newest);
+    let (registry, env) = (doctor.registry, &doctor.env);
+    let mut local = nowhere(doctor, newest);
     local.disks.extend(here);
-    let spec = Spec::of_label(&newest.spec, &name_of(newest), &newest.graph_name, REGISTRY, &local);
-    let opening = Opening { degraded: true, take: true, changes: true, ..opening() };
-    let survey = Survey::take(&spec, REGISTRY, env, engine, opening, true, None).await;
+    let spec = Spec::of_label(&newest.spec, &name_of(newest), &newest.graph_name, registry, &local);
+    let opening = Opening { degraded: true, take: true, changes: true, ..doctor.opening() };
+    let survey = Survey::take(&spec, registry, env, engine, opening, true, None).await;
     if !survey.refusals().is_empty() {
         return Err(survey.refusals().to_vec());
     }
-    let planned = spec.plan_over(REGISTRY, env, &survey.facts()).await;
+    let planned = spec.plan_over(registry, env, &survey.facts()).await;
     let faulty = |faults: Faults| vec![Error::new(ErrorKind::Invalid, faults.to_string())];
     let mut planned = planned.map_err(faulty)?.down_from(device);
     planned.refuse_all_writes();
@@ -118,7 +116,7 @@ async fn open(
 fn told(device: &str, asked: Result<Answer, Vec<Error>>) -> Vec<Finding> {
     let unseen = |why: &Error| {
         let why = why.clone().message_after("what it keeps was not looked at");
-        finding(device, Soundness::Sound, &why)
+        finding(device, Sort::NotLookedAt, Soundness::Sound, &why)
     };
     match asked {
         Err(refusals) => refusals.iter().map(unseen).collect(),
@@ -128,7 +126,7 @@ fn told(device: &str, asked: Result<Answer, Vec<Error>>) -> Vec<Finding> {
         Ok(Err(error)) if error.kind() == ErrorKind::Degraded => vec![unseen(&error)],
         Ok(Err(error)) => {
             let why = error.message_after("what it keeps cannot be opened");
-            vec![finding(device, Soundness::Damaged, &why)]
+            vec![finding(device, Sort::DamagedObjects, Soundness::Damaged, &why)]
         }
         Ok(Ok(report)) => wrong(device, &report),
     }
@@ -145,15 +143,15 @@ fn wrong(device: &str, report: &Report) -> Vec<Finding> {
     let more = report.wrong.len().saturating_sub(TOLD_MAX);
     let more = (more > 0).then(|| format!("and {more} more of {}", report.summary));
     let all = told.chain(more).map(|words| Error::new(ErrorKind::Corrupt, words));
-    all.map(|why| finding(device, soundness, &why)).collect()
+    all.map(|why| finding(device, Sort::DamagedObjects, soundness, &why)).collect()
 }
 
-fn finding(device: &str, soundness: Soundness, why: &Error) -> Finding {
+fn finding(device: &str, sort: Sort, soundness: Soundness, why: &Error) -> Finding {
     let next = why.next_step().unwrap_or(match soundness {
         Soundness::Sound | Soundness::InUse => "",
         Soundness::Repairable => "serve it: the next writes put it right",
         Soundness::Damaged => "restore its disks from a copy",
     });
     let (words, next) = (why.message().to_owned(), next.to_owned());
-    Finding { soundness, name: Some(device.to_owned()), words, next }
+    Finding { sort, soundness, name: Some(device.to_owned()), words, next }
 }

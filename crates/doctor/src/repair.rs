@@ -1,0 +1,210 @@
+//! Plans of repairs, and the writes of labels.
+
+use std::path::Path;
+
+use block::{Error, ErrorKind, Result};
+use graph::labels::{Remembered, disks};
+use graph::spec::Planned;
+use meta::{Inspection, Label, Store};
+use serde::Serialize;
+
+use crate::Doctor;
+use crate::check::{Named, Seen, cut, newest, plan};
+use crate::directory::by_graph;
+use crate::relabel::{Graph, Relabel, Said, There};
+
+/// A disk and its place: from the operator (`true`), or from a spec.
+pub type SaidPlace = (String, String, bool);
+
+/// Labels that a repair writes.
+#[derive(Default, Serialize)]
+pub struct Plan {
+    /// Disks of which a copy of the label is written anew from another copy.
+    pub renew: Vec<String>,
+    /// Disks that get a label from the labels of the other disks of their graph.
+    pub remake: Vec<Relabel>,
+    /// Reasons why other disks that a spec names get none.
+    pub not: Vec<String>,
+}
+
+/// The decisions of an operator about a repair.
+pub struct Asked<'a> {
+    /// Disks whose bytes count as they are.
+    pub trusted: &'a [String],
+    /// Whether disks are written that another machine has open.
+    pub take: bool,
+}
+
+impl Doctor {
+    /// Adds the labels that can be made again from those of the other disks in `directory`, and those of disks that have
+    /// lost one end. `graphs`: uuids of the graphs that do not run. `said`: places of disks.
+    ///
+    /// # Errors
+    /// If a disk that the operator named gets no label.
+    pub async fn plan_labels(
+        &self,
+        directory: &Path,
+        graphs: &[&str],
+        said: &[SaidPlace],
+        asked: &Asked<'_>,
+        to_do: &mut Plan,
+    ) -> Result<()> {
+        let (disks, _) = self.copies(directory).await?;
+        let places: Vec<_> = disks.iter().map(|(path, _)| path.display().to_string()).collect();
+        let found = by_graph(&places, &disks);
+        for uuid in graphs {
+            let of_it = found.iter().find(|((_, of), _)| of.to_string() == **uuid);
+            let seen = of_it.map(|(_, seen)| &seen[..]).unwrap_or_default();
+            asked.remakes_of(self, seen, said, to_do).await?;
+        }
+        Ok(())
+    }
+
+    /// Looks at the disk, changing nothing.
+    async fn there(&self, place: &str) -> Result<There> {
+        let disk = self.open(Path::new(place), true).await?;
+        let inspection = meta::inspect(&self.env, disk.lower()).await?;
+        Ok(There { inspection, block_size: disk.lower().info().block_size })
+    }
+
+    /// Writes a label where there is none.
+    ///
+    /// # Errors
+    /// `InUse` if the disk has another label by now; what the disk says.
+    pub async fn write_label(&self, remake: &Relabel) -> Result<()> {
+        let disk = self.open(Path::new(&remake.place), false).await?;
+        if let Inspection { label: Ok(Some((label, _))), .. } =
+            meta::inspect(&self.env, disk.lower()).await?
+            && (remake.over.is_none() || label.sequence != remake.label.sequence)
+        {
+            let words = format!("{} has another label by now", remake.place);
+            return Err(Error::new(ErrorKind::InUse, words).next("look again"));
+        }
+        let store = Store::new(&self.env, disk.lower(), remake.label.clone(), remake.over)?;
+        store.renew().await
+    }
+
+    /// Writes all copies of a label of which one is sound. `take`: even if another machine has the disk open.
+    ///
+    /// # Errors
+    /// `Corrupt` if no copy can be read any more, `Unsupported` if this version must not write the label, `InUse` if
+    /// another machine has the disk open; what the disk says.
+    pub async fn renew(&self, path: &Path, take: bool) -> Result<()> {
+        let disk = self.open(path, false).await?;
+        let inspection = meta::inspect(&self.env, disk.lower()).await?;
+        let path = path.display();
+        let Ok(Some((label, number))) = inspection.label else {
+            let words = format!("{path} has no label any more that can be read");
+            return Err(Error::new(ErrorKind::Corrupt, words));
+        };
+        if label.unknown_read_only != 0 {
+            let words = format!("{path} has a label that this version of Cairn must not write");
+            return Err(Error::new(ErrorKind::Unsupported, words).next("use a newer version"));
+        }
+        if let Some(other) = self.other_holder(&label).filter(|_| !take) {
+            // It may be writing the next one.
+            let words = format!("{path} is open on the machine {other}");
+            let next =
+                "stop it there, and repair it there; if that machine is gone for good, --take";
+            return Err(Error::new(ErrorKind::InUse, words).next(next));
+        }
+        Store::new(&self.env, disk.lower(), label, Some(number))?.renew().await
+    }
+}
+
+impl Asked<'_> {
+    async fn remakes_of(
+        &self,
+        doctor: &Doctor,
+        seen: &[Seen<'_>],
+        said: &[SaidPlace],
+        to_do: &mut Plan,
+    ) -> Result<()> {
+        let Some(newest) = newest(seen) else { return Ok(()) };
+        let named: Named = disks(&newest.spec)?;
+        let is_named = |seen: &&Seen<'_>| named.values().any(|known| known.disk == seen.label.disk);
+        let seen: Vec<Seen<'_>> = seen.iter().filter(is_named).copied().collect();
+        let said = self.all_said(&seen, &named, said)?;
+        if said.is_empty() {
+            return Ok(());
+        }
+        let planned = match planned_of(doctor, newest, &named).await {
+            Ok(planned) => planned,
+            Err(error) if said.iter().any(|(.., by_hand)| *by_hand) => return Err(error),
+            Err(error) => {
+                to_do.not.push(error.to_string());
+                return Ok(());
+            }
+        };
+        let has_label = |known: &Remembered| {
+            let mut seen = seen.iter().filter(|seen| seen.label.disk == known.disk);
+            seen.any(|seen| !seen.has_lost_its_end())
+        };
+        let mut looked = Vec::new();
+        for (name, place, by_hand) in &said {
+            let trusted = self.trusted.contains(name);
+            if !by_hand && !trusted && named.get(name).is_none_or(has_label) {
+                continue;
+            }
+            match doctor.there(place).await {
+                Ok(there) => looked.push((Said { name, place, by_hand: *by_hand, trusted }, there)),
+                Err(error) if *by_hand || trusted => return Err(error),
+                Err(error) => to_do.not.push(error.to_string()),
+            }
+        }
+        let elsewhere = looked.iter().filter(|(_, there)| there.inspection.lost_end().is_some());
+        let cut = cut(&seen, &named).chain(elsewhere.map(|(said, _)| said.name));
+        let cut = cut.filter(|name| self.trusted.iter().all(|trusted| trusted != name)).collect();
+        let lost = said.iter().map(|(name, ..)| name.as_str()).collect();
+        let take = self.take;
+        let graph =
+            Graph { newest, named: &named, planned: &planned, seen: &seen, lost, cut, take };
+        for (said, there) in &looked {
+            match graph.remake(said, there, &doctor.machine) {
+                Ok(remake) => to_do.remake.push(remake),
+                Err(error) if said.by_hand || said.trusted => return Err(error),
+                Err(error) => to_do.not.push(error.to_string()),
+            }
+        }
+        Ok(())
+    }
+
+    /// What is said of places, and what labels tell of others: of disks that have lost their ends, and of those that
+    /// somebody trusts.
+    fn all_said(
+        &self,
+        seen: &[Seen<'_>],
+        named: &Named,
+        said: &[SaidPlace],
+    ) -> Result<Vec<SaidPlace>> {
+        let mut all = said.to_vec();
+        for (name, known) in named.iter().filter(|(name, _)| said.iter().all(|one| one.0 != **name))
+        {
+            let is_wanted =
+                |seen: &&Seen<'_>| self.trusted.contains(name) || seen.has_lost_its_end();
+            let mut of_it = seen.iter().filter(|seen| seen.label.disk == known.disk);
+            if let Some(seen) = of_it.find(is_wanted) {
+                all.push((name.clone(), seen.place.to_owned(), false));
+            }
+        }
+        if let Some(name) = self.trusted.iter().find(|name| all.iter().all(|one| one.0 != **name)) {
+            let why = format!("--trust {name}, and nothing says where {name} is");
+            return Err(Error::new(ErrorKind::Invalid, why)
+                .next(format!("--disk {name}=PATH, or repair a spec")));
+        }
+        Ok(all)
+    }
+}
+
+/// The graph as it would be with all of its disks.
+async fn planned_of(doctor: &Doctor, newest: &Label, named: &Named) -> Result<Planned> {
+    let graph = &newest.graph_name;
+    let planned = plan(doctor, newest, named).await.map_err(|why| {
+        let why = format!("{graph}: the spec in its labels cannot be planned: {why}");
+        Error::new(ErrorKind::Corrupt, why)
+    })?;
+    planned.ok_or_else(|| {
+        let why = format!("{graph} has disks without a label, and what they are like matters");
+        Error::new(ErrorKind::Unsupported, why)
+    })
+}
