@@ -41,7 +41,10 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "wire",
         ],
     ),
-    ("sim", &["block", "engine", "export", "graph", "kind", "kinds", "meta", "net", "wire"]),
+    (
+        "sim",
+        &["block", "doctor", "engine", "export", "graph", "kind", "kinds", "meta", "net", "wire"],
+    ),
     ("testkit", &["block", "kind", "sim"]),
     ("chaosdisk", &["block", "engine", "export", "runtime", "sim"]),
 ];

@@ -1,5 +1,6 @@
-//! The verdicts on sets of up to three labelled disks, recorded as reasons: what a start is refused for, or which disk is
-//! which in it. A change of a verdict is a change of `start.txt`.
+//! The verdicts on sets of up to three labelled disks, recorded as reasons. `start.txt`: the disks of a start, or the reasons
+//! of its refusal. `check.txt`: the findings of a check. `import.txt`: the graphs that an import lists. A change of a verdict
+//! is a change of a recording.
 
 #![allow(clippy::disallowed_methods, reason = "it reads and writes the recording")]
 
@@ -7,15 +8,21 @@ mod sets;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use block::{Env, Error, Reason};
+use doctor::import::{FoundGraph, graphs};
+use doctor::scan::Sight as FoundLabel;
+use doctor::{Checked, Doctor, Running, Sort};
 use engine::Engine;
 use graph::labels::{DiskFacts, Facts, Finding, Opening, Survey, diagnose};
 use graph::spec::{Planned, Spec};
 use meta::Machine;
 use sets::{BESIDE, FEW, STATES, State};
 use sim::SimWorld;
+
+/// The letters that stand for verdicts.
+const LETTERS: &[u8; 52] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
 /// Decisions of an operator at a start.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -121,6 +128,59 @@ impl Judge {
         let verbs = survey.glimpses();
         format!("up: {}", verbs.iter().map(|one| one.verb).collect::<Vec<_>>().join(", "))
     }
+
+    fn doctor(&self) -> Doctor {
+        let machine = Machine::new("here", sets::HERE);
+        Doctor { env: self.env.clone(), registry: kinds::REGISTRY, machine }
+    }
+
+    /// Returns the verdict of a check: the findings about each graph.
+    fn check(&self, states: &[State]) -> String {
+        let disk = |(n, state): (usize, &State)| {
+            let inspection = sets::inspection(n, states.len(), *state)?;
+            Some((PathBuf::from(format!("/{}", sets::DISKS[n])), inspection))
+        };
+        let disks: Vec<_> = states.iter().enumerate().filter_map(disk).collect();
+        let (doctor, running) = (self.doctor(), Running::default());
+        let checked = doctor.check_disks(&disks, Vec::new(), &running);
+        let checked = self.world.block_on(checked).expect("a check waits for nothing");
+        let unread = checked.unread.iter().map(finding);
+        let graphs =
+            checked.graphs.iter().map(|Checked { graph, change, soundness, findings, .. }| {
+                let findings = findings.iter().map(finding).collect::<Vec<_>>().join(", ");
+                format!("{graph} {change} {soundness:?}: {findings}")
+            });
+        graphs.chain(unread).collect::<Vec<_>>().join("; ")
+    }
+
+    /// Returns the verdict of an import: the graphs that it lists.
+    fn import(&self, states: &[State]) -> String {
+        let sight = |(n, state): (usize, &State)| {
+            let label = sets::label(n, states.len(), *state)?;
+            Some(FoundLabel { path: PathBuf::from(format!("/{}", sets::DISKS[n])), label })
+        };
+        let sights = states.iter().enumerate().filter_map(sight).collect();
+        let graph = |graph: &FoundGraph| {
+            let view = if graph.text.contains("other-vol") { "other-vol" } else { "vol" };
+            let disks = graph.disks.iter().map(|disk| disk.name.as_str()).collect::<Vec<_>>();
+            let (name, change, disks) = (&graph.name, graph.epoch, disks.join(" "));
+            format!("{name} {change} {view}: {disks}, missing {}", graph.missing.join(" "))
+        };
+        let listed = graphs(&self.doctor(), sights, &[]);
+        listed.iter().map(graph).collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// Returns the sort of a finding and its disk or device.
+fn finding(found: &doctor::Finding) -> String {
+    let sort = match found.sort {
+        Sort::Label(case) => format!("{case:?}"),
+        sort => format!("{sort:?}"),
+    };
+    match &found.name {
+        Some(name) => format!("{sort} {name}"),
+        None => sort,
+    }
 }
 
 /// Returns the facts about a set of disks.
@@ -157,8 +217,9 @@ impl Recording {
         if let Some(letters) = self.letters.get(&verdict) {
             return letters.clone();
         }
-        let n = self.verdicts.len() as u8;
-        let letters = [b'a' + n / 26, b'a' + n % 26].map(char::from).iter().collect::<String>();
+        let n = self.verdicts.len();
+        let letter = |n: usize| char::from(LETTERS[n]);
+        let letters = format!("{}{}", letter(n / 26), letter(n % 26));
         self.letters.insert(verdict.clone(), letters.clone());
         self.verdicts.push(verdict);
         letters
@@ -241,6 +302,31 @@ fn start_verdicts_are_as_recorded() {
         }
     }
     compare("start.txt", recording);
+}
+
+/// Records the verdicts on all sets of one and two disks, and on those of three.
+fn record(of: impl Fn(&[State]) -> String) -> Recording {
+    let all: Vec<State> = STATES.iter().map(|(state, _)| *state).collect();
+    let mut recording = Recording::default();
+    recording.table("one disk", &all, &[()], |a, ()| of(&[a]));
+    recording.table("a mirror of a (rows) and b (columns)", &all, &all, |a, b| of(&[a, b]));
+    for c in BESIDE {
+        let title = format!("a mirror of a (rows) and b (columns), and c {}", sets::name(c));
+        recording.table(&title, &FEW, &FEW, |a, b| of(&[a, b, c]));
+    }
+    recording
+}
+
+#[test]
+fn check_verdicts_are_as_recorded() {
+    let judge = Judge::new();
+    compare("check.txt", record(|states| judge.check(states)));
+}
+
+#[test]
+fn import_verdicts_are_as_recorded() {
+    let judge = Judge::new();
+    compare("import.txt", record(|states| judge.import(states)));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use block::{Error, ErrorKind};
 use graph::labels::{DiskFacts, LostLabel, Sight};
 use kinds::mirror::record::{Generation, Known, MemberState, Record};
 use kinds::mirror::regions::{Bitmap, Regions};
-use meta::{Area, Cell, Label, Machine, Uuid, Wrong};
+use meta::{Area, Cell, CopyFound, Inspection, Label, Machine, Sought, Uuid, Wrong};
 
 /// Bytes of data of each disk.
 pub const DATA_BYTES: u64 = 1 << 20;
@@ -302,4 +302,26 @@ pub fn facts(n: usize, count: usize, state: State) -> DiskFacts {
             _ => None,
         },
     }
+}
+
+/// Returns all copies of the label of disk `n` of `count` in that state; `None` if the disk has no label and never had one.
+pub fn inspection(n: usize, count: usize, state: State) -> Option<Inspection> {
+    let DiskFacts { sight, size, lost, .. } = facts(n, count, state);
+    let found = match sight {
+        Sight::Label(label, _) => Ok(*label),
+        Sight::Wrong(wrong) => Err(wrong),
+        _ => return None,
+    };
+    let copy = |area: Area, number: usize| {
+        let is_lost = match area {
+            Area::Front => lost == Some(LostLabel::AtFront),
+            _ => lost == Some(LostLabel::AtEnd),
+        };
+        let found = if is_lost { Err(Wrong::NoMagic) } else { found.clone() };
+        CopyFound { area, number, found }
+    };
+    let areas = [Area::Front, Area::Back(DATA_BYTES)];
+    let copies = areas.into_iter().flat_map(|area| [copy(area, 0), copy(area, 1)]).collect();
+    let label = found.clone().map(|label| Some((label, 0)));
+    Some(Inspection { size, copies, label, other: Sought::Unknown })
 }
