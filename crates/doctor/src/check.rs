@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use block::{Error, Info};
-use graph::labels::{Case, Remembered, disks, objections, objections_without_bytes, older};
+use graph::labels::{
+    Case, Remembered, belongs, disks, newest, objections, objections_without_bytes, older,
+    split_brain,
+};
 use graph::spec::{Local, NOWHERE, Planned, PlannedNode, Severity, Spec, Surveyed};
 use kind::{Maker, Summary};
 use meta::{Area, Inspection, Label, Uuid};
@@ -57,22 +60,6 @@ impl Seen<'_> {
     }
 }
 
-/// The label that counts among those of one graph; `None` if all of its disks are still being made.
-pub fn newest<'s>(seen: &[Seen<'s>]) -> Option<&'s Label> {
-    newest_of(seen.iter().map(|seen| seen.label))
-}
-
-fn newest_of<'l>(labels: impl Iterator<Item = &'l Label>) -> Option<&'l Label> {
-    let counting = labels.filter(|label| !label.provisioning);
-    counting.max_by_key(|label| (label.epoch, label.broadcast, label.sequence))
-}
-
-/// A label that says something else of the graph than the one that counts, at the same change.
-pub fn apart<'s>(newest: &Label, seen: &[Seen<'s>]) -> Option<&'s Label> {
-    let mut others = seen.iter().map(|seen| seen.label).filter(|label| !label.provisioning);
-    others.find(|label| label.epoch == newest.epoch && label.spec != newest.spec)
-}
-
 impl Doctor {
     /// Checks the labels of one graph that does not run for this user, and the object stores on its disks. `held`: disks of
     /// it that another process has open. `None` if all of them are still being made.
@@ -93,12 +80,12 @@ async fn check(
     stopped: bool,
 ) -> Option<Checked> {
     let all = seen.iter().map(|seen| seen.label).chain(held.iter().map(|held| held.label));
-    let newest = newest_of(all)?;
+    let newest = newest(all)?;
     let mut checking = Checking { doctor, newest, seen, held, stopped, found: Vec::new() };
     let named = checking.named();
     let planned = checking.plan(&named).await;
     checking.disks(&named, planned.as_ref());
-    checking.apart();
+    checking.split_brain();
     checking.missing(planned.as_ref(), &named);
     checking.older(planned.as_ref(), &named);
     let kept = planned.as_ref().map(|planned| checking.kept(planned, &named)).unwrap_or_default();
@@ -392,9 +379,11 @@ impl Checking<'_> {
     }
 
     /// Two halves that went different ways.
-    fn apart(&mut self) {
+    fn split_brain(&mut self) {
         let newest = self.newest;
-        if let Some(label) = apart(newest, self.seen) {
+        let labels = self.seen.iter().map(|seen| seen.label);
+        let labels = labels.filter(|label| belongs(label, Some(newest)));
+        if let Some(label) = split_brain(newest, labels) {
             let words = format!(
                 "{} and {} were opened apart, and each says something else of the graph since",
                 newest.disk_name, label.disk_name

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use block::{Error, ErrorKind, Reason, Result};
-use graph::labels::{Opening, Remembered, Survey, disks};
+use graph::labels::{Opening, Remembered, Survey, disks, newest};
 use graph::spec::{Local, Spec};
 use kind::Registry;
 use meta::{Label, Uuid};
@@ -96,9 +96,8 @@ pub fn graphs(doctor: &Doctor, sights: Vec<Sight>, skipped: &[Skipped]) -> Vec<F
 /// `None` if all of its disks are still being made.
 fn graph(doctor: &Doctor, name: String, uuid: Uuid, sights: Vec<Told>) -> Option<FoundGraph> {
     let registry = doctor.registry;
-    let counting = sights.iter().filter(|sight| !sight.label.provisioning);
-    let newest = counting.max_by_key(|sight| (sight.label.epoch, sight.label.sequence));
-    let newest = newest?;
+    let newest = newest(sights.iter().map(|sight| &sight.label))?;
+    let newest = sights.iter().find(|sight| std::ptr::eq(&sight.label, newest))?;
     let file = format!("{} ({})", name_of(&newest.label), newest.path.display());
     let newest = newest.label.clone();
     // One that cannot be read says so when it is served.

@@ -13,13 +13,13 @@ use std::collections::BTreeMap;
 
 use block::units::format_exact;
 use block::{Error, ErrorKind, Result};
-use graph::labels::{Remembered, forget_copies, older};
+use graph::labels::{Remembered, forget_copies, older, split_brain};
 use graph::spec::Planned;
 use kind::Maker;
 use meta::{Area, Inspection, Label, Machine, Sought, Wrong};
 use serde::Serialize;
 
-use crate::check::{Named, Seen, apart, nowhere_else};
+use crate::check::{Named, Seen, nowhere_else};
 
 /// A graph without the label of one of its disks.
 pub struct Graph<'g> {
@@ -257,7 +257,7 @@ impl Graph<'_> {
     /// Whether what the others say counts, and may be written here.
     fn may_be_written(&self, here: &Machine) -> Result<()> {
         let Self { newest, seen, .. } = self;
-        if let Some(other) = apart(newest, seen) {
+        if let Some(other) = split_brain(newest, seen.iter().map(|seen| seen.label)) {
             let why = format!(
                 "{} and {} were opened apart, and each says something else of the graph since",
                 newest.disk_name, other.disk_name

@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use block::{Error, ErrorKind, Result};
-use graph::labels::{Remembered, disks};
+use graph::labels::{Remembered, disks, newest};
 use graph::spec::Planned;
 use meta::{Inspection, Label, Store};
 use serde::Serialize;
 
 use crate::Doctor;
-use crate::check::{Named, Seen, cut, newest, plan};
+use crate::check::{Named, Seen, cut, plan};
 use crate::directory::by_graph;
 use crate::relabel::{Graph, Relabel, Said, There};
 
@@ -120,7 +120,7 @@ impl Asked<'_> {
         said: &[SaidPlace],
         to_do: &mut Plan,
     ) -> Result<()> {
-        let Some(newest) = newest(seen) else { return Ok(()) };
+        let Some(newest) = newest(seen.iter().map(|seen| seen.label)) else { return Ok(()) };
         let named: Named = disks(&newest.spec)?;
         let is_named = |seen: &&Seen<'_>| named.values().any(|known| known.disk == seen.label.disk);
         let seen: Vec<Seen<'_>> = seen.iter().filter(is_named).copied().collect();

@@ -33,7 +33,8 @@ use meta::Machine;
 
 pub(crate) use absent::Absent;
 pub use diagnosis::{
-    Case, DiskFacts, Facts, Finding, LostLabel, Sight, Waiver, diagnose, newest, older, split_brain,
+    Case, DiskFacts, Facts, Finding, LostLabel, Sight, Waiver, belongs, diagnose, newest, older,
+    split_brain,
 };
 pub use foreseen::objections;
 pub use kept::{DiskLabel, LabelStateStore};

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use block::{Error, Reason};
 use meta::{Label, Machine, Past, Uuid, Wrong};
 
-use super::{Case, DiskFacts, Finding, Sight, Waiver, newest, service, split_brain};
+use super::{Case, DiskFacts, Finding, Sight, Waiver, belongs, newest, service, split_brain};
 use crate::labels::Opening;
 use crate::labels::text::{self, Remembered};
 
@@ -130,15 +130,8 @@ impl<'i> Identity<'i> {
         let disks = self.disks.iter().enumerate().filter(|(_, disk)| !self.is_wiped(&disk.name));
         let labels: Vec<_> = disks.filter_map(|(n, disk)| Some((n, disk.label()?))).collect();
         let ours = labels.iter().map(|(_, label)| *label);
-        let newest =
-            newest(ours.filter(|label| !label.provisioning && label.graph_name == self.graph));
-        let named = newest.and_then(|newest| Some((newest.graph, text::disks(&newest.spec).ok()?)));
-        let is_named = |label: &Label| {
-            named.as_ref().is_some_and(|(graph, disks)| {
-                label.graph == *graph && disks.values().any(|known| known.disk == label.disk)
-            })
-        };
-        labels.into_iter().filter(|(_, label)| !label.provisioning || is_named(label)).collect()
+        let newest = newest(ours.filter(|label| label.graph_name == self.graph));
+        labels.into_iter().filter(|(_, label)| belongs(label, newest)).collect()
     }
 
     /// Checks that all belong to this graph, each once, and that no other machine has them open.

@@ -16,7 +16,7 @@ use block::seeded::{self, Bug};
 use block::{Error, Reason};
 use meta::{Inspection, Label, Seen, Sought, Uuid, Wrong};
 
-use super::Opening;
+use super::{Opening, text};
 use crate::spec::Planned;
 
 pub use identity::Binding;
@@ -194,12 +194,23 @@ impl Finding {
 }
 
 /// Returns the label that counts among those of one graph: the highest epoch, then the highest broadcast, then the smallest
-/// uuid. `None` without a label.
+/// uuid. `None` if all disks are still being made, or there is none.
 ///
-/// At one epoch all labels have the same spec, or there is a [`split_brain`]. `sequence` counts the updates of one disk, so
-/// it does not compare two.
+/// Every part of Cairn uses this order: a start, a check, an import, a repair, an undo. At one epoch all labels have the same
+/// spec, or there is a [`split_brain`]. `sequence` counts the updates of one disk, so it does not compare two.
 pub fn newest<'l>(labels: impl IntoIterator<Item = &'l Label>) -> Option<&'l Label> {
-    labels.into_iter().max_by_key(|label| (label.epoch, label.broadcast, Reverse(label.disk)))
+    let made = labels.into_iter().filter(|label| !label.provisioning);
+    made.max_by_key(|label| (label.epoch, label.broadcast, Reverse(label.disk)))
+}
+
+/// Whether a label belongs to the graph by the label that counts. A disk that is being made is not a disk of its graph until
+/// that label names it.
+pub fn belongs(label: &Label, newest: Option<&Label>) -> bool {
+    let is_named = |newest: &Label| {
+        let disks = text::disks(&newest.spec).unwrap_or_default();
+        label.graph == newest.graph && disks.values().any(|known| known.disk == label.disk)
+    };
+    !label.provisioning || newest.is_some_and(is_named)
 }
 
 /// Returns a label that has another spec than the label that counts, at the same epoch of the same graph.
