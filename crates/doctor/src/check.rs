@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use block::{Error, Info};
+use block::{Error, ErrorKind, Info};
 use graph::labels::{
-    Case, Remembered, belongs, disks, newest, objections, objections_without_bytes, older,
-    split_brain,
+    Case, DiskFacts, Facts, Finding as LabelFinding, LostLabel, Remembered, Sight, Waiver, belongs,
+    diagnose, disks, newest, objections_without_bytes, older, split_brain, split_brain_of,
 };
 use graph::spec::{Local, NOWHERE, Planned, PlannedNode, Severity, Spec, Surveyed};
 use kind::{Maker, Summary};
@@ -84,15 +84,18 @@ async fn check(
     let mut checking = Checking { doctor, newest, seen, held, stopped, found: Vec::new() };
     let named = checking.named();
     let planned = checking.plan(&named).await;
-    checking.disks(&named, planned.as_ref());
-    checking.split_brain();
+    checking.disks(&named);
     checking.missing(planned.as_ref(), &named);
-    checking.older(planned.as_ref(), &named);
+    let findings = checking.diagnosis(planned.as_ref(), &named);
+    checking.of_labels(&findings, planned.as_ref(), &named);
+    checking.split_brain();
+    checking.lost_ends(&named);
+    checking.older(&named);
     let kept = planned.as_ref().map(|planned| checking.kept(planned, &named)).unwrap_or_default();
-    if let Some(planned) = planned.as_ref().filter(|_| stopped) {
-        checking.undecided(planned, &named);
+    if stopped {
+        checking.undecided(&findings);
     }
-    checking.in_use(&named);
+    checking.in_use(&findings, &named);
     if let Some(planned) = planned.filter(|_| stopped && held.is_empty()) {
         let places = places(&named, seen);
         checking.found.extend(objects::check(doctor, newest, &planned, &places).await);
@@ -240,71 +243,117 @@ struct Checking<'c> {
 
 impl Checking<'_> {
     fn find(&mut self, sort: Sort, soundness: Soundness, name: &str, words: String, next: &str) {
-        let name = Some(name.to_owned());
-        self.found.push(Finding { sort, soundness, name, words, next: next.to_owned() });
+        let found = Finding::note(sort, soundness, Some(name), words);
+        self.found.push(Finding { next: next.to_owned(), ..found });
+    }
+
+    fn refuse(
+        &mut self,
+        sort: Sort,
+        soundness: Soundness,
+        name: &str,
+        words: String,
+        next: &str,
+        waived_by: &'static [Waiver],
+    ) {
+        let (next, blocks) = (next.to_owned(), true);
+        let found = Finding::note(sort, soundness, Some(name), words);
+        self.found.push(Finding { next, blocks, waived_by, ..found });
     }
 
     /// The labelled disks that the newest label names.
     fn named(&mut self) -> Named {
         disks(&self.newest.spec).unwrap_or_else(|error| {
             let graph = self.newest.graph_name.clone();
-            self.find(
-                Sort::Label(Case::Damaged),
-                Soundness::Damaged,
-                &graph,
-                error.to_string(),
-                "",
-            );
+            let sort = Sort::Label(Case::Damaged);
+            self.refuse(sort, Soundness::Damaged, &graph, error.to_string(), "", &[]);
             Named::new()
         })
     }
 
-    /// Each disk by itself.
-    fn disks(&mut self, named: &Named, planned: Option<&Planned>) {
-        let mut first: BTreeMap<[u8; 16], &str> = BTreeMap::new();
+    /// Judges each disk by itself.
+    fn disks(&mut self, named: &Named) {
         for seen in self.seen {
-            let Seen { place, inspection, label } = seen;
+            let Seen { place, label, .. } = seen;
             let name = name_in(named, label);
-            if let Some(had) = seen.cut_from() {
-                let has = inspection.size;
-                let words = format!(
-                    "{place} has {has} bytes, and had {had} when it was labelled: what was cut off is lost"
-                );
-                let next = self.after_a_cut(&name, named, planned);
-                self.find(Sort::Label(Case::Truncated), Soundness::Damaged, &name, words, &next);
-            } else if seen.has_lost_its_end() {
-                let (area, case) = match inspection.has_lost_its_front() {
-                    true => ("front", Case::LostFront),
-                    false => ("back", Case::LostEnd),
-                };
-                let words = format!(
-                    "{place}: both copies of its label at the {area} are gone, and data may be"
-                );
-                let (soundness, next) = self.without_its_end(&name, named, planned);
-                self.find(Sort::Label(case), soundness, &name, words, &next);
-            } else {
+            if seen.cut_from().is_none() && !seen.has_lost_its_end() {
                 for ill in seen.ills() {
                     let words = format!("{place}: {ill}");
-                    self.find(
-                        Sort::DamagedCopy,
-                        Soundness::Repairable,
-                        &name,
-                        words,
-                        "cairn repair writes it anew",
-                    );
+                    let next = "cairn repair writes it anew";
+                    self.find(Sort::DamagedCopy, Soundness::Repairable, &name, words, next);
                 }
             }
-            if let Some(other) = first.insert(label.disk.0, place) {
-                let words = format!("{other} and {place} are both this disk: one is a copy");
-                self.find(
-                    Sort::Label(Case::Duplicate),
-                    Soundness::Damaged,
-                    &name,
-                    words,
-                    "take one of them away",
-                );
-            }
             self.standing(&name, place, label, named);
+        }
+    }
+
+    /// Returns the findings of a start without flags on the disks that the graph has.
+    fn diagnosis(&self, planned: Option<&Planned>, named: &Named) -> Vec<LabelFinding> {
+        let disks: Vec<_> =
+            named.iter().flat_map(|(name, known)| self.facts(name, known)).collect();
+        let facts = Facts { graph: &self.newest.graph_name, disks: &disks, planned };
+        diagnose(&facts, &self.doctor.opening())
+    }
+
+    /// Returns the facts about a disk of the graph, for each place where it was found.
+    fn facts(&self, name: &str, known: &Remembered) -> Vec<DiskFacts> {
+        let whole = Area::Back(known.data_bytes).range().end();
+        let facts = |place: &str, sight: Sight, size: u64, lost: Option<LostLabel>| DiskFacts {
+            name: name.to_owned(),
+            place: place.to_owned(),
+            sight,
+            size,
+            block_size: known.block_size,
+            read_only: false,
+            lost,
+        };
+        let sight = |label: &Label| Sight::Label(Box::new(label.clone()), 0);
+        let is_it = |label: &Label| label.disk == known.disk && belongs(label, Some(self.newest));
+        let seen = self.seen.iter().filter(|seen| is_it(seen.label)).map(|seen| {
+            let Seen { place, inspection, label } = seen;
+            facts(place, sight(label), inspection.size, LostLabel::of(inspection))
+        });
+        let held = self.held.iter().filter(|held| is_it(held.label));
+        let held = held.map(|held| facts(held.place, sight(held.label), whole, None));
+        let found: Vec<_> = seen.chain(held).collect();
+        match found.is_empty() {
+            true => {
+                let error = Error::new(ErrorKind::NotFound, "is not here").at(name);
+                vec![facts("", Sight::Missing(error), 0, None)]
+            }
+            false => found,
+        }
+    }
+
+    /// Adds a finding about labels.
+    fn add(&mut self, found: &LabelFinding, soundness: Soundness, next: &str) {
+        let name = found.place().unwrap_or(&self.newest.graph_name).to_owned();
+        self.found.push(Finding {
+            sort: Sort::Label(found.case),
+            soundness,
+            name: Some(name),
+            words: found.error.message().to_owned(),
+            next: next.to_owned(),
+            blocks: found.blocks,
+            waived_by: found.waived_by,
+        });
+    }
+
+    /// Adds the findings about labels. Others add those about missing disks, undecided devices and disks in use.
+    fn of_labels(&mut self, findings: &[LabelFinding], planned: Option<&Planned>, named: &Named) {
+        for found in findings {
+            let name = found.place().unwrap_or_default();
+            let usual = || found.error.next_step().unwrap_or_default().to_owned();
+            let (soundness, next) = match found.case {
+                Case::Missing | Case::Degraded | Case::HeldByOtherHost | Case::Undecided => {
+                    continue;
+                }
+                Case::Truncated => (Soundness::Damaged, self.after_a_cut(name, named, planned)),
+                Case::LostEnd | Case::LostFront => self.without_its_end(name, named, planned),
+                Case::Stale if !found.blocks => (Soundness::Repairable, usual()),
+                _ => (Soundness::Damaged, usual()),
+            };
+            self.add(found, soundness, &next);
         }
     }
 
@@ -365,38 +414,6 @@ impl Checking<'_> {
             let next = "its next start tells it what it has missed";
             self.find(Sort::Behind, Soundness::Sound, name, words, next);
         }
-        if label.unknown_read_only != 0 {
-            let bits = label.unknown_read_only;
-            let words = format!("{place} has features that this version must not write: {bits:#x}");
-            self.find(
-                Sort::Label(Case::Newer),
-                Soundness::Sound,
-                name,
-                words,
-                "use a newer version",
-            );
-        }
-    }
-
-    /// Two halves that went different ways.
-    fn split_brain(&mut self) {
-        let newest = self.newest;
-        let labels = self.seen.iter().map(|seen| seen.label);
-        let labels = labels.filter(|label| belongs(label, Some(newest)));
-        if let Some(label) = split_brain(newest, labels) {
-            let words = format!(
-                "{} and {} were opened apart, and each says something else of the graph since",
-                newest.disk_name, label.disk_name
-            );
-            let next = "leave one of them away, and --degraded";
-            self.find(
-                Sort::Label(Case::SplitBrain),
-                Soundness::Damaged,
-                &newest.graph_name,
-                words,
-                next,
-            );
-        }
     }
 
     /// The graph as it would be with all of its disks.
@@ -404,35 +421,22 @@ impl Checking<'_> {
         plan(self.doctor, self.newest, named).await.unwrap_or_else(|why| {
             let words = format!("the spec in its labels cannot be planned: {why}");
             let next = "use the version that wrote it, or a newer one";
-            self.find(Sort::Unplannable, Soundness::Damaged, &self.newest.graph_name, words, next);
+            let (sort, graph) = (Sort::Unplannable, &self.newest.graph_name);
+            self.refuse(sort, Soundness::Damaged, graph, words, next, &[]);
             None
         })
     }
 
     /// Who has disks of it open, here or elsewhere: it cannot be served meanwhile.
-    fn in_use(&mut self, named: &Named) {
+    fn in_use(&mut self, findings: &[LabelFinding], named: &Named) {
         let is_named = |label: &Label| named.values().any(|known| known.disk == label.disk);
         for Held { why, label, .. } in self.held.iter().filter(|held| is_named(held.label)) {
             let next = why.next_step().unwrap_or_default();
-            self.find(
-                Sort::Held,
-                Soundness::InUse,
-                &name_in(named, label),
-                why.message().to_owned(),
-                next,
-            );
+            let (name, words) = (name_in(named, label), why.message().to_owned());
+            self.refuse(Sort::Held, Soundness::InUse, &name, words, next, &[]);
         }
-        for Seen { place, label, .. } in self.seen.iter().filter(|seen| is_named(seen.label)) {
-            let Some(other) = self.doctor.other_holder(label) else { continue };
-            let words = format!("{place} is open on the machine {other}");
-            let next = "stop it there; if that machine is gone for good, serve it with --take";
-            self.find(
-                Sort::Label(Case::HeldByOtherHost),
-                Soundness::InUse,
-                &name_in(named, label),
-                words,
-                next,
-            );
+        for found in findings.iter().filter(|found| found.case == Case::HeldByOtherHost) {
+            self.add(found, Soundness::InUse, found.error.next_step().unwrap_or_default());
         }
     }
 
@@ -447,21 +451,17 @@ impl Checking<'_> {
         let Some(planned) = planned else { return };
         let lost = planned.lost_without(&missing).join(", ");
         for name in missing {
-            let (case, soundness, words, next) = match lost.is_empty() {
-                true => (
-                    Case::Degraded,
-                    Soundness::Repairable,
-                    "is not here; all data are on the other disks".to_owned(),
-                    "bring it back, or --degraded to go on without",
-                ),
-                false => (
-                    Case::Missing,
-                    Soundness::Damaged,
-                    format!("is not here, and {lost} cannot be served without"),
-                    "bring it back",
-                ),
-            };
-            self.find(Sort::Label(case), soundness, name, words, next);
+            if lost.is_empty() {
+                let words = "is not here; all data are on the other disks".to_owned();
+                let next = "bring it back, or --degraded to go on without";
+                let sort = Sort::Label(Case::Degraded);
+                let waived_by = &[Waiver::Degraded];
+                self.refuse(sort, Soundness::Repairable, name, words, next, waived_by);
+            } else {
+                let words = format!("is not here, and {lost} cannot be served without");
+                let (sort, next) = (Sort::Label(Case::Missing), "bring it back");
+                self.refuse(sort, Soundness::Damaged, name, words, next, &[]);
+            }
         }
     }
 
@@ -470,29 +470,54 @@ impl Checking<'_> {
         older(seen.chain(self.held.iter().map(|held| held.label)))
     }
 
-    /// Disks that are as they were at an earlier time.
-    fn older(&mut self, planned: Option<&Planned>, named: &Named) {
-        let older = self.older_disks();
-        let older = named.iter().filter(|(_, known)| older.contains(&known.disk));
-        let older: Vec<_> = older.map(|(name, _)| name.as_str()).collect();
-        let lost = planned.map(|planned| planned.lost_without(&older).join(", "));
-        let graph = &self.newest.graph_name;
-        for name in older {
-            let is = "is older than the other disks: they were in use since, without it".to_owned();
-            match lost.as_deref() {
-                Some("") | None => {
-                    let next = "its next start copies what it has missed";
-                    self.find(Sort::Label(Case::Stale), Soundness::Repairable, name, is, next);
-                }
-                Some(lost) => {
-                    let words = format!("{is}; {lost} would show bytes of different times");
-                    let next = format!(
-                        "bring back the disk as it was last; or if its bytes are meant, from a backup: cairn repair \
-                         {graph} --disk {name}=PATH --trust {name} --plan"
-                    );
-                    self.find(Sort::Label(Case::Stale), Soundness::Damaged, name, words, &next);
-                }
+    /// Adds a split brain with a disk that the label that counts does not name.
+    fn split_brain(&mut self) {
+        let newest = self.newest;
+        let labels = self.seen.iter().map(|seen| seen.label);
+        let labels = labels.filter(|label| belongs(label, Some(newest)));
+        let is_found = self.found.iter().any(|it| it.sort == Sort::Label(Case::SplitBrain));
+        if let Some(other) = split_brain(newest, labels).filter(|_| !is_found) {
+            let found = split_brain_of(newest, other);
+            self.add(&found, Soundness::Damaged, found.error.next_step().unwrap_or_default());
+        }
+    }
+
+    /// Adds the disks without a label at one end where the diagnosis could not judge them, as [`Checking::older`].
+    fn lost_ends(&mut self, named: &Named) {
+        for seen in self.seen.iter().filter(|seen| seen.has_lost_its_end()) {
+            let (name, place) = (name_in(named, seen.label), seen.place);
+            let cases = [Case::LostEnd, Case::LostFront].map(Sort::Label);
+            let mut judged = self.found.iter().filter(|finding| cases.contains(&finding.sort));
+            if judged.any(|finding| finding.name.as_ref() == Some(&name)) {
+                continue;
             }
+            let (area, sort) = match seen.inspection.has_lost_its_front() {
+                true => ("front", cases[1]),
+                false => ("end", cases[0]),
+            };
+            let words = format!(
+                "{place}: both copies of its label at the {area} are gone, and data may be"
+            );
+            let next = "put the other findings in order first";
+            self.find(sort, Soundness::Damaged, &name, words, next);
+        }
+    }
+
+    /// Adds the disks from an earlier time where the diagnosis could not judge them, since disks were not matched or the graph
+    /// was not planned.
+    fn older(&mut self, named: &Named) {
+        let older = self.older_disks();
+        let is_judged = |name: &String| {
+            let mut stale = self.found.iter().filter(|it| it.sort == Sort::Label(Case::Stale));
+            stale.any(|finding| finding.name.as_ref() == Some(name))
+        };
+        let names = named.iter().filter(|(_, known)| older.contains(&known.disk));
+        let names: Vec<_> = names.map(|(name, _)| name).filter(|name| !is_judged(name)).collect();
+        for name in names {
+            let words =
+                "is older than the other disks: they were in use since, without it".to_owned();
+            let next = "its next start copies what it has missed";
+            self.find(Sort::Label(Case::Stale), Soundness::Repairable, name, words, next);
         }
     }
 
@@ -537,26 +562,12 @@ impl Checking<'_> {
         all
     }
 
-    /// Devices that would not open without a word of somebody.
-    fn undecided(&mut self, planned: &Planned, named: &Named) {
-        let labels = self.seen.iter().map(|seen| seen.label);
-        let labels: Vec<_> = labels.chain(self.held.iter().map(|held| held.label)).collect();
-        let label = |name: &str| {
-            let known = named.get(name)?;
-            let label = labels.iter().copied().find(|label| label.disk == known.disk)?;
-            Some((label, true))
-        };
-        for (device, why) in objections(planned, label) {
-            // What it lacks is not copied by a start that does not come about.
-            self.found.retain(|finding| finding.name.as_deref() != Some(device));
-            let next = why.next_step().unwrap_or_default();
-            self.find(
-                Sort::Label(Case::Undecided),
-                Soundness::Damaged,
-                device,
-                why.message().to_owned(),
-                next,
-            );
+    /// Adds the devices that do not open without a decision about their data.
+    fn undecided(&mut self, findings: &[LabelFinding]) {
+        for found in findings.iter().filter(|found| found.case == Case::Undecided) {
+            // A start that is refused does not copy the data that the device lacks.
+            self.found.retain(|finding| finding.name.as_deref() != found.place());
+            self.add(found, Soundness::Damaged, found.error.next_step().unwrap_or_default());
         }
     }
 

@@ -100,13 +100,10 @@ impl Doctor {
         let mut checked = self.check_running(&seen).await?;
         let unreadable = found.iter().filter_map(|one| Some((one, one.found.as_ref().err()?)));
         checked.findings.extend(unreadable.map(|(Inspected { place, label, .. }, error)| {
-            Finding {
-                sort: Sort::Unreadable,
-                soundness: Soundness::Sound,
-                name: Some(label.disk_name.clone()),
-                words: format!("{place} cannot be read: {}", error.message()),
-                next: "cairn status".to_owned(),
-            }
+            let words = format!("{place} cannot be read: {}", error.message());
+            let (sort, name) = (Sort::Unreadable, Some(&*label.disk_name));
+            let found = Finding::note(sort, Soundness::Sound, name, words);
+            Finding { next: "cairn status".to_owned(), ..found }
         }));
         Some(checked)
     }
@@ -140,5 +137,6 @@ fn unread(place: &str, inspection: &Inspection, wrong: &Wrong) -> Finding {
     let next = scan::next_for(place, wrong);
     let copies = inspection.copies.iter().filter(|copy| copy.found.is_ok()).count();
     let words = format!("{place} has {wrong} ({copies} of 4 copies can be read)");
-    Finding { sort: Sort::Unreadable, soundness, name: None, words, next }
+    let found = Finding::note(Sort::Unreadable, soundness, None, words);
+    Finding { next, blocks: true, ..found }
 }

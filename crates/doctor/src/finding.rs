@@ -1,6 +1,6 @@
 //! Results of a check.
 
-use graph::labels::Case;
+use graph::labels::{Case, Opening, Waiver};
 use meta::Uuid;
 
 /// Result of a check of one graph.
@@ -72,6 +72,28 @@ pub struct Finding {
     pub words: String,
     /// The next step; empty if there is none.
     pub next: String,
+    /// Whether a start is refused because of it.
+    pub blocks: bool,
+    /// The decisions that waive it.
+    pub waived_by: &'static [Waiver],
+}
+
+impl Finding {
+    /// Whether a start with the decisions of `asked` is refused because of it.
+    pub fn refuses(&self, asked: &Opening) -> bool {
+        self.blocks && !self.waived_by.iter().any(|waiver| waiver.is_given(asked))
+    }
+
+    /// Returns a finding that refuses no start.
+    pub(crate) fn note(
+        sort: Sort,
+        soundness: Soundness,
+        name: Option<&str>,
+        words: String,
+    ) -> Self {
+        let (name, next) = (name.map(str::to_owned), String::new());
+        Self { sort, soundness, name, words, next, blocks: false, waived_by: &[] }
+    }
 }
 
 /// The sort of a finding.

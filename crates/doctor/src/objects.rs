@@ -152,6 +152,6 @@ fn finding(device: &str, sort: Sort, soundness: Soundness, why: &Error) -> Findi
         Soundness::Repairable => "serve it: the next writes put it right",
         Soundness::Damaged => "restore its disks from a copy",
     });
-    let (words, next) = (why.message().to_owned(), next.to_owned());
-    Finding { sort, soundness, name: Some(device.to_owned()), words, next }
+    let found = Finding::note(sort, soundness, Some(device), why.message().to_owned());
+    Finding { next: next.to_owned(), ..found }
 }

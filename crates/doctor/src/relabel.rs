@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use block::units::format_exact;
 use block::{Error, ErrorKind, Result};
-use graph::labels::{Remembered, forget_copies, older, split_brain};
+use graph::labels::{Remembered, forget_copies, older, split_brain, split_brain_of};
 use graph::spec::Planned;
 use kind::Maker;
 use meta::{Area, Inspection, Label, Machine, Sought, Wrong};
@@ -258,11 +258,7 @@ impl Graph<'_> {
     fn may_be_written(&self, here: &Machine) -> Result<()> {
         let Self { newest, seen, .. } = self;
         if let Some(other) = split_brain(newest, seen.iter().map(|seen| seen.label)) {
-            let why = format!(
-                "{} and {} were opened apart, and each says something else of the graph since",
-                newest.disk_name, other.disk_name
-            );
-            return Err(Error::new(ErrorKind::Degraded, why).next("leave one of them away"));
+            return Err(split_brain_of(newest, other).error.next("leave one of them away"));
         }
         let is_away = |(name, known): &(&String, &Remembered)| {
             seen.iter().all(|seen| seen.label.disk != known.disk)

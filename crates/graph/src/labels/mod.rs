@@ -34,7 +34,7 @@ use meta::Machine;
 pub(crate) use absent::Absent;
 pub use diagnosis::{
     Case, DiskFacts, Facts, Finding, LostLabel, Sight, Waiver, belongs, diagnose, newest, older,
-    split_brain,
+    split_brain, split_brain_of,
 };
 pub use foreseen::objections;
 pub use kept::{DiskLabel, LabelStateStore};

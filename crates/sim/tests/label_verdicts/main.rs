@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use block::{Env, Error, Reason};
 use doctor::import::{FoundGraph, graphs};
 use doctor::scan::Sight as FoundLabel;
-use doctor::{Checked, Doctor, Running, Sort};
+use doctor::{Checked, CheckedDisks, Doctor, Running, Sort};
 use engine::Engine;
 use graph::labels::{DiskFacts, Facts, Finding, Opening, Survey, diagnose};
 use graph::spec::{Planned, Spec};
@@ -86,27 +86,37 @@ impl Judge {
         self.world.block_on(planned).expect("a plan waits for nothing").ok()
     }
 
-    /// Whether a start is refused, and the findings that a diagnosis without its waivers has.
-    fn refused(&self, states: &[State], asked: &Opening) -> (bool, Vec<Finding>) {
-        let spec = Spec::parse(&sets::spec(states.len()), "g.toml", &|_| None);
-        let disks = facts(states);
+    /// Whether a start is refused, and the plan of its graph.
+    fn refused_start(
+        &self,
+        spec: &Spec,
+        states: &[State],
+        asked: &Opening,
+    ) -> (bool, Option<Planned>) {
         let survey = |opening| {
             let (env, engine) = (&self.env, &self.engine);
-            Survey::of(&spec, kinds::REGISTRY, env, engine, opening, disks.clone())
+            Survey::of(spec, kinds::REGISTRY, env, engine, opening, facts(states))
         };
         let all_waived = survey(Opening { degraded: true, take: true, ..asked.clone() });
         let planned = match all_waived.refusals() {
-            [] => self.plan(&spec, &all_waived),
+            [] => self.plan(spec, &all_waived),
             _ => None,
         };
-        let question = Opening { degraded: false, take: false, ..asked.clone() };
+        let start = survey(asked.clone());
+        let foreseen = planned.as_ref().map(|planned| start.foreseen(planned));
+        let is_refused =
+            !start.refusals().is_empty() || foreseen.is_some_and(|foreseen| !foreseen.is_empty());
+        (is_refused, planned)
+    }
+
+    /// Whether a start is refused, and the findings that a diagnosis without its waivers has.
+    fn refused(&self, states: &[State], asked: &Opening) -> (bool, Vec<Finding>) {
+        let spec = Spec::parse(&sets::spec(states.len()), "g.toml", &|_| None);
+        let (is_refused, planned) = self.refused_start(&spec, states, asked);
+        let disks = facts(states);
         let facts = Facts { graph: "g", disks: &disks, planned: planned.as_ref() };
-        let (start, findings) = (survey(asked.clone()), diagnose(&facts, &question));
-        let is_refused = match &planned {
-            Some(planned) => !start.refusals().is_empty() || !start.foreseen(planned).is_empty(),
-            None => !start.refusals().is_empty(),
-        };
-        (is_refused, findings)
+        let question = Opening { degraded: false, take: false, ..asked.clone() };
+        (is_refused, diagnose(&facts, &question))
     }
 
     /// Returns the verdict of a start: which disk is which, or the reasons of its refusal.
@@ -134,8 +144,7 @@ impl Judge {
         Doctor { env: self.env.clone(), registry: kinds::REGISTRY, machine }
     }
 
-    /// Returns the verdict of a check: the findings about each graph.
-    fn check(&self, states: &[State]) -> String {
+    fn checked(&self, states: &[State]) -> CheckedDisks {
         let disk = |(n, state): (usize, &State)| {
             let inspection = sets::inspection(n, states.len(), *state)?;
             Some((PathBuf::from(format!("/{}", sets::DISKS[n])), inspection))
@@ -143,7 +152,12 @@ impl Judge {
         let disks: Vec<_> = states.iter().enumerate().filter_map(disk).collect();
         let (doctor, running) = (self.doctor(), Running::default());
         let checked = doctor.check_disks(&disks, Vec::new(), &running);
-        let checked = self.world.block_on(checked).expect("a check waits for nothing");
+        self.world.block_on(checked).expect("a check waits for nothing")
+    }
+
+    /// Returns the verdict of a check: the findings about each graph.
+    fn check(&self, states: &[State]) -> String {
+        let checked = self.checked(states);
         let unread = checked.unread.iter().map(finding);
         let graphs =
             checked.graphs.iter().map(|Checked { graph, change, soundness, findings, .. }| {
@@ -349,6 +363,37 @@ fn start_is_refused_exactly_if_finding_is_not_waived() {
                 let refuses = findings.iter().any(|finding| finding.refuses(&asked));
                 let set = format!("{a:?} and {b:?}, degraded {degraded}, take {take}");
                 assert_eq!(is_refused, refuses, "{set}: {findings:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn start_is_refused_exactly_if_finding_of_check_is_not_waived() {
+    let judge = Judge::new();
+    let spec = |count| Spec::parse(&sets::spec(count), "g.toml", &|_| None);
+    let judged = |states: &[State]| {
+        if (0..states.len()).all(|n| sets::label(n, states.len(), states[n]).is_none()) {
+            // A check cannot know a graph without any label.
+            return;
+        }
+        let checked = judge.checked(states);
+        let findings = checked.graphs.iter().flat_map(|graph| &graph.findings);
+        let findings: Vec<_> = findings.chain(&checked.unread).collect();
+        let flags = [(false, false), (true, true), (true, false), (false, true)];
+        let count = if states.len() == 3 { 2 } else { 4 };
+        for (degraded, take) in flags.into_iter().take(count) {
+            let asked = Opening { degraded, take, ..Flag::None.opening() };
+            let (is_refused, _) = judge.refused_start(&spec(states.len()), states, &asked);
+            let refuses = findings.iter().any(|finding| finding.refuses(&asked));
+            assert_eq!(is_refused, refuses, "{states:?}, {degraded}, {take}: {findings:?}");
+        }
+    };
+    for a in FEW {
+        for b in FEW {
+            judged(&[a, b]);
+            for c in BESIDE {
+                judged(&[a, b, c]);
             }
         }
     }

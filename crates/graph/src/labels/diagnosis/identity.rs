@@ -6,7 +6,9 @@ use std::rc::Rc;
 use block::{Error, Reason};
 use meta::{Label, Machine, Past, Uuid, Wrong};
 
-use super::{Case, DiskFacts, Finding, Sight, Waiver, belongs, newest, service, split_brain};
+use super::{
+    Case, DiskFacts, Finding, Sight, Waiver, belongs, newest, service, split_brain, split_brain_of,
+};
 use crate::labels::Opening;
 use crate::labels::text::{self, Remembered};
 
@@ -220,13 +222,8 @@ impl<'i> Identity<'i> {
         let labels = || labels.iter().map(|(_, label)| *label);
         let newest = newest(labels())?;
         let Some(other) = split_brain(newest, labels()) else { return Some(newest) };
-        let (one, two) = (&newest.disk_name, &other.disk_name);
-        let words = format!(
-            "{one:?} and {two:?} were opened apart, and each says something else of the graph since"
-        );
-        let error = Error::because(Reason::LabelSplitBrain, words);
-        let error = error.next("leave one of them away, and --degraded");
-        self.stop(Case::SplitBrain, error, &[]);
+        self.stops = true;
+        self.findings.push(split_brain_of(newest, other));
         None
     }
 

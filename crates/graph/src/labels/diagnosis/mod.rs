@@ -153,12 +153,25 @@ pub enum Waiver {
 /// Its waivers, `degraded` and `take`, change no finding: see [`Finding::refuses`].
 pub fn diagnose(facts: &Facts<'_>, asked: &Opening) -> Vec<Finding> {
     let (binding, mut findings) = identify(facts.graph, facts.disks, asked);
-    if let Some(planned) = facts.planned {
+    // Disks that were not matched have nothing to be served from.
+    if let Some(planned) = facts.planned.filter(|_| !binding.disks.is_empty()) {
         let disks = BoundDisks { disks: facts.disks, binding: &binding };
         findings.extend(serve(disks, planned, asked));
         findings.extend(objections_of(disks, planned));
     }
     findings
+}
+
+impl Waiver {
+    /// Whether a start with these decisions waives findings by this one.
+    pub fn is_given(self, asked: &Opening) -> bool {
+        match self {
+            Self::Degraded => asked.degraded,
+            Self::Take => asked.take,
+            // With them there is another finding, or none.
+            Self::Wipe | Self::Trust => false,
+        }
+    }
 }
 
 impl Finding {
@@ -173,13 +186,7 @@ impl Finding {
 
     /// Whether a start with the waivers of `asked` is refused because of it.
     pub fn refuses(&self, asked: &Opening) -> bool {
-        let is_waived = |waiver: &Waiver| match waiver {
-            Waiver::Degraded => asked.degraded,
-            Waiver::Take => asked.take,
-            // With them there is another finding, or none.
-            Waiver::Wipe | Waiver::Trust => false,
-        };
-        self.blocks && !self.waived_by.iter().any(is_waived)
+        self.blocks && !self.waived_by.iter().any(|waiver| waiver.is_given(asked))
     }
 
     /// Returns the disk or device that it is about.
@@ -222,6 +229,17 @@ pub fn split_brain<'l>(
         let is_same = label.graph == newest.graph && label.epoch == newest.epoch;
         is_same && label.spec != newest.spec
     })
+}
+
+/// Returns the finding about two labels of a [`split_brain`].
+pub fn split_brain_of(newest: &Label, other: &Label) -> Finding {
+    let (one, two) = (&newest.disk_name, &other.disk_name);
+    let words = format!(
+        "{one:?} and {two:?} were opened apart, and each says something else of the graph since"
+    );
+    let error = Error::because(Reason::LabelSplitBrain, words);
+    let error = error.next("leave one of them away, and --degraded");
+    Finding::new(Case::SplitBrain, error, &[])
 }
 
 /// The disks that are older than others: these were told of a round of which all were told, and that they know
