@@ -1,4 +1,4 @@
-//! Whether the labels of a graph, and what it keeps beside them, are sound. What was found in them goes in, what to say of it comes out.
+//! Check of the labels of one graph, and of the states of its devices in them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -16,30 +16,30 @@ use crate::{
     Checked, CheckedDevice, CheckedDisk, Doctor, Finding, Sort, Soundness, name_of, objects,
 };
 
-/// A disk with a label that can be read, looked at.
+/// A disk whose label can be read.
 #[derive(Clone, Copy)]
 pub struct Seen<'s> {
-    /// Where it is.
+    /// Its place.
     pub place: &'s str,
-    /// What is there.
+    /// All copies of its label.
     pub inspection: &'s Inspection,
-    /// The label that counts. That of an open disk is known whatever is there.
+    /// Its label. That of an open disk is known to the graph that has it open.
     pub label: &'s Label,
 }
 
-/// A disk that somebody else has open.
+/// A disk that another process has open.
 #[derive(Clone, Copy)]
 pub struct Held<'h> {
-    /// Where it is.
+    /// Its place.
     pub place: &'h str,
-    /// Why it cannot be opened.
+    /// The error of opening it.
     pub why: &'h Error,
-    /// What its label says.
+    /// Its label.
     pub label: &'h Label,
 }
 
 impl Seen<'_> {
-    /// What is wrong with the copies of its label that count, in words.
+    /// Returns the damage of the copies of its label, in words.
     fn ills(&self) -> Vec<String> {
         match &self.inspection.label {
             Ok(Some(_)) => self.inspection.ills(),
@@ -48,13 +48,13 @@ impl Seen<'_> {
         }
     }
 
-    /// Bytes of the whole disk when it was labelled, if it has lost some since.
+    /// Returns the bytes of the whole disk when it was labelled, if it has lost some since.
     fn cut_from(&self) -> Option<u64> {
         let had = Area::Back(self.label.data_bytes).range().end();
         Some(had).filter(|had| *had > self.inspection.size)
     }
 
-    /// Whether it is as long as it was, and the label at one of its ends is gone.
+    /// Whether the disk has all of its bytes, and the label at one end is gone.
     pub fn has_lost_its_end(&self) -> bool {
         self.cut_from().is_none() && self.inspection.lost_end().is_some()
     }
@@ -105,7 +105,7 @@ async fn check(
         name: name_in(&named, seen.label),
         place: seen.place.to_owned(),
         change: seen.label.epoch,
-        // Whether its bytes are whole is asked first; while it is in use its own writes tell.
+        // A disk that may have lost bytes gets no new label unasked. The graph that has a disk open knows its bytes.
         to_renew: seen.cut_from().is_none()
             && !(stopped && seen.has_lost_its_end())
             && !seen.ills().is_empty(),
@@ -129,19 +129,19 @@ async fn check(
     })
 }
 
-/// The size of a disk without a label: nobody knows it.
+/// Size that stands for the unknown size of a disk without a label.
 const UNKNOWN_BYTES: &str = "1048576GiB";
 
-/// The labelled disks of a graph, by their names in it.
+/// The labelled disks of a graph, by their names.
 pub type Named = BTreeMap<String, Remembered>;
 
-/// What the graph calls a disk.
+/// Returns the name of a disk in its graph.
 fn name_in(named: &Named, label: &Label) -> String {
     let known = named.iter().find(|(_, known)| known.disk == label.disk);
     known.map_or_else(|| label.disk_name.clone(), |(name, _)| name.clone())
 }
 
-/// The disks that have lost what was at their ends.
+/// Returns the names of the disks that have lost the label at one end.
 pub fn cut<'s>(seen: &[Seen<'_>], named: &'s Named) -> impl Iterator<Item = &'s str> {
     let is_cut = |known: &Remembered| {
         seen.iter().any(|seen| seen.label.disk == known.disk && seen.has_lost_its_end())
@@ -149,8 +149,8 @@ pub fn cut<'s>(seen: &[Seen<'_>], named: &'s Named) -> impl Iterator<Item = &'s 
     named.iter().filter(move |(_, known)| is_cut(known)).map(|(name, _)| name.as_str())
 }
 
-/// Why the bytes of a disk cannot be copied anew from others, in words: they may be nowhere else, or nobody else may have
-/// the newest. `cut`: the disks whose bytes count for nothing, this one among them; what their labels say counts.
+/// Returns the reason why a disk cannot be copied anew from others, in words: it may have the only copy of some bytes, or the
+/// only newest one. `cut`: the disks whose bytes do not count, with this one. The states in their labels count.
 pub fn nowhere_else(
     planned: &Planned,
     named: &Named,
@@ -176,8 +176,8 @@ pub fn nowhere_else(
     Some(format!("{device} cannot be copied from: {}", why.message()))
 }
 
-/// Stand-ins for the settings that labels do not hold, so that a graph can be planned: empty disks for those without a label,
-/// and paths that lead nowhere.
+/// Returns stand-ins for the settings that labels do not hold, so that a graph can be planned: empty disks for those without
+/// a label, and paths that lead to no file.
 pub(crate) fn nowhere(doctor: &Doctor, newest: &Label) -> Local {
     let spec = Spec::parse(&newest.spec, &newest.graph_name, &|_| None);
     let disk = |name: &str| (name.to_owned(), ("null".to_owned(), UNKNOWN_BYTES.to_owned()));
@@ -192,11 +192,11 @@ pub(crate) fn nowhere(doctor: &Doctor, newest: &Label) -> Local {
     local
 }
 
-/// The graph that a label tells of as it would be with all of its disks, whether or not they are here; `None` if
-/// disks without a label matter.
+/// Plans the graph of a label with all of its disks, whether or not they are here. `None` if the size of a disk without a
+/// label matters.
 ///
 /// # Errors
-/// What is wrong with the spec in the label.
+/// The first fault of the spec in the label.
 pub(crate) async fn plan(
     doctor: &Doctor,
     newest: &Label,
@@ -214,7 +214,7 @@ pub(crate) async fn plan(
     let spec = Spec::of_label(&newest.spec, &name_of(newest), &newest.graph_name, registry, &local);
     match spec.plan_over(registry, &doctor.env, &surveyed).await {
         Ok(planned) => Ok(Some(planned)),
-        // How large they are may matter.
+        // The plan may depend on their sizes.
         Err(_) if has_raw => Ok(None),
         Err(faults) => {
             let first = faults.iter().find(|fault| fault.severity() == Severity::Error);
@@ -223,7 +223,7 @@ pub(crate) async fn plan(
     }
 }
 
-/// Where the disks of a graph are, by their names in it.
+/// Returns the places of the disks of a graph, by their names.
 fn places(named: &Named, seen: &[Seen<'_>]) -> BTreeMap<String, PathBuf> {
     let place = |(name, known): (&String, &Remembered)| {
         let seen = seen.iter().find(|seen| seen.label.disk == known.disk)?;
@@ -261,7 +261,7 @@ impl Checking<'_> {
         self.found.push(Finding { next, blocks, waived_by, ..found });
     }
 
-    /// The labelled disks that the newest label names.
+    /// Returns the labelled disks that the label that counts names.
     fn named(&mut self) -> Named {
         disks(&self.newest.spec).unwrap_or_else(|error| {
             let graph = self.newest.graph_name.clone();
@@ -357,7 +357,7 @@ impl Checking<'_> {
         }
     }
 
-    /// What to do about a disk that was cut short: zeros in the place of what it had are not what it had.
+    /// Returns the next step for a disk that was cut short.
     fn after_a_cut(&self, name: &str, named: &Named, planned: Option<&Planned>) -> String {
         let kept = planned.map(|planned| nowhere_else(planned, named, self.seen, &[name], name));
         match kept {
@@ -369,7 +369,7 @@ impl Checking<'_> {
         }
     }
 
-    /// What to do about a disk that was cut short and made long again, or written over at its end.
+    /// Returns the next step for a disk that has lost the label at one end.
     fn without_its_end(
         &self,
         name: &str,
@@ -399,7 +399,7 @@ impl Checking<'_> {
         }
     }
 
-    /// What a disk is to its graph, if that is worth a word.
+    /// Adds a note about a disk that has left its graph, or that its next start updates.
     fn standing(&mut self, name: &str, place: &str, label: &Label, named: &Named) {
         if named.values().all(|known| known.disk != label.disk) {
             let is = match label.provisioning {
@@ -416,7 +416,7 @@ impl Checking<'_> {
         }
     }
 
-    /// The graph as it would be with all of its disks.
+    /// Plans the graph with all of its disks.
     async fn plan(&mut self, named: &Named) -> Option<Planned> {
         plan(self.doctor, self.newest, named).await.unwrap_or_else(|why| {
             let words = format!("the spec in its labels cannot be planned: {why}");
@@ -427,7 +427,7 @@ impl Checking<'_> {
         })
     }
 
-    /// Who has disks of it open, here or elsewhere: it cannot be served meanwhile.
+    /// Adds the disks that another process or another machine has open.
     fn in_use(&mut self, findings: &[LabelFinding], named: &Named) {
         let is_named = |label: &Label| named.values().any(|known| known.disk == label.disk);
         for Held { why, label, .. } in self.held.iter().filter(|held| is_named(held.label)) {
@@ -440,7 +440,7 @@ impl Checking<'_> {
         }
     }
 
-    /// What cannot be served for want of disks.
+    /// Adds the missing disks.
     fn missing(&mut self, planned: Option<&Planned>, named: &Named) {
         let is_here = |known: &Remembered| {
             self.seen.iter().any(|seen| seen.label.disk == known.disk)
@@ -521,7 +521,7 @@ impl Checking<'_> {
         }
     }
 
-    /// What devices keep: the newest state of each, and which of them cannot be read.
+    /// Returns the newest state of each device, and adds the states that cannot be read.
     fn kept(&mut self, planned: &Planned, named: &Named) -> Vec<CheckedDevice> {
         let mut all = Vec::new();
         for node in &planned.nodes {
@@ -571,7 +571,7 @@ impl Checking<'_> {
         }
     }
 
-    /// Members of a mirror that have nothing of what it keeps: they have missed everything.
+    /// Adds the members without any state of their device: all of it is copied to them.
     fn without_a_state(&mut self, planned: &Planned, named: &Named, node: &PlannedNode) {
         if !node.kind.capabilities.names_members {
             return;

@@ -70,14 +70,14 @@ fn as_text_if_any<S: serde::Serializer>(error: &Option<Error>, to: S) -> Result<
     }
 }
 
-/// A label, and who has its disk open, if somebody has.
+/// A label, and the error of opening its disk if another process has it open.
 struct Told {
     path: PathBuf,
     label: Label,
     in_use: Option<Error>,
 }
 
-/// The graphs that the labels tell of: each by its newest.
+/// Returns the graphs that labels describe, each by the label that counts.
 pub fn graphs(doctor: &Doctor, sights: Vec<Sight>, skipped: &[Skipped]) -> Vec<FoundGraph> {
     let free = sights.into_iter().map(|Sight { path, label }| Told { path, label, in_use: None });
     let in_use = skipped.iter().filter_map(|Skipped { path, why, label }| {
@@ -93,14 +93,14 @@ pub fn graphs(doctor: &Doctor, sights: Vec<Sight>, skipped: &[Skipped]) -> Vec<F
     graphs.filter_map(|((name, uuid), sights)| graph(doctor, name, Uuid(uuid), sights)).collect()
 }
 
-/// `None` if all of its disks are still being made.
+/// Returns the graph of some labels. `None` if all of its disks are still being made.
 fn graph(doctor: &Doctor, name: String, uuid: Uuid, sights: Vec<Told>) -> Option<FoundGraph> {
     let registry = doctor.registry;
     let newest = newest(sights.iter().map(|sight| &sight.label))?;
     let newest = sights.iter().find(|sight| std::ptr::eq(&sight.label, newest))?;
     let file = format!("{} ({})", name_of(&newest.label), newest.path.display());
     let newest = newest.label.clone();
-    // One that cannot be read says so when it is served.
+    // A spec that cannot be read is a fault of the start.
     let named: BTreeMap<String, Remembered> = disks(&newest.spec).unwrap_or_default();
     let is_of = |sight: &Told| {
         named.iter().find(|(_, known)| known.disk == sight.label.disk).map(|(name, _)| name.clone())
@@ -145,7 +145,7 @@ fn needed(spec: &Spec, registry: Registry) -> Vec<String> {
 }
 
 impl FoundGraph {
-    /// Reads the spec in its newest label, completed with the settings of this machine.
+    /// Reads the spec in the label that counts, completed with the settings of this machine.
     pub fn spec(&self, registry: Registry, local: &Local) -> Spec {
         Spec::of_label(&self.text, &self.file, &self.name, registry, local)
     }
@@ -176,7 +176,7 @@ impl FoundGraph {
         Err(Error::new(ErrorKind::Invalid, why).next(format!("--set {option}=VALUE")))
     }
 
-    /// Where its disks are, but for those of which somebody says it.
+    /// Returns the places of its disks, but for those that the operator names.
     ///
     /// # Errors
     /// `InUse` if a process has one open, or if two have one label.
@@ -201,8 +201,7 @@ impl FoundGraph {
         Ok(places)
     }
 
-    /// What stands against serving it, as its start would tell: what `--degraded` and `--take` are for is not
-    /// among that.
+    /// Returns the reasons for which a start would be refused, but for those that `--degraded` and `--take` waive.
     pub async fn refusals(&self, doctor: &Doctor) -> Vec<String> {
         let (env, registry) = (&doctor.env, doctor.registry);
         if let Some(faults) = self.spec(registry, &Local::default()).faults() {

@@ -1,5 +1,5 @@
-//! Whether what devices of a stopped graph keep on its disks, beside data, is sound: the devices are made on disks that
-//! are opened to be read only, and asked.
+//! Check of the object stores of a stopped graph: its devices are made over disks that are opened read-only, and report
+//! damage.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,19 +15,19 @@ use crate::check::nowhere;
 use crate::scan::place;
 use crate::{Doctor, Finding, Sort, Soundness, name_of};
 
-/// Of what is wrong with one device, so much is told.
+/// The most findings about one device.
 const TOLD_MAX: usize = 16;
 
-/// Of a device that was made, and asked.
+/// Report of a device that was made.
 type Answer = block::Result<Report>;
 
-/// The disks of a graph, opened to be read only.
+/// The disks of a graph, opened read-only.
 struct Opened {
     planned: Planned,
     labels: Labels,
 }
 
-/// Looks at what devices of the graph keep, and changes nothing. `places`: where its disks are.
+/// Checks the object stores of the graph, and changes nothing. `places`: those of its disks.
 pub async fn check(
     doctor: &Doctor,
     newest: &Label,
@@ -48,7 +48,7 @@ pub async fn check(
         let missing =
             disks.map(|disk| disk.name.as_str()).filter(|disk| !places.contains_key(*disk));
         if planned.is_lost(&node.name, &missing.collect::<Vec<_>>()) {
-            // That is told already.
+            // The missing disk has a finding already.
             continue;
         }
         let mut names = beneath.nodes.iter().map(|node| node.name.as_str());
@@ -66,10 +66,10 @@ pub async fn check(
     found
 }
 
-/// What a device says of what it keeps, or why it did not open.
+/// Returns the report of a device about its object store, or the error of opening it.
 ///
 /// # Errors
-/// What keeps it from being asked, and says nothing of what it keeps.
+/// If its disks cannot be opened: then nothing is known about the object store.
 async fn ask(
     doctor: &Doctor,
     engine: &Engine,
@@ -86,7 +86,7 @@ async fn ask(
     Ok(graph.control_later(member, &Control::Check).await)
 }
 
-/// Opens the disks, all of them to be read only: so nothing that is made over them writes.
+/// Opens the disks read-only, so that no device over them writes.
 async fn open(
     doctor: &Doctor,
     engine: &Engine,
@@ -112,7 +112,7 @@ async fn open(
     Ok(Opened { planned, labels })
 }
 
-/// The findings about the state of a device.
+/// Returns the findings about the object store of a device.
 fn told(device: &str, asked: Result<Answer, Vec<Error>>) -> Vec<Finding> {
     let unseen = |why: &Error| {
         let why = why.clone().message_after("what it keeps was not looked at");
@@ -122,7 +122,7 @@ fn told(device: &str, asked: Result<Answer, Vec<Error>>) -> Vec<Finding> {
         Err(refusals) => refusals.iter().map(unseen).collect(),
         // Nothing was ever stored.
         Ok(Err(error)) if error.kind() == ErrorKind::ReadOnly => Vec::new(),
-        // Nobody has said that it may do without what is not there.
+        // Without a decision it does not open degraded.
         Ok(Err(error)) if error.kind() == ErrorKind::Degraded => vec![unseen(&error)],
         Ok(Err(error)) => {
             let why = error.message_after("what it keeps cannot be opened");
@@ -132,7 +132,7 @@ fn told(device: &str, asked: Result<Answer, Vec<Error>>) -> Vec<Finding> {
     }
 }
 
-/// The first things that are wrong, and how many more there are.
+/// Returns the first faults, and the number of the others.
 fn wrong(device: &str, report: &Report) -> Vec<Finding> {
     let soundness = match report.health {
         Health::Ok => return Vec::new(),

@@ -1,13 +1,12 @@
-//! A label that is gone from a disk, made again of what the other disks of its graph know. What was seen goes in, a
-//! label comes out, or why there can be none.
+//! A new label for a disk that has lost its own, from the labels of the other disks of its graph. Pure: it opens no disk.
 //!
-//! What its own label knew is lost: what devices kept in it, and whether it had what the others have not. So it comes
-//! back as a disk that has missed everything. Where its bytes are copied from others that is all; where they are
-//! nowhere else, somebody must say that they are these.
+//! The states of devices in the lost label are lost, and so is the record of missed writes. So the disk comes back as one that
+//! has missed everything. If its bytes are copied from others, no more is needed. If it may have the only copy of some bytes,
+//! the operator must decide that they count (`trust`).
 //!
-//! A disk that was cut short and made long again has a label, and maybe zeros where there were data. One that was written
-//! from its front on has a label at its back, and maybe other bytes where there were data. Both count as a disk that has
-//! missed everything, too, unless somebody says that its bytes are whole.
+//! A disk that was cut short and made long again has a label at its front, and maybe zeros in its data. A disk that was
+//! overwritten from its front on has a label at its back, and maybe other bytes in its data. Both count as disks that have
+//! missed everything, unless the operator trusts them.
 
 use std::collections::BTreeMap;
 
@@ -27,41 +26,41 @@ pub struct Graph<'g> {
     pub newest: &'g Label,
     /// The disks that it names.
     pub named: &'g Named,
-    /// The graph as it would be with all of them.
+    /// Plan of the graph with all of them.
     pub planned: &'g Planned,
-    /// All labels of it that there are.
+    /// All of its labels that were found.
     pub seen: &'g [Seen<'g>],
-    /// The disks that have lost theirs, as somebody says: nobody else may know more than those that are here.
+    /// The disks that have lost their labels, by the operator's word. All other disks must be here.
     pub lost: Vec<&'g str>,
-    /// The disks that have lost their ends, but for those that somebody trusts.
+    /// The disks that have lost the label at one end, but for the trusted ones.
     pub cut: Vec<&'g str>,
-    /// Whether it is written though another machine has it open, which is gone for good.
+    /// Whether disks are written that another machine has open (`--take`).
     pub take: bool,
 }
 
-/// What somebody says to be a disk.
+/// A place that the operator or a spec names for a disk.
 pub struct Said<'s> {
-    /// Which one.
+    /// Name of the disk.
     pub name: &'s str,
-    /// Where it is.
+    /// Its place.
     pub place: &'s str,
-    /// Whether it was named for this; else a spec says that it is there.
+    /// Whether the operator named it; else a spec does.
     pub by_hand: bool,
     /// Whether its bytes count as they are.
     pub trusted: bool,
 }
 
-/// What is there.
+/// Content of that place.
 pub struct There {
-    /// Where a label would be.
+    /// All copies of a label.
     pub inspection: Inspection,
     /// Its block size.
     pub block_size: u32,
 }
 
-/// In which way a disk gets a label.
+/// The way in which a disk gets a label.
 enum How {
-    /// It had lost all of it.
+    /// It had lost all copies.
     GivenBack,
     /// It was older than others.
     Counts,
@@ -72,25 +71,25 @@ enum How {
 /// A label that can be made again.
 #[derive(Serialize)]
 pub struct Relabel {
-    /// In which copies a label is that goes on as this one, if the disk has one.
+    /// Number of the copies of a label that this one continues, if the disk has one.
     #[serde(skip)]
     pub(crate) over: Option<usize>,
     /// Name of its graph.
     pub graph: String,
     /// Name of the disk.
     pub name: String,
-    /// Where the disk is.
+    /// Its place.
     pub place: String,
     #[serde(skip)]
     how: How,
-    /// What is known of it, in words.
+    /// Effect on its bytes, in words.
     pub words: String,
     #[serde(skip)]
     pub(crate) label: Label,
 }
 
 impl Relabel {
-    /// What would be done, in a line.
+    /// Returns a line about the planned write.
     pub fn text(&self) -> String {
         let Self { graph, name, place, how, words, label, .. } = self;
         let change = label.epoch;
@@ -104,10 +103,10 @@ impl Relabel {
 }
 
 impl Graph<'_> {
-    /// The label that the disk `said` gets back on this machine.
+    /// Returns the label that the disk `said` gets back on this machine.
     ///
     /// # Errors
-    /// Why it gets none, and what to do.
+    /// The reason why it gets none, with a next step.
     pub fn remake(&self, said: &Said<'_>, there: &There, here: &Machine) -> Result<Relabel> {
         if let Some(label) = self.older(said) {
             return self.let_count(said, there, label, here);
@@ -146,7 +145,7 @@ impl Graph<'_> {
         Relabel { over, graph, name, place: said.place.to_owned(), how, words, label }
     }
 
-    /// The label of the disk, and in which copies it is, if the one at its front or its end is gone.
+    /// Returns the label of the disk and the number of its copies, if the label at one end is gone.
     fn without_its_end<'t>(&self, said: &Said<'_>, there: &'t There) -> Option<(&'t Label, usize)> {
         let known = self.named.get(said.name)?;
         let Ok(Some((label, number))) = &there.inspection.label else { return None };
@@ -154,8 +153,8 @@ impl Graph<'_> {
         is_cut.then_some((label, *number))
     }
 
-    /// Both ends have a label again. What mirrors kept on the disk is forgotten, so that they copy all of it; unless
-    /// somebody says that its bytes are whole.
+    /// Returns a label for both ends. It has no state of the devices that hold copies, so that they copy all of the disk, unless
+    /// the operator trusts its bytes.
     fn end_anew(
         &self,
         said: &Said<'_>,
@@ -189,7 +188,7 @@ impl Graph<'_> {
         Ok(self.made(said, How::Ended, words, label, Some(number)))
     }
 
-    /// The label of a disk that is older than the others, and that somebody says to trust.
+    /// Returns the label of a trusted disk from an earlier time.
     fn older(&self, said: &Said<'_>) -> Option<&Label> {
         let known = self.named.get(said.name).filter(|_| said.trusted)?;
         let older = older(self.seen.iter().map(|seen| seen.label));
@@ -197,7 +196,7 @@ impl Graph<'_> {
         Some(seen.label).filter(|label| older.contains(&label.disk))
     }
 
-    /// What is on it counts from now on as if it had never been away.
+    /// Returns a label with which a disk counts as if it had never been away.
     fn let_count(
         &self,
         said: &Said<'_>,
@@ -254,7 +253,7 @@ impl Graph<'_> {
         }
     }
 
-    /// Whether what the others say counts, and may be written here.
+    /// Checks that the labels of the other disks agree, are complete, and may be written here.
     fn may_be_written(&self, here: &Machine) -> Result<()> {
         let Self { newest, seen, .. } = self;
         if let Some(other) = split_brain(newest, seen.iter().map(|seen| seen.label)) {
@@ -291,7 +290,7 @@ impl Graph<'_> {
         Ok(())
     }
 
-    /// Whether all that devices kept on the disk is on another one too.
+    /// Checks that each device with a state on the disk has a state on another one.
     fn keeps_elsewhere(&self, name: &str) -> Result<()> {
         let is_elsewhere =
             |device: &str| self.seen.iter().any(|seen| seen.label.cells.contains_key(device));
@@ -311,7 +310,7 @@ impl Graph<'_> {
         )))
     }
 
-    /// Its bytes are copied from others, or are nowhere else and somebody says that these are they.
+    /// Returns the effect on its bytes: they are copied from others, or the operator trusts them.
     fn whose_bytes_count(&self, said: &Said<'_>) -> Result<String> {
         let Said { name, place, trusted, .. } = said;
         let only = self.planned.only_on(&[name]).join(", ");
@@ -335,7 +334,7 @@ impl Graph<'_> {
     }
 }
 
-/// Whether there is nothing of others, and no label.
+/// Checks that the place has no label and no content of another program.
 fn is_free(said: &Said<'_>, there: &There) -> Result<()> {
     let Said { name, place, by_hand, .. } = said;
     match (&there.inspection.label, &there.inspection.other) {
@@ -366,7 +365,7 @@ fn is_free(said: &Said<'_>, there: &There) -> Result<()> {
     }
 }
 
-/// Whether all that the others know of it is there.
+/// Checks that the place has the size and the block size of the disk.
 fn is_as_large(said: &Said<'_>, known: Remembered, there: &There) -> Result<()> {
     let Said { name, place, .. } = said;
     let (has, needs) = (there.inspection.size, Area::Back(known.data_bytes).range().end());

@@ -70,7 +70,7 @@ impl Doctor {
     /// Writes a label where there is none.
     ///
     /// # Errors
-    /// `InUse` if the disk has another label by now; what the disk says.
+    /// `InUse` if the disk has another label by now; errors of the disk.
     pub async fn write_label(&self, remake: &Relabel) -> Result<()> {
         let disk = self.open(Path::new(&remake.place), false).await?;
         if let Inspection { label: Ok(Some((label, _))), .. } =
@@ -88,7 +88,7 @@ impl Doctor {
     ///
     /// # Errors
     /// `Corrupt` if no copy can be read any more, `Unsupported` if this version must not write the label, `InUse` if
-    /// another machine has the disk open; what the disk says.
+    /// another machine has the disk open; errors of the disk.
     pub async fn renew(&self, path: &Path, take: bool) -> Result<()> {
         let disk = self.open(path, false).await?;
         let inspection = meta::inspect(&self.env, disk.lower()).await?;
@@ -169,8 +169,7 @@ impl Asked<'_> {
         Ok(())
     }
 
-    /// What is said of places, and what labels tell of others: of disks that have lost their ends, and of those that
-    /// somebody trusts.
+    /// Returns the places that were named, with those of labels for disks that have lost one end and for trusted disks.
     fn all_said(
         &self,
         seen: &[Seen<'_>],
@@ -196,7 +195,7 @@ impl Asked<'_> {
     }
 }
 
-/// The graph as it would be with all of its disks.
+/// Plans the graph with all of its disks.
 async fn planned_of(doctor: &Doctor, newest: &Label, named: &Named) -> Result<Planned> {
     let graph = &newest.graph_name;
     let planned = plan(doctor, newest, named).await.map_err(|why| {

@@ -1,4 +1,4 @@
-//! Labels on this machine, wherever they are: on block devices, and in the files of a directory.
+//! The disks of this machine: its block devices, and the files of a directory.
 
 #![allow(clippy::disallowed_methods, reason = "it looks for disks in directories of this machine")]
 
@@ -18,28 +18,28 @@ use crate::Doctor;
 const MACHINE_ID: &str = "/etc/machine-id";
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 
-/// Disks and files that are looked at.
+/// The most disks and files that a scan opens.
 const LOOKED_AT_MAX: usize = 4096;
 
 const BLOCK_DEVICES: &str = "/sys/class/block";
 
-/// A label, and where it is.
+/// A label and its disk.
 pub struct Sight {
-    /// The disk.
+    /// Path of the disk.
     pub path: PathBuf,
-    /// What it says.
+    /// Its label.
     pub label: Label,
 }
 
-/// What somebody has open, or what cannot be read, and why.
+/// A disk that another process has open, or that cannot be read.
 #[derive(Serialize)]
 pub struct Skipped {
-    /// The disk, as it can be shown.
+    /// Its path, as it can be shown.
     pub path: String,
-    /// Why it was skipped.
+    /// The error of opening or reading it.
     #[serde(serialize_with = "as_text")]
     pub why: Error,
-    /// Of one that somebody has open: its label.
+    /// Its label, if another process has it open.
     #[serde(skip)]
     pub label: Option<Label>,
 }
@@ -52,7 +52,7 @@ pub fn as_text<S: serde::Serializer>(error: &Error, to: S) -> Result<S::Ok, S::E
     to.collect_str(error)
 }
 
-/// What a look at everything came to.
+/// Result of a scan.
 pub type Looked<T> = (Vec<T>, Vec<Skipped>);
 
 impl Doctor {
@@ -137,13 +137,13 @@ pub fn machine() -> Machine {
     Machine::new(&host, id.unwrap_or_else(|_| by_name()))
 }
 
-/// Of a disk whose label cannot be used nobody knows whose it is.
+/// Returns the error of a disk whose label cannot be used: its graph is unknown.
 fn unread(path: &Path, wrong: &Wrong) -> Error {
     let next = next_for(&path.display().to_string(), wrong);
     Error::new(ErrorKind::Corrupt, format!("{} has {wrong}", path.display())).next(next)
 }
 
-/// What to do about a label that cannot be used.
+/// Returns the next step for a label that cannot be used.
 pub fn next_for(place: &str, wrong: &Wrong) -> String {
     match wrong {
         Wrong::Version(_) | Wrong::Features(_) => "use a newer version of Cairn".to_owned(),
@@ -154,8 +154,8 @@ pub fn next_for(place: &str, wrong: &Wrong) -> String {
     }
 }
 
-/// The label at the front of a disk that somebody has locked, who may be writing the next one meanwhile: it goes
-/// where this one is not.
+/// Returns the label at the front of a disk that another process has locked. That process may be writing the next label: it
+/// goes over other copies.
 pub fn label_in_use(path: &Path) -> Option<Label> {
     let mut front = vec![0; meta::AREA_BYTES as usize];
     std::fs::File::open(path).and_then(|mut disk| disk.read_exact(&mut front)).ok()?;
@@ -163,7 +163,7 @@ pub fn label_in_use(path: &Path) -> Option<Label> {
     Some(label)
 }
 
-/// What may be a disk: block devices that this user may read, and files large enough for a label.
+/// Returns the paths that may be disks: block devices that this user may read, and files large enough for a label.
 fn candidates(directory: &Path) -> Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     if let Ok(entries) = std::fs::read_dir(BLOCK_DEVICES) {
@@ -199,12 +199,12 @@ fn is_readable_device(path: &Path) -> bool {
     meta::data_bytes(sectors.saturating_mul(512)).is_ok() && std::fs::File::open(path).is_ok()
 }
 
-/// How a spec names what somebody has said: an NBD URI, or a path.
+/// Returns the kind and the value of a disk in a spec for an NBD URI or a path.
 pub fn said_place(at: &str) -> (String, String) {
     if at.contains("://") { ("nbd".to_owned(), at.to_owned()) } else { place(Path::new(at)) }
 }
 
-/// How a spec names what is at a path.
+/// Returns the kind and the value of a disk in a spec for a path.
 pub fn place(path: &Path) -> (String, String) {
     use std::os::unix::fs::FileTypeExt;
     let device = std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
@@ -215,7 +215,7 @@ pub fn place(path: &Path) -> (String, String) {
 /// Opens a raw disk, under its lock.
 ///
 /// # Errors
-/// `Invalid` for what is no disk; what the system or the disk says.
+/// `Invalid` for a path that is no disk; errors of the system or of the disk.
 async fn open(doctor: &Doctor, path: &Path, read_only: bool, engine: &Engine) -> Result<NodeId> {
     let (registry, env) = (doctor.registry, &doctor.env);
     use std::os::unix::fs::FileTypeExt;
@@ -275,7 +275,7 @@ impl Doctor {
     /// Opens a raw disk.
     ///
     /// # Errors
-    /// `Invalid` for what is no disk; what the system or the disk says.
+    /// `Invalid` for a path that is no disk; errors of the system or of the disk.
     pub async fn open(&self, path: &Path, read_only: bool) -> Result<OpenDisk> {
         let engine = self.engine();
         let node = open(self, path, read_only, &engine).await?;
@@ -302,7 +302,7 @@ impl OpenDisk {
     /// Returns the content of both ends.
     ///
     /// # Errors
-    /// What the disk says.
+    /// Errors of the disk.
     pub async fn content(&self) -> Result<Content> {
         let seen = Store::look(&self.env, &self.lower).await?;
         let (words, ours) = held(&seen);
@@ -312,13 +312,13 @@ impl OpenDisk {
     /// Writes zeros over both ends.
     ///
     /// # Errors
-    /// What the disk says.
+    /// Errors of the disk.
     pub async fn wipe(&self) -> Result<()> {
         meta::wipe(&self.env, &self.lower).await
     }
 }
 
-/// What a disk holds, in words; and whether that is Cairn's.
+/// Returns the content of a disk in words, and whether it is a label of Cairn.
 fn held(seen: &Seen) -> (String, bool) {
     match seen {
         Seen::Label(label, _) => {

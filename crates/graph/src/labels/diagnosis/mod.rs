@@ -246,8 +246,8 @@ pub fn split_brain_of(newest: &Label, other: &Label) -> Finding {
     Finding::new(Case::SplitBrain, error, &[])
 }
 
-/// The disks that are older than others: these were told of a round of which all were told, and that they know
-/// nothing of.
+/// Returns the disks that are older than others: their broadcast is below an acknowledged broadcast, which every disk that was
+/// there at that time has.
 pub fn older<'l>(labels: impl Iterator<Item = &'l Label> + Clone) -> BTreeSet<Uuid> {
     let complete = labels.clone().map(|label| label.acked_broadcast).max().unwrap_or(0);
     let complete = if seeded::on(Bug::OlderServes) { 0 } else { complete };
