@@ -4,7 +4,7 @@ use api::{CheckedDevice, CheckedDisk};
 use block::units::format_size;
 use block::{Env, Error, ErrorKind};
 use doctor::scan::{self, Skipped};
-use doctor::{Doctor, Glimpse, Survey};
+use doctor::{Doctor, Glimpse, Probe};
 
 use crate::exit::{Exit, Failure, Result};
 use crate::registry::REGISTRY;
@@ -75,8 +75,8 @@ pub fn is_in_use(refusal: &Error) -> bool {
 }
 
 /// What would become of each disk, a line for each.
-pub fn glimpses(survey: &Survey) -> String {
-    let all = survey.glimpses();
+pub fn glimpses(probe: &Probe) -> String {
+    let all = probe.glimpses();
     let width = |of: fn(&Glimpse) -> usize| all.iter().map(of).max().unwrap_or(0);
     let (names, places) = (width(|one| one.name.len()), width(|one| one.place.len()));
     let line = |one: &Glimpse| {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use block::{Error, ErrorKind, Reason, Result};
-use graph::labels::{Opening, Remembered, Survey, disks, newest};
+use graph::labels::{Opening, Probe, Remembered, disks, newest};
 use graph::spec::{Local, Spec};
 use kind::Registry;
 use meta::{Label, Uuid};
@@ -219,12 +219,12 @@ impl FoundGraph {
         let spec = self.spec(registry, &local);
         let engine = doctor.engine();
         let opening = Opening { take: true, ..doctor.opening() };
-        let survey = doctor.survey(&spec, &engine, opening, true, None).await;
-        let surveyed = survey.as_ref().map(Survey::facts).unwrap_or_default();
+        let probe = doctor.probe(&spec, &engine, opening, true, None).await;
+        let surveyed = probe.as_ref().map(Probe::facts).unwrap_or_default();
         let planned = spec.plan_over(registry, env, &surveyed).await;
-        let refusals = match (survey, planned) {
-            (Some(survey), _) if !survey.refusals().is_empty() => Ok(survey.refusals().to_vec()),
-            (Some(survey), Ok(planned)) => Ok(survey.foreseen(&planned)),
+        let refusals = match (probe, planned) {
+            (Some(probe), _) if !probe.refusals().is_empty() => Ok(probe.refusals().to_vec()),
+            (Some(probe), Ok(planned)) => Ok(probe.foreseen(&planned)),
             (None, Ok(_)) => Ok(Vec::new()),
             (_, Err(faults)) => Err(faults.to_string()),
         };

@@ -34,7 +34,7 @@ use meta::Machine;
 pub use directory::{CheckedDisks, Running};
 pub use finding::{Checked, CheckedDevice, CheckedDisk, Finding, Sort, Soundness};
 pub use graph::labels::{
-    Glimpse, Inspected, Labels, Opening, Remembered, Survey, disks, refuse_labelled,
+    Glimpse, Inspected, Labels, Opening, Probe, Remembered, disks, refuse_labelled,
 };
 pub use meta::{AREA_BYTES, Label, PAST_MAX, Past, Uuid};
 
@@ -57,20 +57,20 @@ impl Doctor {
         Opening { machine, degraded, wipe, replaced, grow, take, changes }
     }
 
-    /// Opens and reads the labelled disks of a spec; `None` if it has none. See [`Survey::take`].
-    pub async fn survey(
+    /// Opens and reads the labelled disks of a spec; `None` if it has none. See [`Probe::take`].
+    pub async fn probe(
         &self,
         spec: &Spec,
         engine: &Engine,
         opening: Opening,
         read_only: bool,
         running: Option<&Labels>,
-    ) -> Option<Survey> {
+    ) -> Option<Probe> {
         if spec.labelled(self.registry).is_empty() {
             return None;
         }
         let (registry, env) = (self.registry, &self.env);
-        Some(Survey::take(spec, registry, env, engine, opening, read_only, running).await)
+        Some(Probe::take(spec, registry, env, engine, opening, read_only, running).await)
     }
 
     /// Returns the machine that has a disk open, if that is another one.

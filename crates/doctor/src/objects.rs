@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use block::{Control, Error, ErrorKind, Health, Report};
 use engine::Engine;
 use graph::Graph;
-use graph::labels::{Labels, Opening, Survey};
+use graph::labels::{Labels, Opening, Probe};
 use graph::spec::{Faults, Planned, Role, Spec};
 use meta::Label;
 
@@ -100,15 +100,15 @@ async fn open(
     local.disks.extend(here);
     let spec = Spec::of_label(&newest.spec, &name_of(newest), &newest.graph_name, registry, &local);
     let opening = Opening { degraded: true, take: true, changes: true, ..doctor.opening() };
-    let survey = Survey::take(&spec, registry, env, engine, opening, true, None).await;
-    if !survey.refusals().is_empty() {
-        return Err(survey.refusals().to_vec());
+    let probe = Probe::take(&spec, registry, env, engine, opening, true, None).await;
+    if !probe.refusals().is_empty() {
+        return Err(probe.refusals().to_vec());
     }
-    let planned = spec.plan_over(registry, env, &survey.facts()).await;
+    let planned = spec.plan_over(registry, env, &probe.facts()).await;
     let faulty = |faults: Faults| vec![Error::new(ErrorKind::Invalid, faults.to_string())];
     let mut planned = planned.map_err(faulty)?.down_from(device);
     planned.refuse_all_writes();
-    let labels = survey.begin(&planned).await?;
+    let labels = probe.begin(&planned).await?;
     Ok(Opened { planned, labels })
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use block::Mono;
 use clap::Parser;
-use doctor::{Opening, Survey};
+use doctor::{Opening, Probe};
 use engine::Engine;
 use graph::spec::{Local, Spec};
 use runtime::{Config, Core};
@@ -266,14 +266,14 @@ async fn look(core: &Core, spec: &Spec, options: &ServeOptions, wipe: &[String])
     env.spawn("engine", engine.clone().drive());
     let (degraded, take, wipe) = (options.degraded, options.take, wipe.to_vec());
     let opening = Opening { degraded, take, wipe, ..doctor.opening() };
-    let survey = doctor.survey(spec, &engine, opening, true, None).await;
-    if survey.as_ref().is_some_and(|survey| !survey.refusals().is_empty()) {
+    let probe = doctor.probe(spec, &engine, opening, true, None).await;
+    if probe.as_ref().is_some_and(|probe| !probe.refusals().is_empty()) {
         return Prospect::Refused;
     }
-    let surveyed = survey.as_ref().map(Survey::facts).unwrap_or_default();
-    match (spec.plan_over(REGISTRY, &env, &surveyed).await, survey) {
+    let surveyed = probe.as_ref().map(Probe::facts).unwrap_or_default();
+    match (spec.plan_over(REGISTRY, &env, &surveyed).await, probe) {
         (Err(_), _) => Prospect::Refused,
-        (Ok(planned), Some(survey)) if survey.says(&planned) => Prospect::OnDisks,
+        (Ok(planned), Some(probe)) if probe.says(&planned) => Prospect::OnDisks,
         (Ok(_), _) => Prospect::Opens,
     }
 }

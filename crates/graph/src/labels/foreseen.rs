@@ -6,11 +6,11 @@ use meta::Label;
 
 use super::diagnosis;
 use super::kept::{DiskLabel, found};
+use super::probe::Probe;
 use super::slot::state_of;
-use super::survey::Survey;
 use crate::spec::{Planned, PlannedNode};
 
-impl Survey {
+impl Probe {
     /// What a start would be told: everything that keeps this graph from being opened on them, and what its devices would
     /// object to.
     pub fn foreseen(&self, planned: &Planned) -> Vec<Error> {

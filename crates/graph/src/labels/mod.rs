@@ -3,7 +3,7 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `mod.rs` | what is asked, and what is refused |
-//! | `survey.rs` | looking at the disks that a spec names |
+//! | `probe.rs` | looking at the disks that a spec names |
 //! | `diagnosis/` | findings about labels, with the decisions that waive them |
 //! | `foreseen.rs` | what a start would be told |
 //! | `text.rs` | the spec as labels keep it |
@@ -22,9 +22,9 @@ mod foreseen;
 mod kept;
 mod open;
 mod overwritten;
+mod probe;
 mod raw;
 mod slot;
-mod survey;
 mod text;
 
 use std::collections::BTreeMap;
@@ -40,9 +40,9 @@ pub use foreseen::objections;
 pub use kept::{DiskLabel, LabelStateStore};
 pub use open::{Inspected, Labels, Place};
 pub use overwritten::{forget_copies, objections_without_bytes};
+pub use probe::{Glimpse, Probe};
 pub use raw::refuse_labelled;
 pub(crate) use raw::{is_looked_at, refuse};
-pub use survey::{Glimpse, Survey};
 pub use text::{Remembered, disks};
 
 /// How the labelled disks of a graph are opened.

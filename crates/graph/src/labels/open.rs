@@ -16,8 +16,8 @@ use super::Opening;
 use super::absent::Absent;
 use super::diagnosis::{self, Binding, Bound, Sight};
 use super::kept::{DiskLabel, LabelStateStore, all};
+use super::probe::{InUse, OpenDisk, Probe, place_of};
 use super::slot::{News, Slot};
-use super::survey::{InUse, OpenDisk, Survey, place_of};
 use super::text::{self, Remembered};
 use super::{LostLabel, overwritten};
 use crate::spec::{LabelledDisk, Planned, PlannedNode, Spec};
@@ -89,12 +89,12 @@ pub enum Place {
     Absent(Rc<dyn AnyDevice>),
 }
 
-impl Survey {
+impl Probe {
     /// Labels the disks that are to have one, and marks all of them as open, durably. From then on
     /// the graph may be built; when it is, [`Labels::made`].
     ///
     /// # Errors
-    /// As [`Survey::prepare`].
+    /// As [`Probe::prepare`].
     pub async fn begin(self, planned: &Planned) -> Result<Labels, Vec<Error>> {
         let labels = self.labelled(planned, false).await?;
         let told = labels.tell(|_| true, |disk| disk.fresh).await;
@@ -238,7 +238,7 @@ impl Survey {
     }
 
     fn known(&self, n: usize, planned: &Planned, held: bool) -> Result<Disk> {
-        let (look, facts) = (&self.looks[n], &self.disks[n]);
+        let (look, facts) = (&self.results[n], &self.disks[n]);
         let Sight::Label(label, number) = &facts.sight else {
             unreachable!("it was bound by its label")
         };
@@ -262,7 +262,7 @@ impl Survey {
 
     /// Opens a disk that is still to be made, empties one that is to be wiped, and labels it.
     async fn make(&self, n: usize, label: Label, held: bool) -> Result<Disk> {
-        let look = &self.looks[n];
+        let look = &self.results[n];
         let open = match &look.open {
             Some(open) => open.clone(),
             None => self.open(&look.disk, false).await?,

@@ -15,7 +15,7 @@ use doctor::import::{FoundGraph, graphs};
 use doctor::scan::Sight as FoundLabel;
 use doctor::{Checked, CheckedDisks, Doctor, Running, Sort};
 use engine::Engine;
-use graph::labels::{DiskFacts, Facts, Finding, Opening, Survey, diagnose};
+use graph::labels::{DiskFacts, Facts, Finding, Opening, Probe, diagnose};
 use graph::spec::{Planned, Spec};
 use meta::Machine;
 use sets::{BESIDE, FEW, STATES, State};
@@ -79,9 +79,9 @@ impl Judge {
         Self { world, env, engine }
     }
 
-    /// Returns the plan of the graph over the disks of a survey.
-    fn plan(&self, spec: &Spec, survey: &Survey) -> Option<Planned> {
-        let found = survey.facts();
+    /// Returns the plan of the graph over the disks of a probe.
+    fn plan(&self, spec: &Spec, probe: &Probe) -> Option<Planned> {
+        let found = probe.facts();
         let planned = spec.plan_over(kinds::REGISTRY, &self.env, &found);
         self.world.block_on(planned).expect("a plan waits for nothing").ok()
     }
@@ -93,16 +93,16 @@ impl Judge {
         states: &[State],
         asked: &Opening,
     ) -> (bool, Option<Planned>) {
-        let survey = |opening| {
+        let probe = |opening| {
             let (env, engine) = (&self.env, &self.engine);
-            Survey::of(spec, kinds::REGISTRY, env, engine, opening, facts(states))
+            Probe::of(spec, kinds::REGISTRY, env, engine, opening, facts(states))
         };
-        let all_waived = survey(Opening { degraded: true, take: true, ..asked.clone() });
+        let all_waived = probe(Opening { degraded: true, take: true, ..asked.clone() });
         let planned = match all_waived.refusals() {
             [] => self.plan(spec, &all_waived),
             _ => None,
         };
-        let start = survey(asked.clone());
+        let start = probe(asked.clone());
         let foreseen = planned.as_ref().map(|planned| start.foreseen(planned));
         let is_refused =
             !start.refusals().is_empty() || foreseen.is_some_and(|foreseen| !foreseen.is_empty());
@@ -126,16 +126,16 @@ impl Judge {
             spec.trust(sets::DISKS[n], kinds::REGISTRY).expect("it is a member of the mirror");
         }
         let (env, engine) = (&self.env, &self.engine);
-        let survey = Survey::of(&spec, kinds::REGISTRY, env, engine, flag.opening(), facts(states));
-        if !survey.refusals().is_empty() {
-            return reasons(survey.refusals());
+        let probe = Probe::of(&spec, kinds::REGISTRY, env, engine, flag.opening(), facts(states));
+        if !probe.refusals().is_empty() {
+            return reasons(probe.refusals());
         }
-        let Some(planned) = self.plan(&spec, &survey) else { return "no plan".to_owned() };
-        let refusals = survey.foreseen(&planned);
+        let Some(planned) = self.plan(&spec, &probe) else { return "no plan".to_owned() };
+        let refusals = probe.foreseen(&planned);
         if !refusals.is_empty() {
             return reasons(&refusals);
         }
-        let verbs = survey.glimpses();
+        let verbs = probe.glimpses();
         format!("up: {}", verbs.iter().map(|one| one.verb).collect::<Vec<_>>().join(", "))
     }
 

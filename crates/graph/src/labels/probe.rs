@@ -18,13 +18,13 @@ use crate::spec::{LabelledDisk, NOWHERE, Spec, Surveyed};
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
 /// The labelled disks of a spec, looked at. Those that are there are open.
-pub struct Survey {
+pub struct Probe {
     pub(super) env: Env,
     pub(super) engine: Engine,
     pub(super) registry: Registry,
     pub(super) opening: Opening,
     /// The disks of the spec, in its order.
-    pub(super) looks: Vec<Look>,
+    pub(super) results: Vec<ProbeResult>,
     /// The facts about them for the diagnosis, in the same order.
     pub(super) disks: Vec<DiskFacts>,
     pub(super) binding: Binding,
@@ -34,7 +34,7 @@ pub struct Survey {
 }
 
 /// What was found where a spec says that a disk is.
-pub(super) struct Look {
+pub(super) struct ProbeResult {
     pub disk: LabelledDisk,
     /// What is there or can be made, by whatever name; empty if nothing can.
     pub identity: String,
@@ -104,7 +104,7 @@ pub struct Glimpse {
     pub words: String,
 }
 
-impl Survey {
+impl Probe {
     /// Opens and reads the labelled disks of a spec, writes nothing, and decides which is which.
     /// `read_only`: only to tell what would be. `running`: what is open already.
     pub async fn take(
@@ -116,15 +116,15 @@ impl Survey {
         read_only: bool,
         running: Option<&Labels>,
     ) -> Self {
-        let mut survey = Self::new(env, engine, registry, opening);
+        let mut probe = Self::new(env, engine, registry, opening);
         let mut identities: BTreeMap<String, String> = BTreeMap::new();
         for disk in spec.labelled(registry) {
-            if let Err(refusal) = survey.look(disk, &mut identities, read_only, running).await {
-                survey.refusals.push(refusal);
+            if let Err(refusal) = probe.look(disk, &mut identities, read_only, running).await {
+                probe.refusals.push(refusal);
             }
         }
-        survey.decide(spec.name());
-        survey
+        probe.decide(spec.name());
+        probe
     }
 
     /// Decides which disk is which among disks that were looked at before, and opens none. So the graph can be judged, and
@@ -137,16 +137,16 @@ impl Survey {
         opening: Opening,
         facts: Vec<DiskFacts>,
     ) -> Self {
-        let mut survey = Self::new(env, engine, registry, opening);
+        let mut probe = Self::new(env, engine, registry, opening);
         let mut facts: BTreeMap<String, DiskFacts> =
             facts.into_iter().map(|facts| (facts.name.clone(), facts)).collect();
         for disk in spec.labelled(registry) {
             let Some(facts) = facts.remove(&disk.given.name) else { continue };
-            survey.looks.push(Look::of(disk, &facts));
-            survey.disks.push(facts);
+            probe.results.push(ProbeResult::of(disk, &facts));
+            probe.disks.push(facts);
         }
-        survey.decide(spec.name());
-        survey
+        probe.decide(spec.name());
+        probe
     }
 
     fn new(env: &Env, engine: &Engine, registry: Registry, opening: Opening) -> Self {
@@ -155,7 +155,7 @@ impl Survey {
             engine: engine.clone(),
             registry,
             opening,
-            looks: Vec::new(),
+            results: Vec::new(),
             disks: Vec::new(),
             binding: Binding::default(),
             refusals: Vec::new(),
@@ -208,7 +208,7 @@ impl Survey {
         let remembered = text::disks(&self.binding.spec).unwrap_or_default();
         let grown = self.binding.disks.iter().filter_map(|(name, bound)| {
             let Bound::Labelled(n) = bound else { return None };
-            let (has, label) = (self.looks[*n].facts.as_ref()?.info.size, self.label(*n)?);
+            let (has, label) = (self.results[*n].facts.as_ref()?.info.size, self.label(*n)?);
             let wanted = match self.opening.grow.contains_key(name) {
                 true => meta::data_bytes(has).ok()?,
                 false => remembered.get(name)?.data_bytes,
@@ -234,10 +234,10 @@ impl Survey {
             let lasting = [LabelDamaged, LabelForgotten, LabelNewer, LabelSplitBrain];
             refusal.reason().is_some_and(|reason| lasting.contains(&reason))
         };
-        let is_there = |look: &Look| look.facts.is_some();
+        let is_there = |look: &ProbeResult| look.facts.is_some();
         !self.refusals.is_empty()
             && self.refusals.iter().all(lasts)
-            && self.looks.iter().all(is_there)
+            && self.results.iter().all(is_there)
     }
 
     /// Everything that keeps the graph from being opened.
@@ -256,7 +256,7 @@ impl Survey {
         let name = disk.given.name.clone();
         let place = place_of(&disk).to_owned();
         let fail = |error: Error| error.within(&name);
-        let mut look = Look::at(disk);
+        let mut look = ProbeResult::at(disk);
         let mut lost = None;
         let sight = match in_use_or_not(&look.disk, &self.env, running).await {
             Err(_) if place.is_empty() => Sight::Missing(not_found(&name)),
@@ -295,14 +295,14 @@ impl Survey {
         };
         self.stays_where_it_is(&look, &sight, running)?;
         self.disks.push(look.found(place, sight, lost));
-        self.looks.push(look);
+        self.results.push(look);
         Ok(())
     }
 
     /// Nobody loses a disk that is in use because a spec has another place for it, with nothing of it there.
     fn stays_where_it_is(
         &self,
-        look: &Look,
+        look: &ProbeResult,
         sight: &Sight,
         running: Option<&Labels>,
     ) -> Result<(), Error> {
@@ -323,7 +323,7 @@ impl Survey {
     }
 
     /// Looks at a disk that the running graph has open: its label is what that one says.
-    async fn look_at_used(&self, look: &mut Look, in_use: InUse) -> Result<Sight, Error> {
+    async fn look_at_used(&self, look: &mut ProbeResult, in_use: InUse) -> Result<Sight, Error> {
         let InUse { disk: before, open, store } = in_use;
         let name = &look.disk.given.name;
         if self.opening.wipe.contains(name) {
@@ -411,9 +411,9 @@ impl Survey {
 
     fn surveyed(&self, bound: &Bound) -> Surveyed {
         match bound {
-            Bound::Labelled(n) => self.looks[*n].surveyed(self.data_bytes(*n)),
+            Bound::Labelled(n) => self.results[*n].surveyed(self.data_bytes(*n)),
             Bound::Fresh(n) => {
-                let look = &self.looks[*n];
+                let look = &self.results[*n];
                 let size = look.facts.as_ref().map_or(0, |facts| facts.info.size);
                 look.surveyed(meta::data_bytes(size).expect("it was found to be large enough"))
             }
@@ -433,11 +433,11 @@ impl Survey {
 
     /// What would become of each disk that was looked at, in the order of the spec.
     pub fn glimpses(&self) -> Vec<Glimpse> {
-        (0..self.looks.len()).map(|n| self.glimpse(n)).collect()
+        (0..self.results.len()).map(|n| self.glimpse(n)).collect()
     }
 
     fn glimpse(&self, own: usize) -> Glimpse {
-        let (look, DiskFacts { name, sight, .. }) = (&self.looks[own], &self.disks[own]);
+        let (look, DiskFacts { name, sight, .. }) = (&self.results[own], &self.disks[own]);
         let refused = self.refusals.iter().find(|refusal| refusal.place() == Some(name));
         let bound = self.binding.disks.get(name);
         let there = match bound {
@@ -464,7 +464,7 @@ impl Survey {
             (None, None) => ("seen", String::new()),
         };
         let found = there.filter(|_| !matches!(bound, Some(Bound::Absent(_))));
-        let size = found.and_then(|n| self.looks[n].facts.as_ref()).map(|facts| facts.info.size);
+        let size = found.and_then(|n| self.results[n].facts.as_ref()).map(|facts| facts.info.size);
         let place = there.map(|n| self.disks[n].place.clone()).unwrap_or_default();
         Glimpse { name: name.clone(), place, size, verb, words }
     }
@@ -479,7 +479,7 @@ impl Survey {
     }
 }
 
-impl Look {
+impl ProbeResult {
     /// Nothing was seen yet.
     fn at(disk: LabelledDisk) -> Self {
         let (identity, facts, open, store) = Default::default();
@@ -546,7 +546,7 @@ fn is_as_made(disk: &LabelledDisk, label: &Label) -> bool {
 }
 
 /// A disk that is in use has `has` bytes; whether a spec that says how many agrees.
-fn said_of_size(look: &Look, has: u64) -> Result<(), Error> {
+fn said_of_size(look: &ProbeResult, has: u64) -> Result<(), Error> {
     let given = &look.disk.given;
     let Some(said) = look.disk.made_size().filter(|said| *said != has) else { return Ok(()) };
     let (name, place) = (&given.name, place_of(&look.disk));
