@@ -4,7 +4,7 @@ use api::{CheckedDevice, CheckedDisk};
 use block::units::format_size;
 use block::{Env, Error, ErrorKind};
 use doctor::scan::{self, Skipped};
-use doctor::{Doctor, Glimpse, Probe};
+use doctor::{DiskPreview, Doctor, Probe};
 
 use crate::exit::{Exit, Failure, Result};
 use crate::registry::REGISTRY;
@@ -75,12 +75,12 @@ pub fn is_in_use(refusal: &Error) -> bool {
 }
 
 /// What would become of each disk, a line for each.
-pub fn glimpses(probe: &Probe) -> String {
-    let all = probe.glimpses();
-    let width = |of: fn(&Glimpse) -> usize| all.iter().map(of).max().unwrap_or(0);
+pub fn previews(probe: &Probe) -> String {
+    let all = probe.previews();
+    let width = |of: fn(&DiskPreview) -> usize| all.iter().map(of).max().unwrap_or(0);
     let (names, places) = (width(|one| one.name.len()), width(|one| one.place.len()));
-    let line = |one: &Glimpse| {
-        let Glimpse { name, place, size, verb, words } = one;
+    let line = |one: &DiskPreview| {
+        let DiskPreview { name, place, size, verb, words } = one;
         let size = size.map_or_else(|| "?".to_owned(), format_size);
         let line = format!("{verb:11}  {name:names$}  {place:places$}  {size:>9}  {words}");
         format!("{}\n", line.trim_end())

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use block::{Error, ErrorKind, Info};
 use graph::labels::{
-    Case, DiskFacts, Facts, Finding as LabelFinding, LostLabel, Remembered, Sight, Waiver, belongs,
-    diagnose, disks, newest, objections_without_bytes, older, split_brain, split_brain_of,
+    Case, DiskContent, DiskFacts, Facts, Finding as LabelFinding, LostLabel, Remembered, Waiver,
+    belongs, diagnose, disks, newest, objections_without_bytes, older, split_brain, split_brain_of,
 };
 use graph::spec::{Local, NOWHERE, Planned, PlannedNode, Severity, Spec, Surveyed};
 use kind::{Maker, Summary};
@@ -18,7 +18,7 @@ use crate::{
 
 /// A disk whose label can be read.
 #[derive(Clone, Copy)]
-pub struct Seen<'s> {
+pub struct ProbedDisk<'s> {
     /// Its place.
     pub place: &'s str,
     /// All copies of its label.
@@ -29,7 +29,7 @@ pub struct Seen<'s> {
 
 /// A disk that another process has open.
 #[derive(Clone, Copy)]
-pub struct Held<'h> {
+pub struct LockedDisk<'h> {
     /// Its place.
     pub place: &'h str,
     /// The error of opening it.
@@ -38,7 +38,7 @@ pub struct Held<'h> {
     pub label: &'h Label,
 }
 
-impl Seen<'_> {
+impl ProbedDisk<'_> {
     /// Returns the damage of the copies of its label, in words.
     fn ills(&self) -> Vec<String> {
         match &self.inspection.label {
@@ -63,20 +63,24 @@ impl Seen<'_> {
 impl Doctor {
     /// Checks the labels of one graph that does not run for this user, and the object stores on its disks. `held`: disks of
     /// it that another process has open. `None` if all of them are still being made.
-    pub async fn check_stopped(&self, seen: &[Seen<'_>], held: &[Held<'_>]) -> Option<Checked> {
+    pub async fn check_stopped(
+        &self,
+        seen: &[ProbedDisk<'_>],
+        held: &[LockedDisk<'_>],
+    ) -> Option<Checked> {
         check(self, seen, held, true).await
     }
 
     /// Checks the labels of one graph that runs here. `None` if all of its disks are still being made.
-    pub async fn check_running(&self, seen: &[Seen<'_>]) -> Option<Checked> {
+    pub async fn check_running(&self, seen: &[ProbedDisk<'_>]) -> Option<Checked> {
         check(self, seen, &[], false).await
     }
 }
 
 async fn check(
     doctor: &Doctor,
-    seen: &[Seen<'_>],
-    held: &[Held<'_>],
+    seen: &[ProbedDisk<'_>],
+    held: &[LockedDisk<'_>],
     stopped: bool,
 ) -> Option<Checked> {
     let all = seen.iter().map(|seen| seen.label).chain(held.iter().map(|held| held.label));
@@ -101,7 +105,7 @@ async fn check(
         checking.found.extend(objects::check(doctor, newest, &planned, &places).await);
     }
     let soundness = checking.found.iter().map(|finding| finding.soundness).max();
-    let disk = |seen: &Seen<'_>| CheckedDisk {
+    let disk = |seen: &ProbedDisk<'_>| CheckedDisk {
         name: name_in(&named, seen.label),
         place: seen.place.to_owned(),
         change: seen.label.epoch,
@@ -142,7 +146,7 @@ fn name_in(named: &Named, label: &Label) -> String {
 }
 
 /// Returns the names of the disks that have lost the label at one end.
-pub fn cut<'s>(seen: &[Seen<'_>], named: &'s Named) -> impl Iterator<Item = &'s str> {
+pub fn cut<'s>(seen: &[ProbedDisk<'_>], named: &'s Named) -> impl Iterator<Item = &'s str> {
     let is_cut = |known: &Remembered| {
         seen.iter().any(|seen| seen.label.disk == known.disk && seen.has_lost_its_end())
     };
@@ -154,7 +158,7 @@ pub fn cut<'s>(seen: &[Seen<'_>], named: &'s Named) -> impl Iterator<Item = &'s 
 pub fn nowhere_else(
     planned: &Planned,
     named: &Named,
-    seen: &[Seen<'_>],
+    seen: &[ProbedDisk<'_>],
     cut: &[&str],
     name: &str,
 ) -> Option<String> {
@@ -224,7 +228,7 @@ pub(crate) async fn plan(
 }
 
 /// Returns the places of the disks of a graph, by their names.
-fn places(named: &Named, seen: &[Seen<'_>]) -> BTreeMap<String, PathBuf> {
+fn places(named: &Named, seen: &[ProbedDisk<'_>]) -> BTreeMap<String, PathBuf> {
     let place = |(name, known): (&String, &Remembered)| {
         let seen = seen.iter().find(|seen| seen.label.disk == known.disk)?;
         Some((name.clone(), PathBuf::from(seen.place)))
@@ -235,8 +239,8 @@ fn places(named: &Named, seen: &[Seen<'_>]) -> BTreeMap<String, PathBuf> {
 struct Checking<'c> {
     doctor: &'c Doctor,
     newest: &'c Label,
-    seen: &'c [Seen<'c>],
-    held: &'c [Held<'c>],
+    seen: &'c [ProbedDisk<'c>],
+    held: &'c [LockedDisk<'c>],
     stopped: bool,
     found: Vec<Finding>,
 }
@@ -274,7 +278,7 @@ impl Checking<'_> {
     /// Judges each disk by itself.
     fn disks(&mut self, named: &Named) {
         for seen in self.seen {
-            let Seen { place, label, .. } = seen;
+            let ProbedDisk { place, label, .. } = seen;
             let name = name_in(named, label);
             if seen.cut_from().is_none() && !seen.has_lost_its_end() {
                 for ill in seen.ills() {
@@ -298,28 +302,29 @@ impl Checking<'_> {
     /// Returns the facts about a disk of the graph, for each place where it was found.
     fn facts(&self, name: &str, known: &Remembered) -> Vec<DiskFacts> {
         let whole = Area::Back(known.data_bytes).range().end();
-        let facts = |place: &str, sight: Sight, size: u64, lost: Option<LostLabel>| DiskFacts {
-            name: name.to_owned(),
-            place: place.to_owned(),
-            sight,
-            size,
-            block_size: known.block_size,
-            read_only: false,
-            lost,
-        };
-        let sight = |label: &Label| Sight::Label(Box::new(label.clone()), 0);
+        let facts =
+            |place: &str, content: DiskContent, size: u64, lost: Option<LostLabel>| DiskFacts {
+                name: name.to_owned(),
+                place: place.to_owned(),
+                content,
+                size,
+                block_size: known.block_size,
+                read_only: false,
+                lost,
+            };
+        let content = |label: &Label| DiskContent::Label(Box::new(label.clone()), 0);
         let is_it = |label: &Label| label.disk == known.disk && belongs(label, Some(self.newest));
         let seen = self.seen.iter().filter(|seen| is_it(seen.label)).map(|seen| {
-            let Seen { place, inspection, label } = seen;
-            facts(place, sight(label), inspection.size, LostLabel::of(inspection))
+            let ProbedDisk { place, inspection, label } = seen;
+            facts(place, content(label), inspection.size, LostLabel::of(inspection))
         });
         let held = self.held.iter().filter(|held| is_it(held.label));
-        let held = held.map(|held| facts(held.place, sight(held.label), whole, None));
+        let held = held.map(|held| facts(held.place, content(held.label), whole, None));
         let found: Vec<_> = seen.chain(held).collect();
         match found.is_empty() {
             true => {
                 let error = Error::new(ErrorKind::NotFound, "is not here").at(name);
-                vec![facts("", Sight::Missing(error), 0, None)]
+                vec![facts("", DiskContent::Missing(error), 0, None)]
             }
             false => found,
         }
@@ -430,7 +435,7 @@ impl Checking<'_> {
     /// Adds the disks that another process or another machine has open.
     fn in_use(&mut self, findings: &[LabelFinding], named: &Named) {
         let is_named = |label: &Label| named.values().any(|known| known.disk == label.disk);
-        for Held { why, label, .. } in self.held.iter().filter(|held| is_named(held.label)) {
+        for LockedDisk { why, label, .. } in self.held.iter().filter(|held| is_named(held.label)) {
             let next = why.next_step().unwrap_or_default();
             let (name, words) = (name_in(named, label), why.message().to_owned());
             self.refuse(Sort::Held, Soundness::InUse, &name, words, next, &[]);
@@ -527,7 +532,7 @@ impl Checking<'_> {
         for node in &planned.nodes {
             let Maker::Stateful { describe, .. } = node.kind.maker else { continue };
             let mut newest: Option<(u64, Summary)> = None;
-            for Seen { place, label, .. } in self.seen {
+            for ProbedDisk { place, label, .. } in self.seen {
                 let Some(cell) = label.cells.get(&node.name) else { continue };
                 match describe(&cell.bytes) {
                     Ok(told) if newest.as_ref().is_none_or(|(at, _)| *at < cell.sequence) => {
@@ -577,12 +582,12 @@ impl Checking<'_> {
             return;
         }
         let beneath: Vec<String> = planned.beneath(&node.name);
-        let lacks = |seen: &&Seen<'_>| {
+        let lacks = |seen: &&ProbedDisk<'_>| {
             let (label, name) = (seen.label, name_in(named, seen.label));
             let is_named = named.values().any(|known| known.disk == label.disk);
             is_named && beneath.contains(&name) && !label.cells.contains_key(&node.name)
         };
-        for Seen { place, label, .. } in self.seen.iter().filter(lacks) {
+        for ProbedDisk { place, label, .. } in self.seen.iter().filter(lacks) {
             let words = format!("{place} has nothing of what {} keeps on the others", node.name);
             let next = "serve it: all of it is copied there";
             self.find(Sort::NoState, Soundness::Repairable, &name_in(named, label), words, next);

@@ -7,7 +7,7 @@ use block::Result;
 use graph::labels::{Inspected, Labels};
 use meta::{Inspection, Label, Uuid, Wrong};
 
-use crate::check::{Held, Seen};
+use crate::check::{LockedDisk, ProbedDisk};
 use crate::scan::{self, Skipped};
 use crate::{Checked, Doctor, Finding, Sort, Soundness};
 
@@ -72,7 +72,7 @@ impl Doctor {
         let mut held: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for Skipped { path: place, why, label } in &skipped {
             if let Some(label) = label {
-                held.entry(of(label)).or_default().push(Held { place, why, label });
+                held.entry(of(label)).or_default().push(LockedDisk { place, why, label });
             }
         }
         let seen = by_graph(&places, disks);
@@ -94,7 +94,7 @@ impl Doctor {
     pub async fn check_open(&self, labels: &Labels) -> Option<Checked> {
         let found = labels.inspect().await;
         let seen = found.iter().filter_map(|Inspected { place, label, found }| {
-            found.as_ref().ok().map(|inspection| Seen { place, inspection, label })
+            found.as_ref().ok().map(|inspection| ProbedDisk { place, inspection, label })
         });
         let seen: Vec<_> = seen.collect();
         let mut checked = self.check_running(&seen).await?;
@@ -113,11 +113,11 @@ impl Doctor {
 pub fn by_graph<'s>(
     places: &'s [String],
     disks: &'s [DiskCopies],
-) -> BTreeMap<GraphKey, Vec<Seen<'s>>> {
+) -> BTreeMap<GraphKey, Vec<ProbedDisk<'s>>> {
     let mut graphs: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for (place, (_, inspection)) in places.iter().zip(disks) {
         if let Ok(Some((label, _))) = &inspection.label {
-            graphs.entry(of(label)).or_default().push(Seen { place, inspection, label });
+            graphs.entry(of(label)).or_default().push(ProbedDisk { place, inspection, label });
         }
     }
     graphs

@@ -10,7 +10,7 @@ use kind::Registry;
 use meta::{Label, Uuid};
 use serde::Serialize;
 
-use crate::scan::{self, Sight, Skipped};
+use crate::scan::{self, FoundLabel, Skipped};
 use crate::{Doctor, Places, name_of};
 
 /// A graph, as labels describe it.
@@ -71,45 +71,69 @@ fn as_text_if_any<S: serde::Serializer>(error: &Option<Error>, to: S) -> Result<
 }
 
 /// A label, and the error of opening its disk if another process has it open.
-struct Told {
+struct LabelOnDisk {
     path: PathBuf,
     label: Label,
     in_use: Option<Error>,
 }
 
 /// Returns the graphs that labels describe, each by the label that counts.
-pub fn graphs(doctor: &Doctor, sights: Vec<Sight>, skipped: &[Skipped]) -> Vec<FoundGraph> {
-    let free = sights.into_iter().map(|Sight { path, label }| Told { path, label, in_use: None });
+pub fn graphs(
+    doctor: &Doctor,
+    found_labels: Vec<FoundLabel>,
+    skipped: &[Skipped],
+) -> Vec<FoundGraph> {
+    let free = found_labels.into_iter().map(|FoundLabel { path, label }| LabelOnDisk {
+        path,
+        label,
+        in_use: None,
+    });
     let in_use = skipped.iter().filter_map(|Skipped { path, why, label }| {
         let (path, label) = (PathBuf::from(path), label.clone()?);
-        Some(Told { path, label, in_use: Some(why.clone()) })
+        Some(LabelOnDisk { path, label, in_use: Some(why.clone()) })
     });
-    let mut by_graph: BTreeMap<(String, [u8; 16]), Vec<Told>> = BTreeMap::new();
+    let mut by_graph: BTreeMap<(String, [u8; 16]), Vec<LabelOnDisk>> = BTreeMap::new();
     for told in free.chain(in_use) {
         let key = (told.label.graph_name.clone(), told.label.graph.0);
         by_graph.entry(key).or_default().push(told);
     }
     let graphs = by_graph.into_iter();
-    graphs.filter_map(|((name, uuid), sights)| graph(doctor, name, Uuid(uuid), sights)).collect()
+    graphs
+        .filter_map(|((name, uuid), found_labels)| graph(doctor, name, Uuid(uuid), found_labels))
+        .collect()
 }
 
 /// Returns the graph of some labels. `None` if all of its disks are still being made.
-fn graph(doctor: &Doctor, name: String, uuid: Uuid, sights: Vec<Told>) -> Option<FoundGraph> {
+fn graph(
+    doctor: &Doctor,
+    name: String,
+    uuid: Uuid,
+    found_labels: Vec<LabelOnDisk>,
+) -> Option<FoundGraph> {
     let registry = doctor.registry;
-    let newest = newest(sights.iter().map(|sight| &sight.label))?;
-    let newest = sights.iter().find(|sight| std::ptr::eq(&sight.label, newest))?;
+    let newest = newest(found_labels.iter().map(|found_label| &found_label.label))?;
+    let newest =
+        found_labels.iter().find(|found_label| std::ptr::eq(&found_label.label, newest))?;
     let file = format!("{} ({})", name_of(&newest.label), newest.path.display());
     let newest = newest.label.clone();
     // A spec that cannot be read is a fault of the start.
     let named: BTreeMap<String, Remembered> = disks(&newest.spec).unwrap_or_default();
-    let is_of = |sight: &Told| {
-        named.iter().find(|(_, known)| known.disk == sight.label.disk).map(|(name, _)| name.clone())
+    let is_of = |found_label: &LabelOnDisk| {
+        named
+            .iter()
+            .find(|(_, known)| known.disk == found_label.label.disk)
+            .map(|(name, _)| name.clone())
     };
-    let mut found: Vec<FoundDisk> = sights
+    let mut found: Vec<FoundDisk> = found_labels
         .iter()
-        .filter_map(|sight| {
-            let (name, path) = (is_of(sight)?, sight.path.clone());
-            Some(FoundDisk { name, path, epoch: sight.label.epoch, in_use: sight.in_use.clone() })
+        .filter_map(|found_label| {
+            let (name, path) = (is_of(found_label)?, found_label.path.clone());
+            Some(FoundDisk {
+                name,
+                path,
+                epoch: found_label.label.epoch,
+                in_use: found_label.in_use.clone(),
+            })
         })
         .collect();
     found.sort_by(|a, b| a.name.cmp(&b.name));
@@ -118,7 +142,8 @@ fn graph(doctor: &Doctor, name: String, uuid: Uuid, sights: Vec<Told>) -> Option
     let spec = Spec::of_label(&newest.spec, &file, &name, registry, &Local::default());
     let text = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect();
     let as_written = Spec::parse(&newest.spec, &name, &|_| None);
-    let holders: Vec<_> = sights.iter().filter_map(|sight| sight.label.holder.as_ref()).collect();
+    let holders: Vec<_> =
+        found_labels.iter().filter_map(|found_label| found_label.label.holder.as_ref()).collect();
     Some(FoundGraph {
         uuid: uuid.to_string(),
         epoch: newest.epoch,

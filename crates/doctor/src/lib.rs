@@ -34,7 +34,7 @@ use meta::Machine;
 pub use directory::{CheckedDisks, Running};
 pub use finding::{Checked, CheckedDevice, CheckedDisk, Finding, Sort, Soundness};
 pub use graph::labels::{
-    Glimpse, Inspected, Labels, Opening, Probe, Remembered, disks, refuse_labelled,
+    DiskPreview, Inspected, Labels, Opening, Probe, Remembered, disks, refuse_labelled,
 };
 pub use meta::{AREA_BYTES, Label, PAST_MAX, Past, Uuid};
 

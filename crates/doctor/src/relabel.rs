@@ -18,7 +18,7 @@ use kind::Maker;
 use meta::{Area, Inspection, Label, Machine, Sought, Wrong};
 use serde::Serialize;
 
-use crate::check::{Named, Seen, nowhere_else};
+use crate::check::{Named, ProbedDisk, nowhere_else};
 
 /// A graph without the label of one of its disks.
 pub struct Graph<'g> {
@@ -29,7 +29,7 @@ pub struct Graph<'g> {
     /// Plan of the graph with all of them.
     pub planned: &'g Planned,
     /// All of its labels that were found.
-    pub seen: &'g [Seen<'g>],
+    pub seen: &'g [ProbedDisk<'g>],
     /// The disks that have lost their labels, by the operator's word. All other disks must be here.
     pub lost: Vec<&'g str>,
     /// The disks that have lost the label at one end, but for the trusted ones.
@@ -39,7 +39,7 @@ pub struct Graph<'g> {
 }
 
 /// A place that the operator or a spec names for a disk.
-pub struct Said<'s> {
+pub struct NamedPlace<'s> {
     /// Name of the disk.
     pub name: &'s str,
     /// Its place.
@@ -51,7 +51,7 @@ pub struct Said<'s> {
 }
 
 /// Content of that place.
-pub struct There {
+pub struct PlaceContent {
     /// All copies of a label.
     pub inspection: Inspection,
     /// Its block size.
@@ -59,7 +59,7 @@ pub struct There {
 }
 
 /// The way in which a disk gets a label.
-enum How {
+enum RelabelCause {
     /// It had lost all copies.
     GivenBack,
     /// It was older than others.
@@ -81,7 +81,7 @@ pub struct Relabel {
     /// Its place.
     pub place: String,
     #[serde(skip)]
-    how: How,
+    how: RelabelCause,
     /// Effect on its bytes, in words.
     pub words: String,
     #[serde(skip)]
@@ -94,9 +94,9 @@ impl Relabel {
         let Self { graph, name, place, how, words, label, .. } = self;
         let change = label.epoch;
         let would = match how {
-            How::GivenBack => format!("give {place} its label back as {name}"),
-            How::Counts => format!("let {place} count as {name}"),
-            How::Ended => format!("write the label on {place} anew, {name}"),
+            RelabelCause::GivenBack => format!("give {place} its label back as {name}"),
+            RelabelCause::Counts => format!("let {place} count as {name}"),
+            RelabelCause::Ended => format!("write the label on {place} anew, {name}"),
         };
         format!("would {would} of {graph}, change {change}: {words}\n")
     }
@@ -107,7 +107,12 @@ impl Graph<'_> {
     ///
     /// # Errors
     /// The reason why it gets none, with a next step.
-    pub fn remake(&self, said: &Said<'_>, there: &There, here: &Machine) -> Result<Relabel> {
+    pub fn remake(
+        &self,
+        said: &NamedPlace<'_>,
+        there: &PlaceContent,
+        here: &Machine,
+    ) -> Result<Relabel> {
         if let Some(label) = self.older(said) {
             return self.let_count(said, there, label, here);
         }
@@ -130,13 +135,13 @@ impl Graph<'_> {
             cells: BTreeMap::new(),
             ..newest.clone()
         };
-        Ok(self.made(said, How::GivenBack, words, label, None))
+        Ok(self.made(said, RelabelCause::GivenBack, words, label, None))
     }
 
     fn made(
         &self,
-        said: &Said<'_>,
-        how: How,
+        said: &NamedPlace<'_>,
+        how: RelabelCause,
         words: String,
         label: Label,
         over: Option<usize>,
@@ -146,7 +151,11 @@ impl Graph<'_> {
     }
 
     /// Returns the label of the disk and the number of its copies, if the label at one end is gone.
-    fn without_its_end<'t>(&self, said: &Said<'_>, there: &'t There) -> Option<(&'t Label, usize)> {
+    fn without_its_end<'t>(
+        &self,
+        said: &NamedPlace<'_>,
+        there: &'t PlaceContent,
+    ) -> Option<(&'t Label, usize)> {
         let known = self.named.get(said.name)?;
         let Ok(Some((label, number))) = &there.inspection.label else { return None };
         let is_cut = label.disk == known.disk && there.inspection.lost_end().is_some();
@@ -157,19 +166,19 @@ impl Graph<'_> {
     /// the operator trusts its bytes.
     fn end_anew(
         &self,
-        said: &Said<'_>,
-        there: &There,
+        said: &NamedPlace<'_>,
+        there: &PlaceContent,
         label: &Label,
         number: usize,
         here: &Machine,
     ) -> Result<Relabel> {
-        let Said { name, place, trusted, .. } = *said;
+        let NamedPlace { name, place, trusted, .. } = *said;
         self.may_be_written(here)?;
         is_as_large(said, self.named[name], there)?;
         let mut label = label.clone();
         if trusted {
             let words = "its bytes count as they are".to_owned();
-            return Ok(self.made(said, How::Ended, words, label, Some(number)));
+            return Ok(self.made(said, RelabelCause::Ended, words, label, Some(number)));
         }
         let mut cut = self.cut.clone();
         if !cut.contains(&name) {
@@ -185,11 +194,11 @@ impl Graph<'_> {
         }
         forget_copies(&mut label, self.planned);
         let words = "all of it is copied there from the others at the next start".to_owned();
-        Ok(self.made(said, How::Ended, words, label, Some(number)))
+        Ok(self.made(said, RelabelCause::Ended, words, label, Some(number)))
     }
 
     /// Returns the label of a trusted disk from an earlier time.
-    fn older(&self, said: &Said<'_>) -> Option<&Label> {
+    fn older(&self, said: &NamedPlace<'_>) -> Option<&Label> {
         let known = self.named.get(said.name).filter(|_| said.trusted)?;
         let older = older(self.seen.iter().map(|seen| seen.label));
         let seen = self.seen.iter().find(|seen| seen.label.disk == known.disk)?;
@@ -199,12 +208,12 @@ impl Graph<'_> {
     /// Returns a label with which a disk counts as if it had never been away.
     fn let_count(
         &self,
-        said: &Said<'_>,
-        there: &There,
+        said: &NamedPlace<'_>,
+        there: &PlaceContent,
         label: &Label,
         here: &Machine,
     ) -> Result<Relabel> {
-        let Said { name, place, .. } = *said;
+        let NamedPlace { name, place, .. } = *said;
         self.may_be_written(here)?;
         let number = match &there.inspection.label {
             Ok(Some((found, number))) if found.disk == label.disk => *number,
@@ -224,10 +233,10 @@ impl Graph<'_> {
             holder: newest.holder.clone(),
             ..label.clone()
         };
-        Ok(self.made(said, How::Counts, words, label, Some(number)))
+        Ok(self.made(said, RelabelCause::Counts, words, label, Some(number)))
     }
 
-    fn known(&self, said: &Said<'_>) -> Result<Remembered> {
+    fn known(&self, said: &NamedPlace<'_>) -> Result<Remembered> {
         let Self { newest, named, seen, .. } = self;
         let name = said.name;
         let Some(known) = named.get(name) else {
@@ -238,7 +247,7 @@ impl Graph<'_> {
         };
         match seen.iter().find(|seen| seen.label.disk == known.disk) {
             None => Ok(*known),
-            Some(Seen { place, .. }) => {
+            Some(ProbedDisk { place, .. }) => {
                 let graph = &newest.graph_name;
                 let why = format!("{name} of {graph} has its label, on {place}");
                 let error = Error::new(ErrorKind::Invalid, why);
@@ -311,8 +320,8 @@ impl Graph<'_> {
     }
 
     /// Returns the effect on its bytes: they are copied from others, or the operator trusts them.
-    fn whose_bytes_count(&self, said: &Said<'_>) -> Result<String> {
-        let Said { name, place, trusted, .. } = said;
+    fn whose_bytes_count(&self, said: &NamedPlace<'_>) -> Result<String> {
+        let NamedPlace { name, place, trusted, .. } = said;
         let only = self.planned.only_on(&[name]).join(", ");
         match (only.is_empty(), trusted) {
             (true, false) => Ok("all of it is copied there from the others at the next start; \
@@ -335,8 +344,8 @@ impl Graph<'_> {
 }
 
 /// Checks that the place has no label and no content of another program.
-fn is_free(said: &Said<'_>, there: &There) -> Result<()> {
-    let Said { name, place, by_hand, .. } = said;
+fn is_free(said: &NamedPlace<'_>, there: &PlaceContent) -> Result<()> {
+    let NamedPlace { name, place, by_hand, .. } = said;
     match (&there.inspection.label, &there.inspection.other) {
         (Ok(Some((label, _))), _) => {
             let (disk, graph) = (&label.disk_name, &label.graph_name);
@@ -366,8 +375,8 @@ fn is_free(said: &Said<'_>, there: &There) -> Result<()> {
 }
 
 /// Checks that the place has the size and the block size of the disk.
-fn is_as_large(said: &Said<'_>, known: Remembered, there: &There) -> Result<()> {
-    let Said { name, place, .. } = said;
+fn is_as_large(said: &NamedPlace<'_>, known: Remembered, there: &PlaceContent) -> Result<()> {
+    let NamedPlace { name, place, .. } = said;
     let (has, needs) = (there.inspection.size, Area::Back(known.data_bytes).range().end());
     if has < needs {
         let (has, needs) = (format_exact(has), format_exact(needs));

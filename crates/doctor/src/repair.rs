@@ -9,9 +9,9 @@ use meta::{Inspection, Label, Store};
 use serde::Serialize;
 
 use crate::Doctor;
-use crate::check::{Named, Seen, cut, plan};
+use crate::check::{Named, ProbedDisk, cut, plan};
 use crate::directory::by_graph;
-use crate::relabel::{Graph, Relabel, Said, There};
+use crate::relabel::{Graph, NamedPlace, PlaceContent, Relabel};
 
 /// A disk and its place: from the operator (`true`), or from a spec.
 pub type SaidPlace = (String, String, bool);
@@ -61,10 +61,10 @@ impl Doctor {
     }
 
     /// Looks at the disk, changing nothing.
-    async fn there(&self, place: &str) -> Result<There> {
+    async fn there(&self, place: &str) -> Result<PlaceContent> {
         let disk = self.open(Path::new(place), true).await?;
         let inspection = meta::inspect(&self.env, disk.lower()).await?;
-        Ok(There { inspection, block_size: disk.lower().info().block_size })
+        Ok(PlaceContent { inspection, block_size: disk.lower().info().block_size })
     }
 
     /// Writes a label where there is none.
@@ -116,14 +116,15 @@ impl Asked<'_> {
     async fn remakes_of(
         &self,
         doctor: &Doctor,
-        seen: &[Seen<'_>],
+        seen: &[ProbedDisk<'_>],
         said: &[SaidPlace],
         to_do: &mut Plan,
     ) -> Result<()> {
         let Some(newest) = newest(seen.iter().map(|seen| seen.label)) else { return Ok(()) };
         let named: Named = disks(&newest.spec)?;
-        let is_named = |seen: &&Seen<'_>| named.values().any(|known| known.disk == seen.label.disk);
-        let seen: Vec<Seen<'_>> = seen.iter().filter(is_named).copied().collect();
+        let is_named =
+            |seen: &&ProbedDisk<'_>| named.values().any(|known| known.disk == seen.label.disk);
+        let seen: Vec<ProbedDisk<'_>> = seen.iter().filter(is_named).copied().collect();
         let said = self.all_said(&seen, &named, said)?;
         if said.is_empty() {
             return Ok(());
@@ -147,7 +148,9 @@ impl Asked<'_> {
                 continue;
             }
             match doctor.there(place).await {
-                Ok(there) => looked.push((Said { name, place, by_hand: *by_hand, trusted }, there)),
+                Ok(there) => {
+                    looked.push((NamedPlace { name, place, by_hand: *by_hand, trusted }, there))
+                }
                 Err(error) if *by_hand || trusted => return Err(error),
                 Err(error) => to_do.not.push(error.to_string()),
             }
@@ -172,7 +175,7 @@ impl Asked<'_> {
     /// Returns the places that were named, with those of labels for disks that have lost one end and for trusted disks.
     fn all_said(
         &self,
-        seen: &[Seen<'_>],
+        seen: &[ProbedDisk<'_>],
         named: &Named,
         said: &[SaidPlace],
     ) -> Result<Vec<SaidPlace>> {
@@ -180,7 +183,7 @@ impl Asked<'_> {
         for (name, known) in named.iter().filter(|(name, _)| said.iter().all(|one| one.0 != **name))
         {
             let is_wanted =
-                |seen: &&Seen<'_>| self.trusted.contains(name) || seen.has_lost_its_end();
+                |seen: &&ProbedDisk<'_>| self.trusted.contains(name) || seen.has_lost_its_end();
             let mut of_it = seen.iter().filter(|seen| seen.label.disk == known.disk);
             if let Some(seen) = of_it.find(is_wanted) {
                 all.push((name.clone(), seen.place.to_owned(), false));

@@ -24,7 +24,7 @@ const LOOKED_AT_MAX: usize = 4096;
 const BLOCK_DEVICES: &str = "/sys/class/block";
 
 /// A label and its disk.
-pub struct Sight {
+pub struct FoundLabel {
     /// Path of the disk.
     pub path: PathBuf,
     /// Its label.
@@ -60,9 +60,9 @@ impl Doctor {
     ///
     /// # Errors
     /// If the directory cannot be read, or there are too many disks to look at.
-    pub async fn labels(&self, directory: &Path) -> Result<Looked<Sight>> {
+    pub async fn labels(&self, directory: &Path) -> Result<Looked<FoundLabel>> {
         let look = async |path: PathBuf, lower: &Lower| match Store::look(&self.env, lower).await? {
-            Seen::Label(label, _) => Ok(Some(Sight { path, label: *label })),
+            Seen::Label(label, _) => Ok(Some(FoundLabel { path, label: *label })),
             Seen::Wrong(wrong) => Err(unread(&path, &wrong)),
             Seen::Other(_) => Ok(None),
         };

@@ -365,7 +365,7 @@ impl ServeOptions {
             out::print(&banner::dry(&planned, &listens))?;
             core.block_on(refuse_labelled(&planned, None, &env, &engine))?;
             let Some(probe) = probe else { return Ok(Exit::Ok) };
-            out::print(&labels::glimpses(&probe))?;
+            out::print(&labels::previews(&probe))?;
             return labels::judged(&probe.foreseen(&planned));
         }
         let pidfile = self.pidfile.as_deref().map(PidFile::claim).transpose()?;
@@ -473,7 +473,7 @@ impl ServeOptions {
             return Ok(());
         }
         if self.dry_run {
-            out::print(&labels::glimpses(probe))?;
+            out::print(&labels::previews(probe))?;
         }
         let failure = labels::refused(probe.refusals());
         Err(Failure { lasts: probe.refuses_for_good(), ..failure })

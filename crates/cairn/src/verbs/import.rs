@@ -112,8 +112,8 @@ impl ImportArgs {
             let core = core()?;
             let env = core.env();
             let doctor = labels::doctor(&env);
-            let (sights, skipped) = core.block_on(doctor.labels(&self.directory))?;
-            let mut graphs = graphs(&doctor, sights, &skipped);
+            let (found_labels, skipped) = core.block_on(doctor.labels(&self.directory))?;
+            let mut graphs = graphs(&doctor, found_labels, &skipped);
             for graph in graphs.iter_mut().filter(|_| self.graph.is_none()) {
                 graph.refused = core.block_on(graph.refusals(&doctor));
             }

@@ -96,11 +96,13 @@ impl UndoArgs {
         }
         let core = core()?;
         let doctor = labels::doctor(&core.env());
-        let (sights, _) = core.block_on(doctor.labels(&self.directory))?;
+        let (found_labels, _) = core.block_on(doctor.labels(&self.directory))?;
         for disk in forgotten {
             let wanted: Option<Uuid> = disk.uuid.parse().ok();
-            if let Some(sight) = sights.iter().find(|sight| Some(sight.label.disk) == wanted) {
-                disks.insert(disk.name.clone(), scan::place(&sight.path));
+            if let Some(found_label) =
+                found_labels.iter().find(|found_label| Some(found_label.label.disk) == wanted)
+            {
+                disks.insert(disk.name.clone(), scan::place(&found_label.path));
             }
         }
         Ok(disks)

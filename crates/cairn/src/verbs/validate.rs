@@ -73,7 +73,7 @@ fn look(spec: &Spec, form: Form) -> Result {
     let probe = doctor.probe(spec, &engine, doctor.opening(), true, None);
     let Some(probe) = core.block_on(probe) else { return Ok(Exit::Ok) };
     if form == Form::Text {
-        out::print(&labels::glimpses(&probe))?;
+        out::print(&labels::previews(&probe))?;
     }
     match probe.refusals() {
         [] => Ok(Exit::Ok),

@@ -33,14 +33,14 @@ use meta::Machine;
 
 pub(crate) use absent::Absent;
 pub use diagnosis::{
-    Case, DiskFacts, Facts, Finding, LostLabel, Sight, Waiver, belongs, diagnose, newest, older,
-    split_brain, split_brain_of,
+    Case, DiskContent, DiskFacts, Facts, Finding, LostLabel, Waiver, belongs, diagnose, newest,
+    older, split_brain, split_brain_of,
 };
 pub use foreseen::objections;
 pub use kept::{DiskLabel, LabelStateStore};
 pub use open::{Inspected, Labels, Place};
 pub use overwritten::{forget_copies, objections_without_bytes};
-pub use probe::{Glimpse, Probe};
+pub use probe::{DiskPreview, Probe};
 pub use raw::refuse_labelled;
 pub(crate) use raw::{is_looked_at, refuse};
 pub use text::{Remembered, disks};

@@ -14,7 +14,7 @@ use meta::{Inspection, Label, PAST_MAX, Past, Store, Uuid};
 
 use super::Opening;
 use super::absent::Absent;
-use super::diagnosis::{self, Binding, Bound, Sight};
+use super::diagnosis::{self, Binding, Bound, DiskContent};
 use super::kept::{DiskLabel, LabelStateStore, all};
 use super::probe::{InUse, OpenDisk, Probe, place_of};
 use super::slot::{News, Slot};
@@ -239,7 +239,7 @@ impl Probe {
 
     fn known(&self, n: usize, planned: &Planned, held: bool) -> Result<Disk> {
         let (look, facts) = (&self.results[n], &self.disks[n]);
-        let Sight::Label(label, number) = &facts.sight else {
+        let DiskContent::Label(label, number) = &facts.content else {
             unreachable!("it was bound by its label")
         };
         let mut label = (**label).clone();

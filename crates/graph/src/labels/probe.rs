@@ -10,7 +10,9 @@ use engine::{AnyDevice, Engine, NodeId};
 use kind::{DeviceConfig, DiskPlan, Fault, Maker, Registry, Value};
 use meta::{AREA_BYTES, Area, Label, Seen, Store};
 
-use super::diagnosis::{self, Binding, Bound, BoundDisks, DiskFacts, Finding, LostLabel, Sight};
+use super::diagnosis::{
+    self, Binding, Bound, BoundDisks, DiskContent, DiskFacts, Finding, LostLabel,
+};
 use super::{Labels, Opening, text};
 use crate::spec::{LabelledDisk, NOWHERE, Spec, Surveyed};
 
@@ -91,7 +93,7 @@ impl Drop for OwnNode {
 }
 
 /// What would become of a disk, for people: nothing was changed.
-pub struct Glimpse {
+pub struct DiskPreview {
     /// Its name in the spec.
     pub name: String,
     /// Where it is; empty if nobody knows.
@@ -258,9 +260,9 @@ impl Probe {
         let fail = |error: Error| error.within(&name);
         let mut look = ProbeResult::at(disk);
         let mut lost = None;
-        let sight = match in_use_or_not(&look.disk, &self.env, running).await {
-            Err(_) if place.is_empty() => Sight::Missing(not_found(&name)),
-            Err(error) if is_missing(&error) => Sight::Missing(fail(error)),
+        let content = match in_use_or_not(&look.disk, &self.env, running).await {
+            Err(_) if place.is_empty() => DiskContent::Missing(not_found(&name)),
+            Err(error) if is_missing(&error) => DiskContent::Missing(fail(error)),
             Err(error) => return Err(fail(error)),
             Ok((plan, in_use)) => {
                 if let Some(first) = identities.insert(plan.identity.clone(), name.clone()) {
@@ -277,24 +279,24 @@ impl Probe {
                 if let Some(in_use) = in_use {
                     self.look_at_used(&mut look, in_use).await?
                 } else if creates {
-                    Sight::ToBeMade
+                    DiskContent::ToBeMade
                 } else {
                     let open = self.open(&look.disk, read_only).await.map_err(fail)?;
                     let found = meta::inspect(&self.env, &open.lower).await.map_err(fail)?;
                     look.open = Some(open);
                     lost = LostLabel::of(&found);
-                    let sight = Sight::from(Seen::from(found));
+                    let content = DiskContent::from(Seen::from(found));
                     let is_as_made = |label| is_as_made(&look.disk, label);
                     let says_size = look.disk.made_size().is_some();
-                    if says_size && !sight.label().is_some_and(is_as_made) {
+                    if says_size && !content.label().is_some_and(is_as_made) {
                         as_the_spec_says(&look.disk, &self.env).await.map_err(fail)?;
                     }
-                    sight
+                    content
                 }
             }
         };
-        self.stays_where_it_is(&look, &sight, running)?;
-        self.disks.push(look.found(place, sight, lost));
+        self.stays_where_it_is(&look, &content, running)?;
+        self.disks.push(look.found(place, content, lost));
         self.results.push(look);
         Ok(())
     }
@@ -303,12 +305,17 @@ impl Probe {
     fn stays_where_it_is(
         &self,
         look: &ProbeResult,
-        sight: &Sight,
+        content: &DiskContent,
         running: Option<&Labels>,
     ) -> Result<(), Error> {
         let name = &look.disk.given.name;
-        let is_other =
-            matches!(sight, Sight::ToBeMade | Sight::Blank | Sight::Holds(_) | Sight::Wrong(_));
+        let is_other = matches!(
+            content,
+            DiskContent::ToBeMade
+                | DiskContent::Blank
+                | DiskContent::Holds(_)
+                | DiskContent::Wrong(_)
+        );
         let is_meant =
             [&self.opening.wipe, &self.opening.replaced].iter().any(|all| all.contains(name));
         let at = running.and_then(|running| running.place_in_use(name));
@@ -323,7 +330,11 @@ impl Probe {
     }
 
     /// Looks at a disk that the running graph has open: its label is what that one says.
-    async fn look_at_used(&self, look: &mut ProbeResult, in_use: InUse) -> Result<Sight, Error> {
+    async fn look_at_used(
+        &self,
+        look: &mut ProbeResult,
+        in_use: InUse,
+    ) -> Result<DiskContent, Error> {
         let InUse { disk: before, open, store } = in_use;
         let name = &look.disk.given.name;
         if self.opening.wipe.contains(name) {
@@ -348,7 +359,7 @@ impl Probe {
         let label = store.label().clone();
         (look.open, look.store) = (Some(open), Some(store));
         // Its store has the number of its copies.
-        Ok(Sight::Label(Box::new(label), 0))
+        Ok(DiskContent::Label(Box::new(label), 0))
     }
 
     /// Opens a raw disk.
@@ -432,12 +443,12 @@ impl Probe {
     }
 
     /// What would become of each disk that was looked at, in the order of the spec.
-    pub fn glimpses(&self) -> Vec<Glimpse> {
-        (0..self.results.len()).map(|n| self.glimpse(n)).collect()
+    pub fn previews(&self) -> Vec<DiskPreview> {
+        (0..self.results.len()).map(|n| self.preview(n)).collect()
     }
 
-    fn glimpse(&self, own: usize) -> Glimpse {
-        let (look, DiskFacts { name, sight, .. }) = (&self.results[own], &self.disks[own]);
+    fn preview(&self, own: usize) -> DiskPreview {
+        let (look, DiskFacts { name, content, .. }) = (&self.results[own], &self.disks[own]);
         let refused = self.refusals.iter().find(|refusal| refusal.place() == Some(name));
         let bound = self.binding.disks.get(name);
         let there = match bound {
@@ -446,8 +457,8 @@ impl Probe {
             None => Some(own),
         };
         let (verb, words) = match (refused, bound) {
-            (Some(refusal), _) => match sight {
-                Sight::Holds(what) if refusal.reason() == Some(Reason::LabelNotBlank) => {
+            (Some(refusal), _) => match content {
+                DiskContent::Holds(what) if refusal.reason() == Some(Reason::LabelNotBlank) => {
                     ("would label", format!("HOLDS {what}; refused without --wipe {name}"))
                 }
                 _ => ("refused", refusal.sentence()),
@@ -466,7 +477,7 @@ impl Probe {
         let found = there.filter(|_| !matches!(bound, Some(Bound::Absent(_))));
         let size = found.and_then(|n| self.results[n].facts.as_ref()).map(|facts| facts.info.size);
         let place = there.map(|n| self.disks[n].place.clone()).unwrap_or_default();
-        Glimpse { name: name.clone(), place, size, verb, words }
+        DiskPreview { name: name.clone(), place, size, verb, words }
     }
 
     /// Whether what was found there turned out to be a disk of another name.
@@ -488,24 +499,24 @@ impl ProbeResult {
 
     /// Returns the look at a disk that is known from `facts`.
     fn of(disk: LabelledDisk, facts: &DiskFacts) -> Self {
-        let DiskFacts { sight, size, block_size, read_only, .. } = facts;
-        let (words, creates) = (String::new(), matches!(sight, Sight::ToBeMade));
+        let DiskFacts { content, size, block_size, read_only, .. } = facts;
+        let (words, creates) = (String::new(), matches!(content, DiskContent::ToBeMade));
         let info = Info { read_only: *read_only, ..Info::disk(*size, *block_size) };
-        let is_there = !matches!(sight, Sight::Missing(_));
+        let is_there = !matches!(content, DiskContent::Missing(_));
         Self { facts: is_there.then_some(Facts { info, words, creates }), ..Self::at(disk) }
     }
 
     /// Returns the facts for the diagnosis.
-    fn found(&self, place: String, sight: Sight, lost: Option<LostLabel>) -> DiskFacts {
+    fn found(&self, place: String, content: DiskContent, lost: Option<LostLabel>) -> DiskFacts {
         let info = self.facts.as_ref().map(|facts| &facts.info);
         let size = info.map_or(0, |info| info.size);
         // A disk in use has the size of its label for the diagnosis: its own requests show the bytes that it has lost since.
-        let labelled = sight.label().filter(|_| self.store.is_some());
+        let labelled = content.label().filter(|_| self.store.is_some());
         let labelled = labelled.map_or(0, |label| Area::Back(label.data_bytes).range().end());
         DiskFacts {
             name: self.disk.given.name.clone(),
             place,
-            sight,
+            content,
             size: size.max(labelled),
             block_size: info.map_or(0, |info| info.block_size),
             read_only: info.is_some_and(|info| info.read_only),

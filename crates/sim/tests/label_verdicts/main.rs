@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use block::{Env, Error, Reason};
 use doctor::import::{FoundGraph, graphs};
-use doctor::scan::Sight as FoundLabel;
+use doctor::scan::FoundLabel;
 use doctor::{Checked, CheckedDisks, Doctor, Running, Sort};
 use engine::Engine;
 use graph::labels::{DiskFacts, Facts, Finding, Opening, Probe, diagnose};
@@ -135,7 +135,7 @@ impl Judge {
         if !refusals.is_empty() {
             return reasons(&refusals);
         }
-        let verbs = probe.glimpses();
+        let verbs = probe.previews();
         format!("up: {}", verbs.iter().map(|one| one.verb).collect::<Vec<_>>().join(", "))
     }
 
@@ -169,18 +169,18 @@ impl Judge {
 
     /// Returns the verdict of an import: the graphs that it lists.
     fn import(&self, states: &[State]) -> String {
-        let sight = |(n, state): (usize, &State)| {
+        let found_label = |(n, state): (usize, &State)| {
             let label = sets::label(n, states.len(), *state)?;
             Some(FoundLabel { path: PathBuf::from(format!("/{}", sets::DISKS[n])), label })
         };
-        let sights = states.iter().enumerate().filter_map(sight).collect();
+        let found_labels = states.iter().enumerate().filter_map(found_label).collect();
         let graph = |graph: &FoundGraph| {
             let view = if graph.text.contains("other-vol") { "other-vol" } else { "vol" };
             let disks = graph.disks.iter().map(|disk| disk.name.as_str()).collect::<Vec<_>>();
             let (name, change, disks) = (&graph.name, graph.epoch, disks.join(" "));
             format!("{name} {change} {view}: {disks}, missing {}", graph.missing.join(" "))
         };
-        let listed = graphs(&self.doctor(), sights, &[]);
+        let listed = graphs(&self.doctor(), found_labels, &[]);
         listed.iter().map(graph).collect::<Vec<_>>().join("; ")
     }
 }

@@ -7,7 +7,8 @@ use block::{Error, Reason};
 use meta::{Label, Machine, Past, Uuid, Wrong};
 
 use super::{
-    Case, DiskFacts, Finding, Sight, Waiver, belongs, newest, service, split_brain, split_brain_of,
+    Case, DiskContent, DiskFacts, Finding, Waiver, belongs, newest, service, split_brain,
+    split_brain_of,
 };
 use crate::labels::Opening;
 use crate::labels::text::{self, Remembered};
@@ -98,20 +99,20 @@ impl<'i> Identity<'i> {
             }
         }
         let all = self.disks;
-        for DiskFacts { name, place, sight, .. } in all {
-            match sight {
+        for DiskFacts { name, place, content, .. } in all {
+            match content {
                 _ if self.is_wiped(name) => {}
-                Sight::Holds(what) => {
+                DiskContent::Holds(what) => {
                     let words = format!("{place} HOLDS {what}; refused without --wipe {name}");
                     let error = Error::because(Reason::LabelNotBlank, words).at(name);
                     self.stop(Case::NotBlank, error, &[Waiver::Wipe]);
                 }
-                Sight::Wrong(wrong @ (Wrong::Version(_) | Wrong::Features(_))) => {
+                DiskContent::Wrong(wrong @ (Wrong::Version(_) | Wrong::Features(_))) => {
                     let error = Error::because(Reason::LabelNewer, format!("{place} has {wrong}"));
                     let error = error.next("use a newer version of Cairn").at(name);
                     self.stop(Case::Newer, error, &[Waiver::Wipe]);
                 }
-                Sight::Wrong(wrong) => {
+                DiskContent::Wrong(wrong) => {
                     let next = format!(
                         "cairn repair {} --disk {name}={place} --plan; or if another disk has what this one had, or \
                          it never served, label it anew with --wipe {name}",
@@ -121,7 +122,10 @@ impl<'i> Identity<'i> {
                     let error = Error::because(Reason::LabelDamaged, words).next(next).at(name);
                     self.stop(Case::Damaged, error, &[Waiver::Wipe]);
                 }
-                Sight::Missing(_) | Sight::ToBeMade | Sight::Blank | Sight::Label(..) => {}
+                DiskContent::Missing(_)
+                | DiskContent::ToBeMade
+                | DiskContent::Blank
+                | DiskContent::Label(..) => {}
             }
         }
     }
@@ -284,30 +288,30 @@ impl<'i> Identity<'i> {
 
     /// Whether a new label may be written there, as far as the content is concerned.
     fn is_blank(&self, n: usize, is_known: bool) -> bool {
-        let DiskFacts { name, sight, .. } = &self.disks[n];
-        match sight {
-            Sight::Blank | Sight::Holds(_) | Sight::Wrong(_) => true,
-            Sight::Label(label, _) => {
+        let DiskFacts { name, content, .. } = &self.disks[n];
+        match content {
+            DiskContent::Blank | DiskContent::Holds(_) | DiskContent::Wrong(_) => true,
+            DiskContent::Label(label, _) => {
                 self.is_wiped(name) || label.provisioning && !self.is_bound(n)
             }
             // A disk that the graph remembers is not made anew unasked.
-            Sight::ToBeMade => !is_known || self.is_wiped(name),
-            Sight::Missing(_) => false,
+            DiskContent::ToBeMade => !is_known || self.is_wiped(name),
+            DiskContent::Missing(_) => false,
         }
     }
 
     /// Binds the disks of the spec that have no label yet, or are not there.
     fn fresh(&mut self, remembered: &BTreeMap<String, Remembered>) {
         let all = self.disks;
-        for (n, DiskFacts { name, place, sight, .. }) in all.iter().enumerate() {
+        for (n, DiskFacts { name, place, content, .. }) in all.iter().enumerate() {
             if self.binding.disks.contains_key(name) {
                 continue;
             }
             let known = remembered.get(name);
             let blank = self.is_blank(n, known.is_some());
             let known = known.filter(|_| !(blank && self.is_wiped(name)));
-            let bound = match (known, sight) {
-                (None, Sight::Missing(why)) => {
+            let bound = match (known, content) {
+                (None, DiskContent::Missing(why)) => {
                     self.stop(Case::Missing, why.clone(), &[]);
                     continue;
                 }

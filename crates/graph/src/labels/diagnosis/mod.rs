@@ -41,7 +41,7 @@ pub struct DiskFacts {
     /// Its place, for people: a path.
     pub place: String,
     /// The content of the label areas.
-    pub sight: Sight,
+    pub content: DiskContent,
     /// Bytes of all of it; zero if it is missing.
     pub size: u64,
     /// Its block size.
@@ -54,7 +54,7 @@ pub struct DiskFacts {
 
 /// The content of the label areas of a disk.
 #[derive(Clone)]
-pub enum Sight {
+pub enum DiskContent {
     /// Nothing that answers, and the error of the system.
     Missing(Error),
     /// No file yet, but this start would make it.
@@ -258,11 +258,11 @@ pub fn older<'l>(labels: impl Iterator<Item = &'l Label> + Clone) -> BTreeSet<Uu
 impl DiskFacts {
     /// Returns its label, if that can be read.
     pub fn label(&self) -> Option<&Label> {
-        self.sight.label()
+        self.content.label()
     }
 }
 
-impl Sight {
+impl DiskContent {
     /// Returns the label, if there is one that can be read.
     pub fn label(&self) -> Option<&Label> {
         match self {
@@ -283,7 +283,7 @@ impl LostLabel {
     }
 }
 
-impl From<Seen> for Sight {
+impl From<Seen> for DiskContent {
     fn from(seen: Seen) -> Self {
         match seen {
             Seen::Label(label, number) => Self::Label(label, number),

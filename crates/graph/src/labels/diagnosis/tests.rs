@@ -19,7 +19,7 @@ fn spec(disks: &[u8]) -> String {
     format!("name = \"g\"\n\n[disk]\n{}", disks.iter().map(disk).collect::<String>())
 }
 
-fn label(n: u8, provisioning: bool, epoch: u64, disks: &[u8]) -> Sight {
+fn label(n: u8, provisioning: bool, epoch: u64, disks: &[u8]) -> DiskContent {
     let label = Box::new(Label {
         sequence: 1,
         epoch,
@@ -39,14 +39,14 @@ fn label(n: u8, provisioning: bool, epoch: u64, disks: &[u8]) -> Sight {
         past: Default::default(),
         unknown_read_only: 0,
     });
-    Sight::Label(label, 0)
+    DiskContent::Label(label, 0)
 }
 
-fn seen(sights: Vec<Sight>) -> Result<BTreeMap<String, Bound>, Vec<Case>> {
-    let facts = |(n, sight)| DiskFacts {
+fn seen(sights: Vec<DiskContent>) -> Result<BTreeMap<String, Bound>, Vec<Case>> {
+    let facts = |(n, content)| DiskFacts {
         name: format!("d{n}"),
         place: format!("/{n}"),
-        sight,
+        content,
         size: 4 << 20,
         block_size: 512,
         read_only: false,
