@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use block::{Error, ErrorKind, Info};
 use graph::labels::{
     Case, DiskContent, DiskFacts, Facts, Finding as LabelFinding, LostLabel, Remembered, Waiver,
-    belongs, diagnose, disks, newest, objections_without_bytes, older, split_brain, split_brain_of,
+    counting, diagnose, disks, newest, objections_without_bytes, older, split_brain,
+    split_brain_of,
 };
 use graph::spec::{Local, NOWHERE, Planned, PlannedNode, Severity, Spec, Surveyed};
 use kind::{Maker, Summary};
@@ -84,8 +85,9 @@ async fn check(
     stopped: bool,
 ) -> Option<Checked> {
     let all = seen.iter().map(|seen| seen.label).chain(held.iter().map(|held| held.label));
-    let newest = newest(all)?;
-    let mut checking = Checking { doctor, newest, seen, held, stopped, found: Vec::new() };
+    let newest = newest(all.clone())?;
+    let (counting, found) = (counting(all), Vec::new());
+    let mut checking = Checking { doctor, newest, counting, seen, held, stopped, found };
     let named = checking.named();
     let planned = checking.plan(&named).await;
     checking.disks(&named);
@@ -239,6 +241,8 @@ fn places(named: &Named, seen: &[ProbedDisk<'_>]) -> BTreeMap<String, PathBuf> {
 struct Checking<'c> {
     doctor: &'c Doctor,
     newest: &'c Label,
+    /// The labels that take part in the order of which it is the first.
+    counting: Vec<&'c Label>,
     seen: &'c [ProbedDisk<'c>],
     held: &'c [LockedDisk<'c>],
     stopped: bool,
@@ -313,7 +317,9 @@ impl Checking<'_> {
                 lost,
             };
         let content = |label: &Label| DiskContent::Label(Box::new(label.clone()), 0);
-        let is_it = |label: &Label| label.disk == known.disk && belongs(label, Some(self.newest));
+        let is_it = |label: &Label| {
+            label.disk == known.disk && self.counting.iter().any(|it| std::ptr::eq(*it, label))
+        };
         let seen = self.seen.iter().filter(|seen| is_it(seen.label)).map(|seen| {
             let ProbedDisk { place, inspection, label } = seen;
             facts(place, content(label), inspection.size, LostLabel::of(inspection))
@@ -478,8 +484,7 @@ impl Checking<'_> {
     /// Adds a split brain with a disk that the label that counts does not name.
     fn split_brain(&mut self) {
         let newest = self.newest;
-        let labels = self.seen.iter().map(|seen| seen.label);
-        let labels = labels.filter(|label| belongs(label, Some(newest)));
+        let labels = self.counting.iter().copied();
         let is_found = self.found.iter().any(|it| it.sort == Sort::Label(Case::SplitBrain));
         if let Some(other) = split_brain(newest, labels).filter(|_| !is_found) {
             let found = split_brain_of(newest, other);

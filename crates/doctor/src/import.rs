@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use block::{Error, ErrorKind, Reason, Result};
-use graph::labels::{Opening, Probe, Remembered, disks, newest};
+use graph::labels::{Opening, Probe, Remembered, disks, duplicate_of, newest};
 use graph::spec::{Local, Spec};
 use kind::Registry;
 use meta::{Label, Uuid};
@@ -215,13 +215,9 @@ impl FoundGraph {
         let mut places = Places::new();
         for FoundDisk { name, path, .. } in unsaid {
             let Some((_, first)) = places.insert(name.clone(), scan::place(path)) else { continue };
-            let why = format!(
-                "{first} and {} are both disk {name:?} of {}: one is a copy of the other",
-                path.display(),
-                self.name
-            );
-            let next = format!("say which counts, with --disk {name}=PATH");
-            return Err(vec![Error::new(ErrorKind::InUse, why).next(next)]);
+            let second = path.display().to_string();
+            let error = duplicate_of(&first, &second, name, &self.name).error;
+            return Err(vec![error.next(format!("say which counts, with --disk {name}=PATH"))]);
         }
         Ok(places)
     }

@@ -73,11 +73,6 @@ impl Doctor {
         Some(Probe::take(spec, registry, env, engine, opening, read_only, running).await)
     }
 
-    /// Returns the machine that has a disk open, if that is another one.
-    pub fn other_holder<'l>(&self, label: &'l Label) -> Option<&'l Machine> {
-        label.holder.as_ref().filter(|holder| holder.id != self.machine.id)
-    }
-
     /// Starts an engine for a look at disks.
     fn engine(&self) -> Engine {
         let engine = Engine::new(self.env.pool());

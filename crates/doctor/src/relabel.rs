@@ -12,7 +12,10 @@ use std::collections::BTreeMap;
 
 use block::units::format_exact;
 use block::{Error, ErrorKind, Result};
-use graph::labels::{Remembered, forget_copies, older, split_brain, split_brain_of};
+use graph::labels::{
+    Case, Finding, Remembered, Waiver, forget_copies, label_findings, older, split_brain,
+    split_brain_of,
+};
 use graph::spec::Planned;
 use kind::Maker;
 use meta::{Area, Inspection, Label, Machine, Sought, Wrong};
@@ -282,21 +285,8 @@ impl Graph<'_> {
                          {away}=PATH"
             )));
         }
-        let bits = seen.iter().fold(0, |bits, seen| bits | seen.label.unknown_read_only);
-        if bits != 0 {
-            let why =
-                format!("the labels have features that this version must not write: {bits:#x}");
-            return Err(Error::new(ErrorKind::Unsupported, why).next("use a newer version"));
-        }
-        let holders = seen.iter().filter_map(|seen| seen.label.holder.as_ref());
-        let other = holders.into_iter().find(|holder| holder.id != here.id);
-        if let Some(other) = other.filter(|_| !self.take) {
-            let why = format!("{} is open on the machine {other}", newest.graph_name);
-            return Err(Error::new(ErrorKind::InUse, why).next(
-                "stop it there, and repair it there; if that machine is gone for good, --take",
-            ));
-        }
-        Ok(())
+        let mut seen = seen.iter();
+        seen.try_for_each(|seen| check_writable(seen.place, seen.label, here, self.take))
     }
 
     /// Checks that each device with a state on the disk has a state on another one.
@@ -341,6 +331,20 @@ impl Graph<'_> {
             }
         }
     }
+}
+
+/// Checks that a repair on the machine `here` may write a label. `take`: even if another machine has the disk open.
+pub(crate) fn check_writable(place: &str, label: &Label, here: &Machine, take: bool) -> Result<()> {
+    let findings = label_findings(&label.disk_name, place, label, here).into_iter();
+    let is_waived = |found: &Finding| take && found.waived_by.contains(&Waiver::Take);
+    let Some(found) = findings.into_iter().find(|found| !is_waived(found)) else { return Ok(()) };
+    Err(match found.case {
+        // That machine may be writing the next label.
+        Case::HeldByOtherHost => found
+            .error
+            .next("stop it there, and repair it there; if that machine is gone for good, --take"),
+        _ => found.error,
+    })
 }
 
 /// Checks that the place has no label and no content of another program.

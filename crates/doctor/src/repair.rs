@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::Doctor;
 use crate::check::{Named, ProbedDisk, cut, plan};
 use crate::directory::by_graph;
-use crate::relabel::{Graph, NamedPlace, PlaceContent, Relabel};
+use crate::relabel::{Graph, NamedPlace, PlaceContent, Relabel, check_writable};
 
 /// A disk and its place: from the operator (`true`), or from a spec.
 pub type SaidPlace = (String, String, bool);
@@ -97,17 +97,7 @@ impl Doctor {
             let words = format!("{path} has no label any more that can be read");
             return Err(Error::new(ErrorKind::Corrupt, words));
         };
-        if label.unknown_read_only != 0 {
-            let words = format!("{path} has a label that this version of Cairn must not write");
-            return Err(Error::new(ErrorKind::Unsupported, words).next("use a newer version"));
-        }
-        if let Some(other) = self.other_holder(&label).filter(|_| !take) {
-            // It may be writing the next one.
-            let words = format!("{path} is open on the machine {other}");
-            let next =
-                "stop it there, and repair it there; if that machine is gone for good, --take";
-            return Err(Error::new(ErrorKind::InUse, words).next(next));
-        }
+        check_writable(&path.to_string(), &label, &self.machine, take)?;
         Store::new(&self.env, disk.lower(), label, Some(number))?.renew().await
     }
 }

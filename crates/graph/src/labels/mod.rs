@@ -33,8 +33,8 @@ use meta::Machine;
 
 pub(crate) use absent::Absent;
 pub use diagnosis::{
-    Case, DiskContent, DiskFacts, Facts, Finding, LostLabel, Waiver, belongs, diagnose, newest,
-    older, split_brain, split_brain_of,
+    Case, DiskContent, DiskFacts, Facts, Finding, LostLabel, Waiver, counting, diagnose,
+    duplicate_of, label_findings, newest, older, split_brain, split_brain_of,
 };
 pub use foreseen::objections;
 pub use kept::{DiskLabel, LabelStateStore};

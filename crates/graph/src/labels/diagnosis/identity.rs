@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use block::{Error, Reason};
-use meta::{Label, Machine, Past, Uuid, Wrong};
+use meta::{Label, Past, Uuid, Wrong};
 
 use super::{
-    Case, DiskContent, DiskFacts, Finding, Waiver, belongs, newest, service, split_brain,
-    split_brain_of,
+    Case, DiskContent, DiskFacts, Finding, Waiver, counting, duplicate_of, label_findings, newest,
+    service, split_brain, split_brain_of,
 };
 use crate::labels::Opening;
 use crate::labels::text::{self, Remembered};
@@ -135,9 +135,10 @@ impl<'i> Identity<'i> {
     fn labels(&self) -> Vec<(usize, &'i Label)> {
         let disks = self.disks.iter().enumerate().filter(|(_, disk)| !self.is_wiped(&disk.name));
         let labels: Vec<_> = disks.filter_map(|(n, disk)| Some((n, disk.label()?))).collect();
-        let ours = labels.iter().map(|(_, label)| *label);
-        let newest = newest(ours.filter(|label| label.graph_name == self.graph));
-        labels.into_iter().filter(|(_, label)| belongs(label, newest)).collect()
+        let of_name = labels.iter().map(|(_, label)| *label);
+        let counting = counting(of_name.filter(|label| label.graph_name == self.graph));
+        let counts = |label: &Label| counting.iter().any(|it| std::ptr::eq(*it, label));
+        labels.into_iter().filter(|(_, label)| !label.provisioning || counts(label)).collect()
     }
 
     /// Checks that all belong to this graph, each once, and that no other machine has them open.
@@ -157,15 +158,9 @@ impl<'i> Identity<'i> {
                 continue;
             }
             graphs.entry(label.graph).or_default().push(*n);
-            if label.unknown_read_only != 0 {
-                let bits = label.unknown_read_only;
-                let words = format!(
-                    "{place} has a label that this version of Cairn must not write (features {bits:#x})"
-                );
-                let error = Error::because(Reason::LabelNewer, words).next("use a newer version");
-                self.stop(Case::Newer, error.at(name), &[Waiver::Wipe]);
-            }
-            self.of_one_machine(name, place, label);
+            let findings = label_findings(name, place, label, &self.asked.machine);
+            self.stops |= findings.iter().any(|finding| finding.case == Case::Newer);
+            self.findings.extend(findings);
         }
         if graphs.len() > 1 {
             self.stop(Case::Foreign, self.of_several(&graphs), &[Waiver::Wipe]);
@@ -197,27 +192,14 @@ impl<'i> Identity<'i> {
         ))
     }
 
-    fn of_one_machine(&mut self, name: &str, place: &str, label: &Label) {
-        let ours = |machine: &Machine| machine.id == self.asked.machine.id;
-        let Some(other) = label.holder.as_ref().filter(|machine| !ours(machine)) else { return };
-        let words = format!("{place} is open on the machine {other}");
-        let next = "stop it there; if that machine is gone for good, --take";
-        let error = Error::because(Reason::LabelHeldByOtherHost, words).next(next).at(name);
-        self.findings.push(Finding::new(Case::HeldByOtherHost, error, &[Waiver::Take]));
-    }
-
-    /// Finds two disks with one label: one of them is a copy, and no label shows which.
+    /// Finds two disks with one label.
     fn once_each(&mut self, labels: &[(usize, &Label)]) {
         let mut seen: BTreeMap<Uuid, usize> = BTreeMap::new();
         for (n, label) in labels {
             let Some(first) = seen.insert(label.disk, *n) else { continue };
             let (one, two) = (&self.disks[first].place, &self.disks[*n].place);
-            let words = format!(
-                "{one} and {two} are both disk {:?} of {:?}: one is a copy of the other",
-                label.disk_name, self.graph
-            );
-            let error = Error::because(Reason::LabelDuplicate, words).next("take one away");
-            self.stop(Case::Duplicate, error, &[]);
+            self.stops = true;
+            self.findings.push(duplicate_of(one, two, &label.disk_name, self.graph));
         }
     }
 

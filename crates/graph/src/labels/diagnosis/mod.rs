@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 
 use block::seeded::{self, Bug};
 use block::{Error, Reason};
-use meta::{Inspection, Label, Seen, Sought, Uuid, Wrong};
+use meta::{Inspection, Label, Machine, Seen, Sought, Uuid, Wrong};
 
 use super::{Opening, text};
 use crate::spec::Planned;
@@ -206,22 +206,27 @@ impl Finding {
 /// Every part of Cairn uses this order: a start, a check, an import, a repair, an undo. At one epoch all labels have the same
 /// spec, or there is a [`split_brain`]. `sequence` counts the updates of one disk, so it does not compare two.
 pub fn newest<'l>(labels: impl IntoIterator<Item = &'l Label>) -> Option<&'l Label> {
-    let made = labels.into_iter().filter(|label| !label.provisioning);
     let epoch = |label: &Label| match seeded::on(Bug::EpochIgnored) {
         true => label.sequence,
         false => label.epoch,
     };
-    made.max_by_key(|label| (epoch(label), label.broadcast, Reverse(label.disk)))
+    let key = |label: &&Label| (epoch(label), label.broadcast, Reverse(label.disk));
+    counting(labels).into_iter().max_by_key(key)
 }
 
-/// Whether a label belongs to the graph by the label that counts. A disk that is being made is not a disk of its graph until
-/// that label names it.
-pub fn belongs(label: &Label, newest: Option<&Label>) -> bool {
-    let is_named = |newest: &Label| {
-        let disks = text::disks(&newest.spec).unwrap_or_default();
-        label.graph == newest.graph && disks.values().any(|known| known.disk == label.disk)
+/// Returns the labels that take part in that order. A disk that is being made does once the newest label of a disk that is
+/// made names it. An undone change may have written such a label last.
+pub fn counting<'l>(labels: impl IntoIterator<Item = &'l Label>) -> Vec<&'l Label> {
+    let labels: Vec<&Label> = labels.into_iter().collect();
+    let made = labels.iter().filter(|label| !label.provisioning);
+    let newest = made.max_by_key(|label| (label.epoch, label.broadcast, Reverse(label.disk)));
+    let named = newest.map(|newest| text::disks(&newest.spec).unwrap_or_default());
+    let is_named = |label: &Label| {
+        let is_it = |known: &text::Remembered| known.disk == label.disk;
+        newest.is_some_and(|newest| newest.graph == label.graph)
+            && named.as_ref().is_some_and(|disks| disks.values().any(is_it))
     };
-    !label.provisioning || newest.is_some_and(is_named)
+    labels.iter().copied().filter(|label| !label.provisioning || is_named(label)).collect()
 }
 
 /// Returns a label that has another spec than the label that counts, at the same epoch of the same graph.
@@ -233,6 +238,35 @@ pub fn split_brain<'l>(
         let is_same = label.graph == newest.graph && label.epoch == newest.epoch;
         is_same && label.spec != newest.spec
     })
+}
+
+/// Returns the findings about one label that keep `here` from writing it: features that this version does not know, and
+/// another machine that has the disk open.
+pub fn label_findings(name: &str, place: &str, label: &Label, here: &Machine) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if label.unknown_read_only != 0 {
+        let bits = label.unknown_read_only;
+        let words = format!(
+            "{place} has a label that this version of Cairn must not write (features {bits:#x})"
+        );
+        let error = Error::because(Reason::LabelNewer, words).next("use a newer version").at(name);
+        findings.push(Finding::new(Case::Newer, error, &[Waiver::Wipe]));
+    }
+    if let Some(other) = label.holder.as_ref().filter(|holder| holder.id != here.id) {
+        let words = format!("{place} is open on the machine {other}");
+        let next = "stop it there; if that machine is gone for good, --take";
+        let error = Error::because(Reason::LabelHeldByOtherHost, words).next(next).at(name);
+        findings.push(Finding::new(Case::HeldByOtherHost, error, &[Waiver::Take]));
+    }
+    findings
+}
+
+/// Returns the finding about two places with one label: one is a copy, and no label shows which.
+pub fn duplicate_of(one: &str, two: &str, disk: &str, graph: &str) -> Finding {
+    let words =
+        format!("{one} and {two} are both disk {disk:?} of {graph:?}: one is a copy of the other");
+    let error = Error::because(Reason::LabelDuplicate, words).next("take one away");
+    Finding::new(Case::Duplicate, error, &[])
 }
 
 /// Returns the finding about two labels of a [`split_brain`].

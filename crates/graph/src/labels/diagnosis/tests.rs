@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use meta::Machine;
-
 use super::*;
 
 const GRAPH: Uuid = Uuid([9; 16]);
@@ -107,4 +105,53 @@ fn two_that_are_being_made_with_one_label_are_told() {
     let all = &[0, 1, 2];
     let found = seen(vec![label(0, false, 2, all), label(1, true, 2, all), label(1, true, 2, all)]);
     assert!(found.unwrap_err().contains(&Case::Duplicate));
+}
+
+fn plain(n: u8, epoch: u64, broadcast: u64, sequence: u64) -> Label {
+    let DiskContent::Label(label, _) = label(n, false, epoch, &[0, 1]) else { unreachable!() };
+    Label { broadcast, sequence, ..*label }
+}
+
+#[test]
+fn newest_label_has_highest_epoch_then_broadcast_then_smallest_uuid() {
+    let by_epoch = [plain(0, 2, 1, 9), plain(1, 3, 0, 1)];
+    assert_eq!(newest(&by_epoch).map(|label| label.disk), Some(uuid(1)));
+    let by_broadcast = [plain(0, 2, 1, 9), plain(1, 2, 2, 1)];
+    assert_eq!(newest(&by_broadcast).map(|label| label.disk), Some(uuid(1)));
+    let by_uuid = [plain(1, 2, 1, 9), plain(0, 2, 1, 1)];
+    assert_eq!(newest(&by_uuid).map(|label| label.disk), Some(uuid(0)));
+}
+
+#[test]
+fn newest_label_may_be_of_provisioning_disk_that_another_label_names() {
+    let provisioning = |n| Label { provisioning: true, ..plain(n, 9, 9, 9) };
+    let epoch = |labels: &[Label]| newest(labels).map(|label| label.epoch);
+    assert_eq!(epoch(&[provisioning(7), plain(1, 2, 1, 1)]), Some(2));
+    assert_eq!(epoch(&[provisioning(0), plain(1, 2, 1, 1)]), Some(9));
+    assert_eq!(epoch(&[provisioning(0)]), None);
+}
+
+#[test]
+fn split_brain_is_another_spec_at_same_epoch() {
+    let (one, mut two) = (plain(0, 2, 1, 1), plain(1, 2, 2, 1));
+    assert!(split_brain(&two, [&one]).is_none());
+    two.spec.push('\n');
+    assert!(split_brain(&two, [&one]).is_some());
+    two.epoch = 3;
+    assert!(split_brain(&two, [&one]).is_none());
+}
+
+#[test]
+fn label_findings_are_features_and_another_host() {
+    let here = Machine::new("here", [1; 16]);
+    let cases = |label: &Label| {
+        let findings = label_findings("a", "/a", label, &here).into_iter();
+        findings.map(|finding| (finding.case, finding.waived_by)).collect::<Vec<_>>()
+    };
+    let label = plain(0, 1, 1, 1);
+    assert!(cases(&label).is_empty());
+    let held = Label { holder: Some(Machine::new("there", [2; 16])), ..label.clone() };
+    assert_eq!(cases(&held), [(Case::HeldByOtherHost, &[Waiver::Take][..])]);
+    let newer = Label { unknown_read_only: 4, ..label };
+    assert_eq!(cases(&newer), [(Case::Newer, &[Waiver::Wipe][..])]);
 }
