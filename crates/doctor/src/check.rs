@@ -106,30 +106,12 @@ async fn check(
         let places = places(&named, seen);
         checking.found.extend(objects::check(doctor, newest, &planned, &places).await);
     }
-    let soundness = checking.found.iter().map(|finding| finding.soundness).max();
-    let disk = |seen: &ProbedDisk<'_>| CheckedDisk {
-        name: name_in(&named, seen.label),
-        place: seen.place.to_owned(),
-        change: seen.label.epoch,
-        // A disk that may have lost bytes gets no new label unasked. The graph that has a disk open knows its bytes.
-        to_renew: seen.cut_from().is_none()
-            && !(stopped && seen.has_lost_its_end())
-            && !seen.ills().is_empty(),
-    };
-    let held = held.iter().map(|held| CheckedDisk {
-        name: name_in(&named, held.label),
-        place: held.place.to_owned(),
-        change: held.label.epoch,
-        to_renew: false,
-    });
-    let mut disks: Vec<_> = seen.iter().map(disk).chain(held).collect();
-    disks.sort_by(|a, b| a.name.cmp(&b.name));
     Some(Checked {
         graph: newest.graph_name.clone(),
         uuid: newest.graph,
         change: newest.epoch,
-        soundness: soundness.unwrap_or(Soundness::Sound),
-        disks,
+        soundness: checking.worst(),
+        disks: checking.checked_disks(&named),
         kept,
         findings: checking.found,
     })
@@ -250,6 +232,32 @@ struct Checking<'c> {
 }
 
 impl Checking<'_> {
+    /// Returns the worst of all findings.
+    fn worst(&self) -> Soundness {
+        let worst = self.found.iter().map(|finding| finding.soundness).max();
+        worst.unwrap_or(Soundness::Sound)
+    }
+
+    /// Returns all disks that were found, by name.
+    fn checked_disks(&self, named: &Named) -> Vec<CheckedDisk> {
+        let disk = |place: &str, label: &Label, to_renew: bool| CheckedDisk {
+            name: name_in(named, label),
+            place: place.to_owned(),
+            change: label.epoch,
+            to_renew,
+        };
+        // A disk that may have lost bytes gets no new label unasked. The graph that has a disk open knows its bytes.
+        let is_renewed = |seen: &ProbedDisk<'_>| {
+            let may_have_lost = self.stopped && seen.has_lost_its_end();
+            seen.cut_from().is_none() && !may_have_lost && !seen.ills().is_empty()
+        };
+        let seen = self.seen.iter().map(|seen| disk(seen.place, seen.label, is_renewed(seen)));
+        let held = self.held.iter().map(|held| disk(held.place, held.label, false));
+        let mut disks: Vec<_> = seen.chain(held).collect();
+        disks.sort_by(|a, b| a.name.cmp(&b.name));
+        disks
+    }
+
     fn find(&mut self, sort: Sort, soundness: Soundness, name: &str, words: String, next: &str) {
         let found = Finding::note(sort, soundness, Some(name), words);
         self.found.push(Finding { next: next.to_owned(), ..found });
