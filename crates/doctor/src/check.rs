@@ -166,7 +166,7 @@ pub fn nowhere_else(
 
 /// Returns stand-ins for the settings that labels do not hold, so that a graph can be planned: empty disks for those without
 /// a label, and paths that lead to no file.
-pub(crate) fn nowhere(doctor: &Doctor, newest: &Label) -> Local {
+pub(crate) fn ephemeral(doctor: &Doctor, newest: &Label) -> Local {
     let spec = Spec::parse(&newest.spec, &newest.graph_name, &|_| None);
     let disk = |name: &str| (name.to_owned(), ("null".to_owned(), UNKNOWN_BYTES.to_owned()));
     let mut local = Local::default();
@@ -197,7 +197,7 @@ pub(crate) async fn plan(
         words: String::new(),
     };
     let surveyed = named.iter().map(|(name, known)| (name.clone(), surveyed(known))).collect();
-    let (local, registry) = (nowhere(doctor, newest), doctor.registry);
+    let (local, registry) = (ephemeral(doctor, newest), doctor.registry);
     let has_raw = !local.disks.is_empty();
     let spec = Spec::of_label(&newest.spec, &name_of(newest), &newest.graph_name, registry, &local);
     match spec.plan_over(registry, &doctor.env, &surveyed).await {

@@ -11,7 +11,7 @@ use graph::labels::{Labels, Opening, Probe};
 use graph::spec::{Faults, Planned, Role, Spec};
 use meta::Label;
 
-use crate::check::nowhere;
+use crate::check::ephemeral;
 use crate::scan::place;
 use crate::{Doctor, Finding, Sort, Soundness, name_of};
 
@@ -96,7 +96,7 @@ async fn open(
 ) -> Result<Opened, Vec<Error>> {
     let here = places.iter().map(|(name, path)| (name.clone(), place(path)));
     let (registry, env) = (doctor.registry, &doctor.env);
-    let mut local = nowhere(doctor, newest);
+    let mut local = ephemeral(doctor, newest);
     local.disks.extend(here);
     let spec = Spec::of_label(&newest.spec, &name_of(newest), &newest.graph_name, registry, &local);
     let opening = Opening { degraded: true, take: true, changes: true, ..doctor.opening() };

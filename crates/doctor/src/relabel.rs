@@ -110,7 +110,7 @@ impl Graph<'_> {
     ///
     /// # Errors
     /// The reason why it gets none, with a next step.
-    pub fn remake(
+    pub fn relabel(
         &self,
         said: &NamedPlace<'_>,
         there: &PlaceContent,

@@ -55,7 +55,7 @@ impl Doctor {
         for uuid in graphs {
             let of_it = found.iter().find(|((_, of), _)| of.to_string() == **uuid);
             let seen = of_it.map(|(_, seen)| &seen[..]).unwrap_or_default();
-            asked.remakes_of(self, seen, said, to_do).await?;
+            asked.relabels_of(self, seen, said, to_do).await?;
         }
         Ok(())
     }
@@ -71,16 +71,16 @@ impl Doctor {
     ///
     /// # Errors
     /// `InUse` if the disk has another label by now; errors of the disk.
-    pub async fn write_label(&self, remake: &Relabel) -> Result<()> {
-        let disk = self.open(Path::new(&remake.place), false).await?;
+    pub async fn write_label(&self, relabel: &Relabel) -> Result<()> {
+        let disk = self.open(Path::new(&relabel.place), false).await?;
         if let Inspection { label: Ok(Some((label, _))), .. } =
             meta::inspect(&self.env, disk.lower()).await?
-            && (remake.over.is_none() || label.sequence != remake.label.sequence)
+            && (relabel.over.is_none() || label.sequence != relabel.label.sequence)
         {
-            let words = format!("{} has another label by now", remake.place);
+            let words = format!("{} has another label by now", relabel.place);
             return Err(Error::new(ErrorKind::InUse, words).next("look again"));
         }
-        let store = Store::new(&self.env, disk.lower(), remake.label.clone(), remake.over)?;
+        let store = Store::new(&self.env, disk.lower(), relabel.label.clone(), relabel.over)?;
         store.renew().await
     }
 
@@ -103,7 +103,7 @@ impl Doctor {
 }
 
 impl Asked<'_> {
-    async fn remakes_of(
+    async fn relabels_of(
         &self,
         doctor: &Doctor,
         seen: &[ProbedDisk<'_>],
@@ -153,8 +153,8 @@ impl Asked<'_> {
         let graph =
             Graph { newest, named: &named, planned: &planned, seen: &seen, lost, cut, take };
         for (said, there) in &looked {
-            match graph.remake(said, there, &doctor.machine) {
-                Ok(remake) => to_do.remake.push(remake),
+            match graph.relabel(said, there, &doctor.machine) {
+                Ok(relabel) => to_do.remake.push(relabel),
                 Err(error) if said.by_hand || said.trusted => return Err(error),
                 Err(error) => to_do.not.push(error.to_string()),
             }

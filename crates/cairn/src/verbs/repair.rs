@@ -81,7 +81,7 @@ impl RepairArgs {
         let disks = found.graphs.iter().flat_map(|graph| graph.disks.iter().filter(ill));
         let mut plan =
             Plan { renew: disks.map(|disk| disk.place.clone()).collect(), ..Plan::default() };
-        self.remakes(found, &self.said()?, &mut plan)?;
+        self.relabels(found, &self.said()?, &mut plan)?;
         Ok(plan)
     }
 
@@ -103,7 +103,7 @@ impl RepairArgs {
     }
 
     /// The labels that can be made again of what others know, and those of disks that have lost their ends.
-    fn remakes(&self, found: &Found, said: &[SaidPlace], plan: &mut Plan) -> Result<()> {
+    fn relabels(&self, found: &Found, said: &[SaidPlace], plan: &mut Plan) -> Result<()> {
         self.is_of_one(found)?;
         let stopped = &found.graphs[found.running.len()..];
         let said = if stopped.len() == 1 && found.running.is_empty() { said } else { &[] };
