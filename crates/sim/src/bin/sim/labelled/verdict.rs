@@ -11,7 +11,7 @@ use kind::{DeviceConfig, Maker, Value};
 use meta::{Inspection, Machine};
 use sim::{SimDisk, SimWorld};
 
-use super::{Ask, HERE, Start, Trial, path, wrong};
+use super::{Ask, HERE, Start, THERE, Trial, path, wrong};
 use crate::trial::Failure;
 
 impl Trial {
@@ -19,7 +19,7 @@ impl Trial {
     /// cannot know the verdict of the next start: a write is in flight, or a decision of an operator changes the question.
     pub(super) fn checked(&self, ask: Ask) -> Result<Option<Vec<Finding>>, Failure> {
         let Ask { degraded: _, elsewhere, trust, leftover, wipe } = ask;
-        let is_other = elsewhere || trust.is_some() || leftover.is_some() || wipe.is_some();
+        let is_other = trust.is_some() || leftover.is_some() || wipe.is_some();
         let disks = self.disks_there();
         if is_other
             || self.doubt.is_some()
@@ -35,7 +35,7 @@ impl Trial {
             for (path, _) in &disks {
                 found.push((path.clone(), inspect(&env, path).await?));
             }
-            let machine = Machine::new("host", HERE);
+            let machine = Machine::new("host", if elsewhere { THERE } else { HERE });
             let doctor = Doctor { env: env.clone(), registry: kinds::REGISTRY, machine };
             let checked = doctor.check_disks(&found, Vec::new(), &Running::default()).await;
             let graphs = checked.graphs.into_iter().flat_map(|graph| graph.findings);
