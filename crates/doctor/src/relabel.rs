@@ -394,3 +394,55 @@ fn is_as_large(said: &NamedPlace<'_>, known: Remembered, there: &PlaceContent) -
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use block::Reason;
+    use meta::Uuid;
+
+    use super::*;
+
+    fn label() -> Label {
+        Label {
+            sequence: 1,
+            epoch: 1,
+            broadcast: 1,
+            acked_broadcast: 1,
+            disk: Uuid([1; 16]),
+            disk_name: "a".to_owned(),
+            graph: Uuid([9; 16]),
+            graph_name: "g".to_owned(),
+            data_bytes: 1 << 20,
+            block_size: 512,
+            written_unix_s: 0,
+            holder: None,
+            provisioning: false,
+            spec: String::new(),
+            cells: BTreeMap::new(),
+            past: Default::default(),
+            unknown_read_only: 0,
+        }
+    }
+
+    fn reason(label: &Label, take: bool) -> Option<Reason> {
+        let here = Machine::new("here", [1; 16]);
+        check_writable("/a", label, &here, take).err().and_then(|error| error.reason())
+    }
+
+    #[test]
+    fn label_of_another_host_is_written_only_if_taken() {
+        let held = Label { holder: Some(Machine::new("there", [2; 16])), ..label() };
+        assert_eq!(reason(&held, false), Some(Reason::LabelHeldByOtherHost));
+        assert_eq!(reason(&held, true), None);
+        let own = Label { holder: Some(Machine::new("here", [1; 16])), ..label() };
+        assert_eq!(reason(&own, false), None);
+    }
+
+    #[test]
+    fn label_with_unknown_features_is_not_written() {
+        let newer = Label { unknown_read_only: 4, ..label() };
+        for take in [false, true] {
+            assert_eq!(reason(&newer, take), Some(Reason::LabelNewer));
+        }
+    }
+}
