@@ -149,11 +149,13 @@ pub enum Bug {
     OldSlotsStay,
     /// 95 a connection whose certificate is not admitted any more stays
     BarredStays,
+    /// 97 the label with the most updates counts, whatever its epoch
+    EpochIgnored,
 }
 
 impl Bug {
     /// All of them, by their numbers.
-    pub const ALL: [(&str, Self); 71] = [
+    pub const ALL: [(&str, Self); 72] = [
         ("02a", Self::FlushFirstChild),
         ("02b", Self::FlushFirstMember),
         ("04", Self::FlushRetried),
@@ -225,6 +227,7 @@ impl Bug {
         ("93", Self::LabelHoldsAll),
         ("94", Self::OldSlotsStay),
         ("95", Self::BarredStays),
+        ("97", Self::EpochIgnored),
     ];
 }
 

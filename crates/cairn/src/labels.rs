@@ -1,63 +1,62 @@
 //! Labelled disks, as the command line opens them.
 
-use std::path::Path;
-
+use api::{CheckedDevice, CheckedDisk};
 use block::units::format_size;
 use block::{Env, Error, ErrorKind};
-use engine::Engine;
-use graph::labels::{Glimpse, Labels, Opening, Survey};
-use graph::spec::Spec;
-use meta::{Label, Machine};
+use doctor::scan::{self, Skipped};
+use doctor::{DiskPreview, Doctor, Probe};
 
 use crate::exit::{Exit, Failure, Result};
 use crate::registry::REGISTRY;
 
-/// Where Linux keeps what tells a machine from others.
-const MACHINE_ID: &str = "/etc/machine-id";
-const HOST_NAME: &str = "/proc/sys/kernel/hostname";
+/// Judges the disks of this machine.
+pub fn doctor(env: &Env) -> Doctor {
+    Doctor { env: env.clone(), registry: REGISTRY, machine: scan::machine() }
+}
 
-/// This machine. One without an id is told from others by its name.
-pub fn machine() -> Machine {
-    let read = |path: &str| std::fs::read_to_string(Path::new(path)).unwrap_or_default();
-    let host = read(HOST_NAME).trim().to_owned();
-    let id = read(MACHINE_ID).trim().parse::<meta::Uuid>().map(|id| id.0);
-    let by_name = || {
-        let mut id = [0; 16];
-        id.iter_mut().zip(host.bytes()).for_each(|(id, byte)| *id = byte);
-        id
+/// Returns the result of a check for users.
+pub fn checked(checked: doctor::Checked) -> api::Checked {
+    let disk = |disk: doctor::CheckedDisk| {
+        let doctor::CheckedDisk { name, place, change, to_renew } = disk;
+        CheckedDisk { name, place, change, to_renew }
     };
-    Machine::new(&host, id.unwrap_or_else(|_| by_name()))
-}
-
-/// Names a label in messages.
-pub fn name_of(label: &Label) -> String {
-    format!("label of {}", label.disk_name.escape_debug())
-}
-
-/// The machine that has a disk open, if that is another one.
-pub fn open_elsewhere(label: &Label) -> Option<&Machine> {
-    label.holder.as_ref().filter(|holder| holder.id != machine().id)
-}
-
-/// How this machine opens disks, if nothing is said.
-pub fn opening() -> Opening {
-    let (degraded, take, changes, wipe, replaced, grow) = Default::default();
-    Opening { machine: machine(), degraded, wipe, replaced, grow, take, changes }
-}
-
-/// Looks at the labelled disks of a spec; `None` if it has none. See [`Survey::take`].
-pub async fn survey(
-    spec: &Spec,
-    env: &Env,
-    engine: &Engine,
-    opening: Opening,
-    read_only: bool,
-    running: Option<&Labels>,
-) -> Option<Survey> {
-    if spec.labelled(REGISTRY).is_empty() {
-        return None;
+    let device = |device: doctor::CheckedDevice| {
+        let doctor::CheckedDevice { name, kind, words } = device;
+        CheckedDevice { name, kind, words }
+    };
+    api::Checked {
+        graph: checked.graph,
+        uuid: checked.uuid.to_string(),
+        change: checked.change,
+        soundness: soundness(checked.soundness),
+        disks: checked.disks.into_iter().map(disk).collect(),
+        kept: checked.kept.into_iter().map(device).collect(),
+        findings: checked.findings.into_iter().map(finding).collect(),
     }
-    Some(Survey::take(spec, REGISTRY, env, engine, opening, read_only, running).await)
+}
+
+/// Returns a finding for users.
+pub fn finding(found: doctor::Finding) -> api::Finding {
+    let doctor::Finding { soundness: how, name, words, next, .. } = found;
+    api::Finding { soundness: soundness(how), name, words, next }
+}
+
+fn soundness(soundness: doctor::Soundness) -> api::Soundness {
+    match soundness {
+        doctor::Soundness::Sound => api::Soundness::Sound,
+        doctor::Soundness::Repairable => api::Soundness::Repairable,
+        doctor::Soundness::InUse => api::Soundness::InUse,
+        doctor::Soundness::Damaged => api::Soundness::Damaged,
+    }
+}
+
+/// Returns the text for a scan that has found no graph.
+pub fn no_label(skipped: &[Skipped]) -> &'static str {
+    if skipped.is_empty() {
+        "no disk here has a label.\n"
+    } else {
+        "no other disk here has a label.\n"
+    }
 }
 
 /// What keeps a graph from being opened: every reason on a line of its own, the code of the first.
@@ -76,12 +75,12 @@ pub fn is_in_use(refusal: &Error) -> bool {
 }
 
 /// What would become of each disk, a line for each.
-pub fn glimpses(survey: &Survey) -> String {
-    let all = survey.glimpses();
-    let width = |of: fn(&Glimpse) -> usize| all.iter().map(of).max().unwrap_or(0);
+pub fn previews(probe: &Probe) -> String {
+    let all = probe.previews();
+    let width = |of: fn(&DiskPreview) -> usize| all.iter().map(of).max().unwrap_or(0);
     let (names, places) = (width(|one| one.name.len()), width(|one| one.place.len()));
-    let line = |one: &Glimpse| {
-        let Glimpse { name, place, size, verb, words } = one;
+    let line = |one: &DiskPreview| {
+        let DiskPreview { name, place, size, verb, words } = one;
         let size = size.map_or_else(|| "?".to_owned(), format_size);
         let line = format!("{verb:11}  {name:names$}  {place:places$}  {size:>9}  {words}");
         format!("{}\n", line.trim_end())

@@ -8,7 +8,6 @@
 mod args;
 mod attach;
 mod certificates;
-mod check;
 mod daemon;
 mod draw;
 mod exit;
@@ -17,13 +16,10 @@ mod log;
 mod out;
 mod place;
 mod registry;
-mod relabel;
 mod remote;
 mod running;
-mod scan;
 mod serve;
 mod source;
-mod vaults;
 mod verbs;
 mod view;
 

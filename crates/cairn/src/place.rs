@@ -68,11 +68,7 @@ pub fn state() -> PathBuf {
 /// # Errors
 /// `Usage` if it is not UTF-8.
 pub fn text<P: AsRef<OsStr> + ?Sized>(path: &P) -> Result<&str> {
-    let path = path.as_ref();
-    path.to_str().ok_or_else(|| {
-        let why = format!("{path:?} is not UTF-8, and specs and labels hold nothing else");
-        Failure::new(Exit::Usage, why).next("rename it")
-    })
+    Ok(doctor::scan::text(Path::new(path))?)
 }
 
 /// Makes sure that a control socket may lie there, which `next` changes.

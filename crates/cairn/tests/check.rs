@@ -96,7 +96,7 @@ fn a_graph_that_runs_is_checked_and_repaired_too() {
     dir.text(&["device", "insert", "home/c", "c.img"]);
     dir.text(&["device", "remove", "home/c"]);
     assert!(!dir.text(&["check"]).contains("damaged"));
-    for (from, words) in [(0, "front"), (15 * MIB, "back")] {
+    for (from, words) in [(0, "the front of a.img"), (15 * MIB, "the end of a.img")] {
         damage(&dir, "a.img", from, MIB);
         let checked = dir.cairn(&["check"]);
         assert!(checked.code == 10 && checked.out.contains(words), "{checked:?}");
@@ -393,7 +393,10 @@ fn nothing_is_copied_anew_from_a_member_that_misses_something() {
         let dir = newest_is_cut(failed);
         let before = bytes(&dir);
         let ran = dir.cairn(&["check"]);
-        assert!(ran.code == 11 && ran.out.contains("damaged: b: b.img: both copies"), "{ran:?}");
+        assert!(
+            ran.code == 11 && ran.out.contains("damaged: b: the end of b.img is not"),
+            "{ran:?}"
+        );
         let ran = dir.cairn(&["repair", "--yes"]);
         assert!(ran.code == 11 && ran.out.contains("not repaired: the end of b.img"), "{ran:?}");
         assert!(ran.out.contains("no member that has every write"), "{ran:?}");
@@ -505,7 +508,10 @@ fn copies_overwritten_member(is_repaired: bool) {
     write_raw(&dir, "b.img");
     let before = bytes(&dir);
     let checked = dir.cairn(&["check"]);
-    assert!(checked.code == 10 && checked.out.contains("at the front are gone"), "{checked:?}");
+    assert!(
+        checked.code == 10 && checked.out.contains("the front of b.img is not what was written"),
+        "{checked:?}"
+    );
     assert!(bytes(&dir) == before, "a check writes nothing");
     if is_repaired {
         assert_eq!(dir.cairn(&["repair", "--yes"]).code, 10, "it lacks everything");
@@ -570,4 +576,42 @@ fn start_refuses_overwritten_member_where_others_missed_writes() {
     let read = common::tool(&dir, "qemu-io", &read);
     assert!(read.code == 0 && !read.out.contains("failed"), "{read:?}");
     serve.stop().ok();
+}
+
+/// The findings of a check that are more than a note: the disk or device of each, and its message.
+fn findings(dir: &Dir, code: i32) -> Vec<(String, String)> {
+    let found: serde_json::Value = dir.json(code, &["check", "home"]);
+    let graphs = found["graphs"].as_array().expect("a list of graphs");
+    let all = graphs.iter().flat_map(|graph| graph["findings"].as_array().expect("a list"));
+    let bad = all.filter(|finding| finding["soundness"] != "sound");
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    bad.map(|finding| (text(&finding["name"]), text(&finding["words"]))).collect()
+}
+
+#[test]
+fn repair_leaves_no_finding_about_labels_that_it_wrote() {
+    type Harm = fn(&Dir);
+    let blank = |dir: &Dir| {
+        let file = std::fs::File::options().write(true).open(dir.path("b.img")).unwrap();
+        for at in [0, 15 * MIB] {
+            file.write_all_at(&vec![0; MIB as usize], at).unwrap();
+        }
+    };
+    let cases: [(&str, Harm, &[&str], i32); 5] = [
+        ("mirror", |dir| damage_front(dir, "b.img"), &["home"], 10),
+        ("mirror", |dir| damage(dir, "b.img", 15 * MIB, MIB), &["home"], 10),
+        ("mirror", |dir| write_raw(dir, "b.img"), &["home"], 10),
+        ("mirror", blank, &["home.toml"], 10),
+        ("stripe", |dir| damage(dir, "a.img", 15 * MIB, MIB), &["home", "--trust", "a"], 11),
+    ];
+    for (kind, harm, args, code) in cases {
+        let dir = made(kind);
+        harm(&dir);
+        let before = findings(&dir, code);
+        assert!(!before.is_empty(), "{kind} {args:?}");
+        let ran = dir.cairn(&[&["repair"], args, &["--yes"]].concat());
+        let after = findings(&dir, ran.code);
+        let left: Vec<_> = before.iter().filter(|finding| after.contains(finding)).collect();
+        assert!(left.is_empty() && ran.code != 11, "{kind} {args:?}: {left:?} {ran:?}");
+    }
 }

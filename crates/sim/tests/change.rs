@@ -38,14 +38,14 @@ fn the_last_member_with_every_write_is_not_removed() {
     let changing = async {
         let (turn, now) = (live.turn().await, live.now());
         let looked = rig.look(&text(&[1, 2], false), opening(true), now.labels.as_ref()).await;
-        let (planned, survey) = looked?;
+        let (planned, probe) = looked?;
         let write = client.send(Op::Write { range: piece(), data, fua: false });
         let ill = rig.disks[1].clone();
         env.spawn("a write", async move {
             write.await.result.expect("the other member has it");
             ill.set_faults(Faults::default());
         });
-        live.change(&turn, planned, Some(survey), Duration::from_secs(30)).await
+        live.change(&turn, planned, Some(probe), Duration::from_secs(30)).await
     };
     let came = rig.world.block_on(changing).unwrap();
 
@@ -74,8 +74,8 @@ fn an_image_from_before_a_copy_is_no_member_after_it() {
     let change = async move {
         let (turn, now) = (its.turn().await, its.now());
         let looked = own.look(&wanted, opening(true), now.labels.as_ref()).await;
-        let (planned, survey) = looked?;
-        its.change(&turn, planned, Some(survey), LIMIT).await?;
+        let (planned, probe) = looked?;
+        its.change(&turn, planned, Some(probe), LIMIT).await?;
         own.world.env().sleep(Duration::from_secs(1)).await;
         Ok::<_, Unchanged>(())
     };
@@ -112,8 +112,8 @@ fn change_names_new_graph_first_on_disks_with_its_states() {
     let (own, its, wanted) = (rig.clone(), live.clone(), after.clone());
     let change = async move {
         let (turn, now) = (its.turn().await, its.now());
-        let (planned, survey) = own.look(&wanted, opening(true), now.labels.as_ref()).await?;
-        its.change(&turn, planned, Some(survey), LIMIT).await
+        let (planned, probe) = own.look(&wanted, opening(true), now.labels.as_ref()).await?;
+        its.change(&turn, planned, Some(probe), LIMIT).await
     };
     let mut started = [0, 0];
     let changed = moments(&rig, change, |images| {
@@ -154,8 +154,8 @@ fn members_are_alike_after_power_cut_in_change_of_mirror_below_remap() {
     let (own, its, wanted) = (rig.clone(), live.clone(), after.clone());
     let change = async move {
         let (turn, now) = (its.turn().await, its.now());
-        let (planned, survey) = own.look(&wanted, opening(true), now.labels.as_ref()).await?;
-        its.change(&turn, planned, Some(survey), LIMIT).await?;
+        let (planned, probe) = own.look(&wanted, opening(true), now.labels.as_ref()).await?;
+        its.change(&turn, planned, Some(probe), LIMIT).await?;
         own.world.env().sleep(Duration::from_millis(100)).await;
         Ok::<_, Unchanged>(())
     };
@@ -205,8 +205,8 @@ fn member_added_during_long_request_has_its_zeroes() {
     let changing = async {
         let (turn, now) = (live.turn().await, live.now());
         let looked = rig.look(&text(&[0, 1, 2], false), opening(true), now.labels.as_ref()).await;
-        let (planned, survey) = looked?;
-        live.change(&turn, planned, Some(survey), LIMIT).await
+        let (planned, probe) = looked?;
+        live.change(&turn, planned, Some(probe), LIMIT).await
     };
     let changed = rig.world.block_on(changing).unwrap();
     changed.unwrap_or_else(|unchanged| panic!("{unchanged:?}"));
@@ -274,8 +274,8 @@ fn closed_device_refuses_requests() {
     let changing = async {
         let (turn, now) = (live.turn().await, live.now());
         let looked = rig.look(&text(&[0, 1, 2], false), opening(true), now.labels.as_ref()).await;
-        let (planned, survey) = looked?;
-        live.change(&turn, planned, Some(survey), LIMIT).await
+        let (planned, probe) = looked?;
+        live.change(&turn, planned, Some(probe), LIMIT).await
     };
     rig.world.block_on(changing).unwrap().unwrap();
     let data = rig.world.env().buf(PIECE).unwrap();
@@ -295,8 +295,8 @@ fn command_waits_while_change_makes_device_anew() {
         let (turn, now) = (its.turn().await, its.now());
         let after = text(&[0, 1, 2], false);
         let looked = own.look(&after, opening(true), now.labels.as_ref()).await;
-        let (planned, survey) = looked?;
-        its.change(&turn, planned, Some(survey), LIMIT).await
+        let (planned, probe) = looked?;
+        its.change(&turn, planned, Some(probe), LIMIT).await
     };
     let mut waiting = Vec::new();
     let changed = moments(&rig, change, |_| {
@@ -330,12 +330,12 @@ fn what_is_to_be_done_before_clients_is_done_before_them() {
     let changing = async {
         let (turn, now) = (live.turn().await, live.now());
         let looked = rig.look(&text(&[0, 1, 2], false), opening(true), now.labels.as_ref()).await;
-        let (planned, survey) = looked?;
+        let (planned, probe) = looked?;
         let before_clients = || {
             assert!(live.now().graph.member("d2").is_some(), "it has happened");
             early.set(Some(client.send(Op::read(piece(), into))));
         };
-        live.change_and(&turn, planned, Some(survey), LIMIT, before_clients).await
+        live.change_and(&turn, planned, Some(probe), LIMIT, before_clients).await
     };
     rig.world.block_on(changing).unwrap().unwrap();
     let early = rig.world.block_on(early.take().expect("it was called")).unwrap();
@@ -356,8 +356,8 @@ fn a_disk_is_let_go_after_an_export_that_came_to_nothing() {
         let changing = async {
             let (turn, now) = (live.turn().await, live.now());
             let opening = Opening { wipe, ..opening(true) };
-            let (planned, survey) = rig.look(to, opening, now.labels.as_ref()).await?;
-            live.change(&turn, planned, Some(survey), LIMIT).await
+            let (planned, probe) = rig.look(to, opening, now.labels.as_ref()).await?;
+            live.change(&turn, planned, Some(probe), LIMIT).await
         };
         rig.world.block_on(changing).unwrap()
     };
@@ -383,8 +383,8 @@ fn a_disk_that_cannot_be_told_of_an_undoing_is_out() {
     let after = before.replace("kind = \"mirror\"", "kind = \"mirror\", timeout = \"7s\"");
     let changing = async {
         let (turn, now) = (live.turn().await, live.now());
-        let (planned, survey) = rig.look(&after, opening(true), now.labels.as_ref()).await?;
-        live.change(&turn, planned, Some(survey), LIMIT).await
+        let (planned, probe) = rig.look(&after, opening(true), now.labels.as_ref()).await?;
+        live.change(&turn, planned, Some(probe), LIMIT).await
     };
     let changed = rig.world.block_on(changing).unwrap();
     assert!(matches!(changed, Err(Unchanged::Failed(_))), "{changed:?}");
@@ -411,14 +411,14 @@ fn what_a_label_is_told_meanwhile_stays() {
     let after = before.replace("label = true", "label = true, cache = \"buffered\"");
     let changing = async {
         let (turn, now) = (live.turn().await, live.now());
-        let (planned, survey) = rig.look(&after, opening(true), now.labels.as_ref()).await?;
+        let (planned, probe) = rig.look(&after, opening(true), now.labels.as_ref()).await?;
         // One member misses a write, and the other one says so before that is answered.
         let (client, data) = (rig.client(&live), rig.world.env().buf(PIECE).unwrap());
         data.write().fill(0x5a);
         rig.disks[1].set_faults(Faults { write_error: 1_000_000, ..Faults::default() });
         client.send(Op::Write { range: piece(), data, fua: true }).await.result.unwrap();
         rig.disks[1].set_faults(Faults::default());
-        live.change(&turn, planned, Some(survey), LIMIT).await
+        live.change(&turn, planned, Some(probe), LIMIT).await
     };
     let changed = rig.world.block_on(changing).unwrap();
     changed.unwrap_or_else(|unchanged| panic!("{unchanged:?}"));
@@ -459,7 +459,7 @@ fn nobody_waits_for_a_disk_that_has_left() {
     let changing = async {
         let (turn, now) = (live.turn().await, live.now());
         let looked = rig.look(&text(&[0, 1], false), opening(true), now.labels.as_ref()).await;
-        let (planned, survey) = looked?;
+        let (planned, probe) = looked?;
         let (told, clock) = (waited.clone(), env.clone());
         env.spawn("a client", async move {
             clock.sleep(Duration::from_millis(1)).await;
@@ -469,7 +469,7 @@ fn nobody_waits_for_a_disk_that_has_left() {
             }
             told.set(Some(clock.now().since(begun)));
         });
-        live.change(&turn, planned, Some(survey), LIMIT).await
+        live.change(&turn, planned, Some(probe), LIMIT).await
     };
     let changed = rig.world.block_on(changing).unwrap();
     changed.unwrap_or_else(|unchanged| panic!("{unchanged:?}"));
@@ -531,8 +531,8 @@ fn mirror_made_anew_keeps_what_was_sent_to_a_failed_member() {
     let after = before.replace(mirror, &format!("{mirror}, timeout = \"7s\""));
     let changing = async {
         let (turn, now) = (live.turn().await, live.now());
-        let (planned, survey) = rig.look(&after, opening(true), now.labels.as_ref()).await?;
-        live.change(&turn, planned, Some(survey), LIMIT).await
+        let (planned, probe) = rig.look(&after, opening(true), now.labels.as_ref()).await?;
+        live.change(&turn, planned, Some(probe), LIMIT).await
     };
     let changed = rig.world.block_on(changing).unwrap();
     assert!(matches!(changed, Err(Unchanged::Failed(_))), "{changed:?}");
@@ -582,8 +582,8 @@ fn start_rejects_migration_that_has_ended() {
 fn become_graph(rig: &Rig, live: &RunningGraph, text: &str) {
     let change = async {
         let (turn, now) = (live.turn().await, live.now());
-        let (planned, survey) = rig.look(text, opening(true), now.labels.as_ref()).await?;
-        live.change(&turn, planned, Some(survey), LIMIT).await.map(drop)
+        let (planned, probe) = rig.look(text, opening(true), now.labels.as_ref()).await?;
+        live.change(&turn, planned, Some(probe), LIMIT).await.map(drop)
     };
     rig.world.block_on(change).unwrap().unwrap_or_else(|unchanged| panic!("{unchanged:?}"));
 }

@@ -124,8 +124,8 @@ fn every_crash_over(rig: Rig, texts: [String; 2]) -> usize {
     let change = async move {
         let (turn, now) = (its.turn().await, its.now());
         let looked = own.look(&wanted, opening(true), now.labels.as_ref()).await;
-        let (planned, survey) = looked?;
-        its.change(&turn, planned, Some(survey), LIMIT).await?;
+        let (planned, probe) = looked?;
+        its.change(&turn, planned, Some(probe), LIMIT).await?;
         moved(&its).await;
         Ok::<_, Unchanged>(())
     };
@@ -152,11 +152,11 @@ async fn change(
     ill: Option<usize>,
 ) -> Result<(), Unchanged> {
     let (turn, now) = (live.turn().await, live.now());
-    let (planned, survey) = rig.look(&to, opening(true), now.labels.as_ref()).await?;
+    let (planned, probe) = rig.look(&to, opening(true), now.labels.as_ref()).await?;
     if let Some(ill) = ill {
         rig.disks[ill].set_faults(Faults { write_error: 1_000_000, ..Faults::default() });
     }
-    live.change(&turn, planned, Some(survey), LIMIT).await.map(drop)
+    live.change(&turn, planned, Some(probe), LIMIT).await.map(drop)
 }
 
 /// Cuts the power at every moment of a change that fails at the disk `ill` and is undone. `updates`: how often labels
@@ -259,8 +259,8 @@ fn the_first_start_is_made_again() {
     let (own, wanted) = (rig.clone(), text(&[0, 1], true));
     let again = wanted.clone();
     let start = async move {
-        let (planned, survey) = own.look(&wanted, opening(false), None).await?;
-        RunningGraph::open(&own.world.env(), &own.engine, planned, Some(survey)).await
+        let (planned, probe) = own.look(&wanted, opening(false), None).await?;
+        RunningGraph::open(&own.world.env(), &own.engine, planned, Some(probe)).await
     };
     let mut seen = Seen::default();
     let live = moments(&rig, start, |images| {
@@ -333,8 +333,8 @@ fn members_grow() {
         let (turn, now) = (its.turn().await, its.now());
         let grow = BTreeMap::from(["d0", "d1"].map(|disk| (disk.to_owned(), 0)));
         let opening = Opening { grow, ..opening(true) };
-        let (planned, survey) = own.look(&wanted, opening, now.labels.as_ref()).await?;
-        its.change(&turn, planned, Some(survey), LIMIT).await
+        let (planned, probe) = own.look(&wanted, opening, now.labels.as_ref()).await?;
+        its.change(&turn, planned, Some(probe), LIMIT).await
     };
     let (mut seen, mut sizes) = (Seen::default(), BTreeSet::new());
     let done = moments(&rig, change, |images| {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use api::{Applied, ApplyRequest, ChangeLine, ResizeRequest};
-use graph::labels::{Opening, Survey, refuse_labelled};
+use doctor::{Opening, Probe, refuse_labelled};
 use graph::live::{ChangeGuard, Changes, Unchanged};
 use graph::spec::{Planned, Spec};
 
@@ -44,7 +44,7 @@ impl Anew {
 /// A spec that could become true, and its labelled disks, looked at.
 pub(super) struct Wanted {
     planned: Planned,
-    survey: Option<Survey>,
+    probe: Option<Probe>,
     notes: Vec<String>,
 }
 
@@ -133,7 +133,7 @@ impl Serving {
         anew: Anew,
         dry_run: bool,
     ) -> Result<Applied> {
-        let Wanted { planned, survey, mut notes } = self.wanted(&spec, anew, dry_run).await?;
+        let Wanted { planned, probe, mut notes } = self.wanted(&spec, anew, dry_run).await?;
         self.reachable_as_before(&planned)?;
         self.nobody_uses_what_goes(&planned)?;
         let known = self.known();
@@ -144,7 +144,7 @@ impl Serving {
         } else {
             // What would not outlive this process any more is not held when the first request of clients begins.
             let withdraw = || self.attachments.withdraw_mortal();
-            let change = self.live.change_and(turn, planned, survey, PATIENCE, withdraw);
+            let change = self.live.change_and(turn, planned, probe, PATIENCE, withdraw);
             self.on_record(&spec, change, &mut notes).await?
         };
         if !dry_run {
@@ -188,16 +188,16 @@ impl Serving {
         }
         // What is missing now was missing before: somebody has said that this is right.
         let Anew { wipe, replaced, grow } = anew;
+        let doctor = labels::doctor(&self.env);
         let opening =
-            Opening { wipe, replaced, grow, degraded: true, changes: true, ..labels::opening() };
+            Opening { wipe, replaced, grow, degraded: true, changes: true, ..doctor.opening() };
         let running = now.labels.as_ref();
-        let look = labels::survey(spec, &self.env, &self.engine, opening, dry_run, running);
-        let survey = look.await;
-        if let Some(refusals) = survey.as_ref().map(Survey::refusals).filter(|all| !all.is_empty())
-        {
+        let look = doctor.probe(spec, &self.engine, opening, dry_run, running);
+        let probe = look.await;
+        if let Some(refusals) = probe.as_ref().map(Probe::refusals).filter(|all| !all.is_empty()) {
             return Err(labels::refused(refusals));
         }
-        let surveyed = survey.as_ref().map(Survey::facts).unwrap_or_default();
+        let surveyed = probe.as_ref().map(Probe::facts).unwrap_or_default();
         let planned = spec.plan_over(REGISTRY, &self.env, &surveyed).await;
         let mut planned = planned.map_err(|faults| faulty(&faults))?;
         if self.read_only {
@@ -205,8 +205,8 @@ impl Serving {
         }
         let mut notes: Vec<String> = planned.warnings.iter().map(ToString::to_string).collect();
         notes.extend(self.live.forget_trust(&mut planned));
-        notes.extend(survey.iter().flat_map(|survey| survey.notices().to_vec()));
-        Ok(Wanted { planned, survey, notes })
+        notes.extend(probe.iter().flat_map(|probe| probe.notices().to_vec()));
+        Ok(Wanted { planned, probe, notes })
     }
 
     /// Addresses and certificates are those of the start.

@@ -53,7 +53,7 @@ impl Growth {
                 "make it larger where it comes from, then cairn device resize {name}"
             )));
         };
-        let around = if disk.labelled { 2 * meta::AREA_BYTES } else { 0 };
+        let around = if disk.labelled { 2 * doctor::AREA_BYTES } else { 0 };
         let is_bytes = disk.info.size + around;
         let (is, would) = (format_exact(is_bytes), format_exact(wanted_bytes));
         if wanted_bytes < is_bytes {
@@ -61,7 +61,7 @@ impl Growth {
                 format!("{name} would shrink from {is} to {would}, and lose what is at its end");
             return Err(Failure::new(Exit::Unsupported, why));
         }
-        if disk.labelled && wanted_bytes < is_bytes + meta::AREA_BYTES {
+        if disk.labelled && wanted_bytes < is_bytes + doctor::AREA_BYTES {
             let why = format!("{name} has a label, and {is} with it: it grows by a MiB at least");
             return Err(Failure::new(Exit::Usage, why));
         }

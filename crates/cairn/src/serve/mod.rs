@@ -47,9 +47,9 @@ use block::Env;
 use block::env::{Address, LISTENER, Listener};
 use block::units::parse_duration;
 use clap::Args;
+use doctor::{Opening, Probe, refuse_labelled};
 use engine::Engine;
 use export::nbd::{CurrentTls, Export, Limits, Server};
-use graph::labels::{Opening, Survey, refuse_labelled};
 use graph::live::{Current, RunningGraph};
 use graph::spec::{Known, Listen, Planned, Spec};
 use runtime::{Config, Core, Signals};
@@ -131,7 +131,7 @@ pub struct ServeOptions {
 struct Prepared {
     engine: Engine,
     spec: Spec,
-    survey: Option<Survey>,
+    probe: Option<Probe>,
     planned: Planned,
     listens: Vec<Listen>,
     tls: Option<CurrentTls>,
@@ -167,10 +167,10 @@ impl Serving {
         engine: &Engine,
         spec: Spec,
         planned: &Planned,
-        survey: Option<Survey>,
+        probe: Option<Probe>,
     ) -> Result<Self> {
         let live =
-            RunningGraph::open(env, engine, planned.clone(), survey).await.map_err(apply::told)?;
+            RunningGraph::open(env, engine, planned.clone(), probe).await.map_err(apply::told)?;
         let exports = offered(env, engine, &live.now(), &[]);
         let attachments = Attachments::new(env, &exports);
         let mut limits = Limits::default();
@@ -358,14 +358,14 @@ impl ServeOptions {
         form: Form,
     ) -> Result {
         let env = core.env();
-        let Prepared { engine, spec, survey, planned, listens, tls } =
+        let Prepared { engine, spec, probe, planned, listens, tls } =
             self.prepare(&core, &source, wipe)?;
         if self.dry_run {
             out::print(&banner::dry(&planned, &listens))?;
             core.block_on(refuse_labelled(&planned, None, &env, &engine))?;
-            let Some(survey) = survey else { return Ok(Exit::Ok) };
-            out::print(&labels::glimpses(&survey))?;
-            return labels::judged(&survey.foreseen(&planned));
+            let Some(probe) = probe else { return Ok(Exit::Ok) };
+            out::print(&labels::previews(&probe))?;
+            return labels::judged(&probe.foreseen(&planned));
         }
         let pidfile = self.pidfile.as_deref().map(PidFile::claim).transpose()?;
         process::raise_limits()?;
@@ -378,7 +378,7 @@ impl ServeOptions {
             None if env.is_kept() && self.run.is_none() => (core.signals_of_keeper()?, None),
             None => (core.signals()?, None),
         };
-        let serving = core.block_on(Serving::open(&env, &engine, spec, &planned, survey))?;
+        let serving = core.block_on(Serving::open(&env, &engine, spec, &planned, probe))?;
         let serving = Rc::new(Serving { read_only: self.read_only, record, ..serving });
         serving.tell_program();
         serving.take_out_deleted();
@@ -410,12 +410,13 @@ impl ServeOptions {
         let engine = Engine::new(env.pool());
         env.spawn("engine", engine.clone().drive());
         let (degraded, take) = (self.degraded, self.take);
-        let opening = Opening { degraded, take, wipe: wipe.to_vec(), ..labels::opening() };
-        let look = labels::survey(&spec, &env, &engine, opening, self.dry_run, None);
-        let survey = core.block_on(look);
-        self.judge(survey.as_ref(), wipe)?;
-        let spec = goes_on(spec, survey.as_ref());
-        let surveyed = survey.as_ref().map(Survey::facts).unwrap_or_default();
+        let doctor = labels::doctor(&env);
+        let opening = Opening { degraded, take, wipe: wipe.to_vec(), ..doctor.opening() };
+        let look = doctor.probe(&spec, &engine, opening, self.dry_run, None);
+        let probe = core.block_on(look);
+        self.judge(probe.as_ref(), wipe)?;
+        let spec = goes_on(spec, probe.as_ref());
+        let surveyed = probe.as_ref().map(Probe::facts).unwrap_or_default();
         let planned = core.block_on(source.plan(&spec, self.read_only, &env, &surveyed))?;
         let listens = self.addresses(source, &planned)?;
         for warning in &planned.warnings {
@@ -423,7 +424,7 @@ impl ServeOptions {
         }
         listen::warn(&listens);
         let tls = certificates::server(&env, &planned, &listens)?;
-        Ok(Prepared { engine, spec, survey, planned, listens, tls })
+        Ok(Prepared { engine, spec, probe, planned, listens, tls })
     }
 
     /// Serves until it is to end, and ends it.
@@ -452,8 +453,8 @@ impl ServeOptions {
     }
 
     /// Whether the labelled disks may be opened, as far as can be told without a plan.
-    fn judge(&self, survey: Option<&Survey>, wipe: &[String]) -> Result<()> {
-        let Some(survey) = survey else {
+    fn judge(&self, probe: Option<&Probe>, wipe: &[String]) -> Result<()> {
+        let Some(probe) = probe else {
             let what = match (self.degraded || self.take, wipe.first()) {
                 (true, _) => {
                     "--degraded and --take are for labelled disks, which say what is missing"
@@ -466,15 +467,15 @@ impl ServeOptions {
             let next = "and this spec has none. Next: leave it away";
             return Err(Failure::new(Exit::Usage, format!("{what}, {next}")));
         };
-        survey.notices().iter().for_each(|notice| out::note(notice));
-        if survey.refusals().is_empty() {
+        probe.notices().iter().for_each(|notice| out::note(notice));
+        if probe.refusals().is_empty() {
             return Ok(());
         }
         if self.dry_run {
-            out::print(&labels::glimpses(survey))?;
+            out::print(&labels::previews(probe))?;
         }
-        let failure = labels::refused(survey.refusals());
-        Err(Failure { lasts: survey.refuses_for_good(), ..failure })
+        let failure = labels::refused(probe.refusals());
+        Err(Failure { lasts: probe.refuses_for_good(), ..failure })
     }
 
     fn addresses(&self, source: &Source, planned: &Planned) -> Result<Vec<Listen>> {
@@ -500,8 +501,8 @@ impl ServeOptions {
 }
 
 /// The spec with the moves in it that are under way, as the labels say.
-fn goes_on(spec: Spec, survey: Option<&Survey>) -> Spec {
-    let moves = survey.map(|survey| survey.spec_before().moves(REGISTRY)).unwrap_or_default();
+fn goes_on(spec: Spec, probe: Option<&Probe>) -> Spec {
+    let moves = probe.map(|probe| probe.spec_before().moves(REGISTRY)).unwrap_or_default();
     moves.iter().fold(spec, |spec, moving| {
         let here = spec.has(&moving.from) && spec.has(&moving.to) && !spec.has(&moving.name);
         if !here {

@@ -3,15 +3,13 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use api::{Applied, Checked, Finding, ForgottenDisk, History, PastSpec, Soundness, UndoRequest};
-use graph::labels::{Inspected, Labels, disks};
+use api::{Applied, Checked, ForgottenDisk, History, PastSpec, UndoRequest};
+use doctor::{Labels, PAST_MAX, Past, Uuid, disks};
 use graph::spec::{Forgotten, Known, Local, Spec};
-use meta::{PAST_MAX, Past, Uuid};
 
 use super::Serving;
 use super::apply::here;
 use crate::certificates;
-use crate::check::{self, Seen};
 use crate::exit::{Exit, Failure, Result};
 use crate::registry::REGISTRY;
 use crate::source::faulty;
@@ -62,26 +60,13 @@ impl Serving {
         if repair {
             labels.renew().await?;
         }
-        let found = labels.inspect().await;
-        let seen = found.iter().filter_map(|Inspected { place, label, found }| {
-            found.as_ref().ok().map(|inspection| Seen { place, inspection, label })
-        });
-        let seen: Vec<_> = seen.collect();
-        let checked = check::check_running(&self.env, &seen).await;
-        let mut checked = checked.ok_or_else(|| {
+        let checked = crate::labels::doctor(&self.env).check_open(labels).await;
+        checked.map(crate::labels::checked).ok_or_else(|| {
             Failure::new(
                 Exit::Damaged,
                 "none of its disks can be looked at, or all are being made still",
             )
-        })?;
-        let ill = found.iter().filter_map(|one| Some((one, one.found.as_ref().err()?)));
-        checked.findings.extend(ill.map(|(Inspected { place, label, .. }, error)| Finding {
-            soundness: Soundness::Sound,
-            name: Some(label.disk_name.clone()),
-            words: format!("{place} cannot be read: {}", error.message()),
-            next: "cairn status".to_owned(),
-        }));
-        Ok(checked)
+        })
     }
 
     /// Makes the graph what it was, or says what that would do.

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use block::Mono;
 use clap::Parser;
+use doctor::{Opening, Probe};
 use engine::Engine;
-use graph::labels::{Opening, Survey};
 use graph::spec::{Local, Spec};
 use runtime::{Config, Core};
 use supervisor::{LASTING, NotifyMessage, RENEWED, Record, Source as Kept, WorkerLock};
@@ -261,18 +261,19 @@ enum Prospect {
 /// What would become of a spec; nothing is changed.
 async fn look(core: &Core, spec: &Spec, options: &ServeOptions, wipe: &[String]) -> Prospect {
     let env = core.env();
+    let doctor = labels::doctor(&env);
     let engine = Engine::new(env.pool());
     env.spawn("engine", engine.clone().drive());
     let (degraded, take, wipe) = (options.degraded, options.take, wipe.to_vec());
-    let opening = Opening { degraded, take, wipe, ..labels::opening() };
-    let survey = labels::survey(spec, &env, &engine, opening, true, None).await;
-    if survey.as_ref().is_some_and(|survey| !survey.refusals().is_empty()) {
+    let opening = Opening { degraded, take, wipe, ..doctor.opening() };
+    let probe = doctor.probe(spec, &engine, opening, true, None).await;
+    if probe.as_ref().is_some_and(|probe| !probe.refusals().is_empty()) {
         return Prospect::Refused;
     }
-    let surveyed = survey.as_ref().map(Survey::facts).unwrap_or_default();
-    match (spec.plan_over(REGISTRY, &env, &surveyed).await, survey) {
+    let surveyed = probe.as_ref().map(Probe::facts).unwrap_or_default();
+    match (spec.plan_over(REGISTRY, &env, &surveyed).await, probe) {
         (Err(_), _) => Prospect::Refused,
-        (Ok(planned), Some(survey)) if survey.says(&planned) => Prospect::OnDisks,
+        (Ok(planned), Some(probe)) if probe.says(&planned) => Prospect::OnDisks,
         (Ok(_), _) => Prospect::Opens,
     }
 }

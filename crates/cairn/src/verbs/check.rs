@@ -1,20 +1,19 @@
 //! `cairn check`: whether the labels of graphs are sound.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use api::{Checked, CheckedDisk, Client, Finding, Soundness};
 use clap::Args;
-use meta::{Inspection, Label, Uuid, Wrong};
+use doctor::Running;
+use doctor::scan::{self, Skipped};
 use serde::Serialize;
 
 use super::{core, undo};
-use crate::check::{Held, Seen, check_stopped};
 use crate::exit::{Exit, Failure, Result};
+use crate::labels;
 use crate::out::{Form, count, title};
 use crate::registry::REGISTRY;
 use crate::running;
-use crate::scan::{self, Skipped};
 use crate::source::{is_spec, read_spec};
 
 /// What `check` takes.
@@ -102,43 +101,15 @@ pub fn look(graph: Option<&Path>, directory: &Path) -> Result<Found> {
 impl Found {
     fn on_disks(&mut self, directory: &Path, is_wanted: impl Fn(&Checked) -> bool) -> Result<()> {
         let core = core()?;
-        let env = core.env();
-        let (disks, skipped) = core.block_on(scan::copies(&env, directory))?;
-        // What a running graph has open has been looked at.
-        let own = |path: &Path| {
-            let path = path.canonicalize().ok();
-            let disks = self.graphs.iter().flat_map(|graph| &graph.disks);
-            path.is_some()
-                && disks.into_iter().any(|disk| Path::new(&disk.place).canonicalize().ok() == path)
-        };
-        self.skipped =
-            skipped.into_iter().filter(|skipped| !own(Path::new(&skipped.path))).collect();
-        let places = disks.iter().map(|(path, _)| path.display().to_string());
-        let places: Vec<_> = places.collect();
-        for (place, (_, inspection)) in places.iter().zip(&disks) {
-            if let Err(wrong) = &inspection.label {
-                self.unread.push(unread(place, inspection, wrong));
-            }
-        }
-        let mut held: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for Skipped { path: place, why, label } in &self.skipped {
-            if let Some(label) = label {
-                held.entry(of(label)).or_default().push(Held { place, why, label });
-            }
-        }
-        let seen = by_graph(&places, &disks);
-        let graphs: BTreeSet<_> = seen.keys().chain(held.keys()).collect();
-        for graph in graphs {
-            // What has left a graph that runs says nothing of it.
-            let uuid = Uuid(graph.1).to_string();
-            if self.graphs.iter().any(|graph| graph.uuid == uuid) {
-                continue;
-            }
-            let seen = seen.get(graph).map(|seen| &seen[..]).unwrap_or_default();
-            let held = held.get(graph).map(|held| &held[..]).unwrap_or_default();
-            let checked = core.block_on(check_stopped(&env, seen, held));
-            self.graphs.extend(checked.filter(&is_wanted));
-        }
+        let disks = self.graphs.iter().flat_map(|graph| &graph.disks);
+        let disks = disks.filter_map(|disk| scan::real(Path::new(&disk.place))).collect();
+        let graphs = self.graphs.iter().map(|graph| graph.uuid.as_str()).collect();
+        let running = Running { graphs, disks };
+        let doctor = labels::doctor(&core.env());
+        let found = core.block_on(doctor.check_directory(directory, &running))?;
+        self.skipped = found.skipped;
+        self.unread.extend(found.unread.into_iter().map(labels::finding));
+        self.graphs.extend(found.graphs.into_iter().map(labels::checked).filter(is_wanted));
         Ok(())
     }
 
@@ -194,42 +165,10 @@ impl Found {
         let skipped = self.skipped.iter().filter(|one| !is_told(one));
         text.extend(skipped.map(|Skipped { why, .. }| format!("skipped: {why}\n")));
         if self.graphs.is_empty() && self.unread.is_empty() {
-            text.push_str(scan::no_label(&self.skipped));
+            text.push_str(labels::no_label(&self.skipped));
         }
         text
     }
-}
-
-/// The disks of each graph, by its name and its number.
-pub fn by_graph<'s>(
-    places: &'s [String],
-    disks: &'s [(PathBuf, Inspection)],
-) -> BTreeMap<(String, [u8; 16]), Vec<Seen<'s>>> {
-    let mut graphs: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for (place, (_, inspection)) in places.iter().zip(disks) {
-        if let Ok(Some((label, _))) = &inspection.label {
-            graphs.entry(of(label)).or_default().push(Seen { place, inspection, label });
-        }
-    }
-    graphs
-}
-
-/// The graph of a label, by its name and its number.
-fn of(label: &Label) -> (String, [u8; 16]) {
-    (label.graph_name.clone(), label.graph.0)
-}
-
-/// A disk of which nobody knows whose it is.
-fn unread(place: &str, inspection: &Inspection, wrong: &Wrong) -> Finding {
-    let soundness = match wrong {
-        Wrong::Version(_) | Wrong::Features(_) => Soundness::Sound,
-        Wrong::NoMagic | Wrong::Damaged(_) => Soundness::Damaged,
-    };
-    let next = scan::next_for(place, wrong);
-    let whole = |found: &Result<Label, Wrong>| found.is_ok();
-    let copies = inspection.copies.iter().filter(|copy| whole(&copy.found)).count();
-    let words = format!("{place} has {wrong} ({copies} of 4 copies can be read)");
-    Finding { soundness, name: None, words, next }
 }
 
 /// `home  change 3, 2 disks: sound`, and what is worth knowing.

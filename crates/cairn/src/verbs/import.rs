@@ -4,24 +4,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use api::{Client, GraphSource};
+use block::KeySource;
 use block::units::format_duration;
-use block::{Env, Error, KeySource, Reason};
 use clap::Args;
-use engine::Engine;
-use graph::labels::{Opening, Remembered, Survey, disks};
-use graph::spec::{Local, Spec};
-use meta::{Label, Uuid};
+use doctor::import::{FoundDisk, FoundGraph, graphs};
+use doctor::scan::{Skipped, said_place};
+use graph::spec::Local;
 use serde::Serialize;
 
 use super::key::Lent;
 use super::{apply, core};
 use crate::exit::{Exit, Failure, Result};
-use crate::labels::{self, machine};
+use crate::labels;
 use crate::out::{self, Form};
 use crate::place;
 use crate::registry::REGISTRY;
 use crate::running;
-use crate::scan::{self, Sight, Skipped, said_place};
 use crate::serve::ServeOptions;
 use crate::serve::worker::trust;
 use crate::source::{Source, told};
@@ -98,61 +96,6 @@ pub fn options(set: &[(String, String)]) -> Result<BTreeMap<String, BTreeMap<Str
     Ok(options)
 }
 
-/// A graph, as the labels that were found tell it.
-#[derive(Serialize)]
-struct FoundGraph {
-    name: String,
-    uuid: String,
-    epoch: u64,
-    /// The machine that has it open, or did not close it.
-    open_on: Option<String>,
-    #[serde(skip)]
-    open_here: bool,
-    written_unix_s: u64,
-    disks: Vec<FoundDisk>,
-    missing: Vec<String>,
-    /// Disks of it without a label: nobody can tell where they are.
-    unlabelled: Vec<String>,
-    /// Devices that are opened with a key.
-    keys: Vec<String>,
-    /// Required options that labels do not hold: `DEVICE.OPTION`.
-    options: Vec<String>,
-    /// What stands against serving it, and no option helps against.
-    refused: Vec<String>,
-    #[serde(skip)]
-    text: String,
-    /// The name of its newest label in messages.
-    #[serde(skip)]
-    file: String,
-}
-
-#[derive(Serialize)]
-struct FoundDisk {
-    name: String,
-    path: PathBuf,
-    epoch: u64,
-    /// Why it cannot be opened: another process has it open.
-    #[serde(serialize_with = "as_text_if_any")]
-    in_use: Option<Error>,
-}
-
-fn as_text_if_any<S: serde::Serializer>(
-    error: &Option<Error>,
-    to: S,
-) -> std::result::Result<S::Ok, S::Error> {
-    match error {
-        Some(error) => scan::as_text(error, to),
-        None => to.serialize_none(),
-    }
-}
-
-/// A label, and who has its disk open, if somebody has.
-struct Told {
-    path: PathBuf,
-    label: Label,
-    in_use: Option<Error>,
-}
-
 /// What a look at everything came to.
 #[derive(Serialize)]
 struct Found {
@@ -168,10 +111,11 @@ impl ImportArgs {
         let found = {
             let core = core()?;
             let env = core.env();
-            let (sights, skipped) = core.block_on(scan::labels(&env, &self.directory))?;
-            let mut graphs = graphs(sights, &skipped);
+            let doctor = labels::doctor(&env);
+            let (found_labels, skipped) = core.block_on(doctor.labels(&self.directory))?;
+            let mut graphs = graphs(&doctor, found_labels, &skipped);
             for graph in graphs.iter_mut().filter(|_| self.graph.is_none()) {
-                graph.refused = core.block_on(graph.refusals(&env));
+                graph.refused = core.block_on(graph.refusals(&doctor));
             }
             Found { graphs, skipped }
         };
@@ -180,11 +124,11 @@ impl ImportArgs {
             return Ok(Exit::Ok);
         };
         let graph = found.choose(wanted)?;
-        if let Some(faults) = graph.spec(&Local::default()).faults() {
+        if let Some(faults) = graph.spec(REGISTRY, &Local::default()).faults() {
             return Err(told(faults));
         }
         let local = self.local(graph, keys)?;
-        let mut spec = graph.spec(&local);
+        let mut spec = graph.spec(REGISTRY, &local);
         trust(&mut spec, &self.trust)?;
         if let Some(daemon) = running::daemon().filter(|_| self.options.suits_daemon()) {
             return self.bring_up(form, &daemon, graph, local);
@@ -223,7 +167,7 @@ impl ImportArgs {
     /// What the labels do not say.
     fn local(&self, graph: &FoundGraph, keys: BTreeMap<String, String>) -> Result<Local> {
         let usage = |why: String| Err(Failure::new(Exit::Usage, why));
-        let mut disks = graph.places(&self.disk)?;
+        let mut disks = graph.places(&self.disk).map_err(Failure::because)?;
         for (name, at) in &self.disk {
             let is_there = graph.disks.iter().any(|disk| disk.name == *name)
                 || graph.missing.contains(name)
@@ -253,76 +197,9 @@ impl ImportArgs {
             }
         }
         let local = Local { disks, keys, options: options(&self.set)? };
-        graph.check_options(&local)?;
+        graph.check_options(REGISTRY, &local)?;
         Ok(local)
     }
-}
-
-/// The graphs that the labels tell of: each by its newest.
-fn graphs(sights: Vec<Sight>, skipped: &[Skipped]) -> Vec<FoundGraph> {
-    let free = sights.into_iter().map(|Sight { path, label }| Told { path, label, in_use: None });
-    let in_use = skipped.iter().filter_map(|Skipped { path, why, label }| {
-        let (path, label) = (PathBuf::from(path), label.clone()?);
-        Some(Told { path, label, in_use: Some(why.clone()) })
-    });
-    let mut by_graph: BTreeMap<(String, [u8; 16]), Vec<Told>> = BTreeMap::new();
-    for told in free.chain(in_use) {
-        let key = (told.label.graph_name.clone(), told.label.graph.0);
-        by_graph.entry(key).or_default().push(told);
-    }
-    let graphs = by_graph.into_iter();
-    graphs.filter_map(|((name, uuid), sights)| graph(name, Uuid(uuid), sights)).collect()
-}
-
-/// `None` if all of its disks are still being made.
-fn graph(name: String, uuid: Uuid, sights: Vec<Told>) -> Option<FoundGraph> {
-    let counting = sights.iter().filter(|sight| !sight.label.provisioning);
-    let newest = counting.max_by_key(|sight| (sight.label.epoch, sight.label.sequence));
-    let newest = newest?;
-    let file = format!("{} ({})", labels::name_of(&newest.label), newest.path.display());
-    let newest = newest.label.clone();
-    // One that cannot be read says so when it is served.
-    let named: BTreeMap<String, Remembered> = disks(&newest.spec).unwrap_or_default();
-    let is_of = |sight: &Told| {
-        named.iter().find(|(_, known)| known.disk == sight.label.disk).map(|(name, _)| name.clone())
-    };
-    let mut found: Vec<FoundDisk> = sights
-        .iter()
-        .filter_map(|sight| {
-            let (name, path) = (is_of(sight)?, sight.path.clone());
-            Some(FoundDisk { name, path, epoch: sight.label.epoch, in_use: sight.in_use.clone() })
-        })
-        .collect();
-    found.sort_by(|a, b| a.name.cmp(&b.name));
-    let is_missing = |name: &&String| found.iter().all(|disk| disk.name != **name);
-    let missing = named.keys().filter(is_missing).cloned().collect();
-    let spec = Spec::of_label(&newest.spec, &file, &name, REGISTRY, &Local::default());
-    let text = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect();
-    let as_written = Spec::parse(&newest.spec, &name, &|_| None);
-    let holders: Vec<_> = sights.iter().filter_map(|sight| sight.label.holder.as_ref()).collect();
-    Some(FoundGraph {
-        uuid: uuid.to_string(),
-        epoch: newest.epoch,
-        open_on: holders.first().map(|machine| machine.host.clone()),
-        open_here: holders.iter().all(|holder| holder.id == machine().id),
-        written_unix_s: newest.written_unix_s,
-        disks: found,
-        missing,
-        unlabelled: text(as_written.unlabelled()),
-        keys: text(spec.keyed(REGISTRY)),
-        options: needed(&spec),
-        refused: Vec::new(),
-        text: newest.spec,
-        file,
-        name,
-    })
-}
-
-/// Lists the required options that are not known.
-fn needed(spec: &Spec) -> Vec<String> {
-    let options = spec.local_options(REGISTRY).into_iter();
-    let needed = options.filter(|(_, option, is_set)| option.required && !is_set);
-    needed.map(|(device, option, _)| format!("{device}.{}", option.name)).collect()
 }
 
 impl Found {
@@ -363,7 +240,7 @@ impl Found {
 
     fn text(&self) -> String {
         let mut text: String =
-            self.graphs.iter().map(|graph| graph.line(self.title(graph))).collect();
+            self.graphs.iter().map(|graph| line(graph, self.title(graph))).collect();
         let is_told = |path: &str| {
             self.graphs
                 .iter()
@@ -373,152 +250,60 @@ impl Found {
             text.push_str(&format!("skipped: {why}\n"));
         }
         if self.graphs.is_empty() {
-            text.push_str(scan::no_label(&self.skipped));
+            text.push_str(labels::no_label(&self.skipped));
         }
         text
     }
 }
 
-impl FoundGraph {
-    /// Reads the spec in its newest label, completed with the settings of this machine.
-    fn spec(&self, local: &Local) -> Spec {
-        Spec::of_label(&self.text, &self.file, &self.name, REGISTRY, local)
+/// `home  2 disks, 1 here (sdc = a, change 41), missing b   open on host "old" since 2 h`
+fn line(graph: &FoundGraph, title: String) -> String {
+    let names: BTreeSet<&String> = graph.disks.iter().map(|disk| &disk.name).collect();
+    let all = names.len() + graph.missing.len();
+    let one = |disk: &FoundDisk| {
+        let in_use = if disk.in_use.is_some() { ", in use" } else { "" };
+        format!("{} = {}, change {}{in_use}", disk.path.display(), disk.name, disk.epoch)
+    };
+    let here: Vec<_> = graph.disks.iter().map(one).collect();
+    let mut text = format!("{title}  {}, {} here", out::count(all as u64, "disk"), names.len());
+    if !here.is_empty() {
+        text.push_str(&format!(" ({})", here.join("; ")));
     }
+    if !graph.missing.is_empty() {
+        text.push_str(&format!(", missing {}", graph.missing.join(", ")));
+    }
+    if let Some(host) = &graph.open_on {
+        let since = format_duration(out::since(graph.written_unix_s));
+        text.push_str(&format!("   open on host {host:?} since {since}"));
+    }
+    text.push_str(&format!("\n  {}\n", prospect(graph)));
+    text
+}
 
-    /// Checks that exactly options that labels do not hold are set, and all that are required.
-    fn check_options(&self, local: &Local) -> Result<()> {
-        let spec = self.spec(local);
-        let known = spec.local_options(REGISTRY);
-        let set = local.options.iter();
-        for (device, option) in set.flat_map(|(device, of)| of.keys().map(move |key| (device, key)))
-        {
-            if !known.iter().any(|(it, known, _)| it == device && known.name == option) {
-                let why = format!(
-                    "--set {device}.{option}: {} has no such device, or labels hold that option",
-                    self.name
-                );
-                return Err(Failure::new(Exit::Usage, why));
-            }
-        }
-        let Some(option) = needed(&spec).into_iter().next() else { return Ok(()) };
-        let why = format!(
-            "{option} of {} is true on one machine only, so labels do not hold it",
-            self.name
-        );
-        Err(Failure::new(Exit::Usage, why).next(format!("--set {option}=VALUE")))
+/// What it takes to serve it.
+fn prospect(graph: &FoundGraph) -> String {
+    if !graph.refused.is_empty() {
+        return format!("refused: {}", graph.refused.join("\n  refused: "));
     }
-
-    /// Where its disks are, but for those of which somebody says it.
-    fn places(&self, said: &[(String, String)]) -> Result<BTreeMap<String, (String, String)>> {
-        let is_said = |disk: &FoundDisk| said.iter().any(|(name, _)| *name == disk.name);
-        let unsaid = self.disks.iter().filter(|disk| !is_said(disk));
-        let in_use: Vec<_> = unsaid.clone().filter_map(|disk| disk.in_use.as_ref()).collect();
-        if !in_use.is_empty() {
-            return Err(Failure::because(in_use.into_iter().cloned().collect()));
+    let mut needs = vec![
+        match (graph.missing.is_empty(), graph.unlabelled.is_empty()) {
+            (true, _) => "would come up",
+            (false, true) => "would come up with --degraded",
+            (false, false) => "would come up with --degraded, if all data are on the disks here",
         }
-        let mut places: BTreeMap<String, (String, String)> = BTreeMap::new();
-        for FoundDisk { name, path, .. } in unsaid {
-            let Some((_, first)) = places.insert(name.clone(), scan::place(path)) else { continue };
-            let why = format!(
-                "{first} and {} are both disk {name:?} of {}: one is a copy of the other",
-                path.display(),
-                self.name
-            );
-            return Err(Failure::new(Exit::InUse, why)
-                .next(format!("say which counts, with --disk {name}=PATH")));
-        }
-        Ok(places)
+        .to_owned(),
+    ];
+    if graph.open_on.is_some() && !graph.open_here {
+        needs.push("with --take, if that host will not come back with it".to_owned());
     }
-
-    /// What stands against serving it, as its start would tell: what `--degraded` and `--take` are for is not
-    /// among that.
-    async fn refusals(&self, env: &Env) -> Vec<String> {
-        if let Some(faults) = self.spec(&Local::default()).faults() {
-            return vec![faults.to_string()];
-        }
-        let disks = match self.places(&[]) {
-            Ok(disks) => disks,
-            Err(failure) => {
-                return failure.causes.iter().map(Error::to_string).collect();
-            }
-        };
-        if !self.unlabelled.is_empty() || !self.options.is_empty() {
-            // It cannot be planned before these are known.
-            return Vec::new();
-        }
-        let local = Local { disks, ..Local::default() };
-        let spec = self.spec(&local);
-        let engine = Engine::new(env.pool());
-        env.spawn("engine", engine.clone().drive());
-        let opening = Opening { take: true, ..labels::opening() };
-        let survey = labels::survey(&spec, env, &engine, opening, true, None).await;
-        let surveyed = survey.as_ref().map(Survey::facts).unwrap_or_default();
-        let planned = spec.plan_over(REGISTRY, env, &surveyed).await;
-        let refusals = match (survey, planned) {
-            (Some(survey), _) if !survey.refusals().is_empty() => Ok(survey.refusals().to_vec()),
-            (Some(survey), Ok(planned)) => Ok(survey.foreseen(&planned)),
-            (None, Ok(_)) => Ok(Vec::new()),
-            (_, Err(faults)) => Err(faults.to_string()),
-        };
-        engine.abandon();
-        let helped = |refusal: &&Error| refusal.reason() != Some(Reason::LabelDegraded);
-        match refusals {
-            Ok(refusals) => refusals.iter().filter(helped).map(Error::to_string).collect(),
-            Err(why) => vec![why],
-        }
+    for name in &graph.unlabelled {
+        needs.push(format!("with --disk {name}=PATH, for it has no label"));
     }
-
-    /// `home  2 disks, 1 here (sdc = a, change 41), missing b   open on host "old" since 2 h`
-    fn line(&self, title: String) -> String {
-        let names: BTreeSet<&String> = self.disks.iter().map(|disk| &disk.name).collect();
-        let all = names.len() + self.missing.len();
-        let one = |disk: &FoundDisk| {
-            let in_use = if disk.in_use.is_some() { ", in use" } else { "" };
-            format!("{} = {}, change {}{in_use}", disk.path.display(), disk.name, disk.epoch)
-        };
-        let here: Vec<_> = self.disks.iter().map(one).collect();
-        let mut text = format!("{title}  {}, {} here", out::count(all as u64, "disk"), names.len());
-        if !here.is_empty() {
-            text.push_str(&format!(" ({})", here.join("; ")));
-        }
-        if !self.missing.is_empty() {
-            text.push_str(&format!(", missing {}", self.missing.join(", ")));
-        }
-        if let Some(host) = &self.open_on {
-            let since = format_duration(out::since(self.written_unix_s));
-            text.push_str(&format!("   open on host {host:?} since {since}"));
-        }
-        text.push_str(&format!("\n  {}\n", self.prospect()));
-        text
+    for option in &graph.options {
+        needs.push(format!("with --set {option}=VALUE, which labels do not hold"));
     }
-
-    /// What it takes to serve it.
-    fn prospect(&self) -> String {
-        if !self.refused.is_empty() {
-            return format!("refused: {}", self.refused.join("\n  refused: "));
-        }
-        let mut needs = vec![
-            match (self.missing.is_empty(), self.unlabelled.is_empty()) {
-                (true, _) => "would come up",
-                (false, true) => "would come up with --degraded",
-                (false, false) => {
-                    "would come up with --degraded, if all data are on the disks here"
-                }
-            }
-            .to_owned(),
-        ];
-        if self.open_on.is_some() && !self.open_here {
-            needs.push("with --take, if that host will not come back with it".to_owned());
-        }
-        for name in &self.unlabelled {
-            needs.push(format!("with --disk {name}=PATH, for it has no label"));
-        }
-        for option in &self.options {
-            needs.push(format!("with --set {option}=VALUE, which labels do not hold"));
-        }
-        for name in &self.keys {
-            needs.push(format!("key {name:?} is asked for, or --key {name}=SOURCE"));
-        }
-        needs.join("; ")
+    for name in &graph.keys {
+        needs.push(format!("key {name:?} is asked for, or --key {name}=SOURCE"));
     }
+    needs.join("; ")
 }

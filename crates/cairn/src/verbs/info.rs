@@ -6,15 +6,14 @@ use block::env::{CacheMode, Open};
 use block::units::{format_exact, format_size};
 use block::{Env, ErrorKind};
 use clap::Args;
-use engine::Engine;
-use meta::{Label, Seen, Store};
+use doctor::{Label, scan};
 use serde::Serialize;
 
-use super::{core, wipe};
+use super::core;
 use crate::exit::{Exit, Failure, Result};
+use crate::labels;
 use crate::out::Form;
 use crate::remote;
-use crate::scan;
 use crate::source::format;
 
 /// What `info` takes.
@@ -66,7 +65,7 @@ impl InfoArgs {
             let path = Path::new(&self.target);
             let mut facts = file(path, &env)?;
             let found = match facts.holder {
-                None => core.block_on(label(path, &env)),
+                None => core.block_on(labels::doctor(&env).label(path)),
                 Some(_) => scan::label_in_use(path),
             };
             if let Some(label) = found {
@@ -109,17 +108,6 @@ fn holder(open: &Open, env: &Env) -> Result<Option<String>> {
         Ok(_) => Ok(None),
         Err(error) if error.kind() == ErrorKind::InUse => Ok(Some(error.to_string())),
         Err(error) => Err(error.into()),
-    }
-}
-
-/// What the label of a disk says. One that cannot be read is none: `wipe --dry-run` tells why.
-async fn label(path: &Path, env: &Env) -> Option<Label> {
-    let engine = Engine::new(env.pool());
-    env.spawn("engine", engine.clone().drive());
-    let node = wipe::open(path, true, env, &engine).await.ok()?;
-    match Store::look(env, &engine.lower(node)).await {
-        Ok(Seen::Label(label, _)) => Some(*label),
-        _ => None,
     }
 }
 

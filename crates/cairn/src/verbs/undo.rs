@@ -6,16 +6,17 @@ use std::path::{Path, PathBuf};
 use api::{History, PastSpec, UndoRequest};
 use block::units::format_duration;
 use clap::Args;
-use meta::Uuid;
+use doctor::Uuid;
+use doctor::scan::{self, said_place};
 
 use super::apply::Moving;
 use super::core;
 use super::import::{keys, options, pair};
 use crate::exit::{Exit, Result};
+use crate::labels;
 use crate::out::{self, Form};
 use crate::place;
 use crate::running::At;
-use crate::scan::{self, said_place};
 use crate::source::{is_spec, read_spec};
 
 /// What `undo` takes.
@@ -94,12 +95,14 @@ impl UndoArgs {
             return Ok(disks);
         }
         let core = core()?;
-        let env = core.env();
-        let (sights, _) = core.block_on(scan::labels(&env, &self.directory))?;
+        let doctor = labels::doctor(&core.env());
+        let (found_labels, _) = core.block_on(doctor.labels(&self.directory))?;
         for disk in forgotten {
             let wanted: Option<Uuid> = disk.uuid.parse().ok();
-            if let Some(sight) = sights.iter().find(|sight| Some(sight.label.disk) == wanted) {
-                disks.insert(disk.name.clone(), scan::place(&sight.path));
+            if let Some(found_label) =
+                found_labels.iter().find(|found_label| Some(found_label.label.disk) == wanted)
+            {
+                disks.insert(disk.name.clone(), scan::place(&found_label.path));
             }
         }
         Ok(disks)

@@ -69,12 +69,13 @@ fn look(spec: &Spec, form: Form) -> Result {
     let env = core.env();
     let engine = Engine::new(env.pool());
     env.spawn("engine", engine.clone().drive());
-    let survey = labels::survey(spec, &env, &engine, labels::opening(), true, None);
-    let Some(survey) = core.block_on(survey) else { return Ok(Exit::Ok) };
+    let doctor = labels::doctor(&env);
+    let probe = doctor.probe(spec, &engine, doctor.opening(), true, None);
+    let Some(probe) = core.block_on(probe) else { return Ok(Exit::Ok) };
     if form == Form::Text {
-        out::print(&labels::glimpses(&survey))?;
+        out::print(&labels::previews(&probe))?;
     }
-    match survey.refusals() {
+    match probe.refusals() {
         [] => Ok(Exit::Ok),
         // Somebody serves it, and would be told if its labels were wrong.
         refusals if refusals.iter().all(labels::is_in_use) => Ok(Exit::Ok),

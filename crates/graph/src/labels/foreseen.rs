@@ -4,13 +4,13 @@ use block::{Error, ErrorKind, Found};
 use kind::Maker;
 use meta::Label;
 
-use super::bind::Bound;
+use super::diagnosis;
 use super::kept::{DiskLabel, found};
+use super::probe::Probe;
 use super::slot::state_of;
-use super::survey::Survey;
 use crate::spec::{Planned, PlannedNode};
 
-impl Survey {
+impl Probe {
     /// What a start would be told: everything that keeps this graph from being opened on them, and what its devices would
     /// object to.
     pub fn foreseen(&self, planned: &Planned) -> Vec<Error> {
@@ -18,21 +18,8 @@ impl Survey {
         if refusals.iter().any(|refusal| refusal.kind() == ErrorKind::NotFound) {
             return refusals;
         }
-        [refusals, self.objections(planned)].concat()
-    }
-
-    /// See [`objections`]. Where disks are new nothing of it can be told.
-    pub(super) fn objections(&self, planned: &Planned) -> Vec<Error> {
-        let bound = &self.binding.disks;
-        if bound.values().any(|bound| matches!(bound, Bound::Fresh(_))) {
-            return Vec::new();
-        }
-        let label = |name: &str| match bound.get(name) {
-            Some(Bound::Labelled(n)) => Some((self.label(*n)?, true)),
-            Some(Bound::Fresh(_) | Bound::Absent(_)) | None => None,
-        };
-        let objections = objections(planned, label).into_iter();
-        objections.map(|(device, error)| error.within(device)).collect()
+        let objections = diagnosis::objections_of(self.bound(), planned);
+        [refusals, self.refusing(objections)].concat()
     }
 }
 

@@ -3,36 +3,28 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `mod.rs` | what is asked, and what is refused |
-//! | `survey.rs` | looking at the disks that a spec names |
-//! | `bind.rs` | which disk is which |
+//! | `probe.rs` | looking at the disks that a spec names |
 //! | `diagnosis/` | findings about labels, with the decisions that waive them |
-//! | `shadow.rs` | comparison of two ways to a verdict |
 //! | `foreseen.rs` | what a start would be told |
 //! | `text.rs` | the spec as labels keep it |
 //! | `open.rs` | labels of a graph that is open |
 //! | `slot.rs` | how the label of one disk is written |
 //! | `kept.rs` | what a device keeps in them |
-//! | `older.rs` | disks of an earlier time |
-//! | `moved.rs` | a migration that has ended, and would begin again |
 //! | `absent.rs` | a disk that is not there |
-//! | `overwritten.rs` | a disk whose label at the front another program has overwritten |
+//! | `overwritten.rs` | copying disks anew whose bytes do not count |
 //! | `raw.rs` | a raw disk that has a label |
 
 #![forbid(unsafe_code)]
 
 mod absent;
-mod bind;
 mod diagnosis;
 mod foreseen;
 mod kept;
-mod moved;
-mod older;
 mod open;
 mod overwritten;
+mod probe;
 mod raw;
-mod shadow;
 mod slot;
-mod survey;
 mod text;
 
 use std::collections::BTreeMap;
@@ -41,17 +33,16 @@ use meta::Machine;
 
 pub(crate) use absent::Absent;
 pub use diagnosis::{
-    Case, DiskFacts, Facts, Finding, LostLabel, Sight, Waiver, diagnose, newest, split_brain,
+    Case, DiskContent, DiskFacts, Facts, Finding, LostLabel, Waiver, counting, diagnose,
+    duplicate_of, label_findings, newest, older, split_brain, split_brain_of,
 };
 pub use foreseen::objections;
 pub use kept::{DiskLabel, LabelStateStore};
-pub use older::older;
 pub use open::{Inspected, Labels, Place};
 pub use overwritten::{forget_copies, objections_without_bytes};
+pub use probe::{DiskPreview, Probe};
 pub use raw::refuse_labelled;
 pub(crate) use raw::{is_looked_at, refuse};
-pub use shadow::compare_verdicts;
-pub use survey::{Glimpse, Survey};
 pub use text::{Remembered, disks};
 
 /// How the labelled disks of a graph are opened.

@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
-use block::{Env, Error, ErrorKind, Reason, Result, StateStore};
+use block::{Env, Error, ErrorKind, Result, StateStore};
 use engine::{AnyDevice, NodeId};
 use kind::Kind;
 use meta::{Inspection, Label, PAST_MAX, Past, Store, Uuid};
 
 use super::Opening;
 use super::absent::Absent;
-use super::bind::{Binding, Bound};
+use super::diagnosis::{self, Binding, Bound, DiskContent};
 use super::kept::{DiskLabel, LabelStateStore, all};
+use super::probe::{InUse, OpenDisk, Probe, place_of};
 use super::slot::{News, Slot};
-use super::survey::{InUse, OpenDisk, Survey, place_of};
 use super::text::{self, Remembered};
-use super::{diagnosis, overwritten, shadow};
+use super::{LostLabel, overwritten};
 use crate::spec::{LabelledDisk, Planned, PlannedNode, Spec};
 
 /// Who waits for a change waits so long for disks that have left.
@@ -89,12 +89,12 @@ pub enum Place {
     Absent(Rc<dyn AnyDevice>),
 }
 
-impl Survey {
+impl Probe {
     /// Labels the disks that are to have one, and marks all of them as open, durably. From then on
     /// the graph may be built; when it is, [`Labels::made`].
     ///
     /// # Errors
-    /// As [`Survey::prepare`].
+    /// As [`Probe::prepare`].
     pub async fn begin(self, planned: &Planned) -> Result<Labels, Vec<Error>> {
         let labels = self.labelled(planned, false).await?;
         let told = labels.tell(|_| true, |disk| disk.fresh).await;
@@ -176,68 +176,10 @@ impl Survey {
         })
     }
 
-    /// Everything that keeps this graph from being opened on them.
+    /// Returns everything that keeps this graph from being opened on them.
     pub(super) fn refusals_of(&self, planned: &Planned) -> Vec<Error> {
-        let mut refusals = self.refusals.clone();
-        refusals.extend(self.lost(planned));
-        refusals.extend(self.overwritten(planned));
-        refusals.extend(self.older(planned));
-        refusals.extend(self.forgotten(planned));
-        refusals.extend(self.moved(planned));
-        refusals.extend(self.unwritable());
-        if self.refusals.is_empty() && shadow::is_on() {
-            let (binding, _) = diagnosis::identify(&planned.name, &self.found, &self.opening);
-            let disks = diagnosis::BoundDisks { disks: &self.found, binding: &binding };
-            let findings = diagnosis::serve(disks, planned, &self.opening);
-            shadow::compare(&refusals, &findings, &self.opening);
-        }
-        refusals
-    }
-
-    /// What cannot be served for want of disks, or only if somebody says so.
-    fn lost(&self, planned: &Planned) -> Vec<Error> {
-        let bound = self.binding.disks.iter();
-        let missing = bound.filter(|(_, bound)| matches!(bound, Bound::Absent(_)));
-        let missing: Vec<&str> = missing.map(|(name, _)| name.as_str()).collect();
-        if missing.is_empty() {
-            return Vec::new();
-        }
-        let lost = planned.lost_without(&missing);
-        let missing = missing.join(", ");
-        let graph = &planned.name;
-        vec![match (&lost[..], self.opening.degraded) {
-            ([], true) => return Vec::new(),
-            ([], false) => self.degradable(planned, &missing),
-            (lost, _) => {
-                let lost = lost.join(", ");
-                let words = format!(
-                    "{missing} of {graph:?} not found, and {lost} cannot be served without"
-                );
-                Error::because(Reason::LabelMissing, words).next("bring it back")
-            }
-        }]
-    }
-
-    /// Whether the graph can go on without disks that its devices can lack: the states in the other labels decide.
-    fn degradable(&self, planned: &Planned, missing: &str) -> Error {
-        let graph = &planned.name;
-        if let Some(objection) = self.objections(planned).first() {
-            let device = objection.place().unwrap_or_default();
-            let words =
-                format!("{missing} of {graph:?} not found: {device}: {}", objection.message());
-            let error = Error::because(Reason::LabelMissing, words);
-            return match objection.next_step() {
-                Some(next) => error.next(next),
-                None => error,
-            };
-        }
-        let words = format!("{missing} of {graph:?} not found; all data are on the other disks");
-        Error::because(Reason::LabelDegraded, words)
-            .next("bring it back, or --degraded to go on without")
-    }
-
-    pub(super) fn label(&self, n: usize) -> Option<&Label> {
-        self.looks[n].label.as_ref().map(|(label, _)| label)
+        let findings = diagnosis::serve(self.bound(), planned, &self.opening);
+        [self.refusals.clone(), self.refusing(findings)].concat()
     }
 
     /// Those of the disks that have one and are bound by it.
@@ -273,45 +215,6 @@ impl Survey {
         past
     }
 
-    /// Devices that keep a state on these disks and that the spec does not have any more.
-    fn forgotten(&self, planned: &Planned) -> Vec<Error> {
-        if self.opening.changes {
-            return Vec::new();
-        }
-        let before = self.spec_before();
-        let labels = self.looks.iter().filter_map(|look| look.label.as_ref());
-        let kept: BTreeSet<&String> = labels.flat_map(|(label, _)| label.cells.keys()).collect();
-        let is_there = |name: &&String| {
-            planned.nodes.iter().any(|node| node.name == **name && text::keeps(node))
-        };
-        let gone =
-            kept.into_iter().filter(|name| before.has(name) && !is_there(name)).map(|name| {
-                let words = format!(
-                    "{name:?} keeps what it knows of its data on these disks, and the spec has no \
-                         such device"
-                );
-                Error::because(Reason::LabelForgotten, words)
-                    .next("put it back under that name and kind")
-            });
-        gone.collect()
-    }
-
-    /// Disks that are to be labelled and may not be written.
-    fn unwritable(&self) -> Vec<Error> {
-        let bound = self.binding.disks.iter();
-        let fresh = bound.filter_map(|(name, bound)| match bound {
-            Bound::Fresh(n) => Some((name, &self.looks[*n])),
-            Bound::Labelled(_) | Bound::Absent(_) => None,
-        });
-        let read_only =
-            fresh.filter(|(_, look)| look.facts.as_ref().is_some_and(|facts| facts.info.read_only));
-        let refusals = read_only.map(|(name, look)| {
-            let words = format!("{} has no label yet, and is read-only", look.place);
-            Error::new(ErrorKind::ReadOnly, words).at(name)
-        });
-        refusals.collect()
-    }
-
     /// What the labels are to say of the disks.
     fn remembered(&self, planned: &Planned) -> BTreeMap<String, Remembered> {
         let one = |(name, bound): (&String, &Bound)| {
@@ -335,19 +238,22 @@ impl Survey {
     }
 
     fn known(&self, n: usize, planned: &Planned, held: bool) -> Result<Disk> {
-        let look = &self.looks[n];
-        let (mut label, number) = look.label.clone().expect("it was bound by its label");
+        let (look, facts) = (&self.results[n], &self.disks[n]);
+        let DiskContent::Label(label, number) = &facts.content else {
+            unreachable!("it was bound by its label")
+        };
+        let mut label = (**label).clone();
         let open = look.open.clone().expect("its label was read");
         let (clean, data_bytes) = (label.holder.is_none(), self.data_bytes(n));
         let grown_from = self.grown.get(&n).map(|_| label.data_bytes);
         let fresh = label.provisioning;
-        if look.overwritten.is_some() {
+        if facts.lost == Some(LostLabel::AtFront) {
             overwritten::forget_copies(&mut label, planned);
         }
         let (store, clean) = match &look.store {
             // All that was answered is flushed when a graph is changed.
             Some(store) => (Rc::new(store.through(&open.lower)), true),
-            None => (Rc::new(Store::new(&self.env, &open.lower, label, Some(number))?), clean),
+            None => (Rc::new(Store::new(&self.env, &open.lower, label, Some(*number))?), clean),
         };
         let slot = Some(Rc::new(if held { Slot::held(store) } else { Slot::new(store) }));
         let (disk, identity, open) = (Some(look.disk.clone()), look.identity.clone(), Some(open));
@@ -356,7 +262,7 @@ impl Survey {
 
     /// Opens a disk that is still to be made, empties one that is to be wiped, and labels it.
     async fn make(&self, n: usize, label: Label, held: bool) -> Result<Disk> {
-        let look = &self.looks[n];
+        let look = &self.results[n];
         let open = match &look.open {
             Some(open) => open.clone(),
             None => self.open(&look.disk, false).await?,

@@ -5,7 +5,7 @@ use engine::Engine;
 use kind::{Maker, Value};
 use meta::{Label, Seen, Store, Wrong};
 
-use super::survey::OpenDisk;
+use super::probe::OpenDisk;
 use crate::spec::{Planned, PlannedNode, Role};
 
 /// Refuses the raw disks of a plan that have a label, as building the graph would. For a look at what would be: it

@@ -36,7 +36,7 @@ use engine::Engine;
 use kind::Maker;
 
 use crate::Graph;
-use crate::labels::{Absent, Labels, Survey};
+use crate::labels::{Absent, Labels, Probe};
 use crate::running::Before;
 use crate::spec::Planned;
 
@@ -108,10 +108,10 @@ impl RunningGraph {
         env: &Env,
         engine: &Engine,
         planned: Planned,
-        survey: Option<Survey>,
+        probe: Option<Probe>,
     ) -> Result<Self, Unchanged> {
-        let labels = match survey {
-            Some(survey) => Some(survey.begin(&planned).await.map_err(Unchanged::Refused)?),
+        let labels = match probe {
+            Some(probe) => Some(probe.begin(&planned).await.map_err(Unchanged::Refused)?),
             None => None,
         };
         let made = async {
@@ -196,7 +196,7 @@ impl RunningGraph {
         ChangeGuard(self.turn.lock().await)
     }
 
-    /// Makes the graph what `planned` says, `survey` having looked at its labelled disks, both in this
+    /// Makes the graph what `planned` says, `probe` having looked at its labelled disks, both in this
     /// turn. Clients wait meanwhile: up to `limit` until what they have begun is answered and flushed.
     ///
     /// # Errors
@@ -205,10 +205,10 @@ impl RunningGraph {
         &self,
         turn: &ChangeGuard,
         planned: Planned,
-        survey: Option<Survey>,
+        probe: Option<Probe>,
         limit: Duration,
     ) -> Result<Changes, Unchanged> {
-        self.change_and(turn, planned, survey, limit, || {}).await
+        self.change_and(turn, planned, probe, limit, || {}).await
     }
 
     /// The same. Once it has happened `before_clients` is called, and then clients' requests begin again.
@@ -219,14 +219,14 @@ impl RunningGraph {
         &self,
         _turn: &ChangeGuard,
         planned: Planned,
-        survey: Option<Survey>,
+        probe: Option<Probe>,
         limit: Duration,
         before_clients: impl FnOnce(),
     ) -> Result<Changes, Unchanged> {
         let changes = self.compare(&planned).map_err(Unchanged::Failed)?;
         let old = self.now();
-        let labels = match survey {
-            Some(survey) => Some(survey.prepare(&planned).await.map_err(Unchanged::Refused)?),
+        let labels = match probe {
+            Some(probe) => Some(probe.prepare(&planned).await.map_err(Unchanged::Refused)?),
             None => None,
         };
         let handovers =

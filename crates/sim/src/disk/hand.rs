@@ -1,9 +1,12 @@
 //! What a hand does to a disk, beside what its seed draws.
 
+use std::rc::Rc;
+
 use block::ByteRange;
 
 use super::store::{Payload, Pending, Store};
-use super::{Flight, SECTOR, SimDisk, sectors};
+use super::{DiskConfig, Faults, Flight, SECTOR, SimDisk, sectors};
+use crate::SimWorld;
 
 /// All that a disk held at one moment.
 #[derive(Clone)]
@@ -67,6 +70,15 @@ impl SimDisk {
             store.apply(&pending, |_| true);
         }
         Image(store)
+    }
+
+    /// Returns a disk of another world with the bytes that it has now, and without faults.
+    pub fn copy_into(&self, world: &SimWorld) -> Rc<Self> {
+        let config = DiskConfig { faults: Faults::default(), ..self.config.clone() };
+        let copy = Self::new(world, self.number, config);
+        copy.short.set(self.short.get());
+        copy.put_back(&self.image());
+        copy
     }
 
     /// It holds what it held then, or another disk did: somebody has put it back.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use block::{ByteRange, Op};
 use engine::Engine;
-use graph::labels::{Labels, Opening, Survey};
+use graph::labels::{Labels, Opening, Probe};
 use graph::live::{RunningGraph, Unchanged};
 use graph::spec::{Planned, Spec};
 use meta::Machine;
@@ -114,22 +114,22 @@ impl Rig {
         text: &str,
         opening: Opening,
         running: Option<&Labels>,
-    ) -> Result<(Planned, Survey), Unchanged> {
+    ) -> Result<(Planned, Probe), Unchanged> {
         let (env, spec) = (self.world.env(), Spec::parse(text, "g.toml", &|_| None));
         let (kinds, engine) = (kinds::REGISTRY, &self.engine);
-        let survey = Survey::take(&spec, kinds, &env, engine, opening, false, running).await;
-        if !survey.refusals().is_empty() {
-            return Err(Unchanged::Refused(survey.refusals().to_vec()));
+        let probe = Probe::take(&spec, kinds, &env, engine, opening, false, running).await;
+        if !probe.refusals().is_empty() {
+            return Err(Unchanged::Refused(probe.refusals().to_vec()));
         }
-        let planned = spec.plan_over(kinds, &env, &survey.facts()).await;
-        Ok((planned.unwrap_or_else(|faults| panic!("{faults}")), survey))
+        let planned = spec.plan_over(kinds, &env, &probe.facts()).await;
+        Ok((planned.unwrap_or_else(|faults| panic!("{faults}")), probe))
     }
 
     /// Opens a graph without a word of anybody.
     pub fn try_open(&self, text: &str) -> Result<RunningGraph, Unchanged> {
         let opening = async {
-            let (planned, survey) = self.look(text, opening(false), None).await?;
-            RunningGraph::open(&self.world.env(), &self.engine, planned, Some(survey)).await
+            let (planned, probe) = self.look(text, opening(false), None).await?;
+            RunningGraph::open(&self.world.env(), &self.engine, planned, Some(probe)).await
         };
         self.world.block_on(opening).unwrap_or_else(|stuck| panic!("{stuck}"))
     }

@@ -1,5 +1,6 @@
-//! The verdicts on sets of up to three labelled disks, recorded as reasons: what a start is refused for, or which disk is
-//! which in it. A change of a verdict is a change of `start.txt`.
+//! The verdicts on sets of up to three labelled disks, recorded as reasons. `start.txt`: the disks of a start, or the reasons
+//! of its refusal. `check.txt`: the findings of a check. `import.txt`: the graphs that an import lists. A change of a verdict
+//! is a change of a recording.
 
 #![allow(clippy::disallowed_methods, reason = "it reads and writes the recording")]
 
@@ -7,15 +8,21 @@ mod sets;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use block::{Env, Error, Reason};
+use doctor::import::{FoundGraph, graphs};
+use doctor::scan::FoundLabel;
+use doctor::{Checked, CheckedDisks, Doctor, Running, Sort};
 use engine::Engine;
-use graph::labels::{DiskFacts, Facts, Finding, Opening, Survey, compare_verdicts, diagnose};
+use graph::labels::{DiskFacts, Facts, Finding, Opening, Probe, diagnose};
 use graph::spec::{Planned, Spec};
 use meta::Machine;
 use sets::{BESIDE, FEW, STATES, State};
 use sim::SimWorld;
+
+/// The letters that stand for verdicts.
+const LETTERS: &[u8; 52] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
 /// Decisions of an operator at a start.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -66,41 +73,50 @@ struct Judge {
 
 impl Judge {
     fn new() -> Self {
-        compare_verdicts();
         let world = SimWorld::new(1);
         let env = world.env();
         let engine = Engine::new(env.pool());
         Self { world, env, engine }
     }
 
-    /// Returns the plan of the graph over the disks of a survey.
-    fn plan(&self, spec: &Spec, survey: &Survey) -> Option<Planned> {
-        let found = survey.facts();
+    /// Returns the plan of the graph over the disks of a probe.
+    fn plan(&self, spec: &Spec, probe: &Probe) -> Option<Planned> {
+        let found = probe.facts();
         let planned = spec.plan_over(kinds::REGISTRY, &self.env, &found);
         self.world.block_on(planned).expect("a plan waits for nothing").ok()
+    }
+
+    /// Whether a start is refused, and the plan of its graph.
+    fn refused_start(
+        &self,
+        spec: &Spec,
+        states: &[State],
+        asked: &Opening,
+    ) -> (bool, Option<Planned>) {
+        let probe = |opening| {
+            let (env, engine) = (&self.env, &self.engine);
+            Probe::of(spec, kinds::REGISTRY, env, engine, opening, facts(states))
+        };
+        let all_waived = probe(Opening { degraded: true, take: true, ..asked.clone() });
+        let planned = match all_waived.refusals() {
+            [] => self.plan(spec, &all_waived),
+            _ => None,
+        };
+        let start = probe(asked.clone());
+        let foreseen = planned.as_ref().map(|planned| start.foreseen(planned));
+        let is_refused =
+            !start.refusals().is_empty() || foreseen.is_some_and(|foreseen| !foreseen.is_empty());
+        (is_refused, planned)
     }
 
     /// Whether a start is refused, and the findings that a diagnosis without its waivers has.
     fn refused(&self, states: &[State], asked: &Opening) -> (bool, Vec<Finding>) {
         let spec = Spec::parse(&sets::spec(states.len()), "g.toml", &|_| None);
+        let (is_refused, planned) = self.refused_start(&spec, states, asked);
         let disks = facts(states);
-        let survey = |opening| {
-            let (env, engine) = (&self.env, &self.engine);
-            Survey::of(&spec, kinds::REGISTRY, env, engine, opening, disks.clone())
-        };
-        let all_waived = survey(Opening { degraded: true, take: true, ..asked.clone() });
-        let planned = match all_waived.refusals() {
-            [] => self.plan(&spec, &all_waived),
-            _ => None,
-        };
-        let question = Opening { degraded: false, take: false, ..asked.clone() };
         let facts = Facts { graph: "g", disks: &disks, planned: planned.as_ref() };
-        let (start, findings) = (survey(asked.clone()), diagnose(&facts, &question));
-        let is_refused = match &planned {
-            Some(planned) => !start.refusals().is_empty() || !start.foreseen(planned).is_empty(),
-            None => !start.refusals().is_empty(),
-        };
-        (is_refused, findings)
+        let question = Opening { degraded: false, take: false, ..asked.clone() };
+        (is_refused, diagnose(&facts, &question))
     }
 
     /// Returns the verdict of a start: which disk is which, or the reasons of its refusal.
@@ -110,17 +126,74 @@ impl Judge {
             spec.trust(sets::DISKS[n], kinds::REGISTRY).expect("it is a member of the mirror");
         }
         let (env, engine) = (&self.env, &self.engine);
-        let survey = Survey::of(&spec, kinds::REGISTRY, env, engine, flag.opening(), facts(states));
-        if !survey.refusals().is_empty() {
-            return reasons(survey.refusals());
+        let probe = Probe::of(&spec, kinds::REGISTRY, env, engine, flag.opening(), facts(states));
+        if !probe.refusals().is_empty() {
+            return reasons(probe.refusals());
         }
-        let Some(planned) = self.plan(&spec, &survey) else { return "no plan".to_owned() };
-        let refusals = survey.foreseen(&planned);
+        let Some(planned) = self.plan(&spec, &probe) else { return "no plan".to_owned() };
+        let refusals = probe.foreseen(&planned);
         if !refusals.is_empty() {
             return reasons(&refusals);
         }
-        let verbs = survey.glimpses();
+        let verbs = probe.previews();
         format!("up: {}", verbs.iter().map(|one| one.verb).collect::<Vec<_>>().join(", "))
+    }
+
+    fn doctor(&self) -> Doctor {
+        let machine = Machine::new("here", sets::HERE);
+        Doctor { env: self.env.clone(), registry: kinds::REGISTRY, machine }
+    }
+
+    fn checked(&self, states: &[State]) -> CheckedDisks {
+        let disk = |(n, state): (usize, &State)| {
+            let inspection = sets::inspection(n, states.len(), *state)?;
+            Some((PathBuf::from(format!("/{}", sets::DISKS[n])), inspection))
+        };
+        let disks: Vec<_> = states.iter().enumerate().filter_map(disk).collect();
+        let (doctor, running) = (self.doctor(), Running::default());
+        let checked = doctor.check_disks(&disks, Vec::new(), &running);
+        self.world.block_on(checked).expect("a check waits for nothing")
+    }
+
+    /// Returns the verdict of a check: the findings about each graph.
+    fn check(&self, states: &[State]) -> String {
+        let checked = self.checked(states);
+        let unread = checked.unread.iter().map(finding);
+        let graphs =
+            checked.graphs.iter().map(|Checked { graph, change, soundness, findings, .. }| {
+                let findings = findings.iter().map(finding).collect::<Vec<_>>().join(", ");
+                format!("{graph} {change} {soundness:?}: {findings}")
+            });
+        graphs.chain(unread).collect::<Vec<_>>().join("; ")
+    }
+
+    /// Returns the verdict of an import: the graphs that it lists.
+    fn import(&self, states: &[State]) -> String {
+        let found_label = |(n, state): (usize, &State)| {
+            let label = sets::label(n, states.len(), *state)?;
+            Some(FoundLabel { path: PathBuf::from(format!("/{}", sets::DISKS[n])), label })
+        };
+        let found_labels = states.iter().enumerate().filter_map(found_label).collect();
+        let graph = |graph: &FoundGraph| {
+            let view = if graph.text.contains("other-vol") { "other-vol" } else { "vol" };
+            let disks = graph.disks.iter().map(|disk| disk.name.as_str()).collect::<Vec<_>>();
+            let (name, change, disks) = (&graph.name, graph.epoch, disks.join(" "));
+            format!("{name} {change} {view}: {disks}, missing {}", graph.missing.join(" "))
+        };
+        let listed = graphs(&self.doctor(), found_labels, &[]);
+        listed.iter().map(graph).collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// Returns the sort of a finding and its disk or device.
+fn finding(found: &doctor::Finding) -> String {
+    let sort = match found.sort {
+        Sort::Label(case) => format!("{case:?}"),
+        sort => format!("{sort:?}"),
+    };
+    match &found.name {
+        Some(name) => format!("{sort} {name}"),
+        None => sort,
     }
 }
 
@@ -158,8 +231,9 @@ impl Recording {
         if let Some(letters) = self.letters.get(&verdict) {
             return letters.clone();
         }
-        let n = self.verdicts.len() as u8;
-        let letters = [b'a' + n / 26, b'a' + n % 26].map(char::from).iter().collect::<String>();
+        let n = self.verdicts.len();
+        let letter = |n: usize| char::from(LETTERS[n]);
+        let letters = format!("{}{}", letter(n / 26), letter(n % 26));
         self.letters.insert(verdict.clone(), letters.clone());
         self.verdicts.push(verdict);
         letters
@@ -244,6 +318,31 @@ fn start_verdicts_are_as_recorded() {
     compare("start.txt", recording);
 }
 
+/// Records the verdicts on all sets of one and two disks, and on those of three.
+fn record(of: impl Fn(&[State]) -> String) -> Recording {
+    let all: Vec<State> = STATES.iter().map(|(state, _)| *state).collect();
+    let mut recording = Recording::default();
+    recording.table("one disk", &all, &[()], |a, ()| of(&[a]));
+    recording.table("a mirror of a (rows) and b (columns)", &all, &all, |a, b| of(&[a, b]));
+    for c in BESIDE {
+        let title = format!("a mirror of a (rows) and b (columns), and c {}", sets::name(c));
+        recording.table(&title, &FEW, &FEW, |a, b| of(&[a, b, c]));
+    }
+    recording
+}
+
+#[test]
+fn check_verdicts_are_as_recorded() {
+    let judge = Judge::new();
+    compare("check.txt", record(|states| judge.check(states)));
+}
+
+#[test]
+fn import_verdicts_are_as_recorded() {
+    let judge = Judge::new();
+    compare("import.txt", record(|states| judge.import(states)));
+}
+
 #[test]
 fn reasons_of_the_recording_are_registered() {
     let recorded = include_str!("start.txt");
@@ -264,6 +363,37 @@ fn start_is_refused_exactly_if_finding_is_not_waived() {
                 let refuses = findings.iter().any(|finding| finding.refuses(&asked));
                 let set = format!("{a:?} and {b:?}, degraded {degraded}, take {take}");
                 assert_eq!(is_refused, refuses, "{set}: {findings:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn start_is_refused_exactly_if_finding_of_check_is_not_waived() {
+    let judge = Judge::new();
+    let spec = |count| Spec::parse(&sets::spec(count), "g.toml", &|_| None);
+    let judged = |states: &[State]| {
+        if (0..states.len()).all(|n| sets::label(n, states.len(), states[n]).is_none()) {
+            // A check cannot know a graph without any label.
+            return;
+        }
+        let checked = judge.checked(states);
+        let findings = checked.graphs.iter().flat_map(|graph| &graph.findings);
+        let findings: Vec<_> = findings.chain(&checked.unread).collect();
+        let flags = [(false, false), (true, true), (true, false), (false, true)];
+        let count = if states.len() == 3 { 2 } else { 4 };
+        for (degraded, take) in flags.into_iter().take(count) {
+            let asked = Opening { degraded, take, ..Flag::None.opening() };
+            let (is_refused, _) = judge.refused_start(&spec(states.len()), states, &asked);
+            let refuses = findings.iter().any(|finding| finding.refuses(&asked));
+            assert_eq!(is_refused, refuses, "{states:?}, {degraded}, {take}: {findings:?}");
+        }
+    };
+    for a in FEW {
+        for b in FEW {
+            judged(&[a, b]);
+            for c in BESIDE {
+                judged(&[a, b, c]);
             }
         }
     }

@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 
 use block::{Error, ErrorKind};
-use graph::labels::{DiskFacts, LostLabel, Sight};
+use graph::labels::{DiskContent, DiskFacts, LostLabel};
 use kinds::mirror::record::{Generation, Known, MemberState, Record};
 use kinds::mirror::regions::{Bitmap, Regions};
-use meta::{Area, Cell, Label, Machine, Uuid, Wrong};
+use meta::{Area, Cell, CopyFound, Inspection, Label, Machine, Sought, Uuid, Wrong};
 
 /// Bytes of data of each disk.
 pub const DATA_BYTES: u64 = 1 << 20;
@@ -280,19 +280,19 @@ pub fn label(n: usize, count: usize, state: State) -> Option<Label> {
 /// Returns the facts about disk `n` of `count` in that state.
 pub fn facts(n: usize, count: usize, state: State) -> DiskFacts {
     let size = Area::Back(DATA_BYTES).range().end();
-    let sight = match (label(n, count, state), state) {
-        (Some(label), _) => Sight::Label(Box::new(label), 0),
-        (None, Missing) => Sight::Missing(Error::new(ErrorKind::NotFound, "no such file")),
-        (None, ToBeMade) => Sight::ToBeMade,
-        (None, Holds) => Sight::Holds("ext4".to_owned()),
-        (None, Damaged) => Sight::Wrong(Wrong::Damaged("its checksum is wrong".to_owned())),
-        (None, Newer) => Sight::Wrong(Wrong::Version(2)),
-        (None, _) => Sight::Blank,
+    let content = match (label(n, count, state), state) {
+        (Some(label), _) => DiskContent::Label(Box::new(label), 0),
+        (None, Missing) => DiskContent::Missing(Error::new(ErrorKind::NotFound, "no such file")),
+        (None, ToBeMade) => DiskContent::ToBeMade,
+        (None, Holds) => DiskContent::Holds("ext4".to_owned()),
+        (None, Damaged) => DiskContent::Wrong(Wrong::Damaged("its checksum is wrong".to_owned())),
+        (None, Newer) => DiskContent::Wrong(Wrong::Version(2)),
+        (None, _) => DiskContent::Blank,
     };
     DiskFacts {
         name: DISKS[n].to_owned(),
         place: format!("/{}", DISKS[n]),
-        sight,
+        content,
         size: if state == Truncated { size - (64 << 10) } else { size },
         block_size: 512,
         read_only: state == BlankReadOnly,
@@ -302,4 +302,26 @@ pub fn facts(n: usize, count: usize, state: State) -> DiskFacts {
             _ => None,
         },
     }
+}
+
+/// Returns all copies of the label of disk `n` of `count` in that state; `None` if the disk has no label and never had one.
+pub fn inspection(n: usize, count: usize, state: State) -> Option<Inspection> {
+    let DiskFacts { content, size, lost, .. } = facts(n, count, state);
+    let found = match content {
+        DiskContent::Label(label, _) => Ok(*label),
+        DiskContent::Wrong(wrong) => Err(wrong),
+        _ => return None,
+    };
+    let copy = |area: Area, number: usize| {
+        let is_lost = match area {
+            Area::Front => lost == Some(LostLabel::AtFront),
+            _ => lost == Some(LostLabel::AtEnd),
+        };
+        let found = if is_lost { Err(Wrong::NoMagic) } else { found.clone() };
+        CopyFound { area, number, found }
+    };
+    let areas = [Area::Front, Area::Back(DATA_BYTES)];
+    let copies = areas.into_iter().flat_map(|area| [copy(area, 0), copy(area, 1)]).collect();
+    let label = found.clone().map(|label| Some((label, 0)));
+    Some(Inspection { size, copies, label, other: Sought::Unknown })
 }

@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use block::{Error, Reason};
-use meta::{Label, Machine, Past, Uuid, Wrong};
+use meta::{Label, Past, Uuid, Wrong};
 
-use super::{Case, DiskFacts, Finding, Sight, Waiver, newest, service, split_brain};
+use super::{
+    Case, DiskContent, DiskFacts, Finding, Waiver, counting, duplicate_of, label_findings, newest,
+    service, split_brain, split_brain_of,
+};
 use crate::labels::Opening;
 use crate::labels::text::{self, Remembered};
 
@@ -96,20 +99,20 @@ impl<'i> Identity<'i> {
             }
         }
         let all = self.disks;
-        for DiskFacts { name, place, sight, .. } in all {
-            match sight {
+        for DiskFacts { name, place, content, .. } in all {
+            match content {
                 _ if self.is_wiped(name) => {}
-                Sight::Holds(what) => {
+                DiskContent::Holds(what) => {
                     let words = format!("{place} HOLDS {what}; refused without --wipe {name}");
                     let error = Error::because(Reason::LabelNotBlank, words).at(name);
                     self.stop(Case::NotBlank, error, &[Waiver::Wipe]);
                 }
-                Sight::Wrong(wrong @ (Wrong::Version(_) | Wrong::Features(_))) => {
+                DiskContent::Wrong(wrong @ (Wrong::Version(_) | Wrong::Features(_))) => {
                     let error = Error::because(Reason::LabelNewer, format!("{place} has {wrong}"));
                     let error = error.next("use a newer version of Cairn").at(name);
                     self.stop(Case::Newer, error, &[Waiver::Wipe]);
                 }
-                Sight::Wrong(wrong) => {
+                DiskContent::Wrong(wrong) => {
                     let next = format!(
                         "cairn repair {} --disk {name}={place} --plan; or if another disk has what this one had, or \
                          it never served, label it anew with --wipe {name}",
@@ -119,7 +122,10 @@ impl<'i> Identity<'i> {
                     let error = Error::because(Reason::LabelDamaged, words).next(next).at(name);
                     self.stop(Case::Damaged, error, &[Waiver::Wipe]);
                 }
-                Sight::Missing(_) | Sight::ToBeMade | Sight::Blank | Sight::Label(..) => {}
+                DiskContent::Missing(_)
+                | DiskContent::ToBeMade
+                | DiskContent::Blank
+                | DiskContent::Label(..) => {}
             }
         }
     }
@@ -129,16 +135,10 @@ impl<'i> Identity<'i> {
     fn labels(&self) -> Vec<(usize, &'i Label)> {
         let disks = self.disks.iter().enumerate().filter(|(_, disk)| !self.is_wiped(&disk.name));
         let labels: Vec<_> = disks.filter_map(|(n, disk)| Some((n, disk.label()?))).collect();
-        let ours = labels.iter().map(|(_, label)| *label);
-        let newest =
-            newest(ours.filter(|label| !label.provisioning && label.graph_name == self.graph));
-        let named = newest.and_then(|newest| Some((newest.graph, text::disks(&newest.spec).ok()?)));
-        let is_named = |label: &Label| {
-            named.as_ref().is_some_and(|(graph, disks)| {
-                label.graph == *graph && disks.values().any(|known| known.disk == label.disk)
-            })
-        };
-        labels.into_iter().filter(|(_, label)| !label.provisioning || is_named(label)).collect()
+        let of_name = labels.iter().map(|(_, label)| *label);
+        let counting = counting(of_name.filter(|label| label.graph_name == self.graph));
+        let counts = |label: &Label| counting.iter().any(|it| std::ptr::eq(*it, label));
+        labels.into_iter().filter(|(_, label)| !label.provisioning || counts(label)).collect()
     }
 
     /// Checks that all belong to this graph, each once, and that no other machine has them open.
@@ -158,15 +158,9 @@ impl<'i> Identity<'i> {
                 continue;
             }
             graphs.entry(label.graph).or_default().push(*n);
-            if label.unknown_read_only != 0 {
-                let bits = label.unknown_read_only;
-                let words = format!(
-                    "{place} has a label that this version of Cairn must not write (features {bits:#x})"
-                );
-                let error = Error::because(Reason::LabelNewer, words).next("use a newer version");
-                self.stop(Case::Newer, error.at(name), &[Waiver::Wipe]);
-            }
-            self.of_one_machine(name, place, label);
+            let findings = label_findings(name, place, label, &self.asked.machine);
+            self.stops |= findings.iter().any(|finding| finding.case == Case::Newer);
+            self.findings.extend(findings);
         }
         if graphs.len() > 1 {
             self.stop(Case::Foreign, self.of_several(&graphs), &[Waiver::Wipe]);
@@ -198,27 +192,14 @@ impl<'i> Identity<'i> {
         ))
     }
 
-    fn of_one_machine(&mut self, name: &str, place: &str, label: &Label) {
-        let ours = |machine: &Machine| machine.id == self.asked.machine.id;
-        let Some(other) = label.holder.as_ref().filter(|machine| !ours(machine)) else { return };
-        let words = format!("{place} is open on the machine {other}");
-        let next = "stop it there; if that machine is gone for good, --take";
-        let error = Error::because(Reason::LabelHeldByOtherHost, words).next(next).at(name);
-        self.findings.push(Finding::new(Case::HeldByOtherHost, error, &[Waiver::Take]));
-    }
-
-    /// Finds two disks with one label: one of them is a copy, and no label shows which.
+    /// Finds two disks with one label.
     fn once_each(&mut self, labels: &[(usize, &Label)]) {
         let mut seen: BTreeMap<Uuid, usize> = BTreeMap::new();
         for (n, label) in labels {
             let Some(first) = seen.insert(label.disk, *n) else { continue };
             let (one, two) = (&self.disks[first].place, &self.disks[*n].place);
-            let words = format!(
-                "{one} and {two} are both disk {:?} of {:?}: one is a copy of the other",
-                label.disk_name, self.graph
-            );
-            let error = Error::because(Reason::LabelDuplicate, words).next("take one away");
-            self.stop(Case::Duplicate, error, &[]);
+            self.stops = true;
+            self.findings.push(duplicate_of(one, two, &label.disk_name, self.graph));
         }
     }
 
@@ -227,13 +208,8 @@ impl<'i> Identity<'i> {
         let labels = || labels.iter().map(|(_, label)| *label);
         let newest = newest(labels())?;
         let Some(other) = split_brain(newest, labels()) else { return Some(newest) };
-        let (one, two) = (&newest.disk_name, &other.disk_name);
-        let words = format!(
-            "{one:?} and {two:?} were opened apart, and each says something else of the graph since"
-        );
-        let error = Error::because(Reason::LabelSplitBrain, words);
-        let error = error.next("leave one of them away, and --degraded");
-        self.stop(Case::SplitBrain, error, &[]);
+        self.stops = true;
+        self.findings.push(split_brain_of(newest, other));
         None
     }
 
@@ -294,30 +270,30 @@ impl<'i> Identity<'i> {
 
     /// Whether a new label may be written there, as far as the content is concerned.
     fn is_blank(&self, n: usize, is_known: bool) -> bool {
-        let DiskFacts { name, sight, .. } = &self.disks[n];
-        match sight {
-            Sight::Blank | Sight::Holds(_) | Sight::Wrong(_) => true,
-            Sight::Label(label, _) => {
+        let DiskFacts { name, content, .. } = &self.disks[n];
+        match content {
+            DiskContent::Blank | DiskContent::Holds(_) | DiskContent::Wrong(_) => true,
+            DiskContent::Label(label, _) => {
                 self.is_wiped(name) || label.provisioning && !self.is_bound(n)
             }
             // A disk that the graph remembers is not made anew unasked.
-            Sight::ToBeMade => !is_known || self.is_wiped(name),
-            Sight::Missing(_) => false,
+            DiskContent::ToBeMade => !is_known || self.is_wiped(name),
+            DiskContent::Missing(_) => false,
         }
     }
 
     /// Binds the disks of the spec that have no label yet, or are not there.
     fn fresh(&mut self, remembered: &BTreeMap<String, Remembered>) {
         let all = self.disks;
-        for (n, DiskFacts { name, place, sight, .. }) in all.iter().enumerate() {
+        for (n, DiskFacts { name, place, content, .. }) in all.iter().enumerate() {
             if self.binding.disks.contains_key(name) {
                 continue;
             }
             let known = remembered.get(name);
             let blank = self.is_blank(n, known.is_some());
             let known = known.filter(|_| !(blank && self.is_wiped(name)));
-            let bound = match (known, sight) {
-                (None, Sight::Missing(why)) => {
+            let bound = match (known, content) {
+                (None, DiskContent::Missing(why)) => {
                     self.stop(Case::Missing, why.clone(), &[]);
                     continue;
                 }

@@ -10,17 +10,18 @@ mod identity;
 mod service;
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use block::seeded::{self, Bug};
 use block::{Error, Reason};
-use meta::{Inspection, Label, Seen, Sought, Wrong};
+use meta::{Inspection, Label, Machine, Seen, Sought, Uuid, Wrong};
 
-use super::Opening;
+use super::{Opening, text};
 use crate::spec::Planned;
 
 pub use identity::Binding;
 pub(super) use identity::{Bound, identify};
-pub(super) use service::{BoundDisks, objections_of, serve};
+pub(super) use service::{BoundDisks, objections_of, serve, truncated};
 
 /// Everything that a diagnosis is made of.
 pub struct Facts<'f> {
@@ -40,7 +41,7 @@ pub struct DiskFacts {
     /// Its place, for people: a path.
     pub place: String,
     /// The content of the label areas.
-    pub sight: Sight,
+    pub content: DiskContent,
     /// Bytes of all of it; zero if it is missing.
     pub size: u64,
     /// Its block size.
@@ -53,7 +54,7 @@ pub struct DiskFacts {
 
 /// The content of the label areas of a disk.
 #[derive(Clone)]
-pub enum Sight {
+pub enum DiskContent {
     /// Nothing that answers, and the error of the system.
     Missing(Error),
     /// No file yet, but this start would make it.
@@ -152,12 +153,25 @@ pub enum Waiver {
 /// Its waivers, `degraded` and `take`, change no finding: see [`Finding::refuses`].
 pub fn diagnose(facts: &Facts<'_>, asked: &Opening) -> Vec<Finding> {
     let (binding, mut findings) = identify(facts.graph, facts.disks, asked);
-    if let Some(planned) = facts.planned {
+    // Disks that were not matched have nothing to be served from.
+    if let Some(planned) = facts.planned.filter(|_| !binding.disks.is_empty()) {
         let disks = BoundDisks { disks: facts.disks, binding: &binding };
         findings.extend(serve(disks, planned, asked));
         findings.extend(objections_of(disks, planned));
     }
     findings
+}
+
+impl Waiver {
+    /// Whether a start with these decisions waives findings by this one.
+    pub fn is_given(self, asked: &Opening) -> bool {
+        match self {
+            Self::Degraded => asked.degraded,
+            Self::Take => asked.take,
+            // With them there is another finding, or none.
+            Self::Wipe | Self::Trust => false,
+        }
+    }
 }
 
 impl Finding {
@@ -172,13 +186,7 @@ impl Finding {
 
     /// Whether a start with the waivers of `asked` is refused because of it.
     pub fn refuses(&self, asked: &Opening) -> bool {
-        let is_waived = |waiver: &Waiver| match waiver {
-            Waiver::Degraded => asked.degraded,
-            Waiver::Take => asked.take,
-            // With them there is another finding, or none.
-            Waiver::Wipe | Waiver::Trust => false,
-        };
-        self.blocks && !self.waived_by.iter().any(is_waived)
+        self.blocks && !self.waived_by.iter().any(|waiver| waiver.is_given(asked))
     }
 
     /// Returns the disk or device that it is about.
@@ -193,12 +201,32 @@ impl Finding {
 }
 
 /// Returns the label that counts among those of one graph: the highest epoch, then the highest broadcast, then the smallest
-/// uuid. `None` without a label.
+/// uuid. `None` if all disks are still being made, or there is none.
 ///
-/// At one epoch all labels have the same spec, or there is a [`split_brain`]. `sequence` counts the updates of one disk, so
-/// it does not compare two.
+/// Every part of Cairn uses this order: a start, a check, an import, a repair, an undo. At one epoch all labels have the same
+/// spec, or there is a [`split_brain`]. `sequence` counts the updates of one disk, so it does not compare two.
 pub fn newest<'l>(labels: impl IntoIterator<Item = &'l Label>) -> Option<&'l Label> {
-    labels.into_iter().max_by_key(|label| (label.epoch, label.broadcast, Reverse(label.disk)))
+    let epoch = |label: &Label| match seeded::on(Bug::EpochIgnored) {
+        true => label.sequence,
+        false => label.epoch,
+    };
+    let key = |label: &&Label| (epoch(label), label.broadcast, Reverse(label.disk));
+    counting(labels).into_iter().max_by_key(key)
+}
+
+/// Returns the labels that take part in that order. A disk that is being made does once the newest label of a disk that is
+/// made names it. An undone change may have written such a label last.
+pub fn counting<'l>(labels: impl IntoIterator<Item = &'l Label>) -> Vec<&'l Label> {
+    let labels: Vec<&Label> = labels.into_iter().collect();
+    let made = labels.iter().filter(|label| !label.provisioning);
+    let newest = made.max_by_key(|label| (label.epoch, label.broadcast, Reverse(label.disk)));
+    let named = newest.map(|newest| text::disks(&newest.spec).unwrap_or_default());
+    let is_named = |label: &Label| {
+        let is_it = |known: &text::Remembered| known.disk == label.disk;
+        newest.is_some_and(|newest| newest.graph == label.graph)
+            && named.as_ref().is_some_and(|disks| disks.values().any(is_it))
+    };
+    labels.iter().copied().filter(|label| !label.provisioning || is_named(label)).collect()
 }
 
 /// Returns a label that has another spec than the label that counts, at the same epoch of the same graph.
@@ -212,11 +240,67 @@ pub fn split_brain<'l>(
     })
 }
 
+/// Returns the findings about one label that keep `here` from writing it: features that this version does not know, and
+/// another machine that has the disk open.
+pub fn label_findings(name: &str, place: &str, label: &Label, here: &Machine) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if label.unknown_read_only != 0 {
+        let bits = label.unknown_read_only;
+        let words = format!(
+            "{place} has a label that this version of Cairn must not write (features {bits:#x})"
+        );
+        let error = Error::because(Reason::LabelNewer, words).next("use a newer version").at(name);
+        findings.push(Finding::new(Case::Newer, error, &[Waiver::Wipe]));
+    }
+    if let Some(other) = label.holder.as_ref().filter(|holder| holder.id != here.id) {
+        let words = format!("{place} is open on the machine {other}");
+        let next = "stop it there; if that machine is gone for good, --take";
+        let error = Error::because(Reason::LabelHeldByOtherHost, words).next(next).at(name);
+        findings.push(Finding::new(Case::HeldByOtherHost, error, &[Waiver::Take]));
+    }
+    findings
+}
+
+/// Returns the finding about two places with one label: one is a copy, and no label shows which.
+pub fn duplicate_of(one: &str, two: &str, disk: &str, graph: &str) -> Finding {
+    let words =
+        format!("{one} and {two} are both disk {disk:?} of {graph:?}: one is a copy of the other");
+    let error = Error::because(Reason::LabelDuplicate, words).next("take one away");
+    Finding::new(Case::Duplicate, error, &[])
+}
+
+/// Returns the finding about two labels of a [`split_brain`].
+pub fn split_brain_of(newest: &Label, other: &Label) -> Finding {
+    let (one, two) = (&newest.disk_name, &other.disk_name);
+    let words = format!(
+        "{one:?} and {two:?} were opened apart, and each says something else of the graph since"
+    );
+    let error = Error::because(Reason::LabelSplitBrain, words);
+    let error = error.next("leave one of them away, and --degraded");
+    Finding::new(Case::SplitBrain, error, &[])
+}
+
+/// Returns the disks that are older than others: their broadcast is below an acknowledged broadcast, which every disk that was
+/// there at that time has.
+pub fn older<'l>(labels: impl Iterator<Item = &'l Label> + Clone) -> BTreeSet<Uuid> {
+    let complete = labels.clone().map(|label| label.acked_broadcast).max().unwrap_or(0);
+    let complete = if seeded::on(Bug::OlderServes) { 0 } else { complete };
+    let complete = complete.saturating_sub(u64::from(seeded::on(Bug::OlderByOneServes)));
+    labels.filter(|label| label.broadcast < complete).map(|label| label.disk).collect()
+}
+
 impl DiskFacts {
     /// Returns its label, if that can be read.
     pub fn label(&self) -> Option<&Label> {
-        match &self.sight {
-            Sight::Label(label, _) => Some(label),
+        self.content.label()
+    }
+}
+
+impl DiskContent {
+    /// Returns the label, if there is one that can be read.
+    pub fn label(&self) -> Option<&Label> {
+        match self {
+            Self::Label(label, _) => Some(label),
             _ => None,
         }
     }
@@ -233,7 +317,7 @@ impl LostLabel {
     }
 }
 
-impl From<Seen> for Sight {
+impl From<Seen> for DiskContent {
     fn from(seen: Seen) -> Self {
         match seen {
             Seen::Label(label, number) => Self::Label(label, number),
@@ -244,3 +328,6 @@ impl From<Seen> for Sight {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

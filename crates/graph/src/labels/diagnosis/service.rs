@@ -6,8 +6,8 @@ use block::seeded::{self, Bug};
 use block::{Error, ErrorKind, Reason};
 use meta::{Area, Label};
 
-use super::{Binding, Bound, Case, DiskFacts, Finding, LostLabel, Waiver};
-use crate::labels::{Opening, objections, objections_without_bytes, older, text};
+use super::{Binding, Bound, Case, DiskFacts, Finding, LostLabel, Waiver, older};
+use crate::labels::{Opening, objections, objections_without_bytes, text};
 use crate::spec::{Planned, Spec};
 
 /// The disks of a graph, and which is which.

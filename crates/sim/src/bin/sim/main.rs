@@ -30,7 +30,6 @@ const ENOUGH: u64 = 1000;
 const TWICE: u64 = 100;
 
 fn main() -> ExitCode {
-    graph::labels::compare_verdicts();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments[..] {
         [] => {}

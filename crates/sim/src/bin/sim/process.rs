@@ -7,7 +7,7 @@ use std::time::Duration;
 use block::{Env, Error, ErrorKind, Reason};
 use engine::Engine;
 use export::nbd::Server;
-use graph::labels::{Labels, Opening, Survey};
+use graph::labels::{Labels, Opening, Probe};
 use graph::live::{RunningGraph, Unchanged};
 use graph::spec::{Faults, Planned, Spec};
 use meta::Machine;
@@ -125,8 +125,8 @@ async fn open(wanted: &Wanted, env: &Env, engine: &Engine) -> Result<RunningGrap
     if let Some(member) = &wanted.trust {
         spec.trust(member, kinds::REGISTRY).expect("it is a member of the mirror");
     }
-    let (planned, survey) = look(&spec, env, engine, wanted.opening.clone(), None).await?;
-    RunningGraph::open(env, engine, planned, Some(survey)).await
+    let (planned, probe) = look(&spec, env, engine, wanted.opening.clone(), None).await?;
+    RunningGraph::open(env, engine, planned, Some(probe)).await
 }
 
 /// Looks at the disks of a spec and plans it. `running`: the labels that are open already.
@@ -136,14 +136,14 @@ async fn look(
     engine: &Engine,
     opening: Opening,
     running: Option<&Labels>,
-) -> Result<(Planned, Survey), Unchanged> {
-    let survey = Survey::take(spec, kinds::REGISTRY, env, engine, opening, false, running).await;
-    if !survey.refusals().is_empty() {
-        return Err(Unchanged::Refused(survey.refusals().to_vec()));
+) -> Result<(Planned, Probe), Unchanged> {
+    let probe = Probe::take(spec, kinds::REGISTRY, env, engine, opening, false, running).await;
+    if !probe.refusals().is_empty() {
+        return Err(Unchanged::Refused(probe.refusals().to_vec()));
     }
-    let planned = spec.plan_over(kinds::REGISTRY, env, &survey.facts()).await;
+    let planned = spec.plan_over(kinds::REGISTRY, env, &probe.facts()).await;
     let faults = |faults: Faults| Error::new(ErrorKind::Invalid, faults.to_string());
-    Ok((planned.map_err(faults).map_err(Unchanged::Failed)?, survey))
+    Ok((planned.map_err(faults).map_err(Unchanged::Failed)?, probe))
 }
 
 /// All errors that kept a graph from coming up, or from becoming another one.
@@ -200,8 +200,8 @@ impl Running {
             let turn = live.turn().await;
             let now = live.now();
             let looked = look(&spec, &env, engine, opening, now.labels.as_ref()).await;
-            let (planned, survey) = looked?;
-            live.change(&turn, planned, Some(survey), PATIENCE).await.map(drop)
+            let (planned, probe) = looked?;
+            live.change(&turn, planned, Some(probe), PATIENCE).await.map(drop)
         };
         Ok(world.block_on(env.within(limit, change))?)
     }

@@ -14,6 +14,7 @@
 //! | `steps.rs` | what is done, step by step, and what can be left away |
 //! | `trouble.rs` | one disk with errors, or with late answers |
 //! | `labels.rs` | what labels say, read from outside |
+//! | `verdict.rs` | a check before each start, compared with it |
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -40,6 +41,7 @@ mod labels;
 mod shape;
 mod steps;
 mod trouble;
+mod verdict;
 
 use beside::Beside;
 use doubt::Doubt;
@@ -311,17 +313,22 @@ impl Trial {
             connections: self.connections(),
             limit,
         };
-        match process::start(&self.world, &mut self.starts, &wanted)? {
+        let checked = self.checked(ask)?;
+        let start = match process::start(&self.world, &mut self.starts, &wanted)? {
             Started::Up(running) => {
                 (self.torn, self.between) = (false, None);
                 self.beside.iter_mut().for_each(Beside::round_completed);
                 self.running = Some(running);
                 self.note_copies()?;
-                Ok(Start::Up)
+                Start::Up
             }
-            Started::Refused(why, words) => Ok(Start::Refused(why, words)),
-            Started::Unfinished => Ok(Start::Unfinished),
+            Started::Refused(why, words) => Start::Refused(why, words),
+            Started::Unfinished => Start::Unfinished,
+        };
+        if let Some(findings) = checked {
+            self.compare(&findings, &wanted.opening, &start)?;
         }
+        Ok(start)
     }
 
     /// Over how many NBD connections clients come; straight into the graph if none. In doubt they look at errors,

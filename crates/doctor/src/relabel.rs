@@ -1,25 +1,27 @@
-//! A label that is gone from a disk, made again of what the other disks of its graph know. What was seen goes in, a
-//! label comes out, or why there can be none.
+//! A new label for a disk that has lost its own, from the labels of the other disks of its graph. Pure: it opens no disk.
 //!
-//! What its own label knew is lost: what devices kept in it, and whether it had what the others have not. So it comes
-//! back as a disk that has missed everything. Where its bytes are copied from others that is all; where they are
-//! nowhere else, somebody must say that they are these.
+//! The states of devices in the lost label are lost, and so is the record of missed writes. So the disk comes back as one that
+//! has missed everything. If its bytes are copied from others, no more is needed. If it may have the only copy of some bytes,
+//! the operator must decide that they count (`trust`).
 //!
-//! A disk that was cut short and made long again has a label, and maybe zeros where there were data. One that was written
-//! from its front on has a label at its back, and maybe other bytes where there were data. Both count as a disk that has
-//! missed everything, too, unless somebody says that its bytes are whole.
+//! A disk that was cut short and made long again has a label at its front, and maybe zeros in its data. A disk that was
+//! overwritten from its front on has a label at its back, and maybe other bytes in its data. Both count as disks that have
+//! missed everything, unless the operator trusts them.
 
 use std::collections::BTreeMap;
 
 use block::units::format_exact;
-use graph::labels::{Remembered, forget_copies, older};
+use block::{Error, ErrorKind, Result};
+use graph::labels::{
+    Case, Finding, Remembered, Waiver, forget_copies, label_findings, older, split_brain,
+    split_brain_of,
+};
 use graph::spec::Planned;
 use kind::Maker;
 use meta::{Area, Inspection, Label, Machine, Sought, Wrong};
 use serde::Serialize;
 
-use crate::check::{Named, Seen, apart, nowhere_else};
-use crate::exit::{Exit, Failure, Result};
+use crate::check::{Named, ProbedDisk, nowhere_else};
 
 /// A graph without the label of one of its disks.
 pub struct Graph<'g> {
@@ -27,41 +29,41 @@ pub struct Graph<'g> {
     pub newest: &'g Label,
     /// The disks that it names.
     pub named: &'g Named,
-    /// The graph as it would be with all of them.
+    /// Plan of the graph with all of them.
     pub planned: &'g Planned,
-    /// All labels of it that there are.
-    pub seen: &'g [Seen<'g>],
-    /// The disks that have lost theirs, as somebody says: nobody else may know more than those that are here.
+    /// All of its labels that were found.
+    pub seen: &'g [ProbedDisk<'g>],
+    /// The disks that have lost their labels, by the operator's word. All other disks must be here.
     pub lost: Vec<&'g str>,
-    /// The disks that have lost their ends, but for those that somebody trusts.
+    /// The disks that have lost the label at one end, but for the trusted ones.
     pub cut: Vec<&'g str>,
-    /// Whether it is written though another machine has it open, which is gone for good.
+    /// Whether disks are written that another machine has open (`--take`).
     pub take: bool,
 }
 
-/// What somebody says to be a disk.
-pub struct Said<'s> {
-    /// Which one.
+/// A place that the operator or a spec names for a disk.
+pub struct NamedPlace<'s> {
+    /// Name of the disk.
     pub name: &'s str,
-    /// Where it is.
+    /// Its place.
     pub place: &'s str,
-    /// Whether it was named for this; else a spec says that it is there.
+    /// Whether the operator named it; else a spec does.
     pub by_hand: bool,
     /// Whether its bytes count as they are.
     pub trusted: bool,
 }
 
-/// What is there.
-pub struct There {
-    /// Where a label would be.
+/// Content of that place.
+pub struct PlaceContent {
+    /// All copies of a label.
     pub inspection: Inspection,
     /// Its block size.
     pub block_size: u32,
 }
 
-/// In which way a disk gets a label.
-enum How {
-    /// It had lost all of it.
+/// The way in which a disk gets a label.
+enum RelabelCause {
+    /// It had lost all copies.
     GivenBack,
     /// It was older than others.
     Counts,
@@ -72,41 +74,48 @@ enum How {
 /// A label that can be made again.
 #[derive(Serialize)]
 pub struct Relabel {
-    /// In which copies a label is that goes on as this one, if the disk has one.
+    /// Number of the copies of a label that this one continues, if the disk has one.
     #[serde(skip)]
-    pub over: Option<usize>,
-    graph: String,
-    name: String,
-    /// Where the disk is.
+    pub(crate) over: Option<usize>,
+    /// Name of its graph.
+    pub graph: String,
+    /// Name of the disk.
+    pub name: String,
+    /// Its place.
     pub place: String,
     #[serde(skip)]
-    how: How,
-    /// What is known of it, in words.
-    words: String,
+    how: RelabelCause,
+    /// Effect on its bytes, in words.
+    pub words: String,
     #[serde(skip)]
-    pub label: Label,
+    pub(crate) label: Label,
 }
 
 impl Relabel {
-    /// What would be done, in a line.
+    /// Returns a line about the planned write.
     pub fn text(&self) -> String {
         let Self { graph, name, place, how, words, label, .. } = self;
         let change = label.epoch;
         let would = match how {
-            How::GivenBack => format!("give {place} its label back as {name}"),
-            How::Counts => format!("let {place} count as {name}"),
-            How::Ended => format!("write the label on {place} anew, {name}"),
+            RelabelCause::GivenBack => format!("give {place} its label back as {name}"),
+            RelabelCause::Counts => format!("let {place} count as {name}"),
+            RelabelCause::Ended => format!("write the label on {place} anew, {name}"),
         };
         format!("would {would} of {graph}, change {change}: {words}\n")
     }
 }
 
 impl Graph<'_> {
-    /// The label that the disk `said` gets back on this machine.
+    /// Returns the label that the disk `said` gets back on this machine.
     ///
     /// # Errors
-    /// Why it gets none, and what to do.
-    pub fn remake(&self, said: &Said<'_>, there: &There, here: &Machine) -> Result<Relabel> {
+    /// The reason why it gets none, with a next step.
+    pub fn relabel(
+        &self,
+        said: &NamedPlace<'_>,
+        there: &PlaceContent,
+        here: &Machine,
+    ) -> Result<Relabel> {
         if let Some(label) = self.older(said) {
             return self.let_count(said, there, label, here);
         }
@@ -129,13 +138,13 @@ impl Graph<'_> {
             cells: BTreeMap::new(),
             ..newest.clone()
         };
-        Ok(self.made(said, How::GivenBack, words, label, None))
+        Ok(self.made(said, RelabelCause::GivenBack, words, label, None))
     }
 
     fn made(
         &self,
-        said: &Said<'_>,
-        how: How,
+        said: &NamedPlace<'_>,
+        how: RelabelCause,
         words: String,
         label: Label,
         over: Option<usize>,
@@ -144,31 +153,35 @@ impl Graph<'_> {
         Relabel { over, graph, name, place: said.place.to_owned(), how, words, label }
     }
 
-    /// The label of the disk, and in which copies it is, if the one at its front or its end is gone.
-    fn without_its_end<'t>(&self, said: &Said<'_>, there: &'t There) -> Option<(&'t Label, usize)> {
+    /// Returns the label of the disk and the number of its copies, if the label at one end is gone.
+    fn without_its_end<'t>(
+        &self,
+        said: &NamedPlace<'_>,
+        there: &'t PlaceContent,
+    ) -> Option<(&'t Label, usize)> {
         let known = self.named.get(said.name)?;
         let Ok(Some((label, number))) = &there.inspection.label else { return None };
         let is_cut = label.disk == known.disk && there.inspection.lost_end().is_some();
         is_cut.then_some((label, *number))
     }
 
-    /// Both ends have a label again. What mirrors kept on the disk is forgotten, so that they copy all of it; unless
-    /// somebody says that its bytes are whole.
+    /// Returns a label for both ends. It has no state of the devices that hold copies, so that they copy all of the disk, unless
+    /// the operator trusts its bytes.
     fn end_anew(
         &self,
-        said: &Said<'_>,
-        there: &There,
+        said: &NamedPlace<'_>,
+        there: &PlaceContent,
         label: &Label,
         number: usize,
         here: &Machine,
     ) -> Result<Relabel> {
-        let Said { name, place, trusted, .. } = *said;
+        let NamedPlace { name, place, trusted, .. } = *said;
         self.may_be_written(here)?;
         is_as_large(said, self.named[name], there)?;
         let mut label = label.clone();
         if trusted {
             let words = "its bytes count as they are".to_owned();
-            return Ok(self.made(said, How::Ended, words, label, Some(number)));
+            return Ok(self.made(said, RelabelCause::Ended, words, label, Some(number)));
         }
         let mut cut = self.cut.clone();
         if !cut.contains(&name) {
@@ -178,38 +191,38 @@ impl Graph<'_> {
             let graph = &self.newest.graph_name;
             let end = there.inspection.lost_end().unwrap_or("end");
             let why = format!("the {end} of {place} is not what was written there, and {why}");
-            return Err(Failure::new(Exit::Degraded, why).next(format!("bring back the disk as it was, or a backup of it; if its bytes are known to \
+            return Err(Error::new(ErrorKind::Degraded, why).next(format!("bring back the disk as it was, or a backup of it; if its bytes are known to \
                          be whole: cairn repair {graph} --trust {name}; if those of another member of \
                          a mirror are: cairn import {graph} --trust MEMBER")));
         }
         forget_copies(&mut label, self.planned);
         let words = "all of it is copied there from the others at the next start".to_owned();
-        Ok(self.made(said, How::Ended, words, label, Some(number)))
+        Ok(self.made(said, RelabelCause::Ended, words, label, Some(number)))
     }
 
-    /// The label of a disk that is older than the others, and that somebody says to trust.
-    fn older(&self, said: &Said<'_>) -> Option<&Label> {
+    /// Returns the label of a trusted disk from an earlier time.
+    fn older(&self, said: &NamedPlace<'_>) -> Option<&Label> {
         let known = self.named.get(said.name).filter(|_| said.trusted)?;
         let older = older(self.seen.iter().map(|seen| seen.label));
         let seen = self.seen.iter().find(|seen| seen.label.disk == known.disk)?;
         Some(seen.label).filter(|label| older.contains(&label.disk))
     }
 
-    /// What is on it counts from now on as if it had never been away.
+    /// Returns a label with which a disk counts as if it had never been away.
     fn let_count(
         &self,
-        said: &Said<'_>,
-        there: &There,
+        said: &NamedPlace<'_>,
+        there: &PlaceContent,
         label: &Label,
         here: &Machine,
     ) -> Result<Relabel> {
-        let Said { name, place, .. } = *said;
+        let NamedPlace { name, place, .. } = *said;
         self.may_be_written(here)?;
         let number = match &there.inspection.label {
             Ok(Some((found, number))) if found.disk == label.disk => *number,
             _ => {
                 let why = format!("{place} is not {name} of {}", label.graph_name);
-                return Err(Failure::new(Exit::Usage, why).next("name its place"));
+                return Err(Error::new(ErrorKind::Invalid, why).next("name its place"));
             }
         };
         let words = self.whose_bytes_count(said)?;
@@ -223,28 +236,28 @@ impl Graph<'_> {
             holder: newest.holder.clone(),
             ..label.clone()
         };
-        Ok(self.made(said, How::Counts, words, label, Some(number)))
+        Ok(self.made(said, RelabelCause::Counts, words, label, Some(number)))
     }
 
-    fn known(&self, said: &Said<'_>) -> Result<Remembered> {
+    fn known(&self, said: &NamedPlace<'_>) -> Result<Remembered> {
         let Self { newest, named, seen, .. } = self;
         let name = said.name;
         let Some(known) = named.get(name) else {
             let names: Vec<_> = named.keys().map(String::as_str).collect();
             let (graph, names) = (&newest.graph_name, names.join(", "));
             let why = format!("{graph} has no labelled disk {name:?}; it has {names}");
-            return Err(Failure::new(Exit::NotFound, why));
+            return Err(Error::new(ErrorKind::NotFound, why));
         };
         match seen.iter().find(|seen| seen.label.disk == known.disk) {
             None => Ok(*known),
-            Some(Seen { place, .. }) => {
+            Some(ProbedDisk { place, .. }) => {
                 let graph = &newest.graph_name;
                 let why = format!("{name} of {graph} has its label, on {place}");
-                let failure = Failure::new(Exit::Usage, why);
+                let error = Error::new(ErrorKind::Invalid, why);
                 if !said.trusted {
-                    return Err(failure);
+                    return Err(error);
                 }
-                Err(failure.next(format!(
+                Err(error.next(format!(
                     "if a mirror is to take its bytes for those that count: cairn import {graph} \
                          --trust {name}"
                 )))
@@ -252,15 +265,11 @@ impl Graph<'_> {
         }
     }
 
-    /// Whether what the others say counts, and may be written here.
+    /// Checks that the labels of the other disks agree, are complete, and may be written here.
     fn may_be_written(&self, here: &Machine) -> Result<()> {
         let Self { newest, seen, .. } = self;
-        if let Some(other) = apart(newest, seen) {
-            let why = format!(
-                "{} and {} were opened apart, and each says something else of the graph since",
-                newest.disk_name, other.disk_name
-            );
-            return Err(Failure::new(Exit::Degraded, why).next("leave one of them away"));
+        if let Some(other) = split_brain(newest, seen.iter().map(|seen| seen.label)) {
+            return Err(split_brain_of(newest, other).error.next("leave one of them away"));
         }
         let is_away = |(name, known): &(&String, &Remembered)| {
             seen.iter().all(|seen| seen.label.disk != known.disk)
@@ -271,29 +280,16 @@ impl Graph<'_> {
                 "{away} of {} is not here either, and may know more than those that are",
                 newest.graph_name
             );
-            return Err(Failure::new(Exit::Degraded, why).next(format!(
+            return Err(Error::new(ErrorKind::Degraded, why).next(format!(
                 "bring it back; or say where it is, if it has lost its label too: --disk \
                          {away}=PATH"
             )));
         }
-        let bits = seen.iter().fold(0, |bits, seen| bits | seen.label.unknown_read_only);
-        if bits != 0 {
-            let why =
-                format!("the labels have features that this version must not write: {bits:#x}");
-            return Err(Failure::new(Exit::Unsupported, why).next("use a newer version"));
-        }
-        let holders = seen.iter().filter_map(|seen| seen.label.holder.as_ref());
-        let other = holders.into_iter().find(|holder| holder.id != here.id);
-        if let Some(other) = other.filter(|_| !self.take) {
-            let why = format!("{} is open on the machine {other}", newest.graph_name);
-            return Err(Failure::new(Exit::InUse, why).next(
-                "stop it there, and repair it there; if that machine is gone for good, --take",
-            ));
-        }
-        Ok(())
+        let mut seen = seen.iter();
+        seen.try_for_each(|seen| check_writable(seen.place, seen.label, here, self.take))
     }
 
-    /// Whether all that devices kept on the disk is on another one too.
+    /// Checks that each device with a state on the disk has a state on another one.
     fn keeps_elsewhere(&self, name: &str) -> Result<()> {
         let is_elsewhere =
             |device: &str| self.seen.iter().any(|seen| seen.label.cells.contains_key(device));
@@ -308,14 +304,14 @@ impl Graph<'_> {
             "what {0} ({1}) kept was in the label of {name} alone, and {0} does not open without",
             node.name, node.kind.name
         );
-        Err(Failure::new(Exit::Damaged, why).next(format!(
+        Err(Error::new(ErrorKind::Corrupt, why).next(format!(
             "if {name} is copied from others, take it in anew: cairn serve SPEC --wipe {name}"
         )))
     }
 
-    /// Its bytes are copied from others, or are nowhere else and somebody says that these are they.
-    fn whose_bytes_count(&self, said: &Said<'_>) -> Result<String> {
-        let Said { name, place, trusted, .. } = said;
+    /// Returns the effect on its bytes: they are copied from others, or the operator trusts them.
+    fn whose_bytes_count(&self, said: &NamedPlace<'_>) -> Result<String> {
+        let NamedPlace { name, place, trusted, .. } = said;
         let only = self.planned.only_on(&[name]).join(", ");
         match (only.is_empty(), trusted) {
             (true, false) => Ok("all of it is copied there from the others at the next start; \
@@ -323,7 +319,7 @@ impl Graph<'_> {
                 .to_owned()),
             (true, true) => {
                 let why = format!("{name} is copied from the others");
-                Err(Failure::new(Exit::Usage, why).next(format!("leave --trust {name} away")))
+                Err(Error::new(ErrorKind::Invalid, why).next(format!("leave --trust {name} away")))
             }
             (false, true) => Ok(format!("{only} shows its bytes as they are")),
             (false, false) => {
@@ -331,56 +327,122 @@ impl Graph<'_> {
                     "{only} has bytes that are on {name} alone, and nothing tells whether {place} \
                          has them"
                 );
-                Err(Failure::new(Exit::Degraded, why).next(format!("if it has, --trust {name}")))
+                Err(Error::new(ErrorKind::Degraded, why).next(format!("if it has, --trust {name}")))
             }
         }
     }
 }
 
-/// Whether there is nothing of others, and no label.
-fn is_free(said: &Said<'_>, there: &There) -> Result<()> {
-    let Said { name, place, by_hand, .. } = said;
+/// Checks that a repair on the machine `here` may write a label. `take`: even if another machine has the disk open.
+pub(crate) fn check_writable(place: &str, label: &Label, here: &Machine, take: bool) -> Result<()> {
+    let findings = label_findings(&label.disk_name, place, label, here).into_iter();
+    let is_waived = |found: &Finding| take && found.waived_by.contains(&Waiver::Take);
+    let Some(found) = findings.into_iter().find(|found| !is_waived(found)) else { return Ok(()) };
+    Err(match found.case {
+        // That machine may be writing the next label.
+        Case::HeldByOtherHost => found
+            .error
+            .next("stop it there, and repair it there; if that machine is gone for good, --take"),
+        _ => found.error,
+    })
+}
+
+/// Checks that the place has no label and no content of another program.
+fn is_free(said: &NamedPlace<'_>, there: &PlaceContent) -> Result<()> {
+    let NamedPlace { name, place, by_hand, .. } = said;
     match (&there.inspection.label, &there.inspection.other) {
         (Ok(Some((label, _))), _) => {
             let (disk, graph) = (&label.disk_name, &label.graph_name);
             let why = format!("{place} has a label: it is {disk:?} of {graph:?}");
-            Err(Failure::new(Exit::InUse, why).next("name another"))
+            Err(Error::new(ErrorKind::InUse, why).next("name another"))
         }
         (Err(wrong @ (Wrong::Version(_) | Wrong::Features(_))), _) => {
             let why = format!("{place} has {wrong}");
-            Err(Failure::new(Exit::Unsupported, why).next("use a newer version of Cairn"))
+            Err(Error::new(ErrorKind::Unsupported, why).next("use a newer version of Cairn"))
         }
         (Err(Wrong::NoMagic | Wrong::Damaged(_)), _) | (Ok(None), Sought::Blank) => Ok(()),
         (Ok(None), Sought::Unknown) if *by_hand => Ok(()),
         (Ok(None), Sought::Unknown) => {
             let why = format!("{place} has bytes of something unknown where its label was");
             let next = format!("if it is {name} all the same, --disk {name}={place}");
-            Err(Failure::new(Exit::InUse, why).next(next))
+            Err(Error::new(ErrorKind::InUse, why).next(next))
         }
         (Ok(None), Sought::Holds(what)) => {
             let why = format!("{place} HOLDS {what}, so it is {name} no more");
-            Err(Failure::new(Exit::InUse, why).next("name another"))
+            Err(Error::new(ErrorKind::InUse, why).next("name another"))
         }
         (Ok(None), Sought::TooSmall(bytes)) => {
             let why = format!("{place} has {bytes} bytes, too few for a label");
-            Err(Failure::new(Exit::Usage, why).next("name another"))
+            Err(Error::new(ErrorKind::Invalid, why).next("name another"))
         }
     }
 }
 
-/// Whether all that the others know of it is there.
-fn is_as_large(said: &Said<'_>, known: Remembered, there: &There) -> Result<()> {
-    let Said { name, place, .. } = said;
+/// Checks that the place has the size and the block size of the disk.
+fn is_as_large(said: &NamedPlace<'_>, known: Remembered, there: &PlaceContent) -> Result<()> {
+    let NamedPlace { name, place, .. } = said;
     let (has, needs) = (there.inspection.size, Area::Back(known.data_bytes).range().end());
     if has < needs {
         let (has, needs) = (format_exact(has), format_exact(needs));
         let why = format!("{place} has {has}, and {name} had {needs}");
-        return Err(Failure::new(Exit::NoSpace, why).next("find that disk"));
+        return Err(Error::new(ErrorKind::NoSpace, why).next("find that disk"));
     }
     if there.block_size > known.block_size {
         let (has, had) = (there.block_size, known.block_size);
         let why = format!("{place} has blocks of {has} bytes, and {name} had {had}");
-        return Err(Failure::new(Exit::Unsupported, why));
+        return Err(Error::new(ErrorKind::Unsupported, why));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use block::Reason;
+    use meta::Uuid;
+
+    use super::*;
+
+    fn label() -> Label {
+        Label {
+            sequence: 1,
+            epoch: 1,
+            broadcast: 1,
+            acked_broadcast: 1,
+            disk: Uuid([1; 16]),
+            disk_name: "a".to_owned(),
+            graph: Uuid([9; 16]),
+            graph_name: "g".to_owned(),
+            data_bytes: 1 << 20,
+            block_size: 512,
+            written_unix_s: 0,
+            holder: None,
+            provisioning: false,
+            spec: String::new(),
+            cells: BTreeMap::new(),
+            past: Default::default(),
+            unknown_read_only: 0,
+        }
+    }
+
+    fn reason(label: &Label, take: bool) -> Option<Reason> {
+        let here = Machine::new("here", [1; 16]);
+        check_writable("/a", label, &here, take).err().and_then(|error| error.reason())
+    }
+
+    #[test]
+    fn label_of_another_host_is_written_only_if_taken() {
+        let held = Label { holder: Some(Machine::new("there", [2; 16])), ..label() };
+        assert_eq!(reason(&held, false), Some(Reason::LabelHeldByOtherHost));
+        assert_eq!(reason(&held, true), None);
+        let own = Label { holder: Some(Machine::new("here", [1; 16])), ..label() };
+        assert_eq!(reason(&own, false), None);
+    }
+
+    #[test]
+    fn label_with_unknown_features_is_not_written() {
+        let newer = Label { unknown_read_only: 4, ..label() };
+        for take in [false, true] {
+            assert_eq!(reason(&newer, take), Some(Reason::LabelNewer));
+        }
+    }
 }

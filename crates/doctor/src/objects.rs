@@ -1,47 +1,45 @@
-//! Whether what devices of a stopped graph keep on its disks, beside data, is sound: the devices are made on disks that
-//! are opened to be read only, and asked.
+//! Check of the object stores of a stopped graph: its devices are made over disks that are opened read-only, and report
+//! damage.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use api::{Finding, Soundness};
 use block::control::Nothing;
 use block::control::state::{Check, Checked};
-use block::{Env, Error, ErrorKind, Health};
+use block::{Error, ErrorKind, Health};
 use engine::Engine;
 use graph::Graph;
-use graph::labels::{Labels, Opening, Survey};
+use graph::labels::{Labels, Opening, Probe};
 use graph::spec::{Faults, Planned, Role, Spec};
 use meta::Label;
 
-use crate::check::nowhere;
-use crate::labels::{name_of, opening};
-use crate::registry::REGISTRY;
+use crate::check::ephemeral;
 use crate::scan::place;
+use crate::{Doctor, Finding, Sort, Soundness, name_of};
 
-/// Of what is wrong with one device, so much is told.
+/// The most findings about one device.
 const TOLD_MAX: usize = 16;
 
-/// Of a device that was made, and asked.
+/// Report of a device that was made.
 type Answer = block::Result<Checked>;
 
-/// The disks of a graph, opened to be read only.
+/// The disks of a graph, opened read-only.
 struct Opened {
     planned: Planned,
     labels: Labels,
 }
 
-/// Looks at what devices of the graph keep, and changes nothing. `places`: where its disks are.
+/// Checks the object stores of the graph, and changes nothing. `places`: those of its disks.
 pub async fn check(
-    env: &Env,
+    doctor: &Doctor,
     newest: &Label,
     planned: &Planned,
     places: &BTreeMap<String, PathBuf>,
 ) -> Vec<Finding> {
     let mut found = Vec::new();
     let spec = Spec::parse(&newest.spec, &newest.graph_name, &|_| None);
-    let keyed = spec.keyed(REGISTRY).into_iter().map(|name| (name, "a key"));
-    let local = spec.local_options(REGISTRY).into_iter();
+    let keyed = spec.keyed(doctor.registry).into_iter().map(|name| (name, "a key"));
+    let local = spec.local_options(doctor.registry).into_iter();
     let local = local.filter(|(_, option, _)| option.required);
     // Devices that open only with a setting that labels do not hold.
     let locked: BTreeMap<_, _> =
@@ -52,38 +50,37 @@ pub async fn check(
         let missing =
             disks.map(|disk| disk.name.as_str()).filter(|disk| !places.contains_key(*disk));
         if planned.is_lost(&node.name, &missing.collect::<Vec<_>>()) {
-            // That is told already.
+            // The missing disk has a finding already.
             continue;
         }
         let mut names = beneath.nodes.iter().map(|node| node.name.as_str());
         if let Some((on, lacks)) = names.find_map(|name| locked.get_key_value(name)) {
             let words = format!("what it keeps is on {on}, and was not looked at without {lacks}");
             let why = Error::new(ErrorKind::Denied, words);
-            found.push(finding(&node.name, Soundness::Sound, &why));
+            found.push(finding(&node.name, Sort::NotLookedAt, Soundness::Sound, &why));
             continue;
         }
-        let engine = Engine::new(env.pool());
-        env.spawn("engine", engine.clone().drive());
-        let asked = ask(env, &engine, newest, &node.name, places).await;
+        let engine = doctor.engine();
+        let asked = ask(doctor, &engine, newest, &node.name, places).await;
         engine.abandon();
         found.extend(told(&node.name, asked));
     }
     found
 }
 
-/// What a device says of what it keeps, or why it did not open.
+/// Returns the report of a device about its object store, or the error of opening it.
 ///
 /// # Errors
-/// What keeps it from being asked, and says nothing of what it keeps.
+/// If its disks cannot be opened: then nothing is known about the object store.
 async fn ask(
-    env: &Env,
+    doctor: &Doctor,
     engine: &Engine,
     newest: &Label,
     device: &str,
     places: &BTreeMap<String, PathBuf>,
 ) -> Result<Answer, Vec<Error>> {
-    let Opened { planned, labels } = open(env, engine, newest, device, places).await?;
-    let graph = match Graph::build_on(&planned, Some(&labels), engine, env).await {
+    let Opened { planned, labels } = open(doctor, engine, newest, device, places).await?;
+    let graph = match Graph::build_on(&planned, Some(&labels), engine, &doctor.env).await {
         Ok(graph) => graph,
         Err(error) => return Ok(Err(error)),
     };
@@ -91,52 +88,53 @@ async fn ask(
     Ok(graph.ask::<Check>(member, Nothing {}).await)
 }
 
-/// Opens the disks, all of them to be read only: so nothing that is made over them writes.
+/// Opens the disks read-only, so that no device over them writes.
 async fn open(
-    env: &Env,
+    doctor: &Doctor,
     engine: &Engine,
     newest: &Label,
     device: &str,
     places: &BTreeMap<String, PathBuf>,
 ) -> Result<Opened, Vec<Error>> {
     let here = places.iter().map(|(name, path)| (name.clone(), place(path)));
-    let mut local = nowhere(newest);
+    let (registry, env) = (doctor.registry, &doctor.env);
+    let mut local = ephemeral(doctor, newest);
     local.disks.extend(here);
-    let spec = Spec::of_label(&newest.spec, &name_of(newest), &newest.graph_name, REGISTRY, &local);
-    let opening = Opening { degraded: true, take: true, changes: true, ..opening() };
-    let survey = Survey::take(&spec, REGISTRY, env, engine, opening, true, None).await;
-    if !survey.refusals().is_empty() {
-        return Err(survey.refusals().to_vec());
+    let spec = Spec::of_label(&newest.spec, &name_of(newest), &newest.graph_name, registry, &local);
+    let opening = Opening { degraded: true, take: true, changes: true, ..doctor.opening() };
+    let probe = Probe::take(&spec, registry, env, engine, opening, true, None).await;
+    if !probe.refusals().is_empty() {
+        return Err(probe.refusals().to_vec());
     }
-    let planned = spec.plan_over(REGISTRY, env, &survey.facts()).await;
+    let planned = spec.plan_over(registry, env, &probe.facts()).await;
     let faulty = |faults: Faults| vec![Error::new(ErrorKind::Invalid, faults.to_string())];
     let mut planned = planned.map_err(faulty)?.down_from(device);
     planned.refuse_all_writes();
-    let labels = survey.begin(&planned).await?;
+    let labels = probe.begin(&planned).await?;
     Ok(Opened { planned, labels })
 }
 
-/// The findings about the state of a device.
+/// Returns the findings about the object store of a device.
 fn told(device: &str, asked: Result<Answer, Vec<Error>>) -> Vec<Finding> {
     let unseen = |why: &Error| {
         let why = why.clone().message_after("what it keeps was not looked at");
-        finding(device, Soundness::Sound, &why)
+        finding(device, Sort::NotLookedAt, Soundness::Sound, &why)
     };
     match asked {
         Err(refusals) => refusals.iter().map(unseen).collect(),
         // Nothing was ever stored.
         Ok(Err(error)) if error.kind() == ErrorKind::ReadOnly => Vec::new(),
-        // Nobody has said that it may do without what is not there.
+        // Without a decision it does not open degraded.
         Ok(Err(error)) if error.kind() == ErrorKind::Degraded => vec![unseen(&error)],
         Ok(Err(error)) => {
             let why = error.message_after("what it keeps cannot be opened");
-            vec![finding(device, Soundness::Damaged, &why)]
+            vec![finding(device, Sort::DamagedObjects, Soundness::Damaged, &why)]
         }
         Ok(Ok(report)) => wrong(device, &report),
     }
 }
 
-/// The first things that are wrong, and how many more there are.
+/// Returns the first faults, and the number of the others.
 fn wrong(device: &str, report: &Checked) -> Vec<Finding> {
     let soundness = match report.health {
         Health::Ok => return Vec::new(),
@@ -147,15 +145,15 @@ fn wrong(device: &str, report: &Checked) -> Vec<Finding> {
     let more = report.wrong.len().saturating_sub(TOLD_MAX);
     let more = (more > 0).then(|| format!("and {more} more of {}", report.summary));
     let all = told.chain(more).map(|words| Error::new(ErrorKind::Corrupt, words));
-    all.map(|why| finding(device, soundness, &why)).collect()
+    all.map(|why| finding(device, Sort::DamagedObjects, soundness, &why)).collect()
 }
 
-fn finding(device: &str, soundness: Soundness, why: &Error) -> Finding {
+fn finding(device: &str, sort: Sort, soundness: Soundness, why: &Error) -> Finding {
     let next = why.next_step().unwrap_or(match soundness {
         Soundness::Sound | Soundness::InUse => "",
         Soundness::Repairable => "serve it: the next writes put it right",
         Soundness::Damaged => "restore its disks from a copy",
     });
-    let (words, next) = (why.message().to_owned(), next.to_owned());
-    Finding { soundness, name: Some(device.to_owned()), words, next }
+    let found = Finding::note(sort, soundness, Some(device), why.message().to_owned());
+    Finding { next: next.to_owned(), ..found }
 }

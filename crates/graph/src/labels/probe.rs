@@ -10,51 +10,42 @@ use engine::{AnyDevice, Engine, NodeId};
 use kind::{DeviceConfig, DiskPlan, Fault, Maker, Registry, Value};
 use meta::{AREA_BYTES, Area, Label, Seen, Store};
 
-use super::bind::{self, Binding, Bound, Sighting};
-use super::diagnosis::{self, DiskFacts, LostLabel, Sight};
-use super::{Labels, Opening, overwritten, shadow, text};
+use super::diagnosis::{
+    self, Binding, Bound, BoundDisks, DiskContent, DiskFacts, Finding, LostLabel,
+};
+use super::{Labels, Opening, text};
 use crate::spec::{LabelledDisk, NOWHERE, Spec, Surveyed};
 
 /// Whether a disk that is open and cannot be opened again is there all the same: it answers so soon.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
 /// The labelled disks of a spec, looked at. Those that are there are open.
-pub struct Survey {
+pub struct Probe {
     pub(super) env: Env,
     pub(super) engine: Engine,
     pub(super) registry: Registry,
     pub(super) opening: Opening,
-    pub(super) looks: Vec<Look>,
+    /// The disks of the spec, in its order.
+    pub(super) results: Vec<ProbeResult>,
+    /// The facts about them for the diagnosis, in the same order.
+    pub(super) disks: Vec<DiskFacts>,
     pub(super) binding: Binding,
     pub(super) refusals: Vec<Error>,
     /// Bytes of data of disks that are to have more of them, by their numbers.
     pub(super) grown: BTreeMap<usize, u64>,
-    /// The facts for the diagnosis.
-    pub(super) found: Vec<DiskFacts>,
 }
 
 /// What was found where a spec says that a disk is.
-pub(super) struct Look {
+pub(super) struct ProbeResult {
     pub disk: LabelledDisk,
-    pub place: String,
     /// What is there or can be made, by whatever name; empty if nothing can.
     pub identity: String,
     /// The facts about all of it, and words; of what is there or can be made.
     pub facts: Option<Facts>,
     /// What is open.
     pub open: Option<OpenDisk>,
-    /// A label that was found, and in which copies.
-    pub label: Option<(Label, usize)>,
-    /// The content of a disk without a label, in words.
-    holds: Option<String>,
     /// The label of a disk that the running graph has open.
     pub store: Option<Rc<Store>>,
-    /// The refusal of the disk if it is one of the graph: it has lost its end.
-    cut: Option<Error>,
-    /// The refusal of the disk if its bytes are on no other one: another program has overwritten its front.
-    pub overwritten: Option<Error>,
-    /// The end that has lost its label.
-    pub lost: Option<LostLabel>,
 }
 
 pub(super) struct Facts {
@@ -102,7 +93,7 @@ impl Drop for OwnNode {
 }
 
 /// What would become of a disk, for people: nothing was changed.
-pub struct Glimpse {
+pub struct DiskPreview {
     /// Its name in the spec.
     pub name: String,
     /// Where it is; empty if nobody knows.
@@ -115,7 +106,7 @@ pub struct Glimpse {
     pub words: String,
 }
 
-impl Survey {
+impl Probe {
     /// Opens and reads the labelled disks of a spec, writes nothing, and decides which is which.
     /// `read_only`: only to tell what would be. `running`: what is open already.
     pub async fn take(
@@ -127,17 +118,15 @@ impl Survey {
         read_only: bool,
         running: Option<&Labels>,
     ) -> Self {
-        let mut survey = Self::new(env, engine, registry, opening);
-        let mut sightings = Vec::new();
+        let mut probe = Self::new(env, engine, registry, opening);
         let mut identities: BTreeMap<String, String> = BTreeMap::new();
         for disk in spec.labelled(registry) {
-            match survey.look(disk, &mut identities, read_only, running).await {
-                Ok(sighting) => sightings.push(sighting),
-                Err(refusal) => survey.refusals.push(refusal),
+            if let Err(refusal) = probe.look(disk, &mut identities, read_only, running).await {
+                probe.refusals.push(refusal);
             }
         }
-        survey.decide(spec.name(), &sightings);
-        survey
+        probe.decide(spec.name());
+        probe
     }
 
     /// Decides which disk is which among disks that were looked at before, and opens none. So the graph can be judged, and
@@ -150,18 +139,16 @@ impl Survey {
         opening: Opening,
         facts: Vec<DiskFacts>,
     ) -> Self {
-        let mut survey = Self::new(env, engine, registry, opening);
+        let mut probe = Self::new(env, engine, registry, opening);
         let mut facts: BTreeMap<String, DiskFacts> =
             facts.into_iter().map(|facts| (facts.name.clone(), facts)).collect();
-        let mut sightings = Vec::new();
         for disk in spec.labelled(registry) {
             let Some(facts) = facts.remove(&disk.given.name) else { continue };
-            let (look, sighting) = Look::of(disk, facts);
-            survey.looks.push(look);
-            sightings.push(sighting);
+            probe.results.push(ProbeResult::of(disk, &facts));
+            probe.disks.push(facts);
         }
-        survey.decide(spec.name(), &sightings);
-        survey
+        probe.decide(spec.name());
+        probe
     }
 
     fn new(env: &Env, engine: &Engine, registry: Registry, opening: Opening) -> Self {
@@ -170,59 +157,51 @@ impl Survey {
             engine: engine.clone(),
             registry,
             opening,
-            looks: Vec::new(),
+            results: Vec::new(),
+            disks: Vec::new(),
             binding: Binding::default(),
             refusals: Vec::new(),
             grown: BTreeMap::new(),
-            found: Vec::new(),
         }
     }
 
-    /// Decides which disk is which.
-    fn decide(&mut self, graph: &str, sightings: &[Sighting]) {
-        let is_complete = self.refusals.is_empty();
-        if is_complete {
-            let found = self.looks.iter().zip(sightings);
-            self.found = found.map(|(look, sighting)| look.found(sighting)).collect();
-            match bind::bind(graph, sightings, &self.opening) {
-                Ok(binding) => {
-                    self.binding = binding;
-                    self.grown = self.growing();
-                    let older = self.names_of_older().into_iter().map(|name| {
-                        format!("note: {name} is older than the other disks: they were in use since, without it")
-                    });
-                    let overwritten = self.overwritten_names().into_iter().map(|(name, _)| {
-                        format!("note: another program has written to the front of {name}: nothing on it is \
-                         believed")
-                    });
-                    let notices: Vec<_> = older.chain(overwritten).collect();
-                    self.binding.notices.extend(notices);
-                }
-                Err(refusals) => self.refusals = refusals,
-            }
-        }
-        self.refuse_what_is_cut();
-        if is_complete && shadow::is_on() {
-            let (_, findings) = diagnosis::identify(graph, &self.found, &self.opening);
-            shadow::compare(&self.refusals, &findings, &self.opening);
-        }
+    /// Decides which disk is which, from the findings about their labels.
+    fn decide(&mut self, graph: &str) {
+        let findings = if self.refusals.is_empty() {
+            let (binding, findings) = diagnosis::identify(graph, &self.disks, &self.opening);
+            self.binding = binding;
+            findings
+        } else {
+            // Not all of them could be looked at, so none is matched.
+            diagnosis::truncated(&self.disks, &self.binding, &[], &self.opening)
+        };
+        self.refusals.extend(self.refusing(findings));
+        self.grown = self.growing();
+        self.binding.notices.extend(self.notes());
     }
 
-    /// Disks of this graph that have lost their ends are not used. What is no disk of it, or not any more, may be half
-    /// wiped: of that it is told what it was.
-    fn refuse_what_is_cut(&mut self) {
-        let is_bound = |n| self.binding.disks.values().any(|bound| *bound == Bound::Labelled(n));
-        let is_told =
-            |cut: &Error| self.refusals.iter().any(|refusal| refusal.place() == cut.place());
-        let none_is_bound = self.binding.disks.is_empty();
-        let cut = self.looks.iter().enumerate().filter_map(|(n, look)| {
-            let cut = look.cut.as_ref().filter(|cut| !is_told(cut))?;
-            let name = &look.disk.given.name;
-            let counts = is_bound(n) || none_is_bound && !self.opening.wipe.contains(name);
-            counts.then(|| cut.clone())
+    /// Returns the errors of those findings that refuse this start.
+    pub(super) fn refusing(&self, findings: Vec<Finding>) -> Vec<Error> {
+        let refusing = findings.into_iter().filter(|finding| finding.refuses(&self.opening));
+        refusing.map(|finding| finding.error).collect()
+    }
+
+    /// Returns the disks together with their binding.
+    pub(super) fn bound(&self) -> BoundDisks<'_> {
+        BoundDisks { disks: &self.disks, binding: &self.binding }
+    }
+
+    /// Returns notes about disks whose bytes do not count.
+    fn notes(&self) -> Vec<String> {
+        let stale = self.bound().stale_names().into_iter().map(|name| {
+            format!(
+                "note: {name} is older than the other disks: they were in use since, without it"
+            )
         });
-        let cut: Vec<_> = cut.collect();
-        self.refusals.extend(cut);
+        let overwritten = self.bound().overwritten_names().into_iter().map(|name| {
+            format!("note: another program has written to the front of {name}: nothing on it is believed")
+        });
+        stale.chain(overwritten).collect()
     }
 
     /// Which disks are to have more data: those of which somebody says so, and those of which the labels of the
@@ -231,8 +210,7 @@ impl Survey {
         let remembered = text::disks(&self.binding.spec).unwrap_or_default();
         let grown = self.binding.disks.iter().filter_map(|(name, bound)| {
             let Bound::Labelled(n) = bound else { return None };
-            let look = &self.looks[*n];
-            let (has, (label, _)) = (look.facts.as_ref()?.info.size, look.label.as_ref()?);
+            let (has, label) = (self.results[*n].facts.as_ref()?.info.size, self.label(*n)?);
             let wanted = match self.opening.grow.contains_key(name) {
                 true => meta::data_bytes(has).ok()?,
                 false => remembered.get(name)?.data_bytes,
@@ -246,7 +224,7 @@ impl Survey {
 
     /// Bytes of data of a disk with a label.
     pub(super) fn data_bytes(&self, n: usize) -> u64 {
-        let (label, _) = self.looks[n].label.as_ref().expect("it was bound by its label");
+        let label = self.label(n).expect("it was bound by its label");
         self.grown.get(&n).copied().unwrap_or(label.data_bytes)
     }
 
@@ -258,10 +236,10 @@ impl Survey {
             let lasting = [LabelDamaged, LabelForgotten, LabelNewer, LabelSplitBrain];
             refusal.reason().is_some_and(|reason| lasting.contains(&reason))
         };
-        let is_there = |look: &Look| look.facts.is_some();
+        let is_there = |look: &ProbeResult| look.facts.is_some();
         !self.refusals.is_empty()
             && self.refusals.iter().all(lasts)
-            && self.looks.iter().all(is_there)
+            && self.results.iter().all(is_there)
     }
 
     /// Everything that keeps the graph from being opened.
@@ -276,14 +254,15 @@ impl Survey {
         identities: &mut BTreeMap<String, String>,
         read_only: bool,
         running: Option<&Labels>,
-    ) -> Result<Sighting, Error> {
+    ) -> Result<(), Error> {
         let name = disk.given.name.clone();
         let place = place_of(&disk).to_owned();
         let fail = |error: Error| error.within(&name);
-        let mut look = Look::at(disk, place);
-        let sight = match in_use_or_not(&look.disk, &self.env, running).await {
-            Err(_) if look.place.is_empty() => Sight::Missing(not_found(&name)),
-            Err(error) if is_missing(&error) => Sight::Missing(fail(error)),
+        let mut look = ProbeResult::at(disk);
+        let mut lost = None;
+        let content = match in_use_or_not(&look.disk, &self.env, running).await {
+            Err(_) if place.is_empty() => DiskContent::Missing(not_found(&name)),
+            Err(error) if is_missing(&error) => DiskContent::Missing(fail(error)),
             Err(error) => return Err(fail(error)),
             Ok((plan, in_use)) => {
                 if let Some(first) = identities.insert(plan.identity.clone(), name.clone()) {
@@ -294,56 +273,56 @@ impl Survey {
                 let DiskPlan { mut info, creates, words, identity } = plan;
                 let would_have = self.opening.grow.get(&name).copied().unwrap_or_default();
                 info.size = info.size.max(would_have);
-                let size = info.size;
-                meta::data_bytes(size).map_err(fail)?;
+                meta::data_bytes(info.size).map_err(fail)?;
                 look.identity = identity;
                 look.facts = Some(Facts { info, words, creates });
                 if let Some(in_use) = in_use {
                     self.look_at_used(&mut look, in_use).await?
                 } else if creates {
-                    Sight::ToBeMade
+                    DiskContent::ToBeMade
                 } else {
                     let open = self.open(&look.disk, read_only).await.map_err(fail)?;
                     let found = meta::inspect(&self.env, &open.lower).await.map_err(fail)?;
                     look.open = Some(open);
-                    let lost = LostLabel::of(&found);
-                    let sight = Sight::from(Seen::from(found));
-                    look.judge(&sight, size, lost);
-                    let is_as_made = |(label, _): &(Label, usize)| is_as_made(&look.disk, label);
+                    lost = LostLabel::of(&found);
+                    let content = DiskContent::from(Seen::from(found));
+                    let is_as_made = |label| is_as_made(&look.disk, label);
                     let says_size = look.disk.made_size().is_some();
-                    if says_size && !look.label.as_ref().is_some_and(is_as_made) {
+                    if says_size && !content.label().is_some_and(is_as_made) {
                         as_the_spec_says(&look.disk, &self.env).await.map_err(fail)?;
                     }
-                    sight
+                    content
                 }
             }
         };
-        self.stays_where_it_is(&look, &sight, running)?;
-        if let Sight::Holds(what) = &sight {
-            look.holds = Some(what.clone());
-        }
-        let place = look.place.clone();
-        self.looks.push(look);
-        Ok(Sighting { name, place, sight })
+        self.stays_where_it_is(&look, &content, running)?;
+        self.disks.push(look.found(place, content, lost));
+        self.results.push(look);
+        Ok(())
     }
 
     /// Nobody loses a disk that is in use because a spec has another place for it, with nothing of it there.
     fn stays_where_it_is(
         &self,
-        look: &Look,
-        sight: &Sight,
+        look: &ProbeResult,
+        content: &DiskContent,
         running: Option<&Labels>,
     ) -> Result<(), Error> {
         let name = &look.disk.given.name;
-        let is_other =
-            matches!(sight, Sight::ToBeMade | Sight::Blank | Sight::Holds(_) | Sight::Wrong(_));
+        let is_other = matches!(
+            content,
+            DiskContent::ToBeMade
+                | DiskContent::Blank
+                | DiskContent::Holds(_)
+                | DiskContent::Wrong(_)
+        );
         let is_meant =
             [&self.opening.wipe, &self.opening.replaced].iter().any(|all| all.contains(name));
         let at = running.and_then(|running| running.place_in_use(name));
         let Some(at) = at.filter(|_| is_other && !is_meant) else { return Ok(()) };
         let words = format!(
             "{} has no label of it, and {name} of this graph is in use on {at}",
-            look.place
+            place_of(&look.disk)
         );
         Err(Error::because(Reason::LabelUsage, words)
             .next("leave it there; or, where other disks have its data, cairn device replace")
@@ -351,11 +330,15 @@ impl Survey {
     }
 
     /// Looks at a disk that the running graph has open: its label is what that one says.
-    async fn look_at_used(&self, look: &mut Look, in_use: InUse) -> Result<Sight, Error> {
+    async fn look_at_used(
+        &self,
+        look: &mut ProbeResult,
+        in_use: InUse,
+    ) -> Result<DiskContent, Error> {
         let InUse { disk: before, open, store } = in_use;
         let name = &look.disk.given.name;
         if self.opening.wipe.contains(name) {
-            let words = format!("{} is in use by this graph", look.place);
+            let words = format!("{} is in use by this graph", place_of(&look.disk));
             return Err(Error::because(Reason::LabelHeldByOtherHost, words)
                 .next(format!("leave --wipe {name} away"))
                 .at(name));
@@ -376,8 +359,7 @@ impl Survey {
         let label = store.label().clone();
         (look.open, look.store) = (Some(open), Some(store));
         // Its store has the number of its copies.
-        look.label = Some((label.clone(), 0));
-        Ok(Sight::Label(Box::new(label), 0))
+        Ok(DiskContent::Label(Box::new(label), 0))
     }
 
     /// Opens a raw disk.
@@ -440,9 +422,9 @@ impl Survey {
 
     fn surveyed(&self, bound: &Bound) -> Surveyed {
         match bound {
-            Bound::Labelled(n) => self.looks[*n].surveyed(self.data_bytes(*n)),
+            Bound::Labelled(n) => self.results[*n].surveyed(self.data_bytes(*n)),
             Bound::Fresh(n) => {
-                let look = &self.looks[*n];
+                let look = &self.results[*n];
                 let size = look.facts.as_ref().map_or(0, |facts| facts.info.size);
                 look.surveyed(meta::data_bytes(size).expect("it was found to be large enough"))
             }
@@ -461,22 +443,22 @@ impl Survey {
     }
 
     /// What would become of each disk that was looked at, in the order of the spec.
-    pub fn glimpses(&self) -> Vec<Glimpse> {
-        self.looks.iter().map(|look| self.glimpse(look)).collect()
+    pub fn previews(&self) -> Vec<DiskPreview> {
+        (0..self.results.len()).map(|n| self.preview(n)).collect()
     }
 
-    fn glimpse(&self, look: &Look) -> Glimpse {
-        let name = &look.disk.given.name;
+    fn preview(&self, own: usize) -> DiskPreview {
+        let (look, DiskFacts { name, content, .. }) = (&self.results[own], &self.disks[own]);
         let refused = self.refusals.iter().find(|refusal| refusal.place() == Some(name));
         let bound = self.binding.disks.get(name);
         let there = match bound {
-            Some(Bound::Labelled(n) | Bound::Fresh(n)) => Some(&self.looks[*n]),
-            Some(Bound::Absent(_)) => Some(look).filter(|look| !self.is_another(look)),
-            None => Some(look),
+            Some(Bound::Labelled(n) | Bound::Fresh(n)) => Some(*n),
+            Some(Bound::Absent(_)) => Some(own).filter(|own| !self.is_another(*own)),
+            None => Some(own),
         };
         let (verb, words) = match (refused, bound) {
-            (Some(refusal), _) => match &look.holds {
-                Some(what) if refusal.reason() == Some(Reason::LabelNotBlank) => {
+            (Some(refusal), _) => match content {
+                DiskContent::Holds(what) if refusal.reason() == Some(Reason::LabelNotBlank) => {
                     ("would label", format!("HOLDS {what}; refused without --wipe {name}"))
                 }
                 _ => ("refused", refusal.sentence()),
@@ -493,65 +475,53 @@ impl Survey {
             (None, None) => ("seen", String::new()),
         };
         let found = there.filter(|_| !matches!(bound, Some(Bound::Absent(_))));
-        let size = found.and_then(|look| look.facts.as_ref()).map(|facts| facts.info.size);
-        let place = there.map(|look| look.place.clone()).unwrap_or_default();
-        Glimpse { name: name.clone(), place, size, verb, words }
+        let size = found.and_then(|n| self.results[n].facts.as_ref()).map(|facts| facts.info.size);
+        let place = there.map(|n| self.disks[n].place.clone()).unwrap_or_default();
+        DiskPreview { name: name.clone(), place, size, verb, words }
     }
 
     /// Whether what was found there turned out to be a disk of another name.
-    fn is_another(&self, look: &Look) -> bool {
-        let is_it = |bound: &Bound| matches!(bound, Bound::Labelled(n) if std::ptr::eq(&self.looks[*n], look));
-        self.binding.disks.values().any(is_it)
+    fn is_another(&self, n: usize) -> bool {
+        self.binding.disks.values().any(|bound| *bound == Bound::Labelled(n))
+    }
+
+    pub(super) fn label(&self, n: usize) -> Option<&Label> {
+        self.disks[n].label()
     }
 }
 
-impl Look {
+impl ProbeResult {
     /// Nothing was seen yet.
-    fn at(disk: LabelledDisk, place: String) -> Self {
-        let (identity, facts, open, label, holds, store, cut, overwritten, lost) =
-            Default::default();
-        Self { disk, place, identity, facts, open, label, holds, store, cut, overwritten, lost }
+    fn at(disk: LabelledDisk) -> Self {
+        let (identity, facts, open, store) = Default::default();
+        Self { disk, identity, facts, open, store }
     }
 
-    /// Returns the look at a disk that is known from `facts`, and what was found there.
-    fn of(disk: LabelledDisk, facts: DiskFacts) -> (Self, Sighting) {
-        let DiskFacts { name, place, sight, size, block_size, read_only, lost } = facts;
-        let mut look = Self::at(disk, place.clone());
-        if !matches!(sight, Sight::Missing(_)) {
-            let info = Info { read_only, ..Info::disk(size, block_size) };
-            let (words, creates) = (String::new(), matches!(sight, Sight::ToBeMade));
-            look.facts = Some(Facts { info, words, creates });
-            look.judge(&sight, size, lost);
-        }
-        if let Sight::Holds(what) = &sight {
-            look.holds = Some(what.clone());
-        }
-        (look, Sighting { name, place, sight })
+    /// Returns the look at a disk that is known from `facts`.
+    fn of(disk: LabelledDisk, facts: &DiskFacts) -> Self {
+        let DiskFacts { content, size, block_size, read_only, .. } = facts;
+        let (words, creates) = (String::new(), matches!(content, DiskContent::ToBeMade));
+        let info = Info { read_only: *read_only, ..Info::disk(*size, *block_size) };
+        let is_there = !matches!(content, DiskContent::Missing(_));
+        Self { facts: is_there.then_some(Facts { info, words, creates }), ..Self::at(disk) }
     }
 
     /// Returns the facts for the diagnosis.
-    fn found(&self, Sighting { name, place, sight }: &Sighting) -> DiskFacts {
-        let facts = self.facts.as_ref();
-        let label = self.label.clone();
+    fn found(&self, place: String, content: DiskContent, lost: Option<LostLabel>) -> DiskFacts {
+        let info = self.facts.as_ref().map(|facts| &facts.info);
+        let size = info.map_or(0, |info| info.size);
+        // A disk in use has the size of its label for the diagnosis: its own requests show the bytes that it has lost since.
+        let labelled = content.label().filter(|_| self.store.is_some());
+        let labelled = labelled.map_or(0, |label| Area::Back(label.data_bytes).range().end());
         DiskFacts {
-            name: name.clone(),
-            place: place.clone(),
-            sight: label.map_or_else(|| sight.clone(), |(it, n)| Sight::Label(Box::new(it), n)),
-            size: facts.map_or(0, |facts| facts.info.size),
-            block_size: facts.map_or(0, |facts| facts.info.block_size),
-            read_only: facts.is_some_and(|facts| facts.info.read_only),
-            lost: self.lost,
+            name: self.disk.given.name.clone(),
+            place,
+            content,
+            size: size.max(labelled),
+            block_size: info.map_or(0, |info| info.block_size),
+            read_only: info.is_some_and(|info| info.read_only),
+            lost,
         }
-    }
-
-    /// Keeps the label of a disk of `size` bytes, and the refusals that are due if it is one of the graph.
-    fn judge(&mut self, sight: &Sight, size: u64, lost: Option<LostLabel>) {
-        if let Sight::Label(label, number) = sight {
-            self.label = Some(((**label).clone(), *number));
-        }
-        self.lost = lost;
-        self.cut = cut_short(self, size, lost == Some(LostLabel::AtEnd));
-        self.overwritten = overwritten::refusal(self).filter(|_| lost == Some(LostLabel::AtFront));
     }
 
     fn surveyed(&self, data_bytes: u64) -> Surveyed {
@@ -587,10 +557,10 @@ fn is_as_made(disk: &LabelledDisk, label: &Label) -> bool {
 }
 
 /// A disk that is in use has `has` bytes; whether a spec that says how many agrees.
-fn said_of_size(look: &Look, has: u64) -> Result<(), Error> {
+fn said_of_size(look: &ProbeResult, has: u64) -> Result<(), Error> {
     let given = &look.disk.given;
     let Some(said) = look.disk.made_size().filter(|said| *said != has) else { return Ok(()) };
-    let (name, place) = (&given.name, &look.place);
+    let (name, place) = (&given.name, place_of(&look.disk));
     let (is, would, size) = (format_exact(has), format_exact(said), write_size(said));
     let (why, next) = match said > has {
         true => {
@@ -606,34 +576,6 @@ fn said_of_size(look: &Look, has: u64) -> Result<(), Error> {
     };
     let words = format!("size {would}, but {place} has {is}{why}");
     Err(Error::new(ErrorKind::Unsupported, words).next(next).at(name))
-}
-
-/// The refusal of a disk that has lost its end since it was labelled, and may be as long again: its bytes there are not
-/// those that its device has written.
-fn cut_short(look: &Look, size: u64, lost_end: bool) -> Option<Error> {
-    let (label, _) = look.label.as_ref()?;
-    let needed = Area::Back(label.data_bytes).range().end();
-    let (name, place, graph) = (&look.disk.given.name, &look.place, &label.graph_name);
-    let (words, next) = if needed > size {
-        let words = format!(
-            "{place} has {size} bytes, and had {needed} when it was labelled: what was \
-                         behind is lost"
-        );
-        let next = format!(
-            "if other disks have its data, make it that large again, and --wipe {name} has it copied anew; else bring \
-             it back from a copy of it"
-        );
-        (words, next)
-    } else if lost_end {
-        let words = format!(
-            "the end of {place} is not what was written there: it was cut short and made long again, or another \
-             program has written there"
-        );
-        (words, format!("cairn repair {graph} --plan says what can be done"))
-    } else {
-        return None;
-    };
-    Some(Error::because(Reason::LabelDamaged, words).next(next).at(name))
 }
 
 /// What the kind says of the disk, and whether the running graph has it open, by whatever name and options: of

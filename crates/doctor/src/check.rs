@@ -1,0 +1,609 @@
+//! Check of the labels of one graph, and of the states of its devices in them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use block::{Error, ErrorKind, Info};
+use graph::labels::{
+    Case, DiskContent, DiskFacts, Facts, Finding as LabelFinding, LostLabel, Remembered, Waiver,
+    counting, diagnose, disks, newest, objections_without_bytes, older, split_brain,
+    split_brain_of,
+};
+use graph::spec::{Local, NOWHERE, Planned, PlannedNode, Severity, Spec, Surveyed};
+use kind::{Maker, Summary};
+use meta::{Area, Inspection, Label, Uuid};
+
+use crate::{
+    Checked, CheckedDevice, CheckedDisk, Doctor, Finding, Sort, Soundness, name_of, objects,
+};
+
+/// A disk whose label can be read.
+#[derive(Clone, Copy)]
+pub struct ProbedDisk<'s> {
+    /// Its place.
+    pub place: &'s str,
+    /// All copies of its label.
+    pub inspection: &'s Inspection,
+    /// Its label. That of an open disk is known to the graph that has it open.
+    pub label: &'s Label,
+}
+
+/// A disk that another process has open.
+#[derive(Clone, Copy)]
+pub struct LockedDisk<'h> {
+    /// Its place.
+    pub place: &'h str,
+    /// The error of opening it.
+    pub why: &'h Error,
+    /// Its label.
+    pub label: &'h Label,
+}
+
+impl ProbedDisk<'_> {
+    /// Returns the damage of the copies of its label, in words.
+    fn ills(&self) -> Vec<String> {
+        match &self.inspection.label {
+            Ok(Some(_)) => self.inspection.ills(),
+            Ok(None) => vec!["its label is gone".to_owned()],
+            Err(wrong) => vec![format!("no copy of its label can be read: {wrong}")],
+        }
+    }
+
+    /// Returns the bytes of the whole disk when it was labelled, if it has lost some since.
+    fn cut_from(&self) -> Option<u64> {
+        let had = Area::Back(self.label.data_bytes).range().end();
+        Some(had).filter(|had| *had > self.inspection.size)
+    }
+
+    /// Whether the disk has all of its bytes, and the label at one end is gone.
+    pub fn has_lost_its_end(&self) -> bool {
+        self.cut_from().is_none() && self.inspection.lost_end().is_some()
+    }
+}
+
+impl Doctor {
+    /// Checks the labels of one graph that does not run for this user, and the object stores on its disks. `held`: disks of
+    /// it that another process has open. `None` if all of them are still being made.
+    pub async fn check_stopped(
+        &self,
+        seen: &[ProbedDisk<'_>],
+        held: &[LockedDisk<'_>],
+    ) -> Option<Checked> {
+        check(self, seen, held, true).await
+    }
+
+    /// Checks the labels of one graph that runs here. `None` if all of its disks are still being made.
+    pub async fn check_running(&self, seen: &[ProbedDisk<'_>]) -> Option<Checked> {
+        check(self, seen, &[], false).await
+    }
+}
+
+async fn check(
+    doctor: &Doctor,
+    seen: &[ProbedDisk<'_>],
+    held: &[LockedDisk<'_>],
+    stopped: bool,
+) -> Option<Checked> {
+    let all = seen.iter().map(|seen| seen.label).chain(held.iter().map(|held| held.label));
+    let newest = newest(all.clone())?;
+    let (counting, found) = (counting(all), Vec::new());
+    let mut checking = Checking { doctor, newest, counting, seen, held, stopped, found };
+    let named = checking.named();
+    let planned = checking.plan(&named).await;
+    checking.disks(&named);
+    checking.missing(planned.as_ref(), &named);
+    let findings = checking.diagnosis(planned.as_ref(), &named);
+    checking.of_labels(&findings, planned.as_ref(), &named);
+    checking.split_brain();
+    checking.lost_ends(&named);
+    checking.older(&named);
+    let kept = planned.as_ref().map(|planned| checking.kept(planned, &named)).unwrap_or_default();
+    if stopped {
+        checking.undecided(&findings);
+    }
+    checking.in_use(&findings, &named);
+    if let Some(planned) = planned.filter(|_| stopped && held.is_empty()) {
+        let places = places(&named, seen);
+        checking.found.extend(objects::check(doctor, newest, &planned, &places).await);
+    }
+    Some(Checked {
+        graph: newest.graph_name.clone(),
+        uuid: newest.graph,
+        change: newest.epoch,
+        soundness: checking.worst(),
+        disks: checking.checked_disks(&named),
+        kept,
+        findings: checking.found,
+    })
+}
+
+/// Size that stands for the unknown size of a disk without a label.
+const UNKNOWN_BYTES: &str = "1048576GiB";
+
+/// The labelled disks of a graph, by their names.
+pub type Named = BTreeMap<String, Remembered>;
+
+/// Returns the name of a disk in its graph.
+fn name_in(named: &Named, label: &Label) -> String {
+    let known = named.iter().find(|(_, known)| known.disk == label.disk);
+    known.map_or_else(|| label.disk_name.clone(), |(name, _)| name.clone())
+}
+
+/// Returns the names of the disks that have lost the label at one end.
+pub fn cut<'s>(seen: &[ProbedDisk<'_>], named: &'s Named) -> impl Iterator<Item = &'s str> {
+    let is_cut = |known: &Remembered| {
+        seen.iter().any(|seen| seen.label.disk == known.disk && seen.has_lost_its_end())
+    };
+    named.iter().filter(move |(_, known)| is_cut(known)).map(|(name, _)| name.as_str())
+}
+
+/// Returns the reason why a disk cannot be copied anew from others, in words: it may have the only copy of some bytes, or the
+/// only newest one. `cut`: the disks whose bytes do not count, with this one. The states in their labels count.
+pub fn nowhere_else(
+    planned: &Planned,
+    named: &Named,
+    seen: &[ProbedDisk<'_>],
+    cut: &[&str],
+    name: &str,
+) -> Option<String> {
+    let others: Vec<_> = cut.iter().copied().filter(|cut| *cut != name).collect();
+    let anyway = planned.only_on(&others);
+    let only = planned.only_on(cut).into_iter().filter(|shows| !anyway.contains(shows));
+    let only = only.collect::<Vec<_>>().join(", ");
+    if !only.is_empty() {
+        return Some(format!("{only} has bytes of it that may be nowhere else"));
+    }
+    let label = |disk: &str| {
+        let known = named.get(disk)?;
+        seen.iter().find(|seen| seen.label.disk == known.disk).map(|seen| seen.label)
+    };
+    let is_above = |device: &str| planned.beneath(device).iter().any(|disk| disk == name);
+    let without = cut.iter().copied().collect();
+    let mut objections = objections_without_bytes(planned, label, &without).into_iter();
+    let (device, why) = objections.find(|(device, _)| is_above(device))?;
+    Some(format!("{device} cannot be copied from: {}", why.message()))
+}
+
+/// Returns stand-ins for the settings that labels do not hold, so that a graph can be planned: empty disks for those without
+/// a label, and paths that lead to no file.
+pub(crate) fn ephemeral(doctor: &Doctor, newest: &Label) -> Local {
+    let spec = Spec::parse(&newest.spec, &newest.graph_name, &|_| None);
+    let disk = |name: &str| (name.to_owned(), ("null".to_owned(), UNKNOWN_BYTES.to_owned()));
+    let mut local = Local::default();
+    local.disks.extend(spec.unlabelled().into_iter().map(disk));
+    for (device, option, _) in spec.local_options(doctor.registry) {
+        if option.required {
+            let of = local.options.entry(device.to_owned()).or_default();
+            of.insert(option.name.to_owned(), NOWHERE.to_owned());
+        }
+    }
+    local
+}
+
+/// Plans the graph of a label with all of its disks, whether or not they are here. `None` if the size of a disk without a
+/// label matters.
+///
+/// # Errors
+/// The first fault of the spec in the label.
+pub(crate) async fn plan(
+    doctor: &Doctor,
+    newest: &Label,
+    named: &Named,
+) -> Result<Option<Planned>, String> {
+    let surveyed = |known: &Remembered| Surveyed {
+        info: Info::disk(known.data_bytes, known.block_size),
+        created: false,
+        absent: false,
+        words: String::new(),
+    };
+    let surveyed = named.iter().map(|(name, known)| (name.clone(), surveyed(known))).collect();
+    let (local, registry) = (ephemeral(doctor, newest), doctor.registry);
+    let has_raw = !local.disks.is_empty();
+    let spec = Spec::of_label(&newest.spec, &name_of(newest), &newest.graph_name, registry, &local);
+    match spec.plan_over(registry, &doctor.env, &surveyed).await {
+        Ok(planned) => Ok(Some(planned)),
+        // The plan may depend on their sizes.
+        Err(_) if has_raw => Ok(None),
+        Err(faults) => {
+            let first = faults.iter().find(|fault| fault.severity() == Severity::Error);
+            Err(first.map(|fault| fault.message().to_owned()).unwrap_or_default())
+        }
+    }
+}
+
+/// Returns the places of the disks of a graph, by their names.
+fn places(named: &Named, seen: &[ProbedDisk<'_>]) -> BTreeMap<String, PathBuf> {
+    let place = |(name, known): (&String, &Remembered)| {
+        let seen = seen.iter().find(|seen| seen.label.disk == known.disk)?;
+        Some((name.clone(), PathBuf::from(seen.place)))
+    };
+    named.iter().filter_map(place).collect()
+}
+
+struct Checking<'c> {
+    doctor: &'c Doctor,
+    newest: &'c Label,
+    /// The labels that take part in the order of which it is the first.
+    counting: Vec<&'c Label>,
+    seen: &'c [ProbedDisk<'c>],
+    held: &'c [LockedDisk<'c>],
+    stopped: bool,
+    found: Vec<Finding>,
+}
+
+impl Checking<'_> {
+    /// Returns the worst of all findings.
+    fn worst(&self) -> Soundness {
+        let worst = self.found.iter().map(|finding| finding.soundness).max();
+        worst.unwrap_or(Soundness::Sound)
+    }
+
+    /// Returns all disks that were found, by name.
+    fn checked_disks(&self, named: &Named) -> Vec<CheckedDisk> {
+        let disk = |place: &str, label: &Label, to_renew: bool| CheckedDisk {
+            name: name_in(named, label),
+            place: place.to_owned(),
+            change: label.epoch,
+            to_renew,
+        };
+        // A disk that may have lost bytes gets no new label unasked. The graph that has a disk open knows its bytes.
+        let is_renewed = |seen: &ProbedDisk<'_>| {
+            let may_have_lost = self.stopped && seen.has_lost_its_end();
+            seen.cut_from().is_none() && !may_have_lost && !seen.ills().is_empty()
+        };
+        let seen = self.seen.iter().map(|seen| disk(seen.place, seen.label, is_renewed(seen)));
+        let held = self.held.iter().map(|held| disk(held.place, held.label, false));
+        let mut disks: Vec<_> = seen.chain(held).collect();
+        disks.sort_by(|a, b| a.name.cmp(&b.name));
+        disks
+    }
+
+    fn find(&mut self, sort: Sort, soundness: Soundness, name: &str, words: String, next: &str) {
+        let found = Finding::note(sort, soundness, Some(name), words);
+        self.found.push(Finding { next: next.to_owned(), ..found });
+    }
+
+    fn refuse(
+        &mut self,
+        sort: Sort,
+        soundness: Soundness,
+        name: &str,
+        words: String,
+        next: &str,
+        waived_by: &'static [Waiver],
+    ) {
+        let (next, blocks) = (next.to_owned(), true);
+        let found = Finding::note(sort, soundness, Some(name), words);
+        self.found.push(Finding { next, blocks, waived_by, ..found });
+    }
+
+    /// Returns the labelled disks that the label that counts names.
+    fn named(&mut self) -> Named {
+        disks(&self.newest.spec).unwrap_or_else(|error| {
+            let graph = self.newest.graph_name.clone();
+            let sort = Sort::Label(Case::Damaged);
+            self.refuse(sort, Soundness::Damaged, &graph, error.to_string(), "", &[]);
+            Named::new()
+        })
+    }
+
+    /// Judges each disk by itself.
+    fn disks(&mut self, named: &Named) {
+        for seen in self.seen {
+            let ProbedDisk { place, label, .. } = seen;
+            let name = name_in(named, label);
+            if seen.cut_from().is_none() && !seen.has_lost_its_end() {
+                for ill in seen.ills() {
+                    let words = format!("{place}: {ill}");
+                    let next = "cairn repair writes it anew";
+                    self.find(Sort::DamagedCopy, Soundness::Repairable, &name, words, next);
+                }
+            }
+            self.standing(&name, place, label, named);
+        }
+    }
+
+    /// Returns the findings of a start without flags on the disks that the graph has.
+    fn diagnosis(&self, planned: Option<&Planned>, named: &Named) -> Vec<LabelFinding> {
+        let disks: Vec<_> =
+            named.iter().flat_map(|(name, known)| self.facts(name, known)).collect();
+        let facts = Facts { graph: &self.newest.graph_name, disks: &disks, planned };
+        diagnose(&facts, &self.doctor.opening())
+    }
+
+    /// Returns the facts about a disk of the graph, for each place where it was found.
+    fn facts(&self, name: &str, known: &Remembered) -> Vec<DiskFacts> {
+        let whole = Area::Back(known.data_bytes).range().end();
+        let facts =
+            |place: &str, content: DiskContent, size: u64, lost: Option<LostLabel>| DiskFacts {
+                name: name.to_owned(),
+                place: place.to_owned(),
+                content,
+                size,
+                block_size: known.block_size,
+                read_only: false,
+                lost,
+            };
+        let content = |label: &Label| DiskContent::Label(Box::new(label.clone()), 0);
+        let is_it = |label: &Label| {
+            label.disk == known.disk && self.counting.iter().any(|it| std::ptr::eq(*it, label))
+        };
+        let seen = self.seen.iter().filter(|seen| is_it(seen.label)).map(|seen| {
+            let ProbedDisk { place, inspection, label } = seen;
+            facts(place, content(label), inspection.size, LostLabel::of(inspection))
+        });
+        let held = self.held.iter().filter(|held| is_it(held.label));
+        let held = held.map(|held| facts(held.place, content(held.label), whole, None));
+        let found: Vec<_> = seen.chain(held).collect();
+        match found.is_empty() {
+            true => {
+                let error = Error::new(ErrorKind::NotFound, "is not here").at(name);
+                vec![facts("", DiskContent::Missing(error), 0, None)]
+            }
+            false => found,
+        }
+    }
+
+    /// Adds a finding about labels.
+    fn add(&mut self, found: &LabelFinding, soundness: Soundness, next: &str) {
+        let name = found.place().unwrap_or(&self.newest.graph_name).to_owned();
+        self.found.push(Finding {
+            sort: Sort::Label(found.case),
+            soundness,
+            name: Some(name),
+            words: found.error.message().to_owned(),
+            next: next.to_owned(),
+            blocks: found.blocks,
+            waived_by: found.waived_by,
+        });
+    }
+
+    /// Adds the findings about labels. Others add those about missing disks, undecided devices and disks in use.
+    fn of_labels(&mut self, findings: &[LabelFinding], planned: Option<&Planned>, named: &Named) {
+        for found in findings {
+            let name = found.place().unwrap_or_default();
+            let usual = || found.error.next_step().unwrap_or_default().to_owned();
+            let (soundness, next) = match found.case {
+                Case::Missing | Case::Degraded | Case::HeldByOtherHost | Case::Undecided => {
+                    continue;
+                }
+                Case::Truncated => (Soundness::Damaged, self.after_a_cut(name, named, planned)),
+                Case::LostEnd | Case::LostFront => self.without_its_end(name, named, planned),
+                Case::Stale if !found.blocks => (Soundness::Repairable, usual()),
+                _ => (Soundness::Damaged, usual()),
+            };
+            self.add(found, soundness, &next);
+        }
+    }
+
+    /// Returns the next step for a disk that was cut short.
+    fn after_a_cut(&self, name: &str, named: &Named, planned: Option<&Planned>) -> String {
+        let kept = planned.map(|planned| nowhere_else(planned, named, self.seen, &[name], name));
+        match kept {
+            Some(None) => format!(
+                "make it that large again, and take it in anew with --wipe {name}: all of it is copied from the \
+                 other disks"
+            ),
+            Some(Some(_)) | None => "bring back the disk as it was, or a backup of it".to_owned(),
+        }
+    }
+
+    /// Returns the next step for a disk that has lost the label at one end.
+    fn without_its_end(
+        &self,
+        name: &str,
+        named: &Named,
+        planned: Option<&Planned>,
+    ) -> (Soundness, String) {
+        let graph = &self.newest.graph_name;
+        if !self.stopped {
+            let next = format!(
+                "if it was cut short or written over, cairn device replace {graph}/{name} PATH; cairn repair writes \
+                 only its label"
+            );
+            return (Soundness::Repairable, next);
+        }
+        let trust =
+            format!("if its bytes are known to be whole, cairn repair {graph} --trust {name}");
+        let cut = cut(self.seen, named).collect::<Vec<_>>();
+        match planned.map(|planned| nowhere_else(planned, named, self.seen, &cut, name)) {
+            Some(None) => (
+                Soundness::Repairable,
+                format!("cairn repair, and it is copied anew from the others; {trust}"),
+            ),
+            Some(Some(_)) | None => (
+                Soundness::Damaged,
+                format!("bring back the disk as it was, or a backup of it; {trust}"),
+            ),
+        }
+    }
+
+    /// Adds a note about a disk that has left its graph, or that its next start updates.
+    fn standing(&mut self, name: &str, place: &str, label: &Label, named: &Named) {
+        if named.values().all(|known| known.disk != label.disk) {
+            let is = match label.provisioning {
+                true => "was to become a disk of this graph, and did not",
+                false => "is a disk of this graph no more",
+            };
+            return self.find(Sort::Removed, Soundness::Sound, name, format!("{place} {is}"), "");
+        }
+        let (is, newest) = (label.epoch, self.newest.epoch);
+        if is < newest && !self.older_disks().contains(&label.disk) {
+            let words = format!("{place} is at change {is}, and the graph at {newest}");
+            let next = "its next start tells it what it has missed";
+            self.find(Sort::Behind, Soundness::Sound, name, words, next);
+        }
+    }
+
+    /// Plans the graph with all of its disks.
+    async fn plan(&mut self, named: &Named) -> Option<Planned> {
+        plan(self.doctor, self.newest, named).await.unwrap_or_else(|why| {
+            let words = format!("the spec in its labels cannot be planned: {why}");
+            let next = "use the version that wrote it, or a newer one";
+            let (sort, graph) = (Sort::Unplannable, &self.newest.graph_name);
+            self.refuse(sort, Soundness::Damaged, graph, words, next, &[]);
+            None
+        })
+    }
+
+    /// Adds the disks that another process or another machine has open.
+    fn in_use(&mut self, findings: &[LabelFinding], named: &Named) {
+        let is_named = |label: &Label| named.values().any(|known| known.disk == label.disk);
+        for LockedDisk { why, label, .. } in self.held.iter().filter(|held| is_named(held.label)) {
+            let next = why.next_step().unwrap_or_default();
+            let (name, words) = (name_in(named, label), why.message().to_owned());
+            self.refuse(Sort::Held, Soundness::InUse, &name, words, next, &[]);
+        }
+        for found in findings.iter().filter(|found| found.case == Case::HeldByOtherHost) {
+            self.add(found, Soundness::InUse, found.error.next_step().unwrap_or_default());
+        }
+    }
+
+    /// Adds the missing disks.
+    fn missing(&mut self, planned: Option<&Planned>, named: &Named) {
+        let is_here = |known: &Remembered| {
+            self.seen.iter().any(|seen| seen.label.disk == known.disk)
+                || self.held.iter().any(|held| held.label.disk == known.disk)
+        };
+        let missing = named.iter().filter(|(_, known)| !is_here(known));
+        let missing: Vec<_> = missing.map(|(name, _)| name.as_str()).collect();
+        let Some(planned) = planned else { return };
+        let lost = planned.lost_without(&missing).join(", ");
+        for name in missing {
+            if lost.is_empty() {
+                let words = "is not here; all data are on the other disks".to_owned();
+                let next = "bring it back, or --degraded to go on without";
+                let sort = Sort::Label(Case::Degraded);
+                let waived_by = &[Waiver::Degraded];
+                self.refuse(sort, Soundness::Repairable, name, words, next, waived_by);
+            } else {
+                let words = format!("is not here, and {lost} cannot be served without");
+                let (sort, next) = (Sort::Label(Case::Missing), "bring it back");
+                self.refuse(sort, Soundness::Damaged, name, words, next, &[]);
+            }
+        }
+    }
+
+    fn older_disks(&self) -> BTreeSet<Uuid> {
+        let seen = self.seen.iter().map(|seen| seen.label);
+        older(seen.chain(self.held.iter().map(|held| held.label)))
+    }
+
+    /// Adds a split brain with a disk that the label that counts does not name.
+    fn split_brain(&mut self) {
+        let newest = self.newest;
+        let labels = self.counting.iter().copied();
+        let is_found = self.found.iter().any(|it| it.sort == Sort::Label(Case::SplitBrain));
+        if let Some(other) = split_brain(newest, labels).filter(|_| !is_found) {
+            let found = split_brain_of(newest, other);
+            self.add(&found, Soundness::Damaged, found.error.next_step().unwrap_or_default());
+        }
+    }
+
+    /// Adds the disks without a label at one end where the diagnosis could not judge them, as [`Checking::older`].
+    fn lost_ends(&mut self, named: &Named) {
+        for seen in self.seen.iter().filter(|seen| seen.has_lost_its_end()) {
+            let (name, place) = (name_in(named, seen.label), seen.place);
+            let cases = [Case::LostEnd, Case::LostFront].map(Sort::Label);
+            let mut judged = self.found.iter().filter(|finding| cases.contains(&finding.sort));
+            if judged.any(|finding| finding.name.as_ref() == Some(&name)) {
+                continue;
+            }
+            let (area, sort) = match seen.inspection.has_lost_its_front() {
+                true => ("front", cases[1]),
+                false => ("end", cases[0]),
+            };
+            let words = format!(
+                "{place}: both copies of its label at the {area} are gone, and data may be"
+            );
+            let next = "put the other findings in order first";
+            self.find(sort, Soundness::Damaged, &name, words, next);
+        }
+    }
+
+    /// Adds the disks from an earlier time where the diagnosis could not judge them, since disks were not matched or the graph
+    /// was not planned.
+    fn older(&mut self, named: &Named) {
+        let older = self.older_disks();
+        let is_judged = |name: &String| {
+            let mut stale = self.found.iter().filter(|it| it.sort == Sort::Label(Case::Stale));
+            stale.any(|finding| finding.name.as_ref() == Some(name))
+        };
+        let names = named.iter().filter(|(_, known)| older.contains(&known.disk));
+        let names: Vec<_> = names.map(|(name, _)| name).filter(|name| !is_judged(name)).collect();
+        for name in names {
+            let words =
+                "is older than the other disks: they were in use since, without it".to_owned();
+            let next = "its next start copies what it has missed";
+            self.find(Sort::Label(Case::Stale), Soundness::Repairable, name, words, next);
+        }
+    }
+
+    /// Returns the newest state of each device, and adds the states that cannot be read.
+    fn kept(&mut self, planned: &Planned, named: &Named) -> Vec<CheckedDevice> {
+        let mut all = Vec::new();
+        for node in &planned.nodes {
+            let Maker::Stateful { describe, .. } = node.kind.maker else { continue };
+            let mut newest: Option<(u64, Summary)> = None;
+            for ProbedDisk { place, label, .. } in self.seen {
+                let Some(cell) = label.cells.get(&node.name) else { continue };
+                match describe(&cell.bytes) {
+                    Ok(told) if newest.as_ref().is_none_or(|(at, _)| *at < cell.sequence) => {
+                        newest = Some((cell.sequence, told));
+                    }
+                    Ok(_) => {}
+                    Err(why) => {
+                        let words = format!("what it keeps on {place} cannot be used: {why}");
+                        let next = "use the version that wrote it, or a newer one";
+                        self.find(
+                            Sort::UnreadableState,
+                            Soundness::Damaged,
+                            &node.name,
+                            words,
+                            next,
+                        );
+                    }
+                }
+            }
+            let Some((_, Summary { words, lacks })) = newest else { continue };
+            self.without_a_state(planned, named, node);
+            if !lacks.is_empty() {
+                let next = "serve it: that is copied";
+                self.find(Sort::Resync, Soundness::Repairable, &node.name, lacks, next);
+            }
+            all.push(CheckedDevice {
+                name: node.name.clone(),
+                kind: node.kind.name.to_owned(),
+                words,
+            });
+        }
+        all
+    }
+
+    /// Adds the devices that do not open without a decision about their data.
+    fn undecided(&mut self, findings: &[LabelFinding]) {
+        for found in findings.iter().filter(|found| found.case == Case::Undecided) {
+            // A start that is refused does not copy the data that the device lacks.
+            self.found.retain(|finding| finding.name.as_deref() != found.place());
+            self.add(found, Soundness::Damaged, found.error.next_step().unwrap_or_default());
+        }
+    }
+
+    /// Adds the members without any state of their device: all of it is copied to them.
+    fn without_a_state(&mut self, planned: &Planned, named: &Named, node: &PlannedNode) {
+        if !node.kind.capabilities.names_members {
+            return;
+        }
+        let beneath: Vec<String> = planned.beneath(&node.name);
+        let lacks = |seen: &&ProbedDisk<'_>| {
+            let (label, name) = (seen.label, name_in(named, seen.label));
+            let is_named = named.values().any(|known| known.disk == label.disk);
+            is_named && beneath.contains(&name) && !label.cells.contains_key(&node.name)
+        };
+        for ProbedDisk { place, label, .. } in self.seen.iter().filter(lacks) {
+            let words = format!("{place} has nothing of what {} keeps on the others", node.name);
+            let next = "serve it: all of it is copied there";
+            self.find(Sort::NoState, Soundness::Repairable, &name_in(named, label), words, next);
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Graphs that the labels of disks describe.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use block::{Error, ErrorKind, Reason, Result};
+use graph::labels::{Opening, Probe, Remembered, disks, duplicate_of, newest};
+use graph::spec::{Local, Spec};
+use kind::Registry;
+use meta::{Label, Uuid};
+use serde::Serialize;
+
+use crate::scan::{self, FoundLabel, Skipped};
+use crate::{Doctor, Places, name_of};
+
+/// A graph, as labels describe it.
+#[derive(Serialize)]
+pub struct FoundGraph {
+    /// Its name.
+    pub name: String,
+    /// Its uuid.
+    pub uuid: String,
+    /// Epoch of the label that counts.
+    pub epoch: u64,
+    /// The machine that has it open, or did not close it.
+    pub open_on: Option<String>,
+    /// Whether only this machine has it open.
+    #[serde(skip)]
+    pub open_here: bool,
+    /// Time of the last update of the label that counts.
+    pub written_unix_s: u64,
+    /// Its disks that were found.
+    pub disks: Vec<FoundDisk>,
+    /// Its labelled disks that were not found.
+    pub missing: Vec<String>,
+    /// Its disks without a label, which no scan can find.
+    pub unlabelled: Vec<String>,
+    /// Devices that are opened with a key.
+    pub keys: Vec<String>,
+    /// Required options that labels do not hold: `DEVICE.OPTION`.
+    pub options: Vec<String>,
+    /// The reasons for which a start would be refused, whatever its flags.
+    pub refused: Vec<String>,
+    /// The spec in the label that counts.
+    #[serde(skip)]
+    pub text: String,
+    /// The name of that label in messages.
+    #[serde(skip)]
+    file: String,
+}
+
+/// A disk of such a graph.
+#[derive(Serialize)]
+pub struct FoundDisk {
+    /// Its name.
+    pub name: String,
+    /// Its place.
+    pub path: PathBuf,
+    /// Epoch of its label.
+    pub epoch: u64,
+    /// The error of opening it, if another process has it open.
+    #[serde(serialize_with = "as_text_if_any")]
+    pub in_use: Option<Error>,
+}
+
+fn as_text_if_any<S: serde::Serializer>(error: &Option<Error>, to: S) -> Result<S::Ok, S::Error> {
+    match error {
+        Some(error) => scan::as_text(error, to),
+        None => to.serialize_none(),
+    }
+}
+
+/// A label, and the error of opening its disk if another process has it open.
+struct LabelOnDisk {
+    path: PathBuf,
+    label: Label,
+    in_use: Option<Error>,
+}
+
+/// Returns the graphs that labels describe, each by the label that counts.
+pub fn graphs(
+    doctor: &Doctor,
+    found_labels: Vec<FoundLabel>,
+    skipped: &[Skipped],
+) -> Vec<FoundGraph> {
+    let free = found_labels.into_iter().map(|FoundLabel { path, label }| LabelOnDisk {
+        path,
+        label,
+        in_use: None,
+    });
+    let in_use = skipped.iter().filter_map(|Skipped { path, why, label }| {
+        let (path, label) = (PathBuf::from(path), label.clone()?);
+        Some(LabelOnDisk { path, label, in_use: Some(why.clone()) })
+    });
+    let mut by_graph: BTreeMap<(String, [u8; 16]), Vec<LabelOnDisk>> = BTreeMap::new();
+    for told in free.chain(in_use) {
+        let key = (told.label.graph_name.clone(), told.label.graph.0);
+        by_graph.entry(key).or_default().push(told);
+    }
+    let graphs = by_graph.into_iter();
+    graphs
+        .filter_map(|((name, uuid), found_labels)| graph(doctor, name, Uuid(uuid), found_labels))
+        .collect()
+}
+
+/// Returns the graph of some labels. `None` if all of its disks are still being made.
+fn graph(
+    doctor: &Doctor,
+    name: String,
+    uuid: Uuid,
+    found_labels: Vec<LabelOnDisk>,
+) -> Option<FoundGraph> {
+    let registry = doctor.registry;
+    let newest = newest(found_labels.iter().map(|found_label| &found_label.label))?;
+    let newest =
+        found_labels.iter().find(|found_label| std::ptr::eq(&found_label.label, newest))?;
+    let file = format!("{} ({})", name_of(&newest.label), newest.path.display());
+    let newest = newest.label.clone();
+    // A spec that cannot be read is a fault of the start.
+    let named: BTreeMap<String, Remembered> = disks(&newest.spec).unwrap_or_default();
+    let is_of = |found_label: &LabelOnDisk| {
+        named
+            .iter()
+            .find(|(_, known)| known.disk == found_label.label.disk)
+            .map(|(name, _)| name.clone())
+    };
+    let mut found: Vec<FoundDisk> = found_labels
+        .iter()
+        .filter_map(|found_label| {
+            let (name, path) = (is_of(found_label)?, found_label.path.clone());
+            Some(FoundDisk {
+                name,
+                path,
+                epoch: found_label.label.epoch,
+                in_use: found_label.in_use.clone(),
+            })
+        })
+        .collect();
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    let is_missing = |name: &&String| found.iter().all(|disk| disk.name != **name);
+    let missing = named.keys().filter(is_missing).cloned().collect();
+    let spec = Spec::of_label(&newest.spec, &file, &name, registry, &Local::default());
+    let text = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect();
+    let as_written = Spec::parse(&newest.spec, &name, &|_| None);
+    let holders: Vec<_> =
+        found_labels.iter().filter_map(|found_label| found_label.label.holder.as_ref()).collect();
+    Some(FoundGraph {
+        uuid: uuid.to_string(),
+        epoch: newest.epoch,
+        open_on: holders.first().map(|machine| machine.host.clone()),
+        open_here: holders.iter().all(|holder| holder.id == doctor.machine.id),
+        written_unix_s: newest.written_unix_s,
+        disks: found,
+        missing,
+        unlabelled: text(as_written.unlabelled()),
+        keys: text(spec.keyed(registry)),
+        options: needed(&spec, registry),
+        refused: Vec::new(),
+        text: newest.spec,
+        file,
+        name,
+    })
+}
+
+/// Lists the required options that are not known.
+fn needed(spec: &Spec, registry: Registry) -> Vec<String> {
+    let options = spec.local_options(registry).into_iter();
+    let needed = options.filter(|(_, option, is_set)| option.required && !is_set);
+    needed.map(|(device, option, _)| format!("{device}.{}", option.name)).collect()
+}
+
+impl FoundGraph {
+    /// Reads the spec in the label that counts, completed with the settings of this machine.
+    pub fn spec(&self, registry: Registry, local: &Local) -> Spec {
+        Spec::of_label(&self.text, &self.file, &self.name, registry, local)
+    }
+
+    /// Checks that exactly options that labels do not hold are set, and all that are required.
+    ///
+    /// # Errors
+    /// `Invalid` for an option that labels hold, or that is not set.
+    pub fn check_options(&self, registry: Registry, local: &Local) -> Result<()> {
+        let spec = self.spec(registry, local);
+        let known = spec.local_options(registry);
+        let set = local.options.iter();
+        for (device, option) in set.flat_map(|(device, of)| of.keys().map(move |key| (device, key)))
+        {
+            if !known.iter().any(|(it, known, _)| it == device && known.name == option) {
+                let why = format!(
+                    "--set {device}.{option}: {} has no such device, or labels hold that option",
+                    self.name
+                );
+                return Err(Error::new(ErrorKind::Invalid, why));
+            }
+        }
+        let Some(option) = needed(&spec, registry).into_iter().next() else { return Ok(()) };
+        let why = format!(
+            "{option} of {} is true on one machine only, so labels do not hold it",
+            self.name
+        );
+        Err(Error::new(ErrorKind::Invalid, why).next(format!("--set {option}=VALUE")))
+    }
+
+    /// Returns the places of its disks, but for those that the operator names.
+    ///
+    /// # Errors
+    /// `InUse` if a process has one open, or if two have one label.
+    pub fn places(&self, said: &[(String, String)]) -> Result<Places, Vec<Error>> {
+        let is_said = |disk: &FoundDisk| said.iter().any(|(name, _)| *name == disk.name);
+        let unsaid = self.disks.iter().filter(|disk| !is_said(disk));
+        let in_use: Vec<_> = unsaid.clone().filter_map(|disk| disk.in_use.as_ref()).collect();
+        if !in_use.is_empty() {
+            return Err(in_use.into_iter().cloned().collect());
+        }
+        let mut places = Places::new();
+        for FoundDisk { name, path, .. } in unsaid {
+            let Some((_, first)) = places.insert(name.clone(), scan::place(path)) else { continue };
+            let second = path.display().to_string();
+            let error = duplicate_of(&first, &second, name, &self.name).error;
+            return Err(vec![error.next(format!("say which counts, with --disk {name}=PATH"))]);
+        }
+        Ok(places)
+    }
+
+    /// Returns the reasons for which a start would be refused, but for those that `--degraded` and `--take` waive.
+    pub async fn refusals(&self, doctor: &Doctor) -> Vec<String> {
+        let (env, registry) = (&doctor.env, doctor.registry);
+        if let Some(faults) = self.spec(registry, &Local::default()).faults() {
+            return vec![faults.to_string()];
+        }
+        let disks = match self.places(&[]) {
+            Ok(disks) => disks,
+            Err(errors) => return errors.iter().map(Error::to_string).collect(),
+        };
+        if !self.unlabelled.is_empty() || !self.options.is_empty() {
+            // It cannot be planned before these are known.
+            return Vec::new();
+        }
+        let local = Local { disks, ..Local::default() };
+        let spec = self.spec(registry, &local);
+        let engine = doctor.engine();
+        let opening = Opening { take: true, ..doctor.opening() };
+        let probe = doctor.probe(&spec, &engine, opening, true, None).await;
+        let surveyed = probe.as_ref().map(Probe::facts).unwrap_or_default();
+        let planned = spec.plan_over(registry, env, &surveyed).await;
+        let refusals = match (probe, planned) {
+            (Some(probe), _) if !probe.refusals().is_empty() => Ok(probe.refusals().to_vec()),
+            (Some(probe), Ok(planned)) => Ok(probe.foreseen(&planned)),
+            (None, Ok(_)) => Ok(Vec::new()),
+            (_, Err(faults)) => Err(faults.to_string()),
+        };
+        engine.abandon();
+        let helped = |refusal: &&Error| refusal.reason() != Some(Reason::LabelDegraded);
+        match refusals {
+            Ok(refusals) => refusals.iter().filter(helped).map(Error::to_string).collect(),
+            Err(why) => vec![why],
+        }
+    }
+}

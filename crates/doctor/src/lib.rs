@@ -1,0 +1,90 @@
+//! Judging the labelled disks of graphs that do not run, and repairing them.
+//!
+//! | file | contents |
+//! | --- | --- |
+//! | `lib.rs` | the world in which disks are judged |
+//! | `finding.rs` | results of a check |
+//! | `check.rs` | checks of the labels of one graph |
+//! | `directory.rs` | checks of all graphs of a directory |
+//! | `objects.rs` | checks of the object stores of its devices |
+//! | `scan.rs` | disks of this machine |
+//! | `import.rs` | graphs that the labels of disks describe |
+//! | `relabel.rs` | a new label for a disk that has lost its own |
+//! | `repair.rs` | plans of repairs, and the writes of labels |
+
+#![forbid(unsafe_code)]
+
+pub mod check;
+mod directory;
+mod finding;
+pub mod import;
+mod objects;
+pub mod relabel;
+pub mod repair;
+pub mod scan;
+
+use std::collections::BTreeMap;
+
+use block::Env;
+use engine::Engine;
+use graph::spec::Spec;
+use kind::Registry;
+use meta::Machine;
+
+pub use directory::{CheckedDisks, Running};
+pub use finding::{Checked, CheckedDevice, CheckedDisk, Finding, Sort, Soundness};
+pub use graph::labels::{
+    DiskPreview, Inspected, Labels, Opening, Probe, Remembered, disks, refuse_labelled,
+};
+pub use meta::{AREA_BYTES, Label, PAST_MAX, Past, Uuid};
+
+/// The machine on which disks are judged, and the kinds that its graphs may have.
+#[derive(Clone)]
+pub struct Doctor {
+    /// Opens disks.
+    pub env: Env,
+    /// All kinds.
+    pub registry: Registry,
+    /// The machine that would open the disks.
+    pub machine: Machine,
+}
+
+impl Doctor {
+    /// Returns the way to open disks without any decision of an operator.
+    pub fn opening(&self) -> Opening {
+        let (degraded, take, changes, wipe, replaced, grow) = Default::default();
+        let machine = self.machine.clone();
+        Opening { machine, degraded, wipe, replaced, grow, take, changes }
+    }
+
+    /// Opens and reads the labelled disks of a spec; `None` if it has none. See [`Probe::take`].
+    pub async fn probe(
+        &self,
+        spec: &Spec,
+        engine: &Engine,
+        opening: Opening,
+        read_only: bool,
+        running: Option<&Labels>,
+    ) -> Option<Probe> {
+        if spec.labelled(self.registry).is_empty() {
+            return None;
+        }
+        let (registry, env) = (self.registry, &self.env);
+        Some(Probe::take(spec, registry, env, engine, opening, read_only, running).await)
+    }
+
+    /// Starts an engine for a look at disks.
+    fn engine(&self) -> Engine {
+        let engine = Engine::new(self.env.pool());
+        self.env.spawn("engine", engine.clone().drive());
+        engine
+    }
+}
+
+/// Names a label in messages.
+pub fn name_of(label: &Label) -> String {
+    format!("label of {}", label.disk_name.escape_debug())
+}
+
+/// Places of disks by their names, each as the kind of a disk and its value in a spec.
+pub type Places = BTreeMap<String, (String, String)>;

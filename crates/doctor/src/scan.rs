@@ -1,0 +1,341 @@
+//! The disks of this machine: its block devices, and the files of a directory.
+
+#![allow(clippy::disallowed_methods, reason = "it looks for disks in directories of this machine")]
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use block::env::{CacheMode, Open};
+use block::{Env, Error, ErrorKind, Lower, Result};
+use engine::{Engine, NodeId};
+use kind::{DeviceConfig, Maker, Value};
+use meta::{Inspection, Label, Machine, Seen, Sought, Store, Uuid, Wrong};
+use serde::Serialize;
+
+use crate::Doctor;
+
+/// Where Linux keeps the identity of a machine.
+const MACHINE_ID: &str = "/etc/machine-id";
+const HOST_NAME: &str = "/proc/sys/kernel/hostname";
+
+/// The most disks and files that a scan opens.
+const LOOKED_AT_MAX: usize = 4096;
+
+const BLOCK_DEVICES: &str = "/sys/class/block";
+
+/// A label and its disk.
+pub struct FoundLabel {
+    /// Path of the disk.
+    pub path: PathBuf,
+    /// Its label.
+    pub label: Label,
+}
+
+/// A disk that another process has open, or that cannot be read.
+#[derive(Serialize)]
+pub struct Skipped {
+    /// Its path, as it can be shown.
+    pub path: String,
+    /// The error of opening or reading it.
+    #[serde(serialize_with = "as_text")]
+    pub why: Error,
+    /// Its label, if another process has it open.
+    #[serde(skip)]
+    pub label: Option<Label>,
+}
+
+/// Serializes an error as its text.
+///
+/// # Errors
+/// As the serializer.
+pub fn as_text<S: serde::Serializer>(error: &Error, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(error)
+}
+
+/// Result of a scan.
+pub type Looked<T> = (Vec<T>, Vec<Skipped>);
+
+impl Doctor {
+    /// Returns all labels that can be read.
+    ///
+    /// # Errors
+    /// If the directory cannot be read, or there are too many disks to look at.
+    pub async fn labels(&self, directory: &Path) -> Result<Looked<FoundLabel>> {
+        let look = async |path: PathBuf, lower: &Lower| match Store::look(&self.env, lower).await? {
+            Seen::Label(label, _) => Ok(Some(FoundLabel { path, label: *label })),
+            Seen::Wrong(wrong) => Err(unread(&path, &wrong)),
+            Seen::Other(_) => Ok(None),
+        };
+        self.each(directory, look).await
+    }
+
+    /// Returns all disks that have a label, or once had one, with every copy of it.
+    ///
+    /// # Errors
+    /// As [`Doctor::labels`].
+    pub async fn copies(&self, directory: &Path) -> Result<Looked<(PathBuf, Inspection)>> {
+        let look = async |path: PathBuf, lower: &Lower| {
+            let inspection = meta::inspect(&self.env, lower).await?;
+            let is_ours = !matches!(inspection.label, Ok(None));
+            Ok(is_ours.then_some((path, inspection)))
+        };
+        self.each(directory, look).await
+    }
+
+    async fn each<T>(
+        &self,
+        directory: &Path,
+        look: impl AsyncFn(PathBuf, &Lower) -> Result<Option<T>>,
+    ) -> Result<Looked<T>> {
+        let engine = self.engine();
+        let (mut found, mut skipped) = (Vec::new(), Vec::new());
+        for path in candidates(directory)? {
+            let looked = async {
+                text(&path)?;
+                let node = open(self, &path, true, &engine).await?;
+                let looked = look(path.clone(), &engine.lower(node)).await;
+                engine.forget(node);
+                looked
+            };
+            match looked.await {
+                Ok(looked) => found.extend(looked),
+                Err(why) => {
+                    let in_use = why.kind() == ErrorKind::InUse;
+                    let label = in_use.then(|| label_in_use(&path)).flatten();
+                    let path = path.display().to_string();
+                    // The device and its disk have one name here, and the message says it as well.
+                    let why = if why.place() == Some(&path) { why.without_place() } else { why };
+                    skipped.push(Skipped { path, why, label });
+                }
+            }
+        }
+        Ok((found, skipped))
+    }
+}
+
+/// Returns a path as text: specs and labels hold nothing else.
+///
+/// # Errors
+/// `Invalid` if it is not UTF-8.
+pub fn text(path: &Path) -> Result<&str> {
+    path.to_str().ok_or_else(|| {
+        let words = format!("{path:?} is not UTF-8, and specs and labels hold nothing else");
+        Error::new(ErrorKind::Invalid, words).next("rename it")
+    })
+}
+
+/// Returns the identity of this machine. Its name stands for a missing id.
+pub fn machine() -> Machine {
+    let read = |path: &str| std::fs::read_to_string(Path::new(path)).unwrap_or_default();
+    let host = read(HOST_NAME).trim().to_owned();
+    let id = read(MACHINE_ID).trim().parse::<Uuid>().map(|id| id.0);
+    let by_name = || {
+        let mut id = [0; 16];
+        id.iter_mut().zip(host.bytes()).for_each(|(id, byte)| *id = byte);
+        id
+    };
+    Machine::new(&host, id.unwrap_or_else(|_| by_name()))
+}
+
+/// Returns the error of a disk whose label cannot be used: its graph is unknown.
+fn unread(path: &Path, wrong: &Wrong) -> Error {
+    let next = next_for(&path.display().to_string(), wrong);
+    Error::new(ErrorKind::Corrupt, format!("{} has {wrong}", path.display())).next(next)
+}
+
+/// Returns the next step for a label that cannot be used.
+pub fn next_for(place: &str, wrong: &Wrong) -> String {
+    match wrong {
+        Wrong::Version(_) | Wrong::Features(_) => "use a newer version of Cairn".to_owned(),
+        Wrong::NoMagic | Wrong::Damaged(_) => format!(
+            "cairn repair GRAPH --plan --disk NAME={place} tells whether its graph knows \
+                         enough to give it back"
+        ),
+    }
+}
+
+/// Returns the label at the front of a disk that another process has locked. That process may be writing the next label: it
+/// goes over other copies.
+pub fn label_in_use(path: &Path) -> Option<Label> {
+    let mut front = vec![0; meta::AREA_BYTES as usize];
+    std::fs::File::open(path).and_then(|mut disk| disk.read_exact(&mut front)).ok()?;
+    let (_, label) = meta::newest([&front[..]]).ok()??;
+    Some(label)
+}
+
+/// Returns the paths that may be disks: block devices that this user may read, and files large enough for a label.
+fn candidates(directory: &Path) -> Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    if let Ok(entries) = std::fs::read_dir(BLOCK_DEVICES) {
+        let devices = entries.flatten().map(|entry| Path::new("/dev").join(entry.file_name()));
+        paths.extend(devices.filter(|path| is_readable_device(path)));
+    }
+    let entries =
+        std::fs::read_dir(directory).map_err(|error| Error::io(&error, directory.display()))?;
+    let files = entries.flatten().filter(|entry| {
+        let found = entry.metadata();
+        found.is_ok_and(|found| found.is_file() && meta::data_bytes(found.len()).is_ok())
+    });
+    let shown = |path: PathBuf| path.strip_prefix(".").map(Path::to_owned).unwrap_or(path);
+    paths.extend(files.map(|entry| shown(entry.path())));
+    paths.sort();
+    if paths.len() > LOOKED_AT_MAX {
+        let why = format!(
+            "{} block devices and files here; at most {LOOKED_AT_MAX} are looked at",
+            paths.len()
+        );
+        return Err(
+            Error::new(ErrorKind::Invalid, why).next("--directory DIR, where only the disks are")
+        );
+    }
+    Ok(paths)
+}
+
+/// Whether it has a medium, is not on a file of this directory, and may be read.
+fn is_readable_device(path: &Path) -> bool {
+    let Some(name) = path.file_name() else { return false };
+    let size = std::fs::read_to_string(Path::new(BLOCK_DEVICES).join(name).join("size"));
+    let sectors = size.ok().and_then(|size| size.trim().parse::<u64>().ok()).unwrap_or(0);
+    meta::data_bytes(sectors.saturating_mul(512)).is_ok() && std::fs::File::open(path).is_ok()
+}
+
+/// Returns the kind and the value of a disk in a spec for an NBD URI or a path.
+pub fn said_place(at: &str) -> (String, String) {
+    if at.contains("://") { ("nbd".to_owned(), at.to_owned()) } else { place(Path::new(at)) }
+}
+
+/// Returns the kind and the value of a disk in a spec for a path.
+pub fn place(path: &Path) -> (String, String) {
+    use std::os::unix::fs::FileTypeExt;
+    let device = std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
+    let kind = if device { "path" } else { "file" };
+    (kind.to_owned(), path.to_string_lossy().into_owned())
+}
+
+/// Opens a raw disk, under its lock.
+///
+/// # Errors
+/// `Invalid` for a path that is no disk; errors of the system or of the disk.
+async fn open(doctor: &Doctor, path: &Path, read_only: bool, engine: &Engine) -> Result<NodeId> {
+    let (registry, env) = (doctor.registry, &doctor.env);
+    use std::os::unix::fs::FileTypeExt;
+    let shown = path.display();
+    let found = std::fs::metadata(path).map_err(|error| Error::io(&error, &shown))?;
+    let device = found.file_type().is_block_device();
+    if !device && !found.is_file() {
+        let why = format!("{shown} is neither a file nor a block device");
+        return Err(Error::new(ErrorKind::Invalid, why));
+    }
+    let cache = CacheMode::Direct;
+    let open = Open { path: path.to_owned(), device, read_only, create: None, cache };
+    env.probe(&open)?;
+    let name = if device { "path" } else { "file" };
+    let kind = registry.find(name).filter(|kind| matches!(kind.maker, Maker::Disk { .. }));
+    let Some(Maker::Disk { make, .. }) = kind.map(|kind| kind.maker) else {
+        return Err(Error::new(ErrorKind::Unsupported, format!("no kind {name}")));
+    };
+    let options =
+        vec![(name, Value::Text(shown.to_string())), ("read_only", Value::Switch(read_only))];
+    let given = DeviceConfig {
+        graph: String::new(),
+        name: shown.to_string(),
+        options,
+        lowers: Vec::new(),
+        trusted_now: false,
+    };
+    let disk = make(&given, env, None).await?;
+    engine.add_device(&given.name, disk, &[])
+}
+
+/// A raw disk that is open, under its lock.
+pub struct OpenDisk {
+    env: Env,
+    engine: Engine,
+    node: NodeId,
+    lower: Lower,
+}
+
+impl Drop for OpenDisk {
+    fn drop(&mut self) {
+        self.engine.forget(self.node);
+    }
+}
+
+/// The content of both ends of a disk.
+pub struct Content {
+    /// In words.
+    pub words: String,
+    /// Whether it is a label of Cairn.
+    pub ours: bool,
+    /// Whether there is nothing.
+    pub blank: bool,
+}
+
+impl Doctor {
+    /// Opens a raw disk.
+    ///
+    /// # Errors
+    /// `Invalid` for a path that is no disk; errors of the system or of the disk.
+    pub async fn open(&self, path: &Path, read_only: bool) -> Result<OpenDisk> {
+        let engine = self.engine();
+        let node = open(self, path, read_only, &engine).await?;
+        let (env, lower) = (self.env.clone(), engine.lower(node));
+        Ok(OpenDisk { env, engine, node, lower })
+    }
+
+    /// Returns the label of a disk that no process has open, if there is one that can be read.
+    pub async fn label(&self, path: &Path) -> Option<Label> {
+        let disk = self.open(path, true).await.ok()?;
+        match Store::look(&self.env, &disk.lower).await {
+            Ok(Seen::Label(label, _)) => Some(*label),
+            _ => None,
+        }
+    }
+}
+
+impl OpenDisk {
+    /// Returns the disk for requests.
+    pub(crate) fn lower(&self) -> &Lower {
+        &self.lower
+    }
+
+    /// Returns the content of both ends.
+    ///
+    /// # Errors
+    /// Errors of the disk.
+    pub async fn content(&self) -> Result<Content> {
+        let seen = Store::look(&self.env, &self.lower).await?;
+        let (words, ours) = held(&seen);
+        Ok(Content { words, ours, blank: matches!(seen, Seen::Other(Sought::Blank)) })
+    }
+
+    /// Writes zeros over both ends.
+    ///
+    /// # Errors
+    /// Errors of the disk.
+    pub async fn wipe(&self) -> Result<()> {
+        meta::wipe(&self.env, &self.lower).await
+    }
+}
+
+/// Returns the content of a disk in words, and whether it is a label of Cairn.
+fn held(seen: &Seen) -> (String, bool) {
+    match seen {
+        Seen::Label(label, _) => {
+            let (disk, graph) = (&label.disk_name, &label.graph_name);
+            (format!("the label of disk {disk:?} of the graph {graph:?}"), true)
+        }
+        Seen::Wrong(wrong) => (wrong.to_string(), true),
+        Seen::Other(Sought::Blank) => ("nothing".to_owned(), false),
+        Seen::Other(Sought::Holds(what)) => (what.to_string(), false),
+        Seen::Other(Sought::Unknown) => ("bytes of something unknown".to_owned(), false),
+        Seen::Other(Sought::TooSmall(bytes)) => {
+            (format!("{bytes} bytes, too few for a label"), false)
+        }
+    }
+}
+
+/// Returns the path without links, if there is such a file.
+pub fn real(path: &Path) -> Option<PathBuf> {
+    path.canonicalize().ok()
+}

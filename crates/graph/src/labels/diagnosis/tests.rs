@@ -1,0 +1,157 @@
+//! Disks that are being made: when their labels count.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+const GRAPH: Uuid = Uuid([9; 16]);
+
+fn uuid(n: u8) -> Uuid {
+    Uuid([n; 16])
+}
+
+/// A spec that knows these disks.
+fn spec(disks: &[u8]) -> String {
+    let disk =
+        |n: &u8| format!("\"d{n}\" = {{ uuid = \"{}\", size = 65536, block = 512 }}\n", uuid(*n));
+    format!("name = \"g\"\n\n[disk]\n{}", disks.iter().map(disk).collect::<String>())
+}
+
+fn label(n: u8, provisioning: bool, epoch: u64, disks: &[u8]) -> DiskContent {
+    let label = Box::new(Label {
+        sequence: 1,
+        epoch,
+        broadcast: 0,
+        acked_broadcast: 0,
+        disk: uuid(n),
+        disk_name: format!("d{n}"),
+        graph: GRAPH,
+        graph_name: "g".to_owned(),
+        data_bytes: 65536,
+        block_size: 512,
+        written_unix_s: 0,
+        holder: None,
+        provisioning,
+        spec: spec(disks),
+        cells: BTreeMap::new(),
+        past: Default::default(),
+        unknown_read_only: 0,
+    });
+    DiskContent::Label(label, 0)
+}
+
+fn seen(sights: Vec<DiskContent>) -> Result<BTreeMap<String, Bound>, Vec<Case>> {
+    let facts = |(n, content)| DiskFacts {
+        name: format!("d{n}"),
+        place: format!("/{n}"),
+        content,
+        size: 4 << 20,
+        block_size: 512,
+        read_only: false,
+        lost: None,
+    };
+    let facts: Vec<_> = sights.into_iter().enumerate().map(facts).collect();
+    let opening = Opening {
+        machine: Machine::new("here", [1; 16]),
+        degraded: false,
+        wipe: Vec::new(),
+        replaced: Vec::new(),
+        grow: BTreeMap::new(),
+        take: false,
+        changes: false,
+    };
+    let (binding, findings) = identify("g", &facts, &opening);
+    match findings.is_empty() {
+        true => Ok(binding.disks),
+        false => Err(findings.iter().map(|finding| finding.case).collect()),
+    }
+}
+
+fn disks(bounds: Vec<Bound>) -> BTreeMap<String, Bound> {
+    bounds.into_iter().enumerate().map(|(n, bound)| (format!("d{n}"), bound)).collect()
+}
+
+#[test]
+fn a_disk_that_is_being_made_counts_once_another_one_names_it() {
+    let all = &[0, 1];
+    let found = seen(vec![label(0, false, 2, all), label(1, true, 2, all)]);
+    assert_eq!(found, Ok(disks(vec![Bound::Labelled(0), Bound::Labelled(1)])));
+}
+
+#[test]
+fn until_then_it_is_blank() {
+    let found = seen(vec![label(0, false, 1, &[0]), label(1, true, 2, &[0, 1])]);
+    assert_eq!(found, Ok(disks(vec![Bound::Labelled(0), Bound::Fresh(1)])));
+    let all = &[0, 1];
+    let found = seen(vec![label(0, true, 1, all), label(1, true, 1, all)]);
+    assert_eq!(found, Ok(disks(vec![Bound::Fresh(0), Bound::Fresh(1)])));
+}
+
+#[test]
+fn under_the_path_of_another_one_it_is_still_itself() {
+    let all = &[0, 1];
+    let found = seen(vec![label(1, true, 2, all), label(0, false, 2, all)]);
+    assert_eq!(found, Ok(disks(vec![Bound::Labelled(1), Bound::Labelled(0)])));
+}
+
+#[test]
+fn one_that_another_start_began_with_does_not_stand_for_it() {
+    let found = seen(vec![label(0, false, 2, &[0, 1]), label(7, true, 2, &[0, 7])]);
+    assert_eq!(found, Err(vec![Case::Replaced]));
+}
+
+#[test]
+fn two_that_are_being_made_with_one_label_are_told() {
+    let all = &[0, 1, 2];
+    let found = seen(vec![label(0, false, 2, all), label(1, true, 2, all), label(1, true, 2, all)]);
+    assert!(found.unwrap_err().contains(&Case::Duplicate));
+}
+
+fn plain(n: u8, epoch: u64, broadcast: u64, sequence: u64) -> Label {
+    let DiskContent::Label(label, _) = label(n, false, epoch, &[0, 1]) else { unreachable!() };
+    Label { broadcast, sequence, ..*label }
+}
+
+#[test]
+fn newest_label_has_highest_epoch_then_broadcast_then_smallest_uuid() {
+    let by_epoch = [plain(0, 2, 1, 9), plain(1, 3, 0, 1)];
+    assert_eq!(newest(&by_epoch).map(|label| label.disk), Some(uuid(1)));
+    let by_broadcast = [plain(0, 2, 1, 9), plain(1, 2, 2, 1)];
+    assert_eq!(newest(&by_broadcast).map(|label| label.disk), Some(uuid(1)));
+    let by_uuid = [plain(1, 2, 1, 9), plain(0, 2, 1, 1)];
+    assert_eq!(newest(&by_uuid).map(|label| label.disk), Some(uuid(0)));
+}
+
+#[test]
+fn newest_label_may_be_of_provisioning_disk_that_another_label_names() {
+    let provisioning = |n| Label { provisioning: true, ..plain(n, 9, 9, 9) };
+    let epoch = |labels: &[Label]| newest(labels).map(|label| label.epoch);
+    assert_eq!(epoch(&[provisioning(7), plain(1, 2, 1, 1)]), Some(2));
+    assert_eq!(epoch(&[provisioning(0), plain(1, 2, 1, 1)]), Some(9));
+    assert_eq!(epoch(&[provisioning(0)]), None);
+}
+
+#[test]
+fn split_brain_is_another_spec_at_same_epoch() {
+    let (one, mut two) = (plain(0, 2, 1, 1), plain(1, 2, 2, 1));
+    assert!(split_brain(&two, [&one]).is_none());
+    two.spec.push('\n');
+    assert!(split_brain(&two, [&one]).is_some());
+    two.epoch = 3;
+    assert!(split_brain(&two, [&one]).is_none());
+}
+
+#[test]
+fn label_findings_are_features_and_another_host() {
+    let here = Machine::new("here", [1; 16]);
+    let cases = |label: &Label| {
+        let findings = label_findings("a", "/a", label, &here).into_iter();
+        findings.map(|finding| (finding.case, finding.waived_by)).collect::<Vec<_>>()
+    };
+    let label = plain(0, 1, 1, 1);
+    assert!(cases(&label).is_empty());
+    let held = Label { holder: Some(Machine::new("there", [2; 16])), ..label.clone() };
+    assert_eq!(cases(&held), [(Case::HeldByOtherHost, &[Waiver::Take][..])]);
+    let newer = Label { unknown_read_only: 4, ..label };
+    assert_eq!(cases(&newer), [(Case::Newer, &[Waiver::Wipe][..])]);
+}

@@ -1,0 +1,24 @@
+//! The binary is thin: it names neither the persistent state nor the labels of graphs.
+#![allow(clippy::disallowed_methods, reason = "it reads the sources of this workspace")]
+
+/// Paths that the sources of the binary may not name: `doctor` and `graph` answer its questions.
+const BENEATH: [&str; 3] = ["meta::", "graph::labels", "labels::diagnosis"];
+
+#[test]
+fn binary_names_neither_meta_nor_labels_of_graph() {
+    let sources = house::root().join("crates/cairn/src");
+    let sources = std::fs::canonicalize(sources).expect("the binary has sources");
+    let mut judged = 0;
+    for path in house::rust_files() {
+        let path = std::fs::canonicalize(path).expect("a file of this workspace");
+        if !path.starts_with(&sources) {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("a file of this workspace");
+        for beneath in BENEATH {
+            assert!(!text.contains(beneath), "{} names {beneath}", path.display());
+        }
+        judged += 1;
+    }
+    assert!(judged > 50, "{judged} files");
+}

@@ -1,0 +1,125 @@
+//! A check of the labels before each start, compared with the verdict of the start.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use block::{Env, Reason};
+use doctor::{Doctor, Finding, Running};
+use engine::Engine;
+use graph::labels::Opening;
+use kind::{DeviceConfig, Maker, Value};
+use meta::{Inspection, Machine};
+use sim::{SimDisk, SimWorld};
+
+use super::{Ask, HERE, Start, THERE, Trial, path, wrong};
+use crate::trial::Failure;
+
+impl Trial {
+    /// Checks the labels on copies of the disks, in a world of their own: the seed draws as without it. `None` where a check
+    /// cannot know the verdict of the next start: a write is in flight, or a decision of an operator changes the question.
+    pub(super) fn checked(&self, ask: Ask) -> Result<Option<Vec<Finding>>, Failure> {
+        let Ask { degraded: _, elsewhere, trust, leftover, wipe } = ask;
+        let is_other = trust.is_some() || leftover.is_some() || wipe.is_some();
+        let disks = self.disks_there();
+        if is_other
+            || self.doubt.is_some()
+            || disks.iter().any(|(_, it)| !it.in_flight().is_empty())
+        {
+            return Ok(None);
+        }
+        let world = SimWorld::new(self.seed);
+        disks.iter().for_each(|(path, disk)| world.plug(path, &disk.copy_into(&world)));
+        let env = world.env();
+        let found = async {
+            let mut found = Vec::new();
+            for (path, _) in &disks {
+                found.push((path.clone(), inspect(&env, path).await?));
+            }
+            let machine = Machine::new("host", if elsewhere { THERE } else { HERE });
+            let doctor = Doctor { env: env.clone(), registry: kinds::REGISTRY, machine };
+            let checked = doctor.check_disks(&found, Vec::new(), &Running::default()).await;
+            let graphs = checked.graphs.into_iter().flat_map(|graph| graph.findings);
+            Ok::<_, block::Error>(graphs.chain(checked.unread).collect::<Vec<_>>())
+        };
+        let found = world.block_on(found);
+        world.drop_tasks();
+        // A disk that cannot be read has no verdict.
+        Ok(found?.ok())
+    }
+
+    /// The disks that are plugged in, by their paths.
+    fn disks_there(&self) -> Vec<(PathBuf, Rc<SimDisk>)> {
+        let plugged = self.plugged.iter().enumerate();
+        let disks = plugged.filter_map(|(at, n)| Some((path(at), self.disks[(*n)?].clone())));
+        let beside = self.beside.iter().map(|it| (super::beside::PATH.to_owned(), it.disk.clone()));
+        disks.chain(beside).map(|(path, disk)| (PathBuf::from(path), disk)).collect()
+    }
+
+    /// Compares the findings of a check with the start that followed. A start is refused if and only if a finding blocks and
+    /// is not waived; a spec that differs from the labels is a matter of the start alone.
+    pub(super) fn compare(
+        &self,
+        findings: &[Finding],
+        opening: &Opening,
+        start: &Start,
+    ) -> Result<(), Failure> {
+        let refuses = |finding: &&Finding| finding.refuses(opening);
+        let refusing = findings.iter().find(refuses);
+        match (start, refusing) {
+            (Start::Up, Some(finding)) => {
+                Err(wrong(format!("a graph that a check refuses does not come up: {finding:?}")))
+            }
+            (Start::Refused(Some(why), words), None) if is_of_labels(*why) => Err(wrong(format!(
+                "a check finds the reason of a refused start: {words}; it has {findings:?}"
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether the labels alone are the reason of a refusal, without the spec of the start.
+fn is_of_labels(why: Reason) -> bool {
+    use Reason::{
+        LabelDamaged, LabelDegraded, LabelDuplicate, LabelHeldByOtherHost, LabelMissing,
+        LabelStale, MirrorFlushFailed, MirrorMemberMissing, MirrorNoCurrentMember,
+        MirrorSplitBrain,
+    };
+    matches!(
+        why,
+        LabelDamaged
+            | LabelDegraded
+            | LabelDuplicate
+            | LabelHeldByOtherHost
+            | LabelMissing
+            | LabelStale
+            | MirrorFlushFailed
+            | MirrorMemberMissing
+            | MirrorNoCurrentMember
+            | MirrorSplitBrain
+            | Reason::LabelSplitBrain
+            | Reason::LabelNewer
+            | Reason::MirrorUnknown
+    )
+}
+
+/// Reads the copies of the label on a disk.
+async fn inspect(env: &Env, path: &Path) -> block::Result<Inspection> {
+    let kind = kinds::REGISTRY.find("path").expect("it is the kind of the disks here");
+    let Maker::Disk { make, .. } = kind.maker else { unreachable!("it is a disk") };
+    let given = DeviceConfig {
+        graph: String::new(),
+        name: path.display().to_string(),
+        options: vec![
+            ("path", Value::Text(path.display().to_string())),
+            ("read_only", Value::Switch(true)),
+        ],
+        lowers: Vec::new(),
+        trusted_now: false,
+    };
+    let engine = Engine::new(env.pool());
+    env.spawn("engine", engine.clone().drive());
+    let node = engine.add_device(&given.name, make(&given, env, None).await?, &[])?;
+    let found = meta::inspect(env, &engine.lower(node)).await;
+    engine.forget(node);
+    found
+}
