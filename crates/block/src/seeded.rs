@@ -131,6 +131,8 @@ pub enum Bug {
     SentForgotten,
     /// 96 a member copied as a whole proves what its former bytes had
     RefilledProves,
+    /// 98 a new label begins before one that a start which was cut short has left
+    LeftLabelNewer,
     /// 91 a change reaches disks without its states together with those that have them
     StatelessEarly,
     /// 87 a change is undone on the disks that it removes before any other disk
@@ -155,7 +157,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them, by their numbers.
-    pub const ALL: [(&str, Self); 72] = [
+    pub const ALL: [(&str, Self); 73] = [
         ("02a", Self::FlushFirstChild),
         ("02b", Self::FlushFirstMember),
         ("04", Self::FlushRetried),
@@ -219,6 +221,7 @@ impl Bug {
         ("86", Self::SentForgotten),
         ("87", Self::UndoneOnRemovedFirst),
         ("96", Self::RefilledProves),
+        ("98", Self::LeftLabelNewer),
         ("91", Self::StatelessEarly),
         ("88", Self::MigrationRepeated),
         ("89", Self::MoveMendedUnrecorded),

@@ -18,7 +18,7 @@ use export::nbd::{Export, Limits, Server};
 use graph::labels::Opening;
 use graph::live::{RunningGraph, Unchanged};
 use kinds::mirror::record::Record;
-use meta::Area;
+use meta::{Area, Label, Uuid};
 use net::nbd::Client as Connection;
 use sim::Faults;
 use wire::nbd::{ClientConfig, Command, CommandFlags};
@@ -500,12 +500,45 @@ fn nobody_waits_for_the_label_of_a_disk_that_hangs() {
     assert!(rig.holds(&client, 0x5a));
 }
 
-/// What the label of a disk says of the mirror.
-fn record_on(rig: &Rig, disk: usize) -> Record {
+/// The newest label of a disk.
+fn label_on(rig: &Rig, disk: usize) -> Label {
     let area = |area: Area| rig.disks[disk].peek(area.range());
     let areas = [area(Area::Front), area(Area::Back(DATA_BYTES))];
     let (_, label) = meta::newest(areas.iter().map(Vec::as_slice)).unwrap().unwrap();
-    Record::decode(&label.cells["m"].bytes).unwrap()
+    label
+}
+
+/// The state of the mirror in the label of a disk.
+fn record_on(rig: &Rig, disk: usize) -> Record {
+    Record::decode(&label_on(rig, disk).cells["m"].bytes).unwrap()
+}
+
+/// A start that was cut short may have updated its label more than once. The label of the next start is the newest all the
+/// same, from its first generation on.
+#[test]
+fn label_of_new_disk_is_newer_than_label_of_start_that_was_cut_short() {
+    let cut = Rig::new(3);
+    // Its graph gets another number than the one below.
+    Uuid::draw(&cut.world.env());
+    let beginning = async {
+        let (planned, probe) = cut.look(&text(&[1, 2], false), opening(false), None).await?;
+        probe.begin(&planned).await.map_err(Unchanged::Refused).map(drop)
+    };
+    cut.world.block_on(beginning).unwrap().unwrap();
+    let left = label_on(&cut, 2);
+    assert!(left.provisioning && left.sequence > 1, "{left:?}");
+
+    let rig = Rig::new(3);
+    drop(rig.open(&text(&[0, 1], false)));
+    let images = [&rig.disks[0], &rig.disks[1], &cut.disks[2]].map(|disk| disk.image());
+    let rig = Rig::of(&images);
+    let preparing = async {
+        let (planned, probe) = rig.look(&text(&[0, 1, 2], false), opening(false), None).await?;
+        probe.prepare(&planned).await.map_err(Unchanged::Refused).map(drop)
+    };
+    rig.world.block_on(preparing).unwrap().unwrap();
+    let (known, new) = (label_on(&rig, 0), label_on(&rig, 2));
+    assert!(known.graph == new.graph && new.graph != left.graph, "{new:?}");
 }
 
 /// A state that a member did not acknowledge may be on its disk all the same. The next mirror of the process has to know

@@ -267,11 +267,19 @@ impl Probe {
             Some(open) => open.clone(),
             None => self.open(&look.disk, false).await?,
         };
-        if self.opening.wipe.contains(&look.disk.given.name) {
-            meta::wipe(&self.env, &open.lower).await?;
-        }
         let data_bytes = label.data_bytes;
-        let store = Rc::new(Store::new(&self.env, &open.lower, label, None)?);
+        let (label, copy) = match &self.disks[n].content {
+            _ if self.opening.wipe.contains(&look.disk.given.name) => {
+                meta::wipe(&self.env, &open.lower).await?;
+                (label, None)
+            }
+            // The label of a start that was cut short stays on the disk until this one has replaced both of its generations.
+            DiskContent::Label(left, copy) if !seeded::on(Bug::LeftLabelNewer) => {
+                (Label { sequence: left.sequence, ..label }, Some(*copy))
+            }
+            _ => (label, None),
+        };
+        let store = Rc::new(Store::new(&self.env, &open.lower, label, copy)?);
         store.update(|_| {}).await?;
         let slot = Some(Rc::new(if held { Slot::held(store) } else { Slot::new(store) }));
         let (disk, identity, open) = (Some(look.disk.clone()), look.identity.clone(), Some(open));
