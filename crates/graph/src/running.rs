@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use block::control::{Command, Reply, Resolved, Verb, VerbInfo};
+use block::control::{Command, Reach, Reply, Resolved, Verb, VerbInfo};
 use block::env::LocalFuture;
 use block::{
     Below, ByteRange, Deadline, Emulate, Env, Error, ErrorKind, Found, Handover, Hooks, Info,
@@ -538,6 +538,12 @@ impl Graph {
             let words = format!("{} is made anew just now, by a change of its graph", device.name);
             let error = Error::new(ErrorKind::InUse, words).next("ask again");
             return Box::pin(std::future::ready(Err(error)));
+        }
+        let is_here = matches!(command.verb().reach, Reach::Here);
+        if is_here && !self.verbs(device).iter().any(|verb| verb.name == command.verb().name) {
+            let (name, kind, needs) = (&device.name, device.kind.name, command.verb().needs);
+            let words = format!("{name} is a {kind} and has no {needs}");
+            return Box::pin(std::future::ready(Err(Error::new(ErrorKind::Unsupported, words))));
         }
         self.engine.control(device.node, command)
     }

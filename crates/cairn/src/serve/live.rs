@@ -10,7 +10,7 @@ use api::{
 };
 use block::control::copies::{Action, Scrub};
 use block::control::member::{Fail, Name, Resync, Stale};
-use block::control::{Command, Verb, find_verb};
+use block::control::{Command, SHARED, Verb, find_verb};
 use block::{ErrorKind, Report};
 use graph::live::Current;
 use graph::{Graph, Located, Member};
@@ -299,11 +299,13 @@ impl Serving {
         let CommandRequest { device, verb, args } = request;
         let at = |error: block::Error| error.at(device);
         let now = self.live.now();
-        let member = now.graph.member(device).ok_or_else(|| {
+        if now.graph.member(device).is_none() {
             let why = format!("no device {device:?} in {}", now.graph.name());
-            block::Error::new(ErrorKind::NotFound, why).next("cairn graph shows what there is")
-        })?;
-        let verb = find_verb(now.graph.verbs(member).iter().copied(), verb).map_err(at)?;
+            let error = block::Error::new(ErrorKind::NotFound, why);
+            return Err(error.next("cairn graph shows what there is"));
+        }
+        let known = kinds::VERBS.iter().chain(SHARED).copied();
+        let verb = find_verb(known, verb).map_err(at)?;
         let command = Command::decode(verb, args.to_string().as_bytes()).map_err(at)?;
         let reply = self.live.control(device, command).await.map_err(at)?;
         serde_json::from_slice(&reply.encode(verb))
