@@ -39,12 +39,21 @@ impl Trial {
             let doctor = Doctor { env: env.clone(), registry: kinds::REGISTRY, machine };
             let checked = doctor.check_disks(&found, Vec::new(), &Running::default()).await;
             let graphs = checked.graphs.into_iter().flat_map(|graph| graph.findings);
-            Ok::<_, block::Error>(graphs.chain(checked.unread).collect::<Vec<_>>())
+            // A disk that the spec does not name may have any label.
+            let unread = found.iter().filter(|(_, inspection)| inspection.label.is_err());
+            let unread = unread.zip(checked.unread).filter(|((path, _), _)| self.is_named(path));
+            Ok::<_, block::Error>(graphs.chain(unread.map(|(_, it)| it)).collect::<Vec<_>>())
         };
         let found = world.block_on(found);
         world.drop_tasks();
         // A disk that cannot be read has no verdict.
         Ok(found?.ok())
+    }
+
+    /// Whether the spec of the next start has a disk at that path.
+    fn is_named(&self, at: &Path) -> bool {
+        let is_beside = self.beside.is_some() && at == Path::new(super::beside::PATH);
+        is_beside || self.shape.members.iter().any(|n| at == Path::new(&path(*n)))
     }
 
     /// The disks that are plugged in, by their paths.
