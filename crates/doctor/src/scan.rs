@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use block::env::{CacheMode, Open};
 use block::{Env, Error, ErrorKind, Lower, Result};
 use engine::{Engine, NodeId};
-use kind::{DeviceConfig, Maker, Value};
+use kind::{DeviceConfig, Maker, Making, Value};
 use meta::{Inspection, Label, Machine, Seen, Sought, Store, Uuid, Wrong};
 use serde::Serialize;
 
@@ -243,7 +243,7 @@ async fn open(doctor: &Doctor, path: &Path, read_only: bool, engine: &Engine) ->
         lowers: Vec::new(),
         trusted_now: false,
     };
-    let disk = make(&given, env, None).await?;
+    let disk = make(Making::new(&given, env)).await?;
     engine.add_device(&given.name, disk, &[])
 }
 

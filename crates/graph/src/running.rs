@@ -12,7 +12,7 @@ use block::{
     NoStateStore, OnFailure, Port, Report, Result, ScopeGuard, StateStore, Table, TableId,
 };
 use engine::{AnyDevice, Engine, NodeId};
-use kind::{DeviceConfig, Kind, Maker, Value};
+use kind::{DeviceConfig, Kind, Maker, Making, Value};
 
 use crate::labels::{self, Labels, Place, is_looked_at};
 use crate::spec::{Planned, PlannedNode};
@@ -346,28 +346,33 @@ impl Graph {
     async fn make(&self, building: &Building<'_>, index: usize) -> Result<Member> {
         let (plan, env) = (&building.plan.nodes[index], building.env);
         let below: Vec<NodeId> = plan.lowers.iter().map(|lower| self.nodes[*lower].node).collect();
-        let lowers = || below.iter().map(|id| self.engine.lower(*id)).collect();
+        let making = |config| {
+            let lowers = below.iter().map(|id| self.engine.lower(*id)).collect();
+            Making { lowers, ..Making::new(config, env) }
+        };
         let (made, body, info) = match plan.kind.maker {
             Maker::Table(_) => self.table(plan)?,
             Maker::Hooks { make, .. } => {
                 let hooks = match building.same_hooks(plan) {
                     Some(hooks) => hooks,
-                    None => make(&plan.given, env)?,
+                    None => make(making(&plan.given))?,
                 };
                 self.hooks(plan, hooks, &below)?
             }
             Maker::Device { make, .. } => {
-                let device = make(&plan.given, env, lowers())?;
+                let device = make(making(&plan.given))?;
                 self.device(&plan.name, device, &below)?
             }
             Maker::Stateful { make, .. } => {
                 let given = building.given(plan);
-                let device = make(&given, env, lowers(), building.kept(index)).await?;
+                let state = building.kept(index);
+                let device = make(Making { state, ..making(&given) }).await?;
                 self.device(&plan.name, device, &below)?
             }
             Maker::Disk { .. } if plan.has_label() => self.labelled(building, index)?,
             Maker::Disk { make, .. } => {
-                let device = make(&plan.given, env, building.handover(plan)).await?;
+                let before = building.handover(plan);
+                let device = make(Making { before, ..making(&plan.given) }).await?;
                 let (mut made, body, info) = self.device(&plan.name, device, &[])?;
                 made.extend(self.completed(&plan.name, made[0], env)?);
                 let before = building.before.map(|before| before.planned);

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::LocalFuture;
-use block::{Env, Found, Handover, Hooks, Info, Lower, Result, StateStore, Table};
+use block::{Env, Found, Handover, Hooks, Info, Lower, NoStateStore, Result, StateStore, Table};
 use fixedbitset::FixedBitSet;
 
 mod capability;
@@ -374,17 +374,34 @@ pub struct TablePlan {
 /// What comes of planning, before anything is opened or made.
 pub type Plan<T> = std::result::Result<T, Vec<Fault>>;
 
+/// Everything that a maker may use. A service that is added is a field, and no change of any kind.
+pub struct Making<'m> {
+    /// The name, the options and the facts of the lowers.
+    pub config: &'m DeviceConfig,
+    /// The way to the world.
+    pub env: &'m Env,
+    /// Handles to the lowers; none for a disk.
+    pub lowers: Vec<Lower>,
+    /// The state of the device in the labels of the disks below; of a raw disk, and for a maker without state, none.
+    pub state: Rc<dyn StateStore>,
+    /// Left by the disk of that name and kind that it replaces.
+    pub before: Handover,
+}
+
+impl<'m> Making<'m> {
+    /// A device without lowers, state and predecessor.
+    pub fn new(config: &'m DeviceConfig, env: &'m Env) -> Self {
+        let state = Rc::new(NoStateStore::new(false));
+        Self { config, env, lowers: Vec::new(), state, before: None }
+    }
+}
+
 /// Makes a device over its lowers.
-pub type MakeDevice = fn(&DeviceConfig, &Env, Vec<Lower>) -> Result<Rc<dyn AnyDevice>>;
+pub type MakeDevice = fn(Making<'_>) -> Result<Rc<dyn AnyDevice>>;
 
 /// Makes a device that keeps a state on the labelled disks beneath it. It may wait: for its state to
 /// be written, for a key to be derived.
-pub type MakeStateful = fn(
-    &DeviceConfig,
-    &Env,
-    Vec<Lower>,
-    Rc<dyn StateStore>,
-) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
+pub type MakeStateful = fn(Making<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
 
 /// Whether a device of that size would open, by what was found beneath each of its ports; all that can be told without
 /// a look at its data. `degraded`: whether it may open without all of what it needs.
@@ -395,7 +412,7 @@ pub type Preflight = fn(&DeviceConfig, &Info, &[Found], degraded: bool) -> Resul
 pub type Prepare = fn(&DeviceConfig, &Env, Rc<dyn StateStore>) -> LocalFuture<Result<Handover>>;
 
 /// Opens a disk, or takes over what the disk of that name and kind has open whose place it takes.
-pub type MakeDisk = fn(&DeviceConfig, &Env, Handover) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
+pub type MakeDisk = fn(Making<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
 
 /// How a device of a kind is made. First planned, from facts alone, so that validation finds every
 /// fault in one pass; then made, once everything below it runs.
@@ -408,7 +425,7 @@ pub enum Maker {
         /// Finds faults.
         plan: fn(&DeviceConfig) -> Plan<()>,
         /// Makes the hook.
-        make: fn(&DeviceConfig, &Env) -> Result<Rc<dyn Hooks>>,
+        make: fn(Making<'_>) -> Result<Rc<dyn Hooks>>,
     },
     /// The device issues requests.
     Device {

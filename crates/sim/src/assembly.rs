@@ -17,7 +17,9 @@ use block::{
 };
 use engine::{AnyDevice, Engine, NodeId};
 use fixedbitset::FixedBitSet;
-use kind::{Beneath, DeviceConfig, Fault, Kind, LowerConfig, Maker, Registry, TablePlan, Value};
+use kind::{
+    Beneath, DeviceConfig, Fault, Kind, LowerConfig, Maker, Making, Registry, TablePlan, Value,
+};
 
 use crate::carried::{AS_DEVICE, Carried};
 use crate::draw::Stream;
@@ -231,7 +233,7 @@ impl Assembly {
             }
             Maker::Hooks { plan, make } => {
                 plan(given).map_err(refused)?;
-                let hooks = make(given, &self.env)?;
+                let hooks = make(Making::new(given, &self.env))?;
                 if given.options.contains(&AS_DEVICE) {
                     let carried = Rc::new(Carried::new(hooks, self.engine.lower(nodes[0])));
                     return self.adopt(&name, carried, on);
@@ -242,19 +244,20 @@ impl Assembly {
             Maker::Device { plan, make, .. } => {
                 plan(given).map_err(refused)?;
                 let lowers = nodes.iter().map(|node| self.engine.lower(*node)).collect();
-                let device = make(given, &self.env, lowers)?;
+                let device = make(Making { lowers, ..Making::new(given, &self.env) })?;
                 self.adopt(&name, device, on)
             }
             Maker::Stateful { plan, make, .. } => {
                 plan(given).map_err(refused)?;
                 let lowers = nodes.iter().map(|node| self.engine.lower(*node)).collect();
-                let kept = self.kept(&name, on);
-                let device = self.finished(make(given, &self.env, lowers, kept))??;
+                let state = self.kept(&name, on);
+                let making = Making { lowers, state, ..Making::new(given, &self.env) };
+                let device = self.finished(make(making))??;
                 self.adopt(&name, device, on)
             }
             Maker::Disk { plan, make } => {
                 self.finished(plan(given, &self.env))?.map_err(refused)?;
-                let disk = self.finished(make(given, &self.env, None))??;
+                let disk = self.finished(make(Making::new(given, &self.env)))??;
                 self.adopt(&name, disk, &[])
             }
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use block::units::{format_exact, write_size};
 use block::{Env, Error, ErrorKind, Info, Lower, Reason};
 use engine::{AnyDevice, Engine, NodeId};
-use kind::{DeviceConfig, DiskPlan, Fault, Maker, Registry, Value};
+use kind::{DeviceConfig, DiskPlan, Fault, Maker, Making, Registry, Value};
 use meta::{AREA_BYTES, Area, Label, Seen, Store};
 
 use super::diagnosis::{
@@ -375,7 +375,7 @@ impl Probe {
         if read_only && disk.kind.options.iter().any(|option| option.name == "read_only") {
             given.options.push(("read_only", Value::Switch(true)));
         }
-        self.node(disk, make(&given, &self.env, None).await?)
+        self.node(disk, make(Making::new(&given, &self.env)).await?)
     }
 
     /// The same disk beside what has it open, as large as it is by now, and as its options say: of these, `others`
@@ -407,7 +407,8 @@ impl Probe {
             };
             Error::new(ErrorKind::Unsupported, words).next(next)
         })?;
-        self.node(disk, make(&disk.given, &self.env, Some(shared)).await?)
+        let making = Making::new(&disk.given, &self.env);
+        self.node(disk, make(Making { before: Some(shared), ..making }).await?)
     }
 
     fn node(&self, disk: &LabelledDisk, device: Rc<dyn AnyDevice>) -> Result<OpenDisk, Error> {
@@ -629,7 +630,7 @@ async fn probe(disk: &LabelledDisk, env: &Env) -> Result<DiskPlan, Error> {
     };
     let mut given: DeviceConfig = disk.given.clone();
     given.options.retain(|(name, _)| *name != "create");
-    match make(&given, env, None).await {
+    match make(Making::new(&given, env)).await {
         Err(error) => Err(error),
         Ok(_) => Err(in_words(faults)),
     }

@@ -2,7 +2,7 @@
 
 use block::{Env, Error, ErrorKind, Lower, Result};
 use engine::Engine;
-use kind::{Maker, Value};
+use kind::{Maker, Making, Value};
 use meta::{Label, Seen, Store, Wrong};
 
 use super::probe::OpenDisk;
@@ -27,7 +27,7 @@ pub async fn refuse_labelled(
             given.options.push(("read_only", Value::Switch(true)));
         }
         // A disk that is not there yet, or is in use, is the plan's to refuse.
-        let Ok(device) = make(&given, env, None).await else { continue };
+        let Ok(device) = make(Making::new(&given, env)).await else { continue };
         let disk = OpenDisk::new(engine, &node.name, device)?;
         refuse(node, env, &disk.lower).await.map_err(|error| error.at(&node.name))?;
     }

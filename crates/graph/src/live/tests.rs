@@ -34,12 +34,12 @@ const NEVER: &str = "nothing is planned or made here";
 
 const fn device(name: &'static str, bytes: Bytes) -> Kind {
     let maker =
-        Maker::Device { bytes, plan: |_| unreachable!("{NEVER}"), make: |_, _, _| unreachable!() };
+        Maker::Device { bytes, plan: |_| unreachable!("{NEVER}"), make: |_| unreachable!() };
     kind(name, maker)
 }
 
 static FILE: Kind = Kind {
-    maker: Maker::Disk { plan: |_, _| unreachable!("{NEVER}"), make: |_, _, _| unreachable!() },
+    maker: Maker::Disk { plan: |_, _| unreachable!("{NEVER}"), make: |_| unreachable!() },
     ..test_kinds::FILE
 };
 static PART: Kind = kind("linear", Maker::Table(|_| unreachable!("{NEVER}")));
@@ -49,7 +49,7 @@ static PAIR: Kind = Kind {
     maker: Maker::Stateful {
         bytes: Bytes::Replicated,
         plan: |_| unreachable!("{NEVER}"),
-        make: |_, _, _, _| unreachable!(),
+        make: |_| unreachable!(),
         prepare: None,
         preflight: None,
         describe: |_| unreachable!("{NEVER}"),

@@ -7,14 +7,12 @@ use std::time::Duration;
 use block::env::{
     Address, Listener, LocalFuture, Mono, Open, Socket, Storage, StorageFacts, TimerId, World,
 };
-use block::{
-    BufPool, Env, Error, ErrorKind, Handover, Hooks, Info, Lower, Port, Result, Table, TableError,
-};
+use block::{BufPool, Env, Error, ErrorKind, Hooks, Info, Port, Result, Table, TableError};
 use engine::AnyDevice;
 use graph::spec::{Faults, Planned, Spec};
 use kind::{
-    Bytes, Capabilities, DeviceConfig, DiskPlan, Effect, Fault, Kind, Lowers, Maker, OptionSpec,
-    Plan, Registry, Scope, TablePlan, ValueType, at_once,
+    Bytes, Capabilities, DeviceConfig, DiskPlan, Effect, Fault, Kind, Lowers, Maker, Making,
+    OptionSpec, Plan, Registry, Scope, TablePlan, ValueType, at_once,
 };
 
 const MADE: &str = "a plan makes nothing";
@@ -158,15 +156,15 @@ const fn device(
     kind(name, lowers, options, Maker::Device { bytes: Bytes::Private, plan, make: make_device })
 }
 
-fn make_disk(_: &DeviceConfig, _: &Env, _: Handover) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
+fn make_disk(_: Making<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
     unreachable!("{MADE}")
 }
 
-fn make_hooks(_: &DeviceConfig, _: &Env) -> Result<Rc<dyn Hooks>> {
+fn make_hooks(_: Making<'_>) -> Result<Rc<dyn Hooks>> {
     unreachable!("{MADE}")
 }
 
-fn make_device(_: &DeviceConfig, _: &Env, _: Vec<Lower>) -> Result<Rc<dyn AnyDevice>> {
+fn make_device(_: Making<'_>) -> Result<Rc<dyn AnyDevice>> {
     unreachable!("{MADE}")
 }
 

@@ -25,8 +25,8 @@ use std::rc::Rc;
 use block::env::LocalFuture;
 use block::{Env, Error, Handover, Info, KeySource, Lower, Mutex, Reason, Result, StateStore};
 use kind::{
-    AnyDevice, Bytes, Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec,
-    Plan, Scope, ValueType,
+    AnyDevice, Bytes, Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, Making,
+    OptionSpec, Plan, Scope, ValueType,
 };
 
 use device::{Crypt, Parts};
@@ -179,15 +179,11 @@ fn info(given: &DeviceConfig, lower: &Info) -> Info {
     }
 }
 
-fn make(
-    given: &DeviceConfig,
-    env: &Env,
-    lowers: Vec<Lower>,
-    kept: Rc<dyn StateStore>,
-) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
+fn make(making: Making<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
+    let Making { config: given, env, lowers, state, .. } = making;
     let (given, env) = (given.clone(), env.clone());
     Box::pin(async move {
-        let device = open(&given, &env, lowers, kept).await?;
+        let device = open(&given, &env, lowers, state).await?;
         Ok(Rc::new(device) as Rc<dyn AnyDevice>)
     })
 }

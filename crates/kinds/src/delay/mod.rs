@@ -7,8 +7,8 @@ use std::time::Duration;
 use block::control::Resolved;
 use block::{ByteRange, Device, Env, Info, Lower, Needs, Report, Request, Result, Verb};
 use kind::{
-    AnyDevice, Bytes, Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec,
-    Plan, Scope, ValueType,
+    AnyDevice, Bytes, Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, Making,
+    OptionSpec, Plan, Scope, ValueType,
 };
 
 /// `delay`
@@ -78,7 +78,8 @@ fn plan(given: &DeviceConfig) -> Plan<Info> {
     Ok(given.lowers[0].info.clone())
 }
 
-fn make(given: &DeviceConfig, env: &Env, lowers: Vec<Lower>) -> Result<Rc<dyn AnyDevice>> {
+fn make(making: Making<'_>) -> Result<Rc<dyn AnyDevice>> {
+    let Making { config: given, env, lowers, .. } = making;
     let lower = lowers.into_iter().next().expect("its one lower was counted when it was planned");
     Ok(Rc::new(Delay {
         info: lower.info().clone(),

@@ -10,8 +10,8 @@ use block::{
     ByteRange, Env, Error, ErrorKind, Health, Hooks, Op, Push, Report, Request, Result, Verb,
 };
 use kind::{
-    Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec, Plan, Scope,
-    ValueType,
+    Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, Making, OptionSpec, Plan,
+    Scope, ValueType,
 };
 
 use schedule::Schedule;
@@ -138,7 +138,8 @@ fn plan(given: &DeviceConfig) -> Plan<()> {
     if faults.is_empty() { Ok(()) } else { Err(faults) }
 }
 
-fn make(given: &DeviceConfig, env: &Env) -> Result<Rc<dyn Hooks>> {
+fn make(making: Making<'_>) -> Result<Rc<dyn Hooks>> {
+    let Making { config: given, env, .. } = making;
     let error = |kind, words: &str| Error::new(kind, words).at(&given.name);
     Ok(Rc::new(Injector {
         verbs: verbs(given.list(&OP)),

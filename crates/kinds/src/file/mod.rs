@@ -15,7 +15,7 @@ use block::{
     push_extent,
 };
 use kind::{
-    AnyDevice, Capabilities, DeviceConfig, DiskPlan, Effect, Fault, Kind, Lowers, Maker,
+    AnyDevice, Capabilities, DeviceConfig, DiskPlan, Effect, Fault, Kind, Lowers, Maker, Making,
     OptionSpec, Plan, Scope, ValueType, at_once,
 };
 
@@ -33,7 +33,7 @@ pub const FILE: Kind = Kind {
     capabilities: Capabilities::NONE,
     maker: Maker::Disk {
         plan: |given, env| at_once(plan(given, env)),
-        make: |given, env, before| at_once(make(given, env, before)),
+        make: |making| at_once(make(making)),
     },
 };
 
@@ -47,7 +47,7 @@ pub const PATH: Kind = Kind {
     capabilities: Capabilities::NONE,
     maker: Maker::Disk {
         plan: |given, env| at_once(plan(given, env)),
-        make: |given, env, before| at_once(make(given, env, before)),
+        make: |making| at_once(make(making)),
     },
 };
 
@@ -236,7 +236,8 @@ impl Opened {
 
 /// Opens the disk; or, where a disk before it has the same one open, goes on with that, as it is by now and as the
 /// options say.
-fn make(given: &DeviceConfig, env: &Env, before: Handover) -> Result<Rc<dyn AnyDevice>> {
+fn make(making: Making<'_>) -> Result<Rc<dyn AnyDevice>> {
+    let Making { config: given, env, before, .. } = making;
     let open = open_of(given);
     let there = Open { create: None, ..open.clone() };
     let read_only = open.read_only;

@@ -16,8 +16,8 @@ use std::time::Duration;
 use block::control::Resolved;
 use block::{ByteRange, Device, Env, Info, Lower, Mutex, Needs, Op, Report, Request, Result};
 use kind::{
-    AnyDevice, Bytes, Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec,
-    Plan, Scope, ValueType,
+    AnyDevice, Bytes, Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, Making,
+    OptionSpec, Plan, Scope, ValueType,
 };
 
 use throttle::{Bucket, Throttle};
@@ -102,7 +102,8 @@ fn plan(given: &DeviceConfig) -> Plan<Info> {
     Err(vec![fault])
 }
 
-fn make(given: &DeviceConfig, env: &Env, lowers: Vec<Lower>) -> Result<Rc<dyn AnyDevice>> {
+fn make(making: Making<'_>) -> Result<Rc<dyn AnyDevice>> {
+    let Making { config: given, env, lowers, .. } = making;
     let lower = lowers.into_iter().next().expect("its one lower was counted when it was planned");
     let burst = given.duration(&BURST).unwrap_or(BURST_DEFAULT);
     let gate = |[requests, bytes]: [OptionSpec; 2]| {

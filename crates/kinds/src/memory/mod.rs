@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use block::{ByteRange, Device, Env, Info, Op, Request, Result, State, push_extent};
+use block::{ByteRange, Device, Info, Op, Request, Result, State, push_extent};
 use kind::{
     AnyDevice, Capabilities, DeviceConfig, Effect, Kind, Lowers, Maker, OptionSpec, Scope,
     ValueType, at_once,
@@ -23,7 +23,7 @@ pub const KIND: Kind = Kind {
         plan: |given, _| {
             at_once(nowhere::plan(nowhere::info(given, &SIZE), "in memory, gone with this process"))
         },
-        make: |given, env, _| at_once(make(given, env)),
+        make: |making| at_once(make(making.config)),
     },
 };
 
@@ -44,7 +44,7 @@ struct Memory {
     pieces: RefCell<Vec<Option<Box<[u8]>>>>,
 }
 
-fn make(given: &DeviceConfig, _: &Env) -> Result<Rc<dyn AnyDevice>> {
+fn make(given: &DeviceConfig) -> Result<Rc<dyn AnyDevice>> {
     let info = nowhere::info(given, &SIZE);
     let pieces = RefCell::new(vec![None; info.size.div_ceil(PIECE_BYTES) as usize]);
     Ok(Rc::new(Memory { info, pieces }))

@@ -55,7 +55,7 @@ pub struct Torn {
 }
 
 /// What a migration is made from.
-pub struct Making {
+pub struct Parts {
     pub name: String,
     pub env: Env,
     pub from: Lower,
@@ -68,8 +68,8 @@ pub struct Making {
 
 impl Migrate {
     /// Goes on from `record`.
-    pub fn new(info: Info, making: Making, record: Record) -> Self {
-        let Making { name, env, from, to, in_place, speed, kept, ports } = making;
+    pub fn new(info: Info, making: Parts, record: Record) -> Self {
+        let Parts { name, env, from, to, in_place, speed, kept, ports } = making;
         let torn = record.window.map(|window| Torn { range: window.range, window: Some(window) });
         let end = if record.back { 0 } else { info.size };
         let is_done = record.boundary == end && torn.is_none();

@@ -20,11 +20,11 @@ use block::env::LocalFuture;
 use block::units::format_exact;
 use block::{Env, Error, ErrorKind, Info, Lower, Result, StateStore};
 use kind::{
-    AnyDevice, Bytes, Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, Moving,
-    OptionSpec, Plan, Scope, ValueType,
+    AnyDevice, Bytes, Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, Making,
+    Moving, OptionSpec, Plan, Scope, ValueType,
 };
 
-use device::{Making, Migrate};
+use device::{Migrate, Parts};
 use record::Record;
 
 /// `migrate`
@@ -103,13 +103,9 @@ fn info(from: &Info, to: &Info) -> Info {
     }
 }
 
-fn make(
-    given: &DeviceConfig,
-    env: &Env,
-    lowers: Vec<Lower>,
-    kept: Rc<dyn StateStore>,
-) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
-    let made = open(given, env, lowers, kept);
+fn make(making: Making<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
+    let Making { config: given, env, lowers, state, .. } = making;
+    let made = open(given, env, lowers, state);
     Box::pin(std::future::ready(made.map(|device| Rc::new(device) as Rc<dyn AnyDevice>)))
 }
 
@@ -138,7 +134,7 @@ fn open(
     let name = given.name.clone();
     let (in_place, speed) = (given.in_place().is_some(), given.size(&SPEED));
     let env = env.clone();
-    Ok(Migrate::new(info, Making { name, env, from, to, in_place, speed, kept, ports }, record))
+    Ok(Migrate::new(info, Parts { name, env, from, to, in_place, speed, kept, ports }, record))
 }
 
 /// The newest state beneath.

@@ -56,7 +56,7 @@ pub struct Inner {
 }
 
 /// What a mirror is made from.
-pub struct Making {
+pub struct Parts {
     pub name: String,
     pub env: Env,
     pub timeout: Duration,
@@ -73,8 +73,8 @@ pub struct Making {
 }
 
 impl Mirror {
-    pub fn new(info: Info, making: Making) -> Self {
-        let Making { name, env, timeout, regions, speed, scrubbing, members, writer } = making;
+    pub fn new(info: Info, making: Parts) -> Self {
+        let Parts { name, env, timeout, regions, speed, scrubbing, members, writer } = making;
         let zeroes = |info: &Info| info.discard && info.discard_zeroes;
         let zero_to_discard = !members.iter().all(|(lower, ..)| zeroes(lower.info()));
         let member = |(lower, state, missing)| Member::new(&env, lower, state, missing);

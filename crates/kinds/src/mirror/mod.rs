@@ -30,10 +30,10 @@ use block::env::LocalFuture;
 use block::{Env, Error, ErrorKind, Found, Info, Lower, MemberState as State, Result, StateStore};
 use kind::{
     AnyDevice, Bytes, Capabilities, DeviceConfig, Effect, Fault, Kind, LowerConfig, Lowers, Maker,
-    OptionSpec, Plan, Scope, ValueType,
+    Making, OptionSpec, Plan, Scope, ValueType,
 };
 
-use device::{Making, Mirror};
+use device::{Mirror, Parts};
 use opening::{Decision, Members};
 use record::MemberState;
 use regions::{Bitmap, REGION_BYTES_MAX, REGION_BYTES_MIN, Regions};
@@ -204,14 +204,10 @@ fn info<'a>(lowers: impl Iterator<Item = &'a Info> + Clone) -> Info {
     }
 }
 
-fn make(
-    given: &DeviceConfig,
-    env: &Env,
-    lowers: Vec<Lower>,
-    kept: Rc<dyn StateStore>,
-) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
+fn make(making: Making<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
+    let Making { config: given, env, lowers, state, .. } = making;
     let (given, env) = (given.clone(), env.clone());
-    Box::pin(async move { open(&given, &env, lowers, kept).await })
+    Box::pin(async move { open(&given, &env, lowers, state).await })
 }
 
 fn preflight(given: &DeviceConfig, info: &Info, found: &[Found], degraded: bool) -> Result<()> {
@@ -270,7 +266,7 @@ async fn open(
     let members = members.map(|((lower, state), missing)| (lower, state, missing)).collect();
     let speed = given.size(&SPEED);
     let scrubbing = Scrubbing::new(given.duration(&SCRUB), scrubbed);
-    let making = Making { name, env, timeout, regions, speed, scrubbing, members, writer };
+    let making = Parts { name, env, timeout, regions, speed, scrubbing, members, writer };
     let mirror = Mirror::new(info, making);
     let inner = &mirror.inner;
     inner.hear_of_failures();

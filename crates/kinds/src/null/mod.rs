@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use block::{Device, Env, Info, Op, Request, Result, State, push_extent};
+use block::{Device, Info, Op, Request, Result, State, push_extent};
 use kind::{
     AnyDevice, Capabilities, DeviceConfig, Effect, Kind, Lowers, Maker, OptionSpec, Scope,
     ValueType, at_once,
@@ -20,7 +20,7 @@ pub const KIND: Kind = Kind {
     capabilities: Capabilities::NONE,
     maker: Maker::Disk {
         plan: |given, _| at_once(nowhere::plan(nowhere::info(given, &SIZE), "null: keeps nothing")),
-        make: |given, env, _| at_once(make(given, env)),
+        make: |making| at_once(make(making.config)),
     },
 };
 
@@ -37,7 +37,7 @@ struct Null {
     info: Info,
 }
 
-fn make(given: &DeviceConfig, _: &Env) -> Result<Rc<dyn AnyDevice>> {
+fn make(given: &DeviceConfig) -> Result<Rc<dyn AnyDevice>> {
     Ok(Rc::new(Null { info: nowhere::info(given, &SIZE) }))
 }
 

@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use block::{Env, Hooks, Push, Report, Request, Result};
-use kind::{Capabilities, DeviceConfig, Kind, Lowers, Maker, Plan};
+use block::{Hooks, Push, Report, Request, Result};
+use kind::{Capabilities, DeviceConfig, Kind, Lowers, Maker, Making, Plan};
 
 /// `pass`
 pub const KIND: Kind = Kind {
@@ -28,7 +28,7 @@ fn plan(_: &DeviceConfig) -> Plan<()> {
     Ok(())
 }
 
-fn make(_: &DeviceConfig, _: &Env) -> Result<Rc<dyn Hooks>> {
+fn make(_: Making<'_>) -> Result<Rc<dyn Hooks>> {
     Ok(Rc::new(Pass::default()))
 }
 

@@ -64,7 +64,7 @@ pub struct Inner {
 }
 
 /// What a device is made from.
-pub struct Making {
+pub struct Parts {
     pub name: String,
     pub info: Info,
     pub layout: Layout,
@@ -79,8 +79,8 @@ impl Remap {
     ///
     /// # Errors
     /// `Limit` without buffers.
-    pub fn new(making: Making, paused: bool) -> Result<Self> {
-        let Making { name, info, layout, data_port, opening, pack, speed } = making;
+    pub fn new(making: Parts, paused: bool) -> Result<Self> {
+        let Parts { name, info, layout, data_port, opening, pack, speed } = making;
         let env = opening.env.clone();
         let zeros = env.buf(layout.block_bytes as usize)?;
         zeros.write().fill(0);

@@ -27,13 +27,13 @@ use block::env::LocalFuture;
 use block::units::write_size;
 use block::{Env, Error, ErrorKind, Info, Lower, Result, StateStore};
 use kind::{
-    AnyDevice, Bytes, Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, OptionSpec,
-    Plan, Scope, ValueType,
+    AnyDevice, Bytes, Capabilities, DeviceConfig, Effect, Fault, Kind, Lowers, Maker, Making,
+    OptionSpec, Plan, Scope, ValueType,
 };
 use meta::alloc::Policy;
 
 use blocks::BATCH_BLOCKS;
-use device::{Making, Remap};
+use device::{Parts, Remap};
 use layout::{BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, BLOCKS_MAX, Layout};
 use opening::Opening;
 use record::Record;
@@ -251,15 +251,11 @@ fn info(layout: &Layout, data: &Info, meta: &Info) -> Info {
     }
 }
 
-fn make(
-    given: &DeviceConfig,
-    env: &Env,
-    lowers: Vec<Lower>,
-    kept: Rc<dyn StateStore>,
-) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
+fn make(making: Making<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
+    let Making { config: given, env, lowers, state, .. } = making;
     let (given, env) = (given.clone(), env.clone());
     Box::pin(async move {
-        let device = open(&given, &env, &lowers, kept).await?;
+        let device = open(&given, &env, &lowers, state).await?;
         Ok(Rc::new(device) as Rc<dyn AnyDevice>)
     })
 }
@@ -306,7 +302,7 @@ async fn open(
     };
     opening.kept_paused.set(record.paused);
     let read_only = info.read_only;
-    let making = Making {
+    let making = Parts {
         name: given.name.clone(),
         info,
         layout: record.layout,

@@ -22,7 +22,8 @@ use std::rc::Rc;
 use block::env::{CacheMode, Open};
 use block::{Env, Error, ErrorKind, Hooks, Mono, Op, Push, Report, Request, Result};
 use kind::{
-    Capabilities, DeviceConfig, Effect, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
+    Capabilities, DeviceConfig, Effect, Kind, Lowers, Maker, Making, OptionSpec, Plan, Scope,
+    ValueType,
 };
 
 pub use entry::{Entry, Header, Malformed, Record, SLOT_BYTES};
@@ -79,7 +80,8 @@ fn plan(_: &DeviceConfig) -> Plan<()> {
     Ok(())
 }
 
-fn make(given: &DeviceConfig, env: &Env) -> Result<Rc<dyn Hooks>> {
+fn make(making: Making<'_>) -> Result<Rc<dyn Hooks>> {
+    let Making { config: given, env, .. } = making;
     let path = given.text(&FILE).unwrap_or_default();
     let size = given.size(&SIZE).unwrap_or(SIZE_DEFAULT);
     let storage = env.open(&Open {

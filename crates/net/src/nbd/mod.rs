@@ -52,7 +52,7 @@ pub const KIND: Kind = Kind {
     capabilities: Capabilities::NONE,
     maker: Maker::Disk {
         plan: |given, env| Box::pin(plan(given.clone(), env.clone())),
-        make: |given, env, _| Box::pin(make(given.clone(), env.clone())),
+        make: |making| Box::pin(make(making.config.clone(), making.env.clone())),
     },
 };
 

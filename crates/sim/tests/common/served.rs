@@ -6,7 +6,7 @@ use block::env::{Address, CacheMode, DiskIo, Open, Storage};
 use block::{Device, EXTENTS_MAX, Env, Info, Op, Request, Result};
 use engine::{AnyDevice, Engine};
 use export::nbd::{Export, Limits, Server};
-use kind::{DeviceConfig, Maker, Value};
+use kind::{DeviceConfig, Maker, Making, Value};
 use sim::{DiskConfig, Profile, SimDisk, SimWorld};
 
 /// Bytes of the disk.
@@ -97,5 +97,5 @@ pub async fn disk(env: &Env, connections: u64, replay: u64) -> Result<Rc<dyn Any
         trusted_now: false,
     };
     let Maker::Disk { make, .. } = net::nbd::KIND.maker else { panic!("nbd is a disk") };
-    make(&given, env, None).await
+    make(Making::new(&given, env)).await
 }

@@ -2,10 +2,10 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use block::env::LocalFuture;
-use block::{Device, Env, Error, ErrorKind, Handover, Info, Lower, Mutex, Needs, Op, Report};
+use block::{Device, Error, ErrorKind, Handover, Info, Lower, Mutex, Needs, Op, Report};
 use block::{Request, Result, StateStore};
 use kind::{AnyDevice, Bytes, Capabilities, DeviceConfig, Fault, Kind, LowerConfig, Lowers};
-use kind::{Maker, Plan, Summary};
+use kind::{Maker, Making, Plan, Summary};
 
 /// `count`: counts the writes to it, over restarts.
 pub const KIND: Kind = Kind {
@@ -48,12 +48,8 @@ fn decode(bytes: &[u8]) -> std::result::Result<u64, String> {
 }
 
 /// Begins with the number in the labels. Disks that are in use and have none may belong to another device.
-fn make(
-    _: &DeviceConfig,
-    _: &Env,
-    mut lowers: Vec<Lower>,
-    state: Rc<dyn StateStore>,
-) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
+fn make(making: Making<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
+    let Making { mut lowers, state, .. } = making;
     Box::pin(async move {
         let begun = match &state.found(0).state {
             Some(found) => {

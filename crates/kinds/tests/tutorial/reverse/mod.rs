@@ -2,7 +2,7 @@ use std::rc::Rc;
 
 use block::control::Resolved;
 use block::{Buf, ByteRange, Device, Env, Info, Lower, Needs, Op, Request, Result};
-use kind::{AnyDevice, Bytes, Capabilities, DeviceConfig, Kind, Lowers, Maker, Plan};
+use kind::{AnyDevice, Bytes, Capabilities, DeviceConfig, Kind, Lowers, Maker, Making, Plan};
 
 /// `reverse`: every 512 bytes back to front. Of no use but to show a device that changes bytes.
 pub const KIND: Kind = Kind {
@@ -26,9 +26,9 @@ fn plan(given: &DeviceConfig) -> Plan<Info> {
     Ok(given.lowers[0].info.clone())
 }
 
-fn make(_: &DeviceConfig, env: &Env, mut lowers: Vec<Lower>) -> Result<Rc<dyn AnyDevice>> {
-    let lower = lowers.remove(0);
-    Ok(Rc::new(Reverse { info: lower.info().clone(), env: env.clone(), lower }))
+fn make(mut making: Making<'_>) -> Result<Rc<dyn AnyDevice>> {
+    let lower = making.lowers.remove(0);
+    Ok(Rc::new(Reverse { info: lower.info().clone(), env: making.env.clone(), lower }))
 }
 
 /// A payload belongs to whoever made it: the changed bytes go into a buffer of our own.

@@ -7,7 +7,7 @@ use block::{Env, Reason};
 use doctor::{Doctor, Finding, Running};
 use engine::Engine;
 use graph::labels::Opening;
-use kind::{DeviceConfig, Maker, Value};
+use kind::{DeviceConfig, Maker, Making, Value};
 use meta::{Inspection, Machine};
 use sim::{SimDisk, SimWorld};
 
@@ -127,7 +127,7 @@ async fn inspect(env: &Env, path: &Path) -> block::Result<Inspection> {
     };
     let engine = Engine::new(env.pool());
     env.spawn("engine", engine.clone().drive());
-    let node = engine.add_device(&given.name, make(&given, env, None).await?, &[])?;
+    let node = engine.add_device(&given.name, make(Making::new(&given, env)).await?, &[])?;
     let found = meta::inspect(env, &engine.lower(node)).await;
     engine.forget(node);
     found
