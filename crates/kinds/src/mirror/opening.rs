@@ -347,10 +347,16 @@ impl Members<'_> {
         else {
             return false;
         };
+        let in_sync = |record: &Record| {
+            record.member(name).is_some_and(|it| it.standing == MemberState::InSync)
+        };
+        let leads_on = known.may_have(theirs.generation);
+        let has_all = (in_sync(newest) || in_sync(theirs) && leads_on)
+            && theirs.generation.events >= thought.known.events;
         let sent = newest.member(self.names[n]).map(|it| it.sent.events);
-        thought.standing == MemberState::InSync
-            && sent.is_none_or(|sent| thought.known.events <= sent)
-            && known.may_have(theirs.generation)
+        let has_missed = leads_on && sent.is_none_or(|sent| thought.known.events <= sent);
+        in_sync(own)
+            && (has_all || has_missed)
             && (!known.refilled || seeded::on(Bug::RefilledProves))
     }
 
