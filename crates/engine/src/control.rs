@@ -178,7 +178,7 @@ async fn in_order(command: &Command, mut places: Vec<Place>) -> Result<Reply> {
     Ok(merged)
 }
 
-/// Places with an effect that nobody was told of yet. It is taken back if this is dropped with any.
+/// Places with an effect that is not answered yet. The effect is taken back if this is dropped with any.
 struct Done<'c> {
     command: &'c Command,
     places: Vec<Place>,

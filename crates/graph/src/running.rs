@@ -496,22 +496,19 @@ impl Graph {
         &self.nodes
     }
 
-    /// The devices without an upper, and the disks that only exports show; each with the name of an export that shows it, or
-    /// its own.
-    pub fn tops(&self) -> impl Iterator<Item = (&str, &Member)> {
-        let below: BTreeSet<_> = self.nodes.iter().flat_map(|device| &device.lowers).collect();
-        let is_top =
-            move |(index, device): (usize, _)| (!below.contains(&index)).then_some((index, device));
-        self.nodes.iter().enumerate().filter_map(is_top).filter_map(
-            |(index, device): (usize, &Member)| {
-                let export = self.exports.iter().find(|export| export.member == index);
-                match export {
-                    Some(export) => Some((export.name.as_str(), device)),
-                    None if device.lowers.is_empty() => None,
-                    None => Some((device.name.as_str(), device)),
-                }
-            },
-        )
+    /// The devices whose flush makes the whole graph durable: those that an export shows, and those that nothing writable
+    /// stands on. A flush from above may pass a lower by. Each comes with the name of an export that shows it, or its own.
+    pub fn flushed(&self) -> impl Iterator<Item = (&str, &Member)> {
+        let is_writable = |device: &&Member| !self.engine.info(device.node).read_only;
+        let above = self.nodes.iter().filter(is_writable);
+        let below: BTreeSet<_> = above.flat_map(|device| &device.lowers).copied().collect();
+        let all = self.nodes.iter().enumerate().filter(move |(_, device)| is_writable(device));
+        all.filter_map(move |(index, device)| {
+            let export = self.exports.iter().find(|export| export.member == index);
+            let is_top = !below.contains(&index) && !device.lowers.is_empty();
+            let own = is_top.then_some(device.name.as_str());
+            Some((export.map(|export| export.name.as_str()).or(own)?, device))
+        })
     }
 
     /// The member of that name.
@@ -594,10 +591,8 @@ impl Graph {
         range: ByteRange,
         most: usize,
     ) -> Result<Vec<Below>> {
-        let too_many =
-            || Error::new(ErrorKind::Limit, format!("{range} lies in more than {most} places"));
         let places = match &member.body {
-            Body::Device(device) => return resolved(&**device, range, most).await,
+            Body::Device(device) => resolved(&**device, range, most).await?,
             // It is a disk: there is nothing of ours below.
             Body::Labelled(..) => Vec::new(),
             Body::Hooks(..) => {
@@ -613,20 +608,21 @@ impl Graph {
                 fusion.own.map(range).take(most + 1).map(below).collect()
             }
         };
-        if places.len() > most { Err(too_many()) } else { Ok(places) }
-    }
-}
-
-/// As [`Graph::resolve`], of a device. One that cannot answer counts as the storage.
-async fn resolved(device: &dyn AnyDevice, range: ByteRange, most: usize) -> Result<Vec<Below>> {
-    let (mut places, mut rest) = (Vec::new(), Some(range));
-    while let Some(range) = rest {
-        let Resolved::Places { all, upto, .. } = device.resolve(range).await? else { break };
-        places.extend(all);
         if places.len() > most {
             let words = format!("{range} lies in more than {most} places");
             return Err(Error::new(ErrorKind::Limit, words));
         }
+        Ok(places)
+    }
+}
+
+/// The places of a range in the lowers of a device, up to the first beyond `most`. A device that cannot answer counts as the
+/// storage.
+async fn resolved(device: &dyn AnyDevice, range: ByteRange, most: usize) -> Result<Vec<Below>> {
+    let (mut places, mut rest) = (Vec::new(), Some(range));
+    while let Some(range) = rest.filter(|_| places.len() <= most) {
+        let Resolved::Places { all, upto, .. } = device.resolve(range).await? else { break };
+        places.extend(all);
         rest = ByteRange::between(upto, range.end());
     }
     Ok(places)

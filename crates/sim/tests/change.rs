@@ -575,6 +575,20 @@ fn mirror_made_anew_keeps_what_was_sent_to_a_failed_member() {
     assert_eq!(of_failed(&now).sent, then.sent);
 }
 
+/// A device without an export has a cache as well, and a disk below another device is flushed by that one.
+#[test]
+fn flush_of_graph_reaches_exported_and_uppermost_devices() {
+    let rig = Rig::new(2);
+    let spec = "name = \"g\"\n[disk]\nd0 = { path = \"/disk0\", label = true }\n\
+                d1 = { path = \"/disk1\", label = true }\n[device]\n\
+                alone = { kind = \"pass\", on = \"d1\" }\n[export]\n\
+                vol = { on = \"d0\" }\n";
+    let live = rig.open(spec);
+    let now = live.now();
+    let flushed: Vec<_> = now.graph.flushed().map(|(name, _)| name).collect();
+    assert_eq!(flushed, ["vol", "alone"]);
+}
+
 /// A spec from before the end of a migration would encrypt a volume twice: it is refused, and the volume is as it was.
 #[test]
 fn start_rejects_migration_that_has_ended() {

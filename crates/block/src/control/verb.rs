@@ -305,7 +305,7 @@ pub struct Part<A> {
 pub enum Resolved {
     /// The device is the storage.
     Bottom,
-    /// In these places. What none of them holds is a hole.
+    /// In these places. Bytes that no place holds are a hole.
     Places {
         /// All places of all copies, for the range up to `upto`.
         all: Vec<Below>,

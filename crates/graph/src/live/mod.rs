@@ -281,8 +281,8 @@ impl RunningGraph {
         Ok(prepared)
     }
 
-    /// Waits until every request that a client has begun is answered, those of closed connections too. Then flushes every
-    /// device without an upper, all at once; a failure does not keep the others from it. Returns the devices, or the
+    /// Waits until every request that a client has begun is answered, those of closed connections too. Then flushes all
+    /// that [`Graph::flushed`] names, all at once; a failure does not keep the others from it. Returns the devices, or the
     /// exports that show them, that could not be flushed, and the reasons.
     pub async fn flush(&self) -> Vec<(String, Error)> {
         // A write under way may be on one member of a mirror only: labels may not say then that it was closed in order.
@@ -290,9 +290,9 @@ impl RunningGraph {
             self.engine.drained().await;
         }
         let now = self.now();
-        let writable =
-            now.graph.tops().filter(|(_, device)| !self.engine.info(device.node).read_only);
-        let begun: Vec<_> = writable
+        let begun: Vec<_> = now
+            .graph
+            .flushed()
             .map(|(name, device)| (name, self.engine.lower(device.node).start(Op::Flush)))
             .collect();
         let mut failed = Vec::new();

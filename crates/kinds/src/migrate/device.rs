@@ -68,8 +68,8 @@ pub struct Parts {
 
 impl Migrate {
     /// Goes on from `record`.
-    pub fn new(info: Info, making: Parts, record: Record) -> Self {
-        let Parts { name, env, from, to, in_place, speed, kept, ports } = making;
+    pub fn new(info: Info, parts: Parts, record: Record) -> Self {
+        let Parts { name, env, from, to, in_place, speed, kept, ports } = parts;
         let torn = record.window.map(|window| Torn { range: window.range, window: Some(window) });
         let end = if record.back { 0 } else { info.size };
         let is_done = record.boundary == end && torn.is_none();

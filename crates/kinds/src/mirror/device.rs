@@ -73,8 +73,8 @@ pub struct Parts {
 }
 
 impl Mirror {
-    pub fn new(info: Info, making: Parts) -> Self {
-        let Parts { name, env, timeout, regions, speed, scrubbing, members, writer } = making;
+    pub fn new(info: Info, parts: Parts) -> Self {
+        let Parts { name, env, timeout, regions, speed, scrubbing, members, writer } = parts;
         let zeroes = |info: &Info| info.discard && info.discard_zeroes;
         let zero_to_discard = !members.iter().all(|(lower, ..)| zeroes(lower.info()));
         let member = |(lower, state, missing)| Member::new(&env, lower, state, missing);

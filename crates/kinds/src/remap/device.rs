@@ -79,8 +79,8 @@ impl Remap {
     ///
     /// # Errors
     /// `Limit` without buffers.
-    pub fn new(making: Parts, paused: bool) -> Result<Self> {
-        let Parts { name, info, layout, data_port, opening, pack, speed } = making;
+    pub fn new(parts: Parts, paused: bool) -> Result<Self> {
+        let Parts { name, info, layout, data_port, opening, pack, speed } = parts;
         let env = opening.env.clone();
         let zeros = env.buf(layout.block_bytes as usize)?;
         zeros.write().fill(0);
