@@ -109,13 +109,14 @@ impl Bench {
     /// Reads blocks here and there.
     fn read(&self, ops: u64) {
         let export = &self.graph.exports()[0];
+        let portal = self.engine.portal(&export.name, export.node);
         let blocks = export.info.size / BLOCK;
         let sink: Rc<dyn Sink> = self.last.clone();
         for n in 0..ops {
             let at = n.wrapping_mul(0x9e37_79b9) % blocks * BLOCK;
             let range = ByteRange::new(at, BLOCK).expect("inside the device");
             let buf = self.last.0.take().expect("the request before is done");
-            let sent = self.engine.submit(export.node, Op::read(range, buf), sink.clone(), n);
+            let sent = self.engine.submit(&portal, Op::read(range, buf), sink.clone(), n);
             assert!(sent.is_ok(), "one request always finds room");
         }
     }

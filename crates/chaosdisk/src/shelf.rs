@@ -8,6 +8,7 @@ use std::time::Duration;
 use block::env::Address;
 use block::{Env, Error, ErrorKind, Result};
 use engine::Engine;
+use export::ExportList;
 use export::nbd::{Export, Limits, Server};
 use serde_json::{Map, Value, json};
 use sim::CutPolicy;
@@ -41,7 +42,8 @@ impl Shelf {
         for (number, spec) in specs.iter().enumerate() {
             let disk = Rc::new(Disk::new(env, &time, number as u64, spec)?);
             let node = engine.add_device(&spec.name, disk.clone(), &[])?;
-            exports.push(Export::new(env, &engine, node, &spec.name, "a simulated disk"));
+            let portal = engine.portal(&spec.name, node);
+            exports.push(Export::new(env, &engine, &portal, "a simulated disk"));
             disks.push(disk);
         }
         let address = Address::Unix(socket);
@@ -106,7 +108,9 @@ impl Shelf {
 }
 
 fn listen(env: &Env, exports: &[Rc<Export>], address: &Address) -> Result<Server> {
-    let server = Server::new(env, exports.to_vec(), Limits::default(), |line| eprintln!("{line}"));
+    let server = Server::new(env, ExportList::new(exports.to_vec()), Limits::default(), |line| {
+        eprintln!("{line}")
+    });
     server.serve(env.listen(address)?);
     Ok(server)
 }

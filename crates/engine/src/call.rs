@@ -4,28 +4,28 @@ use std::rc::Rc;
 
 use block::{Done, OneShot, Op, Request, Result};
 
-use super::{Engine, NodeId, Sink};
+use super::{Engine, Portal, Sink};
 
 impl Engine {
     /// Carries out a client's request: waits until it is admitted, then until it is done. If the future is dropped,
     /// a request that was admitted goes on.
-    pub async fn call(&self, node: NodeId, op: Op) -> Done {
+    pub async fn call(&self, portal: &Portal, op: Op) -> Done {
         let answer = Rc::new(OneShot::default());
-        self.admit(node, op, &answer, 0).await;
+        self.admit(portal, op, &answer, 0).await;
         answer.wait().await
     }
 
     /// Begins a client's request as [`Engine::submit`] does, as soon as its reserve is there.
     pub async fn admit(
         &self,
-        node: NodeId,
+        portal: &Portal,
         mut op: Op,
         sink: &Rc<impl Sink + 'static>,
         token: u64,
     ) {
-        while let Err(back) = self.submit(node, op, sink.clone(), token) {
+        while let Err(back) = self.submit(portal, op, sink.clone(), token) {
             op = back;
-            self.wait_capacity(node, &op).await;
+            self.wait_capacity(portal, &op).await;
         }
     }
 }

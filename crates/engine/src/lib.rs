@@ -5,6 +5,7 @@ mod arena;
 mod call;
 mod control;
 mod node;
+mod portal;
 mod ready;
 mod slot;
 mod split;
@@ -32,6 +33,7 @@ use split::Split;
 
 pub use control::PLACES_MAX;
 pub use node::{Counters, NodeId};
+pub use portal::{Portal, Portals, Targets};
 pub use slot::AnyDevice;
 pub use split::WINDOW;
 
@@ -182,11 +184,7 @@ impl Engine {
     }
 
     fn add(&self, name: &str, info: Info, power: Power, reserve: Reserve) -> Result<NodeId> {
-        let (name, counters) = (name.into(), Counters::default());
-        self.place(Rc::new(Node { name, info, power, reserve, counters, closed: Cell::new(false) }))
-    }
-
-    fn place(&self, node: Rc<Node>) -> Result<NodeId> {
+        let node = Rc::new(Node::new(name, info, power, reserve));
         let mut nodes = self.0.nodes.borrow_mut();
         if let Some(id) = self.0.forgotten.borrow_mut().pop() {
             nodes[id] = Some(node);
@@ -303,20 +301,6 @@ impl Engine {
         self.0.nodes.borrow()[id].clone().expect("whoever has a node's number has not forgotten it")
     }
 
-    /// Adds a door: clients that submit to it reach `node`, until it is led elsewhere.
-    ///
-    /// # Errors
-    /// `Limit` if there are too many nodes.
-    pub fn add_portal(&self, node: NodeId) -> Result<NodeId> {
-        self.place(self.node(node))
-    }
-
-    /// From now on what is submitted to `door` goes to `node`. What was begun goes on where it is.
-    pub fn retarget(&self, door: NodeId, node: NodeId) {
-        let node = self.node(node);
-        self.0.nodes.borrow_mut()[door] = Some(node);
-    }
-
     /// Closes a device: from now on it refuses every request. A handle that outlives the change that replaced
     /// the device reaches nothing below it any more.
     pub fn close(&self, id: NodeId) {
@@ -362,8 +346,14 @@ impl Engine {
     /// # Errors
     /// The request itself, if its reserve is not to be had now: come back after
     /// [`Engine::wait_capacity`].
-    pub fn submit(&self, node: NodeId, op: Op, sink: Rc<dyn Sink>, token: u64) -> Result<(), Op> {
-        let node = self.node(node);
+    pub fn submit(
+        &self,
+        portal: &Portal,
+        op: Op,
+        sink: Rc<dyn Sink>,
+        token: u64,
+    ) -> Result<(), Op> {
+        let node = portal.target();
         let checked = check(&node.info, &op);
         let (need, scratch) = (node.reserve.slots, node.reserve.bytes_for(&op));
         let slots = i64::from(need);
@@ -389,9 +379,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits until `op` may be admitted to `node`.
-    pub async fn wait_capacity(&self, node: NodeId, op: &Op) {
-        let reserve = self.node(node).reserve;
+    /// Waits until `op` may be admitted to `portal`.
+    pub async fn wait_capacity(&self, portal: &Portal, op: &Op) {
+        let reserve = portal.target().reserve;
         let (need, scratch) = (reserve.slots, reserve.bytes_for(op));
         poll_fn(|cx| {
             let slots = self.0.slots_left.get() >= i64::from(need);

@@ -8,7 +8,7 @@ use block::{BUF_MAX_BYTES, Error, ErrorKind, Hooks, Info, Op, Table, Verb};
 
 use super::slot::AnyDevice;
 
-/// Which node; the number of a device, table, hook or export in its engine.
+/// Which node; the number of a device, table or hook in its engine.
 pub type NodeId = usize;
 
 /// What a node does with a request.
@@ -35,6 +35,11 @@ pub(super) struct Node {
 }
 
 impl Node {
+    pub fn new(name: &str, info: Info, power: Power, reserve: Reserve) -> Self {
+        let (name, counters) = (name.into(), Counters::default());
+        Self { name, info, power, reserve, counters, closed: Cell::new(false) }
+    }
+
     /// The answer to a request that comes after the device was closed.
     #[cold]
     pub fn refusal(&self) -> Error {

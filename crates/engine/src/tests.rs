@@ -145,9 +145,14 @@ impl Bench {
         self.engine.add_table("table", info, Rc::new(table), lowers).unwrap()
     }
 
+    fn portal(&self, node: NodeId) -> Portal {
+        self.engine.portal("client", node)
+    }
+
     fn submit(&self, node: NodeId, op: Op) -> u64 {
         let token = self.tokens.replace(self.tokens.get() + 1);
-        assert!(self.engine.submit(node, op, self.answers.clone(), token).is_ok());
+        let portal = self.portal(node);
+        assert!(self.engine.submit(&portal, op, self.answers.clone(), token).is_ok());
         token
     }
 
@@ -324,9 +329,11 @@ fn a_request_is_admitted_only_with_its_reserve() {
     let need = 1 + 8 * (1 + 8 * (1 + 8 * (1 + 8)));
     let fit = (SLOTS_MAX as u32 - SLOTS_OWN) / need;
     let tokens: Vec<_> = (0..fit).map(|_| bench.submit(top, Op::Flush)).collect();
-    let refused = bench.engine.submit(top, Op::Flush, bench.answers.clone(), u64::MAX);
+    let refused =
+        bench.engine.submit(&bench.portal(top), Op::Flush, bench.answers.clone(), u64::MAX);
     assert!(matches!(refused, Err(Op::Flush)));
-    let mut room = std::pin::pin!(bench.engine.wait_capacity(top, &Op::Flush));
+    let portal = bench.portal(top);
+    let mut room = std::pin::pin!(bench.engine.wait_capacity(&portal, &Op::Flush));
     let mut cx = Context::from_waker(Waker::noop());
     assert!(room.as_mut().poll(&mut cx).is_pending());
     disk.let_go();
@@ -370,14 +377,15 @@ fn a_request_is_admitted_only_with_its_buffers() {
     // 64 KiB with a block more at either end come out of a buffer of 128 KiB.
     let fit = bench.pool.limit_bytes() >> 17;
     let tokens: Vec<_> = (0..fit).map(|_| bench.submit(top, zero())).collect();
-    let refused = bench.engine.submit(top, zero(), bench.answers.clone(), u64::MAX);
+    let refused = bench.engine.submit(&bench.portal(top), zero(), bench.answers.clone(), u64::MAX);
     assert!(refused.is_err());
     assert!(bench.pool.take(1).is_err(), "nobody else has what is in reserve");
     let mut cx = Context::from_waker(Waker::noop());
     let mut scratch = std::pin::pin!(bench.pool.scratch(65536));
     assert!(scratch.as_mut().poll(&mut cx).is_ready(), "those that are admitted have it");
     let zero = zero();
-    let mut room = std::pin::pin!(bench.engine.wait_capacity(top, &zero));
+    let portal = bench.portal(top);
+    let mut room = std::pin::pin!(bench.engine.wait_capacity(&portal, &zero));
     assert!(room.as_mut().poll(&mut cx).is_pending());
     disk.let_go();
     bench.engine.turn();
@@ -401,7 +409,7 @@ fn every_order_of_waking_is_taken() {
         disk.hold.set(true);
         let order = Rc::new(Order::default());
         for token in 0..4 {
-            let sent = bench.engine.submit(id, Op::Flush, order.clone(), token);
+            let sent = bench.engine.submit(&bench.portal(id), Op::Flush, order.clone(), token);
             assert!(sent.is_ok());
         }
         disk.let_go();
@@ -419,4 +427,57 @@ impl Sink for Order {
         result.unwrap();
         self.0.borrow_mut().push(token);
     }
+}
+
+#[test]
+fn portals_are_led_to_their_targets_as_a_set() {
+    let bench = Bench::new();
+    let ((one, a), (two, b)) = (bench.disk("one", 4096), bench.disk("two", 4096));
+    let portals = Portals::default();
+    let targets =
+        |both: &[(&str, NodeId)]| both.iter().map(|(n, id)| ((*n).to_owned(), *id)).collect();
+    portals.lead(&bench.engine, &targets(&[("first", a), ("second", a)]));
+    let (first, second) = (portals.get("first").unwrap(), portals.get("second").unwrap());
+    let flush = |portal: &Portal| {
+        let token = bench.tokens.replace(bench.tokens.get() + 1);
+        assert!(bench.engine.submit(portal, Op::Flush, bench.answers.clone(), token).is_ok());
+        bench.engine.turn();
+        bench.answer(token).expect("nothing holds it up").1
+    };
+    portals.lead(&bench.engine, &targets(&[("first", b), ("third", a)]));
+    flush(&first).unwrap();
+    assert_eq!((one.flushes.get(), two.flushes.get()), (0, 1), "it was led to the other disk");
+    let gone = flush(&second).unwrap_err();
+    assert_eq!(gone.to_string(), "second: it is not offered any more");
+    assert!(portals.get("second").is_none() && portals.get("third").is_some());
+    // A node lasts as long as a portal leads to it.
+    bench.engine.forget(b);
+    flush(&first).unwrap();
+    portals.close(&Error::new(ErrorKind::Io, "the graph is lost"));
+    assert_eq!(flush(&first).unwrap_err().to_string(), "first: the graph is lost");
+}
+
+#[test]
+fn portal_is_not_led_where_known_requests_would_not_fit() {
+    let bench = Bench::new();
+    let (_, wide) = bench.disk("wide", 1 << 20);
+    let lower = bench.engine.lower(wide);
+    let with = |change: fn(&mut Info)| {
+        let mut info = lower.info().clone();
+        change(&mut info);
+        let pass = Pass { info, lower: lower.clone() };
+        bench.engine.add_device("pass", Rc::new(pass), &[wide]).unwrap()
+    };
+    let narrow = with(|info| info.max_transfer /= 2);
+    let aligned = with(|info| info.buf_align = 4096);
+    let portals = Portals::default();
+    let to = |node| Targets::from([("vol".to_owned(), node)]);
+    portals.lead(&bench.engine, &to(wide));
+    portals.fit(&bench.engine, &to(wide)).unwrap();
+    for node in [narrow, aligned] {
+        let refused = portals.fit(&bench.engine, &to(node)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    }
+    portals.lead(&bench.engine, &to(narrow));
+    portals.fit(&bench.engine, &to(wide)).unwrap();
 }

@@ -18,7 +18,8 @@ pub async fn in_pieces(
     goes_on: impl Fn() -> bool,
     op_of: impl Fn(ByteRange) -> Op,
 ) -> Option<Result<()>> {
-    let unadmitted = seeded::on(Bug::PieceUnadmitted).then(|| export.engine.lower(export.node));
+    let behind = export.portal.node().filter(|_| seeded::on(Bug::PieceUnadmitted));
+    let unadmitted = behind.map(|node| export.engine.lower(node));
     let mut at = whole.start();
     while at < whole.end() {
         if !goes_on() {
@@ -28,7 +29,7 @@ pub async fn in_pieces(
         let op = op_of(ByteRange::between(at, end).expect("not empty"));
         let done = match &unadmitted {
             Some(lower) => lower.call(op).await,
-            None => export.engine.call(export.node, op).await,
+            None => export.engine.call(&export.portal, op).await,
         };
         match done.result {
             Err(error) if !seeded::on(Bug::PieceErrorForgotten) => return Some(Err(error)),

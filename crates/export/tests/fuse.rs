@@ -185,7 +185,8 @@ fn with_export<F: Future<Output = ()>>(
         env.spawn("engine", engine.clone().drive());
         let graph = Graph::build(&planned, &engine, &env).await.expect("it can be built");
         let export = &graph.exports()[0];
-        let export = Export::new(&env, &engine, export.node, &export.name, "a test");
+        let portal = engine.portal(&export.name, export.node);
+        let export = Export::new(&env, &engine, &portal, "a test");
         test(env.clone(), export, engine).await;
     });
 }

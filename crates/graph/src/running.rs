@@ -11,7 +11,7 @@ use block::{
     Below, ByteRange, Deadline, Emulate, Env, Error, ErrorKind, Found, Handover, Hooks, Info,
     NoStateStore, OnFailure, Port, Report, Result, ScopeGuard, StateStore, Table, TableId,
 };
-use engine::{AnyDevice, Engine, NodeId};
+use engine::{AnyDevice, Engine, NodeId, Targets};
 use kind::{DeviceConfig, Kind, Maker, Making, Value};
 
 use crate::labels::{self, Labels, Place, is_looked_at};
@@ -79,10 +79,8 @@ pub struct Export {
     pub name: String,
     /// What it shows: an index into [`Graph::members`].
     pub member: usize,
-    /// Where its requests begin: a door, the same one as long as there is an export of this name.
+    /// Where a portal of its name leads.
     pub node: NodeId,
-    /// Where that leads.
-    behind: NodeId,
     /// The node that was made for it alone, if it needs one.
     made: Option<NodeId>,
     /// Whose certificates get it; everybody if it does not say.
@@ -216,7 +214,6 @@ impl Graph {
     ) -> Result<Self> {
         let mut graph = Self::empty(plan, engine);
         graph.fill(plan, labels, env, None).await?;
-        graph.open_doors(None)?;
         Ok(graph)
     }
 
@@ -249,72 +246,28 @@ impl Graph {
         for export in &plan.exports {
             let member = &self.nodes[export.node];
             let mut info = member.info.clone();
-            let (mut behind, mut made) = (member.node, None);
+            let (mut node, mut made) = (member.node, None);
             if export.read_only && !info.read_only {
                 info.read_only = true;
                 let whole = Table::linear(Port(0), info.size, 0, info.size)
                     .map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
                 let engine = &self.engine;
-                behind = engine.add_table(&export.name, info.clone(), Rc::new(whole), &[behind])?;
-                made = Some(behind);
+                node = engine.add_table(&export.name, info.clone(), Rc::new(whole), &[node])?;
+                made = Some(node);
             }
             let (name, clients) = (export.name.clone(), export.clients.clone());
-            let (member, node) = (export.node, behind);
-            self.exports.push(Export { name, member, node, behind, made, clients, info });
+            self.exports.push(Export { name, member: export.node, node, made, clients, info });
         }
         Ok(())
     }
 
-    /// Makes the doors that clients come through, or leads those that they know to this graph.
-    ///
-    /// # Errors
-    /// `Limit` if there are too many nodes.
-    pub(crate) fn open_doors(&mut self, before: Option<&Self>) -> Result<()> {
-        self.make_doors(before)?;
-        self.lead_here();
-        Ok(())
-    }
-
-    /// Makes the doors that there are not yet; nobody is led anywhere.
-    ///
-    /// # Errors
-    /// As [`Graph::open_doors`].
-    pub(crate) fn make_doors(&mut self, before: Option<&Self>) -> Result<()> {
-        for export in &mut self.exports {
-            let known = before.and_then(|before| before.export(&export.name));
-            export.node = match known {
-                Some(known) => known.node,
-                None => self.engine.add_portal(export.behind)?,
-            };
-        }
-        Ok(())
-    }
-
-    /// Leads whoever comes through its doors to this graph.
-    pub(crate) fn lead_here(&self) {
-        for export in &self.exports {
-            self.engine.retarget(export.node, export.behind);
-        }
-    }
-
-    /// Forgets what another graph, which takes its place, has not taken over. Doors stay: clients may
-    /// have them in hand.
+    /// Forgets the nodes that another graph, which takes its place, has not taken over.
     pub(crate) fn leave(&self, to: &Self) {
         let taken = |node: &NodeId| to.nodes.iter().any(|member| member.made.contains(node));
         let made = self.nodes.iter().flat_map(|member| &member.made);
         let gone = made.filter(|node| !taken(node));
         let own = self.exports.iter().filter_map(|export| export.made.as_ref());
         gone.chain(own).for_each(|node| self.engine.forget(*node));
-    }
-
-    /// As [`Graph::leave`], of a graph that has come to nothing: nobody has its doors in hand but those that were
-    /// there before.
-    pub(crate) fn leave_with_doors(&self, to: &Self) {
-        self.leave(to);
-        let is_new = |export: &&Export| to.export(&export.name).is_none();
-        let made = |export: &&Export| export.node != export.behind;
-        let doors = self.exports.iter().filter(is_new).filter(made);
-        doors.for_each(|export| self.engine.forget(export.node));
     }
 
     /// Ends what a member does by itself. Afterwards it refuses requests, unless the future is dropped before its
@@ -484,6 +437,11 @@ impl Graph {
     /// What clients see.
     pub fn exports(&self) -> &[Export] {
         &self.exports
+    }
+
+    /// The nodes that portals with the names of its exports lead to.
+    pub fn targets(&self) -> Targets {
+        self.exports.iter().map(|export| (export.name.clone(), export.node)).collect()
     }
 
     /// The export of that name.

@@ -8,13 +8,13 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use block::{Error, ErrorKind, Info, Op, Request, Result, Waiter, check};
-use engine::{Engine, NodeId, Sink};
+use engine::{Engine, NodeId, Portal, Sink};
 
-/// Somebody who sends requests to the top of a graph. A clone is a second handle.
+/// A sender of requests to the top of a graph. A clone is a second handle.
 #[derive(Clone)]
 pub struct Client {
     engine: Engine,
-    node: NodeId,
+    portal: Portal,
     info: Info,
     calls: Rc<Calls>,
 }
@@ -43,8 +43,12 @@ enum Wait {
 impl Client {
     /// A client of `node`.
     pub fn new(engine: &Engine, node: NodeId) -> Self {
-        let info = engine.info(node);
-        Self { engine: engine.clone(), node, info, calls: Rc::default() }
+        Self::of(engine, engine.portal("client", node))
+    }
+
+    /// A client that comes through a portal.
+    pub fn of(engine: &Engine, portal: Portal) -> Self {
+        Self { engine: engine.clone(), info: portal.info(), portal, calls: Rc::default() }
     }
 
     /// The facts of what it talks to.
@@ -59,7 +63,7 @@ impl Client {
 
     /// Waits until a request would be admitted.
     pub async fn room(&self, op: &Op) {
-        self.engine.wait_capacity(self.node, op).await;
+        self.engine.wait_capacity(&self.portal, op).await;
     }
 
     /// Sends a request. It goes on whether or not somebody waits.
@@ -68,7 +72,7 @@ impl Client {
         self.calls.open.borrow_mut().insert(token, Wait::For(Waiter::default()));
         let refused = match check(&self.info, &op) {
             Err(error) => Some((op, error)),
-            Ok(()) => match self.engine.submit(self.node, op, self.calls.clone(), token) {
+            Ok(()) => match self.engine.submit(&self.portal, op, self.calls.clone(), token) {
                 Ok(()) => None,
                 Err(op) => Some((op, Error::new(ErrorKind::Limit, "no slot is free"))),
             },

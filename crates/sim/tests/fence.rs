@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use block::env::{Address, Ticket};
 use block::{ByteRange, Op};
+use export::ExportList;
 use export::nbd::{Export, Limits, Server};
 use kind::Value;
 use net::nbd::Client as Connection;
@@ -30,8 +31,9 @@ impl Rig {
         world.plug("/disk", &disk);
         let mut graph = Assembly::new(&env, kinds::REGISTRY, false, Stream::new(1, "order", 0));
         let top = graph.add("path", &[("path", Value::Text("/disk".to_owned()))], &[]).unwrap();
-        let export = Export::new(&env, &graph.engine, graph.node(top), "volume", "");
-        let server = Server::new(&env, vec![export], limits, |_| {});
+        let portal = graph.engine.portal("volume", graph.node(top));
+        let export = Export::new(&env, &graph.engine, &portal, "");
+        let server = Server::new(&env, ExportList::new([export]), limits, |_| {});
         let at = Address::Unix("/socket".into());
         server.serve(env.listen(&at).unwrap());
         let client = Client::new(&graph.engine, graph.node(top));

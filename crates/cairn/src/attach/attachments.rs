@@ -9,6 +9,7 @@ use attach::{Claim, Found, Name};
 use block::Env;
 use block::Notify;
 use block::units::format_duration;
+use export::ExportList;
 use export::nbd::Export;
 
 use super::behind::{Behind, choose, step};
@@ -35,7 +36,7 @@ pub struct Attachments(Rc<Inner>);
 
 struct Inner {
     env: Env,
-    exports: RefCell<Vec<Rc<Export>>>,
+    exports: Rc<ExportList>,
     all: RefCell<Vec<Rc<One>>>,
     /// Exports that are being attached.
     busy: RefCell<Vec<String>>,
@@ -60,8 +61,8 @@ struct One {
 
 impl Attachments {
     /// None yet.
-    pub fn new(env: &Env, exports: &[Rc<Export>]) -> Self {
-        let (env, exports) = (env.clone(), RefCell::new(exports.to_vec()));
+    pub fn new(env: &Env, exports: &Rc<ExportList>) -> Self {
+        let (env, exports) = (env.clone(), exports.clone());
         Self(Rc::new(Inner {
             env,
             exports,
@@ -114,22 +115,19 @@ impl Attachments {
     }
 
     /// Has those held no more that would break a promise to whoever goes on with them, as their exports are
-    /// now. [`Attachments::offer`] tells of it.
+    /// now. [`Attachments::adapt`] tells of it.
     pub fn withdraw_mortal(&self) {
         self.0.all.borrow().iter().for_each(|one| one.behind.withdraw_mortal());
     }
 
-    /// These are the exports from now on. Devices get the sizes that theirs have, and are held over a kill
-    /// if they may be; what keeps one from its size is answered, and what a kill means for it if that is
-    /// something else now.
-    pub async fn offer(&self, exports: Vec<Rc<Export>>) -> Vec<String> {
-        *self.0.exports.borrow_mut() = exports;
+    /// Adapts the devices to their exports after a change. Each gets the size of its export, and outlives a kill of this
+    /// process if it may. Returns notes: why a device keeps its size, and what a kill means for it now if that is new.
+    pub async fn adapt(&self) -> Vec<String> {
         let all = self.0.all.borrow().clone();
         let mut notes = Vec::new();
         for one in all {
             notes.extend(one.hold_or_not());
-            let export =
-                self.0.exports.borrow().iter().find(|it| it.name() == one.view.export).cloned();
+            let export = self.0.exports.get(&one.view.export);
             let Some(size) = export.map(|export| export.info().size) else { continue };
             if one.size.replace(size) == size {
                 continue;
@@ -288,8 +286,8 @@ impl Attachments {
     }
 
     fn find(&self, name: &str) -> Result<Rc<Export>> {
-        let exports = self.0.exports.borrow();
-        let Some(export) = exports.iter().find(|export| export.name() == name) else {
+        let Some(export) = self.0.exports.get(name) else {
+            let exports = self.0.exports.all();
             let names: Vec<_> = exports.iter().map(|export| export.name()).collect();
             let why = format!("no export {name:?}; there is {}", names.join(", "));
             return Err(Failure::new(Exit::NotFound, why));
@@ -307,7 +305,7 @@ impl Attachments {
             let why = format!("{name} is {} already", one.view.path);
             return Err(Failure::new(Exit::InUse, why));
         }
-        Ok(export.clone())
+        Ok(export)
     }
 
     /// Notes that an export is being attached, until that is dropped.

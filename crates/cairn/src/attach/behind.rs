@@ -7,6 +7,7 @@ use api::Means;
 use attach::{Found, Name, Wanted};
 use block::env::Address;
 use block::{Env, Info};
+use export::ExportList;
 use export::fuse::{Agreed, Volume};
 use export::nbd::{Export, Limits, Server};
 
@@ -217,7 +218,7 @@ fn listen(env: &Env, export: &Rc<Export>, name: &Name) -> Result<Server> {
         ));
     }
     let limits = Limits { connections: 1, request: KERNEL_PATIENCE, ..Limits::default() };
-    let server = Server::new(env, vec![export.clone()], limits, out::note);
+    let server = Server::new(env, ExportList::new([export.clone()]), limits, out::note);
     server.serve(env.listen(&Address::Unix(name.socket()))?);
     Ok(server)
 }

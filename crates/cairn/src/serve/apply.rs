@@ -12,7 +12,7 @@ use graph::live::{ChangeGuard, Changes, Unchanged};
 use graph::spec::{Planned, Spec};
 
 use super::growth::Growth;
-use super::{Serving, no_device, offered};
+use super::{Serving, no_device, offer};
 use crate::certificates;
 use crate::exit::{Exit, Failure, Result};
 use crate::labels;
@@ -243,9 +243,9 @@ impl Serving {
     /// Clients that come are offered what there is now; devices of this machine have their new size.
     async fn tell_clients(&self) -> Vec<String> {
         let now = self.live.now();
-        let exports = offered(&self.env, &self.engine, &now, &self.server.exports());
-        self.server.offer(exports.clone());
-        let mut notes = self.attachments.offer(exports).await;
+        offer(&self.env, &self.engine, &self.live, &self.exports);
+        self.server.close_barred();
+        let mut notes = self.attachments.adapt().await;
         let wanted = now.planned.exports.iter().filter(|export| export.attach);
         for export in wanted.filter(|export| self.attachments.of(&export.name).is_none()) {
             match self.attachments.attach(&export.name, None, None, false).await {

@@ -49,23 +49,21 @@ impl Serving {
 
     /// Goes on with the connections that the process before this one has left. Whatever is not as it was
     /// is closed: its client connects again, and asks.
-    pub(super) fn take_connections(&self) {
+    pub(super) async fn take_connections(&self) {
         let left = self.env.left();
         let is_one = |name: &&String| **name == STATE || name.starts_with(SOCKET);
         if !left.iter().any(|name| is_one(&name)) {
             return;
         }
-        let closed = match self.states() {
+        let closed =
+            |why| out::note(&format!("a connection of the process before is closed: {why}"));
+        match self.states() {
             Ok(states) => {
-                let taken = states.into_iter().enumerate();
-                taken
-                    .filter_map(|(place, state)| self.take_connection(place, state).err())
-                    .collect()
+                for (place, state) in states.into_iter().enumerate() {
+                    self.take_connection(place, state).await.unwrap_or_else(closed);
+                }
             }
-            Err(failure) => vec![failure.to_string()],
-        };
-        for why in closed {
-            out::note(&format!("a connection of the process before is closed: {why}"));
+            Err(failure) => closed(failure.to_string()),
         }
         for name in self.env.left().iter().filter(is_one) {
             if let Err(error) = self.env.forsake(name) {
@@ -80,9 +78,9 @@ impl Serving {
             .map_err(|bad| Failure::new(crate::exit::Exit::Other, bad.to_string()))
     }
 
-    fn take_connection(&self, place: usize, state: Handed) -> Result<(), String> {
+    async fn take_connection(&self, place: usize, state: Handed) -> Result<(), String> {
         let socket = self.env.take_socket(&format!("{SOCKET}{place}"));
         let socket = socket.map_err(|error| error.to_string())?;
-        self.server.take_over(state, socket, self.identity())
+        self.server.take_over(state, socket, self.identity()).await
     }
 }

@@ -49,8 +49,9 @@ use block::units::parse_duration;
 use clap::Args;
 use doctor::{Opening, Probe, refuse_labelled};
 use engine::Engine;
+use export::ExportList;
 use export::nbd::{CurrentTls, Export, Limits, Server};
-use graph::live::{Current, RunningGraph};
+use graph::live::RunningGraph;
 use graph::spec::{Known, Listen, Planned, Spec};
 use runtime::{Config, Core, Signals};
 
@@ -142,6 +143,8 @@ pub struct Serving {
     env: Env,
     engine: Engine,
     live: RunningGraph,
+    /// Its volumes, as clients find them.
+    exports: Rc<ExportList>,
     server: Server,
     attachments: Attachments,
     /// Where clients reach it.
@@ -171,13 +174,14 @@ impl Serving {
     ) -> Result<Self> {
         let live =
             RunningGraph::open(env, engine, planned.clone(), probe).await.map_err(apply::told)?;
-        let exports = offered(env, engine, &live.now(), &[]);
+        let exports = Rc::<ExportList>::default();
+        offer(env, engine, &live, &exports);
         let attachments = Attachments::new(env, &exports);
         let mut limits = Limits::default();
         if let Some(most) = planned.max_connections {
             limits.connections = most as usize;
         }
-        let server = Server::new(env, exports, limits, out::note);
+        let server = Server::new(env, exports.clone(), limits, out::note);
         let (env, engine) = (env.clone(), engine.clone());
         let (listens, spec) = (RefCell::default(), RefCell::new(spec));
         let (read_only, record) = (false, None);
@@ -186,6 +190,7 @@ impl Serving {
             env,
             engine,
             live,
+            exports,
             server,
             attachments,
             listens,
@@ -294,22 +299,19 @@ fn no_device(export: &str, failure: &Failure) -> String {
     format!("warning: {export} is no device: {}", failure)
 }
 
-/// What clients are offered: an export that was there before is the same one.
-fn offered(env: &Env, engine: &Engine, now: &Current, before: &[Rc<Export>]) -> Vec<Rc<Export>> {
-    let export = |export: &graph::Export| {
+/// Offers clients the exports of the graph as it is now. An export that was there before stays the same one.
+fn offer(env: &Env, engine: &Engine, live: &RunningGraph, list: &ExportList) {
+    let now = live.now();
+    let offered = now.graph.exports().iter().map(|export| {
         let clients = export.clients.as_deref();
-        match before.iter().find(|known| known.name() == export.name) {
-            Some(known) => {
-                known.let_in(clients);
-                known.clone()
-            }
-            None => {
-                let graph = &now.planned.name;
-                Export::for_clients(env, engine, export.node, &export.name, graph, clients)
-            }
+        if let Some(known) = list.get(&export.name) {
+            known.let_in(clients);
+            return known;
         }
-    };
-    now.graph.exports().iter().map(export).collect()
+        let portal = live.portal(&export.name).expect("each export of a running graph has one");
+        Export::for_clients(env, engine, &portal, &now.planned.name, clients)
+    });
+    list.set(offered.collect::<Vec<_>>());
 }
 
 impl ServeArgs {
@@ -385,7 +387,7 @@ impl ServeOptions {
         let goes_on = serving.goes_on();
         // Every disk is open, and so everything that a process before this one has begun is at its end.
         core.block_on(serving.attachments.resume());
-        serving.take_connections();
+        core.block_on(serving.take_connections());
         core.block_on(serving.listen(&listens, tls))?;
         let planned = serving.planned();
         let control = open_control(self.at.as_deref(), &serving)?;

@@ -329,7 +329,7 @@ impl Serving {
         if let Some(path) = self.attachments.mortal() {
             return Err(format!("{path} does not outlive its process. Next: cairn detach {path}"));
         }
-        let exports = self.server.exports();
+        let exports = self.exports.all();
         if let Some(export) = exports.iter().find(|export| !export.info().survives_process) {
             let name = export.name();
             return Err(format!("what {name} shows is kept in the memory of this process alone"));

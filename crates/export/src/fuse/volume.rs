@@ -426,7 +426,7 @@ impl Inner {
         {
             return export.env.spawn("a long discard", me.zero_in_pieces(token, range, unmap));
         }
-        export.engine.admit(export.node, op, &me, token as u64).await;
+        export.engine.admit(&export.portal, op, &me, token as u64).await;
     }
 
     /// No piece begins once the volume is unmounted, or while its graph is handed over: the kernel sends what is not

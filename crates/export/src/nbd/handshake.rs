@@ -1,5 +1,6 @@
 //! The handshake of a connection: bounded in time, in options and in bytes.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use block::Env;
@@ -8,66 +9,27 @@ use wire::nbd::{ExportEntry, ExportFacts, Exports, ServerHandshake, ServerProgre
 use wire::stream::Inbox;
 
 use super::Export;
+use crate::{Catalog, Listed};
 
-/// The exports that a client may see, as the codec asks for them.
-pub struct Offer<'a> {
-    pub exports: &'a [Rc<Export>],
-    /// Whom the client's certificate names.
-    pub names: &'a [String],
-}
-
-impl Offer<'_> {
-    fn open(&self) -> impl Iterator<Item = &Rc<Export>> {
-        self.exports.iter().filter(|export| export.is_for(self.names))
-    }
-}
-
-impl Exports for Offer<'_> {
-    fn list(&self) -> Vec<ExportEntry> {
-        let entry = |export: &Rc<Export>| ExportEntry {
-            name: export.name.clone(),
-            description: export.description.clone(),
-        };
-        self.open().map(entry).collect()
-    }
-
-    /// The empty name asks for the only export, if there is only one.
-    fn find(&self, name: &str) -> Option<ExportFacts> {
-        let found = match self.exports {
-            [_] if name.is_empty() => self.open().next(),
-            _ => self.open().find(|export| export.name == name),
-        };
-        found.map(|export| export.facts())
-    }
-}
-
-/// Tells whoever is one too many.
-pub struct Full(pub usize);
-
-impl Exports for Full {
-    fn list(&self) -> Vec<ExportEntry> {
-        Vec::new()
-    }
-
-    fn find(&self, _: &str) -> Option<ExportFacts> {
-        None
-    }
-
-    fn refusal(&self) -> Option<String> {
-        Some(format!("the server has all of its {} connections; try again later", self.0))
-    }
-}
+/// Volumes that are asked of a catalogue at a time.
+const PAGE: usize = 256;
 
 /// What a client finds at the address where it connects.
 pub struct ListenerPolicy<'a> {
-    pub exports: &'a [Rc<Export>],
-    /// So many connections are all; this one is too many.
+    pub catalog: &'a dyn Catalog,
+    /// The limit of connections, if this one is beyond it.
     pub full: Option<usize>,
-    /// TLS, and nothing without it.
+    /// Required of the client, if there is any.
     pub tls: Option<&'a tls::Server>,
 }
 
 impl ListenerPolicy<'_> {
+    /// The answer to a client beyond the limit of connections.
+    pub fn refusal(&self) -> Option<String> {
+        let all = |most| format!("the server has all of its {most} connections; try again later");
+        self.full.map(all)
+    }
+
     fn begin(&self) -> ServerHandshake {
         let limits = wire::nbd::Limits::default();
         match self.tls {
@@ -77,27 +39,82 @@ impl ListenerPolicy<'_> {
     }
 }
 
-/// Leads the handshake. Returns the session and the names in the client's certificate, or `None` if the client left.
-/// After TLS `socket` is the one above it.
+/// The exports that a client may see, as the codec asks for them.
+struct Offer<'a> {
+    policy: &'a ListenerPolicy<'a>,
+    /// The names in the client's certificate.
+    names: &'a [String],
+    /// The volume that was found last.
+    found: &'a RefCell<Option<Rc<Export>>>,
+}
+
+impl Offer<'_> {
+    /// Reads a page of the list into `all`; whether it was the last one.
+    async fn page(&self, all: &mut Vec<Listed>, most: usize) -> Result<bool, String> {
+        let after = all.last().map_or("", |listed| &listed.name);
+        let page =
+            self.policy.catalog.list(after, most).await.map_err(|error| error.to_string())?;
+        let is_last = page.len() < most;
+        all.extend(page);
+        Ok(is_last)
+    }
+}
+
+impl Exports for Offer<'_> {
+    async fn list(&self) -> Result<Vec<ExportEntry>, String> {
+        let mut all = Vec::new();
+        while !self.page(&mut all, PAGE).await? {}
+        let open = all.into_iter().filter(|listed| listed.is_for(self.names));
+        Ok(open.map(|Listed { name, description, .. }| ExportEntry { name, description }).collect())
+    }
+
+    /// The empty name asks for the only export, if there is only one.
+    async fn find(&self, name: &str) -> Result<Option<ExportFacts>, String> {
+        let mut name = name.to_owned();
+        if name.is_empty() {
+            let mut first = Vec::new();
+            self.page(&mut first, 2).await?;
+            let Ok([only]) = <[Listed; 1]>::try_from(first) else { return Ok(None) };
+            name = only.name;
+        }
+        let found = self.policy.catalog.find(&name).await.map_err(|error| error.to_string())?;
+        let found = found.filter(|export| export.is_for(self.names));
+        let facts = found.as_ref().map(|export| export.facts());
+        *self.found.borrow_mut() = found;
+        Ok(facts)
+    }
+
+    fn refusal(&self) -> Option<String> {
+        self.policy.refusal()
+    }
+}
+
+/// A handshake that has come to an agreement.
+pub struct Shaken {
+    pub export: Rc<Export>,
+    pub session: Session,
+    /// The names in the client's certificate.
+    pub names: Vec<String>,
+}
+
+/// Leads the handshake to its end; `None` if the client left. After TLS `socket` is the one above it.
 ///
 /// # Errors
-/// Why the connection must be closed, in words.
+/// The reason, in words, for which the connection must be closed.
 pub async fn shake(
     env: &Env,
     socket: &mut Rc<dyn Socket>,
-    door: &ListenerPolicy<'_>,
+    policy: &ListenerPolicy<'_>,
     inbox: &mut Inbox,
-) -> Result<Option<(Session, Vec<String>)>, String> {
-    let mut handshake = door.begin();
-    let mut names = Vec::new();
+) -> Result<Option<Shaken>, String> {
+    let mut handshake = policy.begin();
+    let (mut names, found) = (Vec::new(), RefCell::new(None));
     let mut out = Vec::new();
     ServerHandshake::greeting(&mut out);
     loop {
         send(env, &**socket, &mut out).await?;
-        let offer = Offer { exports: door.exports, names: &names };
-        let full = door.full.map(Full);
-        let exports: &dyn Exports = full.as_ref().map_or(&offer, |full| full);
-        let advanced = handshake.advance(&inbox.bytes(), exports, &mut out);
+        let offer = Offer { policy, names: &names, found: &found };
+        let advanced = handshake.advance(&inbox.bytes(), &offer, &mut out).await;
         let (used, progress) = match advanced {
             Ok(advanced) => advanced,
             Err(error) => {
@@ -110,7 +127,8 @@ pub async fn shake(
         match progress {
             ServerProgress::Ready(session) => {
                 send(env, &**socket, &mut out).await?;
-                return Ok(Some((*session, names)));
+                let export = found.take().expect("the codec agrees on an export that was found");
+                return Ok(Some(Shaken { export, session: *session, names }));
             }
             ServerProgress::Aborted => {
                 send(env, &**socket, &mut out).await?;
@@ -122,7 +140,7 @@ pub async fn shake(
                     return Err("bytes came after STARTTLS before it was answered".to_owned());
                 }
                 send(env, &**socket, &mut out).await?;
-                let tls = door.tls.expect("the codec agrees to it only where it is required");
+                let tls = policy.tls.expect("the codec agrees to it only where it is required");
                 let secured = tls.accept(env, socket.clone()).await;
                 let secured = secured.map_err(|error| error.to_string())?;
                 (*socket, names) = (secured.socket, secured.names);

@@ -19,9 +19,10 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use block::{ByteRange, Env, Info, Notify};
-use engine::{Engine, NodeId};
+use engine::{Engine, Portal};
 use wire::nbd::{BlockSizes, ExportFacts, TransmissionFlags};
 
+use crate::Listed;
 use crate::pieces::PIECE_BYTES;
 
 pub use server::{CurrentTls, Server};
@@ -65,15 +66,12 @@ pub(crate) trait Orphan {
     fn is_about(&self, range: Option<ByteRange>) -> bool;
 }
 
-/// A device under a name that clients ask for.
+/// A volume that clients find by its name.
 pub struct Export {
-    name: String,
-    description: String,
-    /// Whose certificates get it, by name; everybody if it does not say.
-    clients: RefCell<Option<Vec<String>>>,
+    listed: RefCell<Listed>,
     pub(crate) env: Env,
     pub(crate) engine: Engine,
-    pub(crate) node: NodeId,
+    pub(crate) portal: Portal,
     /// Closed connections whose requests are still on their way: what overlaps these waits.
     orphans: RefCell<Vec<Weak<dyn Orphan>>>,
     /// Wakes requests that wait for that.
@@ -81,34 +79,27 @@ pub struct Export {
 }
 
 impl Export {
-    /// Offers `node` under `name`.
-    pub fn new(
-        env: &Env,
-        engine: &Engine,
-        node: NodeId,
-        name: &str,
-        description: &str,
-    ) -> Rc<Self> {
-        Self::for_clients(env, engine, node, name, description, None)
+    /// Offers what the portal leads to, under the portal's name, to every client.
+    pub fn new(env: &Env, engine: &Engine, portal: &Portal, description: &str) -> Rc<Self> {
+        Self::for_clients(env, engine, portal, description, None)
     }
 
-    /// Offers `node` to those whose certificate has one of the names in `clients`, as common name or
-    /// beside it. Nobody else sees that it is there, least of all who comes without TLS.
+    /// Offers it to clients whose certificate has one of the names in `clients`, as common name or as alternative name.
+    /// Other clients do not see it, nor do clients without TLS.
     pub fn for_clients(
         env: &Env,
         engine: &Engine,
-        node: NodeId,
-        name: &str,
+        portal: &Portal,
         description: &str,
         clients: Option<&[String]>,
     ) -> Rc<Self> {
+        let (name, description) = (portal.name().to_owned(), description.to_owned());
+        let clients = clients.map(<[String]>::to_vec);
         Rc::new(Self {
-            name: name.to_owned(),
-            description: description.to_owned(),
-            clients: RefCell::new(clients.map(<[String]>::to_vec)),
+            listed: RefCell::new(Listed { name, description, clients }),
             env: env.clone(),
             engine: engine.clone(),
-            node,
+            portal: portal.clone(),
             orphans: RefCell::default(),
             fenced: Notify::default(),
         })
@@ -116,32 +107,32 @@ impl Export {
 
     /// Its name.
     pub fn name(&self) -> &str {
-        &self.name
+        self.portal.name()
     }
 
-    /// From now on these get it, or everybody. [`Server::offer`] closes the connections of others.
+    /// Its line in a list.
+    pub fn listed(&self) -> Listed {
+        self.listed.borrow().clone()
+    }
+
+    /// Admits the clients of these names from now on, or every client. [`Server::close_barred`] closes the connections of
+    /// others.
     pub fn let_in(&self, clients: Option<&[String]>) {
-        *self.clients.borrow_mut() = clients.map(<[String]>::to_vec);
+        self.listed.borrow_mut().clients = clients.map(<[String]>::to_vec);
     }
 
-    /// The node that it offers.
-    pub fn node(&self) -> NodeId {
-        self.node
-    }
-
-    /// Its facts now: what is behind a node may change.
+    /// Its facts now: another device may be behind its portal later.
     pub fn info(&self) -> Info {
-        self.engine.info(self.node)
+        self.portal.info()
     }
 
     /// Whether it is there for clients that show no certificate.
     pub fn is_for_all(&self) -> bool {
-        self.clients.borrow().is_none()
+        self.listed.borrow().clients.is_none()
     }
 
     pub(crate) fn is_for(&self, names: &[String]) -> bool {
-        let clients = self.clients.borrow();
-        clients.as_ref().is_none_or(|clients| names.iter().any(|name| clients.contains(name)))
+        self.listed.borrow().is_for(names)
     }
 
     fn facts(&self) -> ExportFacts {
@@ -163,8 +154,8 @@ impl Export {
         let blocks = BlockSizes::new(info.block_size, preferred, info.max_transfer)
             .expect("a device's block size is a power of two from 512 to 64 KiB");
         ExportFacts {
-            name: self.name.clone(),
-            description: self.description.clone(),
+            name: self.name().to_owned(),
+            description: self.listed.borrow().description.clone(),
             size_bytes: info.size,
             flags,
             blocks,

@@ -91,21 +91,23 @@ impl Server {
     ///
     /// # Errors
     /// In words, why it cannot: the export is not there, or shows something else. It is closed then.
-    pub fn take_over(
+    pub async fn take_over(
         &self,
         one: Handed,
         socket: Rc<dyn Socket>,
         identity: u64,
     ) -> Result<(), String> {
         let name = one.session.facts.name.clone();
-        let exports = self.exports();
-        let export = exports.into_iter().find(|export| export.name() == name);
+        let found = self.inner().catalog.find(&name).await;
         let shows = |facts| Shown::of(&facts) == one.shown && one.identity == identity;
-        let taken = match export {
-            None => Err(format!("{name} is not offered any more")),
-            Some(export) if !export.is_for_all() => Err(format!("{name} is not for everybody now")),
-            Some(export) if !shows(export.facts()) => Err(format!("{name} is not what it was")),
-            Some(export) => Ok(export),
+        let taken = match found {
+            Err(error) => Err(error.to_string()),
+            Ok(None) => Err(format!("{name} is not offered any more")),
+            Ok(Some(export)) if !export.is_for_all() => {
+                Err(format!("{name} is not for everybody now"))
+            }
+            Ok(Some(export)) if !shows(export.facts()) => Err(format!("{name} is not what it was")),
+            Ok(Some(export)) => Ok(export),
         };
         match taken {
             Ok(export) => {

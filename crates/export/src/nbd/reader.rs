@@ -480,7 +480,7 @@ impl<'a> Reader<'a> {
             }
             _ => {
                 let export = &connection.export;
-                export.engine.admit(export.node, op_of(&header, buf), connection, token).await;
+                export.engine.admit(&export.portal, op_of(&header, buf), connection, token).await;
             }
         }
     }

@@ -7,16 +7,17 @@ use std::time::Duration;
 use block::Env;
 use block::Notify;
 use block::env::{Listener, Socket};
-use wire::nbd::{Exports, Session};
+use wire::nbd::Session;
 use wire::stream::Inbox;
 
 use super::cancel::CancelToken;
 use super::connection::{Connection, Peers};
-use super::handshake::{Full, ListenerPolicy, shake};
+use super::handshake::{ListenerPolicy, Shaken, shake};
 use super::log::Log;
 use super::reader::read;
 use super::writer::write;
 use super::{Export, Limits};
+use crate::Catalog;
 
 /// After an accept that failed, before the next: what fails once would fail at once again.
 const REST: Duration = Duration::from_millis(100);
@@ -36,7 +37,7 @@ pub struct Server(Rc<Inner>);
 
 pub(super) struct Inner {
     pub(super) env: Env,
-    exports: RefCell<Vec<Rc<Export>>>,
+    pub(super) catalog: Rc<dyn Catalog>,
     limits: Limits,
     log: Log,
     pub(super) listeners: RefCell<Vec<Rc<dyn Listener>>>,
@@ -67,17 +68,17 @@ pub(super) struct Paused {
 }
 
 impl Server {
-    /// A server of these exports; `log` gets a line for each connection that ends badly, as long as
-    /// they are few.
+    /// Makes a server of the volumes in `catalog`. `log` gets a line for each connection that ends badly, as long as they
+    /// are few.
     pub fn new(
         env: &Env,
-        exports: Vec<Rc<Export>>,
+        catalog: Rc<dyn Catalog>,
         limits: Limits,
         log: impl Fn(&str) + 'static,
     ) -> Self {
         Self(Rc::new(Inner {
             env: env.clone(),
-            exports: RefCell::new(exports),
+            catalog,
             limits,
             log: Log::new(env, log),
             listeners: RefCell::default(),
@@ -128,16 +129,10 @@ impl Server {
         });
     }
 
-    /// Offers these exports from now on. A connection to another one stays; one whose certificate is not admitted to its export
-    /// any more is closed.
-    pub fn offer(&self, exports: Vec<Rc<Export>>) {
-        *self.0.exports.borrow_mut() = exports;
+    /// Closes each connection whose certificate is not admitted to its volume any more. Others stay, even if their volume
+    /// has left the catalogue.
+    pub fn close_barred(&self) {
         self.0.peers.close_barred();
-    }
-
-    /// What is offered now.
-    pub fn exports(&self) -> Vec<Rc<Export>> {
-        self.0.exports.borrow().clone()
     }
 
     /// Has all listeners held once more, by whoever holds them now.
@@ -254,19 +249,13 @@ impl Server {
         tls: Option<&tls::Server>,
     ) -> Result<Option<Paused>, String> {
         let inner = &self.0;
-        let exports = inner.exports.borrow().clone();
-        let shaken = self.handshake(socket, &exports, &gate, full, tls).await;
+        let shaken = self.handshake(socket, &gate, full, tls).await;
         inner.shaking.set(inner.shaking.get() - 1);
         inner.waiting.wake();
-        let Some((session, names, inbox)) = shaken? else {
+        let Some((Shaken { export, session, names }, inbox)) = shaken? else {
             return Ok(None);
         };
         let socket = socket.clone();
-        let found = exports.iter().find(|export| export.name == session.facts.name);
-        let export = found.expect("the codec found it among these").clone();
-        if !inner.exports.borrow().iter().any(|offered| Rc::ptr_eq(offered, &export)) {
-            return Err(format!("{} is not offered any more", export.name));
-        }
         gate.unless(inner.peers.close_gone(&inner.env, inner.limits.request)).await;
         let paused = Paused { export, socket, session, names, unread: Vec::new() };
         self.transmit(paused, inbox, gate).await
@@ -326,26 +315,33 @@ impl Server {
     async fn handshake(
         &self,
         socket: &mut Rc<dyn Socket>,
-        exports: &[Rc<Export>],
         gate: &CancelToken,
         full: bool,
         tls: Option<&tls::Server>,
-    ) -> Result<Option<(Session, Vec<String>, Inbox)>, String> {
+    ) -> Result<Option<(Shaken, Inbox)>, String> {
         let inner = &self.0;
         let full = full.then_some(inner.limits.connections);
-        let door = ListenerPolicy { exports, full, tls };
+        let policy = ListenerPolicy { catalog: &*inner.catalog, full, tls };
         let shaking = async {
             let inbox = Inbox::new(inner.env.pool()).await;
             let mut inbox = inbox.map_err(|error| error.to_string())?;
-            let session = shake(&inner.env, socket, &door, &mut inbox).await?;
-            Ok(session.map(|(session, names)| (session, names, inbox)))
+            let Some(shaken) = shake(&inner.env, socket, &policy, &mut inbox).await? else {
+                return Ok(None);
+            };
+            // The catalogue may have changed between the options of the client.
+            let name = shaken.export.name();
+            let now = inner.catalog.find(name).await.map_err(|error| error.to_string())?;
+            if !now.is_some_and(|now| Rc::ptr_eq(&now, &shaken.export)) {
+                return Err(format!("{name} is not offered any more"));
+            }
+            Ok(Some((shaken, inbox)))
         };
         let limit = inner.limits.handshake;
         let Some(shaken) = gate.unless(inner.env.within(limit, shaking)).await else {
             return Ok(None);
         };
-        match (full, shaken) {
-            (Some(most), _) => Err(Full(most).refusal().expect("it refuses everybody")),
+        match (policy.refusal(), shaken) {
+            (Some(why), _) => Err(why),
             (None, Some(shaken)) => shaken,
             (None, None) => Err(format!("no handshake within {limit:?}")),
         }

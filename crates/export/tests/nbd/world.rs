@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use block::env::Address;
 use engine::Engine;
+use export::ExportList;
 use export::nbd::{Export, Limits, Server};
 use graph::Graph;
 use graph::spec::Spec;
@@ -157,10 +158,10 @@ fn run(
     let engine = Engine::new(env.pool());
     env.spawn("engine", engine.clone().drive());
     let graph = core.block_on(Graph::build(&planned, &engine, &env)).expect("it can be built");
-    let exports = graph.exports().iter();
-    let exports =
-        exports.map(|export| Export::new(&env, &engine, export.node, &export.name, "a test"));
-    let exports: Vec<_> = exports.collect();
+    let exports = ExportList::new(graph.exports().iter().map(|export| {
+        let portal = engine.portal(&export.name, export.node);
+        Export::new(&env, &engine, &portal, "a test")
+    }));
     let listener = env.listen(&Address::Unix(path)).unwrap();
     let tcp = env.listen(&Address::Tcp("127.0.0.1".into(), 0)).unwrap();
     let Address::Tcp(_, port) = tcp.address() else { panic!("it listens to TCP") };
@@ -189,7 +190,7 @@ fn run(
                     let states = handed::decode(&handed::encode(&states)).unwrap();
                     (server, is) = (begin(), identity);
                     for (state, socket) in states.into_iter().zip(sockets) {
-                        if let Err(why) = server.take_over(state, socket, identity) {
+                        if let Err(why) = server.take_over(state, socket, identity).await {
                             shared.log.lock().unwrap().push(why);
                         }
                     }

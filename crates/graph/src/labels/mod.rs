@@ -31,7 +31,6 @@ use std::collections::BTreeMap;
 
 use meta::Machine;
 
-pub(crate) use absent::Absent;
 pub use diagnosis::{
     Case, DiskContent, DiskFacts, Facts, Finding, LostLabel, Waiver, counting, diagnose,
     duplicate_of, label_findings, newest, older, split_brain, split_brain_of,

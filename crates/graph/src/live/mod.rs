@@ -32,11 +32,11 @@ use block::{
     Env, Error, ErrorKind, Locked, Mono, Mutex, NoStateStore, Notify, Op, Result, ScopeGuard,
     StateStore,
 };
-use engine::Engine;
+use engine::{Engine, Portal, Portals};
 use kind::Maker;
 
 use crate::Graph;
-use crate::labels::{Absent, Labels, Probe};
+use crate::labels::{Labels, Probe};
 use crate::running::Before;
 use crate::spec::Planned;
 
@@ -49,6 +49,8 @@ pub struct RunningGraph {
     env: Env,
     engine: Engine,
     now: RefCell<Rc<Current>>,
+    /// One for each export. Clients keep theirs while the graph changes.
+    portals: Portals,
     /// One change after the other.
     turn: Mutex,
     /// Wakes commands that wait for the end of a change.
@@ -124,9 +126,17 @@ impl RunningGraph {
         .await;
         match made {
             Ok(graph) => {
+                let (env, engine, portals) = (env.clone(), engine.clone(), Portals::default());
+                portals.lead(&engine, &graph.targets());
                 let now = RefCell::new(Rc::new(Current { planned, graph, labels }));
-                let (env, engine) = (env.clone(), engine.clone());
-                Ok(Self { env, engine, now, turn: Mutex::new(), changed: Notify::default() })
+                Ok(Self {
+                    env,
+                    engine,
+                    now,
+                    portals,
+                    turn: Mutex::new(),
+                    changed: Notify::default(),
+                })
             }
             Err(error) => {
                 let left = match &labels {
@@ -141,6 +151,11 @@ impl RunningGraph {
     /// What is open now.
     pub fn now(&self) -> Rc<Current> {
         self.now.borrow().clone()
+    }
+
+    /// The portal of an export. It stays the same one through every change that keeps an export of this name.
+    pub fn portal(&self, export: &str) -> Option<Portal> {
+        self.portals.get(export)
     }
 
     /// Takes what is a word for a start away from devices that run, and says so: they know who has every write.
@@ -242,7 +257,6 @@ impl RunningGraph {
         let _ended = ScopeGuard::new(|| self.changed.wake());
         match self.replace(&mut change, deadline).await {
             Ok(graph) => {
-                self.shut(&old, |name| graph.export(name).is_none());
                 *self.now.borrow_mut() = Rc::new(Current { planned, graph, labels });
                 before_clients();
                 drop(held);
@@ -422,9 +436,7 @@ impl RunningGraph {
                 tell(change).await?;
             }
             graph.fill(change.planned, change.labels, &self.env, Some(&before)).await?;
-            self.fits(&old.graph, &graph)?;
-            // Once it is told there is no way back: all that may fail comes first.
-            graph.make_doors(Some(&old.graph))?;
+            self.portals.fit(&self.engine, &graph.targets())?;
             tell(change).await
         }
         .await;
@@ -433,38 +445,9 @@ impl RunningGraph {
             change.handovers.extend(left);
             return Err(error);
         }
-        graph.lead_here();
+        self.portals.lead(&self.engine, &graph.targets());
         old.graph.leave(&graph);
         Ok(graph)
-    }
-
-    /// What clients were told holds.
-    fn fits(&self, old: &Graph, new: &Graph) -> Result<()> {
-        for before in old.exports() {
-            let Some(after) = new.export(&before.name) else { continue };
-            let (told, is) = (self.engine.info(before.node), self.engine.info(after.node));
-            if is.max_transfer < told.max_transfer {
-                let words = format!(
-                    "clients of {} were told that a request may have {} bytes, and at most {} \
-                         would be possible",
-                    before.name, told.max_transfer, is.max_transfer
-                );
-                return Err(
-                    Error::new(ErrorKind::Unsupported, words).next("give the export another name")
-                );
-            }
-            // Payloads of their connections are handed on where they arrive.
-            if is.buf_align > told.buf_align {
-                let words = format!(
-                    "{} took bytes from any address, and would need them at multiples of {}",
-                    before.name, is.buf_align
-                );
-                return Err(
-                    Error::new(ErrorKind::Unsupported, words).next("give the export another name")
-                );
-            }
-        }
-        Ok(())
     }
 
     /// Takes back what was made for a graph that will not be. Answers what it leaves to what comes back; nothing,
@@ -480,7 +463,7 @@ impl RunningGraph {
             let key = (member.name.clone(), member.kind.name);
             left.extend(closed.flatten().map(|handover| (key, handover)));
         }
-        graph.leave_with_doors(old);
+        graph.leave(old);
         left
     }
 
@@ -493,34 +476,24 @@ impl RunningGraph {
         let mut graph = Graph::empty(&old.planned, &self.engine);
         let back = async {
             graph.fill(&old.planned, labels.as_ref(), &self.env, Some(&before)).await?;
-            if let Some(labels) = &labels {
-                labels.commit().await?;
+            match &labels {
+                Some(labels) => labels.commit().await,
+                None => Ok(()),
             }
-            graph.open_doors(Some(&old.graph))
         }
         .await;
         match back {
             Ok(()) => {
+                self.portals.lead(&self.engine, &graph.targets());
                 old.graph.leave(&graph);
                 let planned = old.planned.clone();
                 *self.now.borrow_mut() = Rc::new(Current { planned, graph, labels });
                 Unchanged::Failed(error)
             }
             Err(back) => {
-                self.shut(old, |_| true);
+                let lost = "a change has failed, and so has the way back";
+                self.portals.close(&Error::new(ErrorKind::Io, lost).next("start again"));
                 Unchanged::Lost { change: error, back }
-            }
-        }
-    }
-
-    /// Nothing is behind these doors any more but errors.
-    fn shut(&self, old: &Current, which: impl Fn(&str) -> bool) {
-        for export in old.graph.exports().iter().filter(|export| which(&export.name)) {
-            let info = self.engine.info(export.node);
-            let nothing = Rc::new(Absent::lost(&export.name, info));
-            // There is room for a node: one was forgotten for each that was made.
-            if let Ok(node) = self.engine.add_device(&export.name, nothing, &[]) {
-                self.engine.retarget(export.node, node);
             }
         }
     }

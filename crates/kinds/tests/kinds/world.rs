@@ -327,7 +327,8 @@ impl Running {
     /// Sends a request to the top. It runs whether or not its answer is awaited.
     pub fn send(&self, op: Op) -> impl Future<Output = (Op, Result<()>)> + use<> {
         let answer = Rc::new(OneShot::<Done>::default());
-        let sent = self.graph.engine().submit(self.node, op, answer.clone(), 0);
+        let engine = self.graph.engine();
+        let sent = engine.submit(&engine.portal("vol", self.node), op, answer.clone(), 0);
         assert!(sent.is_ok(), "there are enough slots");
         async move {
             let Done { op, result } = answer.wait().await;

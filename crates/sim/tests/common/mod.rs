@@ -139,7 +139,7 @@ impl Rig {
     }
 
     pub fn client(&self, live: &RunningGraph) -> Client {
-        Client::new(&self.engine, live.now().graph.exports()[0].node)
+        Client::of(&self.engine, live.portal("vol").unwrap())
     }
 
     pub fn pass(&self, time: Duration) {

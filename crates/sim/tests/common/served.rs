@@ -5,6 +5,7 @@ use std::rc::Rc;
 use block::env::{Address, CacheMode, DiskIo, Open, Storage};
 use block::{Device, EXTENTS_MAX, Env, Info, Op, Request, Result};
 use engine::{AnyDevice, Engine};
+use export::ExportList;
 use export::nbd::{Export, Limits, Server};
 use kind::{DeviceConfig, Maker, Making, Value};
 use sim::{DiskConfig, Profile, SimDisk, SimWorld};
@@ -76,8 +77,8 @@ pub fn serve(world: &SimWorld) -> Rc<SimDisk> {
     let engine = Engine::new(env.pool());
     env.spawn("the server's engine", engine.clone().drive());
     let node = engine.add_device("disk", served, &[]).unwrap();
-    let export = Export::new(&env, &engine, node, "volume", "");
-    let server = Server::new(&env, vec![export], Limits::default(), |_| {});
+    let export = Export::new(&env, &engine, &engine.portal("volume", node), "");
+    let server = Server::new(&env, ExportList::new([export]), Limits::default(), |_| {});
     server.serve(env.listen(&Address::Unix("/socket".into())).unwrap());
     medium
 }

@@ -21,13 +21,13 @@ pub struct Spoken {
 }
 
 impl Exports for Spoken {
-    fn list(&self) -> Vec<ExportEntry> {
-        Vec::new()
+    async fn list(&self) -> Result<Vec<ExportEntry>, String> {
+        Ok(Vec::new())
     }
 
-    fn find(&self, name: &str) -> Option<ExportFacts> {
+    async fn find(&self, name: &str) -> Result<Option<ExportFacts>, String> {
         let (name, flags) = (name.to_owned(), self.flags.get());
-        Some(ExportFacts { name, flags, size_bytes: 1 << 20, ..ExportFacts::default() })
+        Ok(Some(ExportFacts { name, flags, size_bytes: 1 << 20, ..ExportFacts::default() }))
     }
 }
 
@@ -53,7 +53,7 @@ async fn talk(env: Env, socket: Rc<dyn Socket>, spoken: Rc<Spoken>) -> Option<()
     let mut handshake = ServerHandshake::new(Limits::default());
     let style = loop {
         send(&env, &*socket, &mut out).await?;
-        let advanced = handshake.advance(&inbox.bytes(), &*spoken, &mut out);
+        let advanced = handshake.advance(&inbox.bytes(), &*spoken, &mut out).await;
         let (used, progress) = advanced.ok()?;
         inbox.take(used);
         match progress {

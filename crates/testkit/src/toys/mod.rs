@@ -1,10 +1,12 @@
-//! Small devices that know commands: a lock, an allocator, and a remote disk in the same process. They are judges of how
-//! commands travel, and no kinds.
+//! Small devices that know commands: a lock, an allocator, and a remote disk in the same process; and a pool of two
+//! volumes. They judge how commands travel and how clients find volumes. They are no kinds.
 
 mod allocator;
 mod lock;
+mod pool;
 mod remote;
 
 pub use allocator::{Allocate, Allocated, Allocator, Bytes, Release, UNIT_BYTES};
 pub use lock::{Lock, Locker, Unlock};
+pub use pool::{Pool, Volume};
 pub use remote::Remote;

@@ -38,7 +38,7 @@ impl Device for Remote {
 
     async fn submit(&self, request: &mut Request) -> Result<()> {
         let op = std::mem::replace(&mut request.op, block::Op::Flush);
-        let done = self.engine.call(self.node, op).await;
+        let done = self.engine.call(&self.engine.portal("a remote disk", self.node), op).await;
         request.op = done.op;
         done.result
     }

@@ -95,15 +95,21 @@ impl ExportFacts {
     }
 }
 
-/// The exports of a server, asked during a handshake.
-///
-/// Answering must be cheap and must open nothing: the peer has proved nothing yet.
+/// The exports of a server, as a handshake asks for them. The peer has proved nothing yet: a look-up must be cheap.
 pub trait Exports {
-    /// Every export that may be listed.
-    fn list(&self) -> Vec<ExportEntry>;
-    /// The export of a name; the empty name asks for the default one.
-    fn find(&self, name: &str) -> Option<ExportFacts>;
-    /// Why nobody gets an export now, in words, if that is so. It is asked before [`Exports::find`].
+    /// Lists every export that the client may see.
+    ///
+    /// # Errors
+    /// The reason, in words for the client, if they cannot be listed.
+    fn list(&self) -> impl Future<Output = Result<Vec<ExportEntry>, String>>;
+
+    /// Finds the export of a name. The empty name asks for the default one.
+    ///
+    /// # Errors
+    /// The reason, in words for the client, if the export cannot be opened.
+    fn find(&self, name: &str) -> impl Future<Output = Result<Option<ExportFacts>, String>>;
+
+    /// Returns the reason, in words, if no client gets an export now. It is asked before the other two.
     fn refusal(&self) -> Option<String> {
         None
     }

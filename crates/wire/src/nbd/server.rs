@@ -116,14 +116,14 @@ fn unsupported(words: &str) -> Answer {
     Refuse(ReplyCode::ERR_UNSUP, words.to_owned())
 }
 
-/// The export of that name, or the answer to who asks for it.
-fn find(exports: &dyn Exports, name: &str) -> Result<ExportFacts, Answer> {
+/// The export of that name, or the answer to the client that asks for it.
+async fn find(exports: &impl Exports, name: &str) -> Result<ExportFacts, Answer> {
     if let Some(why) = exports.refusal() {
         return Err(Refuse(ReplyCode::ERR_POLICY, why));
     }
-    exports
-        .find(name)
-        .ok_or_else(|| Refuse(ReplyCode::ERR_UNKNOWN, format!("there is no export named {name:?}")))
+    let unknown = |why| Refuse(ReplyCode::ERR_UNKNOWN, why);
+    let found = exports.find(name).await.map_err(unknown)?;
+    found.ok_or_else(|| unknown(format!("there is no export named {name:?}")))
 }
 
 impl ServerHandshake {
@@ -165,17 +165,20 @@ impl ServerHandshake {
         out.extend_from_slice(&flags.0.to_be_bytes());
     }
 
-    /// Handles at most one message at the start of `input`, appends the answer to `out`, and says
-    /// how many bytes of the input it took.
-    pub fn advance(
+    /// Handles at most one message at the start of `input`, and appends the answer to `out`. It waits for nothing but
+    /// `exports`. Returns the number of bytes that it took.
+    ///
+    /// # Errors
+    /// The violation of the protocol, or the refusal of an option without an error reply. The connection must be closed.
+    pub async fn advance(
         &mut self,
         input: &[u8],
-        exports: &dyn Exports,
+        exports: &impl Exports,
         out: &mut Vec<u8>,
     ) -> Result<(usize, ServerProgress), ProtocolError> {
         let result = match self.phase {
             Phase::ClientFlags => self.take_client_flags(input),
-            Phase::Option => self.take_option(input, exports, out),
+            Phase::Option => self.take_option(input, exports, out).await,
             Phase::Skip(left) => Ok(self.skip(input, left)),
             Phase::StartTls | Phase::Over => Err(ProtocolError::HandshakeOver),
         };
@@ -211,10 +214,10 @@ impl ServerHandshake {
         Ok((4, ServerProgress::Advanced))
     }
 
-    fn take_option(
+    async fn take_option(
         &mut self,
         input: &[u8],
-        exports: &dyn Exports,
+        exports: &impl Exports,
         out: &mut Vec<u8>,
     ) -> Result<(usize, ServerProgress), ProtocolError> {
         let mut reader = Reader::new(input);
@@ -234,7 +237,7 @@ impl ServerHandshake {
         };
         self.options = options;
         self.option_bytes += len;
-        let progress = match self.answer(option, data, exports, out)? {
+        let progress = match self.answer(option, data, exports, out).await? {
             Ack => {
                 put_reply(out, option, ReplyCode::ACK, &[]);
                 ServerProgress::Advanced
@@ -300,26 +303,26 @@ impl ServerHandshake {
         (passed, ServerProgress::NeedMore)
     }
 
-    fn answer(
+    async fn answer(
         &mut self,
         option: OptionCode,
         data: &[u8],
-        exports: &dyn Exports,
+        exports: &impl Exports,
         out: &mut Vec<u8>,
     ) -> Result<Answer, ProtocolError> {
         if self.tls == ServerTls::Required {
             return plain(option, data);
         }
         let answer = match option {
-            OptionCode::EXPORT_NAME => return self.export_name(data, exports, out),
+            OptionCode::EXPORT_NAME => return self.export_name(data, exports, out).await,
             // Data is ignored, as the specification asks.
             OptionCode::ABORT => Leave,
-            OptionCode::LIST => list(data, exports, out),
-            OptionCode::INFO | OptionCode::GO => self.info(option, data, exports, out),
+            OptionCode::LIST => list(data, exports, out).await,
+            OptionCode::INFO | OptionCode::GO => self.info(option, data, exports, out).await,
             OptionCode::STRUCTURED_REPLY => self.structured_reply(data),
             OptionCode::EXTENDED_HEADERS => self.extended_headers(data),
-            OptionCode::LIST_META_CONTEXT => self.list_contexts(data, exports, out),
-            OptionCode::SET_META_CONTEXT => self.set_contexts(data, exports, out),
+            OptionCode::LIST_META_CONTEXT => self.list_contexts(data, exports, out).await,
+            OptionCode::SET_META_CONTEXT => self.set_contexts(data, exports, out).await,
             OptionCode::STARTTLS if !data.is_empty() => invalid("STARTTLS takes no data"),
             OptionCode::STARTTLS if self.tls == ServerTls::Done => invalid("TLS is agreed already"),
             OptionCode::STARTTLS => unsupported("this address has no TLS"),
@@ -329,10 +332,10 @@ impl ServerHandshake {
     }
 
     /// Section "Option types", `NBD_OPT_EXPORT_NAME`: no error reply exists, every refusal closes.
-    fn export_name(
+    async fn export_name(
         &mut self,
         data: &[u8],
-        exports: &dyn Exports,
+        exports: &impl Exports,
         out: &mut Vec<u8>,
     ) -> Result<Answer, ProtocolError> {
         if self.agreed.extended {
@@ -347,9 +350,8 @@ impl ServerHandshake {
         if let Some(why) = exports.refusal() {
             return Err(ProtocolError::NotServed { why });
         }
-        let facts = exports
-            .find(name)
-            .ok_or_else(|| ProtocolError::UnknownExport { name: name.to_owned() })?;
+        let found = exports.find(name).await.map_err(|why| ProtocolError::NotServed { why })?;
+        let facts = found.ok_or_else(|| ProtocolError::UnknownExport { name: name.to_owned() })?;
         let session = self.session(facts);
         out.extend_from_slice(&session.facts.size_bytes.to_be_bytes());
         out.extend_from_slice(&session.facts.flags.0.to_be_bytes());
@@ -359,17 +361,17 @@ impl ServerHandshake {
         Ok(Enter(Box::new(session)))
     }
 
-    fn info(
+    async fn info(
         &mut self,
         option: OptionCode,
         data: &[u8],
-        exports: &dyn Exports,
+        exports: &impl Exports,
         out: &mut Vec<u8>,
     ) -> Answer {
         let Some(request) = InfoRequest::parse(data) else {
             return invalid("the lengths or the name in the option data are wrong");
         };
-        let facts = match find(exports, request.name) {
+        let facts = match find(exports, request.name).await {
             Ok(facts) => facts,
             Err(answer) => return answer,
         };
@@ -408,8 +410,13 @@ impl ServerHandshake {
         Ack
     }
 
-    fn list_contexts(&self, data: &[u8], exports: &dyn Exports, out: &mut Vec<u8>) -> Answer {
-        let (request, facts) = match self.meta_request(data, exports) {
+    async fn list_contexts(
+        &self,
+        data: &[u8],
+        exports: &impl Exports,
+        out: &mut Vec<u8>,
+    ) -> Answer {
+        let (request, facts) = match self.meta_request(data, exports).await {
             Ok(both) => both,
             Err(error) => return error,
         };
@@ -424,9 +431,14 @@ impl ServerHandshake {
     }
 
     /// Replaces the selection, also when it fails (section "Option types").
-    fn set_contexts(&mut self, data: &[u8], exports: &dyn Exports, out: &mut Vec<u8>) -> Answer {
+    async fn set_contexts(
+        &mut self,
+        data: &[u8],
+        exports: &impl Exports,
+        out: &mut Vec<u8>,
+    ) -> Answer {
         self.agreed.contexts = None;
-        let (request, facts) = match self.meta_request(data, exports) {
+        let (request, facts) = match self.meta_request(data, exports).await {
             Ok(both) => both,
             Err(error) => return error,
         };
@@ -443,10 +455,10 @@ impl ServerHandshake {
     }
 
     /// What listing and selecting contexts have in common.
-    fn meta_request<'a>(
+    async fn meta_request<'a>(
         &self,
         data: &'a [u8],
-        exports: &dyn Exports,
+        exports: &impl Exports,
     ) -> Result<(MetaRequest<'a>, ExportFacts), Answer> {
         if !self.agreed.structured {
             return Err(invalid("metadata contexts need structured replies first"));
@@ -458,7 +470,7 @@ impl ServerHandshake {
             let words = format!("{} queries, the limit is {}", request.count, self.limits.queries);
             return Err(Refuse(ReplyCode::ERR_TOO_BIG, words));
         }
-        let facts = find(exports, request.name)?;
+        let facts = find(exports, request.name).await?;
         Ok((request, facts))
     }
 
@@ -493,15 +505,16 @@ fn plain(option: OptionCode, data: &[u8]) -> Result<Answer, ProtocolError> {
     }
 }
 
-fn list(data: &[u8], exports: &dyn Exports, out: &mut Vec<u8>) -> Answer {
+async fn list(data: &[u8], exports: &impl Exports, out: &mut Vec<u8>) -> Answer {
     if !data.is_empty() {
         return invalid("LIST takes no data");
     }
     if let Some(why) = exports.refusal() {
         return Refuse(ReplyCode::ERR_POLICY, why);
     }
-    for entry in exports.list() {
-        put_server(out, &entry);
+    match exports.list().await {
+        Ok(entries) => entries.iter().for_each(|entry| put_server(out, entry)),
+        Err(why) => return Refuse(ReplyCode::ERR_UNKNOWN, why),
     }
     Ack
 }

@@ -1,5 +1,7 @@
 //! A server, a client and the bytes between them, under the control of a test.
 
+use std::task::{Context, Poll, Waker};
+
 pub use testkit::nbd::{info_data, meta_data};
 use wire::nbd::{
     BlockSizes, ClientConfig, ClientHandshake, ClientProgress, ExportEntry, ExportFacts, Exports,
@@ -25,18 +27,26 @@ pub fn facts(name: &str) -> ExportFacts {
 }
 
 impl Exports for TwoExports {
-    fn list(&self) -> Vec<ExportEntry> {
+    async fn list(&self) -> Result<Vec<ExportEntry>, String> {
         let entry =
             |name: &str| ExportEntry { name: name.to_owned(), description: format!("the {name}") };
-        vec![entry("first"), entry("second")]
+        Ok(vec![entry("first"), entry("second")])
     }
 
-    fn find(&self, name: &str) -> Option<ExportFacts> {
-        match name {
+    async fn find(&self, name: &str) -> Result<Option<ExportFacts>, String> {
+        Ok(match name {
             "" | "first" => Some(facts("first")),
             "second" => Some(facts("second")),
             _ => None,
-        }
+        })
+    }
+}
+
+/// Returns the answer of a codec whose exports are at hand.
+pub fn now<T>(future: impl Future<Output = T>) -> T {
+    match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => panic!("it waits for nothing"),
     }
 }
 
@@ -61,7 +71,7 @@ impl Server {
     }
 
     pub fn give(&mut self, input: &[u8]) -> ServerStep {
-        self.handshake.advance(input, &TwoExports, &mut self.out)
+        now(self.handshake.advance(input, &TwoExports, &mut self.out))
     }
 
     /// Sends one option and returns the replies to it.
@@ -153,7 +163,7 @@ pub fn shake(config: ClientConfig, mut piece: impl FnMut() -> usize) -> Ends {
             }
         }
         while ends.server.is_none() {
-            match server.advance(&server_in, &TwoExports, &mut to_client) {
+            match now(server.advance(&server_in, &TwoExports, &mut to_client)) {
                 Ok((taken, progress)) => {
                     server_in.drain(..taken);
                     match progress {

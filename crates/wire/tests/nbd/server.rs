@@ -5,7 +5,7 @@ use wire::nbd::{
     ReplyStyle, ServerHandshake, ServerProgress, Session, TransmissionFlags,
 };
 
-use crate::pair::{ALL_FLAGS, Server, TwoExports, info_data, meta_data, option, reply};
+use crate::pair::{ALL_FLAGS, Server, TwoExports, info_data, meta_data, now, option, reply};
 
 const INVALID: [ReplyCode; 1] = [ReplyCode::ERR_INVALID];
 
@@ -36,11 +36,11 @@ fn export_name(server: &mut Server, name: &str) -> Result<Session, ProtocolError
 struct Nobody;
 
 impl Exports for Nobody {
-    fn list(&self) -> Vec<ExportEntry> {
+    async fn list(&self) -> Result<Vec<ExportEntry>, String> {
         panic!("nobody is shown the list")
     }
 
-    fn find(&self, _: &str) -> Option<ExportFacts> {
+    async fn find(&self, _: &str) -> Result<Option<ExportFacts>, String> {
         panic!("nobody gets an export")
     }
 
@@ -53,7 +53,7 @@ impl Exports for Nobody {
 fn who_is_not_let_in_is_told_why() {
     let asked = |code, data: &[u8]| {
         let (mut server, mut out) = (structured(), Vec::new());
-        let step = server.handshake.advance(&option(code, data), &Nobody, &mut out);
+        let step = now(server.handshake.advance(&option(code, data), &Nobody, &mut out));
         (step, out)
     };
     for (code, data) in [
@@ -77,7 +77,7 @@ fn who_is_not_let_in_is_told_why() {
 fn client_flags_are_checked() {
     let step = |flags: u32| {
         let mut handshake = ServerHandshake::new(Limits::default());
-        handshake.advance(&flags.to_be_bytes(), &TwoExports, &mut Vec::new())
+        now(handshake.advance(&flags.to_be_bytes(), &TwoExports, &mut Vec::new()))
     };
     assert!(matches!(step(1), Ok((4, ServerProgress::Advanced))));
     assert!(matches!(step(3), Ok((4, ServerProgress::Advanced))));

@@ -5,7 +5,7 @@ use wire::nbd::{
     ServerHandshake, ServerProgress,
 };
 
-use crate::pair::{TwoExports, info_data, option, reply};
+use crate::pair::{TwoExports, info_data, now, option, reply};
 
 struct Forced(ServerHandshake);
 
@@ -18,7 +18,7 @@ impl Forced {
 
     fn give(&mut self, input: &[u8]) -> Result<(ServerProgress, Vec<u8>), ProtocolError> {
         let mut out = Vec::new();
-        let (used, progress) = self.0.advance(input, &TwoExports, &mut out)?;
+        let (used, progress) = now(self.0.advance(input, &TwoExports, &mut out))?;
         assert_eq!(used, input.len());
         Ok((progress, out))
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use block::Op;
 use block::env::{Address, Listener};
+use export::ExportList;
 use export::nbd::{Export, Server};
 use kind::{Kind, Registry, Value};
 use sim::draw::Stream;
@@ -110,9 +111,10 @@ impl Machine {
         let mut exports = Vec::new();
         for n in 0..self.disks.len() {
             let part = graph.add("path", &[("path", Value::Text(path(n)))], &[])?;
-            exports.push(Export::new(&env, &graph.engine, graph.node(part), &export(n), ""));
+            let portal = graph.engine.portal(&export(n), graph.node(part));
+            exports.push(Export::new(&env, &graph.engine, &portal, ""));
         }
-        let server = Server::new(&env, exports, served::limits(), |_| {});
+        let server = Server::new(&env, ExportList::new(exports), served::limits(), |_| {});
         let listener = env.listen(&Address::Unix(SOCKET.into()))?;
         server.serve(listener.clone());
         Ok(Life { process, graph, listener, _server: server })
@@ -183,8 +185,8 @@ impl Trial {
         let drawn = shapes::draw(&mut graph, &draw, disks, block, depth, patience, true)
             .map_err(|error| Failure::new(format!("a graph can be built: {error}")))?;
         let mirrors = Mirrors::new(&world, &machine.disks, drawn.mirrors, &plan, |_| None);
-        let node = graph.node(drawn.top);
-        let (door, server) = served::serve(&env, &graph.engine, node, plan.connections, 0)?;
+        let portal = graph.engine.portal("vol", graph.node(drawn.top));
+        let (door, server) = served::serve(&env, &graph.engine, portal, plan.connections, 0)?;
         let clients =
             Clients::new(&world, door, May { fail_on_purpose: drawn.may_fail, fail: false });
         if drawn.steps.iter().any(|step| step.kind == "crypt") {

@@ -97,10 +97,11 @@ pub fn start(world: &SimWorld, starts: &mut u64, wanted: &Wanted) -> Result<Star
             }
             Some(Ok(live)) => {
                 world.counters().add(Count::Labelled);
-                let node = live.now().graph.exports()[0].node;
+                let portal = live.portal("vol").expect("the spec exports it");
+                let client = Client::of(&engine, portal.clone());
                 let (door, server) =
-                    serve(&world.env(), &engine, node, wanted.connections, *starts)?;
-                let (client, live) = (Client::new(&engine, node), Rc::new(live));
+                    serve(&world.env(), &engine, portal, wanted.connections, *starts)?;
+                let live = Rc::new(live);
                 return Ok(Started::Up(Running { engine, live, client, door, server }));
             }
             Some(Err(unchanged)) => {

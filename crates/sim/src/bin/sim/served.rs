@@ -2,7 +2,8 @@
 
 use block::Env;
 use block::env::Address;
-use engine::{Engine, NodeId};
+use engine::{Engine, Portal};
+use export::ExportList;
 use export::nbd::{Export, Limits, Server};
 use sim::draw::Stream;
 use sim::{Client, Door, Remote};
@@ -17,24 +18,24 @@ pub fn limits() -> Limits {
     Limits { piece_bytes: PIECE_BYTES, ..Limits::default() }
 }
 
-/// The clients' way to `node`: through so many connections, or straight into the graph if there are none. `start`: the
+/// The clients' way to `portal`: through so many connections, or straight into the graph if there are none. `start`: the
 /// number of the process's start.
 pub fn serve(
     env: &Env,
     engine: &Engine,
-    node: NodeId,
+    portal: Portal,
     connections: usize,
     start: u64,
 ) -> Result<(Door, Option<Server>), Failure> {
-    let client = Client::new(engine, node);
+    let export = ExportList::new([Export::new(env, engine, &portal, "")]);
+    let (name, client) = (portal.name().to_owned(), Client::of(engine, portal));
     if connections == 0 {
         return Ok((Door::Graph(client), None));
     }
-    let server =
-        Server::new(env, vec![Export::new(env, engine, node, "volume", "")], limits(), |_| {});
+    let server = Server::new(env, export, limits(), |_| {});
     let at = Address::Unix("/socket".into());
     server.serve(env.listen(&at).map_err(|error| Failure::new(error.to_string()))?);
     let draw = Stream::new(env.random("connections"), "connections", start);
-    let remote = Remote::new(env, &at, "volume", client.info().clone(), connections, draw);
+    let remote = Remote::new(env, &at, &name, client.info().clone(), connections, draw);
     Ok((Door::Nbd(remote), Some(server)))
 }

@@ -397,7 +397,8 @@ impl Running {
         let (env, node) = (graph.env().clone(), graph.node(top));
         let client = Client::new(&graph.engine, node);
         let kept_bytes = env.pool().used_bytes();
-        let (door, server) = serve(&env, &graph.engine, node, connections, start)?;
+        let portal = graph.engine.portal("vol", node);
+        let (door, server) = serve(&env, &graph.engine, portal, connections, start)?;
         Ok((Self { graph: Rc::new(graph), client, server, kept_bytes }, door))
     }
 }

@@ -248,9 +248,8 @@ impl Trial {
     /// An export that was added shows what the other one shows.
     fn check_second(&self) -> Result<(), Failure> {
         let running = self.running.as_ref().expect("it runs");
-        let now = running.live.now();
-        let export = now.graph.export("second").expect("the spec has it");
-        let client = Door::Graph(Client::new(&running.engine, export.node));
+        let portal = running.live.portal("second").expect("the spec has it");
+        let client = Door::Graph(Client::of(&running.engine, portal));
         let worker = Worker { client, ..self.worker(self.starts << 48 | 2) };
         self.world.block_on(worker.verify())?;
         self.judge()

@@ -1,0 +1,156 @@
+//! Portals: where clients' requests enter the engine.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use block::{Device, Error, ErrorKind, Info, Request, Result};
+
+use super::node::{Node, Power, Reserve};
+use super::slot::AnyDevice;
+use super::{Engine, NodeId};
+
+/// The refusal of a portal without a target.
+const GONE: &str = "it is not offered any more";
+
+/// Where clients' requests enter the engine. A portal leads to a node, and can be led to another one while clients have it.
+/// A clone is another handle to the same portal. A portal lasts until its last handle is dropped.
+#[derive(Clone)]
+pub struct Portal(Rc<Entrance>);
+
+struct Entrance {
+    name: Box<str>,
+    to: RefCell<Target>,
+}
+
+#[derive(Clone)]
+struct Target {
+    /// `None` once the portal is closed.
+    id: Option<NodeId>,
+    node: Rc<Node>,
+}
+
+impl Portal {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The facts of the node that it leads to now. A closed portal has those of its last node.
+    pub fn info(&self) -> Info {
+        self.0.to.borrow().node.info.clone()
+    }
+
+    /// The node that it leads to now; `None` once it is closed.
+    pub fn node(&self) -> Option<NodeId> {
+        self.0.to.borrow().id
+    }
+
+    /// Refuses every further request with `error`. Requests that were begun go on.
+    pub fn close(&self, error: Error) {
+        let info = self.info();
+        let reserve = Reserve { slots: 1, copies: 0, block: info.block_size };
+        let closed = Closed { info: info.clone(), error: error.at(self.name()) };
+        let device: Rc<dyn AnyDevice> = Rc::new(closed);
+        let future = device.future_layout();
+        let power = Power::Device { device, lowers: Box::default(), future };
+        let node = Node::new(self.name(), info, power, reserve);
+        *self.0.to.borrow_mut() = Target { id: None, node: Rc::new(node) };
+    }
+
+    pub(super) fn target(&self) -> Rc<Node> {
+        self.0.to.borrow().node.clone()
+    }
+
+    /// Whether requests that fit what clients know of the portal fit `new` as well.
+    fn fits(&self, new: &Info) -> Result<()> {
+        let (known, name) = (self.info(), self.name());
+        let refuse = |words: String| {
+            Err(Error::new(ErrorKind::Unsupported, words).next("give the export another name"))
+        };
+        if new.max_transfer < known.max_transfer {
+            return refuse(format!(
+                "clients of {name} know that a request may have {} bytes, and at most {} would be possible",
+                known.max_transfer, new.max_transfer
+            ));
+        }
+        // Connections hand the payloads of their requests on where these arrived.
+        if new.buf_align > known.buf_align {
+            return refuse(format!(
+                "{name} took bytes from any address, and would need them at multiples of {}",
+                new.buf_align
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Engine {
+    /// Makes a portal that leads to `node`.
+    pub fn portal(&self, name: &str, node: NodeId) -> Portal {
+        Portal(Rc::new(Entrance { name: name.into(), to: RefCell::new(self.target(node)) }))
+    }
+
+    fn target(&self, id: NodeId) -> Target {
+        Target { id: Some(id), node: self.node(id) }
+    }
+}
+
+/// The node behind each portal of a set, by the portal's name.
+pub type Targets = BTreeMap<String, NodeId>;
+
+/// A set of portals, by name. It is led elsewhere as a whole, and does not depend on the devices behind it.
+#[derive(Default)]
+pub struct Portals(RefCell<BTreeMap<String, Portal>>);
+
+impl Portals {
+    /// The portal of that name.
+    pub fn get(&self, name: &str) -> Option<Portal> {
+        self.0.borrow().get(name).cloned()
+    }
+
+    /// Checks that the set can be led to `targets` under clients that stay.
+    ///
+    /// # Errors
+    /// `Unsupported` if a request that one of them may send would not fit the new node.
+    pub fn fit(&self, engine: &Engine, targets: &Targets) -> Result<()> {
+        let portals = self.0.borrow();
+        let known = targets.iter().filter_map(|(name, node)| Some((portals.get(name)?, *node)));
+        known.into_iter().try_for_each(|(portal, node)| portal.fits(&engine.info(node)))
+    }
+
+    /// Leads every portal to the target of its name, makes those that the set lacks, and closes those without a target.
+    /// Requests that were begun go on where they are.
+    pub fn lead(&self, engine: &Engine, targets: &Targets) {
+        let mut portals = self.0.borrow_mut();
+        let gone = portals.extract_if(.., |name, _| !targets.contains_key(name));
+        gone.for_each(|(_, portal)| portal.close(Error::new(ErrorKind::Io, GONE)));
+        for (name, node) in targets {
+            match portals.get(name) {
+                Some(portal) => *portal.0.to.borrow_mut() = engine.target(*node),
+                None => drop(portals.insert(name.clone(), engine.portal(name, *node))),
+            }
+        }
+    }
+
+    /// Closes all portals with `error`.
+    pub fn close(&self, error: &Error) {
+        self.0.borrow().values().for_each(|portal| portal.close(error.clone()));
+    }
+}
+
+/// The device behind a closed portal.
+struct Closed {
+    info: Info,
+    error: Error,
+}
+
+impl Device for Closed {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    async fn submit(&self, _: &mut Request) -> Result<()> {
+        Err(self.error.clone())
+    }
+}

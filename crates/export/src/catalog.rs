@@ -1,0 +1,86 @@
+//! Catalogues: volumes by name.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use block::Result;
+use block::env::LocalFuture;
+
+use crate::nbd::Export;
+
+/// Finds the volumes of a server by name. A volume may have to be opened first, so the answers may take time.
+pub trait Catalog {
+    /// Finds the volume of that name. While a client has it, each search returns the same one.
+    ///
+    /// # Errors
+    /// The reason if the volume exists and cannot be opened.
+    fn find(&self, name: &str) -> LocalFuture<Result<Option<Rc<Export>>>>;
+
+    /// Lists up to `most` volumes whose names come after `after`, in the order of their names. It opens none of them.
+    ///
+    /// # Errors
+    /// The reason if the list cannot be read.
+    fn list(&self, after: &str, most: usize) -> LocalFuture<Result<Vec<Listed>>>;
+}
+
+/// A volume in the list of a catalogue.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// Its name.
+    pub name: String,
+    /// A text for the operator; may be empty.
+    pub description: String,
+    /// The names of certificates that may use it; `None` admits every client.
+    pub clients: Option<Vec<String>>,
+}
+
+impl Listed {
+    /// Whether a client may use the volume whose certificate has `names`.
+    pub fn is_for(&self, names: &[String]) -> bool {
+        let admits = |clients: &Vec<String>| names.iter().any(|name| clients.contains(name));
+        self.clients.as_ref().is_none_or(admits)
+    }
+}
+
+/// A catalogue of volumes that are open.
+#[derive(Default)]
+pub struct ExportList(RefCell<BTreeMap<String, Rc<Export>>>);
+
+impl ExportList {
+    /// Makes a catalogue of these volumes.
+    pub fn new(exports: impl IntoIterator<Item = Rc<Export>>) -> Rc<Self> {
+        let list = Self::default();
+        list.set(exports);
+        Rc::new(list)
+    }
+
+    /// Replaces the volumes. Connections to a volume that goes stay until [`crate::nbd::Server::close_barred`].
+    pub fn set(&self, exports: impl IntoIterator<Item = Rc<Export>>) {
+        let named = exports.into_iter().map(|export| (export.name().to_owned(), export));
+        *self.0.borrow_mut() = named.collect();
+    }
+
+    /// Returns the volume of that name.
+    pub fn get(&self, name: &str) -> Option<Rc<Export>> {
+        self.0.borrow().get(name).cloned()
+    }
+
+    /// Returns all volumes, in the order of their names.
+    pub fn all(&self) -> Vec<Rc<Export>> {
+        self.0.borrow().values().cloned().collect()
+    }
+}
+
+impl Catalog for ExportList {
+    fn find(&self, name: &str) -> LocalFuture<Result<Option<Rc<Export>>>> {
+        Box::pin(std::future::ready(Ok(self.get(name))))
+    }
+
+    fn list(&self, after: &str, most: usize) -> LocalFuture<Result<Vec<Listed>>> {
+        let exports = self.0.borrow();
+        let later = exports.values().filter(|export| export.name() > after);
+        let listed = later.take(most).map(|export| export.listed()).collect();
+        Box::pin(std::future::ready(Ok(listed)))
+    }
+}
