@@ -183,6 +183,7 @@ fn kinds_are_listed_and_explained() {
     assert!(one.starts_with("# mirror\n") && one.contains("trust"), "{one}");
     let json: Value = dir.json(0, &["kinds", "mirror"]);
     assert_eq!((&json["manual"], &json["options"][0]["name"]), (&one.into(), &"trust".into()));
+    assert_eq!(json["commands"][0]["name"], "member.fail");
     let all: Value = dir.json(0, &["kinds"]);
     assert_eq!(all.as_array().unwrap().len(), list.lines().count());
     let ran = dir.cairn(&["kinds", "mirorr"]);

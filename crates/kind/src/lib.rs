@@ -6,6 +6,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use block::control::VerbInfo;
 use block::env::LocalFuture;
 use block::{Env, Found, Handover, Hooks, Info, Lower, NoStateStore, Result, StateStore, Table};
 use fixedbitset::FixedBitSet;
@@ -31,6 +32,8 @@ pub struct Kind {
     pub options: &'static [OptionSpec],
     /// Facts that code outside of the kind asks for.
     pub capabilities: Capabilities,
+    /// The commands that its devices may know. One device may know fewer: [`block::Device::verbs`].
+    pub verbs: &'static [&'static VerbInfo],
     /// How one is made.
     pub maker: Maker,
 }
@@ -534,6 +537,17 @@ impl Registry {
     /// The names of all kinds that stand on something, for `kind = "…"`.
     pub fn device_names(&self) -> impl Iterator<Item = &'static str> {
         self.0.iter().filter(|kind| kind.lowers != Lowers::None).map(|kind| kind.name)
+    }
+
+    /// Returns the commands of all kinds. A command that several kinds know is there once.
+    pub fn verbs(&self) -> Vec<&'static VerbInfo> {
+        let mut verbs: Vec<&'static VerbInfo> = Vec::new();
+        for verb in self.0.iter().flat_map(|kind| kind.verbs) {
+            if !verbs.iter().any(|known| known.name == verb.name) {
+                verbs.push(verb);
+            }
+        }
+        verbs
     }
 
     /// Returns the kind that moves bytes, and its options for that.

@@ -19,14 +19,10 @@ mod stripe;
 mod tables;
 pub mod trace;
 
-use block::control::{Verb as _, VerbInfo};
 use kind::Registry;
 
 /// The commands for key slots, for their typed client.
 pub use crypt::verbs as keys;
-
-/// The verbs of single kinds; those of several are [`block::control::SHARED`].
-pub const VERBS: &[&VerbInfo] = &[keys::Keys::INFO];
 
 /// All kinds of this crate.
 pub const REGISTRY: Registry = Registry(&[

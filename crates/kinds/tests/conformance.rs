@@ -83,6 +83,17 @@ fn with_slots() -> impl Fn(&mut Assembly, &[PartId]) -> Result<PartId> + 'static
     }
 }
 
+/// Commands for key slots that leave the last one that opens the device.
+const KEY_COMMANDS: [&str; 7] = [
+    r#"{"do":"list"}"#,
+    r#"{"do":"list","dry_run":true}"#,
+    r#"{"do":"explode"}"#,
+    r#"{"do":"remove","slot":0}"#,
+    r#"{"do":"remove","slot":18446744073709551615}"#,
+    r#"{"do":"add","key":"credential:safe","new_key":"no source"}"#,
+    r#"{"do":"change","key":"file:/no/such/file","new_key":"credential:safe"}"#,
+];
+
 /// A trace in a file of its own, made at each start.
 fn traced() -> impl Fn(&mut Assembly, &[PartId]) -> Result<PartId> + 'static {
     let starts = Cell::new(0);
@@ -190,7 +201,7 @@ fn on_labels() -> Vec<Subject> {
             graph.add("mirror", &small_regions(), on)
         })
         .with_copies(1),
-        over("crypt", 1, with_slots()),
+        over("crypt", 1, with_slots()).with_arguments(&KEY_COMMANDS),
         over("a crypt of 4 KiB blocks", 1, with_slots()).with_blocks_of_4k(),
         moving(over("migrate", 2, |graph, on| graph.add("migrate", &[], on))),
         moving(over("a migrate of 4 KiB blocks", 2, |graph, on| graph.add("migrate", &[], on)))

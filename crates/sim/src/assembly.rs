@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use block::control::{Command, Resolved, Verb};
+use block::control::{Command, Reply, Resolved, Verb, VerbInfo};
 use block::env::LocalFuture;
 use block::{
     Below, ByteRange, Env, Error, ErrorKind, Hooks, Info, Lower, NoStateStore, Port, Report,
@@ -158,6 +158,19 @@ impl Assembly {
         }
     }
 
+    /// Returns the commands that a device knows.
+    pub fn verbs(&self, part: PartId) -> &'static [&'static VerbInfo] {
+        match &self.parts[part].body {
+            Body::Device(device) => device.verbs(),
+            _ => &[],
+        }
+    }
+
+    /// Carries out a command on a device.
+    pub fn command(&self, part: PartId, command: Command) -> LocalFuture<Result<Reply>> {
+        self.engine.control(self.parts[part].node, command)
+    }
+
     /// Carries out a command of verb `V` on a device, which answers at once.
     ///
     /// # Errors
@@ -172,7 +185,7 @@ impl Assembly {
         part: PartId,
         args: V::Args,
     ) -> LocalFuture<Result<V::Answer>> {
-        let reply = self.engine.control(self.parts[part].node, Command::new::<V>(args));
+        let reply = self.command(part, Command::new::<V>(args));
         Box::pin(async move { reply.await?.answer::<V>() })
     }
 

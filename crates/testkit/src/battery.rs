@@ -8,6 +8,7 @@ use sim::draw::Stream;
 use sim::workload::Mix;
 
 use crate::bench::Bench;
+use crate::commands::commands;
 use crate::refusal::{Broken, Refusal};
 use crate::strict::Inject;
 use crate::subject::Subject;
@@ -47,6 +48,7 @@ pub fn conformance(subject: &Subject) -> Result<Passed, Refusal> {
         for seed in 0..seeds(subject) {
             passed.run(subject, "overlaps", seed, fuse, overlaps)?;
             passed.run(subject, "long requests", seed, fuse, long_requests)?;
+            passed.run(subject, "commands", seed, fuse, commands)?;
             if !survives {
                 continue;
             }

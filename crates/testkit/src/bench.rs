@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use block::env::{CacheMode, Open};
 use block::{ByteRange, Error, Health, Op, Report};
+use kind::Registry;
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
 use sim::{
@@ -119,6 +120,22 @@ impl<'s> Bench<'s> {
 
     pub fn client(&self) -> Client {
         self.running().client.clone()
+    }
+
+    /// The graph, and the device under test in it.
+    pub fn top(&self) -> (&Assembly, PartId) {
+        let running = self.running();
+        (&running.graph, running.top)
+    }
+
+    /// Arguments for the commands of this subject.
+    pub fn arguments(&self) -> &'s [&'static str] {
+        self.subject.arguments
+    }
+
+    /// The kinds of the subject.
+    pub fn registry(&self) -> Registry {
+        self.subject.registry
     }
 
     /// The facts of the top.
@@ -400,6 +417,6 @@ fn open(n: usize) -> Open {
     }
 }
 
-fn stuck(stuck: Stuck) -> Refusal {
+pub(crate) fn stuck(stuck: Stuck) -> Refusal {
     Refusal::new(Broken::Completes, stuck)
 }

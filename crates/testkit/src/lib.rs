@@ -7,6 +7,7 @@
 
 mod battery;
 mod bench;
+mod commands;
 mod kept;
 pub mod nbd;
 mod refusal;

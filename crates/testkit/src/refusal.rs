@@ -31,6 +31,8 @@ pub enum Broken {
     Foreign,
     /// What the subject itself promises over its report.
     Promise,
+    /// Commands are declared, and cross to other processes unchanged.
+    Commands,
 }
 
 /// Why a device was refused.
@@ -66,6 +68,7 @@ impl fmt::Display for Broken {
             Self::Builds => "it can be built",
             Self::Foreign => "used disks without a state are refused, and keep their bytes",
             Self::Promise => "what a report says outlives a crash as its kind promises",
+            Self::Commands => "commands are declared, and cross to other processes unchanged",
         })
     }
 }

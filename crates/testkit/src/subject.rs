@@ -45,6 +45,8 @@ pub struct Subject {
     pub adopts: bool,
     /// What it promises over its report.
     pub promise: Option<Box<Promise>>,
+    /// Arguments for its commands, right and wrong ones, beside those that the battery has.
+    pub arguments: &'static [&'static str],
     /// Seeds of each part of the battery.
     pub seeds: u64,
 }
@@ -69,6 +71,7 @@ impl Subject {
             labelled: false,
             adopts: false,
             promise: None,
+            arguments: &[],
             seeds: 12,
         }
     }
@@ -103,6 +106,13 @@ impl Subject {
     #[must_use]
     pub fn with_seeds(mut self, seeds: u64) -> Self {
         self.seeds = seeds;
+        self
+    }
+
+    /// The same, with more arguments for its commands.
+    #[must_use]
+    pub fn with_arguments(mut self, arguments: &'static [&'static str]) -> Self {
+        self.arguments = arguments;
         self
     }
 

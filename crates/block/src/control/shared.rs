@@ -4,16 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use super::{Health, Reach, Verb, VerbInfo};
 
-/// All of them.
-pub const SHARED: &[&VerbInfo] = &[
-    member::Fail::INFO,
-    member::Resync::INFO,
-    copies::Scrub::INFO,
-    job::Steer::INFO,
-    job::Wait::INFO,
-    state::Check::INFO,
-];
-
 /// No arguments, or no answer but that it worked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Nothing {}

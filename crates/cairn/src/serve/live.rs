@@ -10,7 +10,7 @@ use api::{
 };
 use block::control::copies::{Action, Scrub};
 use block::control::member::{Fail, Name, Resync, Stale};
-use block::control::{Command, SHARED, Verb, find_verb};
+use block::control::{Command, Verb, find_verb};
 use block::{ErrorKind, Report};
 use graph::live::Current;
 use graph::{Graph, Located, Member};
@@ -19,6 +19,7 @@ use serde_json::Value;
 use super::{Serving, events};
 use crate::attach::must_be_root;
 use crate::exit::{Exit, Failure};
+use crate::registry::REGISTRY;
 use crate::view;
 
 /// What is served, as the control socket asks for it.
@@ -304,8 +305,7 @@ impl Serving {
             let error = block::Error::new(ErrorKind::NotFound, why);
             return Err(error.next("cairn graph shows what there is"));
         }
-        let known = kinds::VERBS.iter().chain(SHARED).copied();
-        let verb = find_verb(known, verb).map_err(at)?;
+        let verb = find_verb(REGISTRY.verbs(), verb).map_err(at)?;
         let command = Command::decode(verb, args.to_string().as_bytes()).map_err(at)?;
         let reply = self.live.control(device, command).await.map_err(at)?;
         serde_json::from_slice(&reply.encode(verb))

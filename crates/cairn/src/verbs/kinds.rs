@@ -22,6 +22,7 @@ struct KindView {
     summary: &'static str,
     stands_on: String,
     options: Vec<OptionView>,
+    commands: Vec<CommandView>,
     manual: &'static str,
 }
 
@@ -32,6 +33,13 @@ struct OptionView {
     required: bool,
     /// Where its value is kept.
     scope: &'static str,
+    help: &'static str,
+}
+
+/// A command that devices of the kind may know.
+#[derive(Serialize)]
+struct CommandView {
+    name: &'static str,
     help: &'static str,
 }
 
@@ -78,6 +86,11 @@ fn view(kind: &Kind) -> KindView {
             Lowers::Many(least, most) => format!("on {least} to {most} devices"),
         },
         options: kind.options.iter().map(option).collect(),
+        commands: kind
+            .verbs
+            .iter()
+            .map(|verb| CommandView { name: verb.name, help: verb.help })
+            .collect(),
         manual: kind.manual,
     }
 }

@@ -18,7 +18,7 @@ const MIB: u64 = 1 << 20;
 /// A kind that is only compared.
 const fn kind(name: &'static str, maker: Maker) -> Kind {
     let (lowers, options, capabilities) = (Lowers::None, &[], Capabilities::NONE);
-    Kind { name, summary: "", manual: "", lowers, options, capabilities, maker }
+    Kind { name, summary: "", manual: "", lowers, options, capabilities, verbs: &[], maker }
 }
 
 const KDF_PASSES: OptionSpec = OptionSpec {

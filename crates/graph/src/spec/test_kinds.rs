@@ -42,5 +42,5 @@ const fn option(name: &'static str, value: ValueType, effect: Effect) -> OptionS
 
 const fn kind(name: &'static str, lowers: Lowers, options: &'static [OptionSpec]) -> Kind {
     let (capabilities, maker) = (Capabilities::NONE, Maker::Table(|_| Err(Vec::new())));
-    Kind { name, summary: "", manual: "", lowers, options, capabilities, maker }
+    Kind { name, summary: "", manual: "", lowers, options, capabilities, verbs: &[], maker }
 }

@@ -123,7 +123,7 @@ const fn kind(
     maker: Maker,
 ) -> Kind {
     let capabilities = Capabilities::NONE;
-    Kind { name, summary: "", manual: "", lowers, options, capabilities, maker }
+    Kind { name, summary: "", manual: "", lowers, options, capabilities, verbs: &[], maker }
 }
 
 const fn disk(

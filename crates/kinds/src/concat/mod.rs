@@ -13,6 +13,7 @@ pub const KIND: Kind = Kind {
     lowers: Lowers::Many(1, 1024),
     options: &[],
     capabilities: Capabilities::NONE,
+    verbs: &[],
     maker: Maker::Table(plan),
 };
 

@@ -22,6 +22,7 @@ use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use block::control::Verb as _;
 use block::env::LocalFuture;
 use block::{Env, Error, Handover, Info, KeySource, Lower, Mutex, Reason, Result, StateStore};
 use kind::{
@@ -43,6 +44,7 @@ pub const KIND: Kind = Kind {
     lowers: Lowers::One,
     options: &[KEY, PLAIN, UNIT, DISCARDS, KDF_MEMORY, KDF_PASSES],
     capabilities: Capabilities::NONE,
+    verbs: &[verbs::Keys::INFO],
     maker: Maker::Stateful {
         bytes: Bytes::Transformed,
         plan,

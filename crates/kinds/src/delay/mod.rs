@@ -19,6 +19,7 @@ pub const KIND: Kind = Kind {
     lowers: Lowers::One,
     options: &[TIME, READ, WRITE, FLUSH, JITTER],
     capabilities: Capabilities::NONE,
+    verbs: &[],
     maker: Maker::Device { bytes: Bytes::Passthrough, plan, make },
 };
 

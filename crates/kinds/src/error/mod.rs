@@ -24,6 +24,7 @@ pub const KIND: Kind = Kind {
     lowers: Lowers::One,
     options: &[OP, START, SIZE, AFTER, SCHEDULE, RATE, COUNT, WITH, WHEN],
     capabilities: Capabilities::NONE,
+    verbs: &[],
     maker: Maker::Hooks { plan, make },
 };
 

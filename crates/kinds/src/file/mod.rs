@@ -31,6 +31,7 @@ pub const FILE: Kind = Kind {
     lowers: Lowers::None,
     options: &[FILE_PLACE, CREATE, SIZE, CACHE, READ_ONLY, TIMEOUT],
     capabilities: Capabilities::NONE,
+    verbs: &[],
     maker: Maker::Disk {
         plan: |given, env| at_once(plan(given, env)),
         make: |making| at_once(make(making)),
@@ -45,6 +46,7 @@ pub const PATH: Kind = Kind {
     lowers: Lowers::None,
     options: &[DEVICE_PLACE, CACHE, READ_ONLY, TIMEOUT],
     capabilities: Capabilities::NONE,
+    verbs: &[],
     maker: Maker::Disk {
         plan: |given, env| at_once(plan(given, env)),
         make: |making| at_once(make(making)),

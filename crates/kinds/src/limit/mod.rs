@@ -30,6 +30,7 @@ pub const KIND: Kind = Kind {
     lowers: Lowers::One,
     options: &[TOGETHER[0], TOGETHER[1], READS[0], READS[1], WRITES[0], WRITES[1], BURST],
     capabilities: Capabilities::NONE,
+    verbs: &[],
     maker: Maker::Device { bytes: Bytes::Passthrough, plan, make },
 };
 

@@ -16,6 +16,7 @@ pub const KIND: Kind = Kind {
     lowers: Lowers::One,
     options: &[START, SIZE],
     capabilities: Capabilities::NONE,
+    verbs: &[],
     maker: Maker::Table(plan),
 };
 

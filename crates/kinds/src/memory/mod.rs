@@ -19,6 +19,7 @@ pub const KIND: Kind = Kind {
     lowers: Lowers::None,
     options: &[SIZE],
     capabilities: Capabilities::NONE,
+    verbs: &[],
     maker: Maker::Disk {
         plan: |given, _| {
             at_once(nowhere::plan(nowhere::info(given, &SIZE), "in memory, gone with this process"))

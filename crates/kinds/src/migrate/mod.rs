@@ -17,6 +17,7 @@ pub mod record;
 use std::rc::Rc;
 
 use block::env::LocalFuture;
+use block::job::Job;
 use block::units::format_exact;
 use block::{Env, Error, ErrorKind, Info, Lower, Result, StateStore};
 use kind::{
@@ -38,6 +39,7 @@ pub const KIND: Kind = Kind {
         moves: Some(Moving { leave: LEAVE, speed: SPEED }),
         ..Capabilities::NONE
     },
+    verbs: &Job::VERBS,
     maker: Maker::Stateful {
         bytes: Bytes::FirstLower,
         plan,

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use block::control::copies::Scrub;
 use block::control::member::{Fail, Resync};
-use block::control::{Command, Reply, Resolved, Verb as _, VerbInfo};
+use block::control::{Command, Reply, Resolved, VerbInfo};
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{
@@ -537,7 +537,7 @@ impl Device for Mirror {
     }
 
     fn verbs(&self) -> &'static [&'static VerbInfo] {
-        &[Fail::INFO, Resync::INFO, Scrub::INFO]
+        super::VERBS
     }
 
     fn control(self: Rc<Self>, command: Command) -> LocalFuture<Result<Reply>> {

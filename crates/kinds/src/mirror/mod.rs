@@ -26,6 +26,9 @@ mod superblock_writer;
 use std::rc::Rc;
 use std::time::Duration;
 
+use block::control::copies::Scrub;
+use block::control::member::{Fail, Resync};
+use block::control::{Verb as _, VerbInfo};
 use block::env::LocalFuture;
 use block::{Env, Error, ErrorKind, Found, Info, Lower, MemberState as State, Result, StateStore};
 use kind::{
@@ -41,6 +44,9 @@ pub use scrub::Scrubbed;
 use scrub::Scrubbing;
 use superblock_writer::SuperblockWriter;
 
+/// Its commands.
+const VERBS: &[&VerbInfo] = &[Fail::INFO, Resync::INFO, Scrub::INFO];
+
 /// `mirror`
 pub const KIND: Kind = Kind {
     name: "mirror",
@@ -53,6 +59,7 @@ pub const KIND: Kind = Kind {
         names_members: true,
         ..Capabilities::NONE
     },
+    verbs: VERBS,
     maker: Maker::Stateful {
         bytes: Bytes::Replicated,
         plan,

@@ -14,6 +14,7 @@ pub const KIND: Kind = Kind {
     lowers: Lowers::One,
     options: &[],
     capabilities: Capabilities::NONE,
+    verbs: &[],
     maker: Maker::Hooks { plan, make },
 };
 

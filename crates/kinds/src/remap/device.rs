@@ -4,7 +4,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
 use block::control::state::{Check, Checked};
-use block::control::{Command, Reply, Resolved, Verb as _, VerbInfo};
+use block::control::{Command, Reply, Resolved, VerbInfo};
 use block::env::LocalFuture;
 use block::job::Job;
 use block::{
@@ -279,8 +279,7 @@ impl Device for Remap {
     }
 
     fn verbs(&self) -> &'static [&'static VerbInfo] {
-        const ALL: &[&VerbInfo] = &[Check::INFO, Job::VERBS[0], Job::VERBS[1]];
-        if self.inner.pack { ALL } else { &ALL[..1] }
+        if self.inner.pack { super::VERBS } else { &super::VERBS[..1] }
     }
 
     fn control(self: Rc<Self>, command: Command) -> LocalFuture<Result<Reply>> {

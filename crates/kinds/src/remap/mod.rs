@@ -23,7 +23,10 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use block::control::state::Check;
+use block::control::{Verb as _, VerbInfo};
 use block::env::LocalFuture;
+use block::job::Job;
 use block::units::write_size;
 use block::{Env, Error, ErrorKind, Info, Lower, Result, StateStore};
 use kind::{
@@ -38,6 +41,9 @@ use layout::{BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, BLOCKS_MAX, 
 use opening::Opening;
 use record::Record;
 
+/// Its commands. Only a device that packs has a job.
+const VERBS: &[&VerbInfo] = &[Check::INFO, Job::VERBS[0], Job::VERBS[1]];
+
 /// `remap`
 pub const KIND: Kind = Kind {
     name: "remap",
@@ -46,6 +52,7 @@ pub const KIND: Kind = Kind {
     lowers: Lowers::Many(1, 2),
     options: &[SIZE, BLOCK, POLICY, META, CACHE, PACK, SPEED],
     capabilities: Capabilities { keeps_objects: true, ..Capabilities::NONE },
+    verbs: VERBS,
     maker: Maker::Stateful {
         bytes: Bytes::Private,
         plan,

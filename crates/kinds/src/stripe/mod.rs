@@ -19,6 +19,7 @@ pub const KIND: Kind = Kind {
     lowers: Lowers::Many(2, 64),
     options: &[CHUNK],
     capabilities: Capabilities::NONE,
+    verbs: &[],
     maker: Maker::Table(plan),
 };
 

@@ -41,6 +41,7 @@ pub const KIND: Kind = Kind {
     lowers: Lowers::One,
     options: &[FILE, SIZE, QUEUE],
     capabilities: Capabilities::NONE,
+    verbs: &[],
     maker: Maker::Hooks { plan, make },
 };
 

@@ -50,6 +50,7 @@ pub const KIND: Kind = Kind {
     lowers: Lowers::None,
     options: &[URI, TLS, TIMEOUT, RECONNECT, REPLAY, CONNECTIONS, UNSAFE_REPLICA],
     capabilities: Capabilities::NONE,
+    verbs: &[],
     maker: Maker::Disk {
         plan: |given, env| Box::pin(plan(given.clone(), env.clone())),
         make: |making| Box::pin(make(making.config.clone(), making.env.clone())),

@@ -84,11 +84,15 @@ pub enum Sin {
     FormatsUsed,
     /// Changes bytes below before it is sure to stay.
     ActsUnsure,
+    /// Panics at a member's name that it does not know.
+    PanicsAtCommand,
+    /// Knows a command that no kind declares.
+    HidesCommand,
 }
 
 impl Sin {
     /// All of them.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 35] = [
         Self::AcknowledgesEarly,
         Self::FlushSkipsMember,
         Self::IgnoresFlush,
@@ -122,6 +126,8 @@ impl Sin {
         Self::NeverStores,
         Self::FormatsUsed,
         Self::ActsUnsure,
+        Self::PanicsAtCommand,
+        Self::HidesCommand,
     ];
 
     /// The rules by any of which the battery may refuse it.
@@ -156,7 +162,8 @@ impl Sin {
             Self::IgnoresLimit => &[Errors, Seam],
             Self::SharesBuffer => &[Seam],
             Self::Boasts => &[Errors, Facts],
-            Self::Panics => &[Panic],
+            Self::Panics | Self::PanicsAtCommand => &[Panic],
+            Self::HidesCommand => &[Broken::Commands],
             Self::FailsAtRandom => &[Errors],
             Self::NeverStores => &[Promise],
             Self::FormatsUsed => &[Foreign],

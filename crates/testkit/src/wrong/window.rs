@@ -1,7 +1,11 @@
 //! One lower, everything passed on, with room for sins.
 
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
+use block::control::member::Fail;
+use block::control::{Command, Reply, Verb as _, VerbInfo};
+use block::env::LocalFuture;
 use block::{
     Buf, ByteRange, Device, Env, Error, ErrorKind, Info, Lower, Needs, Op, Request, Result, State,
     push_extent,
@@ -170,5 +174,18 @@ impl Device for Window {
             }
             Op::WriteZeroes { .. } | Op::Status { .. } | Op::Flush => self.pass(op).await,
         }
+    }
+
+    fn verbs(&self) -> &'static [&'static VerbInfo] {
+        match self.sin {
+            Some(Sin::PanicsAtCommand | Sin::HidesCommand) => &[Fail::INFO],
+            _ => &[],
+        }
+    }
+
+    fn control(self: Rc<Self>, command: Command) -> LocalFuture<Result<Reply>> {
+        let name = &command.args::<Fail>().expect("it knows no other command").member;
+        assert!(self.has(Sin::HidesCommand), "there is no member {name}");
+        command.done(Ok(()))
     }
 }

@@ -15,6 +15,7 @@ pub const KIND: Kind = Kind {
     lowers: Lowers::One,
     options: &[],
     capabilities: Capabilities::NONE,
+    verbs: &[],
     maker: Maker::Stateful {
         bytes: Bytes::Passthrough,
         plan,

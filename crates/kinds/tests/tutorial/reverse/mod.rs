@@ -12,6 +12,7 @@ pub const KIND: Kind = Kind {
     lowers: Lowers::One,
     options: &[],
     capabilities: Capabilities::NONE,
+    verbs: &[],
     maker: Maker::Device { bytes: Bytes::Private, plan, make },
 };
 

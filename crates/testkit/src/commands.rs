@@ -1,0 +1,74 @@
+//! The battery's part about commands.
+
+use std::time::Duration;
+
+use block::control::{Command, Reply, VerbInfo};
+use sim::workload::Mix;
+
+use crate::bench::{Bench, stuck};
+use crate::refusal::{Broken, Refusal};
+
+/// Texts that are no arguments of any verb, arguments of every shape, and members that do not exist.
+const ARGUMENTS: [&str; 15] = [
+    "",
+    "{",
+    "null",
+    "[]",
+    "\"text\"",
+    "18446744073709551616",
+    "{}",
+    r#"{"member":7}"#,
+    r#"{"member":""}"#,
+    r#"{"member":"no such member"}"#,
+    r#"{"stop":true}"#,
+    r#"{"stop":"yes"}"#,
+    r#"{"action":"explode"}"#,
+    r#"{"action":"pause"}"#,
+    r#"{"action":"resume"}"#,
+];
+
+/// For the answer to a command. One that waits for an event is withdrawn afterwards.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Sends every command that the subject knows while clients are at work, with all of [`ARGUMENTS`] and those of the subject.
+pub fn commands(bench: &mut Bench<'_>) -> Result<(), Refusal> {
+    bench.begin(4, 30, Mix { abandon: 0, ..Mix::ALL });
+    let (graph, top) = bench.top();
+    let verbs = graph.verbs(top);
+    for verb in verbs {
+        for args in ARGUMENTS.iter().chain(bench.arguments()) {
+            send(bench, verb, args)?;
+        }
+    }
+    bench.finish()?;
+    bench.verify()?;
+    bench.settle()?;
+    let declared = bench.registry().verbs();
+    match verbs.iter().find(|verb| declared.iter().all(|known| known.name != verb.name)) {
+        Some(verb) => Err(refuse(verb, "no kind declares it")),
+        None => Ok(()),
+    }
+}
+
+fn send(bench: &Bench<'_>, verb: &'static VerbInfo, args: &str) -> Result<(), Refusal> {
+    let Ok(command) = Command::decode(verb, args.as_bytes()) else { return Ok(()) };
+    let sent = command.encode_args();
+    let received = Command::decode(verb, &sent).map_err(|error| refuse(verb, error))?;
+    if received.encode_args() != sent {
+        return Err(refuse(verb, "its arguments change on their way to another process"));
+    }
+    let ((graph, top), env) = (bench.top(), bench.world.env());
+    let answer = graph.command(top, received);
+    let answered = bench.world.block_on(env.within(LIMIT, answer)).map_err(stuck)?;
+    let Some(Ok(answer)) = answered else { return Ok(()) };
+    let sent = answer.encode(verb);
+    let received = Reply::decode(verb, &sent).map_err(|error| refuse(verb, error))?;
+    if received.encode(verb) != sent {
+        return Err(refuse(verb, "its answer changes on its way to another process"));
+    }
+    Ok(())
+}
+
+fn refuse(verb: &VerbInfo, words: impl std::fmt::Display) -> Refusal {
+    Refusal::new(Broken::Commands, format_args!("{}: {words}", verb.name))
+}
