@@ -131,8 +131,8 @@ impl Server {
 }
 
 impl Client {
-    /// Makes a client that trusts servers whose certificates `authorities` have signed for `hostname`, a DNS
-    /// name or an address.
+    /// Makes a client that trusts servers with a certificate for `hostname`, a DNS name or an address, signed by
+    /// `authorities`.
     ///
     /// # Errors
     /// `Invalid` if `hostname` is no name of a host.
@@ -248,7 +248,7 @@ async fn secure(
     Ok(Secured { socket: Rc::new(socket), names })
 }
 
-/// Carries out one side of a handshake. Returns a socket whose keys a test can renew.
+/// Carries out one side of a handshake. The returned socket lets a test renew its keys.
 #[cfg(test)]
 pub async fn secure_for_tests(
     env: &Env,
