@@ -49,7 +49,7 @@ impl Device {
         number("loop").map(|number| Self::Loop(Loop(number))).or_else(nbd)
     }
 
-    /// Returns every device of that name.
+    /// Returns every device of `name`.
     pub(crate) fn all_of(name: &Name) -> Vec<Self> {
         let Ok(entries) = std::fs::read_dir(BLOCK_DEVICES) else { return Vec::new() };
         let all = entries.flatten().filter_map(|entry| Self::of(&entry.path()));

@@ -15,7 +15,7 @@ use crate::netlink::{Device, Kernel};
 /// The sysfs file in which each of the kernel's devices shows its mark.
 const BACKEND: &str = "backend";
 
-/// Paths of which one exists if the kernel has the client.
+/// One of these paths exists if the kernel has the client.
 const SIGNS: [&str; 2] = ["/sys/module/nbd", "/dev/nbd0"];
 
 /// Timeout of the handshake; the other end is this machine.

@@ -1,7 +1,7 @@
 //! Messages to the kernel's NBD client over generic netlink: connect, disconnect.
 //!
-//! The numbers are those of `linux/netlink.h`, `linux/genetlink.h` and `linux/nbd-netlink.h`. All of them are
-//! in the machine's own byte order.
+//! The numbers are those of `linux/netlink.h`, `linux/genetlink.h` and `linux/nbd-netlink.h`. They are in the
+//! machine's own byte order.
 
 use std::fs::File;
 use std::io::{self, Read, Write};

@@ -73,7 +73,7 @@ pub(crate) fn configure_loop(
     read_only: bool,
     mark: &str,
 ) -> io::Result<()> {
-    // SAFETY: the structure is made of numbers, and zeros are valid for all of them.
+    // SAFETY: the structure is made of numbers, and zeros are valid for all numbers.
     let mut config: LoopConfig = unsafe { std::mem::zeroed() };
     config.fd = file.as_raw_fd() as u32;
     config.block_size = block_bytes;
@@ -91,7 +91,7 @@ pub(crate) fn configure_loop(
 
 /// Returns the mark of a loop device.
 pub(crate) fn loop_mark(device: &File) -> io::Result<String> {
-    // SAFETY: the structure is made of numbers, and zeros are valid for all of them.
+    // SAFETY: the structure is made of numbers, and zeros are valid for all numbers.
     let mut info: LoopInfo64 = unsafe { std::mem::zeroed() };
     let into = &raw mut info;
     // SAFETY: space for the structure that is written.
