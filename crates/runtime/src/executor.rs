@@ -59,7 +59,7 @@ impl Queue {
     }
 
     fn local<R>(&self, with: impl FnOnce(&mut VecDeque<TaskId>) -> R) -> Option<R> {
-        // A thread whose locals are gone does not run a core.
+        // A thread that has lost its locals does not run a core.
         if THREAD.try_with(|thread| *thread) != Ok(self.owner) {
             return None;
         }

@@ -187,7 +187,7 @@ struct Listening {
     closed: Cell<bool>,
     // Whether the descriptor store holds it.
     entrusted: Cell<bool>,
-    // Accepts whose waiters gave up: the next waiter takes the connection that they find.
+    // Accepts that their waiters gave up: the next waiter takes the connection that they find.
     left: RefCell<Vec<Ticket>>,
     // Whether the user was warned that connections wait for descriptors.
     told: Cell<bool>,
@@ -272,7 +272,7 @@ fn is_bound_to(file: &OwnedFd, at: &Address) -> bool {
     match at {
         Address::Unix(path) => {
             let whole = |path: &Path| std::path::absolute(path).ok();
-            // A socket whose file was removed is out of reach.
+            // A socket without its file is out of reach.
             let is_there = std::fs::symlink_metadata(path);
             bound.to_path().is_some_and(|bound| whole(&bound) == whole(path))
                 && is_there.is_ok_and(|found| found.file_type().is_socket())

@@ -684,7 +684,7 @@ pub(crate) fn allocate(fd: RawFd, mode: c_int, offset: u64, len: u64) -> io::Res
     check(unsafe { libc::fallocate(fd, mode, offset as i64, len as i64) }).map(drop)
 }
 
-/// Mounts a FUSE file system whose requests are read from `device`.
+/// Mounts a FUSE file system. Its requests are read from `device`.
 pub(crate) fn mount_fuse(device: RawFd, at: &Path) -> io::Result<()> {
     let at = CString::new(at.as_os_str().as_bytes())?;
     // SAFETY: no memory is passed.

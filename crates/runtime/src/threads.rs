@@ -61,7 +61,7 @@ impl DiskJob {
 }
 
 impl Threads {
-    /// Makes an engine whose threads wake the core of `queue`.
+    /// Makes an engine. Its threads wake the core of `queue`.
     pub(crate) fn new(queue: Arc<Queue>) -> Self {
         Self {
             disks: Workers::new("cairn-disk", DISK_THREADS, DiskJob::run),

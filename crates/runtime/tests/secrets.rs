@@ -57,7 +57,7 @@ fn key_pipe_is_read_without_waiting() {
     assert!(get(&core, &source).is_err(), "it is gone with the first who read it");
 }
 
-/// Runs as a process of its own, with a terminal: see `a_person_is_asked`.
+/// Runs as a process of its own, with a terminal: see `passphrase_is_asked_at_terminal`.
 #[test]
 fn asked() {
     let Ok(mode) = std::env::var("CAIRN_ASKED") else { return };
@@ -97,7 +97,7 @@ fn terminal(mode: &str, lines: &[&str]) -> String {
 }
 
 #[test]
-fn a_person_is_asked() {
+fn passphrase_is_asked_at_terminal() {
     let seen = terminal("once", &["hunter2"]);
     assert!(seen.contains("passphrase for home/safe: "), "{seen}");
     assert!(seen.contains("got [hunter2]"), "{seen}");
