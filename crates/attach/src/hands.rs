@@ -281,7 +281,7 @@ fn remove(name: &Name) -> Result<()> {
     if std::fs::symlink_metadata(&at).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
         return Ok(());
     }
-    // If it is mounted more than once, another program did it. If it is not mounted, nothing is to do.
+    // If it is mounted more than once, another program did it. If it is not mounted, there is nothing to do.
     if let Err(error) = unmount(&at, UnmountFlags::NOFOLLOW)
         && error != rustix::io::Errno::INVAL
     {

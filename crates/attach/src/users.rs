@@ -61,8 +61,8 @@ fn parts(device: Device) -> Vec<Part> {
     std::iter::once(whole.clone()).chain(partitions).map(part).collect()
 }
 
-/// Parses lines of `/proc/self/mountinfo`, such as `36 35 7:3 / /srv rw,noatime shared:1 - ext4 /dev/loop3
-/// rw`. File systems on several devices have a number of their own, and show only the name of a device.
+/// Parses lines of `/proc/self/mountinfo`, such as
+/// `36 35 7:3 / /srv rw,noatime shared:1 - ext4 /dev/loop3 rw`. File systems on several devices have a number of their own, and show only the name of a device.
 fn mounts(mountinfo: &str, parts: &[Part], link: &Path) -> Vec<(PathBuf, PathBuf)> {
     let mut all = Vec::new();
     for line in mountinfo.lines() {
@@ -138,8 +138,8 @@ fn command(pid: u32) -> String {
 }
 
 impl fmt::Display for Users {
-    /// Writes the part after the name of the device: `is mounted on /srv; is open in process 71 (dd). Next:
-    /// ...`
+    /// Writes the part after the name of the device:
+    /// `is mounted on /srv; is open in process 71 (dd). Next: ...`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut words = Vec::new();
         let mut next = Vec::new();
