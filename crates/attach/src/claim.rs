@@ -1,4 +1,4 @@
-//! Who has a name: a lock that the kernel takes back when its process is gone.
+//! The claim to a name: a lock that the kernel releases when its process is gone.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -9,20 +9,20 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::name::{Name, make_runtime};
 
-/// Of locks that were removed while they were waited for.
+/// Most tries, in case the lock file is removed between its opening and its locking.
 const TRIES: usize = 16;
 
-/// A name that this process has, until this value is dropped.
+/// A name that this process has claimed, until this value is dropped.
 pub struct Claim {
     name: Name,
     file: File,
 }
 
 impl Claim {
-    /// Takes the name.
+    /// Claims the name.
     ///
     /// # Errors
-    /// `InUse` with the process that has it, `Denied`, and what else the system says.
+    /// `InUse` with the process that has it, `Denied`, and other errors of the system.
     pub fn take(name: &Name) -> Result<Self> {
         make_runtime()?;
         let path = name.lock();
@@ -34,7 +34,7 @@ impl Claim {
             if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
                 return Err(taken(name, &mut file));
             }
-            // Whoever had it may have removed it since it was opened.
+            // The previous holder may have removed it since it was opened.
             let held = file.metadata().map_err(|error| failed(&error))?;
             if !std::fs::symlink_metadata(&path).is_ok_and(|found| found.ino() == held.ino()) {
                 continue;
@@ -47,7 +47,7 @@ impl Claim {
         Err(Error::new(ErrorKind::InUse, why))
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn name(&self) -> &Name {
         &self.name
     }
@@ -71,7 +71,8 @@ fn taken(name: &Name, file: &mut File) -> Error {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // While it is locked, so that nobody else's is removed. If it stays nobody has it.
+        // Removed while it is locked, so that no other process's file is removed. If it stays, it is not
+        // locked.
         let _ = std::fs::remove_file(self.name.lock());
     }
 }

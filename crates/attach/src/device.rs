@@ -1,4 +1,4 @@
-//! A device of a name, whichever driver of the kernel it has.
+//! The device of a name, independent of its driver.
 
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
@@ -13,17 +13,17 @@ use crate::nbd::Nbd;
 
 const BLOCK_DEVICES: &str = "/sys/block";
 
-/// A block device that Cairn serves, or could.
+/// A block device that Cairn serves, or could serve.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Device {
-    /// On the file of a FUSE mount.
+    /// A loop device on the file of a FUSE mount.
     Loop(Loop),
-    /// Of the kernel's NBD client.
+    /// A device of the kernel's NBD client.
     Nbd(Nbd),
 }
 
 impl Device {
-    /// What the kernel calls it.
+    /// Returns its name in the kernel.
     pub(crate) fn name(self) -> String {
         match self {
             Self::Loop(Loop(number)) => format!("loop{number}"),
@@ -36,12 +36,12 @@ impl Device {
         Path::new("/dev").join(self.name())
     }
 
-    /// What the kernel shows of it.
+    /// Returns its directory in sysfs.
     pub(crate) fn sysfs(self) -> PathBuf {
         Path::new(BLOCK_DEVICES).join(self.name())
     }
 
-    /// The device of that path, if it is one.
+    /// Returns the device at that path, if it is one.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_str()?;
         let number = |driver| name.strip_prefix(driver)?.parse().ok();
@@ -49,7 +49,7 @@ impl Device {
         number("loop").map(|number| Self::Loop(Loop(number))).or_else(nbd)
     }
 
-    /// Every device of that name.
+    /// Returns every device of `name`.
     pub(crate) fn all_of(name: &Name) -> Vec<Self> {
         let Ok(entries) = std::fs::read_dir(BLOCK_DEVICES) else { return Vec::new() };
         let all = entries.flatten().filter_map(|entry| Self::of(&entry.path()));
@@ -63,8 +63,7 @@ impl Device {
         }
     }
 
-    /// Takes it for this process alone; `None` if somebody has mounted it, or part of it, or built
-    /// another device on it.
+    /// Opens it exclusively. Returns `None` if it, or a part, is mounted, or another device is built on it.
     pub(crate) fn alone(self) -> Result<Option<File>> {
         let opened = File::options().read(true).custom_flags(libc::O_EXCL).open(self.path());
         match opened {
@@ -74,8 +73,7 @@ impl Device {
         }
     }
 
-    /// Takes it away from whoever serves it: a loop device when its last user has closed it, the other
-    /// at once.
+    /// Disconnects it from its server: a loop device when its last user has closed it, an NBD device at once.
     pub(crate) fn let_go(self) -> Result<()> {
         match self {
             Self::Loop(device) => device.let_go(),
@@ -83,7 +81,7 @@ impl Device {
         }
     }
 
-    /// Whether it was taken away already, and goes with its last user.
+    /// Whether it is disconnected already, and goes with its last user.
     pub(crate) fn is_leaving(self) -> bool {
         match self {
             Self::Loop(device) => device.is_leaving(),
@@ -91,16 +89,16 @@ impl Device {
         }
     }
 
-    /// [`Device::let_go`] for one that this process has open, alone.
+    /// Does [`Device::let_go`] for a device that this process has opened exclusively.
     pub(crate) fn clear(self, alone: File) -> Result<()> {
         match self {
             Self::Loop(device) => device.clear(alone),
-            // It is open until then, so that nobody mounts it in between.
+            // It stays open until then, so that it cannot be mounted in between.
             Self::Nbd(device) => device.disconnect().inspect(|()| drop(alone)),
         }
     }
 
-    /// Lets it be as large as what is behind it is now.
+    /// Adjusts it to the present size of its file.
     pub(crate) fn resize(self) -> Result<()> {
         match self {
             Self::Loop(device) => device.resize(),
@@ -111,7 +109,7 @@ impl Device {
         }
     }
 
-    /// Waits until it is that name's no more; whether it is so.
+    /// Waits until it does not belong to that name any more. Returns whether this is so.
     pub(crate) fn is_off(self, name: &Name, limit: Duration) -> bool {
         let begun = Instant::now();
         while self.is_of(name) {
@@ -129,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_and_its_device() {
+    fn device_is_parsed_from_its_name() {
         for name in ["loop0", "loop17", "nbd3"] {
             assert_eq!(Device::of(Path::new(name)).unwrap().name(), name);
         }

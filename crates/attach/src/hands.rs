@@ -1,4 +1,4 @@
-//! What is done for a name, step by step. Each step may wait for the device.
+//! The steps of attaching and detaching a name. Each step may wait for the device.
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -14,67 +14,66 @@ use crate::name::{DEVICES, Name};
 use crate::nbd::Nbd;
 use crate::users::Users;
 
-/// Whoever looks at new devices (udev, blkid) has them open for a moment.
+/// Time for programs that inspect new devices (udev, blkid) to close them again.
 const GLANCE: Duration = Duration::from_secs(2);
 
-/// How often it is looked who uses a device.
+/// Pause between two looks at the users of a device.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// From the last close of a loop device until it is off its file.
+/// Most time from the last close of a loop device until it is off its file.
 const CLOSE: Duration = Duration::from_secs(10);
 
 const FUSE: &str = "/dev/fuse";
 
-/// What a device is to be like.
+/// The required properties of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wanted {
-    /// Its block, a power of two from 512 to 4096.
+    /// Block size, a power of two from 512 to 4096.
     pub block_bytes: u32,
     /// Whether it may only be read.
     pub read_only: bool,
 }
 
-/// What came of it.
+/// A connected device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Connected {
     /// `/dev/loopN`
     pub device: PathBuf,
-    /// Whether it goes past the page cache, so that nothing is kept twice.
+    /// Whether it bypasses the page cache, so that no data are cached twice.
     pub direct: bool,
 }
 
-/// A device that goes on.
+/// A connected device of an earlier process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Found {
-    /// What came of it once.
+    /// The device.
     pub connected: Connected,
-    /// Whether what is served has grown since: [`resize`] it.
+    /// Whether the served export has grown since: then [`resize`] is needed.
     pub is_smaller: bool,
 }
 
-/// How a device is let go.
+/// The way to release a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Release {
-    /// How long to wait for whoever uses it.
+    /// How long to wait for its users.
     pub patience: Duration,
-    /// Past that: leave it to its users, who will get errors once nobody serves it.
+    /// Whether to leave it to its users after that. They will get errors once it has no server.
     pub give_up: bool,
 }
 
-/// Whether this kernel can be asked for a FUSE mount.
+/// Checks that this kernel has FUSE.
 ///
 /// # Errors
-/// What opening `/dev/fuse` says.
+/// The error of opening `/dev/fuse`.
 pub fn has_fuse() -> Result<()> {
     let opened = std::fs::File::options().read(true).write(true).open(FUSE);
     opened.map(drop).map_err(|error| Error::io(&error, FUSE))
 }
 
-/// Makes the way free for a name that somebody has claimed: removes what a dead process left of it, and
-/// makes the mount point.
+/// Prepares a claimed name: removes the remains of a dead process, and makes the mount point.
 ///
 /// # Errors
-/// `InUse` if there is something of others under that name; what the system says.
+/// `InUse` if there is an entry of another program under that name; errors of the system.
 pub fn prepare(name: &Name) -> Result<()> {
     clear(name)?;
     let link = name.link();
@@ -87,10 +86,10 @@ pub fn prepare(name: &Name) -> Result<()> {
     builder.mode(0o700).create(&at).map_err(|error| Error::io(&error, at.display()))
 }
 
-/// Puts a loop device on the file of a mount that is served, and gives it its name.
+/// Puts a loop device on the file of a served mount, and links it to its name.
 ///
 /// # Errors
-/// `Limit` if no loop device is free; what the system says. Nothing is left behind but the mount.
+/// `Limit` if no loop device is free; errors of the system. Then nothing is left behind but the mount.
 pub fn connect(name: &Name, wanted: Wanted) -> Result<Connected> {
     let device = Loop::connect(name, wanted.block_bytes, wanted.read_only)?;
     device.forget_errors();
@@ -98,12 +97,12 @@ pub fn connect(name: &Name, wanted: Wanted) -> Result<Connected> {
     Ok(Connected { device: Device::Loop(device).path(), direct: device.is_direct() })
 }
 
-/// The device of a name that a process before this one has connected, whose mount goes on. It is only
-/// looked at: this does not wait for the device.
+/// Finds the device of a name that an earlier process has connected, and whose mount goes on. It only
+/// inspects the device, and does not wait for it.
 ///
 /// # Errors
-/// `NotFound` if the name or its device are gone; `Unsupported` if the device is not like that, or larger
-/// than `size_bytes`.
+/// `NotFound` if the name or its device is gone; `Unsupported` if the device differs from `wanted`, or is
+/// larger than `size_bytes`.
 pub fn find(name: &Name, wanted: Wanted, size_bytes: u64) -> Result<Found> {
     let link = name.link();
     let shown = link.display();
@@ -118,11 +117,11 @@ pub fn find(name: &Name, wanted: Wanted, size_bytes: u64) -> Result<Found> {
     Ok(Found { connected, is_smaller })
 }
 
-/// Gives a device of the kernel's NBD client to the server that listens for that name, and gives it its
-/// name.
+/// Connects a device of the kernel's NBD client to the server that listens for that name, and links the
+/// device to its name.
 ///
 /// # Errors
-/// What the handshake or the kernel says. Nothing is left behind.
+/// Errors of the handshake or the kernel. Then nothing is left behind.
 pub fn connect_nbd(name: &Name, export: &str, wanted: Wanted) -> Result<Connected> {
     let device = Device::Nbd(Nbd::connect(name, export, wanted)?);
     link_or_let_go(name, device)?;
@@ -131,7 +130,7 @@ pub fn connect_nbd(name: &Name, export: &str, wanted: Wanted) -> Result<Connecte
 
 fn link_or_let_go(name: &Name, device: Device) -> Result<()> {
     link(name, device).inspect_err(|_| {
-        // If it stays it is found by its mark the next time.
+        // If it stays, it is found by its mark the next time.
         let _ = device.let_go();
         device.is_off(name, CLOSE);
     })
@@ -148,23 +147,24 @@ fn link(name: &Name, device: Device) -> Result<()> {
     std::os::unix::fs::symlink(target, &link).map_err(|error| Error::io(&error, link.display()))
 }
 
-/// Lets the device of a name be as large as what is behind it is now.
+/// Adjusts the device of a name to the present size of its export.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the system.
 pub fn resize(name: &Name) -> Result<()> {
     let file = name.file();
-    // The kernel keeps sizes of files, and asks for this one only when it is told to.
+    // The kernel caches sizes of files, and asks the server for this one only if forced to.
     let (flags, mask) = (AtFlags::STATX_FORCE_SYNC, StatxFlags::SIZE);
     statx(CWD, &file, flags, mask).map_err(|error| Error::io(&error.into(), file.display()))?;
     Device::all_of(name).into_iter().try_for_each(Device::resize)
 }
 
-/// Flushes the device of a name, takes it off its file, and removes everything of the name. Answers why
-/// it could not be flushed, if it could not: it is gone all the same.
+/// Flushes the device of a name, takes it off its file, and removes everything that belongs to the name.
+/// Returns the error of the flush, if it failed: the device is gone all the same.
 ///
 /// # Errors
-/// `InUse` with who uses it, and nothing is changed, unless it is to be given up; what the system says.
+/// `InUse` with the users of the device; errors of the system. If it is in use, nothing is changed, unless it
+/// must be given up.
 pub fn release(name: &Name, how: Release) -> Result<Option<Error>> {
     let mut unflushed = None;
     for device in Device::all_of(name) {
@@ -182,18 +182,18 @@ pub fn release(name: &Name, how: Release) -> Result<Option<Error>> {
     Ok(unflushed)
 }
 
-/// Waits until nobody uses the device, then flushes it and takes it off its file.
+/// Waits until the device has no users, then flushes it and takes it off its file.
 fn let_go(name: &Name, device: Device, patience: Duration) -> Result<Option<Error>> {
     let link = name.link();
     let begun = Instant::now();
     let alone = loop {
-        // Held like this it can neither be mounted nor built upon by anybody else.
+        // Opened exclusively, it can neither be mounted nor be part of another device.
         let alone = device.alone()?;
         let users = Users::of(device, &link);
         let limit = match alone {
             Some(alone) if users.is_empty() => break alone,
-            // What is only open may be closed in a moment, and a mount that nothing shows is one that
-            // is being taken apart. What is seen to be mounted stays so.
+            // A device that is only open may be closed in a moment, and a mount that is not listed is being
+            // unmounted. A listed mount stays.
             Some(_) => patience.max(GLANCE),
             None if users.is_empty() => patience.max(GLANCE),
             None => patience,
@@ -220,11 +220,11 @@ fn let_go(name: &Name, device: Device, patience: Duration) -> Result<Option<Erro
     }))
 }
 
-/// What can still be done for a device that is in use: its file systems write what they have, and the
-/// device goes when its last user does.
+/// Does the possible for a device that is in use: flushes its file systems, and lets the device go with its
+/// last user.
 fn abandon(name: &Name, device: Device) {
     for (_, at) in Users::of(device, &name.link()).mounts {
-        // The error that counts is that it is in use.
+        // The error to report is that the device is in use.
         if let Ok(directory) = std::fs::File::open(at) {
             let _ = rustix::fs::syncfs(directory);
         }
@@ -233,7 +233,7 @@ fn abandon(name: &Name, device: Device) {
     let _ = remove(name);
 }
 
-/// Whether there is something of a name that nobody may have any more. A device that was taken away is nobody's.
+/// Whether remains of a name exist. A loop device that goes with its last user does not count.
 pub fn is_left(name: &Name) -> bool {
     let there = |path: PathBuf| std::fs::symlink_metadata(path).err().map(|error| error.kind());
     there(name.mount_point()) != Some(std::io::ErrorKind::NotFound)
@@ -242,33 +242,33 @@ pub fn is_left(name: &Name) -> bool {
         || is_ours(&name.link())
 }
 
-/// Who still uses a device that was taken from a name.
+/// Returns the users of a device that was taken from a name.
 pub fn still_used(name: &Name) -> Option<Users> {
     let device = Device::all_of(name).into_iter().find(|device| device.is_leaving())?;
     Some(Users::of(device, &name.link()))
 }
 
-/// Whether it is an entry that [`connect`] could have made.
+/// Whether the link could be made by [`connect`].
 fn is_ours(link: &Path) -> bool {
     std::fs::read_link(link)
         .is_ok_and(|to| to.parent() == Some(Path::new("..")) && Device::of(&to).is_some())
 }
 
-/// Removes what a dead process left behind of a name that this process has: its loop device, its mount,
-/// its entry in `/dev/cairn`.
+/// Removes the remains of a dead process for a name that this process has claimed: its device, its mount, its
+/// link in `/dev/cairn`.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the system.
 pub fn clear(name: &Name) -> Result<()> {
     for device in Device::all_of(name) {
         device.let_go()?;
-        // Whoever still has it mounted keeps it until they give it up.
+        // Processes that still have it mounted keep it until they unmount it.
         device.is_off(name, LOOK);
     }
     remove(name)
 }
 
-/// Removes the name and its mount.
+/// Removes the link, the mount and the files of a name.
 fn remove(name: &Name) -> Result<()> {
     let link = name.link();
     if is_ours(&link) {
@@ -281,11 +281,11 @@ fn remove(name: &Name) -> Result<()> {
     if std::fs::symlink_metadata(&at).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
         return Ok(());
     }
-    // Mounted more than once only if somebody else did it; not mounted is what is wanted.
+    // If it is mounted more than once, another program did it. If it is not mounted, there is nothing to do.
     if let Err(error) = unmount(&at, UnmountFlags::NOFOLLOW)
         && error != rustix::io::Errno::INVAL
     {
-        // Somebody looks into it, or its device is still in use: it goes when they are done.
+        // A process looks into it, or its device is still in use: it goes when they are done.
         let _ = unmount(&at, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
     }
     gone(std::fs::remove_dir(&at), &at)

@@ -2,19 +2,20 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `name.rs` | names, and where everything of a name lies |
-//! | `claim.rs` | who has a name |
-//! | `device.rs` | a device, whichever driver it has |
+//! | `name.rs` | names, and the paths that belong to a name |
+//! | `claim.rs` | the lock of a name |
+//! | `device.rs` | a device, independent of its driver |
 //! | `loops.rs` | loop devices |
 //! | `nbd.rs` | devices of the kernel's NBD client |
-//! | `netlink.rs` | what that is asked, message by message |
-//! | `users.rs` | who uses a block device |
-//! | `hands.rs` | connect, release, and clear up what a dead process left |
+//! | `netlink.rs` | the messages to that client |
+//! | `users.rs` | the users of a block device |
+//! | `hands.rs` | connect, release, and clear up after a dead process |
 //! | `sys.rs` | the ioctls |
 //!
-//! Nearly all of this can wait for the device that it is about, and so for whoever serves it. A thread
-//! of the serving process must not do it: killed, the process could not end before that thread, the
-//! thread not before the device, and the device not before the process. It is for a process of its own.
+//! Nearly all functions here may wait for the device that they work on, and so for its server. They must not
+//! run on a thread of the serving process: if that process is killed, the process cannot end before the
+//! thread, the thread not before the device answers, and the device not before the process serves it. They
+//! must run in a separate process.
 #![allow(
     clippy::disallowed_methods,
     reason = "it works on names, mounts and devices of the machine, not below an Env"
@@ -39,5 +40,5 @@ pub use name::{DEVICES, NAME_MAX_BYTES, Name, RUNTIME};
 pub use nbd::has_nbd;
 pub use users::Users;
 
-/// What the file of a mount is called.
+/// Name of the file in a mount.
 pub const FILE: &str = "volume";

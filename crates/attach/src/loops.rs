@@ -1,4 +1,4 @@
-//! Loop devices: on a file, off it, and which one is on which.
+//! Loop devices: connects them to a file, disconnects them, and finds the one of a name.
 
 use std::fs::File;
 use std::io;
@@ -14,13 +14,13 @@ use crate::{FILE, sys};
 
 const CONTROL: &str = "/dev/loop-control";
 
-/// Others take free loop devices too.
+/// Most tries: other programs take free loop devices too.
 const TRIES: usize = 16;
 
-/// What the kernel counts sizes in.
+/// The kernel's unit of sizes.
 const SECTOR_BYTES: u64 = 512;
 
-/// How often it is looked whether a device is free now.
+/// Pause between two looks whether a device is free.
 pub(crate) const LOOK: Duration = Duration::from_millis(10);
 
 /// A loop device, by its number.
@@ -37,21 +37,21 @@ impl Loop {
         Device::Loop(self).sysfs()
     }
 
-    /// Whether it is on a file, and that file is of that name.
+    /// Whether it is on a file, and the file belongs to that name.
     pub(crate) fn is_of(self, name: &Name) -> bool {
         let on = std::fs::read_to_string(self.sysfs().join("loop/backing_file"));
-        // Others' devices are not even opened.
+        // Devices of other programs are not even opened.
         on.is_ok_and(|on| Path::new(on.trim_end()).ends_with(FILE))
             && File::open(self.path())
                 .and_then(|device| sys::loop_mark(&device))
                 .is_ok_and(|mark| mark == name.mark())
     }
 
-    /// Looks, without opening it, whether it is on the mounted file of that name, and like that. What is
-    /// served may have grown since: answers whether it is smaller.
+    /// Checks, without opening it, that it is on the mounted file of that name, and has the wanted
+    /// properties. The served export may have grown since: returns whether the device is smaller.
     ///
     /// # Errors
-    /// `NotFound` if it is on something else, `Unsupported` if it is otherwise.
+    /// `NotFound` if it is on another file, `Unsupported` if it has other properties.
     pub(crate) fn must_be(self, name: &Name, wanted: Wanted, size_bytes: u64) -> Result<bool> {
         let (path, file) = (self.path(), name.file());
         let read =
@@ -80,7 +80,7 @@ impl Loop {
     /// Puts a free device on the file of a name.
     ///
     /// # Errors
-    /// `Limit` if none is free, `Unsupported` without loop devices, and what else the kernel says.
+    /// `Limit` if none is free, `Unsupported` without loop devices, and other errors of the kernel.
     pub(crate) fn connect(name: &Name, block_bytes: u32, read_only: bool) -> Result<Self> {
         let file = name.file();
         let backing = File::options()
@@ -95,7 +95,7 @@ impl Loop {
             let device = Self(number);
             match device.put_on(&backing, name, block_bytes, read_only) {
                 Ok(()) => return Ok(device),
-                // Somebody was quicker.
+                // Another program took it first.
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
                 Err(error) => {
                     let tried = format!("{}: LOOP_CONFIGURE", device.path().display());
@@ -119,20 +119,20 @@ impl Loop {
         self.clear(device)
     }
 
-    /// Takes it off its file when `device` and whoever else has it open are closed.
+    /// Takes it off its file when `device` and all other open descriptors are closed.
     pub(crate) fn clear(self, device: File) -> Result<()> {
         sys::clear_loop(&device).map_err(|error| {
             Error::io(&error, format_args!("{}: LOOP_CLR_FD", self.path().display()))
         })
     }
 
-    /// Whether it was taken off its file, and is on it until its last user has closed it.
+    /// Whether it was taken off its file, but is still on it until its last user has closed it.
     pub(crate) fn is_leaving(self) -> bool {
         let text = std::fs::read_to_string(self.sysfs().join("loop/autoclear"));
         text.is_ok_and(|text| text.trim() == "1")
     }
 
-    /// Lets it be as large as its file is now.
+    /// Adjusts it to the present size of its file.
     pub(crate) fn resize(self) -> Result<()> {
         let resized = File::open(self.path()).and_then(|device| sys::resize_loop(&device));
         resized.map_err(|error| {
@@ -140,13 +140,13 @@ impl Loop {
         })
     }
 
-    /// Takes note of an error that its former life left: the kernel keeps it for the next one to flush.
+    /// Clears an error of an earlier use: the kernel keeps it for the next flush.
     pub(crate) fn forget_errors(self) {
-        // Whatever it says is not about what is on it now.
+        // The result is not about the file that it is on now.
         let _ = File::open(self.path()).and_then(|device| device.sync_all());
     }
 
-    /// Whether it goes past the page cache.
+    /// Whether it bypasses the page cache.
     pub(crate) fn is_direct(self) -> bool {
         let text = std::fs::read_to_string(self.sysfs().join("loop/dio"));
         text.is_ok_and(|text| text.trim() == "1")

@@ -1,4 +1,4 @@
-//! Names, and where everything of a name lies.
+//! Names, and the paths that belong to a name.
 
 use std::fmt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -10,24 +10,24 @@ use block::{Error, ErrorKind, Result};
 use crate::FILE;
 use crate::sys::FILE_NAME_BYTES;
 
-/// Where names of devices lie.
+/// Directory of the links to devices.
 pub const DEVICES: &str = "/dev/cairn";
 
-/// Where mount points and locks lie.
+/// Directory of mount points and locks.
 pub const RUNTIME: &str = "/run/cairn/attach";
 
-/// The longest name: that of an export.
+/// Longest name: that of an export.
 pub const NAME_MAX_BYTES: usize = 64;
 
 const MARK: &str = "cairn:";
 
-/// Bytes of a name that fit beside a loop device, with a zero at the end.
+/// Bytes of a name that fit into a loop device's name field, with a zero at the end.
 const MARKED_BYTES: usize = FILE_NAME_BYTES - 1 - MARK.len();
 
-/// Between the beginning of a longer name and its hash; part of no name.
+/// Separator between the beginning of a longer name and its hash; no name contains it.
 const CUT: char = '~';
 
-/// A hash, in hexadecimal digits.
+/// Length of a hash in hexadecimal digits.
 const HASH_BYTES: usize = 16;
 
 /// A name in `/dev/cairn`.
@@ -65,18 +65,18 @@ impl Name {
         Path::new(DEVICES).join(&self.0)
     }
 
-    /// Where it is mounted.
+    /// Returns its mount point.
     pub fn mount_point(&self) -> PathBuf {
         Path::new(RUNTIME).join(&self.0)
     }
 
-    /// The file that its loop device is on.
+    /// Returns the file under its loop device.
     pub fn file(&self) -> PathBuf {
         self.mount_point().join(FILE)
     }
 
-    /// What its device bears. The file that the kernel shows is another when its mount is gone. Of a name
-    /// that is too long for the kernel it is the beginning and a hash.
+    /// Returns the mark of its device. It is needed because the file that the kernel shows changes once the
+    /// mount is gone. The mark of a name that is too long for the kernel is its beginning and a hash.
     pub(crate) fn mark(&self) -> String {
         if self.0.len() <= MARKED_BYTES {
             return format!("{MARK}{}", self.0);
@@ -85,33 +85,34 @@ impl Name {
         format!("{MARK}{kept}{CUT}{:0HASH_BYTES$x}", hash(&self.0))
     }
 
-    /// Where its server listens for the kernel's NBD client.
+    /// Returns the socket on which its server listens for the kernel's NBD client.
     pub fn socket(&self) -> PathBuf {
         Path::new(RUNTIME).join(format!(".{}.sock", self.0))
     }
 
-    /// What keeps count of requests that come again after the server was killed.
+    /// Returns the file of replay counts: requests that came again after the server was killed.
     pub fn counts(&self) -> PathBuf {
         Path::new(RUNTIME).join(format!(".{}.resent", self.0))
     }
 
-    /// Locked by whoever has the name. No name begins with a dot, so this is nobody's mount point.
+    /// Returns its lock file, which the process with the name locks. No name begins with a dot, so this is no
+    /// mount point.
     pub(crate) fn lock(&self) -> PathBuf {
         Path::new(RUNTIME).join(format!(".{}.lock", self.0))
     }
 }
 
-/// FNV-1a, of 64 bits: it has to be the same in every version.
+/// Returns the 64-bit FNV-1a hash, which must be the same in every version.
 fn hash(text: &str) -> u64 {
     const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0100_0000_01b3;
     text.bytes().fold(OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
 }
 
-/// Makes [`RUNTIME`], for root alone.
+/// Makes [`RUNTIME`], accessible only for root.
 ///
 /// # Errors
-/// What the system says; `Denied` if somebody else could put something there.
+/// Errors of the system; `Denied` if other users could write there.
 pub(crate) fn make_runtime() -> Result<()> {
     let failed = |error: &std::io::Error| Error::io(error, format_args!("making {RUNTIME}"));
     let mut builder = std::fs::DirBuilder::new();
@@ -129,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_one_part_of_a_path() {
+    fn name_is_one_path_component() {
         let is = |text: &str| text.parse::<Name>().is_ok();
         assert!(is("home") && is("a.b-c_9") && is(&"x".repeat(64)));
         for wrong in ["", ".", "..", ".home.lock", "a/b", "-a", "a b", "ä", &"x".repeat(65)] {
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_fits_and_tells_names_apart() {
+    fn mark_fits_and_distinguishes_long_names() {
         let mark = |text: &str| text.parse::<Name>().unwrap().mark();
         assert_eq!(mark("home"), "cairn:home");
         assert_eq!(mark(&"x".repeat(57)), format!("cairn:{}", "x".repeat(57)));

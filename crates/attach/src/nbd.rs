@@ -12,13 +12,13 @@ use crate::hands::Wanted;
 use crate::name::Name;
 use crate::netlink::{Device, Kernel};
 
-/// Where each of the kernel's devices says whose it is.
+/// The sysfs file in which each of the kernel's devices shows its mark.
 const BACKEND: &str = "backend";
 
-/// Either is there if the kernel has the client.
+/// One of these paths exists if the kernel has the client.
 const SIGNS: [&str; 2] = ["/sys/module/nbd", "/dev/nbd0"];
 
-/// The whole handshake; the other end is this machine.
+/// Timeout of the handshake; the other end is this machine.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// Bytes of one receive in a handshake.
@@ -29,15 +29,15 @@ pub fn has_nbd() -> bool {
     SIGNS.iter().any(|sign| Path::new(sign).exists())
 }
 
-/// A device of the kernel's, by its number.
+/// A device of the kernel's NBD client, by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Nbd(pub(crate) u32);
 
 impl Nbd {
-    /// Gives a free device to the server that listens for that name.
+    /// Connects a free device to the server that listens for that name.
     ///
     /// # Errors
-    /// What the handshake or the kernel says.
+    /// Errors of the handshake or the kernel.
     pub(crate) fn connect(name: &Name, export: &str, wanted: Wanted) -> Result<Self> {
         let at = name.socket();
         let failed = |error: &io::Error| Error::io(error, at.display());
@@ -55,7 +55,7 @@ impl Nbd {
         number.map(Self).map_err(|error| Error::io(&error, "netlink: NBD_CMD_CONNECT"))
     }
 
-    /// Takes it off its server, whoever uses it.
+    /// Disconnects it from its server, even if it is in use.
     pub(crate) fn disconnect(self) -> Result<()> {
         let done = kernel()?.disconnect(self.0);
         done.map_err(|error| {
@@ -80,7 +80,7 @@ fn kernel() -> Result<Kernel> {
     })
 }
 
-/// Simple replies: the kernel knows no others.
+/// Carries out the handshake for simple replies: the kernel knows no others.
 fn shake(socket: &mut UnixStream, export: &str) -> Result<Session> {
     let config = ClientConfig {
         structured: false,

@@ -1,7 +1,7 @@
-//! The kernel's NBD client, asked by generic netlink: connect, disconnect.
+//! Messages to the kernel's NBD client over generic netlink: connect, disconnect.
 //!
-//! Numbers are those of `linux/netlink.h`, `linux/genetlink.h` and `linux/nbd-netlink.h`. All of them are
-//! in the machine's own byte order.
+//! The numbers are those of `linux/netlink.h`, `linux/genetlink.h` and `linux/nbd-netlink.h`. They are in the
+//! machine's own byte order.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -41,13 +41,13 @@ const ALIGN: usize = 4;
 /// An attribute of attributes.
 const NESTED: u16 = 1 << 15;
 
-/// Longer than any answer to what is asked here.
+/// Longer than any reply to the requests here.
 const ANSWER_BYTES: usize = 8192;
 
-/// Messages of one answer: its words, and that it is done.
+/// Most messages of one reply: its attributes, and the end.
 const MESSAGES_MAX: usize = 8;
 
-/// A message that is being made.
+/// A message that is being built.
 struct Message(Vec<u8>);
 
 impl Message {
@@ -89,9 +89,9 @@ fn text(words: &str) -> Vec<u8> {
 /// A message of the kernel.
 #[derive(PartialEq, Eq, Debug)]
 enum Answer<'a> {
-    /// It is done, or why not.
+    /// The end of a reply, with zero or an errno.
     Done(i32),
-    /// Attributes, the last one first found.
+    /// The attributes of a reply.
     Says(&'a [u8]),
 }
 
@@ -99,7 +99,7 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
-/// The messages of a datagram; what is no message ends them.
+/// Returns the messages of a datagram, up to the first invalid one.
 fn answers(mut bytes: &[u8]) -> Vec<Answer<'_>> {
     let mut all = Vec::new();
     while let Some(head) = bytes.get(..HEADER_BYTES) {
@@ -134,21 +134,21 @@ pub(crate) struct Kernel {
     family: u16,
 }
 
-/// What a device is to be like.
+/// The required properties of a device.
 pub(crate) struct Device<'a> {
     pub(crate) size_bytes: u64,
     pub(crate) block_bytes: u32,
-    /// As the server sent them.
+    /// Flags from the server.
     pub(crate) flags: u16,
-    /// Shown in sysfs.
+    /// Mark that sysfs shows.
     pub(crate) mark: &'a str,
 }
 
 impl Kernel {
-    /// Finds it.
+    /// Connects to it.
     ///
     /// # Errors
-    /// `ENOENT` if there is none; what the kernel says.
+    /// `ENOENT` if there is none; errors of the kernel.
     pub(crate) fn open() -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC;
         let kind = Some(netlink::GENERIC);
@@ -160,23 +160,22 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// Gives a socket whose handshake is done to a free device. Answers the number of the device.
+    /// Connects a free device to a socket whose handshake is done. Returns the number of the device.
     ///
-    /// A request may take as long as it likes while the connection is there, and fails at once when it is
-    /// gone.
+    /// A request may take any time while the connection exists, and fails at once when it is gone.
     pub(crate) fn connect(&mut self, socket: &UnixStream, device: &Device<'_>) -> io::Result<u32> {
         let number = self.ask(connect(self.family, socket.as_raw_fd(), device), INDEX)?;
         let number = number.as_deref().and_then(<[u8]>::first_chunk).copied();
         number.map(u32::from_ne_bytes).ok_or_else(|| io::Error::other("no number of a device"))
     }
 
-    /// Takes a device off its socket, whoever uses it.
+    /// Disconnects a device from its socket, even if it is in use.
     pub(crate) fn disconnect(&mut self, number: u32) -> io::Result<()> {
         let ask = Message::new(self.family, DISCONNECT).with(INDEX, &number.to_ne_bytes());
         self.ask(ask, INDEX).map(drop)
     }
 
-    /// Sends a message and waits until it is done. Answers the attribute, if the kernel said it.
+    /// Sends a message and waits for the end of the reply. Returns the wanted attribute, if the reply has it.
     fn ask(&mut self, message: Message, wanted: u16) -> io::Result<Option<Vec<u8>>> {
         self.socket.write_all(&message.finish())?;
         let mut said = None;
@@ -217,7 +216,7 @@ mod tests {
 
     #[test]
     #[cfg(target_endian = "little")]
-    fn a_device_is_asked_for_in_these_bytes() {
+    fn connect_message_has_expected_bytes() {
         let device =
             Device { size_bytes: 1 << 20, block_bytes: 4096, flags: 0x6d, mark: "cairn:home" };
         let bytes = connect(0x1c, 5, &device).finish();
@@ -235,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_attributes_and_an_end() {
+    fn reply_is_parsed_as_attributes_and_end() {
         let mut bytes = Message::new(0x1c, CONNECT).with(INDEX, &3_u32.to_ne_bytes()).finish();
         let mut end = vec![0; HEADER_BYTES + 4];
         end[..4].copy_from_slice(&20_u32.to_ne_bytes());
@@ -250,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_lies_about_its_length_is_no_message() {
+    fn answers_reject_truncated_or_mislabelled_messages() {
         let whole = Message::new(0x1c, CONNECT).with(INDEX, &3_u32.to_ne_bytes()).finish();
         for len in 0..whole.len() {
             assert!(answers(&whole[..len]).is_empty(), "{len}");

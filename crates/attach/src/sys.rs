@@ -1,6 +1,6 @@
 //! The ioctls of block devices.
 //!
-//! One of the named places of unsafe code.
+//! One of the listed places of unsafe code.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_ulong};
@@ -19,7 +19,7 @@ const LO_FLAGS_READ_ONLY: u32 = 1;
 const LO_FLAGS_PARTSCAN: u32 = 8;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
 
-/// With a zero at the end.
+/// Length of the name field, with a zero at the end.
 pub(crate) const FILE_NAME_BYTES: usize = 64;
 
 #[repr(C)]
@@ -51,21 +51,21 @@ fn check(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// The number of a loop device that is free; made if there is none.
+/// Returns the number of a free loop device; makes one if there is none.
 pub(crate) fn free_loop(control: &File) -> io::Result<u32> {
     // SAFETY: no memory is passed.
     let number = check(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE as _) })?;
     Ok(number as u32)
 }
 
-/// Lets a loop device be as large as its file is now.
+/// Adjusts a loop device to the present size of its file.
 pub(crate) fn resize_loop(device: &File) -> io::Result<()> {
     // SAFETY: no memory is passed.
     check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_SET_CAPACITY as _) }).map(drop)
 }
 
-/// Puts a loop device on a file: all of it, past the page cache, with its partitions; `mark` says whose
-/// it is.
+/// Puts a loop device on a whole file, bypassing the page cache, with its partitions. `mark` identifies the
+/// owner.
 pub(crate) fn configure_loop(
     device: &File,
     file: &File,
@@ -73,7 +73,7 @@ pub(crate) fn configure_loop(
     read_only: bool,
     mark: &str,
 ) -> io::Result<()> {
-    // SAFETY: the structure is made of numbers, and zeros are valid for all of them.
+    // SAFETY: the structure is made of numbers, and zeros are valid for all numbers.
     let mut config: LoopConfig = unsafe { std::mem::zeroed() };
     config.fd = file.as_raw_fd() as u32;
     config.block_size = block_bytes;
@@ -89,12 +89,12 @@ pub(crate) fn configure_loop(
         .map(drop)
 }
 
-/// Whose a loop device is.
+/// Returns the mark of a loop device.
 pub(crate) fn loop_mark(device: &File) -> io::Result<String> {
-    // SAFETY: the structure is made of numbers, and zeros are valid for all of them.
+    // SAFETY: the structure is made of numbers, and zeros are valid for all numbers.
     let mut info: LoopInfo64 = unsafe { std::mem::zeroed() };
     let into = &raw mut info;
-    // SAFETY: room for the structure that is written.
+    // SAFETY: space for the structure that is written.
     check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64 as _, into) })?;
     let mark = info.file_name.split(|byte| *byte == 0).next().unwrap_or_default();
     Ok(String::from_utf8_lossy(mark).into_owned())
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_structures_are_as_long_as_the_kernels() {
+    fn loop_structures_have_kernel_sizes() {
         assert_eq!((size_of::<LoopInfo64>(), size_of::<LoopConfig>()), (232, 304));
     }
 }

@@ -1,19 +1,19 @@
-//! Who uses a block device: mounts, swap, devices built on it, processes that have it open.
+//! The users of a block device: mounts, swap, devices built on it, processes that have it open.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::device::Device;
 
-/// So many processes are named; that there are more is said.
+/// Most processes that are named; further ones are counted.
 const NAMED_MAX: usize = 5;
 
-/// Who uses a device.
+/// The users of a device.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Users {
-    /// The device, or a partition of it, and where it is mounted.
+    /// Mounts: the device or a partition, and the mount point.
     pub mounts: Vec<(PathBuf, PathBuf)>,
-    /// What is used as swap.
+    /// The device or partitions that are used as swap.
     pub swaps: Vec<PathBuf>,
     /// Devices that are built on it.
     pub holders: Vec<String>,
@@ -22,12 +22,12 @@ pub struct Users {
 }
 
 impl Users {
-    /// Whether nobody is known to use it.
+    /// Whether no user is known.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whoever uses `device`, whose name is `link`.
+    /// Returns the users of `device`, which is linked to `link`.
     pub(crate) fn of(device: Device, link: &Path) -> Self {
         let parts = parts(device);
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
@@ -40,7 +40,7 @@ impl Users {
     }
 }
 
-/// A device or a partition of it.
+/// A device, or one of its partitions.
 struct Part {
     path: PathBuf,
     sysfs: PathBuf,
@@ -48,7 +48,7 @@ struct Part {
     number: String,
 }
 
-/// The device and its partitions.
+/// Returns the device and its partitions.
 fn parts(device: Device) -> Vec<Part> {
     let whole = device.sysfs();
     let below = std::fs::read_dir(&whole).into_iter().flatten().flatten().map(|e| e.path());
@@ -61,8 +61,8 @@ fn parts(device: Device) -> Vec<Part> {
     std::iter::once(whole.clone()).chain(partitions).map(part).collect()
 }
 
-/// Lines of `/proc/self/mountinfo`: `36 35 7:3 / /srv rw,noatime shared:1 - ext4 /dev/loop3 rw`.
-/// File systems over several devices have a number of their own, and only the name of the device.
+/// Parses lines of `/proc/self/mountinfo`, such as
+/// `36 35 7:3 / /srv rw,noatime shared:1 - ext4 /dev/loop3 rw`. File systems on several devices have a number of their own, and show only the name of a device.
 fn mounts(mountinfo: &str, parts: &[Part], link: &Path) -> Vec<(PathBuf, PathBuf)> {
     let mut all = Vec::new();
     for line in mountinfo.lines() {
@@ -80,7 +80,7 @@ fn mounts(mountinfo: &str, parts: &[Part], link: &Path) -> Vec<(PathBuf, PathBuf
     all
 }
 
-/// Blanks and their like are written in octal: `\040`.
+/// Replaces octal escapes, by which blanks and the like are written: `\040`.
 fn unescaped(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
@@ -117,7 +117,7 @@ fn holders(parts: &[Part]) -> Vec<String> {
     all
 }
 
-/// Processes that have one of the parts open, this one left out.
+/// Returns the processes that have one of the parts open, without this one.
 fn processes(parts: &[Part]) -> Vec<(u32, String)> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -138,7 +138,8 @@ fn command(pid: u32) -> String {
 }
 
 impl fmt::Display for Users {
-    /// After the name of the device: `is mounted on /srv; is open in process 71 (dd). Next: ...`
+    /// Writes the part after the name of the device:
+    /// `is mounted on /srv; is open in process 71 (dd). Next: ...`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut words = Vec::new();
         let mut next = Vec::new();
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn who_uses_it_and_what_to_do() {
+    fn users_message_names_users_and_next_step() {
         let mut users = Users::default();
         assert!(users.is_empty() && users.to_string().contains("other mounts"));
         users.processes = vec![(71, "dd".into())];
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn swap_is_found() {
+    fn swaps_finds_device_used_as_swap() {
         let text = "Filename Type Size Used Priority\n/dev/loop3 partition 1 0 -2\n";
         assert_eq!(swaps(text, &[part("loop3", "7:3")]), [Path::new("/dev/loop3")]);
         assert!(swaps(text, &[part("loop4", "7:4")]).is_empty());

@@ -1,4 +1,4 @@
-//! What may be asked for, and the words for it.
+//! The commands, and their text form.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -7,47 +7,47 @@ use block::Verb;
 use block::units::{parse_duration, parse_size};
 use sim::{CutPolicy, DiskConfig, Profile};
 
-/// What the control socket understands, a line each.
+/// A command of the control socket: one line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Command {
     /// `powercut [POLICY] [stay]`
     PowerCut {
-        /// Which writes that are not durable are left.
+        /// The choice of the unflushed writes that are left.
         policy: CutPolicy,
         /// Whether connections outlive it.
         stay: bool,
     },
     /// `eio DISK VERB [COUNT]`
     Fail {
-        /// Which disk.
+        /// Name of the disk.
         disk: String,
-        /// Which requests.
+        /// Verb of the requests.
         verb: Verb,
-        /// How many of the next.
+        /// Number of the next requests that fail.
         count: u64,
     },
     /// `stall DISK TIME`
     Stall {
-        /// Which disk.
+        /// Name of the disk.
         disk: String,
-        /// For how long it answers nothing.
+        /// Duration without replies.
         time: Duration,
     },
     /// `hang DISK`
     Hang {
-        /// Which disk.
+        /// Name of the disk.
         disk: String,
     },
     /// `release DISK`
     Release {
-        /// Which disk.
+        /// Name of the disk.
         disk: String,
     },
     /// `rot DISK OFFSET`
     Rot {
-        /// Which disk.
+        /// Name of the disk.
         disk: String,
-        /// A bit of which byte.
+        /// Address of the byte in which a bit flips.
         offset: u64,
     },
     /// `counts`
@@ -56,7 +56,7 @@ pub enum Command {
     Quit,
 }
 
-/// The forms of all commands, for whoever typed another.
+/// The forms of all commands, for the error message.
 pub const FORMS: &str = "powercut [POLICY] [stay] | eio DISK VERB [COUNT] | stall DISK TIME | \
                          hang DISK | release DISK | rot DISK OFFSET | counts | quit";
 
@@ -80,7 +80,7 @@ const PROFILES: [(&str, Profile); 6] = [
     ("liar", Profile::Liar),
 ];
 
-/// The value of that name.
+/// Returns the value with that name.
 fn named<T: Copy>(all: &[(&str, T)], name: &str) -> Result<T, String> {
     let found = all.iter().find(|(known, _)| *known == name);
     found.map(|(_, value)| *value).ok_or_else(|| {
@@ -126,7 +126,7 @@ impl FromStr for Command {
     }
 }
 
-/// A disk that is to be made: `NAME=SIZE` or `NAME=SIZE,PROFILE`.
+/// A disk to make: `NAME=SIZE` or `NAME=SIZE,PROFILE`.
 #[derive(Clone, Debug)]
 pub struct DiskSpec {
     /// The name of its export.
@@ -136,8 +136,9 @@ pub struct DiskSpec {
 }
 
 impl DiskSpec {
-    /// What it is made as. Nothing reaches the medium by itself: what a power cut leaves follows from
-    /// flushes and the policy alone, so that a test can tell what must be lost.
+    /// Returns the configuration of the disk. No write reaches the medium by itself: a power cut leaves a
+    /// content that follows from flushes and the policy alone, so that a test knows which writes must be
+    /// lost.
     pub(crate) fn config(&self) -> DiskConfig {
         DiskConfig { destage: 0, ..DiskConfig::new(self.size, self.profile) }
     }
@@ -162,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_commands() {
+    fn command_is_parsed_from_line() {
         let cut = |policy, stay| Ok(Command::PowerCut { policy, stay });
         assert_eq!("powercut".parse(), cut(CutPolicy::DropAll, false));
         assert_eq!("powercut omit-one stay".parse(), cut(CutPolicy::OmitOne, true));
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn every_policy_has_a_word() {
+    fn command_knows_every_cut_policy() {
         for policy in CutPolicy::ALL {
             assert!(POLICIES.iter().any(|(_, known)| *known == policy), "{policy:?}");
         }

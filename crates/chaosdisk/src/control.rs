@@ -1,4 +1,4 @@
-//! The control socket, both sides: a line there, a line back.
+//! The control socket, both sides: one line as a command, one line as a reply.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -17,7 +17,7 @@ const LINE_BYTES: usize = 4096;
 /// Sends one command, and waits until it is done.
 ///
 /// # Errors
-/// If nobody listens there.
+/// If there is no listener.
 pub fn ask(socket: &Path, line: &str) -> std::io::Result<std::result::Result<String, String>> {
     let mut stream = UnixStream::connect(socket)?;
     stream.write_all(format!("{line}\n").as_bytes())?;
@@ -30,14 +30,14 @@ pub fn ask(socket: &Path, line: &str) -> std::io::Result<std::result::Result<Str
     })
 }
 
-/// Carries out what arrives, one command after the other, until one says `quit`.
+/// Carries out commands one after the other, up to `quit`.
 ///
 /// # Errors
-/// What the kernel says to an accept.
+/// The error of an accept.
 pub async fn serve(env: &Env, shelf: &Shelf, listener: Rc<dyn Listener>) -> Result<()> {
     loop {
         let client = listener.accept().await?;
-        // Whoever leaves early has lost only its answer.
+        // A client that leaves early loses only its reply.
         let quit = answer(env, shelf, &*client).await.unwrap_or(false);
         client.shutdown();
         if quit {
@@ -46,7 +46,7 @@ pub async fn serve(env: &Env, shelf: &Shelf, listener: Rc<dyn Listener>) -> Resu
     }
 }
 
-/// Answers one command; whether it was the last.
+/// Carries out one command and replies. Returns whether it was the last.
 async fn answer(env: &Env, shelf: &Shelf, client: &dyn Socket) -> Result<bool> {
     let buf = env.buf(LINE_BYTES)?;
     let mut have = 0;

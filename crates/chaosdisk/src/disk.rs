@@ -1,4 +1,4 @@
-//! A simulated disk as a block device, and the hand that breaks it.
+//! A simulated disk as a block device, and its faults.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -26,14 +26,14 @@ pub struct Disk {
     sim: Rc<SimDisk>,
     storage: Rc<dyn Storage>,
     counts: Counts,
-    /// How many of the next requests fail, by verb.
+    /// Number of the next requests that fail, by verb.
     to_fail: [Cell<u64>; Verb::ALL.len()],
     hung: Cell<bool>,
     stalled: Cell<Mono>,
     powered: Cell<bool>,
-    /// Whether what the power has ended is answered: not while the connections are being lost with it.
+    /// Whether requests that a power cut ended get no reply yet. So it is until their connections are lost.
     mute: Cell<bool>,
-    /// How often the power went: what came before does not reach the disk any more.
+    /// Number of power cuts. Requests from before a cut do not reach the disk any more.
     cuts: Cell<u64>,
     held: Notify,
 }
@@ -50,10 +50,10 @@ fn add(cell: &Cell<u64>, more: u64) {
 }
 
 impl Disk {
-    /// A blank disk, the `number`-th of its world.
+    /// Makes a blank disk, the `number`-th of its world.
     ///
     /// # Errors
-    /// If the world has another disk of that name open.
+    /// If the world has another disk with the same name open.
     pub fn new(env: &Env, time: &Rc<Time>, number: u64, spec: &DiskSpec) -> Result<Self> {
         let world = time.world();
         let sim = SimDisk::new(world, number, spec.config());
@@ -89,39 +89,40 @@ impl Disk {
         })
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The next `count` requests of that verb fail. What a failed flush should have kept is lost.
+    /// Makes the next `count` requests of `verb` fail. A failed flush loses the writes that it should have
+    /// kept.
     pub fn fail(&self, verb: Verb, count: u64) {
         self.to_fail[verb as usize].set(count);
     }
 
-    /// Answers nothing for that long.
+    /// Delays all replies until `time` has passed.
     pub fn stall(&self, time: Duration) {
         self.stalled.set(self.env.now().after(time));
     }
 
-    /// Answers nothing, until it is released: what came in between is carried out then.
+    /// Stops all replies until the disk is released. Requests that arrive meanwhile are carried out then.
     pub fn hang(&self) {
         self.hung.set(true);
     }
 
-    /// Goes on after [`Disk::hang`].
+    /// Ends [`Disk::hang`].
     pub fn release(&self) {
         self.hung.set(false);
         self.held.wake();
     }
 
-    /// Turns a bit over; `false` if nothing is on the medium there.
+    /// Flips a bit. Returns `false` if nothing is on the medium there.
     pub fn rot(&self, offset: u64) -> bool {
         offset < self.info.size && self.sim.rot(offset)
     }
 
-    /// From now on every request fails, and so does what is in flight; if it is `mute`, nobody is told
-    /// before [`Disk::speak`].
+    /// Switches the power off: all requests fail, and so do those in flight. If it is `mute`, clients get no
+    /// reply before [`Disk::speak`].
     pub fn power_off(&self, policy: CutPolicy, mute: bool) {
         self.powered.set(false);
         self.mute.set(mute);
@@ -132,19 +133,18 @@ impl Disk {
         self.release();
     }
 
-    /// Whoever was waiting for an answer that the power has ended is told.
+    /// Sends the replies to requests that the power cut has ended.
     pub fn speak(&self) {
         self.mute.set(false);
         self.held.wake();
     }
 
-    /// After [`Disk::power_off`]: it is there again, with what the cut has left.
+    /// Switches the power on after [`Disk::power_off`]. The disk has the content that the cut has left.
     pub fn power_on(&self) {
         self.powered.set(true);
     }
 
-    /// Requests so far, by verb; of those that change bytes, how many were to be durable at once; and
-    /// how many are not answered.
+    /// Returns the counts: requests so far by verb, requests with FUA, and requests without a reply.
     pub fn counts(&self) -> Value {
         let verbs = Verb::ALL.into_iter().zip(&self.counts.verbs);
         let mut all: Map<String, Value> =
@@ -195,8 +195,8 @@ impl Disk {
         ticket.await
     }
 
-    /// Zeros that are durable at once are written: a flush after them would keep more than was asked
-    /// for, and hide that somebody above forgot one.
+    /// Writes zeros that are durable at once. A flush instead would make other writes durable as well, and
+    /// hide a missing flush of the device above.
     async fn write_zeros(&self, range: ByteRange) -> Result<()> {
         let mut at = range.start();
         while at < range.end() {

@@ -1,4 +1,4 @@
-//! All disks of a process, their server, and the power of all.
+//! All disks of a process, their server, and their common power supply.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use crate::command::{Command, DiskSpec};
 use crate::disk::Disk;
 use crate::time::Time;
 
-/// How long after a power cut its requests end that nobody can be told of any more.
+/// Pause after a power cut before the cut requests end. Their clients are disconnected by then.
 const CLOSED: Duration = Duration::from_millis(5);
 
 /// Disks on one power supply, each an export of one server.
@@ -30,10 +30,10 @@ pub struct Shelf {
 }
 
 impl Shelf {
-    /// Disks as `specs` say, in a world of that seed, served on a unix socket at `socket`.
+    /// Makes the disks of `specs` in a world with that seed, and serves them on a unix socket at `socket`.
     ///
     /// # Errors
-    /// If two disks have one name, or the socket is in use.
+    /// If two disks have the same name, or the socket is in use.
     pub fn open(env: &Env, seed: u64, specs: &[DiskSpec], socket: PathBuf) -> Result<Rc<Self>> {
         let time = Time::start(env, seed);
         let engine = Engine::new(env.pool());
@@ -51,10 +51,10 @@ impl Shelf {
         Ok(Rc::new(Self { env: env.clone(), disks, exports, address, server }))
     }
 
-    /// Does what it is told, and answers in a line.
+    /// Carries out a command. Returns a line as the reply.
     ///
     /// # Errors
-    /// `NotFound` for a disk that is not there.
+    /// `NotFound` for a disk that does not exist.
     pub async fn carry_out(&self, command: Command) -> Result<String> {
         match command {
             Command::PowerCut { policy, stay } => self.power_cut(policy, stay).await?,
@@ -82,8 +82,8 @@ impl Shelf {
         })
     }
 
-    /// The power of all disks goes, and comes back. Unless they `stay`, connections are lost with it:
-    /// what a client had sent and no disk had taken is gone too.
+    /// Switches the power of all disks off and on. Unless they `stay`, connections are lost: requests that no
+    /// disk had taken are gone too.
     async fn power_cut(&self, policy: CutPolicy, stay: bool) -> Result<()> {
         self.disks.iter().for_each(|disk| disk.power_off(policy, !stay));
         if !stay {

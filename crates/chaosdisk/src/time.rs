@@ -5,19 +5,18 @@ use std::rc::Rc;
 use block::{Env, Mono, Notify};
 use sim::SimWorld;
 
-/// A simulated world in which time passes as it does outside. All its disks share one order of
-/// events.
+/// A simulated world whose time passes like real time. All its disks share one order of events.
 pub struct Time {
     world: SimWorld,
     env: Env,
-    /// One moment, by both clocks.
+    /// One moment in real time; the next field is the same moment in simulated time.
     outside: Mono,
     inside: Mono,
     changed: Notify,
 }
 
 impl Time {
-    /// A world of that seed whose events happen in a task of `env`.
+    /// Makes a world with that seed. Its events happen in a task of `env`.
     pub fn start(env: &Env, seed: u64) -> Rc<Self> {
         let world = SimWorld::new(seed);
         let (outside, inside) = (env.now(), world.env().now());
@@ -27,18 +26,18 @@ impl Time {
         time
     }
 
-    /// The world.
+    /// Returns the world.
     pub fn world(&self) -> &SimWorld {
         &self.world
     }
 
-    /// Lets happen what is due by now.
+    /// Runs the events that are due by now.
     pub fn catch_up(&self) {
         let now = self.inside.after(self.env.now().since(self.outside));
         self.world.run(now).expect("operations of disks end");
     }
 
-    /// Something was begun, and will happen.
+    /// Wakes the task after an operation was begun.
     pub fn begun(&self) {
         self.changed.wake();
     }

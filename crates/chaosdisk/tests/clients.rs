@@ -1,4 +1,4 @@
-//! Clients that leave in the middle of something.
+//! Clients that disconnect in the middle of a request.
 #![allow(clippy::disallowed_methods, reason = "a test drives real programs, by real time")]
 
 mod common;
@@ -16,7 +16,7 @@ fn bare(rig: &Rig) -> UnixStream {
     let mut greeting = [0; 18];
     stream.read_exact(&mut greeting).unwrap();
     assert!(greeting.starts_with(b"NBDMAGICIHAVEOPT"));
-    // Fixed newstyle, no padding after the answer.
+    // Fixed newstyle, no padding after the reply.
     let mut out = 3_u32.to_be_bytes().to_vec();
     out.extend(b"IHAVEOPT");
     out.extend(1_u32.to_be_bytes());
@@ -27,7 +27,7 @@ fn bare(rig: &Rig) -> UnixStream {
     stream
 }
 
-/// The head of a write of [`LEN`] bytes to the start of the volume.
+/// Returns the header of a write of [`LEN`] bytes to the start of the volume.
 fn head() -> Vec<u8> {
     let mut head = 0x2560_9513_u32.to_be_bytes().to_vec();
     head.extend([0, 0, 0, 1]);
@@ -38,7 +38,7 @@ fn head() -> Vec<u8> {
 }
 
 #[test]
-fn a_write_whose_payload_stays_out_changes_nothing() {
+fn write_with_incomplete_payload_changes_nothing() {
     let mut rig = Rig::of(&Shape::ONE, 1);
     rig.serve(&Shape::ONE.spec(0));
     let volume = rig.volume();
@@ -50,12 +50,12 @@ fn a_write_whose_payload_stays_out_changes_nothing() {
         stream.write_all(&head()).unwrap();
         stream.write_all(&new[..sent as usize]).unwrap();
         drop(stream);
-        // The server says that it is gone, by the count of connections.
+        // The count of connections shows that the server has noticed it.
         until("it is gone", || rig.ask(&["status"])[0]["connections"] == 1);
         assert_eq!(rig.count("a", "write"), before, "{sent} bytes of {LEN}");
         assert!(volume.read(&rig.core, 0, LEN) == old, "{sent} bytes of {LEN}");
     }
-    // The same, to its end: it is written, and answered.
+    // The same write, complete: it is written and acknowledged.
     let mut stream = bare(&rig);
     stream.write_all(&head()).unwrap();
     stream.write_all(&new).unwrap();

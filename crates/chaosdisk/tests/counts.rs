@@ -1,4 +1,4 @@
-//! A promise costs what it must: a flush is one flush of each disk, FUA is none.
+//! Durability costs no more than necessary: a flush is one flush of each disk, and FUA is no flush.
 #![allow(clippy::disallowed_methods, reason = "a test drives real programs, by real time")]
 
 mod common;
@@ -12,7 +12,7 @@ fn flushes(rig: &Rig, disks: &[&str]) -> Vec<u64> {
     disks.iter().map(|disk| rig.count(disk, "flush")).collect()
 }
 
-/// What cairn has counted for a device.
+/// Returns cairn's count of a device.
 fn ops(top: &Value, device: &str, verb: &str) -> u64 {
     let rows = top["rows"].as_array().unwrap();
     let row = rows.iter().find(|row| row["name"] == device).unwrap();
@@ -20,7 +20,7 @@ fn ops(top: &Value, device: &str, verb: &str) -> u64 {
 }
 
 #[test]
-fn a_flush_is_one_flush_of_each_disk() {
+fn flush_is_one_flush_of_each_disk() {
     for shape in &Shape::ALL {
         println!("{}", shape.name);
         let mut rig = Rig::of(shape, 1);
@@ -42,7 +42,7 @@ fn a_flush_is_one_flush_of_each_disk() {
 }
 
 #[test]
-fn fua_is_passed_on_and_flushes_nothing() {
+fn fua_is_passed_on_without_flush() {
     for shape in &Shape::ALL {
         println!("{}", shape.name);
         let mut rig = Rig::of(shape, 1);
@@ -61,7 +61,7 @@ fn fua_is_passed_on_and_flushes_nothing() {
 }
 
 #[test]
-fn a_file_is_flushed_once_for_each_flush() {
+fn flush_of_volume_flushes_file_once() {
     let mut rig = Rig::new(1, &["a=4KiB".to_owned()]);
     rig.serve(
         "[disk]\nfile = { file = \"disk.img\", size = \"1MiB\", create = true }\n\
@@ -77,7 +77,7 @@ fn a_file_is_flushed_once_for_each_flush() {
 }
 
 #[test]
-fn an_idle_volume_asks_nothing_of_its_disks() {
+fn idle_volume_sends_no_requests_to_disks() {
     let mut rig = Rig::of(&Shape::MIRROR_OF_STRIPES, 1);
     rig.serve(&Shape::MIRROR_OF_STRIPES.spec(0));
     rig.in_sync();

@@ -1,5 +1,5 @@
-//! Many deaths under load. After a kill every answered write is there, after a power cut every
-//! flushed one: each sector is judged by the simulator's model of a volume, whose clients do the work.
+//! Many crashes under load. After a kill every acknowledged write is there, after a power cut every flushed
+//! one. The clients are the simulator's, and its model of a volume checks each sector.
 
 mod common;
 
@@ -15,7 +15,7 @@ use sim::workload::{Mix, Tally};
 const CONNECTIONS: u64 = 2;
 const CLIENTS: u64 = 4;
 
-/// Requests of each: about as many as it comes to before the latest end.
+/// Requests of each client: about as many as it completes before the latest crash.
 const REQUESTS: u64 = 40;
 
 const POLICIES: [&str; 8] =
@@ -59,7 +59,7 @@ impl<'a> Trial<'a> {
         assert!(error.is_none(), "{}, {when}: {error:?}. SEED={}", self.shape.name, self.seed);
     }
 
-    /// Comes up with what the last end has left, and reads all of it.
+    /// Starts the graph on the remains of the last crash, and reads the whole volume.
     fn begin(&mut self, cycle: u64) -> Vec<Volume> {
         self.rig.serve(&self.shape.spec(cycle as usize));
         let volumes: Vec<_> = (0..CONNECTIONS).map(|_| self.rig.volume()).collect();
@@ -71,7 +71,7 @@ impl<'a> Trial<'a> {
         self.rig.core.block_on(reader.verify());
         self.judge(&tally, "after its end");
         self.no_error(&tally, "after its end");
-        // The next one may trust the other member: it has all of this, durable too.
+        // The next start may trust the other member: it must have all data, durably.
         self.rig.in_sync();
         let flush = Mix { read: 0, write: 0, zero: 0, discard: 0, status: 0, flush: 1, ..MIX };
         let draw = Stream::new(self.seed, "flush", cycle);
@@ -96,7 +96,7 @@ impl<'a> Trial<'a> {
             End::Kill => self.rig.kill_and_drain(),
             End::PowerCut => self.rig.power_cut(self.draw.pick(&POLICIES)),
         }
-        // Answers that were on their way arrive; the rest learns that the server is gone.
+        // Replies on their way arrive; the other clients learn that the server is gone.
         self.rig.core.block_on(tally.idle());
         self.judge(&tally, "at work");
         self.answered += tally.done.get();
@@ -119,11 +119,11 @@ fn cycles(count: u64, end: impl Fn(u64) -> End) {
 }
 
 #[test]
-fn after_a_kill_every_answered_write_is_there() {
+fn acknowledged_writes_survive_kill() {
     cycles(20, |_| End::Kill);
 }
 
 #[test]
-fn after_a_power_cut_every_flushed_write_is_there() {
+fn flushed_writes_survive_power_cut() {
     cycles(12, |n| if n % 4 == 3 { End::Kill } else { End::PowerCut });
 }

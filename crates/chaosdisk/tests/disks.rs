@@ -1,4 +1,4 @@
-//! chaosdisk itself, without anything over it.
+//! chaosdisk itself, without a graph over it.
 #![allow(clippy::disallowed_methods, reason = "a test drives real programs, by real time")]
 
 mod common;
@@ -15,7 +15,8 @@ fn one(profile: &str) -> (Rig, Volume) {
     (rig, disk)
 }
 
-/// Flushed old bytes, and newer ones that are not flushed; then the power goes.
+/// Writes and flushes old bytes, writes newer ones without a flush, and cuts the power. Returns the bytes
+/// that are left, the old and the new ones.
 fn cut(profile: &str, policy: &str) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
     let (rig, disk) = one(profile);
     let (old, new) = (bytes_of(1, PIECE), bytes_of(2, PIECE));
@@ -28,7 +29,7 @@ fn cut(profile: &str, policy: &str) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
 }
 
 #[test]
-fn a_power_cut_leaves_what_its_policy_says() {
+fn power_cut_follows_its_policy() {
     let (left, old, _) = cut("512n", "drop-all");
     assert!(left == old);
     let (left, _, new) = cut("512n", "keep-all");
@@ -42,7 +43,7 @@ fn a_power_cut_leaves_what_its_policy_says() {
 }
 
 #[test]
-fn connections_may_outlive_it() {
+fn power_cut_keeps_connections_with_stay() {
     let (rig, disk) = one("512n");
     disk.write(&rig.core, 0, &bytes_of(1, PIECE));
     rig.ctl("powercut drop-all stay");
@@ -50,7 +51,7 @@ fn connections_may_outlive_it() {
 }
 
 #[test]
-fn errors_come_as_often_as_they_were_ordered() {
+fn eio_fails_ordered_number_of_requests() {
     let (rig, disk) = one("512n");
     let bytes = bytes_of(1, PIECE);
     rig.ctl("eio a write 2");
@@ -61,7 +62,7 @@ fn errors_come_as_often_as_they_were_ordered() {
 }
 
 #[test]
-fn a_disk_stalls_hangs_and_goes_on() {
+fn disk_stalls_hangs_and_resumes() {
     let (rig, disk) = one("512n");
     let begun = Instant::now();
     rig.ctl("stall a 200ms");
@@ -81,7 +82,7 @@ fn a_disk_stalls_hangs_and_goes_on() {
 }
 
 #[test]
-fn rot_turns_one_bit_of_the_medium() {
+fn rot_flips_one_bit_of_medium() {
     let (rig, disk) = one("512n");
     let bytes = bytes_of(1, PIECE);
     disk.write_fua(&rig.core, 0, &bytes);

@@ -1,5 +1,5 @@
-//! Power cuts over labelled disks, while a graph with a mirror and key slots comes up, stops, loses a member,
-//! or gets another key: afterwards it opens, and what was flushed is there.
+//! Power cuts on labelled disks, while a graph with a mirror and key slots comes up, stops, loses a member,
+//! or gets another key. Afterwards it opens, and flushed writes are there.
 
 #![allow(clippy::disallowed_methods, reason = "a test drives real programs, by real time")]
 
@@ -23,10 +23,10 @@ const KEYS: [&str; 2] = ["one", "two"];
 
 const CLIENTS: u64 = 4;
 const REQUESTS: u64 = 60;
-// A crypt takes no discards unless it is told to.
+// Kind `crypt` refuses discards by default.
 const MIX: Mix = Mix { abandon: 0, pause: 0, discard: 0, ..Mix::ALL };
 
-/// In the midst of what the power goes.
+/// The operation during which the power is cut.
 #[derive(Clone, Copy, Debug)]
 enum Midst {
     Start,
@@ -51,7 +51,7 @@ struct Trial {
     rig: Rig,
     model: Rc<Model>,
     draw: Stream,
-    /// Keys one of which opens: two while nobody knows whether a change has happened.
+    /// Keys of which one opens the graph. There are two while the outcome of a key change is unknown.
     keys: Vec<&'static str>,
 }
 
@@ -99,13 +99,14 @@ impl Trial {
     fn power_cut(&mut self) {
         let policy = self.draw.pick(&POLICIES);
         self.rig.power_cut(policy);
-        // An error that nobody has met yet would meet the next start.
+        // An injected error that did not happen yet would hit the next start.
         for (disk, verb) in [("a", "write"), ("a", "flush"), ("b", "write"), ("b", "flush")] {
             self.rig.ctl(&format!("eio {disk} {verb} 0"));
         }
     }
 
-    /// Opens with a key that may be the one; if nobody knows, there are two, and one of them is.
+    /// Opens the graph with its key. If the outcome of a key change is unknown, tries both keys: one must
+    /// open it.
     fn up(&mut self, cycle: u64) {
         let mut said = String::new();
         for key in std::mem::take(&mut self.keys) {
@@ -136,8 +137,8 @@ impl Trial {
         assert!(wrong.is_none(), "cycle {cycle}: {words}. SEED={}", self.seed);
     }
 
-    /// Clients are at work, the power goes in the midst of something, and what is there is judged.
-    /// Answers how many requests were answered.
+    /// Runs clients, cuts the power in the midst of an operation, and checks the volume. Returns the number
+    /// of completed requests.
     fn cycle(&mut self, cycle: u64, midst: Midst) -> u64 {
         self.rig.in_sync();
         let volumes = [self.rig.volume(), self.rig.volume()];
@@ -158,12 +159,12 @@ impl Trial {
         );
         self.power_cut();
         if let Some(mut change) = change {
-            // Who was told that the key has changed relies on it.
+            // A caller whose key change succeeded relies on the new key.
             if change.wait().unwrap().success() && self.keys.len() > 1 {
                 self.keys.remove(0);
             }
         }
-        // Answers that were on their way arrive; the rest learns that the server is gone.
+        // Replies on their way arrive; the other clients learn that the server is gone.
         self.rig.core.block_on(tally.idle());
         self.judge(&tally, cycle);
         self.model.power_cut();
@@ -181,7 +182,7 @@ impl Trial {
         tally.done.get()
     }
 
-    /// Begins it. Answers the program that waits for a change to be made.
+    /// Begins the operation. Returns the process of a change in progress.
     fn midst(&mut self, midst: Midst) -> Option<std::process::Child> {
         let member = self.draw.pick(&["a", "b"]);
         let fail = ["device", "fail", &format!("pair/{member}"), "--yes"];
@@ -214,7 +215,7 @@ impl Trial {
 }
 
 #[test]
-fn a_labelled_graph_opens_after_every_power_cut_and_has_what_was_flushed() {
+fn labelled_graph_opens_after_any_power_cut() {
     let seed = seed();
     let mut trial = Trial::new(seed);
     let (mut answered, mut changed) = (0, 0);
@@ -227,10 +228,10 @@ fn a_labelled_graph_opens_after_every_power_cut_and_has_what_was_flushed() {
     assert!(answered > 36 * 5, "{answered} requests were answered");
 }
 
-/// Nothing was served yet: the disks may be in a state that only --wipe or a word of somebody ends, and that
-/// is told.
+/// No data were served before the cut. The disks may be in a state that needs --wipe or a decision of the
+/// operator, and the error says so.
 #[test]
-fn the_first_start_of_all_can_be_made_again() {
+fn first_start_can_be_repeated_after_power_cut() {
     let seed = seed();
     let draw = Stream::new(seed, "first", 0);
     for round in 0..8 {

@@ -1,6 +1,6 @@
-//! The power of a whole machine goes under load: of clients, of the daemon, of the process that serves, and of
-//! what the disks had in their caches. Every flushed write is there afterwards; each sector is judged by the
-//! simulator's model of a volume. `make torture` does it with `CUTS=100`.
+//! Power cuts of a whole machine under load: of clients, daemon, worker, and the caches of the disks. Every
+//! flushed write is there afterwards; the simulator's model of a volume checks each sector. `make torture`
+//! does it with `CUTS=100`.
 
 mod common;
 
@@ -12,23 +12,23 @@ use sim::Model;
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally};
 
-/// What `make test` has time for.
+/// Number of cuts in `make test`.
 const CUTS_DEFAULT: u64 = 3;
 
 /// Connections, and clients that work at once on each: 16 requests in flight.
 const CONNECTIONS: u64 = 2;
 const CLIENTS: u64 = 8;
 
-/// Requests of each: more than it comes to before the latest cut.
+/// Requests of each client: more than it completes before the latest cut.
 const REQUESTS: u64 = 2000;
 
 const POLICIES: [&str; 8] =
     ["drop-all", "keep-all", "prefix", "reverse", "omit-one", "keep-one", "random", "torn"];
 
-/// Encryption offers no discards: whether a block is in use would be seen below.
+/// Encryption offers no discards: they would show the lower disks which blocks are in use.
 const MIX: Mix = Mix { abandon: 0, pause: 0, discard: 0, ..Mix::ALL };
 
-/// Encryption over a labelled mirror, and what `SABOTAGE=liar` takes instead: disks that lie about flushes.
+/// Encryption over a labelled mirror. With `SABOTAGE=liar` its disks ignore flushes.
 const SPEC: &str = "[disk]\na = { nbd = \"@a\", label = true }\nb = { nbd = \"@b\", label = true }\n\
     [device]\npair = { kind = \"mirror\", on = [\"a\", \"b\"] }\n\
     safe = { kind = \"crypt\", on = \"pair\", key = \"file:key\", kdf_memory = \"1MiB\", kdf_passes = 1 }\n\
@@ -48,7 +48,7 @@ impl Machine {
         let mut rig = Rig::new(seed, &["a", "b"].map(|disk| format!("{disk}=3MiB,{profile}")));
         rig.put("key", "a passphrase of some length");
         rig.keep(SPEC);
-        // Nobody knows what encryption shows where nothing was written.
+        // The plaintext of blocks that were never written is random, and unknown to the model.
         let volume = rig.volume();
         volume.zero(&rig.core, 0, volume.size(), false);
         volume.flush(&rig.core);
@@ -67,7 +67,7 @@ impl Machine {
         assert!(error.is_none(), "{when}: {error:?}. SEED={}", self.seed);
     }
 
-    /// All that is there is read, and some cycles begin before the members are in sync.
+    /// Reads the whole volume. Some cycles begin before the members are in sync.
     fn look(&mut self, cycle: u64) -> Vec<Volume> {
         let volumes: Vec<_> = (0..CONNECTIONS).map(|_| self.rig.volume()).collect();
         let tally = Rc::new(Tally::default());
@@ -82,7 +82,7 @@ impl Machine {
         volumes
     }
 
-    /// How many requests were answered before the power went.
+    /// Returns the number of requests that were completed before the cut.
     fn cycle(&mut self, cycle: u64) -> u64 {
         let volumes = self.look(cycle);
         let tally = Rc::new(Tally::default());
@@ -96,7 +96,7 @@ impl Machine {
         self.no_error(&tally, "at work");
         let policy = self.draw.pick(&POLICIES);
         self.rig.machine_cut(policy);
-        // Answers that were on their way arrive; the rest learns that the server is gone.
+        // Replies on their way arrive; the other clients learn that the server is gone.
         self.rig.core.block_on(tally.idle());
         self.judge(&tally, "at work");
         self.model.power_cut();
@@ -107,7 +107,7 @@ impl Machine {
 }
 
 #[test]
-fn after_the_power_of_a_machine_was_cut_every_flushed_write_is_there() {
+fn flushed_writes_survive_power_cut_of_machine() {
     let cuts = std::env::var("CUTS").map_or(CUTS_DEFAULT, |cuts| cuts.parse().expect("a number"));
     let mut machine = Machine::new(seed());
     let answered: u64 = (0..cuts).map(|cycle| machine.cycle(cycle)).sum();

@@ -1,4 +1,4 @@
-//! One disk hangs, fails or forgets: what stands on several goes on, and says so.
+//! One disk hangs, fails or forgets: mirrors go on, and report it.
 #![allow(clippy::disallowed_methods, reason = "a test drives real programs, by real time")]
 
 mod common;
@@ -13,7 +13,7 @@ use sim::workload::{Mix, Tally};
 
 const PIECE: u64 = 16 << 10;
 
-/// The deadline of the mirror, and what a busy machine adds to it.
+/// The deadline of the mirror, and an allowance for a busy machine.
 const DEADLINE: Duration = Duration::from_secs(1);
 const SLACK: Duration = Duration::from_secs(10);
 
@@ -25,7 +25,7 @@ fn mirror() -> (Rig, Volume) {
     (rig, volume)
 }
 
-/// The state of a member, and how the graph is.
+/// Returns the state of a member, and the health of the graph.
 fn told(rig: &Rig, member: &str) -> (String, String) {
     let status = rig.ask(&["status"]);
     let devices = status[0]["devices"].as_array().unwrap();
@@ -41,7 +41,7 @@ fn out() -> (String, String) {
 }
 
 #[test]
-fn a_write_goes_on_without_the_disk_that_hangs() {
+fn degraded_write_completes_when_disk_hangs() {
     let (mut rig, volume) = mirror();
     rig.ctl("hang b");
     let begun = Instant::now();
@@ -60,7 +60,7 @@ fn a_write_goes_on_without_the_disk_that_hangs() {
 }
 
 #[test]
-fn a_read_is_answered_by_another_copy() {
+fn read_uses_other_copy_when_disk_hangs() {
     for hung in ["a", "b"] {
         let (rig, volume) = mirror();
         volume.write(&rig.core, 0, &bytes_of(3, PIECE));
@@ -75,7 +75,7 @@ fn a_read_is_answered_by_another_copy() {
 }
 
 #[test]
-fn a_failed_flush_retires_the_member_and_the_other_has_the_data() {
+fn failed_flush_retires_member_and_other_keeps_data() {
     for (fails, keeps) in [("a", "b"), ("b", "a")] {
         let (mut rig, volume) = mirror();
         volume.flush(&rig.core);
@@ -91,7 +91,7 @@ fn a_failed_flush_retires_the_member_and_the_other_has_the_data() {
 }
 
 #[test]
-fn a_failed_write_retires_the_member() {
+fn failed_write_retires_member() {
     let (rig, volume) = mirror();
     rig.ctl("eio a write");
     volume.write(&rig.core, 0, &bytes_of(5, PIECE));
@@ -101,7 +101,7 @@ fn a_failed_write_retires_the_member() {
 }
 
 #[test]
-fn without_another_copy_a_failed_flush_is_told_for_good() {
+fn failed_flush_without_other_copy_is_permanent() {
     for shape in [Shape::ONE, Shape::STRIPE, Shape::CONCAT] {
         let mut rig = Rig::of(&shape, 1);
         rig.serve(&shape.spec(0));
@@ -110,7 +110,7 @@ fn without_another_copy_a_failed_flush_is_told_for_good() {
         let last = shape.disks.last().unwrap();
         rig.ctl(&format!("eio {last} flush"));
         assert!(volume.try_flush(&rig.core).is_err(), "{}", shape.name);
-        // The disk itself would say yes from now on, and has lost what it was to keep.
+        // The disk itself would succeed from now on, although it has lost data.
         rig.disk(last).flush(&rig.core);
         for one in [&volume, &other, &rig.volume()] {
             assert!(one.try_flush(&rig.core).is_err(), "{}: it stays so", shape.name);
@@ -119,7 +119,7 @@ fn without_another_copy_a_failed_flush_is_told_for_good() {
 }
 
 #[test]
-fn copies_are_alike_after_a_storm_of_overlaps() {
+fn mirror_members_are_equal_after_overlapping_writes() {
     let seed = seed();
     let (rig, volume) = mirror();
     let other = rig.volume();

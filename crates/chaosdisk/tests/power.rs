@@ -1,5 +1,5 @@
-//! What was flushed survives a power cut, through every graph and over every connection; what was
-//! not is lost here for certain, so that a flush that did nothing cannot pass.
+//! Flushed writes survive a power cut, through every graph and over every connection. Unflushed writes are
+//! certainly lost here, so that a flush that does nothing cannot pass.
 
 mod common;
 
@@ -8,14 +8,14 @@ use common::{Rig, Shape, bytes_of};
 const PIECE: u64 = 24 << 10;
 static ZEROS: [u8; PIECE as usize] = [0; PIECE as usize];
 
-/// Every graph; one with a mirror once for each member that counts afterwards, for a copy that is
-/// brought up to date would hide what it had lost.
+/// Returns every graph. A graph with a mirror comes once for each member that is trusted afterwards, because
+/// a resync would hide the losses of the other member.
 fn every() -> impl Iterator<Item = (&'static Shape, usize)> {
     static ALL: [Shape; 5] = Shape::ALL;
     ALL.iter().flat_map(|shape| (0..shape.members.len().max(1)).map(move |turn| (shape, turn)))
 }
 
-/// Starts it again after a power cut, and looks at it.
+/// Starts the graph again after a power cut, and checks it.
 fn after(rig: &mut Rig, shape: &Shape, turn: usize, look: impl Fn(&Rig, &common::Volume)) {
     rig.serve(&shape.spec(turn));
     let volume = rig.volume();
@@ -23,7 +23,7 @@ fn after(rig: &mut Rig, shape: &Shape, turn: usize, look: impl Fn(&Rig, &common:
 }
 
 #[test]
-fn what_was_flushed_is_there_and_the_rest_is_not() {
+fn power_cut_keeps_flushed_and_loses_unflushed_writes() {
     for (shape, turn) in every() {
         println!("{}, {turn}", shape.name);
         let mut rig = Rig::of(shape, 1);
@@ -48,7 +48,7 @@ fn what_was_flushed_is_there_and_the_rest_is_not() {
 }
 
 #[test]
-fn a_flush_covers_what_other_connections_wrote() {
+fn flush_covers_writes_of_other_connections() {
     for (shape, turn) in every() {
         println!("{}, {turn}", shape.name);
         let mut rig = Rig::of(shape, 2);
@@ -66,7 +66,7 @@ fn a_flush_covers_what_other_connections_wrote() {
 }
 
 #[test]
-fn fua_makes_one_request_durable_and_no_other() {
+fn fua_makes_only_its_own_request_durable() {
     for (shape, turn) in every() {
         println!("{}, {turn}", shape.name);
         let mut rig = Rig::of(shape, 3);
@@ -99,7 +99,7 @@ fn fua_makes_one_request_durable_and_no_other() {
 }
 
 #[test]
-fn a_disk_that_lies_about_flushes_is_found_out() {
+fn power_cut_reveals_disk_that_ignores_flushes() {
     let mut rig = Rig::new(4, &["a=256KiB,liar".to_owned()]);
     rig.serve(&Shape::ONE.spec(0));
     let volume = rig.volume();

@@ -1,5 +1,5 @@
-//! The disks lose their power and their connections, and cairn goes on: what a client was answered is
-//! there all the same, because it is sent again.
+//! The disks lose their power and their connections, and cairn goes on: acknowledged writes are still there,
+//! because cairn replays them.
 
 mod common;
 
@@ -17,13 +17,13 @@ static ZEROS: [u8; PIECE as usize] = [0; PIECE as usize];
 /// Power cuts during one batch of requests.
 const CUTS: u64 = 6;
 
-/// Batches at most, until a power cut has lost a change that is sent again.
+/// Most batches, until a power cut has lost a change that is replayed.
 const BATCHES_MAX: u64 = 20;
 
 const CLIENTS: u64 = 8;
 const REQUESTS: u64 = 300;
 
-/// The counters of a disk, as `cairn top` has them.
+/// Returns a counter of a disk, as `cairn status` shows it.
 fn counter(rig: &Rig, disk: &str, what: &str) -> u64 {
     let status = rig.ask(&["status"]);
     let devices = status[0]["devices"].as_array().unwrap();
@@ -32,7 +32,7 @@ fn counter(rig: &Rig, disk: &str, what: &str) -> u64 {
 }
 
 #[test]
-fn a_promise_outlives_the_power_of_the_disks() {
+fn acknowledged_writes_survive_power_cut_of_disks() {
     for shape in [Shape::ONE, Shape::STRIPE, Shape::CONCAT] {
         let mut rig = Rig::of(&shape, 1);
         rig.serve(&shape.spec(0));
@@ -42,7 +42,8 @@ fn a_promise_outlives_the_power_of_the_disks() {
         volume.write(core, 0, &old);
         volume.zero(core, PIECE, PIECE, false);
         volume.write(core, 2 * PIECE, &old);
-        // Overlaps, in an order that counts; the second is durable at once, the first is not.
+        // Overlapping writes, in an order that matters. The second one is durable at once, the first one is
+        // not.
         volume.write(core, 4096, &new[..8192]);
         volume.write_fua(core, 8192, &new[..4096]);
         let expected = volume.read(core, 0, 3 * PIECE);
@@ -50,7 +51,7 @@ fn a_promise_outlives_the_power_of_the_disks() {
         assert!(volume.read(core, 0, 3 * PIECE) == expected, "{}: nothing is lost", shape.name);
         volume.flush(core);
         assert!(counter(&rig, "a", "replayed") > 0, "{}", shape.name);
-        // Now it is on the disks, whatever becomes of cairn.
+        // From here on the data are on the disks, whatever happens to cairn.
         rig.power_cut("drop-all");
         rig.serve(&shape.spec(0));
         let left = rig.volume().read(&rig.core, 0, 3 * PIECE);
@@ -58,11 +59,11 @@ fn a_promise_outlives_the_power_of_the_disks() {
     }
 }
 
-/// A disk below that keeps what is not flushed, under a daemon.
+/// A disk with replay of unflushed writes, under a daemon.
 const KEPT: &str = "[disk]\na = { nbd = \"@a\" }\n[export]\nvol = { on = \"a\" }\n";
 
 #[test]
-fn a_promise_outlives_a_process_that_is_killed_with_the_power_of_its_disks() {
+fn replay_survives_kill_of_worker_and_power_cut_of_disks() {
     let mut rig = Rig::of(&Shape::ONE, 1);
     rig.keep(KEPT);
     let core = &rig.core;
@@ -81,11 +82,12 @@ fn a_promise_outlives_a_process_that_is_killed_with_the_power_of_its_disks() {
         }
         volume.zero(core, PIECE, PIECE, false);
         volume.write(core, 2 * PIECE, &old);
-        // Overlaps, in an order that counts; the second is durable at once, the first is not.
+        // Overlapping writes, in an order that matters. The second one is durable at once, the first one is
+        // not.
         volume.write(core, 4096, &new[..8192]);
         volume.write_fua(core, 8192, &new[..4096]);
         let expected = volume.read(core, 0, 3 * PIECE);
-        // Nor is it lost by a second one, before anything is flushed.
+        // A second kill before any flush loses nothing either.
         for kills in 1..=1 + round % 2 {
             kill();
             let left = rig.volume().read(core, 0, 3 * PIECE);
@@ -100,7 +102,7 @@ fn a_promise_outlives_a_process_that_is_killed_with_the_power_of_its_disks() {
 }
 
 #[test]
-fn many_power_cuts_under_load_lose_nothing() {
+fn replay_loses_nothing_in_power_cuts_under_load() {
     let seed = seed();
     for shape in [Shape::ONE, Shape::STRIPE] {
         let mut rig = Rig::of(&shape, seed);
@@ -143,7 +145,7 @@ fn many_power_cuts_under_load_lose_nothing() {
 }
 
 #[test]
-fn a_disk_that_a_change_opens_anew_has_been_flushed() {
+fn live_change_flushes_disk_that_it_reopens() {
     let spec = |timeout| {
         format!("[disk]\na = {{ nbd = \"@a\"{timeout} }}\n[export]\nvol = {{ on = \"a\" }}\n")
     };
@@ -153,7 +155,7 @@ fn a_disk_that_a_change_opens_anew_has_been_flushed() {
     let core = &rig.core;
     let expected = bytes_of(1, PIECE);
     volume.write(core, 0, &expected);
-    // Who opens the disk anew knows nothing of what the one before would have sent again.
+    // The new disk device does not know the writes that the previous one would have replayed.
     rig.apply(&spec(", timeout = \"7s\""));
     rig.ctl("powercut drop-all");
     volume.flush(core);
@@ -161,7 +163,7 @@ fn a_disk_that_a_change_opens_anew_has_been_flushed() {
 }
 
 #[test]
-fn with_nothing_kept_the_next_flush_says_so() {
+fn flush_fails_after_power_cut_without_replay() {
     let mut rig = Rig::of(&Shape::ONE, 1);
     rig.serve("[disk]\na = { nbd = \"@a\", replay = 0 }\n[export]\nvol = { on = \"a\" }\n");
     let volume = rig.volume();
@@ -180,7 +182,7 @@ fn with_nothing_kept_the_next_flush_says_so() {
 }
 
 #[test]
-fn without_reconnect_a_lost_connection_is_the_end() {
+fn lost_connection_is_permanent_without_reconnect() {
     let mut rig = Rig::of(&Shape::ONE, 1);
     rig.serve("[disk]\na = { nbd = \"@a\", reconnect = \"0s\" }\n[export]\nvol = { on = \"a\" }\n");
     let volume = rig.volume();

@@ -1,4 +1,4 @@
-//! A process for `tests/disk.rs`, which lets no file of it grow past 1 MiB.
+//! A process for `tests/disk.rs`, which limits its files to 1 MiB.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -22,7 +22,7 @@ fn main() {
             let data = filled(&env, 65536, 7);
             let below = DiskIo::Write { offset: LIMIT - 65536, data: data.clone(), fua: false };
             assert_eq!(disk.start(below).await.result.unwrap(), 65536);
-            // The system writes the first half of it.
+            // The system writes the first half only.
             let across = DiskIo::Write { offset: LIMIT - 32768, data, fua: false };
             let answer = disk.start(across).await.result;
             assert!(answer.is_err(), "{answer:?}");

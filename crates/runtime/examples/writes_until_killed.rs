@@ -1,4 +1,4 @@
-//! A process for `tests/lock.rs` to kill: it locks a file and writes it with as much in flight as it can.
+//! A process for `tests/lock.rs` to kill: it locks a file and keeps many writes to it in flight.
 
 #[path = "../tests/common/mod.rs"]
 mod common;

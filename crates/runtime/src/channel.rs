@@ -1,9 +1,9 @@
-//! The channel of a FUSE mount: one read of `/dev/fuse` is one request, one write one answer.
+//! The channel of a FUSE mount: one read of `/dev/fuse` is one request, one write is one reply.
 //!
-//! Messages are moved by plain system calls on the core's own thread: they copy, and never wait. The
-//! ring only waits for the next one. The descriptor is never cloned and nothing is spliced, so that
-//! another process can take it over with all that is not answered: what a clone has received would end
-//! with it.
+//! Messages are moved by plain system calls on the core's own thread: they copy, and never wait. The ring
+//! only waits for the next message. The descriptor is never cloned and nothing is spliced, so that another
+//! process can take it over with all unanswered requests: requests received through a clone would end with
+//! the clone.
 
 use std::cell::RefCell;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -21,8 +21,8 @@ use crate::sys;
 
 const DEVICE: &str = "/dev/fuse";
 
-/// "Send again what is not answered", as a message: its length, the number of the notice, no request.
-/// Since Linux 6.9.
+/// Returns the notification that asks the kernel to send unanswered requests again: its length, the number of
+/// the notification, and no request. Since Linux 6.9.
 fn resend() -> [u8; 16] {
     const NOTIFY_RESEND: u32 = 7;
     let mut message = [0; 16];
@@ -33,17 +33,17 @@ fn resend() -> [u8; 16] {
 
 struct Fuse {
     side: Rc<Reactor>,
-    /// `None` once it is closed.
+    /// `None` once the channel is closed.
     file: RefCell<Option<Rc<OwnedFd>>>,
     name: Rc<str>,
     lacks: Option<String>,
-    /// What it is called while somebody holds it for the next process.
+    /// Name in the descriptor store, while it is held there for the next process.
     entrusted: RefCell<Option<String>>,
-    /// Of one that was taken over: what comes again.
+    /// Replay counts of a channel that was taken over.
     again: Option<RefCell<Again>>,
 }
 
-/// Opens the device and mounts.
+/// Opens the device and mounts the file system.
 pub(crate) fn mount(side: Rc<Reactor>, at: &Path) -> Result<Rc<dyn Channel>> {
     let flags = libc::O_RDWR | libc::O_NONBLOCK;
     let file =
@@ -59,8 +59,8 @@ pub(crate) fn mount(side: Rc<Reactor>, at: &Path) -> Result<Rc<dyn Channel>> {
     Ok(Rc::new(Fuse::new(side, file, at)))
 }
 
-/// The channel of a mount that another process has served. It goes on without counts where they cannot be
-/// kept: a request that ends whoever begins it is by far the less likely one.
+/// Takes over the channel of a mount that another process has served. It goes on without counts if they
+/// cannot be kept: a request that kills every process that begins it is by far the less likely case.
 pub(crate) fn take_over(
     side: Rc<Reactor>,
     name: &str,
@@ -100,8 +100,8 @@ impl Fuse {
         self.file.borrow().clone().ok_or_else(stopped)
     }
 
-    /// There is no message now: all that others left unanswered has come again. What the file should forget
-    /// and does not is of numbers that do not come again.
+    /// Handles the first moment without a message: all requests that other processes left unanswered have
+    /// come again. If the file cannot be rewritten, the numbers that it keeps do not come again.
     fn settle(&self) {
         let Some(again) = &self.again else { return };
         let mut again = again.borrow_mut();
@@ -112,7 +112,7 @@ impl Fuse {
 
     fn error(&self, error: &std::io::Error, tried: &str) -> Error {
         match error.raw_os_error() {
-            // Unmounted, or broken off by force.
+            // The file system was unmounted, or aborted by force.
             Some(libc::ENODEV | libc::ECONNABORTED) => stopped(),
             _ => Error::io(error, format_args!("{}: {tried}", self.name)),
         }
@@ -131,7 +131,7 @@ impl Channel for Fuse {
                         self.settle();
                         return Ok(None);
                     }
-                    // The request was taken back while it was read.
+                    // The kernel cancelled the request while it was read.
                     Some(libc::EINTR | libc::ENOENT) => {}
                     _ => return Err(self.error(&error, "receive")),
                 },
@@ -191,7 +191,7 @@ impl Channel for Fuse {
     }
 
     fn close(&self) -> Result<()> {
-        // The kernel ends a mount that nobody has open any more.
+        // The kernel ends a mount once the last descriptor is closed.
         self.file.take();
         self.withdraw()
     }

@@ -1,12 +1,13 @@
-//! A filter that refuses the system calls that no graph needs, so that an attacker inside of a worker can do less.
+//! A system call filter that refuses calls which no graph needs, so that an attacker inside of a worker can
+//! do less.
 
 use std::collections::BTreeMap;
 
 use block::{Error, ErrorKind, Result};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
-/// Calls that are answered with EPERM. A graph opens disks and sockets, mounts FUSE, drives loop devices and starts this very
-/// program; it never changes its user, its namespaces or the kernel, and looks into no other process.
+/// Calls that fail with EPERM. A graph opens disks and sockets, mounts FUSE, drives loop devices and starts
+/// this very program. It never changes its user, its namespaces or the kernel, and inspects no other process.
 const REFUSED: &[i64] = &[
     libc::SYS_acct,
     libc::SYS_add_key,
@@ -67,7 +68,8 @@ const REFUSED: &[i64] = &[
     libc::SYS_vhangup,
 ];
 
-/// Refuses [`REFUSED`] to this thread and all that it starts, and keeps programs that they execute from gaining privileges.
+/// Refuses [`REFUSED`] to this thread and to all threads and programs that it starts. Executed programs
+/// cannot gain privileges.
 ///
 /// # Errors
 /// `Unsupported` if the kernel has no such filters.

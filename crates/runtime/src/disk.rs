@@ -1,4 +1,4 @@
-//! An open disk: its facts, what it is asked, and what the kernel's answers mean.
+//! An open disk: its facts, its operations, and the meaning of the kernel's results.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -18,36 +18,36 @@ const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
 const ZERO_WRITE_BYTES: u64 = 1 << 20;
 
-/// What is known of an open disk, shared by its operations.
+/// State of an open disk, shared by its operations.
 pub(crate) struct Disk {
     path: String,
     facts: StorageFacts,
-    /// Bytes by now: a disk may have grown since it was opened.
+    /// Present size in bytes: a disk may have grown since it was opened.
     size: Cell<u64>,
-    /// Whether O_DIRECT is in force by now, and what it asks for.
+    /// Whether O_DIRECT is in force now. The next field is the block size that it needs.
     direct: Cell<bool>,
     block_size: Cell<u32>,
     read_only: bool,
     inline: bool,
-    /// Served by another process, which may be slow or stopped.
+    /// Whether another process serves the file system; it may be slow or stopped.
     foreign: bool,
     punch: Cell<bool>,
     zero_range: Cell<bool>,
     fault: RefCell<Option<Error>>,
 }
 
-/// The handle that [`block::Env::open`] gives.
+/// The handle that [`block::Env::open`] returns.
 pub(crate) struct OpenDisk {
     side: Rc<Reactor>,
     disk: Rc<Disk>,
     file: Rc<OwnedFd>,
-    // A description of its own, so that looking for extents moves nobody's position.
+    // A file description of its own, so that a search for extents moves no other file position.
     seeker: Option<OwnedFd>,
-    /// Whether it is a regular file: a block device is not cut short by other programs.
+    /// Whether it is a regular file. Other programs cannot cut a block device short.
     is_file: bool,
 }
 
-/// What an answer of the kernel leads to.
+/// The next step after a result of the kernel.
 pub(crate) enum Step {
     Again,
     Done(Result<usize>),
@@ -118,7 +118,8 @@ impl Storage for OpenDisk {
     fn set_cache(&self, facts: &StorageFacts) -> Result<()> {
         let disk = &self.disk;
         if disk.direct.get() != facts.direct {
-            // Of this very description: its lock stays, and with it whoever waits for its last request.
+            // Set on this very file description: its lock stays, so that another
+            // opener still waits for our last request.
             sys::set_flags(self.file.as_raw_fd(), libc::O_DIRECT, facts.direct)
                 .map_err(|error| Error::io(&error, format_args!("{}: O_DIRECT", disk.path)))?;
         }
@@ -178,7 +179,7 @@ fn extents(fd: RawFd, range: ByteRange, max: usize) -> std::io::Result<Vec<Exten
         } else {
             (State::Data, sys::seek(fd, at, libc::SEEK_HOLE)?.unwrap_or(end).min(end))
         };
-        // Somebody changed it between the two looks: what remains is called data.
+        // The file changed between the two calls: the remaining range is reported as data.
         let (state, to) = if to > at { (state, to) } else { (State::Data, end) };
         found.push(Extent { len: to - at, state });
         at = to;
@@ -186,7 +187,7 @@ fn extents(fd: RawFd, range: ByteRange, max: usize) -> std::io::Result<Vec<Exten
     Ok(found)
 }
 
-/// A buffer of zeros to write over `range`.
+/// Returns a buffer of zeros to write over `range`.
 fn zeros(pool: &BufPool, range: ByteRange) -> Result<Buf> {
     let buf = pool.take(range.len().min(ZERO_WRITE_BYTES) as usize)?;
     buf.write().fill(0);
@@ -195,7 +196,7 @@ fn zeros(pool: &BufPool, range: ByteRange) -> Result<Buf> {
 
 impl Disk {
     fn zero_op(&self, range: ByteRange, unmap: bool) -> Option<Op> {
-        // Space that is to stay allocated is never punched, whatever that costs.
+        // Space that must stay allocated is never punched, whatever that costs.
         let mode = match (self.punch.get() && unmap, self.zero_range.get()) {
             (true, _) => PUNCH,
             (false, true) => ZERO_RANGE,
@@ -217,12 +218,12 @@ impl Disk {
         )
     }
 
-    /// Whether the kernel may sleep while it takes a call.
+    /// Whether the kernel may sleep while it accepts a call.
     pub(crate) fn is_foreign(&self) -> bool {
         self.foreign
     }
 
-    /// Whether `op` can be carried out at all.
+    /// Checks that `op` can be carried out at all.
     fn admit(&self, op: Op, buf: Option<&Buf>) -> Result<()> {
         let buf_range = |offset| {
             let len = buf.map_or(0, |buf| buf.len() as u64);
@@ -263,7 +264,7 @@ impl Disk {
         Ok(())
     }
 
-    /// What the answer `res` to the slot's last call leads to.
+    /// Decides the next step after the result `res` of the slot's last call.
     pub(crate) fn settle(&self, slot: &mut Slot, res: i32, pool: &BufPool) -> Step {
         let held = slot.held.as_mut().expect("an operation in flight is held");
         if res == -libc::EINTR || res == -libc::EAGAIN {
@@ -329,10 +330,10 @@ impl Disk {
                 None => Error::os(errno, format_args!("{path}: flush")),
             },
         };
-        // The kernel reports a lost write once. Who would ask again would hear that all is well.
+        // The kernel reports a lost write only once: a later flush would succeed.
         let lost = match op {
             Op::Flush => true,
-            // A tmpfs writes nothing later: what it refuses is refused at once.
+            // A tmpfs writes nothing later: an error is reported at once, and no write is lost.
             Op::Write { fua: true, .. } => {
                 !(self.direct.get() || self.inline) || error.kind() == ErrorKind::Io
             }
@@ -388,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_are_written_where_the_file_system_has_no_call_for_them() {
+    fn zero_writes_zeros_without_fallocate_support() {
         with_disk("zeros", async |core, disk| {
             let env = core.env();
             let data = env.buf(SIZE as usize).unwrap();
@@ -410,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_call_is_replaced_by_the_next() {
+    fn zero_falls_back_when_file_system_refuses_call() {
         with_disk("refused", async |_, disk| {
             let range = ByteRange::new(0, 4096).unwrap();
             for unmap in [true, false] {
@@ -419,7 +420,7 @@ mod tests {
                 let ticket = disk.start(DiskIo::Zero { range, unmap });
                 ticket.await.result.unwrap();
             }
-            // A tmpfs knows how to punch, and not how to zero a range.
+            // A tmpfs can punch holes, but cannot zero a range.
             assert!(disk.disk.punch.get());
             assert_eq!(disk.disk.zero_range.get(), !disk.disk.inline);
         });
@@ -442,10 +443,10 @@ mod tests {
     }
 
     #[test]
-    fn more_than_the_queues_hold() {
+    fn reads_complete_beyond_queue_capacity() {
         with_disk("many", async |core, disk| {
             let buf = core.env().buf(512).unwrap();
-            // Past the submission queue of 256 and the completion queue of 4096.
+            // More than the 256 entries of the submission queue and the 4096 of the completion queue.
             let tickets: Vec<_> = (0..6000u64)
                 .map(|at| disk.start(DiskIo::Read { offset: at * 512, into: buf.clone() }))
                 .collect();

@@ -1,4 +1,4 @@
-//! What carries out the calls: a ring where the kernel allows one, threads elsewhere.
+//! The engine that carries out the calls: a ring if the kernel allows one, else threads.
 
 use std::io;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use crate::ring::Ring;
 use crate::sys::Call;
 use crate::threads::{DISK_THREADS, Threads};
 
-/// The id of an operation and what the kernel said: bytes, or an errno below zero.
+/// The id of an operation and its result: bytes, or an errno below zero.
 pub(crate) type Answer = (u64, i32);
 
-/// How long a turn may wait for the first answer.
+/// How long a turn may wait for the first completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wait {
     No,
@@ -22,24 +22,24 @@ pub(crate) enum Wait {
     Forever,
 }
 
-/// What is to carry out the calls of a core.
+/// The choice of an engine for a core.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Engine {
-    /// A ring; threads where the kernel allows none.
+    /// A ring, or threads if the kernel allows none.
     Auto,
-    /// A ring, or no core.
+    /// A ring, or an error.
     Ring,
     /// Threads for the disks and `poll` for the sockets.
     Threads,
 }
 
-/// The one that is in use.
+/// The engine in use.
 pub(crate) enum Running {
     Ring(Box<Ring>),
     Threads(Threads),
 }
 
-/// Starts one; with a line about it for the log.
+/// Starts an engine. Returns it with a line for the log.
 pub(crate) fn start(engine: Engine, queue: &Arc<Queue>) -> Result<(Running, String)> {
     let threads = |why: &str| {
         let words = format!("{why}; disks are served by {DISK_THREADS} threads");
@@ -61,7 +61,7 @@ pub(crate) fn start(engine: Engine, queue: &Arc<Queue>) -> Result<(Running, Stri
     }
 }
 
-/// Whether the error says that there is no ring to be had, whatever one tries.
+/// Returns the reason if the error means that no ring can be had at all.
 fn refusal(error: &io::Error) -> Option<&'static str> {
     match error.raw_os_error()? {
         libc::EPERM => Some("io_uring is not allowed here (EPERM)"),
@@ -72,12 +72,12 @@ fn refusal(error: &io::Error) -> Option<&'static str> {
 }
 
 impl Running {
-    /// Whether sockets are to answer at once instead of waiting.
+    /// Whether sockets must be nonblocking.
     pub(crate) fn nonblocking(&self) -> bool {
         matches!(self, Self::Threads(_))
     }
 
-    /// Begins a call; its answer comes from a later turn.
+    /// Begins a call. A later turn returns its result.
     pub(crate) fn submit(&mut self, id: u64, call: Call) {
         match self {
             Self::Ring(ring) => ring.submit(id, call),
@@ -85,7 +85,7 @@ impl Running {
         }
     }
 
-    /// Asks for the end of an operation that waits for others; it is answered either way.
+    /// Cancels an operation that waits for others. It is completed in any case.
     pub(crate) fn cancel(&mut self, id: u64) {
         match self {
             Self::Ring(ring) => ring.cancel(id),
@@ -93,16 +93,16 @@ impl Running {
         }
     }
 
-    /// Hands over what was submitted, without waiting.
+    /// Submits the queued calls, without waiting.
     pub(crate) fn flush(&mut self) {
         match self {
             Self::Ring(ring) => ring.flush(),
-            // They have it already.
+            // The threads have them already.
             Self::Threads(_) => {}
         }
     }
 
-    /// Whether a turn would find answers at once.
+    /// Whether a turn would find completions at once.
     pub(crate) fn ready(&mut self) -> bool {
         match self {
             Self::Ring(ring) => ring.ready(),
@@ -110,7 +110,7 @@ impl Running {
         }
     }
 
-    /// Hands over what was submitted, waits, takes the answers.
+    /// Submits the queued calls, waits, and takes the completions.
     pub(crate) fn turn(&mut self, wait: Wait, answers: &mut Vec<Answer>) -> io::Result<()> {
         match self {
             Self::Ring(ring) => ring.turn(wait, answers),
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_ban_leads_to_threads() {
+    fn engine_falls_back_to_threads_only_if_banned() {
         let of = |errno| refusal(&io::Error::from_raw_os_error(errno));
         assert_eq!(of(libc::EPERM), Some("io_uring is not allowed here (EPERM)"));
         assert!(of(libc::ENOSYS).is_some());

@@ -1,9 +1,9 @@
-//! The executor: tasks in first-in-first-out order, and wakers that any thread may hold.
+//! The executor: tasks in first-in-first-out order, and wakers for any thread.
 //!
-//! A waker of this core's thread pushes onto a queue without a lock. One of another thread pushes
-//! onto a locked list and, if the core sleeps, rings its bell: an eventfd that the core reads.
+//! A waker on this core's thread pushes onto a queue without a lock. A waker on another thread pushes onto a
+//! locked list and, if the core sleeps, rings its bell: an eventfd that the core reads.
 //!
-//! One of the named places of unsafe code: the queue that only the core's thread touches.
+//! One of the listed places of unsafe code: the queue that only the core's thread touches.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -24,14 +24,14 @@ thread_local! {
     static THREAD: u64 = THREADS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A task by its place, and which of the tasks that had this place.
+/// The place of a task, and a generation that counts the tasks in that place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TaskId {
     index: u32,
     generation: u32,
 }
 
-/// What `block_on` waits for, in the queue.
+/// The queue entry of the future of `block_on`.
 pub(crate) const MAIN: TaskId = TaskId { index: u32::MAX, generation: 0 };
 
 /// The queue of ready tasks, reached by wakers from every thread.
@@ -43,8 +43,8 @@ pub(crate) struct Queue {
     bell: OwnedFd,
 }
 
-// SAFETY: `local` is touched by `Queue::local` only, which hands it to no thread but the owner's;
-// the rest is made for sharing.
+// SAFETY: `local` is touched by `Queue::local` only, which hands it to no thread but the owner's. The other
+// fields can be shared.
 unsafe impl Sync for Queue {}
 
 impl Queue {
@@ -59,12 +59,12 @@ impl Queue {
     }
 
     fn local<R>(&self, with: impl FnOnce(&mut VecDeque<TaskId>) -> R) -> Option<R> {
-        // A thread whose locals are gone is none that runs a core.
+        // A thread that has lost its locals does not run a core.
         if THREAD.try_with(|thread| *thread) != Ok(self.owner) {
             return None;
         }
-        // SAFETY: this is the owner's thread, and no `with` of this file calls back into here, so
-        // this is the only reference.
+        // SAFETY: this is the owner's thread, and no `with` in this file calls back into here, so this is the
+        // only reference.
         Some(with(unsafe { &mut *self.local.get() }))
     }
 
@@ -77,42 +77,42 @@ impl Queue {
         self.wake_core();
     }
 
-    /// Rings the bell if the core sleeps. To be called after the change that it is to see.
+    /// Rings the bell if the core sleeps. Must be called after the change that the core should see.
     pub(crate) fn wake_core(&self) {
         if self.asleep.swap(false, Ordering::SeqCst) {
             sys::ring_bell(self.bell.as_raw_fd());
         }
     }
 
-    /// Takes the first.
+    /// Takes the first task.
     pub(crate) fn pop(&self) -> Option<TaskId> {
         self.local(VecDeque::pop_front).flatten()
     }
 
-    /// How many there are.
+    /// Returns the number of ready tasks.
     pub(crate) fn len(&self) -> usize {
         self.local(|local| local.len()).unwrap_or(0)
     }
 
-    /// Whether other threads have pushed something.
+    /// Whether other threads have pushed tasks.
     pub(crate) fn has_injected(&self) -> bool {
         !self.injected.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Moves over what other threads have pushed.
+    /// Moves tasks from the list of other threads to the queue.
     pub(crate) fn take_injected(&self) {
         let mut injected = self.injected.lock().unwrap_or_else(PoisonError::into_inner);
         self.local(|local| local.extend(injected.drain(..)));
     }
 
-    /// Says that the core goes to sleep: from here on others ring the bell. Whoever pushed before
-    /// is seen by a look at the queues after this.
+    /// Marks the core as asleep or awake. While it is asleep, other threads ring the bell. A look at the
+    /// queues after this call sees all earlier pushes.
     pub(crate) fn set_asleep(&self, asleep: bool) {
         self.asleep.store(asleep, Ordering::SeqCst);
     }
 }
 
-/// The waker of one task; a clone counts up, and allocates nothing.
+/// The waker of one task. A clone counts up, and allocates nothing.
 pub(crate) struct TaskWaker {
     task: TaskId,
     scheduled: AtomicBool,
@@ -124,7 +124,7 @@ impl TaskWaker {
         Arc::new(Self { task, scheduled: AtomicBool::new(false), queue })
     }
 
-    /// Says that the task runs now: a wake from here on schedules it again.
+    /// Marks the task as running: a wake from here on schedules it again.
     pub(crate) fn running(&self) {
         self.scheduled.store(false, Ordering::SeqCst);
     }
@@ -151,7 +151,7 @@ pub(crate) struct Tasks {
 
 struct Place {
     generation: u32,
-    // Taken out while it runs; gone when it has ended.
+    // `None` while the task runs, and after it has ended.
     task: Option<Task>,
 }
 
@@ -165,7 +165,7 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    /// Runs it as far as it goes.
+    /// Polls the task once.
     pub(crate) fn poll(&mut self) -> Poll<()> {
         let _named = Named(self.name);
         self.state.running();
@@ -173,7 +173,7 @@ impl Task {
     }
 }
 
-/// Says which task it was that panicked.
+/// Prints the name of a task that panics.
 struct Named(&'static str);
 
 impl Drop for Named {
@@ -199,7 +199,7 @@ impl Tasks {
         place.task = Some(Task { id, name, future, waker, state });
     }
 
-    /// Takes a task out to run it; `None` if it has ended.
+    /// Takes a task out to run it. Returns `None` if it has ended.
     pub(crate) fn take(&mut self, id: TaskId) -> Option<Task> {
         let place = self.places.get_mut(id.index as usize)?;
         if place.generation != id.generation {
@@ -214,7 +214,7 @@ impl Tasks {
         self.places[index].task = Some(task);
     }
 
-    /// Gives the place of a task that has ended to the next one.
+    /// Frees the place of a task that has ended.
     pub(crate) fn end(&mut self, task: &Task) {
         self.retire(task.id.index);
     }

@@ -1,9 +1,9 @@
-//! Descriptors for a program that is about to be started: it finds them in a socket, which is its
+//! Descriptors for a program that is about to be started. The program finds them in a socket, which is its
 //! standard input.
 //!
-//! All that is sent is in the socket before the program is: names, each with a line end behind it, and
-//! descriptors in the same order. So nothing has to be placed between `fork` and `exec`, and nobody
-//! waits for the other side.
+//! All data are in the socket before the program starts: names, each with a line end after it, and
+//! descriptors in the same order. So nothing has to be done between `fork` and `exec`, and neither side waits
+//! for the other.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -17,20 +17,20 @@ use rustix::net::{
 
 use crate::fdstore;
 
-/// Descriptors that one program is left: more than a graph has devices, listeners and, between two
-/// processes, connections.
+/// Most descriptors that are passed to one program: more than a graph has devices, listeners and, during a
+/// hand-over, connections.
 pub const BEQUEST_MAX: usize = 512;
 
-/// In one message; the kernel takes up to 253.
+/// Descriptors in one message; the kernel takes up to 253.
 const AT_ONCE: usize = 64;
 
-/// Received at once.
+/// Bytes received at once.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// A socket in which those descriptors wait, with their names.
+/// Returns a socket in which the descriptors wait, with their names.
 ///
 /// # Errors
-/// `Limit` for more than [`BEQUEST_MAX`]; what the system says.
+/// `Limit` for more than [`BEQUEST_MAX`]; errors of the system.
 pub fn bequeath<'f>(all: impl IntoIterator<Item = (&'f str, BorrowedFd<'f>)>) -> Result<OwnedFd> {
     let all: Vec<_> = all.into_iter().collect();
     if all.len() > BEQUEST_MAX {
@@ -47,7 +47,7 @@ pub fn bequeath<'f>(all: impl IntoIterator<Item = (&'f str, BorrowedFd<'f>)>) ->
         let mut with = SendAncillaryBuffer::new(&mut room);
         with.push(SendAncillaryMessage::ScmRights(&files));
         let words = [IoSlice::new(names.as_bytes())];
-        // There is room: a name is short, and nobody else writes.
+        // There is room: names are short, and there is no other writer.
         let sent = sendmsg(&ours, &words, &mut with, SendFlags::DONTWAIT);
         let sent = sent.map_err(|error| failed(error.into()))?;
         if sent != names.len() {
@@ -57,10 +57,10 @@ pub fn bequeath<'f>(all: impl IntoIterator<Item = (&'f str, BorrowedFd<'f>)>) ->
     Ok(theirs)
 }
 
-/// Takes what waits in such a socket: it is left to this process from now on (`Env::left`).
+/// Takes the descriptors that wait in such a socket. From now on they are left to this process (`Env::left`).
 ///
 /// # Errors
-/// `Invalid` if names and descriptors do not match; what the system says.
+/// `Invalid` if names and descriptors do not match; errors of the system.
 pub fn inherit_from(socket: impl AsFd) -> Result<()> {
     let (mut names, mut files) = (Vec::new(), Vec::new());
     let mut chunk = vec![0; CHUNK_BYTES];
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_arrives_under_its_names() {
+    fn passed_descriptors_arrive_under_their_names() {
         let all: Vec<_> = (0..BEQUEST_MAX).map(|n| (format!("bequest-{n}"), n)).collect();
         let files: Vec<_> = all.iter().map(|(name, _)| file(name)).collect();
         let names = all.iter().map(|(name, _)| name.as_str());
@@ -118,7 +118,7 @@ mod tests {
             std::fs::File::from(left.file).read_to_string(&mut text).unwrap();
             assert_eq!(text, *name);
         }
-        // Who is left nothing has nothing.
+        // An empty set is received as an empty set.
         inherit_from(bequeath([]).unwrap()).unwrap();
         let file = file("");
         let too_many = std::iter::repeat_n(("x", file.as_fd()), BEQUEST_MAX + 1);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_without_its_descriptor_is_refused() {
+    fn inherit_from_rejects_name_without_descriptor() {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         (&ours).write_all(b"listener\n").unwrap();
         drop(ours);

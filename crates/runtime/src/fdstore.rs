@@ -1,8 +1,8 @@
-//! Descriptors that outlive this process: the descriptor store of whoever has started it.
+//! Descriptors that outlive this process: the descriptor store of the service manager that started it.
 //!
-//! It is told by datagrams to `$NOTIFY_SOCKET`, and gives back what it holds as `$LISTEN_FDS`: systemd
-//! does both, and so does anybody else who speaks as it does. A descriptor that somebody else holds as
-//! well is not closed by our death: who connects waits, and a mount only pauses.
+//! This process sends datagrams to `$NOTIFY_SOCKET`, and gets stored descriptors back as `$LISTEN_FDS`.
+//! systemd speaks this protocol, and so does a supervisor. A stored descriptor stays open when this process
+//! ends: new connections wait, and a mount only pauses.
 
 use std::ffi::OsStr;
 use std::io::{self, IoSlice};
@@ -18,16 +18,16 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 
 use crate::sys;
 
-/// The most descriptors that are taken over: more than any server has devices and listeners.
+/// Most descriptors that are taken over: more than any server has devices and listeners.
 pub const INHERITED_MAX: usize = 1024;
 
-/// The longest name of a descriptor (`sd_pid_notify_with_fds(3)`).
+/// Longest name of a descriptor (`sd_pid_notify_with_fds(3)`).
 pub const NAME_MAX_BYTES: usize = 255;
 
-/// For a service manager to take a message, if it has many.
+/// Time for a busy service manager to take a message.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// The first one that is passed (`sd_listen_fds(3)`).
+/// The first passed descriptor (`sd_listen_fds(3)`).
 const FIRST: usize = 3;
 
 const PROCESS: &str = "LISTEN_PID";
@@ -35,24 +35,24 @@ const COUNT: &str = "LISTEN_FDS";
 const NAMES: &str = "LISTEN_FDNAMES";
 const MANAGER: &str = "NOTIFY_SOCKET";
 
-/// A descriptor that was held while nobody was there.
+/// A descriptor that an earlier process left.
 pub(crate) struct Left {
     pub(crate) name: String,
     pub(crate) file: OwnedFd,
 }
 
-/// They belong to the process, not to a core of it.
+/// They belong to the process, not to one of its cores.
 static LEFT: Mutex<Vec<Left>> = Mutex::new(Vec::new());
 
 fn left() -> MutexGuard<'static, Vec<Left>> {
     LEFT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes the descriptors that were passed to this process, if any were. A program does it first of all:
-/// before it starts threads, and before it opens anything.
+/// Takes the descriptors that were passed to this process, if any. A program must call this before it starts
+/// threads and before it opens anything.
 pub fn inherit() {
     let variable = |name| std::env::var(name).unwrap_or_default();
-    // Children have the variables of their parents, but these are about one process.
+    // Children inherit the variables of their parents, but these are meant for one process.
     if variable(PROCESS).parse() != Ok(std::process::id()) {
         return;
     }
@@ -68,28 +68,28 @@ pub fn inherit() {
     }
 }
 
-/// These are left to this process from now on.
+/// Adds descriptors to those left to this process.
 pub(crate) fn leave(all: impl IntoIterator<Item = (String, OwnedFd)>) {
     left().extend(all.into_iter().map(|(name, file)| Left { name, file }));
 }
 
-/// Everything that was left to this process: whoever asks keeps it from now on.
+/// Takes all descriptors left to this process.
 pub fn take_all() -> Vec<(String, OwnedFd)> {
     left().drain(..).map(|left| (left.name, left.file)).collect()
 }
 
-/// Another descriptor of what was left under that name, which stays.
+/// Returns a duplicate of the descriptor left under `name`, which stays.
 pub(crate) fn copy_of(name: &str) -> Result<Option<OwnedFd>> {
     let left = left();
     let found = left.iter().find(|one| one.name == name).map(|one| one.file.try_clone());
     found.transpose().map_err(|error| Error::io(&error, name))
 }
 
-/// Does something with all that was left under names that begin so, and stays: with each of them, whatever comes of the
-/// others.
+/// Calls `each` for every descriptor left under a name that begins with `prefix`, even after an error. The
+/// descriptors stay.
 ///
 /// # Errors
-/// What the first says that fails.
+/// The first error of `each`.
 pub(crate) fn each_left(
     prefix: &str,
     mut each: impl FnMut(&str, BorrowedFd<'_>) -> Result<()>,
@@ -100,48 +100,49 @@ pub(crate) fn each_left(
     told.into_iter().collect()
 }
 
-/// The names of what was left to this process and is not taken yet.
+/// Returns the names of the descriptors left to this process and not taken yet.
 pub(crate) fn names() -> Vec<String> {
     left().iter().map(|one| one.name.clone()).collect()
 }
 
-/// The first one of which that is true; nobody else gets it.
+/// Takes the first descriptor that satisfies `is_it`.
 pub(crate) fn take(is_it: impl Fn(&Left) -> bool) -> Option<Left> {
     let mut left = left();
     let found = left.iter().position(is_it)?;
     Some(left.remove(found))
 }
 
-/// Whether there is somebody who could hold something.
+/// Whether a service manager could hold descriptors.
 pub(crate) fn is_kept() -> bool {
     std::env::var_os(MANAGER).is_some()
 }
 
-/// Has a descriptor held under that name from now on; whether there is somebody who could.
+/// Puts a descriptor into the store under `name`. Returns whether there is a service manager.
 ///
 /// # Errors
-/// What the system says; the store itself does not answer.
+/// The error of the system. The store itself does not reply.
 pub fn entrust(name: &str, file: BorrowedFd<'_>) -> Result<bool> {
     debug_assert!(name.len() <= NAME_MAX_BYTES && !name.contains([':', '\n']), "{name}");
     tell(&format!("FDSTORE=1\nFDNAME={name}"), Some(file))
         .map_err(|error| Error::io(&error, format_args!("${MANAGER}: storing {name}")))
 }
 
-/// Has what is held under that name closed.
+/// Closes the stored descriptors of that name.
 ///
 /// # Errors
-/// What the system says.
+/// The error of the system.
 pub fn withdraw(name: &str) -> Result<()> {
     tell(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), None)
         .map(drop)
         .map_err(|error| Error::io(&error, format_args!("${MANAGER}: giving up {name}")))
 }
 
-/// The same of something that this process takes for itself. Who does not listen any more, a keeper that is
-/// just being replaced, holds nothing for long either.
+/// Removes the stored descriptor of a socket or state that this process takes over. It is no error if the
+/// service manager does not listen any more: a supervisor that is being replaced ends soon, and its
+/// descriptors with it.
 ///
 /// # Errors
-/// What the system says otherwise.
+/// Any other error of the system.
 pub(crate) fn take_from_manager(name: &str) -> Result<()> {
     use io::ErrorKind::{ConnectionRefused, NotFound};
     match tell(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), None) {
@@ -152,21 +153,21 @@ pub(crate) fn take_from_manager(name: &str) -> Result<()> {
     }
 }
 
-/// Tells whoever has started this process a line, such as `READY=1`, if somebody wants to know.
+/// Sends a line such as `READY=1` to the service manager, if there is one.
 ///
 /// # Errors
-/// What the system says.
+/// The error of the system.
 pub fn tell_manager(line: &str) -> Result<()> {
     tell(line, None)
         .map(drop)
         .map_err(|error| Error::io(&error, format_args!("${MANAGER}: {line}")))
 }
 
-/// Tells it that this process still turns. One that does not listen is not waited for, and one that is gone
-/// needs not know.
+/// Notifies the service manager that this process still turns. It does not wait for a manager whose queue is
+/// full, and ignores one that is gone.
 ///
 /// # Errors
-/// What the system says.
+/// Any other error of the system.
 pub fn beat() -> Result<()> {
     const ALIVE: &str = "WATCHDOG=1";
     let Some(manager) = std::env::var_os(MANAGER) else { return Ok(()) };
@@ -184,7 +185,7 @@ fn tell(words: &str, file: Option<BorrowedFd<'_>>) -> io::Result<bool> {
     send(&manager, words, file, Some(PATIENCE)).map(|()| true)
 }
 
-/// Sends one message, and waits so long for room: a manager that hangs must not hold a core.
+/// Sends one message, and waits at most `patience` for room: a hanging manager must not block a core.
 fn send(
     manager: &OsStr,
     words: &str,
@@ -219,12 +220,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manager_that_hangs_holds_nobody_for_long() {
+    fn send_times_out_when_service_manager_hangs() {
         let path = std::env::temp_dir().join(format!("cairn-store-{}", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let manager = UnixDatagram::bind(&path).unwrap();
         let beat = || send(path.as_os_str(), "WATCHDOG=1", None, None);
-        // Nobody reads: at some time there is no room.
+        // Nothing reads the socket: its queue fills up.
         let full = (0..1 << 20).find_map(|_| beat().err()).expect("a socket is not for ever");
         assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
         let begun = Instant::now();

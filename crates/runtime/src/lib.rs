@@ -1,8 +1,8 @@
-//! The real side of the doors: a core is one thread with one ring, its tasks, timers, disks and
-//! sockets.
+//! The real implementation of [`block::Env`]. A core is one thread with one ring, and has its own tasks,
+//! timers, disks and sockets.
 //!
-//! Each turn runs what is ready, hands all that was begun to the kernel in one call, and waits in the
-//! same call for the first answer or the next timer. An idle core makes no wake-up.
+//! Each turn runs the ready tasks, submits all operations begun meanwhile in one system call, and waits in
+//! the same call for the first completion or the next timer. An idle core makes no wake-up.
 #![allow(
     clippy::disallowed_methods,
     reason = "this crate is the real side of Env: time, threads, files and sockets live here"
@@ -51,27 +51,25 @@ pub use crate::fdstore::{
 pub use crate::one_shot_keys::give_key;
 pub use crate::signals::{Signals, let_signals_through};
 
-/// How a core is made.
+/// Settings of a core.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// What carries out the calls.
+    /// The mechanism that carries out the system calls.
     pub engine: Engine,
-    /// The most bytes of buffers in use at once.
+    /// Most bytes of buffers in use at once.
     pub pool_limit_bytes: usize,
-    /// How many bytes of returned buffers are kept for the next request.
+    /// Bytes of returned buffers that are kept for later requests.
     pub pool_keep_bytes: usize,
-    /// How long a turn spins for an answer before it sleeps, in microseconds, while waits are short.
-    /// Not on a machine with one processor.
+    /// Time in microseconds that a turn spins for a completion before it sleeps, while waits are short. A
+    /// machine with one processor never spins.
     pub spin_us: u32,
-    /// How many threads [`block::Env::work`] uses at most; 0: two, or one per processor if there are
-    /// fewer.
+    /// Most threads that [`block::Env::work`] uses. 0 means two, or one if there is only one processor.
     pub work_threads: usize,
-    /// How long a dropped core waits for what is in flight.
+    /// Longest wait of a dropped core for its operations in flight.
     pub drain: Duration,
-    /// Where warnings go that a person should see.
+    /// Receiver of warnings for the user.
     pub note: fn(&str),
-    /// Whether a key may be asked for at the terminal, or read from a descriptor that this process was
-    /// started with.
+    /// Whether a key may be asked for at the terminal, or read from a descriptor that this process inherited.
     pub by_hand: bool,
 }
 
@@ -90,7 +88,7 @@ impl Default for Config {
     }
 }
 
-/// One reactor on one thread. All that it runs stays on this thread.
+/// One reactor on one thread. All its tasks stay on this thread.
 pub struct Core {
     side: Rc<Reactor>,
     env: Env,
@@ -99,17 +97,17 @@ pub struct Core {
 }
 
 impl Core {
-    /// A core on this thread.
+    /// Makes a core on this thread.
     ///
     /// # Errors
-    /// What the kernel says to a ring or an eventfd.
+    /// The error of the kernel when it makes a ring or an eventfd.
     pub fn new(config: Config) -> Result<Self> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let bell = sys::eventfd().map_err(|error| Error::io(&error, "making an eventfd"))?;
         let bell_end = bell.try_clone().map_err(|error| Error::io(&error, "copying an eventfd"))?;
         let queue = Arc::new(Queue::new(bell));
         let (engine, words) = engine::start(config.engine, &queue)?;
-        // Threads answer when they are scheduled: on the processor that a spin would keep busy.
+        // Threads complete operations when they are scheduled: a spin would keep that processor busy.
         let spins = processors > 1 && !engine.nonblocking();
         let spin = Duration::from_micros(if spins { u64::from(config.spin_us) } else { 0 });
         let threads = match config.work_threads {
@@ -122,26 +120,26 @@ impl Core {
         Ok(Self { side, env, words, drain: config.drain })
     }
 
-    /// What carries out the calls, in a line for the log.
+    /// Returns a line for the log about the engine in use.
     pub fn engine_words(&self) -> &str {
         &self.words
     }
 
-    /// The doors of this core.
+    /// Returns the environment of this core.
     pub fn env(&self) -> Env {
         self.env.clone()
     }
 
-    /// SIGINT, SIGTERM and SIGHUP as a stream. They are blocked in this thread and in those that it
-    /// starts from now on, so a program asks for them before it starts any.
+    /// Returns SIGINT, SIGTERM and SIGHUP as a stream. They are blocked in this thread and in threads that it
+    /// starts later, so a program must call this before it starts any.
     ///
     /// # Errors
-    /// What the kernel says to a signalfd.
+    /// The error of the kernel when it makes a signalfd.
     pub fn signals(&self) -> Result<Signals> {
         Signals::new(self.side.clone(), false)
     }
 
-    /// The same with SIGUSR1 and SIGUSR2, by which a keeper speaks to the program that it keeps.
+    /// Returns the same stream with SIGUSR1 and SIGUSR2, by which a supervisor signals its worker.
     ///
     /// # Errors
     /// As [`Core::signals`].
@@ -149,10 +147,10 @@ impl Core {
         Signals::new(self.side.clone(), true)
     }
 
-    /// Runs everything of this core until `future` is done.
+    /// Runs all tasks of this core until `future` is done.
     ///
     /// # Panics
-    /// After [`Core::shutdown`], and if the kernel refuses the ring that it granted.
+    /// After [`Core::shutdown`], and if the kernel refuses further calls on the ring.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         self.side.catch_up();
         let mut future = pin!(future);
@@ -180,11 +178,11 @@ impl Core {
         }
     }
 
-    /// Ends this core: nothing new is begun, its tasks are dropped, what waits for others is called
-    /// off, and what the kernel still works on is awaited up to `limit`. Only then the ring is closed.
+    /// Ends this core. It begins nothing new, drops its tasks, cancels operations that wait for others, and
+    /// waits up to `limit` for the kernel to finish the rest. Only then it closes the ring.
     ///
     /// # Errors
-    /// `TimedOut` with what is still in flight; its memory is left to the kernel for good.
+    /// `TimedOut` with the operations still in flight. Their memory is left to the kernel for good.
     pub fn shutdown(self, limit: Duration) -> Result<()> {
         self.side.stop(limit)
     }
@@ -193,7 +191,7 @@ impl Core {
 impl Drop for Core {
     fn drop(&mut self) {
         if let Err(error) = self.side.stop(self.drain) {
-            // There is nobody left to tell, and what was lost must not stay unsaid.
+            // There is no other way left to report the lost operations, and they must not go unreported.
             eprintln!("cairn: a core was dropped: {error}");
         }
     }

@@ -1,4 +1,4 @@
-//! Bytes that outlive this process: in memory that whoever holds descriptors holds as well.
+//! State that outlives this process: bytes in memfds that the supervisor holds as well.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -9,25 +9,25 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::fdstore;
 
-/// Has these bytes held under that name; whether there is somebody who could.
+/// Puts these bytes into the descriptor store under `name`. Returns whether there is a service manager.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the system.
 pub(crate) fn leave(name: &str, bytes: &[u8]) -> Result<bool> {
     let failed = |error| Error::io(&error, format_args!("{name}: {} bytes to leave", bytes.len()));
     let memory = memfd_create("cairn", MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL);
-    // Kernels before 6.3 do not know the second flag, and have nothing to be told.
+    // Kernels before 6.3 do not know the second flag, and need none.
     let memory = memory.or_else(|_| memfd_create("cairn", MemfdFlags::CLOEXEC));
     let mut file = File::from(memory.map_err(|error| failed(error.into()))?);
     file.write_all(bytes).map_err(failed)?;
     fdstore::entrust(name, file.as_fd())
 }
 
-/// Takes the bytes that were left under that name. They are gone from the memory before anybody acts on
-/// them: who holds it still, and gives it to yet another process, gives nothing.
+/// Takes the bytes that were left under `name`. The memory is emptied before the bytes are used: a holder
+/// that passes it to yet another process passes nothing.
 ///
 /// # Errors
-/// `NotFound`; `Limit` if there are more than `most`; what the system says.
+/// `NotFound`; `Limit` if there are more than `most`; errors of the system.
 pub(crate) fn take(name: &str, most: usize) -> Result<Vec<u8>> {
     let failed = |error| Error::io(&error, format_args!("{name}: taking what was left"));
     let left = fdstore::take(|left| left.name == name).ok_or_else(|| {

@@ -1,8 +1,8 @@
-//! Keys that nobody can read a second time: what was given to this process by hand, and, once a device is
-//! open with it, the device's own key for the next process, in memory that even the kernel does not look
-//! into (`memfd_secret`), held by whoever outlives this process.
+//! Keys that cannot be read a second time from their source. There are two sorts: keys that were given to
+//! this process by hand, and the volume keys of open devices, kept for the next process. The latter are in
+//! memory that even the kernel does not map (`memfd_secret`), held by the supervisor.
 //!
-//! One of the named places of unsafe code: that call, and mappings for as long as a key is copied.
+//! One of the listed places of unsafe code: that system call, and mappings while a key is copied.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -17,27 +17,27 @@ use block::{Error, ErrorKind, KeySource, Result, SECRET_BYTES_MAX, Secret};
 use crate::fdstore;
 use crate::secrets::Keys;
 
-/// What they are held as, before whose they are.
+/// Prefix of their names, before the device.
 const PREFIX: &str = "key/";
 
-/// Of each: the length, and the longest key.
+/// Mapped bytes of each: the length, and the longest key.
 const MAPPED_BYTES: usize = 2 * 4096;
 const LENGTH_BYTES: usize = 4;
 
 const _: () = assert!(LENGTH_BYTES + SECRET_BYTES_MAX <= MAPPED_BYTES, "any key fits");
 
-/// What was given to this process, by whose it is.
+/// Keys that were given to this process, by device.
 static GIVEN: Mutex<BTreeMap<String, Secret>> = Mutex::new(BTreeMap::new());
 
 fn all_given() -> MutexGuard<'static, BTreeMap<String, Secret>> {
     GIVEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes a key or a passphrase out of a file, for whoever is called `who`, such as `home/safe`: it is what
-/// that device is given when it asks for one that nobody is there to type, until it is open.
+/// Reads a key or a passphrase from a file, for the device `who`, such as `home/safe`. The device gets it
+/// instead of one typed by hand, until it is open.
 ///
 /// # Errors
-/// What the file says.
+/// Errors of the file.
 pub fn give_key(who: &str, file: &Path) -> Result<()> {
     let keys = Keys { credentials: None, by_hand: false, note: |_| {} };
     let key = keys.file(file, &KeySource::File(file.to_owned()))?;
@@ -45,18 +45,18 @@ pub fn give_key(who: &str, file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What was given for `who`, if something was.
+/// Returns the key that was given for `who`, if any.
 pub(crate) fn given(who: &str) -> Result<Option<Secret>> {
     all_given().get(who).map(|given| Secret::copy_of(given.bytes())).transpose()
 }
 
-/// Has the key of an open device held for the next process. What was given to open it is not needed again.
+/// Stores the key of an open device for the next process. The key that opened the device is dropped.
 ///
 /// # Errors
-/// `Unsupported` where the kernel has no such memory; what the system says.
+/// `Unsupported` if the kernel has no such memory; errors of the system.
 pub(crate) fn keep(who: &str, key: &Secret) -> Result<()> {
     if kept(who).is_ok_and(|kept| kept.is_some_and(|kept| kept.bytes() == key.bytes())) {
-        // A service manager would hold one more of it with each opening.
+        // A new descriptor at each opening would fill the store of a service manager.
         all_given().remove(who);
         return entrust_again();
     }
@@ -73,10 +73,10 @@ pub(crate) fn keep(who: &str, key: &Secret) -> Result<()> {
     Ok(())
 }
 
-/// The key that is held for `who`, if one is.
+/// Returns the key that is held for `who`, if any.
 ///
 /// # Errors
-/// `Corrupt` if it is no key; what the system says.
+/// `Corrupt` if the memory holds no key; errors of the system.
 pub(crate) fn kept(who: &str) -> Result<Option<Secret>> {
     let Some(memory) = fdstore::copy_of(&format!("{PREFIX}{who}"))? else { return Ok(None) };
     let mut mapping = Mapping::of(memory.as_fd())?;
@@ -89,18 +89,18 @@ pub(crate) fn kept(who: &str) -> Result<Option<Secret>> {
     Secret::copy_of(&bytes[..len]).map(Some)
 }
 
-/// They are held once more, by whoever does so now.
+/// Puts all keys into the present descriptor store once more.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the system.
 pub(crate) fn entrust_again() -> Result<()> {
     fdstore::each_left(PREFIX, |name, memory| fdstore::entrust(name, memory).map(drop))
 }
 
-/// Nobody needs them any more: they are wiped, and nobody holds them.
+/// Wipes all keys, and removes them from the descriptor store.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the system.
 pub(crate) fn forsake() -> Result<()> {
     let told = fdstore::each_left(PREFIX, |name, memory| {
         Mapping::of(memory)?.bytes_mut().fill(0);
@@ -110,9 +110,10 @@ pub(crate) fn forsake() -> Result<()> {
     told
 }
 
-/// Memory that is never swapped, in no dump, and in nobody else's reach, the kernel's included.
+/// Makes memory that is never swapped, is in no dump, and cannot be reached by other processes or by the
+/// kernel.
 fn secret_memory(who: &str) -> Result<OwnedFd> {
-    // SAFETY: no memory is passed; the answer is a descriptor, or below zero.
+    // SAFETY: no memory is passed; the result is a descriptor, or below zero.
     let fd = unsafe { libc::syscall(libc::SYS_memfd_secret, libc::O_CLOEXEC) };
     if fd < 0 {
         let error = io::Error::last_os_error();
@@ -125,7 +126,7 @@ fn secret_memory(who: &str) -> Result<OwnedFd> {
                          file:PATH or credential:NAME",
         ));
     }
-    // SAFETY: it was opened just now, and is nobody else's.
+    // SAFETY: it was opened just now, and has no other owner.
     let memory = unsafe { OwnedFd::from_raw_fd(fd as i32) };
     // SAFETY: no memory is passed.
     match unsafe { libc::ftruncate(memory.as_raw_fd(), MAPPED_BYTES as i64) } {
@@ -138,7 +139,7 @@ fn failed() -> Error {
     Error::io(&io::Error::last_os_error(), "memory for a key")
 }
 
-/// Such memory, for a moment among our own.
+/// Such memory, mapped into this process for a moment.
 struct Mapping(NonNull<u8>);
 
 impl Mapping {
@@ -149,7 +150,7 @@ impl Mapping {
             let words = format!("memory for a key with {} bytes", len.st_size);
             return Err(Error::new(ErrorKind::Corrupt, words));
         }
-        // SAFETY: a new mapping, at a place that the kernel chooses.
+        // SAFETY: a new mapping, at an address that the kernel chooses.
         let at = unsafe {
             libc::mmap(std::ptr::null_mut(), MAPPED_BYTES, protection, libc::MAP_SHARED, fd, 0)
         };
@@ -160,15 +161,15 @@ impl Mapping {
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: mapped with this length, which a file of such memory keeps for good, and `&mut self`
-        // makes this the only slice of this process; nobody else writes while one of us lives.
+        // SAFETY: mapped with this length, which a file of such memory keeps for good. `&mut self` makes this
+        // the only slice of this process, and no other process writes while one of us lives.
         unsafe { std::slice::from_raw_parts_mut(self.0.as_ptr(), MAPPED_BYTES) }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `of` with this length, and no slice of it is left.
+        // SAFETY: mapped by `of` with this length, and no slice is left.
         let unmapped = unsafe { libc::munmap(self.0.as_ptr().cast(), MAPPED_BYTES) };
         debug_assert_eq!(unmapped, 0, "a mapping of ours can be given back");
     }
@@ -180,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_that_was_given_is_found_by_its_name_and_gone_afterwards() {
+    fn given_key_is_found_by_name_and_dropped_when_kept() {
         let path = std::env::temp_dir().join(format!("cairn-given-{}", std::process::id()));
         std::fs::write(&path, b"hunter2").unwrap();
         give_key("home/safe", &path).unwrap();
@@ -197,7 +198,7 @@ mod tests {
             assert_eq!(kept.bytes(), volume_key);
         }
         let copy = fdstore::copy_of("key/home/safe").unwrap().unwrap();
-        // Not even by a read of the file itself.
+        // Not even a read of the file itself returns it.
         let mut bytes = [0; 8];
         assert!(rustix::io::pread(&copy, &mut bytes, 0).is_err());
         forsake().unwrap();

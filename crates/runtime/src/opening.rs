@@ -1,4 +1,4 @@
-//! Opening a disk: which flags, whose lock, what it can do.
+//! Opening a disk: flags, lock and abilities.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -19,7 +19,7 @@ const BTRFS: i64 = 0x9123_683e;
 const F2FS: i64 = 0xf2f5_2010;
 const FUSE: i64 = 0x6573_5546;
 
-/// What opening has found.
+/// Result of opening a disk.
 pub(crate) struct Opened {
     pub(crate) file: OwnedFd,
     pub(crate) seeker: Option<OwnedFd>,
@@ -30,7 +30,7 @@ pub(crate) struct Opened {
     pub(crate) zero_range: bool,
 }
 
-/// Opens what `open` names, locks it and finds the facts.
+/// Opens and locks the disk that `open` names, and finds its facts.
 pub(crate) fn open(open: &Open) -> Result<Opened> {
     if open.device { device(open) } else { file(open) }.map_err(|failure| told(open, failure))
 }
@@ -53,7 +53,7 @@ enum Failure {
     Os(&'static str, io::Error),
     Size(u64, io::Error),
     Said(ErrorKind, String),
-    /// With the next step.
+    /// An error with a next step.
     Next(ErrorKind, String, String),
 }
 
@@ -72,7 +72,7 @@ fn access(open: &Open) -> i32 {
 }
 
 fn file(open: &Open) -> Result<Opened, Failure> {
-    // Without O_DIRECT at first: a tmpfs has no use for it, and others may refuse it.
+    // Without O_DIRECT at first: a tmpfs does not need it, and other file systems may refuse it.
     let (file, created) = open_or_create(open)?;
     let fd = file.as_raw_fd();
     let stat = sys::fstat(fd).tried("stat")?;
@@ -84,11 +84,11 @@ fn file(open: &Open) -> Result<Opened, Failure> {
     if let (true, Some(size)) = (created, open.create) {
         sys::set_len(fd, size).map_err(|error| Failure::Size(size, error))?;
     }
-    // Looked at under the lock: somebody may have changed the size before we had it.
+    // Inspected under the lock: another process may have changed the size before.
     inspect(open, file, created)
 }
 
-/// The facts that opening would find; takes no lock and leaves nothing behind.
+/// Returns the facts that opening would find. It takes no lock and leaves nothing behind.
 pub(crate) fn probe(open: &Open) -> Result<StorageFacts> {
     let look = || {
         if open.device {
@@ -97,7 +97,7 @@ pub(crate) fn probe(open: &Open) -> Result<StorageFacts> {
         }
         match sys::open(&open.path, access(open), 0) {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) && open.create.is_some() => {
-                // A file without a name, where the named one would be.
+                // A file without a name, in the directory of the named one.
                 let directory = open.path.parent().filter(|path| !path.as_os_str().is_empty());
                 let directory = directory.unwrap_or(Path::new("."));
                 let file = sys::open(directory, libc::O_RDWR | libc::O_TMPFILE, 0o600)
@@ -122,7 +122,7 @@ fn inspect(open: &Open, file: OwnedFd, created: bool) -> Result<Opened, Failure>
         set_direct(fd, kind)?;
     }
     let block_size = match sys::direct_align(fd) {
-        // Slices begin at multiples of the block size, so memory is aligned by the same number.
+        // Slices begin at multiples of the block size, so memory is aligned to the same number.
         Some((offset, memory)) if direct => offset.max(memory),
         None if direct => BUF_ALIGN as u32,
         _ => 512,
@@ -133,16 +133,17 @@ fn inspect(open: &Open, file: OwnedFd, created: bool) -> Result<Opened, Failure>
         let next = format!("truncate -s {whole}, or more, or name another");
         return Err(Failure::Next(ErrorKind::Invalid, words, next));
     }
-    // Past the end there is nothing to lose: this asks without writing.
+    // A hole past the end of the file: this tests the call without writing.
     let punch_mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     let punch = !open.read_only && {
         let beyond = size.next_multiple_of(BUF_ALIGN as u64);
         sys::allocate(fd, punch_mode, beyond, BUF_ALIGN as u64).is_ok()
     };
     let zero_range = !open.read_only && matches!(kind, EXT4 | XFS | BTRFS | F2FS);
-    // Who asks a file system in user space for holes waits for a process, and the core with it.
+    // A file system in user space answers a query for holes from another process, and would block the core
+    // meanwhile.
     let foreign = kind == FUSE;
-    // By the descriptor: the path may name another file by now.
+    // Opened through the descriptor: the path may name another file by now.
     let itself = format!("/proc/self/fd/{fd}");
     let seeker = match foreign {
         true => None,
@@ -169,8 +170,8 @@ fn inspect(open: &Open, file: OwnedFd, created: bool) -> Result<Opened, Failure>
     Ok(Opened { file, seeker, facts, inline, foreign, punch, zero_range })
 }
 
-/// The one name of what has many: absolute, without links. Of a file that is not there yet, the name
-/// that it would get.
+/// Returns the canonical name of a file: absolute, without links. If the file does not exist, returns the
+/// name that it would get.
 fn identity(path: &Path) -> String {
     let made = || {
         let directory = path.parent().filter(|path| !path.as_os_str().is_empty());
@@ -182,7 +183,7 @@ fn identity(path: &Path) -> String {
 }
 
 fn open_or_create(open: &Open) -> Result<(OwnedFd, bool), Failure> {
-    // Two rounds, should somebody else make or remove it between the two calls.
+    // Two rounds, in case another process creates or removes the file between the two calls.
     for _ in 0..2 {
         match sys::open(&open.path, access(open), 0) {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) && open.create.is_some() => {}
@@ -263,7 +264,7 @@ fn inspect_device(open: &Open, file: OwnedFd) -> Result<Opened, Failure> {
         Some((offset, memory)) if direct => offset.max(memory),
         _ => logical,
     };
-    // A punched hole of a device is a zeroing that gives space back, done by the device itself.
+    // Punching a hole in a device zeroes the range and gives its space back, in the device itself.
     let punch = !open.read_only && queue_limit(stat.st_rdev, "write_zeroes_max_bytes") > 0;
     let facts = StorageFacts {
         size,
@@ -276,14 +277,14 @@ fn inspect_device(open: &Open, file: OwnedFd) -> Result<Opened, Failure> {
         identity: identity(&open.path),
         words: if direct { "O_DIRECT" } else { "through the page cache" }.to_owned(),
     };
-    // The kernel zeroes a range of any device, by writing zeros if it must.
+    // The kernel zeroes a range of any device; if it must, it writes zeros.
     let zero_range = !open.read_only;
     Ok(Opened { file, seeker: None, facts, inline: false, foreign: false, punch, zero_range })
 }
 
 fn queue_limit(device: u64, name: &str) -> u64 {
     let (major, minor) = (libc::major(device), libc::minor(device));
-    // A partition has its queue one level up.
+    // The queue of a partition is one level up.
     ["queue", "../queue"]
         .iter()
         .find_map(|queue| {
@@ -293,8 +294,8 @@ fn queue_limit(device: u64, name: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// How often a lock without a living holder is tried, and how long the rest between is: the kernel ends
-/// the ring of a killed process a moment after the process itself.
+/// Number of tries and pause between them for a lock without a living holder. The kernel ends the ring of a
+/// killed process a moment after the process itself.
 const LOCK_TRIES: u32 = 200;
 const LOCK_REST: Duration = Duration::from_millis(10);
 
@@ -329,7 +330,7 @@ fn process_words(pid: u32) -> String {
     format!("process {pid} ({})", name.trim())
 }
 
-/// The process whose description holds a lock on that file.
+/// Returns the process that holds a lock on the file.
 fn file_holder(stat: &libc::stat) -> Option<String> {
     let (major, minor) = (libc::major(stat.st_dev), libc::minor(stat.st_dev));
     let place = format!(" {major:02x}:{minor:02x}:{} ", stat.st_ino);
@@ -346,7 +347,7 @@ fn file_holder(stat: &libc::stat) -> Option<String> {
         .map(process_words)
 }
 
-/// A process that has that device open.
+/// Returns a process that has the device open.
 fn device_holder(path: &Path) -> Option<String> {
     let device = std::fs::metadata(path).ok()?.rdev();
     let is_it = |entry: std::fs::DirEntry| {

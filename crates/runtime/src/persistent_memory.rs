@@ -1,6 +1,6 @@
-//! Memory that outlives this process: files in memory that whoever holds descriptors holds as well.
+//! Memory that outlives this process: memfds whose descriptors the supervisor holds as well.
 //!
-//! They are written by plain calls: a microsecond each, and no mapping that somebody could cut short.
+//! They are written by plain calls: a microsecond each. A mapping could be cut short by another process.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 use crate::fdstore;
 
-/// All of one process, by name.
+/// All persistent memory of one process, by name.
 #[derive(Default)]
 pub(crate) struct AllRemains(RefCell<BTreeMap<String, Rc<Memory>>>);
 
@@ -26,7 +26,7 @@ struct Memory {
 }
 
 impl AllRemains {
-    /// What was left under that name, or so many bytes of zeros.
+    /// Returns the memory that an earlier process left under `name`, or new memory with `bytes` zeros.
     pub(crate) fn get(&self, name: &str, bytes: u64) -> Result<Remains> {
         if let Some(known) = self.0.borrow().get(name) {
             if Rc::strong_count(known) > 1 {
@@ -46,25 +46,25 @@ impl AllRemains {
         Ok(Remains { memory, left: was_left })
     }
 
-    /// All of it is held once more.
+    /// Puts all of it into the descriptor store once more.
     pub(crate) fn entrust_again(&self) -> Result<()> {
         let all = self.0.borrow();
         all.iter()
             .try_for_each(|(name, memory)| fdstore::entrust(name, memory.file.as_fd()).map(drop))
     }
 
-    /// None of it is held any more.
+    /// Removes all of it from the descriptor store.
     ///
     /// # Errors
-    /// What the system says of the first that is held still.
+    /// The first error of the system. Every removal is tried.
     pub(crate) fn forsake(&self) -> Result<()> {
-        // Of one that is not given up the others know nothing.
+        // A failed removal must not prevent the others.
         let told: Vec<_> = self.0.take().keys().map(|name| fdstore::withdraw(name)).collect();
         told.into_iter().collect()
     }
 }
 
-/// Of a size that nobody changes any more.
+/// Makes memory whose size is sealed, and puts it into the descriptor store.
 fn make(name: &str, bytes: u64) -> Result<File> {
     let failed = |error: std::io::Error| Error::io(&error, format_args!("{name}: {bytes} bytes"));
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_is_found_again_and_has_its_size() {
+    fn remains_get_finds_memory_left_with_its_size() {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = File::from(memfd_create("test", flags).unwrap());
         file.set_len(4096).unwrap();
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_holds_anything_there_is_none() {
+    fn remains_get_fails_without_service_manager() {
         // No test of this crate runs under a service manager.
         let all = AllRemains::default();
         assert_eq!(all.get("nothing", 4096).err().unwrap().kind(), ErrorKind::Unsupported);

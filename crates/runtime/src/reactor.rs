@@ -1,6 +1,6 @@
-//! The real side of the doors: one core's state, and what it does in a turn.
+//! The state of one core, and its work in a turn.
 //!
-//! One of the named places of unsafe code: operations that are carried out at once.
+//! One of the listed places of unsafe code: operations that are carried out at once.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
@@ -31,12 +31,12 @@ use crate::timers::Timers;
 use crate::workers::{Home, Job, Workers};
 use crate::{channel, disk, fdstore, memfd_state, one_shot_keys, opening, socket};
 
-// So often the queue is run through before the kernel is asked again.
+// Number of passes over the queue before the next call to the kernel.
 const ROUNDS: usize = 8;
 
 const RANDOM_BATCH: usize = 32;
 
-/// Everything of one core.
+/// The whole state of one core.
 pub(crate) struct Reactor {
     me: Weak<Self>,
     pub(crate) queue: Arc<Queue>,
@@ -55,7 +55,7 @@ pub(crate) struct Reactor {
     by_hand: bool,
     events: Rc<Events>,
     remains: AllRemains,
-    // Running means of how long a turn waits for its first answer: from clients, and from disks.
+    // Running means of a turn's wait for its first completion: from clients, and from disks.
     waits: [Cell<Duration>; 2],
     stopping: Cell<bool>,
     // Whether memory was left to the kernel for good.
@@ -68,7 +68,7 @@ fn clock() -> Mono {
 }
 
 impl Reactor {
-    /// Tells the user something that does not stop anybody.
+    /// Passes a warning on to the user.
     pub(crate) fn note(&self, line: &str) {
         (self.note)(line);
     }
@@ -113,17 +113,17 @@ impl Reactor {
             buf: None,
             peer: None,
         };
-        // Nobody polls it: it is begun again whenever it rings.
+        // This ticket is never polled: the read is begun again after each completion.
         drop(side.start(held, Vec::new(), false));
         side
     }
 
-    /// Whether sockets are to answer at once instead of waiting.
+    /// Whether sockets must be nonblocking.
     pub(crate) fn nonblocking(&self) -> bool {
         self.nonblocking
     }
 
-    /// Begins an operation: through the engine, or, `inline`, here and now.
+    /// Begins an operation through the engine. If `inline`, carries it out here and now.
     pub(crate) fn start(&self, held: Held, parts: Vec<Buf>, inline: bool) -> Ticket {
         if self.stopping.get() {
             let result = Err(env::stopped());
@@ -136,7 +136,7 @@ impl Reactor {
         if inline {
             let mut next = Some(call);
             while let Some(call) = next {
-                // SAFETY: the slot owns what the call points at, and only this thread works on it.
+                // SAFETY: the slot owns the memory that the call points at, and only this thread works on it.
                 let res = unsafe { sys::perform(call) };
                 next = self.settle(id, res);
             }
@@ -151,7 +151,7 @@ impl Reactor {
         engine.as_mut().expect("operations in flight keep the engine").submit(id, call);
     }
 
-    /// Takes an answer of the kernel; what it is to do next for that operation, if anything.
+    /// Takes a result of the kernel. Returns the operation's next call, if it needs one.
     fn settle(&self, id: u64, res: i32) -> Option<Call> {
         let mut slab = self.slab.borrow_mut();
         let slot = slab.flying(id);
@@ -197,7 +197,7 @@ impl Reactor {
         })
     }
 
-    /// Runs what is ready, `main` among it; whether anything was.
+    /// Runs the ready tasks, `main` among them. Returns whether there were any.
     pub(crate) fn run(&self, main: &mut dyn FnMut()) -> bool {
         let mut ran = false;
         for _ in 0..ROUNDS {
@@ -225,7 +225,7 @@ impl Reactor {
         ran
     }
 
-    /// Asks the kernel once: hands over, waits if nothing is ready, takes the answers, fires timers.
+    /// Calls the kernel once: submits, waits if nothing is ready, takes the results, fires timers.
     pub(crate) fn turn(&self, ran: bool) -> Result<()> {
         let mut guard = self.engine.borrow_mut();
         let engine = guard.as_mut().ok_or_else(env::stopped)?;
@@ -248,7 +248,7 @@ impl Reactor {
         entered.map_err(|error| Error::io(&error, "waiting for the kernel"))
     }
 
-    /// Looks at the clock: whoever has this core may have done something else for long since it ran.
+    /// Reads the clock: the owner of this core may have been busy elsewhere for long since it ran.
     pub fn catch_up(&self) {
         self.now.set(clock());
     }
@@ -270,9 +270,9 @@ impl Reactor {
         let began = clock();
         let timer = self.timers.borrow().next();
         let patience = self.spin;
-        // A slow disk says nothing about the client that comes back at once, nor the other way round.
+        // A slow disk does not predict when a client comes back, nor the other way round.
         let waits = &self.waits[usize::from(self.slab.borrow().at_disks() > 0)];
-        // A spin that is likely to be answered is shorter than going to sleep and waking.
+        // A spin that probably succeeds is shorter than going to sleep and waking.
         if ran && waits.get() <= patience + patience / 4 && patience > Duration::ZERO {
             engine.flush();
             let until = timer.map_or(began.after(patience), |at| at.min(began.after(patience)));
@@ -280,7 +280,7 @@ impl Reactor {
                 std::hint::spin_loop();
             }
         }
-        // From here on others ring the bell; what they did before is seen now.
+        // From here on other threads ring the bell. Their earlier pushes are seen now.
         self.queue.set_asleep(true);
         let wait = match timer {
             _ if engine.ready() || self.queue.has_injected() => Wait::No,
@@ -292,27 +292,27 @@ impl Reactor {
         };
         let entered = engine.turn(wait, answers);
         self.queue.set_asleep(false);
-        // The mean of the last few; a long one counts no more than a wait that is clearly too long.
+        // A mean of the last few. A long wait counts no more than one that is clearly too long for a spin.
         let waited = clock().since(began).min(16 * patience);
         let mean = waits.get().min(16 * patience);
         waits.set((mean * 7 + waited) / 8);
         entered
     }
 
-    /// Hands over what was begun.
+    /// Submits the operations that were begun.
     pub(crate) fn flush(&self) {
         if let Some(engine) = &mut *self.engine.borrow_mut() {
             engine.flush();
         }
     }
 
-    /// Ends everything: nothing new is begun, tasks are dropped, what waits for others is called
-    /// off, and what the kernel has is awaited. Only then the engine goes. Once is enough.
+    /// Stops everything: begins nothing new, drops tasks, cancels operations that wait for others, and waits
+    /// for the rest of those in flight. Only then it drops the engine. A second call does nothing.
     pub(crate) fn stop(&self, limit: Duration) -> Result<()> {
         if self.stopping.replace(true) {
             return Ok(());
         }
-        // The borrow ends before they are dropped: what they drop may come back here.
+        // The borrow ends before the tasks are dropped: their drops may call back here.
         let left = self.tasks.borrow_mut().clear();
         drop(left);
         let until = clock().after(limit);
@@ -340,7 +340,7 @@ impl Reactor {
         }
     }
 
-    /// Asks for the end of these; each is answered all the same.
+    /// Cancels the operations that satisfy `which`. Each is completed all the same.
     pub(crate) fn call_off(&self, which: impl Fn(&Held) -> bool) {
         let mut ids = Vec::new();
         self.slab.borrow().each_flying(|id, held| {
@@ -380,7 +380,7 @@ impl Reactor {
         self.slab.borrow().each_flying(|_, held| *names.entry(held.op.name()).or_default() += 1);
         let words: Vec<String> =
             names.iter().map(|(name, count)| format!("{count} {name}")).collect();
-        // The kernel may still write into what the slots own: it is never freed.
+        // The kernel may still write into memory of the slots: it is never freed.
         self.lost.set(true);
         std::mem::forget(self.slab.take());
         std::mem::forget(self.engine.take());
@@ -452,7 +452,7 @@ impl World for Reactor {
         drop(waker);
     }
 
-    // One stream, of the kernel's own: what nobody can foretell needs no names.
+    // All names share one stream of the kernel's random numbers: only reproducible streams need names.
     fn random(&self, _: &'static str) -> u64 {
         let mut batch = self.random.borrow_mut();
         if batch.is_empty() {

@@ -1,8 +1,8 @@
-//! How often a request has come again: one that ends the process that carries it out would end the next
-//! one too.
+//! Replay counts of requests: a request that kills the process that carries it out would kill the next one
+//! too.
 //!
-//! Counts are in a file on tmpfs, for the next process of this machine. `docs/formats/fuse.md` says what
-//! is in it.
+//! The counts are in a file on tmpfs, for the next process of this machine. `docs/formats/fuse.md` defines
+//! its format.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,22 +13,22 @@ use std::path::{Path, PathBuf};
 /// A number and its count.
 const RECORD_BYTES: usize = 16;
 
-/// The longest file that is read: as many requests as the kernel has under way, many times over.
+/// Longest file that is read: many times the number of requests that the kernel has in flight.
 const FILE_MAX_BYTES: u64 = 1 << 20;
 
 /// Counts of requests, by number.
 pub(crate) struct Again {
     path: PathBuf,
     file: File,
-    /// What the processes before this one have counted.
+    /// Counts of earlier processes.
     before: BTreeMap<u64, u64>,
-    /// What has come again to this one. The rest is answered.
+    /// Counts of requests that came again to this process. All others are answered.
     now: BTreeMap<u64, u64>,
     settled: bool,
 }
 
 impl Again {
-    /// The counts of that file, which is made if there is none.
+    /// Opens the counts in that file, and makes the file if there is none.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let mut options = File::options();
         options.read(true).append(true).create(true).mode(0o600);
@@ -41,13 +41,13 @@ impl Again {
         Ok(Self { path, file, before, now: BTreeMap::new(), settled: false })
     }
 
-    /// The file.
+    /// Returns the path of the file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The request has come again: how often it has by now, this time included. It is in the file
-    /// before this returns.
+    /// Counts one more arrival of a request, and returns the new count. The count is in the file before this
+    /// returns.
     pub(crate) fn note(&mut self, number: u64) -> io::Result<u64> {
         let known = self.now.get(&number).or_else(|| self.before.get(&number));
         let count = known.copied().unwrap_or(0).saturating_add(1);
@@ -56,7 +56,7 @@ impl Again {
         Ok(count)
     }
 
-    /// All that will come again is here: the file forgets the rest.
+    /// Reduces the file to the requests that came again to this process; no more will come.
     pub(crate) fn settle(&mut self) -> io::Result<()> {
         if std::mem::replace(&mut self.settled, true) {
             return Ok(());
@@ -65,7 +65,7 @@ impl Again {
             self.now.iter().flat_map(|(number, count)| record(*number, *count)).collect();
         let new = self.path.with_extension("new");
         replace(&self.path, &new, &records).inspect_err(|_| {
-            // Nobody else would. Where it is not even there that is why.
+            // A partial file would stay forever. If it does not exist, the removal fails without harm.
             let _ = std::fs::remove_file(&new);
         })
     }
@@ -85,7 +85,7 @@ fn record(number: u64, count: u64) -> [u8; RECORD_BYTES] {
     record
 }
 
-/// Of several records of one number the last one counts; half of one is none.
+/// Parses records. The last record of a number counts; a partial record is ignored.
 fn read(bytes: &[u8]) -> BTreeMap<u64, u64> {
     let word = |half: &[u8]| half.first_chunk().copied().map_or(0, u64::from_le_bytes);
     bytes.chunks_exact(RECORD_BYTES).map(|one| (word(one), word(&one[8..]))).collect()
@@ -96,27 +96,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_again_and_again_is_counted_over_processes() {
+    fn replay_counts_survive_process_restarts() {
         let path = std::env::temp_dir().join(format!("cairn-again-{}", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let mut first = Again::open(&path).unwrap();
         assert_eq!((first.note(7).unwrap(), first.note(9).unwrap()), (1, 1));
-        // Killed before it had seen all of them.
+        // Killed before it had received all of them.
         let mut second = Again::open(&path).unwrap();
         assert_eq!(second.note(9).unwrap(), 2);
         second.settle().unwrap();
-        // 7 did not come to the second one: it was answered, and its number is free.
+        // 7 did not come to the second process: it was answered, and its number is free.
         assert_eq!(std::fs::read(&path).unwrap(), record(9, 2));
         let mut third = Again::open(&path).unwrap();
         assert_eq!((third.note(9).unwrap(), third.note(7).unwrap()), (3, 1));
-        // Cut off in the middle of a record.
+        // A file that ends in the middle of a record.
         std::fs::write(&path, [&record(9, 3)[..], &[1; 5]].concat()).unwrap();
         assert_eq!(Again::open(&path).unwrap().note(9).unwrap(), 4);
         std::fs::remove_file(&path).unwrap();
     }
 
     #[test]
-    fn a_file_that_is_too_long_is_begun_anew() {
+    fn replay_counts_restart_when_file_is_too_long() {
         let path = std::env::temp_dir().join(format!("cairn-again-long-{}", std::process::id()));
         std::fs::write(&path, vec![1; FILE_MAX_BYTES as usize + RECORD_BYTES]).unwrap();
         assert_eq!(Again::open(&path).unwrap().note(0x0101_0101_0101_0101).unwrap(), 1);

@@ -1,6 +1,6 @@
-//! The engine that is an io_uring: sockets and disks alike, one enter per turn.
+//! The io_uring engine: sockets and disks alike, one enter per turn.
 //!
-//! One of the named places of unsafe code: submissions point at memory that slots own.
+//! One of the listed places of unsafe code: submissions point at memory that slots own.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -17,17 +17,17 @@ use crate::sys::Call;
 const SUBMISSIONS: u32 = 256;
 const COMPLETIONS: u32 = 4096;
 
-// `fsync`, `fallocate` and buffered writes go to kernel threads; this is how many at most.
+// Most kernel threads for `fsync`, `fallocate` and buffered writes.
 const KERNEL_THREADS: [u32; 2] = [8, 8];
 
-// So many disk requests go to the device at once, before the turn ends: one that idles while a longer
-// batch is gathered loses a fifth of its requests per second (measured at depth 32).
+// Number of disk requests that are submitted together before the turn ends. A device that idles while a
+// longer batch is gathered loses a fifth of its requests per second (measured at depth 32).
 const DISK_BATCH: u32 = 4;
 
-// Of a cancellation: nobody waits for its own answer.
+// Id of a cancellation; its own completion is ignored.
 const CANCEL: u64 = u64::MAX;
 
-/// An io_uring and what did not fit into it yet.
+/// An io_uring and the entries that did not fit into it yet.
 pub(crate) struct Ring {
     ring: IoUring,
     waiting: VecDeque<Entry>,
@@ -37,7 +37,7 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Sets one up, with what this kernel takes.
+    /// Sets up a ring, with the features that this kernel has.
     pub(crate) fn new() -> io::Result<Self> {
         let best = IoUring::builder()
             .dontfork()
@@ -59,7 +59,7 @@ impl Ring {
             return Err(io::Error::from_raw_os_error(libc::ENOSYS));
         }
         let mut threads = KERNEL_THREADS;
-        // Kernels before 5.15 do not know it; their own limits hold there.
+        // Kernels before 5.15 do not know this call; their own limits hold there.
         let _ = ring.submitter().register_iowq_max_workers(&mut threads);
         let no_iowait = if ring.params().is_feature_no_iowait() {
             EnterFlags::NO_IOWAIT
@@ -69,7 +69,7 @@ impl Ring {
         Ok(Self { ring, waiting: VecDeque::new(), gathered: 0, no_iowait, task_run_flag })
     }
 
-    /// What it is, for the log.
+    /// Returns a line for the log about the ring.
     pub(crate) fn words(&self) -> &'static str {
         if self.task_run_flag {
             "io_uring, one issuer, deferred task work"
@@ -78,19 +78,19 @@ impl Ring {
         }
     }
 
-    /// Queues a call for the next enter, which is soon if it is one of several for a disk.
+    /// Queues a call for the next enter. Every few disk requests are submitted at once.
     pub(crate) fn submit(&mut self, id: u64, call: Call) {
         self.push(entry(call).user_data(id));
         if let Call::Read { .. } | Call::Write { .. } = call {
             self.gathered += 1;
             if self.gathered == DISK_BATCH {
-                // What is not taken now is offered again by the next enter.
+                // Entries that the kernel does not take now are offered again by the next enter.
                 let _ = self.enter(0, EnterFlags::empty(), None);
             }
         }
     }
 
-    /// Asks for the end of an operation that waits for others.
+    /// Cancels an operation that waits for others.
     pub(crate) fn cancel(&mut self, id: u64) {
         self.push(opcode::AsyncCancel::new(id).build().user_data(CANCEL));
     }
@@ -99,24 +99,24 @@ impl Ring {
         if self.waiting.is_empty() && self.fits(&entry) {
             return;
         }
-        // The queue is full: the kernel takes it now, or, short of memory, at the next turn.
+        // The queue is full: the kernel takes it now or, if memory is short, at the next turn.
         self.waiting.push_back(entry);
         self.flush();
     }
 
     fn fits(&mut self, entry: &Entry) -> bool {
-        // SAFETY: what the entry points at is owned by a slot until the answer to it.
+        // SAFETY: a slot owns the memory that the entry points at until the completion.
         unsafe { self.ring.submission().push(entry) }.is_ok()
     }
 
-    /// Hands over what is queued, without waiting.
+    /// Submits the queue, without waiting.
     pub(crate) fn flush(&mut self) {
         loop {
             let before = self.queued();
             if before == 0 {
                 return;
             }
-            // What is not taken now is offered again by the next enter.
+            // Entries that the kernel does not take now are offered again by the next enter.
             let _ = self.enter(0, EnterFlags::GETEVENTS, None);
             self.refill();
             if self.queued() >= before {
@@ -147,12 +147,12 @@ impl Ring {
             Some(limit) => SubmitArgs::new().timespec(limit),
             None => SubmitArgs::new(),
         };
-        // SAFETY: the argument is of the type that EXT_ARG names and lives over the call, and the
-        // queue holds as many entries as are said.
+        // SAFETY: the argument is of the type that EXT_ARG names and lives over the call, and the queue holds
+        // `submit` entries.
         unsafe { self.ring.submitter().enter(submit, want, flags.bits(), Some(&args)) }.map(drop)
     }
 
-    /// Whether an enter would find answers.
+    /// Whether an enter would find completions.
     pub(crate) fn ready(&mut self) -> bool {
         let kernel_has_more = {
             let queue = self.ring.submission();
@@ -161,7 +161,7 @@ impl Ring {
         kernel_has_more || !self.ring.completion().is_empty()
     }
 
-    /// Hands over what is queued, waits as `wait` says, and takes what is answered.
+    /// Submits the queue, waits according to `wait`, and takes the completions.
     pub(crate) fn turn(&mut self, wait: Wait, answers: &mut Vec<Answer>) -> io::Result<()> {
         self.refill();
         if wait == Wait::No && self.queued() == 0 && !self.ready() {
@@ -171,7 +171,7 @@ impl Ring {
             Wait::Until(limit) => Some(timespec(limit)),
             Wait::No | Wait::Forever => None,
         };
-        // A backlog is worked off before any sleep.
+        // A backlog is submitted before any sleep.
         let want = u32::from(wait != Wait::No && self.waiting.is_empty());
         let entered = self.enter(want, EnterFlags::GETEVENTS, limit.as_ref());
         answers.extend(
@@ -181,7 +181,7 @@ impl Ring {
                 .map(|answer| (answer.user_data(), answer.result())),
         );
         match entered.map_err(|error| error.raw_os_error()) {
-            // Time is up; a signal; answers to be taken first; memory short: all pass.
+            // Timeout; signal; completions must be taken first; memory is short: all of these pass.
             Ok(())
             | Err(Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN | libc::ENOMEM)) => {
                 Ok(())
@@ -195,7 +195,7 @@ fn timespec(limit: Duration) -> Timespec {
     Timespec::new().sec(limit.as_secs()).nsec(limit.subsec_nanos())
 }
 
-/// The entry, for a thread of the kernel if it could sleep.
+/// Moves the entry to a kernel thread if it could sleep (`away`).
 fn apart(entry: Entry, away: bool) -> Entry {
     if away { entry.flags(Flags::ASYNC) } else { entry }
 }
@@ -224,12 +224,12 @@ fn entry(call: Call) -> Entry {
                 .build()
         }
         Call::Connect { fd, addr } => {
-            // SAFETY: the slot owns the address until the answer.
+            // SAFETY: the slot owns the address until the completion.
             let addr = unsafe { &*addr };
             opcode::Connect::new(Fd(fd), addr.as_ptr(), addr.len()).build()
         }
         Call::Ready { fd } => opcode::PollAdd::new(Fd(fd), libc::POLLIN as u32).build(),
-        // At the stream's own position: there is no other.
+        // Reads at the stream's own position.
         Call::Next { fd, ptr, len } => opcode::Read::new(Fd(fd), ptr, len).offset(u64::MAX).build(),
     }
 }

@@ -1,8 +1,7 @@
-//! Where keys and passphrases come from: a file, a descriptor, a credential of the service manager,
-//! a person.
+//! Sources of keys and passphrases: a file, a descriptor, a credential of the service manager, a person.
 //!
-//! What is read goes straight into locked memory. All of this happens before data move, or on
-//! command, and may hold the core: for a person, and for whoever writes to a descriptor.
+//! All bytes are read straight into locked memory. Reading happens before data move, or on command. It may
+//! block the core while it waits for a person or for the writer of a descriptor.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -16,16 +15,16 @@ use block::{Error, ErrorKind, KeySource, Result, SECRET_BYTES_MAX, Secret, Wante
 
 use crate::{one_shot_keys, sys};
 
-/// Whoever writes a key to a descriptor has this long from one byte to the next.
+/// Longest pause between two bytes from the writer of a descriptor.
 const WRITER_WAIT: Duration = Duration::from_secs(60);
 
-/// A person has this long for a passphrase.
+/// Time for a person to type a passphrase.
 const PERSON_WAIT: Duration = Duration::from_secs(600);
 
-/// How often a new passphrase is asked for until it is typed alike twice.
+/// Most times that a new passphrase is asked for until both entries are equal.
 const TWICE_TRIES: usize = 3;
 
-/// Where a credential is looked for, and where warnings go.
+/// The directory of credentials, and the receiver of warnings.
 pub(crate) struct Keys {
     pub credentials: Option<OsString>,
     /// Whether a person, or a descriptor of this process, may be asked.
@@ -76,7 +75,7 @@ impl Keys {
             };
             denied(format!("key {source}: {error}")).next(next.to_string())
         };
-        // Never waits: a pipe has its bytes already, or has none.
+        // Never waits: a pipe must have its bytes already.
         let mut options = OpenOptions::new();
         let mut file = options
             .read(true)
@@ -121,12 +120,12 @@ fn denied(words: impl Into<String>) -> Error {
 /// Reads a secret file of at most `most` bytes into locked memory.
 ///
 /// # Errors
-/// What the system says; `Limit` if it is longer.
+/// Errors of the system; `Limit` if it is longer.
 pub fn read(path: &Path, most: usize) -> Result<Secret> {
     let failed = |error: io::Error| Error::io(&error, path.display());
     let mut file = File::open(path).map_err(failed)?;
     let found = file.metadata().map_err(failed)?;
-    // The length of a pipe is not known before its end.
+    // The length of a pipe is unknown before its end.
     let length = if found.is_file() { found.len() } else { most as u64 };
     let room = usize::try_from(length).unwrap_or(usize::MAX).min(most) + 1;
     let mut secret = Secret::zeroed(room)?;
@@ -146,7 +145,7 @@ fn read_all(file: &mut File, into: &mut [u8]) -> io::Result<usize> {
             Ok(0) => break,
             Ok(more) => len += more,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // Of a pipe whose writer keeps it open: this is all that was written.
+            // A pipe that its writer keeps open: all written bytes have been read.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && len > 0 => break,
             Err(error) => return Err(error),
         }
@@ -186,7 +185,7 @@ fn descriptor(number: RawFd) -> Result<Secret> {
     cut(secret, len, &source)
 }
 
-/// The next bytes of a descriptor; 0 at its end.
+/// Reads the next bytes of a descriptor. Returns 0 at its end.
 fn next_bytes(fd: RawFd, into: &mut [u8], limit: Duration) -> io::Result<usize> {
     const LOOK: Duration = Duration::from_millis(100);
     let begun = Instant::now();
@@ -224,7 +223,7 @@ fn ask(wanted: &Wanted) -> Result<Secret> {
     Err(denied("the passphrase was not typed alike twice; nothing was done"))
 }
 
-/// A line of the terminal, without its end.
+/// Reads a line of the terminal, without its end.
 fn line(prompt: &str) -> Result<Secret> {
     eprint!("{prompt}: ");
     // A terminal that cannot be written to shows no prompt; it can be read all the same.

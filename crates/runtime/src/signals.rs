@@ -12,21 +12,21 @@ use crate::reactor::Reactor;
 use crate::slab::{Held, Op};
 use crate::sys;
 
-/// What ends a program.
+/// Signals that end a program.
 const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// What a keeper has to say to a program besides: SIGUSR1 and SIGUSR2.
+/// Further signals from a supervisor: SIGUSR1 and SIGUSR2.
 const OF_A_KEEPER: [i32; 2] = [libc::SIGUSR1, libc::SIGUSR2];
 
-/// SIGINT, SIGTERM and SIGHUP, one after the other; those of a keeper too, if they are asked for.
+/// The stream of SIGINT, SIGTERM and SIGHUP; also of the supervisor's signals, if they are asked for.
 pub struct Signals {
     side: Rc<Reactor>,
     file: Rc<OwnedFd>,
-    // Kept over a wait that was given up, so that no signal is lost with it.
+    // Kept when a wait is given up, so that no signal is lost with it.
     ticket: Option<Ticket>,
 }
 
-/// As [`Signals::let_through`], on a thread that has no core.
+/// Does the same as [`Signals::let_through`], on a thread that has no core.
 pub fn let_signals_through<T>(start: impl FnOnce() -> T) -> T {
     sys::let_through(&SIGNALS, start)
 }
@@ -39,16 +39,16 @@ impl Signals {
         Ok(Self { side, file: Rc::new(file), ticket: None })
     }
 
-    /// Runs `start` with these signals let through in this thread: a program that it starts inherits
-    /// what is blocked, and would never see them. None is lost that comes meanwhile.
+    /// Runs `start` with these signals unblocked in this thread: a program that it starts inherits the mask
+    /// of blocked signals, and would never see them. No signal that comes meanwhile is lost.
     pub fn let_through<T>(&self, start: impl FnOnce() -> T) -> T {
         sys::let_through(&SIGNALS, start)
     }
 
-    /// The next signal's number.
+    /// Returns the number of the next signal.
     ///
     /// # Errors
-    /// `Stopped` if the core goes down.
+    /// `Stopped` if the core stops.
     pub async fn next(&mut self) -> Result<i32> {
         let ticket = self.ticket.get_or_insert_with(|| {
             let file = self.file.clone();
@@ -70,7 +70,7 @@ mod tests {
     use crate::{Config, Core, Engine};
 
     #[test]
-    fn come_in_one_after_the_other() {
+    fn signals_arrive_in_order_on_both_engines() {
         for engine in [Engine::Ring, Engine::Threads] {
             let core = Core::new(Config { engine, ..Config::default() }).unwrap();
             let mut signals = core.signals().unwrap();
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_started_with_them_let_through() {
+    fn started_program_inherits_unblocked_signals() {
         let core = Core::new(Config::default()).unwrap();
         let mut signals = core.signals().unwrap();
         let blocked = |mask: &str| {

@@ -1,10 +1,10 @@
-//! The operations in flight. A slot owns all that the kernel may touch, buffers, parts, header,
-//! address, open file, from the start until the kernel's last word, whoever has stopped waiting.
+//! The operations in flight. A slot owns everything that the kernel may touch, namely buffers, parts, header,
+//! address and open file, from the start until the kernel's final result, even if the waiter has given up.
 //!
-//! Slots live in chunks that never move, and keep their vectors, so that a steady state allocates
-//! nothing. An id is a place and a generation: a stale one finds nobody.
+//! Slots live in chunks that never move, and keep their vectors, so that a steady state allocates nothing. An
+//! id consists of an index and a generation: a stale id finds no slot.
 //!
-//! One of the named places of unsafe code: the header that points at a slot's own parts.
+//! One of the listed places of unsafe code: the header that points at a slot's own parts.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -19,10 +19,10 @@ use crate::sys::{Call, Peer};
 
 const CHUNK: usize = 64;
 
-/// The most parts of one send: what the kernel takes (`UIO_MAXIOV`).
+/// Most parts of one send: the limit of the kernel (`UIO_MAXIOV`).
 pub(crate) const PARTS_MAX: usize = 1024;
 
-/// What a slot is for.
+/// The purpose of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Op {
     Read {
@@ -33,13 +33,13 @@ pub(crate) enum Op {
         fua: bool,
     },
     Flush,
-    /// Zeros by `fallocate`, with the mode that is tried now.
+    /// Zeros by `fallocate`, with the mode that is tried at present.
     Zero {
         range: ByteRange,
         unmap: bool,
         mode: i32,
     },
-    /// Zeros by writing them: the slot's buffer over and over.
+    /// Zeros by writing the slot's buffer repeatedly.
     ZeroWrite {
         range: ByteRange,
     },
@@ -54,12 +54,12 @@ pub(crate) enum Op {
     Next,
     /// A wait until a channel has a message.
     Ready,
-    /// The core's own bell.
+    /// A read of the core's own eventfd.
     Bell,
 }
 
 impl Op {
-    /// Whether nothing is lost by calling it off, and it may wait for good otherwise.
+    /// Whether it may wait for good, and can be cancelled without loss.
     pub(crate) fn waits_for_others(self) -> bool {
         matches!(
             self,
@@ -67,12 +67,12 @@ impl Op {
         )
     }
 
-    /// Whether a disk carries it out.
+    /// Whether it is an operation on a disk.
     pub(crate) fn is_at_disk(self) -> bool {
         !self.waits_for_others() && self != Self::Bell
     }
 
-    /// In words.
+    /// Returns its name for messages.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Read { .. } => "read",
@@ -91,18 +91,18 @@ impl Op {
     }
 }
 
-/// Room for what a stream gives at once: a `signalfd_siginfo`, or the count of an eventfd.
+/// Space for one item of a stream: a `signalfd_siginfo`, or the count of an eventfd.
 pub(crate) const SMALL_BYTES: usize = 128;
 
 #[repr(align(8))]
 pub(crate) struct Small(pub(crate) [u8; SMALL_BYTES]);
 
-/// What the kernel may touch, and for whom.
+/// Everything that the kernel may touch.
 pub(crate) struct Held {
     pub(crate) op: Op,
     pub(crate) file: Rc<OwnedFd>,
     pub(crate) disk: Option<Rc<Disk>>,
-    /// Of a socket: what messages call it.
+    /// Name of the socket in messages.
     pub(crate) name: Option<Rc<str>>,
     pub(crate) buf: Option<Buf>,
     pub(crate) peer: Option<Box<Peer>>,
@@ -114,19 +114,19 @@ enum Phase {
     Done(Result<usize>),
 }
 
-/// One place.
+/// State of one operation, with room for the next one.
 pub(crate) struct Slot {
     generation: u32,
     phase: Phase,
     abandoned: bool,
     waker: Option<Waker>,
-    /// `Some` unless free.
+    /// `Some` unless the slot is free.
     pub(crate) held: Option<Held>,
     pub(crate) parts: Vec<Buf>,
     iovecs: Vec<libc::iovec>,
     header: libc::msghdr,
     pub(crate) small: Small,
-    /// Bytes that earlier answers have moved.
+    /// Bytes that earlier results have moved.
     pub(crate) moved: u64,
 }
 
@@ -147,7 +147,7 @@ impl Slot {
         }
     }
 
-    /// What the kernel is to do next.
+    /// Returns the next call for the kernel.
     pub(crate) fn call(&mut self) -> Call {
         let held = self.held.as_ref().expect("an operation in flight is held");
         let fd = held.file.as_raw_fd();
@@ -205,7 +205,7 @@ impl Slot {
 }
 
 fn tail(buf: &Buf, moved: u64) -> (*mut u8, u32) {
-    // SAFETY: `moved` is what the kernel has put there, at most the length.
+    // SAFETY: the kernel has moved `moved` bytes, at most the length.
     (unsafe { buf.as_ptr().add(moved as usize) }, (buf.len() as u64 - moved) as u32)
 }
 
@@ -215,18 +215,18 @@ pub(crate) struct Slab {
     chunks: Vec<Box<[Slot]>>,
     free: Vec<u32>,
     in_flight: usize,
-    // Those of them that disks carry out.
+    // The number of operations in flight on disks.
     at_disks: usize,
 }
 
-/// What polling an operation finds.
+/// The result of polling an operation.
 pub(crate) enum Polled {
     Pending,
     Ready(Outcome),
 }
 
 impl Slab {
-    /// Places an operation; its id.
+    /// Places an operation and returns its id.
     pub(crate) fn place(&mut self, held: Held, parts: Vec<Buf>) -> u64 {
         let at_disk = held.op.is_at_disk();
         let index = self.free.pop().unwrap_or_else(|| self.grow());
@@ -260,18 +260,18 @@ impl Slab {
         (slot.generation == (id >> 32) as u32 && slot.held.is_some()).then_some(slot)
     }
 
-    /// The slot of an operation in flight.
+    /// Returns the slot of an operation in flight.
     ///
     /// # Panics
-    /// If there is none: the kernel answers each operation once.
+    /// If there is none: the kernel completes each operation once.
     pub(crate) fn flying(&mut self, id: u64) -> &mut Slot {
         let slot = self.find(id).expect("the kernel answers what is in flight");
         assert!(matches!(slot.phase, Phase::Flying), "the kernel answered an operation twice");
         slot
     }
 
-    /// Notes the kernel's last word. If somebody waits, their waker; if nobody does any more, what
-    /// was held. Both are for the caller to use without a borrow.
+    /// Records the final result of the kernel. Returns the waker of the waiter if there is one, and the held
+    /// resources if the operation was abandoned. The caller must use both without a borrow.
     pub(crate) fn done(&mut self, id: u64, result: Result<usize>) -> (Option<Waker>, Option<Held>) {
         let slot = self.flying(id);
         let waker = slot.waker.take();
@@ -293,8 +293,8 @@ impl Slab {
         held
     }
 
-    /// The outcome of `id`, which frees its slot; or `waker` is kept to be woken. The waker before
-    /// comes back to be dropped without a borrow.
+    /// Returns the outcome of `id` and frees its slot, or keeps `waker`. The previous waker is returned, to
+    /// be dropped without a borrow.
     pub(crate) fn poll(&mut self, id: u64, waker: &Waker) -> (Polled, Option<Waker>) {
         let slot = self.find(id).expect("a ticket is polled until its outcome, not longer");
         if matches!(slot.phase, Phase::Flying) {
@@ -312,7 +312,7 @@ impl Slab {
         (Polled::Ready(Outcome { result, buf: held.buf, parts }), None)
     }
 
-    /// Nobody waits for `id` any more: what was held, if the kernel is done with it, and its result.
+    /// Marks `id` as abandoned. If the kernel has finished it, returns the held resources and its result.
     pub(crate) fn abandon(&mut self, id: u64) -> Option<(Held, Result<usize>)> {
         let slot = self.find(id)?;
         match std::mem::replace(&mut slot.phase, Phase::Flying) {
@@ -324,17 +324,17 @@ impl Slab {
         }
     }
 
-    /// How many operations the kernel has not answered.
+    /// Returns the number of operations that the kernel has not completed.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// How many of them disks carry out.
+    /// Returns the number of these operations that are on disks.
     pub(crate) fn at_disks(&self) -> usize {
         self.at_disks
     }
 
-    /// The operations that the kernel has not answered.
+    /// Calls `each` for every operation that the kernel has not completed.
     pub(crate) fn each_flying(&self, mut each: impl FnMut(u64, &Held)) {
         for (chunk, slots) in self.chunks.iter().enumerate() {
             for (index, slot) in slots.iter().enumerate() {

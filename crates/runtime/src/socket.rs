@@ -23,8 +23,8 @@ use crate::sys::{self, Peer, UNIX_PATH_MAX};
 const BACKLOG: i32 = 128;
 const UNIX_BUFFER_BYTES: i32 = 1 << 20;
 
-/// After a silence of so many seconds the other end of a TCP connection is asked whether it is there,
-/// then so often, and so many times before it counts as gone: 25 s in all.
+/// Keepalive of TCP connections: idle time before the first probe, pause between probes, and number of probes
+/// before the connection counts as lost. 25 s in all.
 const KEEPALIVE_IDLE_S: i32 = 10;
 const KEEPALIVE_EVERY_S: i32 = 5;
 const KEEPALIVE_PROBES: i32 = 3;
@@ -78,8 +78,8 @@ impl Socket for Connection {
     }
 }
 
-/// Goes on with a connection of the process before. Whoever held it meanwhile gives it up first: the
-/// other end is to see when this process closes it.
+/// Takes over a connection of the previous process. Its holder closes it first: the other end must notice
+/// when this process closes it.
 pub(crate) fn take(side: Rc<Reactor>, name: &str) -> Result<Rc<dyn Socket>> {
     let left = fdstore::take(|left| left.name == name).ok_or_else(|| {
         Error::new(ErrorKind::NotFound, format!("{name}: nobody has left it to this process"))
@@ -91,7 +91,7 @@ pub(crate) fn take(side: Rc<Reactor>, name: &str) -> Result<Rc<dyn Socket>> {
     Ok(Rc::new(Connection { side, file: Rc::new(left.file), name }))
 }
 
-/// What both ends of a connection want, as far as the kernel grants it.
+/// Sets the options of both ends of a connection, as far as the kernel grants them.
 fn tune(file: &OwnedFd, family: i32) {
     let fd = file.as_raw_fd();
     if family == libc::AF_UNIX {
@@ -99,7 +99,7 @@ fn tune(file: &OwnedFd, family: i32) {
         let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, UNIX_BUFFER_BYTES);
     } else {
         let _ = sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
-        // Whoever is gone without a word is found out even when nothing is asked of it.
+        // A peer that vanished is detected even when no request is sent to it.
         let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
         let _ = sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, KEEPALIVE_IDLE_S);
         let _ = sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, KEEPALIVE_EVERY_S);
@@ -121,7 +121,7 @@ fn unix_peer(path: &Path) -> Result<Peer> {
     })
 }
 
-/// Connects, to the first of the host's addresses that answers.
+/// Connects to the first address of the host that accepts.
 pub(crate) async fn connect(side: Rc<Reactor>, to: Address) -> Result<Rc<dyn Socket>> {
     let peers = match &to {
         Address::Unix(path) => vec![unix_peer(path)?],
@@ -159,7 +159,7 @@ async fn resolve(side: &Rc<Reactor>, host: &str, port: u16) -> Result<Vec<Socket
     if let Ok(ip) = host.parse::<IpAddr>() {
         return Ok(vec![(ip, port).into()]);
     }
-    // Names may take seconds, and the library that asks for them knows no other way than to wait.
+    // A name lookup may take seconds, and the library's function blocks.
     let found = Arc::new(Mutex::new(None));
     let (answer, asked) = (found.clone(), host.to_owned());
     side.work(Box::new(move || {
@@ -180,28 +180,28 @@ struct Listening {
     side: Rc<Reactor>,
     file: Rc<OwnedFd>,
     address: Address,
-    // Whether this program has made it, now or in a process before this one.
+    // Whether this program made it, now or in an earlier process.
     ours: bool,
-    // The socket file that this listener has made: path, device, inode.
+    // The socket file that this listener made: path, device, inode.
     made: Option<(PathBuf, u64, u64)>,
     closed: Cell<bool>,
-    // Whether it outlives this process.
+    // Whether the descriptor store holds it.
     entrusted: Cell<bool>,
-    // Accepts whose waiters went away: the next waiter takes the connection that they find.
+    // Accepts that their waiters gave up: the next waiter takes the connection that they find.
     left: RefCell<Vec<Ticket>>,
-    // Whether the user knows that connections wait for descriptors.
+    // Whether the user was warned that connections wait for descriptors.
     told: Cell<bool>,
 }
 
 struct Handle(Rc<Listening>);
 
-/// Listens; on a socket that was held for this process, if there is one for that address.
+/// Listens at an address. Uses a socket left to this process if one is bound to that address.
 pub(crate) fn listen(side: Rc<Reactor>, at: &Address) -> Result<Rc<dyn Listener>> {
     let failed = |what: &str, error: &io::Error| Error::io(error, format_args!("{at}: {what}"));
     if let Some(left) = fdstore::take(|left| is_bound_to(&left.file, at)) {
         sys::set_nonblocking(left.file.as_raw_fd(), side.nonblocking())
             .map_err(|error| failed("O_NONBLOCK", &error))?;
-        // One of another name is its owner's, with its file.
+        // A socket of another name was passed by another owner, which keeps its file.
         return listening(side, left.file, at, left.name == LISTENER);
     }
     let (peer, mode) = match at {
@@ -238,7 +238,7 @@ pub(crate) fn listen(side: Rc<Reactor>, at: &Address) -> Result<Rc<dyn Listener>
     listening(side, file, at, true)
 }
 
-/// A listener on a socket that is bound to `at`; its file goes with it if we have made it.
+/// Makes a listener of a socket that is bound to `at`. It removes the socket file at its end if it is ours.
 fn listening(
     side: Rc<Reactor>,
     file: OwnedFd,
@@ -266,14 +266,13 @@ fn listening(
     Ok(Rc::new(Handle(Rc::new(listening))))
 }
 
-/// Whether a descriptor is a socket that is bound to that address, or, where the kernel was to choose the
-/// port, to one that it has chosen.
+/// Whether a descriptor is a socket bound to `at`. If the kernel had to choose the port, any port matches.
 fn is_bound_to(file: &OwnedFd, at: &Address) -> bool {
     let Ok(bound) = sys::name_of(file.as_raw_fd(), false) else { return false };
     match at {
         Address::Unix(path) => {
             let whole = |path: &Path| std::path::absolute(path).ok();
-            // One whose file is gone is out of reach.
+            // A socket without its file is out of reach.
             let is_there = std::fs::symlink_metadata(path);
             bound.to_path().is_some_and(|bound| whole(&bound) == whole(path))
                 && is_there.is_ok_and(|found| found.file_type().is_socket())
@@ -302,7 +301,7 @@ fn clear_stale(path: &Path, peer: &Peer, at: &Address) -> Result<()> {
             Error::io(&error, format_args!("{at}: removing the socket of an ended process"))
         }),
         Err(Some(libc::ENOENT)) => Ok(()),
-        // Connected, or too many are waiting to be: either way somebody is there.
+        // Connected, or the backlog is full: either way there is a listener.
         Ok(()) | Err(Some(libc::EAGAIN)) => {
             Err(in_use("somebody listens there already; stop it or choose another path"))
         }
@@ -352,17 +351,18 @@ impl Listening {
             return;
         }
         if self.entrusted.get() {
-            // All of that name go: listeners are closed together. One that stays is dead all the same.
+            // This removes all stored listeners: they are closed together. If it fails, the stored one is
+            // shut down all the same.
             let _ = fdstore::withdraw(LISTENER);
         }
         if let Some((path, device, inode)) = &self.made
             && std::fs::symlink_metadata(path)
                 .is_ok_and(|found| (found.dev(), found.ino()) == (*device, *inode))
         {
-            // Somebody may have been quicker to remove it.
+            // Another process may have removed it already.
             let _ = std::fs::remove_file(path);
         }
-        // Waiting accepts answer EINVAL.
+        // Waiting accepts fail with EINVAL.
         sys::shutdown(self.file.as_raw_fd());
     }
 
@@ -374,7 +374,7 @@ impl Listening {
     }
 }
 
-/// A wait for a connection, which leaves it to the next waiter if it is given up.
+/// A wait for a connection. If it is given up, the next waiter gets its connection.
 struct Accepting<'a> {
     listening: &'a Listening,
     ticket: Option<Ticket>,
@@ -420,9 +420,9 @@ async fn accept(listening: Rc<Listening>) -> Result<Rc<dyn Socket>> {
         };
         match error.os_code() {
             _ if listening.closed.get() => break,
-            // The other end has gone already.
+            // The other end has closed already.
             Some(libc::ECONNABORTED | libc::EPROTO) => {}
-            // Descriptors or memory are short: asking at once would only burn the core.
+            // Descriptors or memory are short: an immediate retry would only burn the core.
             Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
                 if !listening.told.replace(true) {
                     listening.side.note(&format!(
@@ -438,7 +438,7 @@ async fn accept(listening: Rc<Listening>) -> Result<Rc<dyn Socket>> {
     Err(stopped())
 }
 
-/// Who is at the other end.
+/// Returns a description of the other end.
 fn describe(file: &OwnedFd) -> String {
     let fd = file.as_raw_fd();
     if let Some(address) = sys::name_of(fd, true).ok().and_then(|name| name.to_tcp()) {

@@ -1,7 +1,7 @@
-//! The system calls, thinly: numbers in, `io::Result` out. And [`Call`], an operation as the kernel
-//! wants it, which the ring turns into a submission and [`perform`] into a system call.
+//! Thin wrappers of the system calls: numbers in, `io::Result` out. And [`Call`], an operation in the
+//! kernel's form, which the ring turns into a submission and [`perform`] into a system call.
 //!
-//! One of the named places of unsafe code.
+//! One of the listed places of unsafe code.
 #![allow(unsafe_code)]
 
 use std::ffi::{CString, OsStr, c_int, c_void};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// One operation for the kernel. The pointers are good until it has answered: the slot sees to it.
+/// One operation for the kernel. The slot keeps the pointers valid until the kernel has completed it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Call {
     Read {
@@ -22,7 +22,7 @@ pub(crate) enum Call {
         ptr: *mut u8,
         len: u32,
         offset: u64,
-        /// The kernel might sleep while it takes the call: not on this thread.
+        /// Whether the kernel might sleep while it accepts the call. It must not run on this thread.
         apart: bool,
     },
     Write {
@@ -64,13 +64,13 @@ pub(crate) enum Call {
         ptr: *mut u8,
         len: u32,
     },
-    /// A wait until there is something to read, or will never be.
+    /// A wait until there is something to read, or the stream has ended.
     Ready {
         fd: RawFd,
     },
 }
 
-// SAFETY: a call is numbers; whoever performs it on another thread keeps what it points to alive.
+// SAFETY: a call is numbers; a thread that performs it keeps the memory behind its pointers alive.
 unsafe impl Send for Call {}
 
 /// An address in the kernel's form.
@@ -93,20 +93,20 @@ fn last_errno() -> i32 {
 
 fn owned(fd: c_int) -> io::Result<OwnedFd> {
     let fd = check(fd)?;
-    // SAFETY: the kernel has just made this descriptor, and it is nobody else's.
+    // SAFETY: the kernel has just made this descriptor, and it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Takes a descriptor that a completed accept has made.
+/// Takes the descriptor that a completed accept has made.
 pub(crate) fn accepted(fd: i32) -> OwnedFd {
-    // SAFETY: as the answer of an accept it is fresh, and its one completion is taken once.
+    // SAFETY: as the result of an accept it is fresh, and its one completion is taken once.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// Carries out `call` on this thread; the bytes moved, or an errno below zero.
+/// Carries out `call` on this thread. Returns the bytes moved, or an errno below zero.
 ///
 /// # Safety
-/// The call's pointers are valid for its lengths, and nobody else uses the memory meanwhile.
+/// The call's pointers must be valid for its lengths, and there must be no other use of the memory meanwhile.
 pub(crate) unsafe fn perform(call: Call) -> i32 {
     match call {
         Call::Read { fd, ptr, len, offset, .. } => {
@@ -172,25 +172,25 @@ pub(crate) fn open(path: &Path, flags: c_int, mode: u32) -> io::Result<OwnedFd> 
     owned(unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC, mode) })
 }
 
-/// Bits and bytes about an open file.
+/// Returns the metadata of an open file.
 pub(crate) fn fstat(fd: RawFd) -> io::Result<libc::stat> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the kernel fills all of it if it answers zero.
+    // SAFETY: the kernel fills the whole structure if it returns zero.
     check(unsafe { libc::fstat(fd, stat.as_mut_ptr()) })?;
-    // SAFETY: filled, as just said.
+    // SAFETY: filled by the call above.
     Ok(unsafe { stat.assume_init() })
 }
 
-/// The magic number of the file system below.
+/// Returns the magic number of the file system of an open file.
 pub(crate) fn file_system(fd: RawFd) -> io::Result<i64> {
     let mut stat = MaybeUninit::<libc::statfs>::uninit();
-    // SAFETY: the kernel fills all of it if it answers zero.
+    // SAFETY: the kernel fills the whole structure if it returns zero.
     check(unsafe { libc::fstatfs(fd, stat.as_mut_ptr()) })?;
-    // SAFETY: filled, as just said.
+    // SAFETY: filled by the call above.
     Ok(unsafe { stat.assume_init() }.f_type)
 }
 
-/// What O_DIRECT asks of offsets and of memory, if the kernel can say.
+/// Returns the alignment of offsets and of memory that O_DIRECT needs, if the kernel reports it.
 pub(crate) fn direct_align(fd: RawFd) -> Option<(u32, u32)> {
     let mut stat = MaybeUninit::<libc::statx>::zeroed();
     let flags = libc::AT_EMPTY_PATH;
@@ -203,7 +203,7 @@ pub(crate) fn direct_align(fd: RawFd) -> Option<(u32, u32)> {
         .then_some((stat.stx_dio_offset_align, stat.stx_dio_mem_align))
 }
 
-/// Size and logical block size of a block device.
+/// Returns the size and the logical block size of a block device.
 pub(crate) fn device_size(fd: RawFd) -> io::Result<(u64, u32)> {
     // BLKGETSIZE64: _IOR(0x12, 114, size_t), which the C library does not name everywhere.
     const GET_SIZE: libc::Ioctl = 0x8008_1272;
@@ -215,15 +215,15 @@ pub(crate) fn device_size(fd: RawFd) -> io::Result<(u64, u32)> {
     Ok((size, block as u32))
 }
 
-/// Sets a file's size.
+/// Sets the size of a file.
 pub(crate) fn set_len(fd: RawFd, len: u64) -> io::Result<()> {
     // SAFETY: no memory is passed.
     check(unsafe { libc::ftruncate(fd, len as i64) }).map(drop)
 }
 
-/// Takes an open-file-description lock on the whole file, at once or not at all.
+/// Takes an open file description lock on the whole file, without waiting.
 pub(crate) fn lock(fd: RawFd, exclusive: bool) -> io::Result<()> {
-    // SAFETY: zeros are a valid value: all of the file.
+    // SAFETY: zeros are a valid value: the whole file.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = if exclusive { libc::F_WRLCK } else { libc::F_RDLCK } as i16;
     lock.l_whence = libc::SEEK_SET as i16;
@@ -231,7 +231,7 @@ pub(crate) fn lock(fd: RawFd, exclusive: bool) -> io::Result<()> {
     check(unsafe { libc::fcntl(fd, libc::F_OFD_SETLK, &raw const lock) }).map(drop)
 }
 
-/// `lseek`; `None` past the last of what was looked for.
+/// Calls `lseek`. Returns `None` if there is no data or hole after `offset`.
 pub(crate) fn seek(fd: RawFd, offset: u64, whence: c_int) -> io::Result<Option<u64>> {
     // SAFETY: no memory is passed.
     match unsafe { libc::lseek(fd, offset as i64, whence) } {
@@ -241,7 +241,7 @@ pub(crate) fn seek(fd: RawFd, offset: u64, whence: c_int) -> io::Result<Option<u
     }
 }
 
-/// A counter that wakes whoever reads it.
+/// Makes an eventfd: a counter that wakes its reader.
 pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     // SAFETY: no memory is passed.
     owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })
@@ -250,11 +250,11 @@ pub(crate) fn eventfd() -> io::Result<OwnedFd> {
 /// Adds one to an eventfd.
 pub(crate) fn ring_bell(fd: RawFd) {
     let one = 1u64;
-    // SAFETY: eight valid bytes. It fails only on a full counter, and then it is ringing already.
+    // SAFETY: eight valid bytes. It fails only if the counter is full, and then the reader is woken already.
     let _ = unsafe { libc::write(fd, (&raw const one).cast(), 8) };
 }
 
-/// Random numbers of the kernel.
+/// Fills `into` with random numbers of the kernel.
 pub(crate) fn random(into: &mut [u64]) {
     // SAFETY: all bytes of the slice, and any bits are a valid u64.
     let bytes = unsafe {
@@ -263,7 +263,7 @@ pub(crate) fn random(into: &mut [u64]) {
     random_bytes(bytes);
 }
 
-/// Random bytes of the kernel; early after boot it waits until they are good.
+/// Fills `into` with random bytes of the kernel. Early after boot it waits until they are good.
 pub(crate) fn random_bytes(into: &mut [u8]) {
     let mut done = 0;
     while done < into.len() {
@@ -279,14 +279,14 @@ pub(crate) fn random_bytes(into: &mut [u8]) {
 /// The descriptor of the standard input.
 pub(crate) const STDIN: RawFd = libc::STDIN_FILENO;
 
-/// Reads what is there.
+/// Reads the bytes that are available.
 pub(crate) fn read(fd: RawFd, into: &mut [u8]) -> io::Result<usize> {
     // SAFETY: the pointer and the length of one slice.
     let got = unsafe { libc::read(fd, into.as_mut_ptr().cast(), into.len()) };
     usize::try_from(got).map_err(|_| io::Error::last_os_error())
 }
 
-/// Whether a read of `fd` would answer, after `limit` at the latest.
+/// Whether a read of `fd` would not block. Waits up to `limit`.
 pub(crate) fn readable(fd: RawFd, limit: Duration) -> io::Result<bool> {
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let limit_ms = c_int::try_from(limit.as_millis()).unwrap_or(c_int::MAX);
@@ -301,8 +301,8 @@ pub(crate) fn readable(fd: RawFd, limit: Duration) -> io::Result<bool> {
     }
 }
 
-/// Whether nothing can be received from the other end beyond the bytes that have arrived. A FIN counts: over TCP it is
-/// all that is ever heard of a process that was killed.
+/// Whether the other end can send nothing beyond the bytes that have arrived. A FIN counts: over TCP it is
+/// the only sign of a process that was killed.
 pub(crate) fn is_hung_up(fd: RawFd) -> bool {
     const ENDS: libc::c_short = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
     let mut polls = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
@@ -312,7 +312,7 @@ pub(crate) fn is_hung_up(fd: RawFd) -> bool {
 
 const STOPS: [c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// Whether a signal that ends a program has come and is blocked.
+/// Whether a signal that ends a program is pending and blocked.
 pub(crate) fn told_to_stop() -> bool {
     let mut set = MaybeUninit::uninit();
     // SAFETY: the kernel writes the set; when it cannot, the set is empty.
@@ -323,17 +323,17 @@ pub(crate) fn told_to_stop() -> bool {
     }
 }
 
-/// The terminal shows nothing of what is typed, and a signal waits until it shows it again.
+/// A terminal without echo. Signals are blocked until the echo is back.
 pub(crate) struct Quiet {
     terminal: libc::termios,
     signals: libc::sigset_t,
 }
 
 impl Quiet {
-    /// Makes the standard input quiet; `None` if it is no terminal.
+    /// Switches the echo of the standard input off. Returns `None` if it is no terminal.
     pub(crate) fn terminal() -> Option<Self> {
         let mut terminal = MaybeUninit::uninit();
-        // SAFETY: the call fills it where it answers 0.
+        // SAFETY: the call fills it if it returns 0.
         if unsafe { libc::tcgetattr(STDIN, terminal.as_mut_ptr()) } != 0 {
             return None;
         }
@@ -343,7 +343,7 @@ impl Quiet {
         let mut signals = signal_set(&[]);
         let mut quiet = terminal;
         quiet.c_lflag = quiet.c_lflag & !libc::ECHO | libc::ICANON | libc::ISIG;
-        // SAFETY: both sets and the settings are whole.
+        // SAFETY: both sets and the settings are initialized.
         unsafe {
             libc::pthread_sigmask(libc::SIG_BLOCK, &raw const stops, &raw mut signals);
             libc::tcsetattr(STDIN, libc::TCSAFLUSH, &raw const quiet);
@@ -354,7 +354,7 @@ impl Quiet {
 
 impl Drop for Quiet {
     fn drop(&mut self) {
-        // SAFETY: as it was before; a signal that came meanwhile is delivered by the second call.
+        // SAFETY: restores the earlier values; a signal that came meanwhile is delivered by the second call.
         unsafe {
             libc::tcsetattr(STDIN, libc::TCSAFLUSH, &raw const self.terminal);
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.signals, std::ptr::null_mut());
@@ -374,7 +374,7 @@ fn signal_set(signals: &[c_int]) -> libc::sigset_t {
     }
 }
 
-/// Blocks `signals` in this thread and makes a descriptor to read them from.
+/// Blocks `signals` in this thread and returns a descriptor to read them from.
 pub(crate) fn signalfd(signals: &[c_int]) -> io::Result<OwnedFd> {
     let set = signal_set(signals);
     // SAFETY: a valid set, no old one wanted.
@@ -387,20 +387,20 @@ pub(crate) fn signalfd(signals: &[c_int]) -> io::Result<OwnedFd> {
     owned(unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC) })
 }
 
-/// Signals that came while they were let through, a bit each.
+/// Signals that came while they were unblocked, a bit each.
 static CAME: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn note_signal(signal: c_int) {
     CAME.fetch_or(1 << signal, Ordering::SeqCst);
 }
 
-/// Runs `start` with `signals` let through in this thread. Those that come meanwhile are noted, and
-/// sent again once they are blocked.
+/// Runs `start` with `signals` unblocked in this thread. Signals that come meanwhile are recorded, and raised
+/// again once they are blocked.
 pub(crate) fn let_through<T>(signals: &[c_int; 3], start: impl FnOnce() -> T) -> T {
     let set = signal_set(signals);
     let handler: extern "C" fn(c_int) = note_signal;
     let block = |how| {
-        // SAFETY: a valid set, no old one wanted. It fails only for a `how` that there is not.
+        // SAFETY: a valid set, no old one wanted. It fails only for an invalid `how`.
         unsafe { libc::pthread_sigmask(how, &raw const set, std::ptr::null_mut()) };
     };
     let handle = |signal, with: libc::sighandler_t| {
@@ -410,7 +410,7 @@ pub(crate) fn let_through<T>(signals: &[c_int; 3], start: impl FnOnce() -> T) ->
     let mut handled = [libc::SIG_DFL; 3];
     for (&signal, before) in signals.iter().zip(&mut handled) {
         *before = handle(signal, handler as libc::sighandler_t);
-        // What is ignored here, as by nohup, is to be ignored there too.
+        // A signal that is ignored here, as by nohup, must be ignored by the program too.
         if *before == libc::SIG_IGN {
             handle(signal, libc::SIG_IGN);
         }
@@ -439,7 +439,7 @@ pub(crate) fn block_signals() {
     }
 }
 
-/// Waits until one of `polls` is ready; whether one was. Without a limit it waits for good.
+/// Waits until one of `polls` is ready. Returns whether one was. Without a limit it waits for good.
 pub(crate) fn poll(
     polls: &mut [libc::pollfd],
     limit: Option<std::time::Duration>,
@@ -455,7 +455,7 @@ pub(crate) fn poll(
     Ok(ready > 0)
 }
 
-/// A stream socket.
+/// Makes a stream socket.
 pub(crate) fn socket(family: c_int, nonblocking: bool) -> io::Result<OwnedFd> {
     let flags = libc::SOCK_CLOEXEC | if nonblocking { libc::SOCK_NONBLOCK } else { 0 };
     // SAFETY: no memory is passed.
@@ -470,7 +470,7 @@ pub(crate) fn set_option(fd: RawFd, level: c_int, name: c_int, value: c_int) -> 
     check(unsafe { libc::setsockopt(fd, level, name, value, len) }).map(drop)
 }
 
-/// The error that waits on a socket, zero if none: how a connect without waiting went.
+/// Returns the pending error of a socket, zero if none: the result of a nonblocking connect.
 pub(crate) fn socket_error(fd: RawFd) -> i32 {
     let mut value: c_int = 0;
     let mut len = size_of::<c_int>() as libc::socklen_t;
@@ -499,19 +499,19 @@ pub(crate) fn listen(fd: RawFd, backlog: c_int) -> io::Result<()> {
     check(unsafe { libc::listen(fd, backlog) }).map(drop)
 }
 
-/// Connects.
+/// Connects a socket to an address.
 pub(crate) fn connect(fd: RawFd, to: &Peer) -> io::Result<()> {
     // SAFETY: a valid address of that length.
     check(unsafe { libc::connect(fd, to.as_ptr(), to.len) }).map(drop)
 }
 
-/// Ends both directions of a socket; that it has ended already is no error.
+/// Ends both directions of a socket. It is no error if it has ended already.
 pub(crate) fn shutdown(fd: RawFd) {
     // SAFETY: no memory is passed.
     let _ = unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
 }
 
-/// The address of this end, or of the other.
+/// Returns the address of this end, or of the other.
 pub(crate) fn name_of(fd: RawFd, other_end: bool) -> io::Result<Peer> {
     let mut peer = Peer::empty();
     let ptr = (&raw mut peer.storage).cast();
@@ -526,7 +526,7 @@ pub(crate) fn name_of(fd: RawFd, other_end: bool) -> io::Result<Peer> {
     Ok(peer)
 }
 
-/// Process and user at the other end of a unix socket.
+/// Returns the process and the user at the other end of a unix socket.
 pub(crate) fn credentials(fd: RawFd) -> io::Result<(i32, u32)> {
     let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -545,7 +545,7 @@ impl Peer {
         Self { storage, len: size_of::<libc::sockaddr_storage>() as libc::socklen_t }
     }
 
-    /// The address of a unix socket; `None` if the path is longer than the kernel takes.
+    /// Returns the address of a unix socket; `None` if the path is longer than the kernel takes.
     pub(crate) fn unix(path: &Path) -> Option<Self> {
         let bytes = path.as_os_str().as_bytes();
         if bytes.is_empty() || bytes.len() > UNIX_PATH_MAX {
@@ -563,7 +563,7 @@ impl Peer {
         Some(peer)
     }
 
-    /// An internet address.
+    /// Returns an internet address in the kernel's form.
     pub(crate) fn tcp(address: SocketAddr) -> Self {
         let mut peer = Self::empty();
         let ptr = &raw mut peer.storage;
@@ -589,7 +589,7 @@ impl Peer {
         peer
     }
 
-    /// As an internet address, if it is one.
+    /// Returns the internet address, if it is one.
     pub(crate) fn to_tcp(&self) -> Option<SocketAddr> {
         let ptr = &raw const self.storage;
         match c_int::from(self.storage.ss_family) {
@@ -609,38 +609,38 @@ impl Peer {
         }
     }
 
-    /// As the path of a unix socket, if it is one that has a path.
+    /// Returns the path of a unix socket, if it is one with a path.
     pub(crate) fn to_path(&self) -> Option<PathBuf> {
         if self.family() != libc::AF_UNIX {
             return None;
         }
         let from = (&raw const self.storage).cast::<libc::sockaddr_un>();
-        // SAFETY: the storage is larger than this address, and any bytes are a valid path of one.
+        // SAFETY: the storage is larger than this address, and any bytes are a valid path.
         let bytes = unsafe { (*from).sun_path }.map(|byte| byte as u8);
         let path = bytes.split(|byte| *byte == 0).next().filter(|path| !path.is_empty())?;
         Some(PathBuf::from(OsStr::from_bytes(path)))
     }
 
-    /// Where it is, for the kernel.
+    /// Returns the pointer for the kernel.
     pub(crate) fn as_ptr(&self) -> *const libc::sockaddr {
         (&raw const self.storage).cast()
     }
 
-    /// How long it is.
+    /// Returns the length for the kernel.
     pub(crate) fn len(&self) -> libc::socklen_t {
         self.len
     }
 
-    /// The address family.
+    /// Returns the address family.
     pub(crate) fn family(&self) -> c_int {
         c_int::from(self.storage.ss_family)
     }
 }
 
-/// The longest path of a unix socket.
+/// Longest path of a unix socket.
 pub(crate) const UNIX_PATH_MAX: usize = 107;
 
-/// Sets status flags of an open file, or takes them away.
+/// Sets or clears status flags of an open file.
 pub(crate) fn set_flags(fd: RawFd, flags: c_int, on: bool) -> io::Result<()> {
     // SAFETY: no memory is passed.
     let now = check(unsafe { libc::fcntl(fd, libc::F_GETFL) })?;
@@ -649,25 +649,25 @@ pub(crate) fn set_flags(fd: RawFd, flags: c_int, on: bool) -> io::Result<()> {
     check(unsafe { libc::fcntl(fd, libc::F_SETFL, wanted) }).map(drop)
 }
 
-/// Lets calls on an open file wait, or not.
+/// Makes calls on an open file nonblocking, or blocking.
 pub(crate) fn set_nonblocking(fd: RawFd, nonblocking: bool) -> io::Result<()> {
     set_flags(fd, libc::O_NONBLOCK, nonblocking)
 }
 
-/// Takes a descriptor that was passed to this process by the one that started it. The programs that this
-/// one starts do not get it.
+/// Takes a descriptor that the starter of this process passed to it. Programs started later do not inherit
+/// it.
 ///
 /// # Errors
 /// `EBADF` if it is not open.
 pub(crate) fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: no memory is passed.
     check(unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) })?;
-    // SAFETY: it is open, and whoever passed it did so by number, for this process to own; the caller has
-    // looked that it was meant, and asks for each number once.
+    // SAFETY: it is open, and was passed by number for this process to own. The caller has checked the
+    // purpose, and takes each number once.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Removes variables of the environment, unless other threads might be reading it: then they stay.
+/// Removes variables of the environment. If other threads might read the environment, the variables stay.
 pub(crate) fn forget_variables(names: &[&str]) {
     let alone = std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1);
     if alone {
@@ -678,13 +678,13 @@ pub(crate) fn forget_variables(names: &[&str]) {
     }
 }
 
-/// `fallocate`.
+/// Calls `fallocate`.
 pub(crate) fn allocate(fd: RawFd, mode: c_int, offset: u64, len: u64) -> io::Result<()> {
     // SAFETY: no memory is passed.
     check(unsafe { libc::fallocate(fd, mode, offset as i64, len as i64) }).map(drop)
 }
 
-/// Mounts a FUSE file system whose requests are read from `device`.
+/// Mounts a FUSE file system. Its requests are read from `device`.
 pub(crate) fn mount_fuse(device: RawFd, at: &Path) -> io::Result<()> {
     let at = CString::new(at.as_os_str().as_bytes())?;
     // SAFETY: no memory is passed.
@@ -700,18 +700,18 @@ pub(crate) fn mount_fuse(device: RawFd, at: &Path) -> io::Result<()> {
         .map(drop)
 }
 
-/// `readv` into two parts; the bytes.
+/// Reads into two parts by `readv`. Returns the number of bytes.
 pub(crate) fn read_two(fd: RawFd, one: &mut [u8], two: &mut [u8]) -> io::Result<usize> {
     let parts = [
         libc::iovec { iov_base: one.as_mut_ptr().cast(), iov_len: one.len() },
         libc::iovec { iov_base: two.as_mut_ptr().cast(), iov_len: two.len() },
     ];
-    // SAFETY: two parts that nobody else can touch meanwhile.
+    // SAFETY: two parts that have no other user meanwhile.
     let read = unsafe { libc::readv(fd, parts.as_ptr(), 2) };
     usize::try_from(read).map_err(|_| io::Error::last_os_error())
 }
 
-/// `writev` of two parts; the bytes.
+/// Writes two parts by `writev`. Returns the number of bytes.
 pub(crate) fn write_two(fd: RawFd, one: &[u8], two: &[u8]) -> io::Result<usize> {
     let part = |bytes: &[u8]| libc::iovec {
         iov_base: bytes.as_ptr().cast_mut().cast(),
@@ -724,14 +724,14 @@ pub(crate) fn write_two(fd: RawFd, one: &[u8], two: &[u8]) -> io::Result<usize> 
     usize::try_from(written).map_err(|_| io::Error::last_os_error())
 }
 
-/// Keeps memory from being given away.
+/// Locks memory, so that it is not swapped out.
 pub(crate) fn lock_memory(bytes: &mut [u8]) -> io::Result<()> {
-    // SAFETY: the slice's own pages; what they hold does not change.
+    // SAFETY: the slice's own pages; their content does not change.
     check(unsafe { libc::mlock(bytes.as_ptr().cast(), bytes.len()) }).map(drop)
 }
 
-/// Says that what this thread does may be what others' writes wait for: when memory is short the kernel
-/// does not let it wait for these.
+/// Marks this thread as an I/O flusher: others' writes may wait for it. When memory is short, the kernel does
+/// not make it wait for these writes.
 pub(crate) fn set_io_flusher() -> io::Result<()> {
     // PR_SET_IO_FLUSHER, since Linux 5.6, which the C library does not name.
     const SET_IO_FLUSHER: c_int = 57;

@@ -1,6 +1,6 @@
-//! The engine for where io_uring is not allowed: disks on threads, sockets by `poll`.
+//! The engine without io_uring: disks on threads, sockets by `poll`.
 //!
-//! One of the named places of unsafe code: calls that point at memory that slots own.
+//! One of the listed places of unsafe code: calls that point at memory that slots own.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -12,7 +12,7 @@ use crate::executor::Queue;
 use crate::sys::{self, Call};
 use crate::workers::Workers;
 
-/// How many threads serve the disks of one core.
+/// Number of threads for the disks of one core.
 pub(crate) const DISK_THREADS: usize = 4;
 
 /// Threads for disks, and the streams that wait.
@@ -21,7 +21,7 @@ pub(crate) struct Threads {
     ended: Arc<Ended>,
     streams: Vec<Stream>,
     polls: Vec<libc::pollfd>,
-    // Answered when they were submitted, or called off.
+    // Results of calls that completed on submission or were cancelled.
     answered: Vec<Answer>,
 }
 
@@ -31,7 +31,7 @@ struct DiskJob {
     ended: Arc<Ended>,
 }
 
-/// What the threads have finished.
+/// Results of the disk threads.
 struct Ended {
     answers: Mutex<Vec<Answer>>,
     queue: Arc<Queue>,
@@ -53,7 +53,7 @@ impl Ended {
 
 impl DiskJob {
     fn run(self) {
-        // SAFETY: the slot owns what the call points at until it hears the answer.
+        // SAFETY: the slot owns the memory that the call points at until it gets the result.
         let res = unsafe { sys::perform(self.call) };
         self.ended.answers().push((self.id, res));
         self.ended.queue.wake_core();
@@ -61,7 +61,7 @@ impl DiskJob {
 }
 
 impl Threads {
-    /// Threads that ring the bell of `queue`.
+    /// Makes an engine. Its threads wake the core of `queue`.
     pub(crate) fn new(queue: Arc<Queue>) -> Self {
         Self {
             disks: Workers::new("cairn-disk", DISK_THREADS, DiskJob::run),
@@ -89,10 +89,10 @@ impl Threads {
             Call::Send { fd, .. } | Call::Connect { fd, .. } => (fd, libc::POLLOUT),
         };
         let stream = Stream { id, call, fd, events };
-        // Streams that are no sockets would make the core wait here.
+        // Streams that are not sockets would block the core here.
         let res = match call {
             Call::Next { .. } | Call::Ready { .. } => -libc::EAGAIN,
-            // SAFETY: the slot owns what the call points at.
+            // SAFETY: the slot owns the memory that the call points at.
             _ => unsafe { sys::perform(call) },
         };
         let in_progress = matches!(call, Call::Connect { .. }) && res == -libc::EINPROGRESS;
@@ -104,7 +104,7 @@ impl Threads {
         }
     }
 
-    /// Calls off a stream that waits.
+    /// Cancels a waiting stream.
     pub(crate) fn cancel(&mut self, id: u64) {
         if let Some(index) = self.streams.iter().position(|stream| stream.id == id) {
             self.streams.remove(index);
@@ -112,12 +112,12 @@ impl Threads {
         }
     }
 
-    /// Whether a turn would find answers without a look at the streams.
+    /// Whether a turn would find results without a poll of the streams.
     pub(crate) fn ready(&self) -> bool {
         !self.answered.is_empty() || !self.ended.answers().is_empty()
     }
 
-    /// Waits as `wait` says, and takes what is answered.
+    /// Waits according to `wait`, and takes the results.
     pub(crate) fn turn(&mut self, wait: Wait, answers: &mut Vec<Answer>) -> io::Result<()> {
         let limit = match wait {
             Wait::Forever => None,
@@ -160,9 +160,9 @@ impl Stream {
         if let Call::Connect { fd, .. } = self.call {
             return -sys::socket_error(fd);
         }
-        // SAFETY: the slot owns what the call points at.
+        // SAFETY: the slot owns the memory that the call points at.
         let res = unsafe { sys::perform(self.call) };
-        // A unix listener that was shut down has nobody, now and for good.
+        // A unix listener that was shut down never gets a connection again.
         let over = res == -libc::EAGAIN && events & (libc::POLLHUP | libc::POLLERR) != 0;
         if over { -libc::EINVAL } else { res }
     }

@@ -1,4 +1,4 @@
-//! Timers: who is to be woken when, in order.
+//! Timers: wakers in the order of their times.
 
 use std::collections::BTreeMap;
 use std::task::Waker;
@@ -14,7 +14,7 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// Remembers to wake `waker` at `at`.
+    /// Sets a timer that wakes `waker` at `at`.
     pub(crate) fn set(&mut self, at: Mono, waker: Waker) -> TimerId {
         self.made += 1;
         let id = TimerId(at, self.made);
@@ -22,17 +22,17 @@ impl Timers {
         id
     }
 
-    /// Forgets one; the waker comes back to be dropped by whoever holds no borrow.
+    /// Removes a timer, and returns its waker, which must be dropped without a borrow.
     pub(crate) fn clear(&mut self, timer: TimerId) -> Option<Waker> {
         self.waiting.remove(&timer)
     }
 
-    /// When the next one is due.
+    /// Returns the time of the next timer.
     pub(crate) fn next(&self) -> Option<Mono> {
         self.waiting.first_key_value().map(|(id, _)| id.0)
     }
 
-    /// Takes the first that is due at `now`.
+    /// Takes the first timer that is due at `now`.
     pub(crate) fn due(&mut self, now: Mono) -> Option<Waker> {
         let first = self.waiting.first_entry()?;
         (first.key().0 <= now).then(|| first.remove())

@@ -1,4 +1,4 @@
-//! Threads for what may hold a core for long.
+//! Threads for jobs that may block for long.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -35,13 +35,13 @@ struct State<J> {
 
 impl<J> Bench<J> {
     fn state(&self) -> MutexGuard<'_, State<J>> {
-        // A job that panics is caught outside of the lock, so the state is whole.
+        // A job that panics is caught outside of the lock, so the state is consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<J: Send + 'static> Workers<J> {
-    /// At most `threads` threads, each started when there is work for it.
+    /// Makes a pool of at most `threads` threads. Each is started when there is work for it.
     pub(crate) fn new(name: &'static str, threads: usize, run: fn(J)) -> Self {
         let state = State { jobs: VecDeque::new(), idle: 0, busy: 0, closed: false };
         let (work, rest) = (Condvar::new(), Condvar::new());
@@ -69,12 +69,12 @@ impl<J: Send + 'static> Workers<J> {
         });
         match started {
             Ok(_) => self.started.set(self.started.get() + 1),
-            // Fewer hands are enough as long as there is one.
+            // Fewer threads are enough as long as there is one.
             Err(error) => assert!(self.started.get() > 0, "no thread for {}: {error}", self.name),
         }
     }
 
-    /// Takes no more jobs and waits for those that were taken; how many remain at the deadline.
+    /// Takes no more jobs and waits for those accepted. Returns how many remain at the deadline.
     pub(crate) fn close(&self, deadline: Duration) -> usize {
         let mut state = self.bench.state();
         state.closed = true;
@@ -119,7 +119,7 @@ fn labour<J>(bench: &Bench<J>, run: fn(J)) {
     }
 }
 
-/// A job of somebody, and where its end is told.
+/// A job of a task, and the place where its end is reported.
 pub(crate) struct Job {
     run: Box<dyn FnOnce() + Send>,
     told: Arc<Mutex<Told>>,
@@ -140,7 +140,7 @@ impl Job {
         (Self { run, told: told.clone() }, Ended(told))
     }
 
-    /// Carries it out, and tells.
+    /// Carries out the job, and reports its end.
     pub(crate) fn run(self) {
         let ran = catch_unwind(AssertUnwindSafe(self.run)).is_ok();
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -154,7 +154,7 @@ impl Job {
 }
 
 impl Future for Ended {
-    /// Whether it came to its end.
+    /// Whether it ended without a panic.
     type Output = bool;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
@@ -169,8 +169,8 @@ impl Future for Ended {
     }
 }
 
-/// The end of a job as it comes home: whoever waits is woken on its own core. Its waker may be one that
-/// no other thread may touch.
+/// The end of a job, passed on to its own core. Only there the waiter is woken: its waker may be one that no
+/// other thread may touch.
 #[derive(Default)]
 pub(crate) struct Home {
     ended: Cell<Option<bool>>,
@@ -178,7 +178,7 @@ pub(crate) struct Home {
 }
 
 impl Home {
-    /// Told by a task of the core.
+    /// Reports the end. Called by a task of the core.
     pub(crate) fn tell(&self, ran: bool) {
         self.ended.set(Some(ran));
         if let Some(waker) = self.waker.take() {
@@ -186,10 +186,10 @@ impl Home {
         }
     }
 
-    /// Waits to be told.
+    /// Waits for the report.
     ///
     /// # Panics
-    /// If the job did: it was our own mistake there, and is here.
+    /// If the job panicked: the error is ours, and shows here as well.
     pub(crate) async fn wait(&self) {
         let ran = poll_fn(|cx| match self.ended.get() {
             Some(ran) => Poll::Ready(ran),

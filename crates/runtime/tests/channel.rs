@@ -13,7 +13,7 @@ use runtime::{Config, Core};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
-fn nobody_waits_for_one_that_is_closed() {
+fn close_of_channel_ends_waiting_requests() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("passed over: only root may mount");
         return;
@@ -25,7 +25,7 @@ fn nobody_waits_for_one_that_is_closed() {
     let channel = env.mount(&at).unwrap();
     let (tell, told) = mpsc::channel();
     let below = at.join("volume");
-    // Nobody has greeted the kernel: whoever asks it waits.
+    // The mount was never initialized: every call into it waits.
     let asks = std::thread::spawn(move || tell.send(fs::metadata(below).is_err()));
     let (head, rest) = (env.buf(4096).unwrap(), env.buf(1 << 20).unwrap());
     assert!(channel.recv(&head, &rest).unwrap().is_some(), "the kernel greets");

@@ -1,4 +1,4 @@
-//! A block device, for which a loop device stands.
+//! A block device, represented by a loop device.
 #![allow(clippy::disallowed_methods, reason = "the tests play the world that the doors lead to")]
 
 mod common;

@@ -1,4 +1,4 @@
-//! Disks: what was written is read, on every kind of file and with every engine.
+//! Disks: bytes that were written are read, on every kind of file and with every engine.
 #![allow(clippy::disallowed_methods, reason = "the tests play the world that the doors lead to")]
 
 mod common;
@@ -79,7 +79,7 @@ fn round_trip_in_memory() {
 }
 
 #[test]
-fn refuses_what_it_cannot_carry_out() {
+fn disk_refuses_invalid_requests() {
     each_core(|core| {
         let place = Place::on_disk("refused");
         let env = core.env();
@@ -108,7 +108,7 @@ fn refuses_what_it_cannot_carry_out() {
 }
 
 #[test]
-fn a_disk_that_shrank_says_so() {
+fn read_reports_shrunken_disk() {
     each_core(|core| {
         let place = Place::on_disk("shrunk");
         let env = core.env();
@@ -125,7 +125,7 @@ fn a_disk_that_shrank_says_so() {
 }
 
 #[test]
-fn one_disk_has_one_identity_by_whatever_name() {
+fn disk_identity_is_equal_for_all_its_names() {
     each_core(|core| {
         let place = Place::on_disk("identity");
         let open = place.open(MIB, CacheMode::Buffered);
@@ -136,7 +136,7 @@ fn one_disk_has_one_identity_by_whatever_name() {
         let identity = |path: &std::path::Path| {
             env.probe(&Open { path: path.into(), ..open.clone() }).unwrap().identity
         };
-        // Before there is one, and after.
+        // Before the file exists, and after.
         let before = [identity(&open.path), identity(&detour)];
         let facts = env.open(&open).unwrap().facts().clone();
         std::os::unix::fs::symlink(&open.path, &link).unwrap();
@@ -151,7 +151,8 @@ fn one_disk_has_one_identity_by_whatever_name() {
 fn short_write_is_continued_until_system_refuses_the_rest() {
     let place = Place::on_disk("short");
     std::fs::File::create(place.path()).unwrap().set_len(SIZE).unwrap();
-    // The limit is in blocks of 512 bytes. Who meets it is sent a signal, too, which is ignored here.
+    // The limit is in blocks of 512 bytes. A process that reaches it also gets a signal, which is ignored
+    // here.
     let script = "trap '' XFSZ; ulimit -f 2048; exec \"$@\"";
     let mut limited = std::process::Command::new("sh");
     limited.args(["-c", script, "sh"]).arg(helper("short_write")).arg(place.path());

@@ -1,4 +1,4 @@
-//! Going down: nothing is freed that the kernel may still write to.
+//! Shutdown: memory that the kernel may still write to is not freed.
 #![allow(clippy::disallowed_methods, reason = "the tests play the world that the doors lead to")]
 
 mod common;
@@ -19,7 +19,7 @@ fn core(engine: Engine) -> Core {
 }
 
 #[test]
-fn a_dropped_core_awaits_its_reads() {
+fn dropped_core_awaits_its_reads() {
     for engine in [Engine::Ring, Engine::Threads] {
         let place = Place::on_disk("drain");
         let file = std::fs::File::create_new(place.path()).unwrap();
@@ -37,7 +37,8 @@ fn a_dropped_core_awaits_its_reads() {
                 disk.start(DiskIo::Read { offset: at * READ_BYTES as u64, into })
             })
             .collect();
-        // Half of them are given up: their bytes are written all the same, and then left alone.
+        // Half of the reads are abandoned: the kernel fills their buffers all the same, and then leaves them
+        // alone.
         let mut tickets = tickets.into_iter();
         let kept: Vec<_> = tickets.by_ref().take(READS as usize / 2).collect();
         drop(tickets);
@@ -56,7 +57,7 @@ fn a_dropped_core_awaits_its_reads() {
 }
 
 #[test]
-fn going_down_calls_off_what_waits_for_others() {
+fn shutdown_cancels_operations_that_wait_for_others() {
     for engine in [Engine::Ring, Engine::Threads] {
         let place = Place::on_disk("down.sock");
         let core = core(engine);
@@ -79,7 +80,7 @@ fn going_down_calls_off_what_waits_for_others() {
         core.shutdown(Duration::from_secs(5)).unwrap();
         drop(pending);
         assert_eq!(env.pool().used_bytes(), 0);
-        // Nothing is begun any more, and it says so.
+        // After shutdown nothing is begun, and the caller gets an error.
         let late = client.recv(env.buf(64).unwrap());
         let core = Core::new(Config::default()).unwrap();
         let outcome = core.block_on(late);
@@ -88,7 +89,7 @@ fn going_down_calls_off_what_waits_for_others() {
 }
 
 #[test]
-fn a_job_that_does_not_end_is_reported() {
+fn shutdown_reports_job_that_does_not_end() {
     let core = core(Engine::Auto);
     let (end, ended) = std::sync::mpsc::channel::<()>();
     let job = core.env().work(move || assert!(ended.recv().is_err()));

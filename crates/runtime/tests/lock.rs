@@ -1,4 +1,4 @@
-//! Locks: one opener at a time, and a killed one counts until its last write has ended.
+//! Locks: one opener at a time. A killed process holds its lock until its last write has ended.
 #![allow(clippy::disallowed_methods, reason = "the tests play the world that the doors lead to")]
 
 mod common;
@@ -17,7 +17,7 @@ const SIZE: u64 = 256 << 20;
 const WRITE_BYTES: usize = 1 << 20;
 
 #[test]
-fn a_conflict_names_the_holder() {
+fn lock_conflict_names_the_holder() {
     each_core(|core| {
         let place = Place::on_disk("conflict");
         let env = core.env();
@@ -59,7 +59,7 @@ fn a_request_in_flight_keeps_the_lock() {
         assert_eq!(env.open(&open).err().unwrap().kind(), ErrorKind::InUse);
         write.await.result.unwrap();
     });
-    // A process that another test is just making has it, too, for a moment.
+    // A process that another test is just starting holds the descriptor, too, for a moment.
     open_when_free(&env, &open);
 }
 
@@ -79,10 +79,10 @@ fn open_when_free(env: &Env, open: &Open) -> u32 {
 }
 
 #[test]
-fn killed_with_writes_in_flight() {
+fn lock_outlives_killed_writer_until_writes_end() {
     let place = Place::on_disk("killed");
     let file = std::fs::File::create_new(place.path()).unwrap();
-    // Allocated before, so that a write is a write and no journal stands in between.
+    // Allocated before, so that writes need no journal.
     for at in 0..64 {
         file.write_all_at(&vec![0; WRITE_BYTES], at * WRITE_BYTES as u64).unwrap();
     }
@@ -108,7 +108,7 @@ fn killed_with_writes_in_flight() {
         assert_eq!(core.env().open(&open).err().unwrap().kind(), ErrorKind::InUse);
         child.kill().unwrap();
         refused += open_when_free(&core.env(), &open);
-        // The lock is ours: from here on nobody may write.
+        // The lock is ours: from here on no other write may land.
         let held = core.env().open(&open).unwrap();
         let look = || -> Vec<u8> {
             core.block_on(async {

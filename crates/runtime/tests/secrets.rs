@@ -1,4 +1,4 @@
-//! Keys and passphrases from where they are; a person is played by `script`, which makes a terminal.
+//! Keys and passphrases from their sources. `script` makes a terminal and plays a person.
 #![allow(clippy::disallowed_methods, reason = "the tests play the world that the doors lead to")]
 
 mod common;
@@ -23,7 +23,7 @@ fn get(core: &Core, source: &str) -> Result<Vec<u8>, Error> {
 }
 
 #[test]
-fn files_are_taken_as_they_are() {
+fn key_files_are_read_unchanged() {
     each_core(|core| {
         let place = Place::in_memory("key");
         let source = format!("file:{}", place.path().display());
@@ -45,7 +45,7 @@ fn files_are_taken_as_they_are() {
 }
 
 #[test]
-fn a_pipe_is_read_and_never_waited_for() {
+fn key_pipe_is_read_without_waiting() {
     let core = Core::new(Config::default()).unwrap();
     let (reader, mut writer) = std::io::pipe().unwrap();
     let source = format!("file:/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reader));
@@ -57,7 +57,7 @@ fn a_pipe_is_read_and_never_waited_for() {
     assert!(get(&core, &source).is_err(), "it is gone with the first who read it");
 }
 
-/// Runs as a process of its own, with a terminal: see `a_person_is_asked`.
+/// Runs as a process of its own, with a terminal: see `passphrase_is_asked_at_terminal`.
 #[test]
 fn asked() {
     let Ok(mode) = std::env::var("CAIRN_ASKED") else { return };
@@ -70,7 +70,7 @@ fn asked() {
     }
 }
 
-/// What a person sees who types these lines, each after a prompt.
+/// Returns the terminal's output while a person types these lines, each after a prompt.
 fn terminal(mode: &str, lines: &[&str]) -> String {
     let me = std::env::current_exe().unwrap();
     let command = format!("{} --exact asked --nocapture", me.display());
@@ -85,7 +85,7 @@ fn terminal(mode: &str, lines: &[&str]) -> String {
     let lines: Vec<_> = lines.iter().map(|line| format!("{line}\n")).collect();
     let typist = std::thread::spawn(move || {
         for line in lines {
-            // A person waits for the prompt: what is typed before it is thrown away.
+            // A person waits for the prompt: characters typed before it are discarded.
             std::thread::sleep(Duration::from_millis(1500));
             typing.write_all(line.as_bytes()).unwrap();
         }
@@ -97,7 +97,7 @@ fn terminal(mode: &str, lines: &[&str]) -> String {
 }
 
 #[test]
-fn a_person_is_asked() {
+fn passphrase_is_asked_at_terminal() {
     let seen = terminal("once", &["hunter2"]);
     assert!(seen.contains("passphrase for home/safe: "), "{seen}");
     assert!(seen.contains("got [hunter2]"), "{seen}");
@@ -108,7 +108,7 @@ fn a_person_is_asked() {
 }
 
 #[test]
-fn without_a_terminal_nobody_is_asked() {
+fn passphrase_without_terminal_is_refused() {
     let me = std::env::current_exe().unwrap();
     let ran = Command::new(me)
         .args(["--exact", "asked", "--nocapture"])

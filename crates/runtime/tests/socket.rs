@@ -110,7 +110,7 @@ fn tcp_echo() {
 }
 
 #[test]
-fn a_socket_file_is_private_and_goes_with_its_listener() {
+fn socket_file_is_private_and_removed_with_listener() {
     each_core(|core| {
         let place = Place::on_disk("life.sock");
         let env = core.env();
@@ -120,7 +120,7 @@ fn a_socket_file_is_private_and_goes_with_its_listener() {
             let mode = place.path().metadata().unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600);
             assert_eq!(env.listen(&at).err().unwrap().kind(), ErrorKind::InUse);
-            // The question whether somebody listens is a connection, too.
+            // The probe for a listener is a connection, too.
             drop(listener.accept().await.unwrap());
             let waiting = listener.accept();
             let (closer, closing) = (listener.clone(), env.clone());
@@ -131,7 +131,7 @@ fn a_socket_file_is_private_and_goes_with_its_listener() {
             assert_eq!(waiting.await.err().unwrap().kind(), ErrorKind::Stopped);
             assert_eq!(listener.accept().await.err().unwrap().kind(), ErrorKind::Stopped);
             assert!(!place.path().exists());
-            // What a killed process leaves behind: a socket file that nobody listens on.
+            // A killed process leaves a socket file without a listener.
             drop(std::os::unix::net::UnixListener::bind(place.path()).unwrap());
             assert!(place.path().exists());
             drop(env.listen(&at).unwrap());
@@ -142,7 +142,7 @@ fn a_socket_file_is_private_and_goes_with_its_listener() {
 }
 
 #[test]
-fn a_given_up_accept_loses_no_connection() {
+fn abandoned_accept_loses_no_connection() {
     each_core(|core| {
         let place = Place::on_disk("accept.sock");
         let env = core.env();
@@ -161,7 +161,7 @@ fn a_given_up_accept_loses_no_connection() {
 }
 
 #[test]
-fn an_abandoned_receive_keeps_its_buffer_until_the_kernel_has_answered() {
+fn abandoned_receive_keeps_buffer_until_completion() {
     each_core(|core| {
         let place = Place::on_disk("abandon.sock");
         let env = core.env();
@@ -177,7 +177,7 @@ fn an_abandoned_receive_keeps_its_buffer_until_the_kernel_has_answered() {
             while env.pool().used_bytes() > 0 {
                 env.sleep(Duration::from_millis(1)).await;
             }
-            // The bytes went with the abandoned receive; the next one gets the next.
+            // The bytes went with the abandoned receive; the next receive gets the following bytes.
             send_all(&*client, filled(&env, 8, 4)).await;
             let outcome = socket.recv(env.buf(4096).unwrap()).await;
             assert_eq!(outcome.result.unwrap(), 8);
@@ -187,7 +187,7 @@ fn an_abandoned_receive_keeps_its_buffer_until_the_kernel_has_answered() {
 }
 
 #[test]
-fn an_accept_rests_while_descriptors_are_short() {
+fn accept_waits_while_descriptors_are_short() {
     let ran = std::process::Command::new("sh")
         .args(["-c", "ulimit -n 100 && exec \"$0\""])
         .arg(common::helper("few_descriptors"))

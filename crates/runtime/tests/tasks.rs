@@ -33,7 +33,7 @@ fn timers_fire_in_order() {
 }
 
 #[test]
-fn the_clock_is_right_when_a_core_is_taken_up_again() {
+fn clock_is_current_when_core_runs_again() {
     const AWAY: Duration = Duration::from_millis(50);
     each_core(|core| {
         let env = core.env();
@@ -44,10 +44,10 @@ fn the_clock_is_right_when_a_core_is_taken_up_again() {
     });
 }
 
-/// What a disk has in memory is there within a turn. Who is to take a sixth of the time beside clients must see
-/// that it took some.
+/// A read from the page cache completes within a turn. Work that may take a sixth of the time beside clients
+/// must measure its own time all the same.
 #[test]
-fn work_within_a_turn_keeps_its_pace() {
+fn throttle_paces_work_within_one_turn() {
     const WORK: Duration = Duration::from_millis(2);
     const STEPS: u32 = 10;
     each_core(|core| {
@@ -65,14 +65,14 @@ fn work_within_a_turn_keeps_its_pace() {
                 step.done(block::STEP_BYTES_MIN);
             }
         });
-        // All but the last are waited for.
+        // The throttle waits after each step but the last.
         assert!(began.elapsed() >= WORK * (STEPS - 1) * 5, "{:?}", began.elapsed());
     });
 }
 
-/// Whoever waits for a slow disk asks for nothing else meanwhile, and is not gone.
+/// A client that waits for a slow disk sends nothing else meanwhile, and still counts as present.
 #[test]
-fn a_client_that_waits_is_there() {
+fn throttle_counts_waiting_client_as_present() {
     const WORK: Duration = Duration::from_millis(5);
     each_core(|core| {
         let env = core.env();
@@ -89,12 +89,13 @@ fn a_client_that_waits_is_there() {
         core.block_on(async {
             let alone = timed().await;
             let asked = pace.client();
-            // Longer than a client counts as there that has got what it wanted.
+            // Longer than an answered client counts as present.
             env.sleep(Duration::from_millis(100)).await;
             let beside = timed().await;
             assert!(beside >= WORK * 3 * 5, "{beside:?} beside somebody, {alone:?} alone");
             drop(asked);
-            // It is noticed with the next step, and holds for a while from there.
+            // The throttle notices it at the next step, and counts the client as present for a while from
+            // there.
             pace.step_of(block::STEP_BYTES_MIN).await.done(block::STEP_BYTES_MIN);
             env.sleep(Duration::from_millis(100)).await;
             let step = pace.step().await;
@@ -126,7 +127,7 @@ fn ten_thousand_sleeps() {
 }
 
 #[test]
-fn a_waker_works_on_another_thread() {
+fn waker_works_on_another_thread() {
     each_core(|core| {
         let shared = Arc::new((AtomicBool::new(false), Mutex::new(None::<Waker>)));
         let other = shared.clone();
@@ -154,7 +155,7 @@ fn a_waker_works_on_another_thread() {
 }
 
 #[test]
-fn a_waker_outlives_its_core() {
+fn waker_outlives_its_core() {
     let kept = RefCell::new(None);
     each_core(|core| {
         core.block_on(poll_fn(|cx| {
@@ -168,7 +169,7 @@ fn a_waker_outlives_its_core() {
 }
 
 #[test]
-fn work_runs_elsewhere_and_comes_back() {
+fn work_runs_on_other_thread_and_returns() {
     each_core(|core| {
         let env = core.env();
         let here = std::thread::current().id();
@@ -182,7 +183,7 @@ fn work_runs_elsewhere_and_comes_back() {
     });
 }
 
-/// Notes from which thread it was woken, and passes it on.
+/// Records the thread of each wake, and passes it on.
 struct Witness(Mutex<Vec<std::thread::ThreadId>>, Waker);
 
 impl std::task::Wake for Witness {
@@ -193,7 +194,7 @@ impl std::task::Wake for Witness {
 }
 
 #[test]
-fn whoever_waits_for_work_is_woken_on_its_own_core() {
+fn work_wakes_waiter_on_its_own_core() {
     each_core(|core| {
         let mut work = core.env().work(|| std::thread::sleep(Duration::from_millis(5)));
         let mut witness = None;
@@ -224,10 +225,10 @@ fn voluntary_switches() -> u64 {
 }
 
 #[test]
-fn an_idle_core_makes_no_wake_up() {
+fn idle_core_makes_no_wake_up() {
     each_core(|core| {
         let env = core.env();
-        // So that the waits before were short, and spinning would be allowed.
+        // So that the last waits were short, and spinning would be allowed.
         for _ in 0..100 {
             core.block_on(env.sleep(Duration::from_micros(10)));
         }

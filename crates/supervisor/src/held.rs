@@ -10,24 +10,24 @@ use runtime::{BEQUEST_MAX, NAME_MAX_BYTES};
 use rustix::fs::{FileType, fstat};
 use rustix::net::Shutdown;
 
-/// What is held for one graph. If this process has a service manager that could, it is held there as well,
-/// as `GRAPH/NAME`, so that this process may be killed too.
+/// The descriptors that are held for one graph. If this process has a service manager with a descriptor
+/// store, each is stored there as well, as `GRAPH/NAME`, so that this process may be killed too.
 pub struct Held {
     graph: String,
     all: Vec<(String, OwnedFd)>,
 }
 
 impl Held {
-    /// What a service manager has held since the daemon before this one.
+    /// Makes a store with the descriptors that a service manager has kept since the previous daemon.
     pub fn new(graph: &str, all: Vec<(String, OwnedFd)>) -> Self {
         Self { graph: graph.to_owned(), all }
     }
 
-    /// Holds a descriptor; one that is held already is not held twice.
+    /// Holds a descriptor. A descriptor that is held already is not held twice.
     ///
     /// # Errors
-    /// `Limit` if there are too many, or its name is too long; what the system says of it. If it is told
-    /// by the service manager's socket, it is held here all the same.
+    /// `Limit` if there are too many, or the name is too long; errors of the system. After an error of the
+    /// service manager's socket, the descriptor is held here all the same.
     pub fn store(&mut self, name: &str, file: OwnedFd) -> Result<()> {
         let failed = |error: io::Error| Error::io(&error, format_args!("holding {name}"));
         let is_socket = is_socket(file.as_fd()).map_err(failed)?;
@@ -39,8 +39,8 @@ impl Held {
                 }
             }
         } else if self.all.iter().any(|(held, _)| held == name) {
-            // Every mount is the same node of /dev: it is told by its name. A service manager tells one by more, and
-            // would hold both.
+            // Every mount is the same node of /dev, so its name identifies it. A service manager compares
+            // more than the name, and would hold both.
             replaced = self.remove(name);
         }
         let limit = |words: String| Err(Error::new(ErrorKind::Limit, words));
@@ -61,35 +61,35 @@ impl Held {
         replaced.and(told.map(drop))
     }
 
-    /// Closes all of that name.
+    /// Closes all descriptors with the name `name`.
     ///
     /// # Errors
-    /// What the service manager's socket says; here they are closed.
+    /// Errors of the service manager's socket. The descriptors are closed here all the same.
     pub fn remove(&mut self, name: &str) -> Result<()> {
         self.all.retain(|(held, _)| held != name);
         runtime::withdraw(&self.far(name))
     }
 
-    /// Closes all.
+    /// Closes all descriptors.
     ///
     /// # Errors
-    /// What the service manager's socket says first; here they are closed.
+    /// The first error of the service manager's socket. The descriptors are closed here all the same.
     pub fn clear(&mut self) -> Result<()> {
         self.clear_with(runtime::withdraw)
     }
 
-    /// One that stays there does not keep the others there: keys may be among them.
+    /// A failed removal does not prevent the others: keys may be among them.
     fn clear_with(&mut self, withdraw: impl Fn(&str) -> Result<()>) -> Result<()> {
         let all = std::mem::take(&mut self.all);
-        // All of them, and then the first that failed.
+        // Removes all of them, and then returns the first error.
         let told: Vec<_> = all.iter().map(|(name, _)| withdraw(&self.far(name))).collect();
         told.into_iter().collect()
     }
 
-    /// Closes the sockets at which nobody accepts any more, and removes them where they are.
+    /// Closes the listening sockets, and removes their files.
     ///
     /// # Errors
-    /// What the service manager's socket says first; here they are closed.
+    /// The first error of the service manager's socket. The sockets are closed here all the same.
     pub fn close_listeners(&mut self) -> Result<()> {
         let all = std::mem::take(&mut self.all).into_iter();
         let (listeners, others): (Vec<_>, _) = all.partition(|(_, file)| is_listener(file));
@@ -98,11 +98,11 @@ impl Held {
         let told = listeners.iter().map(|(name, _)| runtime::withdraw(&self.far(name)));
         let told: Vec<_> = told.collect();
         for (_, listener) in listeners {
-            // A process that is just being started has it still, and it would be heard there.
+            // A process that is just being started has a copy, and connections to it would succeed.
             let _ = rustix::net::shutdown(&listener, Shutdown::Both);
         }
         for path in paths {
-            // Somebody else's may be there by now.
+            // A new listener may be at the path by now.
             let heard = UnixStream::connect(&path);
             if heard.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
                 let _ = std::fs::remove_file(path);
@@ -111,22 +111,22 @@ impl Held {
         told.into_iter().collect()
     }
 
-    /// All of them, for whoever holds them from now on.
+    /// Returns all descriptors, for their next holder.
     pub fn into_all(self) -> Vec<(String, OwnedFd)> {
         self.all
     }
 
-    /// Each with its name.
+    /// Returns each descriptor with its name.
     pub fn all(&self) -> impl Iterator<Item = (&str, BorrowedFd<'_>)> {
         self.all.iter().map(|(name, file)| (name.as_str(), file.as_fd()))
     }
 
-    /// How many there are.
+    /// Returns the number of descriptors.
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Whether there are none.
+    /// Whether no descriptor is held.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
@@ -144,7 +144,7 @@ fn is_listener(file: &OwnedFd) -> bool {
     rustix::net::sockopt::socket_acceptconn(file).unwrap_or(false)
 }
 
-/// Where a unix socket is, if that says the same in every directory.
+/// Returns the path of a unix socket, if it is absolute.
 fn path_of(file: &OwnedFd) -> Option<PathBuf> {
     let address = UnixListener::from(file.try_clone().ok()?).local_addr().ok()?;
     address.as_pathname().filter(|path| path.is_absolute()).map(Path::to_owned)
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_copy_of_each_is_held() {
+    fn store_holds_one_copy_of_each_descriptor() {
         let mut held = Held::new("home", Vec::new());
         let sockets: Vec<OwnedFd> =
             (0..2).map(|_| UnixDatagram::unbound().unwrap().into()).collect();
@@ -172,7 +172,7 @@ mod tests {
             }
         }
         assert_eq!(held.len(), 2);
-        // As every open of /dev/fuse, every open of /dev/null is the same node.
+        // Like every open of /dev/fuse, every open of /dev/null is the same node.
         let node = || std::fs::File::open("/dev/null").unwrap().into();
         for name in ["attached/a/vol/4096", "attached/b/vol/4096", "attached/a/vol/4096"] {
             held.store(name, node()).unwrap();
@@ -184,20 +184,20 @@ mod tests {
     }
 
     #[test]
-    fn listeners_go_with_their_paths_and_nothing_else_does() {
+    fn close_listeners_removes_only_listeners_and_their_paths() {
         let path = std::env::temp_dir().join(format!("cairn-held-{}", std::process::id()));
         let mut held = Held::new("home", Vec::new());
         let listener = UnixListener::bind(&path).unwrap();
         let client = UnixStream::connect(&path).unwrap();
         let connection = listener.accept().unwrap().0;
-        // Whoever starts a process has a copy there for a moment.
+        // A process that is being started has a copy for a moment.
         let copy = listener.try_clone().unwrap();
         held.store("listener", listener.into()).unwrap();
         held.store("connection/0", connection.into()).unwrap();
         held.close_listeners().unwrap();
         assert!(!path.exists() && held.len() == 1);
         drop(copy);
-        // What is at the path of one that is closed, and is heard, is another's.
+        // A listener that accepts at the path of a closed one belongs to another process.
         let listener = UnixListener::bind(&path).unwrap();
         std::fs::rename(&path, path.with_extension("old")).unwrap();
         let other = UnixListener::bind(&path).unwrap();
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_not_given_up_keeps_no_other() {
+    fn clear_continues_after_failed_removal() {
         let mut held = Held::new("home", Vec::new());
         for name in ["one", "two", "three"] {
             held.store(name, std::fs::File::open("/dev/null").unwrap().into()).unwrap();

@@ -1,4 +1,4 @@
-//! One graph: its worker is started, heard, and started again.
+//! The supervision of one graph: starts its worker, receives its messages, and starts it again.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
@@ -18,89 +18,89 @@ use crate::pace::Pace;
 use crate::worker::Worker;
 use crate::worker_lock::{Sat, WorkerLock};
 
-/// A worker that has said nothing for so long does not turn any more, and is killed.
+/// Longest time without a message of a worker. After that it counts as hung, and is killed.
 pub const WATCHDOG: Duration = Duration::from_secs(15);
 
-/// Until a worker is up: disks that are slow to answer, keys that are derived.
+/// Time for a worker to come up: disks may be slow to answer, and keys must be derived.
 const START: Duration = Duration::from_secs(600);
 
-/// Until a worker that is to end in order has: its own limit is shorter, if nobody has set it higher.
+/// Time for a worker to stop in order. Its own limit is shorter, unless it was set higher.
 const STOP: Duration = Duration::from_secs(600);
 
-/// Until a worker has handed over, or has said why it does not.
+/// Time for a worker to hand over, or to report why it does not.
 const RENEW: Duration = Duration::from_secs(60);
 
-/// Orders on their way to one graph.
+/// Orders in the queue of one graph.
 const ORDERS_MAX: usize = 16;
 
-/// The exit code of what failed before it could have one of its own.
+/// The exit code of a failure that has none of its own.
 const OTHER: u8 = 1;
 
-/// The exit code of what somebody needs as it is.
+/// The exit code if a graph is needed as it is.
 const IN_USE: u8 = 5;
 
-/// The exit code of a worker that was killed, or crashed, while it was to end in order.
+/// The exit code of a worker that was killed, or crashed, while it stopped.
 const UNFLUSHED: u8 = 12;
 
-/// How a worker is started; what it is given are words for this start only.
+/// Makes the command that starts a worker. The arguments are meant for this start only.
 pub type Start = Box<dyn Fn(&[String]) -> Command + Send>;
 
-/// What is to be kept.
+/// A graph to supervise, with the means to do so.
 pub struct WorkerSpec {
-    /// The graph.
+    /// Name of the graph.
     pub name: String,
-    /// Where its socket and its seat lie.
+    /// Directory of its socket and its worker lock.
     pub place: PathBuf,
-    /// What is held for it already.
+    /// Descriptors that are held for it already.
     pub held: Vec<(String, OwnedFd)>,
-    /// How its worker is started.
+    /// The command that starts its worker.
     pub command: Start,
-    /// Where a line for the log goes.
+    /// Receiver of lines for the log.
     pub note: fn(&str),
-    /// How a program is run for an event.
+    /// Runs a program for an event.
     pub run: Run,
 }
 
-/// What a graph is at.
+/// The phase of a supervised graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
-    /// There is a worker, and clients cannot connect yet.
+    /// A worker runs, and clients cannot connect yet.
     Starting,
-    /// They can.
+    /// Clients can connect.
     Up,
-    /// The worker is to end.
+    /// The worker was ordered to end.
     Stopping,
     /// The worker has died, and the next one is not started yet.
     Waiting,
-    /// Workers have died again and again. What they held is held still.
+    /// Workers have died repeatedly, and none is started any more. Their descriptors are still held.
     GivenUp,
     /// The worker has ended in order.
     Ended,
 }
 
-/// How a worker has ended.
+/// The end of a worker.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ended {
     /// Its exit code.
     pub code: u8,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
-/// How a graph is.
+/// The status of a supervised graph.
 #[derive(Clone, Debug)]
 pub struct WorkerStatus {
-    /// What it is at.
+    /// The phase.
     pub phase: Phase,
-    /// Since then.
+    /// Time of the last change of the phase.
     pub since: SystemTime,
-    /// Its worker.
+    /// Process id of its worker.
     pub pid: Option<u32>,
-    /// Workers so far.
+    /// Number of workers started so far.
     pub starts: u64,
-    /// Descriptors that are held for the next one.
+    /// Number of descriptors held for the next worker.
     pub held: usize,
-    /// Why the last worker has ended, if it should not have.
+    /// The end of the last worker, if it should not have ended.
     pub failure: Option<Ended>,
 }
 
@@ -112,27 +112,27 @@ pub type Left = Vec<(String, OwnedFd)>;
 
 enum Order {
     Start(Vec<String>, Tell),
-    /// The same, and if it does not come up it is what it was.
+    /// A start that restores the state before it if the worker does not come up.
     Once(Vec<String>, Tell),
-    /// Nothing is started by itself from then on.
+    /// Suspends automatic starts.
     Rest(Tell),
-    /// It is again.
+    /// Resumes automatic starts.
     GoOn,
     Stop(Tell),
-    /// The same of somebody who has no patience.
+    /// A stop that does not wait for unflushed data.
     StopAtOnce(Tell),
     Renew(Tell),
     Leave(Leaver),
 }
 
-/// Whoever waits until it can be left to another daemon.
+/// A caller that waits until the graph can be left to another daemon.
 struct Leaver {
     tell: oneshot::Sender<std::result::Result<Left, Ended>>,
-    /// Whether that daemon gets what is held here.
+    /// Whether that daemon gets the descriptors held here.
     passes_on: bool,
 }
 
-/// A graph that is kept, as everybody else sees it.
+/// The handle of a supervised graph.
 #[derive(Clone)]
 pub struct Kept {
     orders: mpsc::Sender<Order>,
@@ -140,11 +140,11 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Keeps it from now on: goes on with the worker that there is. If there is none, it is to be
-    /// started.
+    /// Supervises the graph from now on. Continues with its worker if one runs; if none does, the graph must
+    /// be started.
     ///
     /// # Errors
-    /// What the system says of its place.
+    /// Errors of the system at its directory.
     pub fn begin(charge: WorkerSpec) -> Result<Self> {
         let path = charge.place.join(format!("{}.sock", charge.name));
         let ear = NotifySocket::open(&path).map_err(|error| Error::io(&error, path.display()))?;
@@ -169,32 +169,32 @@ impl Kept {
         Ok(Self { orders: sender, standing })
     }
 
-    /// How it is.
+    /// Returns its status.
     pub fn standing(&self) -> WorkerStatus {
         self.standing.borrow().clone()
     }
 
-    /// Starts it, if it is not up; until clients can connect.
+    /// Starts it if it is not up, and waits until clients can connect.
     ///
     /// # Errors
-    /// Why its worker has ended; it may be tried again after that.
+    /// The end of its worker. It may be started again after that.
     pub async fn start(&self, words: Vec<String>) -> Told {
         self.order(|tell| Order::Start(words, tell)).await
     }
 
-    /// Starts it for somebody who waits. If it does not come up it is what it was, with the tries that it had left,
-    /// and whoever has had it rest has it go on.
+    /// Tries to start it once, and waits. If it does not come up, the previous status and the remaining tries
+    /// are restored. A caller that has suspended automatic starts must resume them.
     ///
     /// # Errors
-    /// Why its worker has ended.
+    /// The end of its worker.
     pub async fn try_once(&self, words: Vec<String>) -> Told {
         self.order(|tell| Order::Once(words, tell)).await
     }
 
-    /// Has nothing started by itself, if nothing runs; a try that is under way is waited for so long.
+    /// Suspends automatic starts, if no worker runs. Waits up to `within` for a start in progress.
     ///
     /// # Errors
-    /// What runs; then it is as before.
+    /// A worker runs, or is still coming up after `within`. Then nothing is suspended.
     pub async fn rest(&self, within: Duration) -> Told {
         if let Ok(told) = timeout(within, self.order(Order::Rest)).await {
             return told;
@@ -203,21 +203,21 @@ impl Kept {
         Err(Ended { code: IN_USE, why: "a process of it is being started".to_owned() })
     }
 
-    /// Has it go on with what it waits for, after a rest.
+    /// Resumes automatic starts.
     pub async fn go_on(&self) {
-        // Of what is not kept any more nothing goes on.
+        // If the graph is not supervised any more, there is nothing to resume.
         let _ = self.orders.send(Order::GoOn).await;
     }
 
-    /// Ends it in order.
+    /// Stops it in order.
     ///
     /// # Errors
-    /// Why that is not so, or not everything was flushed.
+    /// The failure, or the fact that data were not flushed.
     pub async fn stop(&self) -> Told {
         self.order(Order::Stop).await
     }
 
-    /// Ends one that is being stopped without waiting for what is not flushed.
+    /// Ends a graph that is being stopped, without waiting for unflushed data.
     ///
     /// # Errors
     /// As [`Kept::stop`].
@@ -225,22 +225,23 @@ impl Kept {
         self.order(Order::StopAtOnce).await
     }
 
-    /// Has its worker hand over to a new one; until that one is up.
+    /// Makes its worker hand over to a new one, and waits until the new one is up.
     ///
     /// # Errors
-    /// Why the old one goes on, or the new one does not come up.
+    /// The reason why the old one continues, or the new one does not come up.
     pub async fn renew(&self) -> Told {
         self.order(Order::Renew).await
     }
 
-    /// Leaves it to another daemon, as it is, once its worker can be found: not while one hands over to the next.
-    /// Answers what is held for it. If it is not passed on, that daemon is told of all of it by the worker.
+    /// Leaves it to another daemon as it is, once that daemon can find its worker: not during a hand-over.
+    /// Returns the descriptors held for it. If they are not passed on, the worker sends all of them to that
+    /// daemon.
     ///
     /// # Errors
-    /// Something is held, is not passed on, and there is no worker. Then it is kept as before.
+    /// Descriptors are held and not passed on, and there is no worker. Then supervision goes on as before.
     pub async fn leave(&self, passes_on: bool) -> std::result::Result<Left, Ended> {
         let (tell, left) = oneshot::channel();
-        // Whoever has left already is gone.
+        // If the channel is closed, the graph was left already.
         let _ = self.orders.send(Order::Leave(Leaver { tell, passes_on })).await;
         left.await.unwrap_or_else(|_| Ok(Left::new()))
     }
@@ -267,27 +268,28 @@ struct Keep {
     leaver: Option<Leaver>,
 }
 
-/// What is known of a worker.
+/// State of the current worker.
 struct Life {
     begun: Instant,
-    /// Whether it has the seat, where another daemon finds it.
+    /// Whether it has the worker lock, by which another daemon finds it.
     seated: bool,
-    /// When clients could connect.
+    /// When clients could connect for the first time.
     ready: Option<Instant>,
-    /// Without a word until then it is killed.
+    /// When it is killed unless a message comes before.
     until: Instant,
     stopping: bool,
     renewed: bool,
     exit: Option<u8>,
     why: Option<String>,
-    /// Whether the next one would end the same way.
+    /// Whether the next worker would end the same way.
     lasting: bool,
     waiting: Waiting,
-    /// What there is again if clients can never connect.
+    /// State to restore if clients can never connect.
     before: Option<Before>,
 }
 
-/// Who waits for a worker to be up, for its end, for its successor, for nothing to be begun.
+/// Callers that wait for a worker to be up, for its end, for its successor, or for automatic starts to be
+/// suspended.
 #[derive(Default)]
 struct Waiting {
     starters: Vec<Tell>,
@@ -296,32 +298,32 @@ struct Waiting {
     resters: Vec<Tell>,
 }
 
-/// How long there is no worker.
+/// A time without a worker.
 #[derive(Clone, Copy, Default)]
 struct Rest {
-    /// Until then, or for good.
+    /// The time of the next start; none without an order if `None`.
     until: Option<Instant>,
-    /// Somebody is about to order something: nothing begins by itself.
+    /// Whether automatic starts are suspended, since a caller is about to give an order.
     ordered: bool,
 }
 
-/// What a graph was at before somebody tried to bring it up.
+/// State of a graph before a single try to start it.
 struct Before {
     standing: WorkerStatus,
     rest: Rest,
 }
 
-/// What comes after a life.
+/// The next step after a worker has ended.
 enum Next {
-    /// Another one, for those who wait for it.
+    /// Another worker, for the callers that wait for it.
     Life(Vec<String>, Waiting),
-    /// Another one, or what there is now.
+    /// A single try, with the state to restore.
     Trial(Vec<String>, Tell, Rest),
-    /// Nothing for a while.
+    /// No worker for a while.
     Rest(Rest),
-    /// It is somebody else's.
+    /// The graph is left to another daemon.
     Leave,
-    /// Nobody keeps it any more.
+    /// The graph is not supervised any more.
     Forget,
 }
 
@@ -363,7 +365,7 @@ impl Keep {
         });
     }
 
-    /// Waits for an order, or until it is time.
+    /// Waits for an order, or until it is time to start.
     async fn rest(&mut self, rest: Rest) -> Next {
         if let Some(leaver) = self.leaver.take() {
             return self.leave_at_rest(leaver, rest);
@@ -376,7 +378,7 @@ impl Keep {
             }
             order = self.orders.recv() => match order {
                 Some(Order::Start(_, tell)) if rest.ordered => {
-                    // Whoever it rests for begins it, or lets it go on.
+                    // The caller that has suspended automatic starts will start it or resume them.
                     self.pace.reset();
                     let why = "somebody is about to bring it up".to_owned();
                     answer([tell], Err(Ended { code: IN_USE, why }));
@@ -408,7 +410,8 @@ impl Keep {
         }
     }
 
-    /// Nobody else has what is held for it.
+    /// Leaves a graph without a worker, if its held descriptors are passed on or there are none: no other
+    /// process has them.
     fn leave_at_rest(&mut self, leaver: Leaver, rest: Rest) -> Next {
         if leaver.passes_on || self.held.is_empty() {
             self.leaver = Some(leaver);
@@ -423,29 +426,29 @@ impl Keep {
         Next::Rest(rest)
     }
 
-    /// It is another daemon's from now on.
+    /// Ends supervision: another daemon continues it.
     fn go(mut self) {
         if let Some(leaver) = self.leaver.take() {
-            // Whoever does not hear of it has left without.
+            // If the caller is gone, it continues without the descriptors.
             let _ = leaver.tell.send(Ok(self.held.into_all()));
         }
     }
 
-    /// A worker that ends in order does that itself; here there is none that has, or will.
+    /// Closes the listeners. A worker that ends in order does it itself, but none has, or will.
     fn close_listeners(&mut self) {
         if let Err(error) = self.held.close_listeners() {
             self.note(&format!("warning: {error}"));
         }
     }
 
-    /// What is held for it is of no use to anybody: keys least of all.
+    /// Releases the held descriptors: they are useless without supervision, and keys must not remain.
     fn forget(mut self) {
         if let Err(error) = self.held.clear() {
             self.note(&format!("warning: {error}"));
         }
     }
 
-    /// A worker, from its start to its end.
+    /// Supervises one worker from its start to its end.
     async fn live(&mut self, words: &[String], mut life: Life) -> Next {
         let worker = match self.worker(words, &mut life) {
             Ok(worker) => worker,
@@ -468,7 +471,7 @@ impl Keep {
                     Ok(heard) => {
                         self.obey(heard, &mut life);
                         if life.ready.is_some() && !life.waiting.stoppers.is_empty() && !life.stopping {
-                            // They have waited for the one before, which has handed over instead.
+                            // The stop was meant for the previous worker, which has handed over instead.
                             self.end(&worker, &mut life);
                         }
                     }
@@ -491,13 +494,13 @@ impl Keep {
         self.after(life, worker.bury())
     }
 
-    /// The worker that there is, or a new one.
+    /// Returns the running worker, or starts a new one.
     fn worker(&mut self, words: &[String], life: &mut Life) -> Result<Worker> {
         let failed = |error: std::io::Error| Error::io(&error, "starting a process");
         let sat = WorkerLock::sat(&self.seat())?;
         if let Sat::By(pid) = sat
             && let Some(worker) = Worker::adopt(pid).map_err(failed)?
-            // Its number may have become somebody else's before it was opened.
+            // Its process id may have been reused before it was opened.
             && WorkerLock::sat(&self.seat())? == sat
         {
             life.seated = true;
@@ -512,10 +515,10 @@ impl Keep {
         Worker::start(command).map_err(failed)
     }
 
-    /// Does what a worker has said.
+    /// Carries out a message of the worker.
     fn obey(&mut self, (words, file): Heard, life: &mut Life) {
         life.until = life.until.max(Instant::now() + life.patience());
-        // It says nothing before.
+        // A worker sends no message before it has the lock.
         life.seated = true;
         let mut done = Ok(());
         if words.store
@@ -539,7 +542,7 @@ impl Keep {
         life.exit = words.exit.or(life.exit);
         if let Some(why) = words.failure {
             if words.exit.is_none() {
-                // It goes on as it was.
+                // The worker continues as it was.
                 let code = OTHER;
                 answer(life.waiting.renewers.drain(..), Err(Ended { code, why }));
             } else {
@@ -567,7 +570,7 @@ impl Keep {
             Order::Start(_, tell) | Order::Once(_, tell) => life.waiting.starters.push(tell),
             Order::Rest(tell) if life.ready.is_some() => answer([tell], Err(runs())),
             Order::Rest(tell) => life.waiting.resters.push(tell),
-            // Who has not waited for the rest does not hear of it.
+            // Only a caller that gave up waiting for the suspension resumes here: there is nothing to resume.
             Order::GoOn => {}
             Order::Stop(tell) => {
                 life.waiting.stoppers.push(tell);
@@ -577,7 +580,7 @@ impl Keep {
             }
             Order::StopAtOnce(tell) => {
                 life.waiting.stoppers.push(tell);
-                // A second one of the same might come before the first is taken, and be one with it.
+                // A second equal signal might come before the first is handled, and be merged with it.
                 worker.signal(if life.stopping { Signal::INT } else { Signal::TERM });
                 life.stopping = true;
             }
@@ -593,7 +596,7 @@ impl Keep {
         }
     }
 
-    /// Has it end in order.
+    /// Orders the worker to end.
     fn end(&self, worker: &Worker, life: &mut Life) {
         life.stopping = true;
         life.until = Instant::now() + STOP;
@@ -601,7 +604,7 @@ impl Keep {
         worker.signal(Signal::TERM);
     }
 
-    /// What comes after that life; all who wait are told.
+    /// Decides the next step after a worker has ended, and answers all waiting callers.
     fn after(&mut self, mut life: Life, end: Option<ExitStatus>) -> Next {
         let resters = std::mem::take(&mut life.waiting.resters);
         match self.then(life, end) {
@@ -629,7 +632,7 @@ impl Keep {
         let Waiting { starters, stoppers, renewers, .. } = life.waiting;
         if life.renewed {
             self.note("has handed over to a new process");
-            // To the successor the same holds: it is what is to be stopped.
+            // A stop applies to the successor as well.
             let waiting = Waiting { starters: renewers, stoppers, ..Waiting::default() };
             return Next::Life(Vec::new(), waiting);
         }
@@ -675,7 +678,7 @@ impl Keep {
         Next::Rest(Rest { until, ..Rest::default() })
     }
 
-    /// It is what it was.
+    /// Restores the state before a single try.
     fn again(&self, before: Before) -> Next {
         let Before { standing: WorkerStatus { phase, since, failure, .. }, rest } = before;
         self.is_at(phase, |standing| {
@@ -686,7 +689,7 @@ impl Keep {
     }
 }
 
-/// What keeps a graph from being at rest.
+/// Returns the refusal to suspend automatic starts.
 fn runs() -> Ended {
     Ended { code: IN_USE, why: "a process of it runs".to_owned() }
 }
@@ -709,21 +712,22 @@ impl Life {
         }
     }
 
-    /// Whether another daemon can go on with it: it finds the worker, and is told by it of all that is held. One that
-    /// is about to hand over has told this daemon, and one that comes up tells the next one only if it does.
+    /// Whether another daemon can continue with it. That daemon must find the worker, and must get all held
+    /// descriptors from it. A worker that is about to hand over has sent them to this daemon. A worker that
+    /// comes up sends them to the next daemon only once it is up.
     fn may_be_left(&self, held: &Held) -> bool {
         let is_told = self.ready.is_some() || held.is_empty();
         self.seated && is_told && self.waiting.renewers.is_empty()
     }
 
-    /// Whether it has served nobody, and left nothing to be flushed.
+    /// Whether it has served no client, and left no unflushed data.
     fn came_to_nothing(&self, end: Option<ExitStatus>) -> bool {
-        // Whoever dies of our signal has not come as far as to take signals, and opens disks after that.
+        // A worker that dies of our SIGTERM does not handle signals yet, and opens disks only after it does.
         let was_early = || end.and_then(|end| end.signal()) == Some(Signal::TERM.as_raw());
         self.ready.is_none() && self.exit.map_or_else(was_early, |code| code != UNFLUSHED)
     }
 
-    /// From one word to the next.
+    /// Returns the longest time between two messages.
     fn patience(&self) -> Duration {
         if self.ready.is_some() { WATCHDOG } else { START }
     }
@@ -731,7 +735,7 @@ impl Life {
 
 fn answer(tell: impl IntoIterator<Item = Tell>, told: Told) {
     for tell in tell {
-        // Who asked may have left.
+        // The caller may have given up.
         let _ = tell.send(told.clone());
     }
 }

@@ -1,20 +1,20 @@
-//! What outlives the process that serves a graph: its descriptors, its place on this machine, and who
-//! starts the next one.
+//! The part of a daemon that outlives the process that serves a graph. It holds the descriptors and the local
+//! state of the graph, and starts the next process.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `record.rs` | the file that says what is local of a graph (`docs/formats/state.md`) |
+//! | `record.rs` | the file of a graph's local state (`docs/formats/state.md`) |
 //! | `state.rs` | the directory of such files, and its lock |
-//! | `notify_message.rs` | what a worker says, as systemd would hear it (`docs/formats/keeper.md`) |
-//! | `notify_socket.rs` | the socket where it is heard |
-//! | `events.rs` | programs that are run for its events |
+//! | `notify_message.rs` | the messages of a worker, in systemd's format (`docs/formats/keeper.md`) |
+//! | `notify_socket.rs` | the socket that receives them |
+//! | `events.rs` | the programs that run for its events |
 //! | `held.rs` | the descriptors that are held for the next worker |
-//! | `worker_lock.rs` | who is the worker of a graph |
-//! | `worker.rs` | one process, from its start until it is wholly gone |
-//! | `pace.rs` | how long to wait before the next one |
-//! | `keep.rs` | one graph: started, heard, started again |
+//! | `worker_lock.rs` | the lock of the worker of a graph |
+//! | `worker.rs` | one process, from its start until it is completely gone |
+//! | `pace.rs` | the pause before the next one |
+//! | `keep.rs` | one graph: starts its worker, receives its messages, starts it again |
 //!
-//! Nothing here knows a graph, opens a disk or does I/O on one.
+//! This crate does not know the content of a graph, and opens no disk.
 #![forbid(unsafe_code)]
 #![allow(
     clippy::disallowed_methods,

@@ -1,26 +1,26 @@
-//! What a worker says, as systemd would hear it. `docs/formats/keeper.md` is its document.
+//! The messages of a worker, in systemd's format. `docs/formats/keeper.md` defines them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// The longest message.
+/// Length of the longest message.
 pub const WORDS_MAX_BYTES: usize = 64 << 10;
 
-/// Before the last word: why.
+/// The reason of a failure. It comes before the exit code.
 pub const FAILURE: &str = "X_CAIRN_FAILURE";
 
-/// With the last word: another one would end the same way.
+/// A note beside the exit code: another worker would end the same way.
 pub const LASTING: &str = "X_CAIRN_LASTING";
 
-/// It has handed everything over.
+/// The worker has handed everything over.
 pub const RENEWED: &str = "X_CAIRN_RENEWED";
 
-/// A program that is to run outside of the worker's filter of system calls, as [`Event`] in JSON.
+/// A program to run outside of the worker's system call filter, as [`Event`] in JSON.
 pub const EVENT: &str = "X_CAIRN_EVENT";
 
-/// A program that is run for an event.
+/// A program to run for an event.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Event {
     /// Its absolute path.
@@ -29,12 +29,13 @@ pub struct Event {
     pub directory: PathBuf,
     /// Its arguments.
     pub arguments: Vec<String>,
-    /// What its environment has besides.
+    /// Variables added to its environment.
     pub variables: BTreeMap<String, String>,
 }
 
 impl Event {
-    /// The message of a worker that has it run; `None` if that is longer than a message may be.
+    /// Returns the message with which a worker asks for the run; `None` if it would be longer than a message
+    /// may be.
     pub fn message(&self) -> Option<String> {
         let event = serde_json::to_string(self).expect("it has only fields that JSON knows");
         let message = format!("{EVENT}={event}");
@@ -45,32 +46,32 @@ impl Event {
 /// One message.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NotifyMessage {
-    /// The descriptor that comes with it is to be held.
+    /// Whether to hold the descriptor that comes with it.
     pub store: bool,
-    /// Descriptors of that name are to be closed.
+    /// Whether to close the descriptors with this name.
     pub remove: bool,
-    /// The name.
+    /// Name of the descriptors.
     pub name: String,
-    /// Clients can connect.
+    /// Whether clients can connect.
     pub ready: bool,
-    /// It ends in order.
+    /// Whether the worker ends in order.
     pub stopping: bool,
-    /// It still turns.
+    /// Whether the worker still turns.
     pub alive: bool,
-    /// It has handed everything over.
+    /// Whether it has handed everything over.
     pub renewed: bool,
-    /// The code that it ends with.
+    /// Its exit code.
     pub exit: Option<u8>,
-    /// Why.
+    /// The reason.
     pub failure: Option<String>,
-    /// Another one would end the same way, until somebody does something.
+    /// Whether another worker would end the same way, until the operator intervenes.
     pub lasting: bool,
-    /// A program that is to be run.
+    /// A program to run.
     pub event: Option<Event>,
 }
 
 impl NotifyMessage {
-    /// What a message says; what is not known in it says nothing.
+    /// Parses a message. Unknown parts are ignored.
     pub fn parse(bytes: &[u8]) -> Self {
         let mut words = Self::default();
         for line in String::from_utf8_lossy(bytes).lines() {
@@ -94,7 +95,7 @@ impl NotifyMessage {
         words
     }
 
-    /// The last words of a worker: its code, and why, as one message.
+    /// Returns the last message of a worker: its exit code and the reason.
     pub fn last(exit: u8, failure: &str) -> String {
         let most = WORDS_MAX_BYTES / 8;
         let end = failure.char_indices().map(|(at, _)| at).find(|at| *at >= most);
@@ -109,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_mean_what_the_document_says() {
+    fn parse_follows_documented_format() {
         let store = NotifyMessage::parse(b"FDSTORE=1\nFDNAME=attached/home/vol/4096");
         assert!(store.store && !store.remove && store.name == "attached/home/vol/4096");
         let remove = NotifyMessage::parse(b"FDSTOREREMOVE=1\nFDNAME=listener");
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn message_of_an_event_is_read_back() {
+    fn parse_reads_back_event_message() {
         let event = Event {
             program: "/bin/mail \n x".into(),
             directory: "/".into(),
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn last_words_of_any_length_arrive() {
+    fn last_message_of_any_length_is_parsed() {
         let why = "a is missing\nerror: so is \"b\"";
         let last = NotifyMessage::parse(NotifyMessage::last(4, why).as_bytes());
         assert_eq!((last.exit, last.failure.as_deref()), (Some(4), Some(why)));

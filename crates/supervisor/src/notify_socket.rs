@@ -1,4 +1,4 @@
-//! The socket where a worker is heard.
+//! The socket that receives the messages of a worker.
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -13,32 +13,31 @@ use tokio::net::UnixDatagram;
 
 use crate::notify_message::{NotifyMessage, WORDS_MAX_BYTES};
 
-/// With one message; what is more is closed.
+/// Most descriptors of one message; further ones are closed.
 const FILES_MAX: usize = 4;
 
 /// A datagram socket in the file system.
 pub struct NotifySocket {
     socket: UnixDatagram,
     path: PathBuf,
-    /// Which file it has made there.
+    /// Device and inode of its file.
     made: (u64, u64),
 }
 
-/// What was said, and the descriptor that came with it.
+/// A message, and the descriptor that came with it.
 pub type Heard = (NotifyMessage, Option<OwnedFd>);
 
 impl NotifySocket {
-    /// Listens at `path`, in place of whoever did before: a worker that speaks to that path is heard here
-    /// from now on.
+    /// Listens at `path` in place of a previous listener: messages to that path arrive here from now on.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn open(path: &Path) -> io::Result<Self> {
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        // The mode counts from the first moment on.
+        // The mode must be right from the first moment on.
         let before = rustix::process::umask(Mode::from_raw_mode(0o177));
         let bound = UnixDatagram::bind(path);
         rustix::process::umask(before);
@@ -46,20 +45,20 @@ impl NotifySocket {
         Ok(Self { socket, path: path.to_owned(), made: id(path)? })
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The next message. Nothing is lost if the wait is given up.
+    /// Waits for the next message. No message is lost if the wait is given up.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub async fn hear(&self) -> io::Result<Heard> {
         self.socket.async_io(Interest::READABLE, || receive(&self.socket)).await
     }
 
-    /// What was said already.
+    /// Returns a message that has arrived already.
     pub fn heard(&self) -> Option<Heard> {
         receive(&self.socket).ok()
     }
@@ -67,7 +66,7 @@ impl NotifySocket {
 
 impl Drop for NotifySocket {
     fn drop(&mut self) {
-        // Another daemon's may be there by now.
+        // The file of another daemon may be there by now.
         if id(&self.path).is_ok_and(|found| found == self.made) {
             let _ = std::fs::remove_file(&self.path);
         }
@@ -100,7 +99,7 @@ mod tests {
     use super::{MaybeUninit, NotifySocket, io};
 
     #[tokio::test]
-    async fn the_newest_ear_at_a_path_hears() {
+    async fn newest_socket_at_path_receives() {
         let path = std::env::temp_dir().join(format!("cairn-ear-{}", std::process::id()));
         let say = |words: &str| {
             let socket = UnixDatagram::unbound().unwrap();
@@ -119,7 +118,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn descriptors_come_with_their_words() {
+    async fn descriptor_arrives_with_its_message() {
         use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
         let path = std::env::temp_dir().join(format!("cairn-ear-with-{}", std::process::id()));
         let ear = NotifySocket::open(&path).unwrap();

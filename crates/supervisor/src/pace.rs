@@ -1,17 +1,17 @@
-//! How long to wait before a process that has died is started again.
+//! The pause before a process that has died is started again.
 
 use std::time::Duration;
 
-/// A process that has lived for so long did not die of its start.
+/// Life of a process that did not die of its start.
 const LONG_LIFE: Duration = Duration::from_secs(1);
 
-/// After the first quick death; twice as long after each further one.
+/// The pause after the second quick death. It doubles after each further one.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The longest pause: what is attached waits for it and for the start behind it, 5 s together.
+/// Longest pause. Attached devices wait for it and for the start after it, 5 s together.
 pub const PAUSE_MAX: Duration = Duration::from_secs(3);
 
-/// Quick deaths in a row after which it is not started again by itself: about a minute of trying.
+/// Quick deaths in a row after which the worker is not restarted automatically: about a minute of trying.
 pub const GIVE_UP_AFTER: u32 = 24;
 
 /// Counts quick deaths.
@@ -21,8 +21,8 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// How long to wait after a life of that length; `None` if enough was tried. A long life is followed
-    /// by the next one at once: whatever attached it waits.
+    /// Returns the pause after a life of that length; `None` after too many quick deaths. A restart after a
+    /// long life is immediate: attached devices wait for it.
     pub fn after(&mut self, lived: Duration) -> Option<Duration> {
         if lived >= LONG_LIFE {
             self.quick = 0;
@@ -36,7 +36,7 @@ impl Pace {
         }
     }
 
-    /// Begins anew.
+    /// Forgets the quick deaths so far.
     pub fn reset(&mut self) {
         self.quick = 0;
     }
@@ -46,19 +46,19 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// What attached devices wait for at most, after a process was killed.
+    /// Longest wait of attached devices after a process was killed.
     const PROMISED: Duration = Duration::from_secs(5);
 
-    /// What a start after a kill takes at most.
+    /// Longest duration of a start after a kill.
     const START_MAX: Duration = Duration::from_secs(2);
 
     #[test]
-    fn a_pause_and_a_start_are_no_longer_than_promised() {
+    fn pause_and_start_stay_within_promised_limit() {
         assert!(PAUSE_MAX + START_MAX <= PROMISED);
     }
 
     #[test]
-    fn pauses_grow_and_end() {
+    fn pauses_grow_until_given_up() {
         let mut pace = Pace::default();
         let quick = Duration::from_millis(999);
         let pauses: Vec<_> = std::iter::from_fn(|| pace.after(quick)).collect();
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_life_makes_up_for_quick_deaths() {
+    fn long_life_resets_quick_deaths() {
         let mut pace = Pace::default();
         for _ in 0..3 * GIVE_UP_AFTER {
             assert!(pace.after(Duration::ZERO).is_some());

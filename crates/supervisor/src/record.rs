@@ -1,4 +1,4 @@
-//! The file that says what is local of a graph. `docs/formats/state.md` is its document.
+//! The file of a graph's local state. `docs/formats/state.md` defines it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,74 +10,74 @@ use serde::{Deserialize, Serialize};
 /// The version that this code writes, and the only one that it reads.
 pub const VERSION: u32 = 1;
 
-/// The longest file: two specs of the longest, with every character escaped, are shorter.
+/// Length of the longest file: two of the longest specs, with every character escaped, are shorter.
 pub const RECORD_MAX_BYTES: usize = 32 << 20;
 
-/// How the file begins.
+/// The beginning of the file.
 const MAGIC: &str = "cairn-state";
 
-/// The longest first line: the words and numbers of the greatest.
+/// Length of the longest first line.
 const HEAD_MAX_BYTES: usize = 64;
 
-/// What is local of a graph.
+/// The local state of a graph.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
-    /// The graph's name.
+    /// Name of the graph.
     pub name: String,
-    /// Where relative paths begin.
+    /// Directory of relative paths.
     pub directory: PathBuf,
-    /// What it is made from.
+    /// The present source of the graph.
     pub source: Source,
-    /// What it was about to become.
+    /// The source of a change that was in progress.
     pub next: Option<Source>,
-    /// How it is served.
+    /// Options of serving it.
     pub options: Options,
 }
 
-/// What a graph is made from.
+/// The source of a graph.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Source {
     /// A spec.
     Spec {
-        /// What to call it in messages.
+        /// The name of the spec in messages.
         file: String,
-        /// As it stood in the file.
+        /// The text of the file.
         text: String,
         /// The variables in it that had a value.
         variables: BTreeMap<String, String>,
     },
-    /// What labels keep, and what they do not.
+    /// The labels of its disks, and the settings that they do not hold.
     Labels {
-        /// The spec that they keep.
+        /// The spec in the labels.
         text: String,
-        /// Where each disk is: the word of its kind, and its place.
+        /// The place of each disk: its kind, and its path or address.
         disks: BTreeMap<String, (String, String)>,
-        /// Where keys of devices come from.
+        /// The key sources of devices.
         keys: BTreeMap<String, String>,
-        /// Other options that labels do not keep, by device.
+        /// Other options that are not in the labels, by device.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         options: BTreeMap<String, BTreeMap<String, String>>,
     },
 }
 
-/// How a graph is served, whatever it is made from.
+/// Options of serving a graph, independent of its source.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Options {
     /// Whether writes are refused.
     pub read_only: bool,
-    /// Whether it comes up without disks that are missing, where all data are on the others.
+    /// Whether it comes up without disks that are missing, if all data are on the others.
     pub degraded: bool,
     /// Whether unencrypted TCP beyond loopback is allowed in `listen`.
     pub insecure: bool,
-    /// Where clients reach it; where the spec says if empty.
+    /// Addresses for clients. If empty, those of the spec count.
     pub listen: Vec<String>,
 }
 
 impl Record {
-    /// The bytes of the file.
+    /// Returns the bytes of the file.
     ///
     /// # Errors
     /// `Limit` if they are more than [`RECORD_MAX_BYTES`].
@@ -96,10 +96,10 @@ impl Record {
         Ok(bytes)
     }
 
-    /// What the bytes of a file say.
+    /// Parses the bytes of a file.
     ///
     /// # Errors
-    /// `Unsupported` for another version; `Corrupt` for what is none, is damaged or cut off.
+    /// `Unsupported` for another version; `Corrupt` if it is no record, or is damaged or truncated.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let corrupt = |why: &str| Error::new(ErrorKind::Corrupt, why.to_owned());
         let line = bytes.iter().take(HEAD_MAX_BYTES).position(|byte| *byte == b'\n');
@@ -109,7 +109,7 @@ impl Record {
         let words: Vec<_> = head.split(' ').collect();
         let (version, sum, length) = match words[..] {
             [MAGIC, version, sum, length] => (version, sum, length),
-            // What a later version puts into its first line is not known, but where its number is.
+            // The first line of a later version is unknown, except for the place of its version number.
             [MAGIC, version, ..] if version != VERSION.to_string() => (version, "", ""),
             _ => return Err(corrupt("no record of a graph")),
         };
@@ -150,7 +150,7 @@ mod tests {
         \"options\":{\"read_only\":false,\"degraded\":false,\"insecure\":false,\"listen\":[]}}";
 
     #[test]
-    fn the_bytes_are_those_of_the_document() {
+    fn record_matches_documented_bytes() {
         assert_eq!(String::from_utf8(record().encode().unwrap()).unwrap(), GOLDEN);
         assert_eq!(Record::decode(GOLDEN.as_bytes()).unwrap(), record());
         let mut of_labels = record();
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn every_damaged_byte_and_every_cut_is_found() {
+    fn decode_rejects_any_damaged_or_truncated_record() {
         let whole = record().encode().unwrap();
         for at in 0..whole.len() {
             assert!(Record::decode(&whole[..at]).is_err(), "cut at {at}");
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_told_by_its_number() {
+    fn decode_reports_unknown_version() {
         let newer = GOLDEN.replacen("cairn-state 1", "cairn-state 2", 1);
         let error = Record::decode(newer.as_bytes()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_field_is_not_passed_over() {
+    fn decode_rejects_unknown_field() {
         let body =
             GOLDEN.split_once('\n').unwrap().1.replacen("\"next\"", "\"later\":1,\"next\"", 1);
         let sum = checksum(body.as_bytes());
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_too_long_is_not_written() {
+    fn encode_rejects_record_above_limit() {
         let mut long = record();
         long.options.listen = vec!["x".repeat(RECORD_MAX_BYTES)];
         assert_eq!(long.encode().unwrap_err().kind(), ErrorKind::Limit);

@@ -1,5 +1,4 @@
-//! The directory of what is local, one sub-directory for each graph. `docs/formats/state.md` is its
-//! document.
+//! The directory of local state, with one sub-directory for each graph. `docs/formats/state.md` defines it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -15,38 +14,38 @@ const LOCK: &str = "lock";
 const GRAPH: &str = "graph";
 const NEW: &str = "graph.new";
 
-/// The longest name of a graph: as in a spec.
+/// Longest name of a graph: as in a spec.
 const NAME_MAX_BYTES: usize = 64;
 
-/// What other people may do in it: nothing.
+/// Mode bits that must not be set: other users have no access.
 const OTHERS: u32 = 0o077;
 
-/// The directory, for as long as this process uses it.
+/// The directory, locked while this process uses it.
 pub struct State {
     path: PathBuf,
     /// Held, not read.
     _lock: File,
 }
 
-/// The file of a graph in the directory at that path, which another process may have.
+/// Returns the file of a graph in a state directory that another process may hold.
 pub fn file_in(state: &Path, name: &str) -> PathBuf {
     state.join(name).join(GRAPH)
 }
 
-/// A graph in it.
+/// A graph in the directory.
 pub struct Entry {
-    /// Its name: that of its directory.
+    /// Its name, which is that of its directory.
     pub name: String,
-    /// What the file says, or why it cannot be read.
+    /// The content of its file, or the reason why it cannot be read.
     pub record: Result<Record>,
 }
 
 impl State {
-    /// Makes it if there is none, and takes it for this process.
+    /// Opens the directory for this process alone, and makes it if there is none.
     ///
     /// # Errors
-    /// `Invalid` if it is no directory; `Denied` if others may look into it, or it belongs to somebody else; `InUse` with the process
-    /// that has it; what the system says.
+    /// `Invalid` if it is no directory; `Denied` if other users have access, or it belongs to another user;
+    /// `InUse` with the process that holds it; errors of the system.
     pub fn open(path: &Path) -> Result<Self> {
         let failed = |error: &io::Error| Error::io(error, path.display());
         let path = std::path::absolute(path).map_err(|error| failed(&error))?;
@@ -75,7 +74,7 @@ impl State {
         Ok(Self { path, _lock: lock })
     }
 
-    /// The process that has the directory at that path, or had it last.
+    /// Returns the process that holds the directory, or held it last.
     pub fn holder(path: &Path) -> Option<u32> {
         let mut holder = String::new();
         let lock = File::open(path.join(LOCK)).ok()?;
@@ -83,20 +82,20 @@ impl State {
         holder.trim().parse().ok()
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The file of a graph.
+    /// Returns the path of a graph's file.
     pub fn file(&self, name: &str) -> PathBuf {
         file_in(&self.path, name)
     }
 
-    /// All graphs in it, by name.
+    /// Returns all graphs in it, by name.
     ///
     /// # Errors
-    /// What the system says of the directory; what one file says is with its graph.
+    /// Errors of the system at the directory. The error of one file is in its entry.
     pub fn entries(&self) -> Result<Vec<Entry>> {
         let failed = |error| Error::io(&error, self.path.display());
         let mut entries = Vec::new();
@@ -113,10 +112,11 @@ impl State {
         Ok(entries)
     }
 
-    /// Writes what is local of a graph, so that it is there after a power cut.
+    /// Writes the local state of a graph. It is durable when this returns.
     ///
     /// # Errors
-    /// `Invalid` for what is no name; `Limit`, `NoSpace`, and what else the system says; then what was there before still is.
+    /// `Invalid` for an invalid name; `Limit`, `NoSpace` and other errors of the system. Then the previous
+    /// state is still there.
     pub fn write(&self, record: &Record) -> Result<()> {
         if !is_name(&record.name) {
             let words = format!(
@@ -133,10 +133,10 @@ impl State {
         sync(&self.path)
     }
 
-    /// Forgets a graph.
+    /// Removes a graph.
     ///
     /// # Errors
-    /// What the system says; one that is not there is forgotten.
+    /// Errors of the system. A graph that does not exist is no error.
     pub fn forget(&self, name: &str) -> Result<()> {
         if !is_name(name) {
             return Ok(());
@@ -150,22 +150,22 @@ impl State {
                 _ => {}
             }
         }
-        // What somebody else has put there stays.
+        // Files of others stay, and the directory with them.
         let _ = std::fs::remove_dir(&directory);
         sync(&self.path)
     }
 }
 
 impl Record {
-    /// What a file says.
+    /// Reads a file.
     ///
     /// # Errors
-    /// As [`Record::decode`], with the file; what the system says.
+    /// As [`Record::decode`], with the file; errors of the system.
     pub fn read(file: &Path) -> Result<Self> {
         read(file)
     }
 
-    /// Writes a file, or leaves the one that is there as it is.
+    /// Writes a file as a whole, or leaves the existing one unchanged.
     ///
     /// # Errors
     /// As [`State::write`].
@@ -202,7 +202,7 @@ fn is_name(name: &str) -> bool {
     begins && name.len() <= NAME_MAX_BYTES && name.bytes().all(known)
 }
 
-/// Under another name it would be two graphs at the same disks.
+/// Checks that a record is in the directory of its own name. Otherwise two graphs would have the same disks.
 fn is_named(record: Record, name: &str) -> Result<Record> {
     if record.name == name {
         return Ok(record);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_found_and_what_is_garbled_keeps_nobody_away() {
+    fn entries_lists_records_despite_corrupt_ones() {
         let place = Place::new("found");
         let state = State::open(&place.0).unwrap();
         for name in ["one", "two", "three"] {
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_leads_nowhere_else() {
+    fn state_rejects_names_outside_its_directory() {
         let place = Place::new("name");
         let state = State::open(&place.0.join("state")).unwrap();
         for name in ["", "..", ".", "../other", "a/b", "ä", "-a", &"x".repeat(65)] {
@@ -306,11 +306,11 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_fails_leaves_what_was_there() {
+    fn failed_write_keeps_previous_record() {
         let place = Place::new("kept");
         let state = State::open(&place.0).unwrap();
         state.write(&record("home")).unwrap();
-        // Half of another one, by somebody who was killed.
+        // A partial write of a process that was killed.
         std::fs::create_dir(place.0.join("home").join(NEW)).unwrap();
         let mut other = record("home");
         other.options.degraded = true;
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_one_daemons_and_nobody_elses() {
+    fn state_is_locked_by_one_daemon_and_private() {
         let place = Place::new("lock");
         let first = State::open(&place.0).unwrap();
         let error = State::open(&place.0).err().unwrap();

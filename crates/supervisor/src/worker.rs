@@ -1,4 +1,4 @@
-//! One process, from its start until it is wholly gone.
+//! One process, from its start until it is completely gone.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,24 +10,24 @@ use rustix::process::{
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// A process, by a descriptor: its number is never that of another one.
+/// A process, held by a pidfd: it cannot be confused with a later process of the same number.
 pub struct Worker {
     pid: u32,
     handle: AsyncFd<OwnedFd>,
-    /// Of one that this process has started.
+    /// The child, if this process has started it.
     child: Option<Child>,
 }
 
 impl Worker {
-    /// Starts it.
+    /// Starts a process.
     pub fn start(mut command: Command) -> io::Result<Self> {
         let child = command.spawn()?;
-        // Nobody waits for it but us, so its number is still its own.
+        // Only this process waits for it, so its number is still its own.
         let handle = handle(child.id())?;
         Ok(Self { pid: child.id(), handle, child: Some(child) })
     }
 
-    /// One that somebody else has started; `None` if it is gone.
+    /// Opens a process that another one has started; `None` if it is gone.
     pub fn adopt(pid: u32) -> io::Result<Option<Self>> {
         match handle(pid) {
             Ok(handle) => Ok(Some(Self { pid, handle, child: None })),
@@ -38,28 +38,28 @@ impl Worker {
         }
     }
 
-    /// Its number.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Sends it a signal; one that is gone gets none.
+    /// Sends it a signal. If it is gone, nothing happens.
     pub fn signal(&self, signal: Signal) {
-        // It may have ended just now, which is seen otherwise.
+        // It may have ended just now; `gone` reports that.
         let _ = pidfd_send_signal(self.handle.get_ref(), signal);
     }
 
-    /// Until its last thread has ended, and with it every descriptor that it had.
+    /// Waits until its last thread has ended, and with it every descriptor that it had.
     pub async fn gone(&self) {
-        // Without its handle nothing could be known of it: that of an open one does not fail.
+        // Without a pidfd the end could not be noticed, but a wait on an open one does not fail.
         let _ = self.handle.readable().await;
     }
 
-    /// After that: what the system says of its end, if this process has started it.
+    /// Reaps it after its end. Returns its exit status if this process has started it.
     pub fn bury(mut self) -> Option<ExitStatus> {
         let status = self.child.as_mut().and_then(|child| child.wait().ok());
         if status.is_none() {
-            // It may be a child of this process before it became another program. If not, it is not ours.
+            // It may be a child of this process from before an exec. If not, the call fails without harm.
             let which = WaitId::PidFd(self.handle.get_ref().as_fd());
             let _ = waitid(which, WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
         }
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn its_end_is_seen_whoever_started_it() {
+    async fn worker_end_is_seen_by_parent_and_adopter() {
         let mut sleep = Command::new("sleep");
         sleep.arg("60");
         let worker = Worker::start(sleep).unwrap();

@@ -1,4 +1,4 @@
-//! Who is the worker of a graph: a file that it locks for as long as it lives.
+//! The lock of the worker of a graph: a file that it locks while it lives.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -9,26 +9,26 @@ use block::{Error, ErrorKind, Result};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-/// The longest process id, and then some.
+/// Longer than the longest process id.
 const NUMBER_MAX_BYTES: u64 = 32;
 
-/// A seat that this process has.
+/// The lock, held by this process.
 pub struct WorkerLock(#[expect(dead_code, reason = "it is held, not read")] File);
 
-/// Whether somebody has it.
+/// The holder of a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sat {
-    /// Nobody.
+    /// The lock is free.
     No,
-    /// That process.
+    /// This process holds it.
     By(u32),
 }
 
 impl WorkerLock {
-    /// Takes it.
+    /// Takes the lock.
     ///
     /// # Errors
-    /// `InUse` with the process that has it; what the system says.
+    /// `InUse` with the process that holds it; errors of the system.
     pub fn take(path: &Path) -> Result<Self> {
         let failed = |error: &io::Error| Error::io(error, path.display());
         let mut file = open(path).map_err(|error| failed(&error))?;
@@ -47,11 +47,11 @@ impl WorkerLock {
         Ok(Self(file))
     }
 
-    /// Whether somebody has it. A worker that takes it in this very moment is refused: so this is asked
-    /// while none is being started.
+    /// Returns the holder of the lock. This takes the lock for a moment, and a worker that takes it just then
+    /// is refused: it must be called only while none is being started.
     ///
     /// # Errors
-    /// What the system says; `Corrupt` if somebody has it and does not say who.
+    /// Errors of the system; `Corrupt` if the lock is held, but the file has no process id.
     pub fn sat(path: &Path) -> Result<Sat> {
         let failed = |error: &io::Error| Error::io(error, path.display());
         let mut file = open(path).map_err(|error| failed(&error))?;
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_one_worker() {
+    fn worker_lock_admits_one_worker() {
         let path = std::env::temp_dir().join(format!("cairn-seat-{}", std::process::id()));
         assert_eq!(WorkerLock::sat(&path).unwrap(), Sat::No);
         let seat = WorkerLock::take(&path).unwrap();

@@ -1,4 +1,4 @@
-//! Runs the bodies of the fuzz targets over seeded inputs: what is right with wounds, and noise.
+//! Runs the bodies of the fuzz targets over seeded inputs: damaged valid inputs, and noise.
 
 mod bodies;
 

@@ -1,5 +1,5 @@
-//! A graph that does not come up is given up, by itself or by an order. The clock of the test jumps to
-//! whatever is waited for, so that the minute of pauses is none.
+//! A graph that does not come up is given up, by itself or by an order. The clock of the test jumps to the
+//! next timer, so that the minute of pauses takes no time.
 #![allow(clippy::disallowed_methods, reason = "it plays the world that the keeper lives in")]
 
 use std::os::fd::OwnedFd;
@@ -45,7 +45,7 @@ fn keep(
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_so_many_deaths_it_waits_to_be_told() {
+async fn worker_waits_for_order_after_quick_deaths() {
     let (place, started) = (Place::new("giving-up"), Arc::<AtomicU32>::default());
     let node = std::fs::File::open("/dev/null").unwrap().into();
     let ours = started.clone();
@@ -65,27 +65,28 @@ async fn after_so_many_deaths_it_waits_to_be_told() {
     assert_eq!(standing.starts, u64::from(GIVE_UP_AFTER));
     assert_eq!((standing.pid, standing.held), (None, 1), "who uses what it held waits");
     assert!(standing.failure.is_some_and(|ended| !ended.why.is_empty()), "it says why");
-    // Nothing happens by itself any more.
+    // No worker is started automatically any more.
     tokio::time::sleep(10 * PAUSE_MAX).await;
     assert_eq!(started.load(Ordering::Relaxed), GIVE_UP_AFTER);
-    // Told to, it begins anew, with as many tries.
+    // An order starts anew, with the full number of tries.
     kept.start(Vec::new()).await.unwrap_err();
     while kept.standing().phase != Phase::GivenUp {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(started.load(Ordering::Relaxed), 2 * GIVE_UP_AFTER);
-    // A stop gives up what is held as well.
+    // A stop is possible in this phase, too.
     kept.stop().await.unwrap();
     assert_eq!(kept.standing().phase, Phase::Ended);
 }
 
-/// The clock jumps while a process is waited for, too.
+/// Suspends automatic starts. The clock jumps during a wait for a process, too, so several tries may be
+/// needed.
 async fn at_rest(kept: &Kept) {
     while kept.rest(PAUSE_MAX).await.is_err() {}
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_try_for_somebody_who_waits_is_one_try() {
+async fn try_once_is_one_try_and_restores_status() {
     let (place, started) = (Place::new("one-try"), Arc::<AtomicU32>::default());
     let node = std::fs::File::open("/dev/null").unwrap().into();
     let ours = started.clone();
@@ -97,7 +98,7 @@ async fn a_try_for_somebody_who_waits_is_one_try() {
     });
     let by_hand = || vec!["--first".to_owned()];
     kept.start(Vec::new()).await.unwrap_err();
-    // It is between two tries, or a try is under way. Nothing begins by itself then.
+    // The graph is between two tries, or one is in progress. Afterwards nothing starts automatically.
     at_rest(&kept).await;
     let before = (kept.standing(), started.load(Ordering::Relaxed));
     assert_eq!(before.0.phase, Phase::Waiting);
@@ -107,7 +108,7 @@ async fn a_try_for_somebody_who_waits_is_one_try() {
     assert_eq!(started.load(Ordering::Relaxed), before.1 + 1);
     let after = kept.standing();
     assert_eq!((after.phase, &after.failure), (Phase::Waiting, &before.0.failure));
-    // It has the tries that it had left, and no more.
+    // It has the remaining tries, and no more.
     kept.go_on().await;
     while kept.standing().phase != Phase::GivenUp {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -122,9 +123,9 @@ async fn a_try_for_somebody_who_waits_is_one_try() {
     kept.stop().await.unwrap();
 }
 
-/// The clock of this one is the world's: a process ends when it ends.
+/// This test uses the real clock: the process ends in real time.
 #[tokio::test]
-async fn stopped_before_it_is_up_it_leaves_no_socket() {
+async fn stop_before_up_leaves_no_socket() {
     let place = Place::new("stopped-early");
     let path = place.0.join("vol.sock");
     let listener = UnixListener::bind(&path).unwrap();
@@ -140,7 +141,7 @@ async fn stopped_before_it_is_up_it_leaves_no_socket() {
     while kept.standing().pid.is_none() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    // It dies of the signal, as one that has not taken over its signals yet.
+    // The process dies of the signal, like a worker that does not handle signals yet.
     kept.stop().await.unwrap();
     starting.await.unwrap().unwrap_err();
     assert!(!path.exists() && kept.standing().held == 0);

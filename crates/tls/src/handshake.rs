@@ -1,4 +1,5 @@
-//! Both sides of the handshake, over a socket. rustls does it; here are the bytes and the end of it.
+//! Both sides of the handshake, over a socket. rustls carries it out; this file moves the bytes and finds the
+//! end.
 
 use std::fmt;
 use std::rc::Rc;
@@ -25,22 +26,22 @@ use crate::identity::{Authorities, Identity, Revoked, names, provider};
 use crate::record::{HEADER_BYTES, Half, SEALED_MAX_BYTES};
 use crate::socket::{BATCH_BYTES, Begin, TlsSocket};
 
-/// Sends of one handshake are cut to this.
+/// Longest send of a handshake.
 const CHUNK_BYTES: usize = 16 << 10;
 
-/// What a connection takes of the pool: a batch each way, and what the handshake sends.
+/// Most pool bytes of a connection: a batch each way, and the sends of the handshake.
 pub const CONNECTION_BYTES: usize = 2 * BATCH_BYTES + CHUNK_BYTES;
 
-/// Whether this end is the client, and where its buffers come from.
+/// Whether this end is the client, and the source of its buffers.
 type Side = (bool, Memory);
 
-/// The server's side: its certificate, and whose clients it takes.
+/// The server's side: its certificate, and the authorities of its clients.
 pub struct Server {
     config: Arc<ServerConfig>,
     clock: Arc<Clock>,
 }
 
-/// The client's side: whom it trusts, who it is, and by what name it knows the server.
+/// The client's side: the authorities that it trusts, its own certificate, and the name of the server.
 #[derive(Clone)]
 pub struct Client {
     config: Arc<ClientConfig>,
@@ -48,15 +49,15 @@ pub struct Client {
     name: ServerName<'static>,
 }
 
-/// A connection that nobody else can read or change.
+/// A connection that a third party can neither read nor change.
 pub struct Secured {
-    /// Its plaintext.
+    /// The socket of its plaintext.
     pub socket: Rc<dyn Socket>,
-    /// Whom the peer's certificate names, if it has shown one.
+    /// Names in the peer's certificate, if it has shown one.
     pub names: Vec<String>,
 }
 
-/// The wall clock of `Env`, where rustls looks for one: set before each handshake.
+/// The wall clock of `Env` for rustls. It is set before each handshake.
 #[derive(Default)]
 struct Clock(AtomicU64);
 
@@ -84,9 +85,10 @@ fn unusable(error: impl fmt::Display) -> Error {
 }
 
 impl Server {
-    /// A server with that certificate. With `clients` it takes nobody whose certificate they have not
-    /// signed; without, it does not ask for one. With lists of `revoked` ones, every certificate up to the authority has to be in
-    /// the scope of one of the lists, and in none of them.
+    /// Makes a server with that certificate. With `clients`, it refuses clients without a certificate signed
+    /// by them; without, it does not ask for a certificate. With lists of `revoked` certificates, every
+    /// certificate of a client's chain below the authority must be in the scope of one list, and in none of
+    /// the lists.
     ///
     /// # Errors
     /// `Invalid` for authorities that cannot be used.
@@ -110,17 +112,17 @@ impl Server {
         };
         let resolver = SingleCertAndKey::from(identity.certified.clone());
         let mut config = builder.with_cert_resolver(Arc::new(resolver));
-        // Nobody resumes: each connection shows its certificate, as it may have expired meanwhile.
+        // No session is resumed: each connection shows its certificate, as it may have expired meanwhile.
         config.send_tls13_tickets = 0;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.enable_secret_extraction = true;
         Ok(Self { config: Arc::new(config), clock })
     }
 
-    /// The handshake of a client that has connected. The caller sets its deadline.
+    /// Carries out the handshake of a client that has connected. The caller sets its deadline.
     ///
     /// # Errors
-    /// What the client did wrong, or what is wrong with its certificate (`Denied`).
+    /// The client's error, or the fault of its certificate (`Denied`).
     pub async fn accept(&self, env: &Env, socket: Rc<dyn Socket>) -> Result<Secured> {
         self.clock.set(env);
         let connection = UnbufferedServerConnection::new(self.config.clone()).map_err(unusable)?;
@@ -129,11 +131,11 @@ impl Server {
 }
 
 impl Client {
-    /// A client that trusts servers which `authorities` have signed as `hostname`, a DNS name or an
-    /// address.
+    /// Makes a client that trusts servers with a certificate for `hostname`, a DNS name or an address, signed by
+    /// `authorities`.
     ///
     /// # Errors
-    /// `Invalid` if that is no host's name.
+    /// `Invalid` if `hostname` is no name of a host.
     pub fn new(
         authorities: &Authorities,
         identity: Option<&Identity>,
@@ -158,13 +160,13 @@ impl Client {
         Ok(Self { config: Arc::new(config), clock, name })
     }
 
-    /// The handshake with a server that was connected to, with buffers from `memory`: at most
-    /// [`CONNECTION_BYTES`] of them. The caller sets its deadline.
+    /// Carries out the handshake with a server that was connected to. It takes at most [`CONNECTION_BYTES`]
+    /// of buffers from `memory`. The caller sets its deadline.
     ///
-    /// A server may refuse our certificate only afterwards: then the first receive says so.
+    /// A server may refuse our certificate only afterwards: then the first receive returns the error.
     ///
     /// # Errors
-    /// What the server did wrong, or what is wrong with its certificate (`Denied`).
+    /// The server's error, or the fault of its certificate (`Denied`).
     pub async fn connect(
         &self,
         env: &Env,
@@ -177,7 +179,7 @@ impl Client {
     }
 }
 
-/// Where the next keys come from.
+/// The source of the next keys.
 pub trait Keys {
     fn next_opening(&mut self) -> Result<(u64, ConnectionTrafficSecrets)>;
     fn next_sealing(&mut self) -> Result<(u64, ConnectionTrafficSecrets)>;
@@ -193,7 +195,7 @@ impl<D> Keys for KernelConnection<D> {
     }
 }
 
-/// What both sides of rustls have in common.
+/// The operations that both sides of rustls share.
 trait Connection {
     type Data: 'static;
     fn process<'c, 'i>(&'c mut self, bytes: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
@@ -202,7 +204,7 @@ trait Connection {
     fn finish(self) -> std::result::Result<(ExtractedSecrets, Box<dyn Keys>), rustls::Error>;
 }
 
-/// The sides have nothing in common but the names of what they do.
+/// Implements [`Connection`]: the two types of rustls share no trait, only the names of their functions.
 macro_rules! connection {
     ($side:ty, $data:ty) => {
         impl Connection for $side {
@@ -246,7 +248,7 @@ async fn secure(
     Ok(Secured { socket: Rc::new(socket), names })
 }
 
-/// One side of a handshake, with a socket whose keys a test can have renewed.
+/// Carries out one side of a handshake. The returned socket lets a test renew its keys.
 #[cfg(test)]
 pub async fn secure_for_tests(
     env: &Env,
@@ -290,7 +292,7 @@ async fn shake(
     Ok((TlsSocket::new(begin).await?, names))
 }
 
-/// A handshake under way.
+/// A handshake in progress.
 struct Shaking<'a, C> {
     env: &'a Env,
     memory: Memory,
@@ -299,8 +301,8 @@ struct Shaking<'a, C> {
     buf: Buf,
     /// Bytes that have arrived, from the front of the buffer.
     end: usize,
-    /// How many of them rustls has seen: whole records, one after the other, so that it sees none
-    /// of what comes after the handshake.
+    /// Number of these bytes passed to rustls: whole records, one after the other, so that it gets none of
+    /// the bytes after the handshake.
     offered: usize,
     out: Vec<u8>,
 }
@@ -322,8 +324,8 @@ impl<C: Connection> Shaking<'_, C> {
                     self.more().await?;
                 }
                 Err(error) => {
-                    // The alert that rustls has for the peer: it comes first, once, and whether it
-                    // arrives changes nothing. Asked again, rustls would fail for the second time.
+                    // The alert that rustls has for the peer. It comes first and only once, and its arrival
+                    // is not awaited. A further step of rustls would fail again.
                     let _ = self.step();
                     let _ = self.send().await;
                     return Err(failed(&error));
@@ -350,7 +352,7 @@ impl<C: Connection> Shaking<'_, C> {
         }
     }
 
-    /// One more record for rustls, received if it is not there.
+    /// Adds one more record for rustls, received if it is not there.
     async fn more(&mut self) -> Result<()> {
         loop {
             let next = record_end(&self.buf.read()[self.offered..self.end]);
@@ -388,7 +390,7 @@ impl<C: Connection> Shaking<'_, C> {
     }
 }
 
-/// Does what a state of rustls asks for.
+/// Carries out the request of a state of rustls.
 fn take<D>(
     state: ConnectionState<'_, '_, D>,
     out: &mut Vec<u8>,
@@ -413,8 +415,8 @@ fn take<D>(
     }
 }
 
-/// The length of the first record of `bytes`; all of them if they are none, for rustls to say what is
-/// wrong; `None` if not all of it is there.
+/// Returns the length of the first record in `bytes`. If they do not begin with a record, returns the length
+/// of all bytes, so that rustls reports the fault. Returns `None` if the record is incomplete.
 fn record_end(bytes: &[u8]) -> Option<usize> {
     let first = *bytes.first()?;
     if !(20..=23).contains(&first) {
@@ -428,7 +430,7 @@ fn record_end(bytes: &[u8]) -> Option<usize> {
     (bytes.len() >= HEADER_BYTES + len).then_some(HEADER_BYTES + len)
 }
 
-/// In words that say what to do.
+/// Turns an error of rustls into a message with the cause.
 fn failed(error: &rustls::Error) -> Error {
     let (kind, why) = match error {
         rustls::Error::InvalidCertificate(why) => (ErrorKind::Denied, untrusted(why)),

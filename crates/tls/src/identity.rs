@@ -1,4 +1,4 @@
-//! Certificates, keys and authorities out of PEM; what they say.
+//! Certificates, keys and authorities from PEM, and the names in them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use x509_parser::prelude::{FromDer, GeneralName, ParsedExtension, X509Certificat
 use x509_parser::revocation_list::CertificateRevocationList;
 use zeroize::Zeroize;
 
-/// A PEM file that somebody has read.
+/// A PEM file that was read.
 #[derive(Clone)]
 pub struct Pem {
     /// Its path, for messages.
     pub path: String,
-    /// What is in it.
+    /// Its content.
     pub bytes: Vec<u8>,
 }
 
@@ -27,18 +27,18 @@ pub struct Pem {
 pub struct PemKey {
     /// Its path, for messages.
     pub path: String,
-    /// What is in it.
+    /// Its content.
     pub bytes: Secret,
 }
 
-/// A certificate with what leads to its authority, and its key.
+/// A certificate with its chain up to the authority, and its key.
 #[derive(Clone)]
 pub struct Identity {
     pub(crate) certified: Arc<CertifiedKey>,
     path: String,
 }
 
-/// Whose signatures count.
+/// Authorities whose signatures count.
 #[derive(Clone)]
 pub struct Authorities(pub(crate) Arc<RootCertStore>);
 
@@ -64,10 +64,10 @@ fn certificates(pem: &Pem) -> Result<Vec<CertificateDer<'static>>> {
 }
 
 impl Identity {
-    /// The certificate first, then what leads to its authority; the key in a file of its own.
+    /// Reads a certificate followed by its chain, and the key from a file of its own.
     ///
     /// # Errors
-    /// `Invalid`, with the file: nothing of the sort in it, or the key belongs to another certificate.
+    /// `Invalid`, with the file: it has no such content, or the key belongs to another certificate.
     pub fn new(cert: &Pem, key: &PemKey) -> Result<Self> {
         let chain = certificates(cert)?;
         parse(&chain[0]).map_err(|why| wrong(&cert.path, why))?;
@@ -97,7 +97,7 @@ impl Identity {
         Ok(Self { certified: Arc::new(certified), path: cert.path.clone() })
     }
 
-    /// Whether its certificate is valid at `wall`, the time since 1970.
+    /// Checks that its certificate is valid at `wall`, the time since 1970.
     ///
     /// # Errors
     /// `Denied`: it has expired, or is not valid yet.
@@ -120,10 +120,10 @@ impl Identity {
 }
 
 impl Authorities {
-    /// Every certificate of the file.
+    /// Reads every certificate of the file.
     ///
     /// # Errors
-    /// `Invalid`, with the file, if it holds none or one that is no authority's.
+    /// `Invalid`, with the file, if it holds no certificate, or one that is not an authority's.
     pub fn new(pem: &Pem) -> Result<Self> {
         let mut store = RootCertStore::empty();
         for cert in certificates(pem)? {
@@ -134,10 +134,10 @@ impl Authorities {
 }
 
 impl Revoked {
-    /// Every list of the file.
+    /// Reads every list of the file.
     ///
     /// # Errors
-    /// `Invalid`, with the file, if it holds none, or one that cannot be read.
+    /// `Invalid`, with the file, if it holds no list, or one that cannot be read.
     pub fn new(pem: &Pem) -> Result<Self> {
         let all: std::result::Result<Vec<_>, _> =
             CertificateRevocationListDer::pem_slice_iter(&pem.bytes).collect();
@@ -159,7 +159,8 @@ fn parse<'a>(cert: &'a CertificateDer<'_>) -> std::result::Result<X509Certificat
         .map_err(|error| format!("no X.509: {error}"))
 }
 
-/// Whom a certificate names: its common name, and the DNS names, mail addresses and URIs beside it.
+/// Returns the names in a certificate: its common name, and its alternative DNS names, mail addresses and
+/// URIs.
 pub(crate) fn names(cert: &CertificateDer<'_>) -> Vec<String> {
     let Ok(cert) = parse(cert) else { return Vec::new() };
     let common = cert.subject().iter_common_name().filter_map(|name| name.as_str().ok());

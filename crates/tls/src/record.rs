@@ -8,32 +8,32 @@ use block::{Error, ErrorKind, Result};
 pub use rustls::ConnectionTrafficSecrets as Secrets;
 pub use rustls::crypto::cipher::{AeadKey, Iv};
 
-/// Plaintext of one record.
+/// Most plaintext of one record.
 pub const PLAIN_MAX_BYTES: usize = 16 << 10;
 
-/// In front of every record: type, version, length.
+/// Length of the header of every record: type, version, length.
 pub const HEADER_BYTES: usize = 5;
 
 const TAG_BYTES: usize = 16;
 
-/// What a record is longer than its plaintext: header, content type, tag.
+/// Difference between the length of a record and of its plaintext: header, content type, tag.
 pub const OVERHEAD_BYTES: usize = HEADER_BYTES + 1 + TAG_BYTES;
 
-/// What a header may announce: plaintext, type, tag, and padding up to the protocol's limit.
+/// Largest length that a header may announce: plaintext, type, tag, and padding up to the protocol's limit.
 pub const SEALED_MAX_BYTES: usize = PLAIN_MAX_BYTES + 256;
 
-/// What is inside a record.
+/// Type of the content of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Content {
-    /// The end of the connection, and why.
+    /// The end of the connection, with the reason.
     Alert = 21,
     /// Messages that renew keys.
     Handshake = 22,
-    /// What the connection is for.
+    /// Application data.
     Data = 23,
 }
 
-/// The keys of one direction, and how many records they have served.
+/// The keys of one direction, and the number of records sealed or opened with them.
 pub struct Half {
     key: LessSafeKey,
     iv: [u8; NONCE_LEN],
@@ -41,10 +41,10 @@ pub struct Half {
 }
 
 impl Half {
-    /// From what the handshake, or an update of the keys, came to.
+    /// Makes a half from the secrets of the handshake or of a key update.
     ///
     /// # Errors
-    /// `Unsupported` for a cipher that this does not know.
+    /// `Unsupported` for an unknown cipher.
     pub fn new((sequence, secrets): (u64, Secrets)) -> Result<Self> {
         let (algorithm, key, iv): (&'static Algorithm, _, _) = match &secrets {
             Secrets::Aes128Gcm { key, iv } => (&AES_128_GCM, key, iv),
@@ -57,13 +57,13 @@ impl Half {
         Ok(Self { key: LessSafeKey::new(key), iv, sequence })
     }
 
-    /// Records sealed or opened with these keys.
+    /// Returns the number of records sealed or opened with these keys.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// The nonce of the next record: no two have the same, as the number only grows and keys are
-    /// renewed long before it ends.
+    /// Returns the nonce of the next record. No two records have the same: the number only grows, and keys
+    /// are renewed long before it ends.
     fn nonce(&mut self) -> Nonce {
         let mut nonce = self.iv;
         for (byte, number) in nonce[NONCE_LEN - 8..].iter_mut().zip(self.sequence.to_be_bytes()) {
@@ -73,23 +73,22 @@ impl Half {
         Nonce::assume_unique_for_key(nonce)
     }
 
-    /// Makes a record at the start of `into` of the `plain` bytes that stand behind the room for its
-    /// header; answers how long it is.
+    /// Makes a record at the start of `into` from the `plain` bytes after the space for its header. Returns
+    /// the record's length.
     ///
     /// # Panics
-    /// If there are more than [`PLAIN_MAX_BYTES`], or no room for the [`OVERHEAD_BYTES`].
+    /// If `plain` is more than [`PLAIN_MAX_BYTES`], or there is no space for the [`OVERHEAD_BYTES`].
     pub fn seal(&mut self, into: &mut [u8], plain: usize, content: Content) -> usize {
         assert!(plain <= PLAIN_MAX_BYTES, "a record of {plain} bytes");
         into[HEADER_BYTES + plain] = content as u8;
         self.seal_inner(into, plain + 1)
     }
 
-    /// The same of `inner` bytes that are the plaintext, its type and its padding: what a peer may send that
-    /// has the keys and means no good.
+    /// Makes a record from `inner` bytes that are plaintext, type and padding, as a malicious peer with the
+    /// keys may send them. Returns the record's length.
     ///
     /// # Panics
-    /// If there are so many that their number does not fit the header, or no room for the header and the
-    /// tag.
+    /// If the length does not fit the header, or there is no space for the header and the tag.
     pub fn seal_inner(&mut self, into: &mut [u8], inner: usize) -> usize {
         let sealed = inner + TAG_BYTES;
         assert!(sealed <= usize::from(u16::MAX), "a record of {inner} bytes");
@@ -103,8 +102,8 @@ impl Half {
         HEADER_BYTES + sealed
     }
 
-    /// Makes a record at the start of `into` of bytes that stand elsewhere: sealing them moves them, so
-    /// that they need not be copied first. Answers how long it is.
+    /// Makes a record at the start of `into` from bytes in another place. Sealing moves them, so they need
+    /// not be copied first. Returns the record's length.
     ///
     /// # Panics
     /// As [`Half::seal`].
@@ -121,11 +120,10 @@ impl Half {
         HEADER_BYTES + sealed
     }
 
-    /// Opens a record where it stands; its plaintext then stands behind the header. Answers what it is
-    /// and how long.
+    /// Opens a record in place; its plaintext is then after the header. Returns its type and length.
     ///
     /// # Errors
-    /// In words, with the alert that tells the peer.
+    /// The reason, with the alert for the peer.
     pub fn open(&mut self, record: &mut [u8]) -> std::result::Result<(Content, usize), Broken> {
         let (header, sealed) = record.split_at_mut(HEADER_BYTES);
         let nonce = self.nonce();
@@ -148,16 +146,16 @@ impl Half {
     }
 }
 
-/// The header of a record: from outside all look like data of TLS 1.2.
+/// Returns the header of a record. From outside, every record looks like data of TLS 1.2.
 fn head(sealed: usize) -> [u8; HEADER_BYTES] {
     [Content::Data as u8, 3, 3, (sealed >> 8) as u8, sealed as u8]
 }
 
-/// How long the record is whose header stands at the start of `bytes`, header included; `None` if not
-/// all of the header is there.
+/// Returns the length of the record at the start of `bytes`, header included; `None` if its header is
+/// incomplete.
 ///
 /// # Errors
-/// If that is no header of a sealed record.
+/// If the bytes are not the header of a sealed record.
 pub fn record_len(bytes: &[u8]) -> std::result::Result<Option<usize>, Broken> {
     let Some(header) = bytes.get(..HEADER_BYTES) else { return Ok(None) };
     let len = usize::from(header[3]) << 8 | usize::from(header[4]);
@@ -175,9 +173,9 @@ pub fn record_len(bytes: &[u8]) -> std::result::Result<Option<usize>, Broken> {
 
 // Alerts, by their numbers (RFC 8446, section 6).
 
-/// No more comes.
+/// The end of the stream.
 pub const CLOSE_NOTIFY: u8 = 0;
-/// A message that has no place here.
+/// A message that is not allowed here.
 pub const UNEXPECTED_MESSAGE: u8 = 10;
 /// Bytes that were not sealed with these keys.
 pub const BAD_RECORD_MAC: u8 = 20;
@@ -185,22 +183,22 @@ pub const BAD_RECORD_MAC: u8 = 20;
 pub const RECORD_OVERFLOW: u8 = 22;
 /// A message that cannot be read.
 pub const DECODE_ERROR: u8 = 50;
-/// Our own mistake.
+/// An error of this end.
 pub const INTERNAL_ERROR: u8 = 80;
-/// Somebody stops it.
+/// The user cancelled the connection.
 pub const USER_CANCELED: u8 = 90;
 
-/// What is wrong with what a peer sent.
+/// A fault in the bytes of the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Broken {
-    /// What the peer is told.
+    /// The alert for the peer.
     pub alert: u8,
-    /// What we are told.
+    /// The message for our log.
     pub words: &'static str,
 }
 
 impl Broken {
-    /// What is wrong, for the peer and for us.
+    /// Makes a fault, with the alert for the peer and the message for us.
     pub const fn new(alert: u8, words: &'static str) -> Self {
         Self { alert, words }
     }
@@ -229,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_opens_in_order_only() {
+    fn sealed_records_open_only_in_order() {
         let (mut to, mut from) = pair();
         let mut first = sealed(&mut to, b"one", Content::Data);
         let mut second = sealed(&mut to, &[0; PLAIN_MAX_BYTES], Content::Handshake);
@@ -243,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_from_elsewhere_make_the_same_record() {
+    fn seal_from_makes_same_record_as_seal() {
         let plain = [3; 1000];
         let mut record = [0; 1000 + OVERHEAD_BYTES];
         assert_eq!(pair().0.seal_from(&plain, &mut record, Content::Data), record.len());
@@ -251,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bit_of_a_record_can_be_changed() {
+    fn open_rejects_record_with_any_flipped_bit() {
         for bit in 0..(4 + OVERHEAD_BYTES) * 8 {
             let (mut to, mut from) = pair();
             let mut record = sealed(&mut to, b"data", Content::Data);
@@ -261,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_are_none_are_refused() {
+    fn record_len_rejects_invalid_headers() {
         assert_eq!(record_len(&[23, 3, 3, 0]), Ok(None));
         assert_eq!(record_len(b"GET / HTTP").unwrap_err().alert, UNEXPECTED_MESSAGE);
         assert_eq!(record_len(&[23, 3, 3, 0x41, 1]).unwrap_err().alert, RECORD_OVERFLOW);

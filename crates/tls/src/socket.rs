@@ -1,4 +1,4 @@
-//! A socket that opens what another one receives, and seals what it sends.
+//! A socket that opens the bytes that a lower socket receives, and seals those that it sends.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -20,13 +20,13 @@ use crate::record::{
 /// Sealed bytes of one receive, and of one send: fifteen whole records, one system call.
 pub const BATCH_BYTES: usize = 256 << 10;
 
-/// Keys seal no more records than this: what AES-GCM bears, with room to spare (RFC 8446, 5.5).
+/// Most records under the same keys: below the limit of AES-GCM (RFC 8446, 5.5).
 const RECORDS_MAX: u64 = 1 << 24;
 
-/// Handshake messages after the handshake: a ticket of any server fits.
+/// Longest handshake message after the handshake: a ticket of any server fits.
 const MESSAGE_MAX_BYTES: usize = 64 << 10;
 
-/// At the end, for the last word to leave.
+/// Time for the last alert to leave.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Updates of the peer's keys between two records with data: each costs a derivation of keys and no byte of data.
@@ -38,10 +38,10 @@ const KEY_UPDATE: u8 = 24;
 const RECV: u64 = 0;
 const SEND: u64 = 1;
 
-/// What both directions begin with, once the handshake is over.
+/// The initial state of both directions after the handshake.
 pub struct Begin {
     pub env: Env,
-    /// Where the other buffer comes from.
+    /// The source of the other buffer.
     pub memory: Memory,
     pub lower: Rc<dyn Socket>,
     pub keys: Box<dyn Keys>,
@@ -63,9 +63,9 @@ struct Inner {
     keys: RefCell<Box<dyn Keys>>,
     incoming: RefCell<Incoming>,
     outgoing: RefCell<Outgoing>,
-    /// The peer wants our keys renewed; before anything else is sent.
+    /// Whether the peer has asked for new keys of ours. They must be renewed before the next send.
     owes_update: Cell<bool>,
-    /// What the peer is told at the end.
+    /// The alert for the peer at the end.
     last_word: Cell<u8>,
     closing: Cell<bool>,
     records_max: Cell<u64>,
@@ -76,16 +76,16 @@ struct Incoming {
     buf: Buf,
     /// Sealed bytes that have arrived.
     sealed: Range<usize>,
-    /// Opened bytes that nobody has taken.
+    /// Opened bytes that no receive has taken.
     plain: Range<usize>,
-    /// A handshake message that goes on in the next record.
+    /// The beginning of a handshake message that continues in the next record.
     message: Vec<u8>,
     /// Updates of the peer's keys since the last record with data.
     updates: u32,
     into: Option<Buf>,
     ticket: Option<Ticket>,
     ended: bool,
-    /// The first error below; once more is asked for before it counts.
+    /// The first error of the lower socket. One more receive is tried before it counts.
     broken: Option<Error>,
     failed: Option<Error>,
 }
@@ -102,12 +102,12 @@ struct Outgoing {
     failed: Option<Error>,
 }
 
-/// The send of above.
+/// The state of the upper send.
 enum Job {
     None,
-    /// Nothing of it is sealed.
+    /// No byte is sealed.
     Waits,
-    /// So many of its bytes are.
+    /// The number of its bytes that are sealed.
     Sealed(usize),
 }
 
@@ -156,13 +156,13 @@ impl TlsSocket {
         })))
     }
 
-    /// Renews keys after so few records that a test sees it.
+    /// Renews keys after so few records that a test reaches it.
     #[cfg(test)]
     pub fn renew_after(&self, records: u64) {
         self.0.records_max.set(records);
     }
 
-    /// Sends so many updates of keys, in one batch.
+    /// Sends `count` key updates, in one batch.
     #[cfg(test)]
     pub fn send_updates(&self, count: u32) -> Ticket {
         let mut outgoing = self.0.outgoing.borrow_mut();
@@ -190,7 +190,7 @@ impl Socket for TlsSocket {
         Ticket::new(self.0.clone(), SEND)
     }
 
-    /// Takes leave first, if nothing is in the way.
+    /// Sends a last alert first, if no send is in progress.
     fn shutdown(&self) {
         let inner = self.0.clone();
         if inner.closing.replace(true) {
@@ -218,7 +218,7 @@ impl Socket for TlsSocket {
         self.0.lower.peer()
     }
 
-    /// What has arrived below may be half a record: it is kept for the next receive.
+    /// The bytes received below may be half a record: they are kept for the next receive.
     fn call_off(&self) {
         self.0.lower.call_off();
     }
@@ -237,7 +237,7 @@ impl Tickets for Inner {
         if id == RECV { self.poll_recv(cx) } else { self.poll_send(cx) }
     }
 
-    /// What is under way below goes on, in buffers of our own, and the next call finds it there.
+    /// The operation below goes on, in buffers of our own, and the next call finds its result.
     fn abandon(&self, id: u64) {
         if id == RECV {
             self.incoming.borrow_mut().into = None;
@@ -265,7 +265,7 @@ impl Inner {
         Poll::Ready(Outcome { result, buf: incoming.into.take(), parts: Vec::new() })
     }
 
-    /// Receives, until something has arrived or nothing more will.
+    /// Receives, until bytes have arrived or the stream has ended.
     fn poll_more(&self, incoming: &mut Incoming, cx: &mut Context<'_>) -> Poll<()> {
         let ticket = match &mut incoming.ticket {
             Some(ticket) => ticket,
@@ -278,11 +278,11 @@ impl Inner {
         incoming.ticket = None;
         match (outcome.result, incoming.broken.take()) {
             (Ok(0) | Err(_), Some(broken)) => incoming.failed = Some(broken),
-            // Requests say how long they are, so a stream that is cut between records is found to
-            // be short by whoever reads them; between requests it is an end like any other.
+            // A stream may be cut between two records. A request carries its length, so its reader notices
+            // that it is short. Between requests this is an end like any other.
             (Ok(0), None) if incoming.sealed.is_empty() => incoming.ended = true,
             (Ok(0), None) => incoming.failed = Some(cut()),
-            // Behind the reset of a unix socket may be the alert that says why.
+            // The receive queue behind the reset of a unix socket may hold the alert with the reason.
             (Err(error), None) => incoming.broken = Some(error),
             (Ok(n), broken) => {
                 incoming.sealed.end += n;
@@ -292,7 +292,7 @@ impl Inner {
         Poll::Ready(())
     }
 
-    /// Why the peer takes no more, if it has said so and nobody else listens.
+    /// Returns the peer's reason to take no more, if it has sent one and no receive is in progress.
     fn poll_reason(&self, cx: &mut Context<'_>) -> Poll<Option<Error>> {
         let mut incoming = self.incoming.borrow_mut();
         let incoming = &mut *incoming;
@@ -310,7 +310,7 @@ impl Inner {
         Poll::Ready(None)
     }
 
-    /// Hands on all that has arrived, as far as it fits.
+    /// Delivers the arrived bytes, as far as they fit.
     fn deliver(&self, incoming: &mut Incoming) -> Result<usize> {
         let Some(into) = incoming.into.clone() else { return Ok(0) };
         let mut have = 0;
@@ -330,7 +330,7 @@ impl Inner {
         }
     }
 
-    /// Opens records until one holds data; whether there is one.
+    /// Opens records until one holds data. Returns whether there is one.
     fn next_record(&self, incoming: &mut Incoming) -> bool {
         while incoming.failed.is_none() && !incoming.ended {
             match self.open(incoming) {
@@ -346,7 +346,7 @@ impl Inner {
         false
     }
 
-    /// Opens the next record; whether a whole one was there.
+    /// Opens the next record. Returns whether a whole record was there.
     fn open(&self, incoming: &mut Incoming) -> std::result::Result<bool, Broken> {
         let Range { start, end } = incoming.sealed;
         let (content, plain) = {
@@ -390,7 +390,7 @@ impl Inner {
         Ok(true)
     }
 
-    /// What may come after the handshake: tickets, which are not used, and new keys.
+    /// Handles messages after the handshake: tickets, which are ignored, and key updates.
     fn messages(&self, incoming: &mut Incoming) -> std::result::Result<(), Broken> {
         while let [kind, a, b, c, rest @ ..] = &incoming.message[..] {
             let len = usize::from(*a) << 16 | usize::from(*b) << 8 | usize::from(*c);
@@ -400,7 +400,7 @@ impl Inner {
             let Some(body) = rest.get(..len) else { return Ok(()) };
             match (*kind, body) {
                 (NEW_SESSION_TICKET, _) if self.client => {}
-                // The rest of its record would have been sealed with the old keys.
+                // The rest of this record would have been sealed with the old keys.
                 (KEY_UPDATE, [asked @ (0 | 1)]) if rest.len() == len => {
                     incoming.updates += 1;
                     if incoming.updates > UPDATES_MAX {
@@ -449,7 +449,7 @@ impl Inner {
         Poll::Ready(Outcome { result, buf: None, parts: std::mem::take(&mut outgoing.parts) })
     }
 
-    /// Seals what waits, and begins to send what is sealed, unless something is being sent.
+    /// Seals the waiting bytes, and begins to send the sealed ones, unless a send is in progress.
     fn push(&self, outgoing: &mut Outgoing) {
         if outgoing.ticket.is_some() || outgoing.failed.is_some() {
             return;
@@ -467,7 +467,7 @@ impl Inner {
         }
     }
 
-    /// As many of the parts' bytes as make a batch, in as few records as they fit; answers how many.
+    /// Seals as many of the parts' bytes as fit a batch, in as few records as possible. Returns their number.
     fn seal(&self, outgoing: &mut Outgoing) -> Result<usize> {
         let mut at = self.renew(outgoing)?;
         let Outgoing { half, buf, parts, .. } = &mut *outgoing;
@@ -490,7 +490,7 @@ impl Inner {
         Ok(total)
     }
 
-    /// New keys, if they are due; answers the length of the record that says so.
+    /// Renews our keys if they are due. Returns the length of the record with the update.
     fn renew(&self, outgoing: &mut Outgoing) -> Result<usize> {
         let worn = outgoing.half.sequence() >= self.records_max.get();
         if !self.owes_update.replace(false) && !worn {
@@ -503,7 +503,7 @@ impl Inner {
 }
 
 impl Outgoing {
-    /// A record of these bytes at `at`; answers its length.
+    /// Puts a record of `bytes` at `at`. Returns its length.
     fn put(&mut self, at: usize, bytes: &[u8], content: Content) -> usize {
         let mut buf = self.buf.write();
         let into = &mut buf[at..];
@@ -512,7 +512,7 @@ impl Outgoing {
     }
 }
 
-/// What is left of the parts of a send.
+/// The unsealed rest of the parts of a send.
 struct Left<'a> {
     parts: &'a [Buf],
     part: usize,
@@ -531,7 +531,7 @@ impl Left<'_> {
         }
     }
 
-    /// A whole record's plaintext, if it lies in one part.
+    /// Returns the plaintext of a full record, if it lies in one part.
     fn whole(&mut self) -> Option<Buf> {
         let part = &self.parts[self.part];
         let end = self.from + PLAIN_MAX_BYTES;
@@ -540,7 +540,7 @@ impl Left<'_> {
         Some(plain)
     }
 
-    /// Copies what comes next, as far as it fits; answers how much it was.
+    /// Copies the next bytes, as far as they fit. Returns their number.
     fn gather(&mut self, into: &mut [u8]) -> usize {
         let mut have = 0;
         while have < into.len() && !self.is_empty() {
@@ -554,7 +554,7 @@ impl Left<'_> {
     }
 }
 
-/// Where to receive; what is left is moved to the front.
+/// Returns the space for the next receive. The remaining sealed bytes are moved to the front.
 fn make_room(buf: &Buf, sealed: &mut Range<usize>) -> Buf {
     if sealed.start > 0 {
         buf.write().copy_within(sealed.clone(), 0);
@@ -567,7 +567,7 @@ fn cut() -> Error {
     Error::new(ErrorKind::Io, "the connection was cut inside a TLS record")
 }
 
-/// What the peer gave as its reason (RFC 8446, 6.2).
+/// Returns the error for an alert of the peer (RFC 8446, 6.2).
 fn refusal(alert: u8) -> Error {
     let why = match alert {
         40 => "it finds nothing in common with us",

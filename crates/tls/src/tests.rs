@@ -1,4 +1,4 @@
-//! Both ends over a real socket: bytes, new keys, cuts.
+//! Both ends over a real socket: data, key updates, cut streams.
 #![allow(clippy::disallowed_methods, reason = "tests make their own directory")]
 
 use std::rc::Rc;
@@ -33,12 +33,12 @@ fn sides() -> (Server, Client) {
     (Server::new(&identity, None, None).unwrap(), client)
 }
 
-/// Two sockets with TLS between them, and the plain one below the second.
+/// Returns two sockets with TLS between them, and the plain socket below the second.
 async fn pair(env: &Env) -> (Rc<TlsSocket>, Rc<TlsSocket>, Rc<dyn Socket>) {
     pair_from(env, Memory::Free).await
 }
 
-/// The same, with buffers from there.
+/// Does the same, with buffers from `memory`.
 async fn pair_from(env: &Env, memory: Memory) -> (Rc<TlsSocket>, Rc<TlsSocket>, Rc<dyn Socket>) {
     let name = format!("cairn-tls-{}-{}", std::process::id(), env.random("test"));
     let at = Address::Unix(std::env::temp_dir().join(name));
@@ -104,10 +104,10 @@ async fn receive(env: &Env, socket: &dyn Socket, len: usize, cut: usize) -> Vec<
     all
 }
 
-/// Bytes in parts of many lengths, received in pieces of others, come as they were sent; and the keys
-/// change on the way.
+/// Data sent in parts of many lengths and received in pieces of others arrives unchanged, while the keys
+/// change.
 #[test]
-fn bytes_arrive_however_they_are_cut_and_whenever_keys_change() {
+fn data_arrives_intact_across_key_updates() {
     run(|env| async move {
         let (server, client, _) = pair(&env).await;
         server.renew_after(3);
@@ -132,9 +132,9 @@ fn bytes_arrive_however_they_are_cut_and_whenever_keys_change() {
     });
 }
 
-/// A good end is an end; what is no record is an error, for good.
+/// A clean end is an end. Bytes that are no record are a lasting error.
 #[test]
-fn an_end_is_told_from_garbage() {
+fn socket_distinguishes_end_from_garbage() {
     run(|env| async move {
         let (server, client, _) = pair(&env).await;
         client.shutdown();
@@ -161,7 +161,7 @@ fn an_end_is_told_from_garbage() {
 }
 
 #[test]
-fn updates_of_keys_without_data_end_the_connection() {
+fn key_updates_without_data_end_connection() {
     run(|env| async move {
         let (server, client, _below) = pair(&env).await;
         for _ in 0..3 {
@@ -175,9 +175,9 @@ fn updates_of_keys_without_data_end_the_connection() {
     });
 }
 
-/// A disk connects again while all buffers are with requests that wait for it.
+/// A disk reconnects while all free buffers are held by requests that wait for it.
 #[test]
-fn who_has_reserved_buffers_needs_no_others() {
+fn handshake_with_reserved_buffers_needs_no_others() {
     run(|env| async move {
         let pool = env.pool();
         assert!(pool.reserve(2 * CONNECTION_BYTES));

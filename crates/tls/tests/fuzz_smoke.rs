@@ -1,5 +1,5 @@
-//! Runs the body of the fuzz target over seeded inputs: streams of sealed records with wounds, what stands
-//! inside of records, and noise.
+//! Runs the body of the fuzz target over seeded inputs: streams of damaged sealed records, contents of
+//! records, and noise.
 
 mod bodies;
 
@@ -7,7 +7,7 @@ use tls::record::{
     Content, HEADER_BYTES, OVERHEAD_BYTES, PLAIN_MAX_BYTES, SEALED_MAX_BYTES, record_len,
 };
 
-/// Records of these lengths, as a peer sends them.
+/// Returns records of these lengths, as a peer sends them.
 fn sealed(lengths: &[usize]) -> Vec<u8> {
     let mut half = bodies::half();
     let record = |length: &usize| {

@@ -1,5 +1,5 @@
-//! A client in this process: kind `nbd` on an engine, so that the simulator's workload and its judge
-//! drive the real thing.
+//! A client in this process: kind `nbd` on an engine, so that the simulator's workload and model test the
+//! real programs.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub struct Volume {
     client: Client,
 }
 
-/// Bytes that tell one `mark` from another.
+/// Returns bytes that differ for each `mark`.
 pub fn bytes_of(mark: u8, len: u64) -> Vec<u8> {
     (0..len).map(|n| mark ^ (n / 512) as u8 | 1).collect()
 }
@@ -29,7 +29,7 @@ impl Volume {
         let options = vec![
             ("nbd", Value::Text(uri.to_owned())),
             ("timeout", Value::Duration(Duration::from_secs(60))),
-            // Whoever judges must see what it is answered, and nothing that is sent again.
+            // The model must see the replies as they are, without requests that are sent again.
             ("reconnect", Value::Duration(Duration::ZERO)),
         ];
         let (graph, name) = ("test".to_owned(), "volume".to_owned());
@@ -77,7 +77,7 @@ impl Volume {
         self.call(core, Op::Flush).map(drop)
     }
 
-    /// A flush for which somebody may not want to wait.
+    /// Flushes, for a caller that may give up waiting.
     pub async fn flush_later(&self) -> Result<()> {
         self.client.send(Op::Flush).await.result
     }
@@ -94,7 +94,7 @@ impl Volume {
         }
     }
 
-    /// A client at work on it, as the simulator has them.
+    /// Returns a client that works on the volume, as in the simulator.
     pub fn worker(&self, model: &Rc<Model>, tally: &Rc<Tally>, draw: Stream, mix: Mix) -> Worker {
         Worker {
             env: self.env.clone(),

@@ -1,4 +1,4 @@
-//! The real `cairn` over disks of a real `chaosdisk`, and a client of it in this process.
+//! The real `cairn` over disks of a real `chaosdisk`, and a client in this process.
 #![allow(dead_code, reason = "every test file uses its own part of it")]
 #![allow(clippy::disallowed_methods, reason = "a test drives real programs, by real time")]
 
@@ -24,10 +24,10 @@ pub use shape::Shape;
 /// Longer than anything here takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The exit code of `cairn serve` for a socket or a disk that somebody else has.
+/// The exit code of `cairn serve` for a socket or a disk that another process has.
 const IN_USE: i32 = 5;
 
-/// Disks on one power supply, and perhaps a `cairn` that serves them as one volume.
+/// Disks on one power supply, with or without a `cairn` that serves them as one volume.
 pub struct Rig {
     pub core: Core,
     dir: PathBuf,
@@ -36,7 +36,7 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// Disks, by `NAME=SIZE[,PROFILE]`.
+    /// Starts disks, by `NAME=SIZE[,PROFILE]`.
     pub fn new(seed: u64, disks: &[String]) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -46,48 +46,49 @@ impl Rig {
         command.arg("serve").arg("--socket").arg(dir.join("disks.sock"));
         command.arg("--control").arg(dir.join("control.sock"));
         command.args(["--seed", &seed.to_string()]).args(disks);
-        // A bug that is switched on is one of cairn's: the disks are part of the judge.
+        // A seeded bug is one of cairn: the disks are part of the judge.
         command.env_remove("CAIRN_SEEDED_BUG");
         let chaos = start(&mut command, "disks, seed").unwrap();
         Self { core: Core::new(Config::default()).unwrap(), dir, chaos, cairn: None }
     }
 
-    /// The disks of a shape.
+    /// Starts the disks of a shape.
     pub fn of(shape: &Shape, seed: u64) -> Self {
         Self::new(seed, &shape.disks())
     }
 
-    /// Tells chaosdisk something that must work.
+    /// Sends a command to chaosdisk that must succeed.
     pub fn ctl(&self, line: &str) -> String {
         let answer = chaosdisk::ask(&self.dir.join("control.sock"), line).unwrap();
         answer.unwrap_or_else(|error| panic!("{line}: {error}"))
     }
 
-    /// What chaosdisk has counted.
+    /// Returns the counts of chaosdisk.
     pub fn counts(&self) -> Value {
         serde_json::from_str(&self.ctl("counts")).unwrap()
     }
 
-    /// How often a disk was asked for that.
+    /// Returns one count of a disk.
     pub fn count(&self, disk: &str, what: &str) -> u64 {
         self.counts()["disks"][disk][what].as_u64().unwrap()
     }
 
-    /// The URI of a disk itself.
+    /// Returns the URI of a disk itself.
     pub fn disk_uri(&self, disk: &str) -> String {
         format!("nbd+unix:///{disk}?socket={}", self.dir.join("disks.sock").display())
     }
 
-    /// Starts `cairn serve` on a spec, in which `@NAME` stands for the URI of that disk, and waits
-    /// until clients can connect.
+    /// Starts `cairn serve` on a spec, and waits until clients can connect. In the spec, `@NAME` represents
+    /// the URI of that disk.
     pub fn serve(&mut self, spec: &str) {
         self.try_serve(spec, &[]).unwrap_or_else(|ended| panic!("{ended:?}"));
     }
 
-    /// The same with more arguments, if it comes up.
+    /// Does the same with more arguments. Returns how it ended if it does not come up.
     pub fn try_serve(&mut self, spec: &str, args: &[&str]) -> Result<(), Ended> {
         let mut command = self.serve_command(spec, args);
-        // The kernel closes what a killed process had in its ring a moment after the process is gone.
+        // The kernel closes the descriptors in the ring of a killed process a moment after the process is
+        // gone.
         let begun = Instant::now();
         loop {
             // The line for fio is the last one of the banner.
@@ -104,13 +105,13 @@ impl Rig {
         }
     }
 
-    /// Starts `cairn daemon`, which keeps nothing yet, and has it serve a spec.
+    /// Starts `cairn daemon` without a graph, and applies a spec to it.
     pub fn keep(&mut self, spec: &str) {
         self.start_daemon();
         self.apply(&format!("[nbd]\nlisten = \"unix:vol.sock\"\n{spec}"));
     }
 
-    /// Starts `cairn daemon` with what it keeps.
+    /// Starts `cairn daemon` with the graphs of its state directory.
     pub fn start_daemon(&mut self) {
         assert!(self.cairn.is_none(), "it is running");
         let log = fs::File::create(self.dir.join("log")).unwrap();
@@ -121,8 +122,8 @@ impl Rig {
         until("the daemon comes up", || client().is_ok());
     }
 
-    /// The power of a whole machine goes, at one instant: of the daemon, of the process of its graph, and of the
-    /// disks.
+    /// Cuts the power of a whole machine at one instant: kills the daemon and the worker, and cuts the power
+    /// of the disks.
     pub fn machine_cut(&mut self, policy: &str) {
         let worker = self.worker().expect("a process has the seat");
         let daemon = self.cairn.as_ref().expect("it is running").id().to_string();
@@ -131,17 +132,17 @@ impl Rig {
         signal("KILL", &worker);
         self.kill();
         until("it is gone", || !PathBuf::from(format!("/proc/{worker}/fd/0")).exists());
-        // No connection of it is left that could be taken for one of the next.
+        // No connection of the old worker is left that could be taken for one of the next.
         until("the disks know", || self.counts()["connections"] == 0);
     }
 
-    /// The process of the graph that a daemon keeps.
+    /// Returns the process id of the worker under the daemon.
     fn worker(&self) -> Option<String> {
         let seat = fs::read_to_string(self.dir.join("run/cairn/keeper/vol.seat")).ok()?;
         Some(seat.trim().to_owned())
     }
 
-    /// Waits until it serves, after a kill.
+    /// Waits until the volume is served again after a kill.
     pub fn is_up_again(&self) {
         until("another process serves", || {
             self.ask(&["status"])[0]["devices"].is_array()
@@ -149,8 +150,7 @@ impl Rig {
         });
     }
 
-    /// Kills the process of the graph that a daemon keeps. What `meanwhile` does is done before there is
-    /// another one.
+    /// Kills the worker under the daemon. `meanwhile` runs before there is another worker.
     pub fn kill_worker(&self, meanwhile: impl FnOnce(&Self)) {
         let daemon = self.cairn.as_ref().expect("it is running").id().to_string();
         let worker = self.worker().expect("a process has the seat");
@@ -166,7 +166,7 @@ impl Rig {
         signal("CONT", &daemon);
     }
 
-    /// Starts `cairn serve`, and does not wait for what comes of it.
+    /// Starts `cairn serve`, and does not wait for the outcome.
     pub fn begin_serve(&mut self, spec: &str) {
         let mut command = self.serve_command(spec, &[]);
         self.cairn = Some(silent(&mut command));
@@ -192,25 +192,25 @@ impl Rig {
         self.put("vol.toml", &uris.collect::<String>());
     }
 
-    /// What is served becomes what this spec says.
+    /// Applies a spec to the running graph.
     pub fn apply(&self, spec: &str) {
         self.put_spec(spec);
         let output = self.cairn_command().args(["apply", "vol.toml"]).output().unwrap();
         assert!(output.status.success(), "{output:?}");
     }
 
-    /// A file beside the spec, which nobody else may read.
+    /// Writes a file beside the spec, readable only for this user.
     pub fn put(&self, name: &str, text: &str) {
         fs::write(self.dir.join(name), text).unwrap();
         fs::set_permissions(self.dir.join(name), fs::Permissions::from_mode(0o600)).unwrap();
     }
 
-    /// Begins a live verb of cairn.
+    /// Begins a live command of cairn.
     pub fn begin(&self, args: &[&str]) -> Child {
         silent(self.cairn_command().args(args))
     }
 
-    /// Asks cairn to stop, and does not wait for it.
+    /// Orders cairn to stop, and does not wait for it.
     pub fn begin_stop(&self) {
         signal("TERM", &self.cairn.as_ref().expect("it is running").id().to_string());
     }
@@ -227,27 +227,27 @@ impl Rig {
         command
     }
 
-    /// Where clients of cairn connect.
+    /// Returns the socket for clients of cairn.
     pub fn socket(&self) -> PathBuf {
         self.dir.join("vol.sock")
     }
 
-    /// The URI of the volume.
+    /// Returns the URI of the volume.
     pub fn uri(&self) -> String {
         format!("nbd+unix:///vol?socket={}", self.socket().display())
     }
 
-    /// The volume, over a connection of its own.
+    /// Returns the volume, over a connection of its own.
     pub fn volume(&self) -> Volume {
         Volume::connect(&self.core, &self.uri())
     }
 
-    /// A disk itself.
+    /// Returns a disk itself.
     pub fn disk(&self, disk: &str) -> Volume {
         Volume::connect(&self.core, &self.disk_uri(disk))
     }
 
-    /// What a live verb of cairn prints as JSON, with whatever exit code.
+    /// Returns the JSON output of a live command of cairn, whether it succeeds or not.
     pub fn ask(&self, args: &[&str]) -> Value {
         let output = self.cairn_command().args(["-o", "json"]).args(args).output().unwrap();
         serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
@@ -267,20 +267,20 @@ impl Rig {
         }
     }
 
-    /// SIGKILL.
+    /// Kills cairn with SIGKILL.
     pub fn kill(&mut self) {
         let mut cairn = self.cairn.take().expect("it is running");
         cairn.kill().unwrap();
         cairn.wait().unwrap();
     }
 
-    /// SIGKILL; afterwards the disks have carried out all that cairn had sent.
+    /// Kills cairn with SIGKILL, and waits until the disks have carried out all requests that cairn had sent.
     pub fn kill_and_drain(&mut self) {
         self.kill();
         until("the disks are done", || self.counts()["connections"] == 0);
     }
 
-    /// The power of everything goes: of cairn with all that it had in mind, and of the disks.
+    /// Cuts the power of everything: kills cairn with its state in memory, and cuts the power of the disks.
     pub fn power_cut(&mut self, policy: &str) {
         self.kill();
         self.ctl(&format!("powercut {policy}"));
@@ -306,7 +306,7 @@ impl Drop for Rig {
     }
 }
 
-/// How a program ended that should have gone on.
+/// The end of a program that should have gone on.
 #[derive(Debug)]
 pub struct Ended {
     pub code: Option<i32>,
@@ -317,7 +317,7 @@ fn silent(command: &mut Command) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// Starts a program, and reads what it prints up to the line that says it is ready.
+/// Starts a program, and reads its output up to the line that reports that it is ready.
 fn start(command: &mut Command, ready: &str) -> Result<Child, Ended> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -333,7 +333,7 @@ fn start(command: &mut Command, ready: &str) -> Result<Child, Ended> {
     Ok(child)
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !so() {
@@ -342,8 +342,8 @@ pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// The seed of a run: `SEED` if it is set, or one of its own; printed, for whoever has to run it
-/// again.
+/// Returns the seed of a run: `SEED` if it is set, or a new one. It is printed, so that the run can be
+/// repeated.
 pub fn seed() -> u64 {
     let given = std::env::var("SEED").ok().map(|text| text.parse().expect("SEED is a number"));
     let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();

@@ -1,6 +1,6 @@
 //! Graphs over chaosdisks.
 
-/// A graph, and the disks that it stands on.
+/// A graph, and its disks.
 pub struct Shape {
     pub name: &'static str,
     pub disks: &'static [&'static str],
@@ -9,7 +9,7 @@ pub struct Shape {
     pub members: &'static [&'static str],
 }
 
-/// Bytes of each disk: a few tracks, so that all of it is read again in no time.
+/// Bytes of each disk: a few tracks, so that a whole disk is read quickly.
 pub const SIZE: u64 = 256 << 10;
 
 impl Shape {
@@ -49,12 +49,12 @@ impl Shape {
     pub const ALL: [Self; 5] =
         [Self::ONE, Self::STRIPE, Self::CONCAT, Self::MIRROR, Self::MIRROR_OF_STRIPES];
 
-    /// The disks, as chaosdisk takes them.
+    /// Returns the disks in chaosdisk's form.
     pub fn disks(&self) -> Vec<String> {
         self.disks.iter().map(|disk| format!("{disk}={SIZE}B")).collect()
     }
 
-    /// The spec; the `turn`-th member counts if there is a mirror.
+    /// Returns the spec. If there is a mirror, the `turn`-th member is trusted.
     pub fn spec(&self, turn: usize) -> String {
         let disks: String =
             self.disks.iter().map(|disk| format!("{disk} = {{ nbd = \"@{disk}\" }}\n")).collect();

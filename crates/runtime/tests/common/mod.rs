@@ -1,4 +1,4 @@
-//! What the tests share: cores of every engine, and places for files.
+//! Shared by the tests: cores of every engine, and places for files.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::path::{Path, PathBuf};
@@ -71,7 +71,7 @@ pub async fn write(disk: &dyn Storage, offset: u64, data: Buf, fua: bool) {
     assert_eq!(outcome.result.unwrap(), len);
 }
 
-/// The bytes there, which must all be the same.
+/// Returns the value of the bytes there, which must all be the same.
 pub async fn byte_at(env: &Env, disk: &dyn Storage, offset: u64, len: usize) -> u8 {
     let into = filled(env, len, 0xee);
     let outcome = disk.start(DiskIo::Read { offset, into }).await;

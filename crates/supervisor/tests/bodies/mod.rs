@@ -1,12 +1,12 @@
-//! What the fuzz targets run. `fuzz/` includes this file, and `fuzz_smoke.rs` runs it over a few thousand
-//! inputs in each `cargo test`.
+//! The bodies of the fuzz targets. `fuzz/` includes this file, and `fuzz_smoke.rs` runs it over a few
+//! thousand inputs in each `cargo test`.
 
 use supervisor::{NotifyMessage, Record};
 
-/// A file of the state directory. What is understood is written again as it means.
+/// Decodes a file of the state directory. A valid record must survive a round trip.
 pub fn state_record(data: &[u8]) {
     check(data);
-    // With the first line that it would need: so the body behind it is reached, too.
+    // With a valid first line, so that the body after it is reached, too.
     let body = data.splitn(2, |byte| *byte == b'\n').nth(1).unwrap_or(data);
     let sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, body) as u32;
     let head = format!("cairn-state {} {sum:08x} {}\n", supervisor::VERSION, body.len());
@@ -20,7 +20,7 @@ fn check(data: &[u8]) {
     }
 }
 
-/// What a worker says.
+/// Parses a message of a worker.
 pub fn keeper_words(data: &[u8]) {
     let words = NotifyMessage::parse(data);
     assert!(words.name.len() <= data.len() * 3, "nothing is made up");
