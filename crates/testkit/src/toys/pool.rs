@@ -16,7 +16,7 @@ impl Pool {
     /// The names of the volumes, in order.
     pub const NAMES: [&str; 2] = ["left", "right"];
 
-    /// A pool over `lower`.
+    /// Makes a pool over `lower`.
     pub fn new(lower: Lower) -> Self {
         Self { lower, open: Rc::default() }
     }
