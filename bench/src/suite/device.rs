@@ -44,7 +44,7 @@ impl Looped {
         Err(format!("{} does not go past the page cache on {file}", looped.path.display()))
     }
 
-    /// `/dev/loopN`
+    /// Returns its path, `/dev/loopN`.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -35,7 +35,7 @@ impl Engine {
     }
 }
 
-/// As [`Engine::control`], at `node`.
+/// Carries out a command like [`Engine::control`], at `node`.
 pub(super) fn carry_out(node: Rc<Node>, command: Command) -> LocalFuture<Result<Reply>> {
     Box::pin(async move {
         let Some(whole) = ByteRange::new(0, node.info.size) else {

@@ -13,11 +13,11 @@ pub type NodeId = usize;
 
 /// The function of a node.
 pub(super) enum Power {
-    /// Carries the request out in its future.
+    /// A device. Its future carries the request out.
     Device { device: Rc<dyn AnyDevice>, lowers: Box<[Rc<Node>]>, future: Layout },
-    /// Looks at the request, which goes on to the next node.
+    /// A hook. It looks at the request, which goes on to the next node.
     Hooks { hooks: Rc<dyn Hooks>, next: Rc<Node> },
-    /// A lookup. A request that lies in one run goes on in place, any other through `split`.
+    /// A table. A request that lies in one run goes on in place, any other through `split`.
     Table { table: Rc<Table>, lowers: Box<[Rc<Node>]>, split: Rc<dyn AnyDevice>, future: Layout },
 }
 

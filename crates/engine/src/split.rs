@@ -119,7 +119,7 @@ impl Device for Split {
         &self.info
     }
 
-    /// A request through a table of one linear segment is never split.
+    /// Returns the most parts at once: 1 for a table of one linear segment, which never splits a request.
     fn needs(&self) -> Needs {
         let mut segments = self.table.segments();
         let whole = segments.len() == 1

@@ -608,7 +608,7 @@ impl Link {
         self.env.within(self.left(), ended()).await;
     }
 
-    /// Returns to `Away` after a failed attempt.
+    /// Returns to `Away` after a failed attempt, and closes its connections.
     async fn put_away(&self, why: Error) {
         let state = {
             let mut state = self.state.borrow_mut();

@@ -31,8 +31,8 @@ struct Inner {
     env: Env,
     info: Info,
     link: Rc<Link>,
-    /// Orders overlapping changes one after the other while they may have to be sent again, because then their order
-    /// must be known.
+    /// Lock that sends overlapping changes one after the other while they may have to be sent again, because then their
+    /// order must be known.
     order: RangeLock,
     /// Whether a task flushes the log.
     flusher: Cell<bool>,

@@ -30,7 +30,7 @@ pub(super) const RECORD_BYTES: usize = 48;
 /// The longest payload of a record.
 const PAYLOAD_MAX_BYTES: u32 = wire::nbd::MAX_PAYLOAD_BYTES;
 
-/// Bytes copied at a time from a payload.
+/// Bytes copied at a time from a payload, whose buffer may belong to a client.
 const COPY_BYTES: usize = 64 << 10;
 
 /// Flag: an answered change is not in the ring, and no flush has covered it.

@@ -21,10 +21,10 @@ const ENTRY_BYTES: u64 = 256;
 const _: () =
     assert!(RECORD_BYTES as u64 <= ENTRY_BYTES, "a ring of the log's limit holds the log");
 
-/// While less than this part of the pool is free, the log is flushed early,
+/// The log is flushed early while less than one part in this many of the pool is free,
 const POOL_SHORT: usize = 4;
 
-/// ... if it holds at least this much: flushing less would free too little to matter.
+/// ... and it holds at least this much: flushing less would free too little to matter.
 const SHORT_LEAST_BYTES: u64 = 1 << 20;
 
 /// A change of the export: a write, zeros, or a trim.

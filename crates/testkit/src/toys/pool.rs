@@ -31,7 +31,7 @@ impl Pool {
         Some(Volume { lower, info, start: place as u64 * size, open })
     }
 
-    /// The number of volumes that are open now.
+    /// Returns the number of volumes that are open now.
     pub fn open_count(&self) -> usize {
         self.open.get()
     }

@@ -124,7 +124,7 @@ impl Sin {
         Self::ActsUnsure,
     ];
 
-    /// The rules by which the battery may refuse the device.
+    /// Returns the rules by which the battery may refuse the device.
     pub fn breaks(self) -> &'static [Broken] {
         use Broken::{Builds, Foreign, Promise};
         use Broken::{Bytes, Completes, Copies, Errors, Facts, Panic, Payload, Returns, Seam};

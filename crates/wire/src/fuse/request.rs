@@ -21,32 +21,32 @@ pub struct Request<'a> {
 pub enum Call<'a> {
     /// The first message.
     Init(Init),
-    /// Looks a name up in a directory. The name is truncated at the end of the message's head.
+    /// A look-up of a name in a directory. The name is truncated at the end of the message's head.
     Lookup(&'a [u8]),
-    /// Asks for the attributes of a node.
+    /// A request for the attributes of a node.
     Getattr,
-    /// Opens a file or a directory.
+    /// The opening of a file or a directory.
     Open {
         /// Whether it is a directory.
         directory: bool,
     },
-    /// Reads bytes of the volume.
+    /// A read of the volume.
     Read {
         /// First byte.
         offset: u64,
         /// Number of bytes.
         size: u32,
     },
-    /// Writes bytes of the volume; they follow the head of the message.
+    /// A write to the volume; its payload follows the head of the message.
     Write {
         /// First byte.
         offset: u64,
         /// Number of bytes.
         size: u32,
     },
-    /// Makes durable everything that completed before.
+    /// A request to make durable everything that completed before.
     Fsync,
-    /// Makes a range read as zeros.
+    /// A request to make a range read as zeros.
     Fallocate {
         /// First byte.
         offset: u64,
@@ -55,20 +55,21 @@ pub enum Call<'a> {
         /// The mode; `None` for a mode that a volume does not support.
         mode: Option<Zeroing>,
     },
-    /// Asks for the facts of the file system.
+    /// A request for the facts of the file system.
     Statfs,
-    /// Lists names in a directory.
+    /// A listing of names in a directory.
     Readdir {
         /// Number of the first name to list; 0 at first.
         offset: u64,
         /// Room for the names, in bytes.
         size: u32,
     },
-    /// Closes a handle, flushes a file or checks access. The answer is always success, and nothing depends on it.
+    /// The end of a handle, a flush of a file, or a check of access. The answer is always success, and nothing depends
+    /// on it.
     Agreed,
     /// A message without an answer: forgotten nodes and interruptions.
     Unanswered,
-    /// Ends the session.
+    /// The end of the session.
     Destroy,
     /// Any other call, by its opcode.
     Unknown(u32),

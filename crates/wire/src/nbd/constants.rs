@@ -63,7 +63,7 @@ macro_rules! bits {
                 self.0 & other.0 == other.0
             }
 
-            /// These bits without those of `other`.
+            /// Returns these bits without those of `other`.
             pub const fn without(self, other: Self) -> Self {
                 Self(self.0 & !other.0)
             }
